@@ -1,0 +1,41 @@
+# `make test` is all a fresh machine needs: it makes the environment, installs and tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= auto
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: install test shapes check format mutants campaign clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+install: $(STAMP)
+
+test: $(STAMP)  ## every test that fits into minutes
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not campaign"
+
+shapes: $(STAMP)  ## the formulas again, with every annotated shape checked at run time
+	STORMSAIL_SHAPES=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not campaign and not refusal" tests/unit/functional tests/property
+
+check: $(STAMP)  ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+mutants: $(STAMP)  ## plant each historical bug and show which test kills it
+	$(BIN)/python -m mutants
+
+campaign: $(STAMP)  ## the long versions; appends to docs/evidence.md
+	$(BIN)/python scripts/campaign.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""In which order: rollout, update, checkpoint. Empty until the learner arrives."""

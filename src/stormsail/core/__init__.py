@@ -1,0 +1,1 @@
+"""Words of the project: errors, configuration, generators, clock, artifacts."""

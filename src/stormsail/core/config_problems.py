@@ -1,0 +1,191 @@
+"""What pydantic found wrong, said once, in our words, with every problem in one error.
+
+pydantic reports a list of problems with machine-made locations. A person who edits a TOML file
+needs the dotted path she wrote, the rule, what was found, and the name she probably meant.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from stormsail.core import toml
+from stormsail.core.config_types import leaves
+from stormsail.core.errors import ConfigError, ErrorCode, StormsailError, nearest
+
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+class _Problem(NamedTuple):
+    code: ErrorCode
+    wrong: str
+    found: str
+    remedy: str
+
+
+def config_error(
+    model: type[BaseModel], data: object, error: ValidationError, *, source: str | None = None
+) -> ConfigError:
+    """Return the one error that stands for everything `error` lists.
+
+    Args:
+        model: the configuration that refused the data.
+        data: what it was given; tells real keys from the labels that pydantic adds for unions.
+        error: pydantic's verdict.
+        source: name of the file, where there is one.
+    """
+    settings = dict(_settings(model))
+    problems = [_problem(settings, data, details) for details in error.errors(include_url=False)]
+    place = "" if source is None else f" of {source}"
+    if len(problems) == 1:
+        one = problems[0]
+        wrong = one.wrong if source is None else f"in {source}, {one.wrong}"
+        return ConfigError(one.code, wrong=wrong, found=one.found, remedy=one.remedy)
+    codes = {problem.code for problem in problems}
+    return ConfigError(
+        codes.pop() if len(codes) == 1 else "config-value",
+        wrong=f"every setting{place} must be known and have a value that fits",
+        found=f"{len(problems)} problems",
+        remedy=" ".join(
+            f"({number}) {problem.wrong}; found {problem.found}. {problem.remedy}"
+            for number, problem in enumerate(problems, start=1)
+        ),
+    )
+
+
+def _settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the dotted path of every setting, sections before what they hold."""
+    for name, field in model.model_fields.items():
+        yield prefix + name, field
+        for inner in _models(field.annotation):
+            if inner is not model:  # a section that holds itself would have no end
+                yield from _settings(inner, f"{prefix}{name}.")
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    """Yield the configuration classes that an annotation such as `PPO | None` mentions."""
+    for leaf in leaves(annotation):
+        if issubclass(leaf, BaseModel):
+            yield leaf
+
+
+def _problem(settings: Mapping[str, FieldInfo], data: object, details: ErrorDetails) -> _Problem:
+    path = _path(data, details["loc"])
+    kind = details["type"]
+    if kind == "extra_forbidden":
+        return _unknown_key(settings, path, details["input"])
+    if kind == "missing":
+        remedy = f"Set it in the file or with `--set {path}=...`."
+        return _Problem("config-value", f"`{path}` must be given", "nothing", remedy)
+    if kind in {"value_error", "assertion_error"}:
+        return _validator_problem(path, details)
+    if kind in {"union_tag_invalid", "union_tag_not_found"}:
+        return _tag_problem(path, details)
+    rule = _rule(details)
+    found = toml.shown(details["input"])
+    wrong = f"`{path}` {rule}" if path else f"the configuration {rule}"
+    return _Problem("config-value", wrong, found, _remedy(settings, path, details))
+
+
+def _path(data: object, location: Sequence[int | str]) -> str:
+    """Return the location as the user would write it.
+
+    Where a setting may have several types, pydantic puts a label of the type tried into the
+    location. A label is no key of the data at that point, and that is how it is told apart.
+    """
+    parts: list[str] = []
+    here = data
+    for index, part in enumerate(location):
+        last = index == len(location) - 1
+        if isinstance(here, BaseModel):
+            here = dict(here)
+        if isinstance(here, Mapping) and (part in here or last):
+            here = here.get(part)
+        elif isinstance(here, list | tuple) and isinstance(part, int):
+            here = here[part] if part < len(here) else None
+        else:
+            continue
+        parts.append(str(part))
+    return ".".join(parts)
+
+
+def _unknown_key(settings: Mapping[str, FieldInfo], path: str, value: object) -> _Problem:
+    section, _, name = path.rpartition(".")
+    siblings = {known: full for full in settings for known in [_child(full, section)] if known}
+    anywhere = {full.rpartition(".")[2]: full for full in reversed(list(settings))}
+    near_sibling, near = nearest(name, siblings), nearest(name, anywhere)
+    if name in anywhere:  # the right name in the wrong section
+        remedy = f"Did you mean `{anywhere[name]}`?"
+    elif near_sibling is not None:
+        remedy = f"Did you mean `{siblings[near_sibling]}`?"
+    elif near is not None:
+        remedy = f"Did you mean `{anywhere[near]}`?"
+    else:
+        names = ", ".join(f"`{known}`" for known in siblings)
+        remedy = f"The settings here are {names}." if names else "Remove it."
+    found = toml.shown(value)
+    return _Problem("config-unknown-key", f"`{path}` must be the name of a setting", found, remedy)
+
+
+def _child(full: str, section: str) -> str | None:
+    """Return the name of a setting inside its section, or None if it lies elsewhere."""
+    head, _, name = full.rpartition(".")
+    return name if head == section else None
+
+
+def _validator_problem(path: str, details: ErrorDetails) -> _Problem:
+    """Say what a validator of ours refused, which may be an error with words of its own."""
+    cause = details.get("ctx", {}).get("error")
+    prefix = f"`{path}`: " if path else ""
+    if isinstance(cause, StormsailError):
+        return _Problem("config-value", prefix + cause.wrong, cause.found, cause.remedy)
+    across = isinstance(details["input"], Mapping | BaseModel)
+    return _Problem(
+        "config-inconsistent" if across else "config-value",
+        prefix + str(cause),
+        toml.shown(_as_plain(details["input"])),
+        "Change the settings that it names." if across else f"Change `{path}`.",
+    )
+
+
+def _tag_problem(path: str, details: ErrorDetails) -> _Problem:
+    """Say which kinds of a section exist, where its own `kind` is wrong or missing."""
+    context = details["ctx"]
+    key = f"{path}.{context['discriminator'].strip(chr(39))}"
+    if "tag" not in context:
+        return _Problem("config-value", f"`{key}` must be given", "nothing", f"Set `{key}`.")
+    choices = _QUOTED.findall(context["expected_tags"])
+    near = nearest(context["tag"], choices)
+    return _Problem(
+        "config-value",
+        f"`{key}` must be one of {', '.join(f'`{choice}`' for choice in choices)}",
+        toml.shown(context["tag"]),
+        f"Did you mean `{near}`?" if near else "Choose one of those names.",
+    )
+
+
+def _as_plain(value: object) -> object:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+
+
+def _rule(details: ErrorDetails) -> str:
+    """Return pydantic's rule as the rest of our sentence, `must be greater than 0`."""
+    message = details["msg"].removeprefix("Input should ")
+    if message == details["msg"]:
+        return f"must pass this rule: {message}"
+    return "must " + _QUOTED.sub(r"`\1`", message)
+
+
+def _remedy(settings: Mapping[str, FieldInfo], path: str, details: ErrorDetails) -> str:
+    choices = _QUOTED.findall(str(details.get("ctx", {}).get("expected", "")))
+    near = nearest(str(details["input"]), choices)
+    if near is not None:
+        return f"Did you mean `{near}`?"
+    field = settings.get(path)
+    if field is None or field.is_required() or field.default_factory is not None:
+        return f"Change `{path}`." if path else "Pass the settings as one table."
+    default = field.default
+    return f"The default is {toml.shown(_as_plain(default))}."

@@ -1,0 +1,253 @@
+"""Generations of one artifact: the newest that can be trusted is the one that is used.
+
+`root/000000001200/` is the state after step 1200. `root/latest` names the newest, for people and
+other programs; nothing here relies on it. `root/quarantine/` keeps what was refused, and why.
+"""
+
+import contextlib
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stormsail.core import atomic, documents
+from stormsail.core.artifact import (
+    Artifact,
+    Contents,
+    encode_artifact,
+    read_artifact,
+    verify_artifact,
+    write_error,
+)
+from stormsail.core.errors import ArtifactError, ErrorCode, RangeError
+from stormsail.core.verified import read_error
+
+_NAME = re.compile(r"[0-9]{12}")
+_POINTER = "latest"
+_QUARANTINE = "quarantine"
+_MAX_STEP = 10**12 - 1
+
+# Verdicts about the content. Others (no permission, a newer format, another kind) are obstacles or
+# mistakes: falling back to an older generation would hide them and silently undo work.
+_DAMAGE: frozenset[ErrorCode] = frozenset(
+    {
+        "artifact-corrupt",
+        "artifact-document",
+        "artifact-files",
+        "artifact-limit",
+        "artifact-manifest",
+        "artifact-nonfinite",
+        "artifact-tensors",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A generation that was passed over.
+
+    Attributes:
+        name: its folder's name.
+        reason: the words of the refusal.
+        moved_to: where it lies now; None if it could not be moved or was not there.
+    """
+
+    name: str
+    reason: str
+    moved_to: Path | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Generation:
+    """A generation that was verified and read.
+
+    Attributes:
+        step: the step it was saved at.
+        artifact: its contents.
+        skipped: newer ones that were passed over, newest first; tell the user.
+    """
+
+    step: int
+    artifact: Artifact
+    skipped: tuple[Skipped, ...]
+
+
+class Generations:
+    """The folder of one run's checkpoints. One process saves at a time; any number may load.
+
+    Args:
+        root: the folder, created at the first save.
+        kind: kind of artifact that is written and accepted.
+        keep: how many of the newest generations survive a save; at least 1.
+    """
+
+    def __init__(self, root: Path | str, *, kind: str = "checkpoint", keep: int = 3) -> None:
+        if keep < 1:
+            raise RangeError(
+                wrong="`keep` must be at least 1",
+                found=repr(keep),
+                remedy="Keep 3, so that two damaged generations cost no more than their steps.",
+            )
+        self.root = Path(root)
+        self.kind = kind
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """Return the steps of all generations present, in order, verified or not."""
+        try:
+            with atomic.open_folder(self.root, follow=True) as root:
+                return [int(name) for name in _generations(root)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise read_error(self.root, self.root.name, error) from error
+
+    def save(self, step: int, contents: Contents) -> Path:
+        """Write a generation and return its folder once it is on the disk and reads back right.
+
+        Leftovers of killed writers are removed first; generations beyond `keep` afterwards, which
+        can never concern the one just verified.
+
+        Raises:
+            ArtifactError: if any part fails. The older generations are then untouched; the new one
+                is absent or complete.
+            RangeError: if the step is not above those already saved.
+        """
+        name = _name(step)
+        files = encode_artifact(kind=self.kind, contents=contents)
+        path = self.root / name
+        with _loud(path), self._writing() as root:
+            atomic.remove_tree(root, *_leftovers(root))
+            self._check_newest(root, name)
+            atomic.write_folder(root, name, files)
+            verify_artifact(path)
+            atomic.replace_file(root, _POINTER, f"{name}\n".encode("ascii"))
+            atomic.remove_tree(root, *_generations(root)[: -self.keep])
+        return path
+
+    def load_latest(self, *, allow_nonfinite: Collection[str] = ()) -> Generation:
+        """Return the newest generation that is whole, moving damaged ones aside.
+
+        Raises:
+            ArtifactError: if none is left, naming what was tried; or at once, if a generation
+                could not be judged, for lack of permission or because a newer version wrote it.
+        """
+        skipped = list(self._lost())
+        for step in reversed(self.steps()):
+            try:
+                artifact = self.load(step, allow_nonfinite=allow_nonfinite)
+            except ArtifactError as error:
+                if error.code not in _DAMAGE:
+                    raise
+                skipped.append(self._put_aside(step, str(error)))
+            else:
+                return Generation(step, artifact, tuple(skipped))
+        raise ArtifactError(
+            "artifact-none-left",
+            wrong=f"{self.root} must hold a whole `{self.kind}`",
+            found="; ".join(f"{one.name}: {one.reason}" for one in skipped) or "none at all",
+            remedy=f"Start anew, or look into {self.root / _QUARANTINE}.",
+        )
+
+    def load(self, step: int, *, allow_nonfinite: Collection[str] = ()) -> Artifact:
+        """Return one generation, verified."""
+        path = self.root / _name(step)
+        return read_artifact(path, kind=self.kind, allow_nonfinite=allow_nonfinite)
+
+    def quarantine(self, step: int, *, reason: str) -> Path:
+        """Move a generation aside, so that it is never loaded again, and return where it lies.
+
+        Rolling back a run also goes this way: a step must be free before it can be saved again.
+        """
+        name = _name(step)
+        aside = self.root / _QUARANTINE
+        with _loud(aside):
+            atomic.make_folders(aside)
+            with (
+                atomic.open_folder(self.root, follow=True) as root,
+                atomic.open_folder(aside) as target,
+            ):
+                new_name = _free_name(target, name)
+                note = documents.encode_readable({"generation": name, "reason": reason})
+                # The reason goes first: what lies in quarantine always has one.
+                atomic.replace_file(target, f"{new_name}.reason.json", note)
+                atomic.move(root, name, target, new_name)
+        return aside / new_name
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[int]:
+        """Hold the folder alone while writing, so that every temporary entry is a leftover."""
+        atomic.make_folders(self.root)
+        try:
+            with atomic.locked_folder(self.root) as root:
+                yield root
+        except atomic.FolderBusyError as error:
+            raise ArtifactError(
+                "artifact-write",
+                wrong=f"one process at a time must save to {self.root}",
+                found="another one that is saving now",
+                remedy="Stop the other run, or give this one a name of its own.",
+            ) from error
+
+    def _check_newest(self, root: int, name: str) -> None:
+        newest = max(_generations(root), default="")
+        if name <= newest:
+            raise RangeError(
+                wrong=f"`step` must be above that of the newest generation in {self.root}",
+                found=f"{int(name)} after {int(newest)}",
+                remedy="Move what must go aside with `quarantine`; nothing is overwritten.",
+            )
+
+    def _put_aside(self, step: int, reason: str) -> Skipped:
+        """Quarantine what is damaged; where the disk forbids it, pass it over all the same."""
+        try:
+            return Skipped(_name(step), reason, self.quarantine(step, reason=reason))
+        except ArtifactError as error:
+            return Skipped(_name(step), f"{reason} It could not be moved: {error.found}.", None)
+
+    def _lost(self) -> Iterator[Skipped]:
+        """Yield the generation that `latest` names and that is gone: the user must hear of it."""
+        try:
+            with atomic.open_folder(self.root, follow=True) as root:
+                name = atomic.read_file(root, _POINTER, limit=64).decode("ascii").strip()
+                present = _generations(root)
+        except (OSError, UnicodeDecodeError):
+            return
+        aside = self.root / _QUARANTINE / f"{name}.1"
+        if _NAME.fullmatch(name) and name > max(present, default="") and not aside.exists():
+            yield Skipped(name, f"`{_POINTER}` names it, but it is not there.", None)
+
+
+@contextlib.contextmanager
+def _loud(path: Path) -> Iterator[None]:
+    """Turn whatever the system says into the one error that a caller cannot overlook."""
+    try:
+        yield
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def _name(step: int) -> str:
+    if not 0 <= step <= _MAX_STEP:
+        raise RangeError(
+            wrong=f"`step` must be at least 0 and at most {_MAX_STEP}",
+            found=repr(step),
+            remedy="Pass the number of steps taken so far.",
+        )
+    return f"{step:012d}"
+
+
+def _generations(root: int) -> list[str]:
+    return [name for name in atomic.entries(root) if _NAME.fullmatch(name)]
+
+
+def _leftovers(root: int) -> list[str]:
+    return [name for name in atomic.entries(root) if name.startswith(atomic.TEMPORARY)]
+
+
+def _free_name(folder: int, name: str) -> str:
+    taken = set(atomic.entries(folder))
+    number = 1
+    while {f"{name}.{number}", f"{name}.{number}.reason.json"} & taken:
+        number += 1
+    return f"{name}.{number}"

@@ -1,0 +1,1 @@
+"""How good: backtest, validation, report. Empty until they arrive."""

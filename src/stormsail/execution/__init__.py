@@ -1,0 +1,1 @@
+"""For real: venue, loop, journal. Empty until live trading arrives."""

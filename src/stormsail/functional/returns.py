@@ -1,0 +1,328 @@
+"""Advantages and critic targets from one rollout.
+
+Time-major: T steps, B environments, N quantiles, K atoms. Row t holds the reward of step t, the
+flags of step t, and `bootstrap[t]`, the value of the state that step t *reached*. Under next-step
+autoreset that is the value of row t + 1, read with the unbroken memory, also where an episode ends.
+
+Two masks, never one: `terminated` says that the reached state is worth nothing; `terminated or
+truncated` says that the next row belongs to another episode. Masked numbers are selected away, so
+a NaN beyond an episode's end cannot travel backwards.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from stormsail.functional import _checks as check
+from stormsail.functional._numbers import Number, scalar
+from stormsail.functional.categorical import project, project_law
+
+LEVEL_TOLERANCE = 1e-9
+"""Slack, in units of one quantile's mass, within which a mixture level counts as reached.
+
+Masses such as 10 * (1 - 0.95) miss 0.5 by a rounding error; without slack the tie rule of
+`quantile_lambda_targets` would depend on the last bit of lambda.
+"""
+
+
+def gae(
+    reward: Float[Tensor, "T B"],
+    value: Float[Tensor, "T B"],
+    bootstrap: Float[Tensor, "T B"],
+    terminated: Bool[Tensor, "T B"],
+    truncated: Bool[Tensor, "T B"],
+    *,
+    gamma: Number,
+    lam: Number,
+) -> Float[Tensor, "T B"]:
+    r"""Return the generalised advantage estimate of every step.
+
+    .. math::
+        \delta_t = r_t + \gamma\,(1 - term_t)\,V(s_{t+1}) - V(s_t), \qquad
+        A_t = \delta_t + \gamma\lambda\,(1 - done_t)\,A_{t+1},
+        \qquad done = term \lor trunc
+
+    Schulman et al. 2016, arXiv:1506.02438, Eq. 16 in its recursive form. Deviations: the paper has
+    no time-outs; here a truncated step bootstraps but cuts the trace, so that nothing of the next
+    episode reaches it. The last row bootstraps from `bootstrap[T-1]`. Runs in float64; the result
+    has the dtype of `reward`.
+
+    Args:
+        reward: r_t, in the unit of the value.
+        value: V(s_t).
+        bootstrap: V of the state that step t reached; ignored where terminated.
+        terminated: the reached state is final.
+        truncated: the episode was cut although the reached state has a value; where both flags
+            are set, `terminated` wins.
+        gamma: discount in [0, 1].
+        lam: trace decay in [0, 1]; 0 is the one-step error, 1 the Monte Carlo advantage.
+
+    Raises:
+        ShapeError: if the tensors are not all the same [T, B].
+        DtypeError: if a flag is not boolean.
+        RangeError: if `gamma` or `lam` is a number outside [0, 1].
+    """
+    check.check_time_batch(reward=reward)
+    check.check_same_shape(
+        reward=reward, value=value, bootstrap=bootstrap, terminated=terminated, truncated=truncated
+    )
+    check.check_flags(terminated=terminated, truncated=truncated)
+    check.check_gamma(gamma)
+    check.check_lam(lam)
+    reached = torch.where(terminated, 0.0, bootstrap.double())
+    delta = reward.double() + gamma * reached - value.double()
+    done = terminated | truncated
+    rows, following = [], torch.zeros_like(delta[0])
+    for delta_t, done_t in zip(reversed(delta.unbind(0)), reversed(done.unbind(0)), strict=True):
+        following = delta_t + gamma * lam * following.masked_fill(done_t, 0.0)
+        rows.append(following)
+    return torch.stack(rows[::-1]).to(reward.dtype)
+
+
+def quantile_nstep_targets(
+    reward: Float[Tensor, "T B"],
+    bootstrap_quantiles: Float[Tensor, "T B N"],
+    terminated: Bool[Tensor, "T B"],
+    truncated: Bool[Tensor, "T B"],
+    *,
+    gamma: Number,
+    steps: int,
+) -> Float[Tensor, "T B N"]:
+    r"""Return the atoms of the n-step return distribution of every step.
+
+    .. math::
+        y_{t,j} = \sum_{k=0}^{m-1} \gamma^k r_{t+k} + \gamma^m \theta_j(s_{t+m}), \qquad
+        m = \min(n,\ \text{steps to the episode's end},\ T - t)
+
+    The multi-step distributional target of Hessel et al. 2018, arXiv:1710.02298 (Section "The
+    Integrated Agent", unnumbered), with quantile atoms (Dabney et al. 2018, arXiv:1710.10044).
+    Deviations: the window shortens at an episode's end and at the rollout's end; a terminal state
+    adds nothing, a time-out bootstraps from the state it reached. `steps=1` is the one-step target,
+    `steps >= T` the Monte Carlo target within the rollout.
+
+    Args:
+        reward: r_t.
+        bootstrap_quantiles: theta(s) of the state that step t reached; ignored where terminated.
+        terminated: the reached state is final.
+        truncated: the episode was cut at this step.
+        gamma: discount in [0, 1].
+        steps: n, at least 1.
+
+    Raises:
+        ShapeError: if the tensors do not share [T, B].
+        DtypeError: if a flag is not boolean.
+        RangeError: if `gamma` or `steps` is out of range.
+    """
+    _check_rollout(reward, bootstrap_quantiles, terminated, truncated, "bootstrap_quantiles")
+    check.check_gamma(gamma)
+    check.check_steps(steps)
+    total, last, discount = _windows(reward, terminated | truncated, gamma=gamma, steps=steps)
+    reached = _rows(bootstrap_quantiles, last)  # [T, B, N]
+    final = terminated.gather(0, last).unsqueeze(-1)  # [T, B, 1]
+    tail = torch.where(final, 0.0, discount.to(reached.dtype).unsqueeze(-1) * reached)
+    return (total.to(reached.dtype).unsqueeze(-1) + tail).to(reward.dtype)
+
+
+def quantile_lambda_targets(
+    reward: Float[Tensor, "T B"],
+    bootstrap_quantiles: Float[Tensor, "T B N"],
+    terminated: Bool[Tensor, "T B"],
+    truncated: Bool[Tensor, "T B"],
+    *,
+    gamma: Number,
+    lam: float,
+) -> Float[Tensor, "T B N"]:
+    r"""Return the atoms of the lambda-mixture of n-step return distributions.
+
+    .. math::
+        Z_t = r_t + \gamma \cdot \begin{cases}
+            0 & \text{terminated} \\
+            \theta(s_{t+1}) & \text{truncated or } t = T-1 \\
+            (1-\lambda)\,\theta(s_{t+1}) \oplus \lambda\,Z_{t+1} & \text{otherwise}
+        \end{cases}
+
+    where the circled plus mixes *laws* (probabilities, not values) and the mixture is projected
+    back on N equal atoms: its inverse distribution function F^{-1}(p) = inf{x : F(x) >= p} at the
+    midpoints (i + 1/2) / N. Mixing laws is what keeps the tail: the mixture of values, the scalar
+    lambda-return, has less than half the true spread. Mixtures of n-step return distributions:
+    Gruslys et al. 2018, arXiv:1704.04651, Section 3.2 (unnumbered). Deviation: N quantiles, hence
+    the projection; it costs tail mass at every step, which is why the n-step target is the default.
+
+    Args:
+        reward: r_t.
+        bootstrap_quantiles: theta of the state that step t reached, in any order; ignored where
+            terminated.
+        terminated: the reached state is final.
+        truncated: the episode was cut at this step.
+        gamma: discount in [0, 1].
+        lam: mixing weight in [0, 1]; 0 is the one-step target.
+
+    Raises:
+        ShapeError: if the tensors do not share [T, B].
+        DtypeError: if a flag is not boolean.
+        RangeError: if `gamma` or `lam` is out of range.
+    """
+    _check_rollout(reward, bootstrap_quantiles, terminated, truncated, "bootstrap_quantiles")
+    check.check_gamma(gamma)
+    check.check_lam(lam)
+    boot = bootstrap_quantiles.sort(-1).values  # [T, B, N]
+    done = terminated | truncated
+    law = boot[-1]  # what follows the last row is the bootstrap itself
+    rows = []
+    for t in range(reward.shape[0] - 1, -1, -1):
+        if t < reward.shape[0] - 1:
+            mixed = _mix(boot[t], law, lam=lam)
+            law = torch.where(done[t].unsqueeze(-1), boot[t], mixed)
+        reward_t = reward[t].unsqueeze(-1)
+        law = torch.where(terminated[t].unsqueeze(-1), reward_t, reward_t + gamma * law)
+        rows.append(law)
+    return torch.stack(rows[::-1]).to(reward.dtype)
+
+
+def categorical_nstep_targets(
+    reward: Float[Tensor, "T B"],
+    bootstrap_probs: Float[Tensor, "T B K"],
+    terminated: Bool[Tensor, "T B"],
+    truncated: Bool[Tensor, "T B"],
+    atoms: Float[Tensor, " K"],
+    *,
+    gamma: Number,
+    steps: int,
+) -> Float[Tensor, "T B K"]:
+    r"""Return the n-step return law of every step, projected on the atoms.
+
+    .. math::
+        p_t = \Pi\Big(\sum_{k<m} \gamma^k r_{t+k} + \gamma^m Z(s_{t+m})\Big)
+
+    with the window of `quantile_nstep_targets` and the projection of Bellemare et al. 2017,
+    arXiv:1707.06887, Eq. 7, applied to a multi-step target as in Hessel et al. 2018,
+    arXiv:1710.02298, Section "The Integrated Agent". A window that ends in a terminal state is the
+    projected Dirac of its reward sum.
+
+    Args:
+        reward: r_t, in the unit of the atoms.
+        bootstrap_probs: law of the state that step t reached; ignored where terminated.
+        terminated: the reached state is final.
+        truncated: the episode was cut at this step.
+        atoms: ascending support.
+        gamma: discount in [0, 1].
+        steps: n, at least 1.
+
+    Raises:
+        ShapeError: if the tensors do not share [T, B] or the support does not fit.
+        DtypeError: if a flag is not boolean.
+        RangeError: if `gamma` or `steps` is out of range.
+    """
+    _check_rollout(reward, bootstrap_probs, terminated, truncated, "bootstrap_probs")
+    check.check_law(atoms, bootstrap_probs=bootstrap_probs)
+    check.check_gamma(gamma)
+    check.check_steps(steps)
+    total, last, discount = _windows(reward, terminated | truncated, gamma=gamma, steps=steps)
+    total, discount = total.to(atoms.dtype), discount.to(atoms.dtype)
+    final = terminated.gather(0, last).unsqueeze(-1)  # [T, B, 1]
+    support = total.unsqueeze(-1) + discount.unsqueeze(-1) * atoms  # [T, B, K]
+    law = project_law(_rows(bootstrap_probs, last), support, atoms)
+    return torch.where(final, project(total, atoms), law).to(reward.dtype)
+
+
+def _check_rollout(
+    reward: Tensor, bootstrap: Tensor, terminated: Tensor, truncated: Tensor, name: str
+) -> None:
+    check.check_time_batch(reward=reward)
+    check.check_same_shape(reward=reward, terminated=terminated, truncated=truncated)
+    check.check_flags(terminated=terminated, truncated=truncated)
+    check.check_without_last(whole={name: bootstrap}, part={"reward": reward})
+
+
+def _window_sum(
+    terms: Float[Tensor, "T B"], done: Bool[Tensor, "T B"], *, decay: Number, steps: int
+) -> Float[Tensor, "T B"]:
+    """Return the sum of decay^k terms[t+k] over at most `steps` rows, ending with a `done` row.
+
+    Windows of 1, 2, 4, ... rows are composed along the binary digits of `steps`: log2 vector
+    operations instead of one per row. A window that met its end is closed: what lies behind it is
+    never added, not even times zero.
+    """
+    block, is_open, size = terms.clone(), ~done, 1  # the sums grow in place
+    total, total_open, length = torch.zeros_like(terms), torch.ones_like(done), 0
+    remaining = min(steps, terms.shape[0])
+    while remaining > 1:
+        if remaining & 1:
+            _continue(total, total_open, block, decay=decay, length=length)
+            total_open = _still_open(total_open, is_open, length=length)
+            length += size
+        _continue(block, is_open, block, decay=decay, length=size)
+        is_open = _still_open(is_open, is_open, length=size)
+        remaining, size = remaining // 2, size * 2
+    if not length:
+        return block
+    _continue(total, total_open, block, decay=decay, length=length)
+    return total
+
+
+def _continue(head: Tensor, head_open: Tensor, tail: Tensor, *, decay: Number, length: int) -> None:
+    """Add to open windows of `length` rows, in place, the windows that follow them."""
+    rows = head.shape[0] - length
+    if rows <= 0:
+        return
+    following = torch.where(head_open[:rows], tail[length:], 0.0)  # a copy: head may be tail
+    if isinstance(decay, Tensor):
+        head[:rows].add_(following * decay**length)
+    else:
+        head[:rows].add_(following, alpha=decay**length)
+
+
+def _still_open(head: Tensor, tail: Tensor, *, length: int) -> Tensor:
+    """Return which joined windows met no end; none reaches beyond the last row."""
+    rows = max(head.shape[0] - length, 0)
+    return torch.cat((head[:rows] & tail[length:], torch.zeros_like(head[rows:])))
+
+
+def _windows(
+    reward: Float[Tensor, "T B"], done: Bool[Tensor, "T B"], *, gamma: Number, steps: int
+) -> tuple[Float[Tensor, "T B"], Int[Tensor, "T B"], Float[Tensor, "T B"]]:
+    """Return, for the window that starts at each row: reward sum, last row, gamma^length."""
+    time = torch.arange(reward.shape[0], device=reward.device).unsqueeze(-1)  # [T, 1]
+    end = torch.where(done, time, reward.shape[0] - 1)  # [T, B]
+    first_end = end.flip(0).cummin(0).values.flip(0)
+    last = torch.minimum(first_end, time + (steps - 1))
+    length = (last - time + 1).double()
+    total = _window_sum(reward.double(), done, decay=gamma, steps=steps)
+    return total, last, scalar(gamma, like=reward) ** length
+
+
+def _rows(values: Float[Tensor, "T B N"], row: Int[Tensor, "T B"]) -> Float[Tensor, "T B N"]:
+    """Return `values[row[t, b], b]`."""
+    return values.gather(0, row.unsqueeze(-1).expand_as(values))
+
+
+def _mix(
+    first: Float[Tensor, "B N"], second: Float[Tensor, "B N"], *, lam: float
+) -> Float[Tensor, "B N"]:
+    """Return the N midpoint quantiles of (1 - lam) first + lam second, both sorted.
+
+    The mixture's distribution function at an atom follows from how many atoms of either set lie
+    at or below it. For a level, each set offers its first atom that reaches it; the smaller one is
+    the inverse. Counting masses in whole atoms keeps ties exact.
+    """
+    n = first.shape[-1]
+    rank = torch.arange(1, n + 1, device=first.device, dtype=torch.float64)
+    level = (rank - 0.5 - LEVEL_TOLERANCE).expand(first.shape).contiguous()
+    second_below = torch.searchsorted(second, first, right=True)
+    first_below = torch.searchsorted(first, second, right=True)
+    mass_first = (1.0 - lam) * rank + lam * second_below  # N * F at the atoms of `first`
+    mass_second = (1.0 - lam) * first_below + lam * rank
+    mixed = torch.minimum(
+        _first_reaching(first, mass_first, level), _first_reaching(second, mass_second, level)
+    )
+    # Sorting puts a NaN last, where no level may reach it: keep it visible.
+    poisoned = (first[..., -1:] + second[..., -1:]).isnan()
+    return torch.where(poisoned, torch.nan, mixed)
+
+
+def _first_reaching(
+    atoms: Float[Tensor, "B N"], mass: Float[Tensor, "B N"], level: Float[Tensor, "B N"]
+) -> Float[Tensor, "B N"]:
+    index = torch.searchsorted(mass, level)
+    nothing = atoms.new_full((*atoms.shape[:-1], 1), torch.inf)
+    return torch.cat((atoms, nothing), -1).gather(-1, index)

@@ -1,0 +1,1 @@
+"""Bars, features and the simulator. Empty until the data layer arrives."""

@@ -1,0 +1,1 @@
+"""Networks: with which weights. Empty until the learner arrives."""

@@ -1,0 +1,1 @@
+"""Verdicts on metrics, never actions. Empty until the learner arrives."""

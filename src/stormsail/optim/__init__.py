@@ -1,0 +1,1 @@
+"""Optimizers, one a file. Empty until they arrive."""

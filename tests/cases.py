@@ -1,0 +1,342 @@
+"""One worked call of every public formula, for the tests that hold for all of them.
+
+A new public function in `stormsail.functional` must have an entry here; `test_every_formula` says
+so otherwise. `differentiable` names the positional arguments that gradients flow through.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stormsail.functional import (
+    advantage,
+    categorical,
+    distribution,
+    perturbation,
+    policy,
+    quantile,
+    return_scale,
+    returns,
+    risk,
+    risk_gate,
+    statistics,
+    twin,
+    value_clip,
+)
+
+T, B, N, K, D = 5, 3, 4, 6, 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call: the function, what it gets, and which arguments carry gradients."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    differentiable: tuple[int, ...] = ()
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        module = self.function.__module__.rsplit(".", 1)[-1]
+        return f"{module}.{self.function.__name__}" + (f"[{self.label}]" if self.label else "")
+
+    def call(self, args: tuple[Any, ...] | None = None) -> Any:
+        return self.function(*(self.args if args is None else args), **self.options)
+
+
+def move(value: Any, *, dtype: torch.dtype | None = None, device: str | None = None) -> Any:
+    """Return the value with every floating tensor in it cast and every tensor moved."""
+    if isinstance(value, Tensor):
+        target = dtype if dtype is not None and value.is_floating_point() else value.dtype
+        return value.to(dtype=target, device=device)
+    if isinstance(value, tuple):
+        parts = [move(part, dtype=dtype, device=device) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, dict):
+        return {key: move(part, dtype=dtype, device=device) for key, part in value.items()}
+    return value
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """Return every tensor in a result."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, tuple):
+        return [found for part in value for found in tensors(part)]
+    return []
+
+
+class Draw:
+    """Inputs from one seed, in float64 on the CPU."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.atoms = torch.linspace(-2.0, 2.0, K, dtype=torch.float64)
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator, dtype=torch.float64)
+
+    def uniform(self, *shape: int) -> Tensor:
+        return 0.1 + 0.8 * torch.rand(*shape, generator=self.generator, dtype=torch.float64)
+
+    def flags(self, *shape: int) -> Tensor:
+        return torch.rand(*shape, generator=self.generator) < 0.25
+
+    def law(self, *shape: int) -> Tensor:
+        return self.normal(*shape).softmax(-1)
+
+    def classes(self, *shape: int) -> Tensor:
+        return torch.randint(K, shape, generator=self.generator)
+
+
+def build(seed: int = 7) -> list[Case]:
+    """Return the calls, from one seed."""
+    draw = Draw(seed)
+    return [*_single(draw), *_by_mode(draw), *_by_kind(draw)]
+
+
+def _single(draw: Draw) -> list[Case]:
+    normal, uniform, flags, law = draw.normal, draw.uniform, draw.flags, draw.law
+    atoms = draw.atoms
+    ends = (flags(T, B), flags(T, B))
+    scale = {"mean": 0.2, "std": 1.5, "new_mean": -0.1, "new_std": 0.7}
+    moments_a, moments_b = statistics.moments(normal(7, 3)), statistics.moments(normal(5, 3))
+    account = risk_gate.Account(
+        weight=normal(B),
+        equity=100 * uniform(B),
+        peak_equity=100 * (1 + uniform(B)),
+        day_start_equity=100 * (1 + uniform(B)),
+        turnover=uniform(B),
+    )
+    limits = risk_gate.Limits(
+        max_position=80.0,
+        max_leverage=1.0,
+        max_turnover=1.5,
+        max_drawdown=0.6,
+        max_daily_loss=0.5,
+        min_equity=5.0,
+    )
+    return [
+        Case(
+            returns.gae,
+            (normal(T, B), normal(T, B), normal(T, B), *ends),
+            {"gamma": 0.9, "lam": 0.8},
+            (0, 1, 2),
+        ),
+        Case(
+            returns.quantile_nstep_targets,
+            (normal(T, B), normal(T, B, N), *ends),
+            {"gamma": 0.9, "steps": 3},
+            (0, 1),
+        ),
+        Case(
+            returns.quantile_lambda_targets,
+            (normal(T, B), normal(T, B, N), *ends),
+            {"gamma": 0.9, "lam": 0.7},
+            (0, 1),
+        ),
+        Case(
+            returns.categorical_nstep_targets,
+            (0.1 * normal(T, B), law(T, B, K), *ends, atoms),
+            {"gamma": 0.9, "steps": 3},
+            (0, 1),
+        ),
+        Case(
+            policy.clipped_surrogate,
+            (normal(T, B), normal(T, B), normal(T, B)),
+            {"clip": 0.2},
+            (0,),
+        ),
+        Case(policy.ratio_is_clipped, (normal(T, B),), {"clip": 0.2}),
+        Case(policy.count_nonfinite, (normal(T, B),)),
+        Case(policy.drop_nonfinite, (normal(T, B), normal(T, B), uniform(T, B)), {}, (0, 1)),
+        Case(policy.awr_weight, (normal(T, B),), {"beta": 1.0, "max_weight": 2.0}),
+        Case(policy.awr_loss, (normal(T, B), normal(T, B)), {"beta": 1.0, "max_weight": 2.0}, (0,)),
+        Case(policy.entropy_loss, (normal(T, B), normal(T, B)), {}, (0,)),
+        Case(
+            distribution.gaussian_log_prob,
+            (normal(T, B, D), normal(T, B, D), uniform(T, B, D)),
+            {},
+            (0, 1, 2),
+        ),
+        Case(distribution.gaussian_entropy, (uniform(T, B, D),), {}, (0,)),
+        Case(
+            distribution.gaussian_kl,
+            (normal(T, B, D), uniform(T, B, D), normal(T, B, D), uniform(T, B, D)),
+            {},
+            (0, 1, 2, 3),
+        ),
+        Case(
+            distribution.categorical_log_prob,
+            (normal(T, B, K), draw.classes(T, B)),
+            {},
+            (0,),
+        ),
+        Case(distribution.categorical_entropy, (normal(T, B, K),), {}, (0,)),
+        Case(distribution.categorical_kl, (normal(T, B, K), normal(T, B, K)), {}, (0, 1)),
+        Case(
+            distribution.beta_log_prob,
+            (uniform(T, B, D), 1 + uniform(T, B, D), 1 + uniform(T, B, D)),
+            {},
+            (0, 1, 2),
+        ),
+        Case(distribution.beta_entropy, (1 + uniform(T, B, D), 1 + uniform(T, B, D)), {}, (0, 1)),
+        Case(quantile.midpoints, (N,)),
+        Case(quantile.huber_active, (normal(B, N), normal(B, N)), {"kappa": 0.3}),
+        Case(quantile.monotone, (normal(B, N),), {}, (0,)),
+        Case(quantile.crossing_fraction, (normal(B, N),)),
+        Case(categorical.project, (normal(B), atoms), {}, (0,)),
+        Case(categorical.project_law, (law(B, N), normal(B, N), atoms), {}, (0, 1)),
+        Case(categorical.shift_law, (law(B, K), 0.1 * normal(B), atoms), {}, (0, 1)),
+        Case(categorical.cross_entropy, (normal(B, K), law(B, K)), {}, (0,)),
+        Case(categorical.cross_entropy_normaliser, (K,)),
+        Case(categorical.law_mean, (law(B, K), atoms), {}, (0,)),
+        Case(categorical.law_variance, (law(B, K), atoms), {}, (0,)),
+        Case(categorical.outside_support, (3 * normal(B), atoms)),
+        Case(
+            value_clip.limit_encoded,
+            (normal(B),),
+            {"limit": 0.9, "mean": 0.2, "std": 1.5},
+            (0,),
+        ),
+        Case(twin.twin_law, (law(B, 2, K), atoms), {"mode": "argmin"}, (0,), "argmin"),
+        Case(twin.twin_law, (law(B, 2, K), atoms), {"mode": "mixture"}, (0,), "mixture"),
+        Case(twin.twin_loss, (normal(B, 2), normal(B, 2)), {}, (0, 1)),
+        Case(risk.value_at_risk, (normal(B, N),), {"alpha": 0.3}, (0,)),
+        Case(risk.categorical_value_at_risk, (law(B, K), atoms), {"alpha": 0.3}, (1,)),
+        Case(risk.categorical_cvar, (law(B, K), atoms), {"alpha": 0.3}, (0,)),
+        Case(risk.empirical_cvar, (normal(B, 9),), {"alpha": 0.3}, (0,), "plain"),
+        Case(
+            risk.empirical_cvar,
+            (normal(B, 9),),
+            {"alpha": 0.3, "weight": uniform(B, 9)},
+            (0,),
+            "weighted",
+        ),
+        Case(risk.risk_advantage, (normal(B), normal(B, N)), {"alpha": 0.3}),
+        Case(risk.categorical_risk_advantage, (normal(B), law(B, K), atoms), {"alpha": 0.3}),
+        Case(risk.budget_advantage, (normal(B, N), normal(B, N), normal(B)), {"alpha": 0.3}),
+        Case(
+            risk.categorical_budget_advantage,
+            (law(B, K), law(B, K), atoms, normal(B)),
+            {"alpha": 0.3},
+        ),
+        Case(statistics.moments, (normal(7, 3),), {"weight": uniform(7)}, (0,)),
+        Case(statistics.merge, (moments_a, moments_b)),
+        Case(statistics.variance, (moments_a,), {"ddof": 1}),
+        Case(statistics.drift, (moments_a, moments_b)),
+        Case(statistics.standardise, (normal(T, B, 3), normal(3), uniform(3)), {}, (0,)),
+        Case(statistics.weighted_mean, (normal(T, B), uniform(T, B)), {}, (0,)),
+        Case(statistics.explained_variance, (normal(T, B), normal(T, B))),
+        Case(statistics.slope, (normal(B, 9),), {}, (0,)),
+        Case(statistics.median_absolute_deviation_std, (normal(B, 9),), {}, (0,)),
+        Case(return_scale.encode, (normal(B), 0.2, 1.5), {}, (0,)),
+        Case(return_scale.decode, (normal(B), 0.2, 1.5), {}, (0,)),
+        Case(return_scale.re_express, (normal(B), 0.2, 1.5, -0.1, 0.7), {}, (0,)),
+        Case(return_scale.popart_rescale, (normal(N, D), normal(N)), scale, (0, 1)),
+        Case(return_scale.popart_rescale_affine, (normal(N), normal(N)), scale, (0, 1)),
+        Case(
+            return_scale.popart_rescale_utility,
+            (normal(N, D),),
+            {"std": 1.5, "new_std": 0.7},
+            (0,),
+        ),
+        Case(return_scale.move_atoms, (atoms,), scale, (0,)),
+        Case(return_scale.effective_std, (uniform(B),), {"floor": 0.3}, (0,)),
+        Case(
+            return_scale.value_target_scale,
+            (uniform(B),),
+            {"clip": 10.0, "floor": 0.3, "cap": 1000.0},
+            (0,),
+        ),
+        Case(risk_gate.risk_gate, (2 * normal(B), account, limits), {}, (0,)),
+        Case(perturbation.project_linf, (normal(B, N),), {"epsilon": 0.5}, (0,)),
+        Case(perturbation.project_l2, (normal(B, N),), {"epsilon": 0.5}, (0,)),
+        Case(perturbation.fgsm, (normal(B, N),), {"epsilon": 0.5}),
+        Case(
+            perturbation.apply_mask,
+            (normal(B, N), normal(B, N), torch.tensor([True, False, True, False])),
+            {"low": -1.0, "high": 1.0},
+            (0, 1),
+        ),
+    ]
+
+
+def _by_mode(draw: Draw) -> list[Case]:
+    normal, uniform, law, atoms = draw.normal, draw.uniform, draw.law, draw.atoms
+    tau = quantile.midpoints(N, like=atoms)
+    cases: list[Case] = []
+    for mode in advantage.MODES:
+        options = {"mode": mode, "weight": uniform(T, B), "previous": (0.1, 2.0), "floor": 0.5}
+        cases.append(Case(advantage.normalise, (normal(T, B),), options, (), mode))
+    cases.append(
+        Case(advantage.normalise, (normal(T, B),), {"per_env": True, "magnitude": 3.0}, (), "env")
+    )
+    for kappa in (0.0, 0.3):
+        options = {"kappa": kappa}
+        arguments = (normal(B, N), normal(B, 3), tau)
+        cases.append(Case(quantile.huber_loss, arguments, options, (0,), f"kappa={kappa}"))
+    for mode in value_clip.MODES:
+        options = {"mode": mode, "epsilon": 0.2, "variance_factor": 0.5}
+        arguments = (normal(B, N), normal(B, N))
+        cases.append(Case(value_clip.clip_quantiles, arguments, options, (0,), mode))
+    for mode in value_clip.LAW_MODES:
+        options = {"mode": mode, "epsilon": 0.2, "variance_factor": 0.5}
+        arguments = (law(B, K), law(B, K), atoms)
+        cases.append(Case(value_clip.clip_law, arguments, options, (0,), mode))
+    for mode in twin.VALUE_MODES:
+        cases.append(Case(twin.twin_value, (normal(B, 2),), {"mode": mode}, (0,), mode))
+    for mode in twin.QUANTILE_MODES:
+        cases.append(Case(twin.twin_quantiles, (normal(B, 2, N),), {"mode": mode}, (0,), mode))
+    return cases
+
+
+def _by_kind(draw: Draw) -> list[Case]:
+    normal, uniform = draw.normal, draw.uniform
+    cases = [
+        Case(policy.kl_estimate, (normal(T, B),), {"kind": kind}, (0,), kind)
+        for kind in policy.KL_KINDS
+    ]
+    for kind in distribution.SQUASHES:
+        options = {"kind": kind}
+        cases += [
+            Case(distribution.squash, (normal(B, D),), options, (0,), kind),
+            Case(distribution.squash_log_det, (normal(B, D),), options, (0,), kind),
+            Case(
+                distribution.squashed_gaussian_log_prob,
+                (normal(B, D), normal(B, D), uniform(B, D)),
+                options,
+                (0, 1, 2),
+                kind,
+            ),
+            Case(
+                distribution.squashed_gaussian_entropy,
+                (normal(4, B, D), uniform(B, D)),
+                options,
+                (0, 1),
+                kind,
+            ),
+        ]
+    for estimator in risk.ESTIMATORS:
+        options = {"alpha": 0.3, "estimator": estimator}
+        cases.append(Case(risk.cvar, (normal(B, N),), options, (0,), estimator))
+    for loss in return_scale.LOSSES:
+        options = {"std": 1.5, "new_std": 0.7, "loss": loss}
+        arguments = (normal(N, D), uniform(N, D))
+        cases.append(Case(return_scale.popart_rescale_moments, arguments, options, (0, 1), loss))
+    for norm in perturbation.NORMS:
+        options = {"epsilon": 0.5, "norm": norm}
+        start = (normal(B, N), uniform(B))
+        cases.append(Case(perturbation.random_start, start, options, (0,), norm))
+        step = (0.2 * normal(B, N), normal(B, N))
+        cases.append(Case(perturbation.pgd_step, step, {**options, "step": 0.1}, (), norm))
+    for schedule in perturbation.SCHEDULES:
+        options = {"initial": 0.075, "final": 0.05, "schedule": schedule}
+        progress = torch.tensor(0.1, dtype=torch.float64)
+        cases.append(Case(perturbation.epsilon_at, (progress,), options, (0,), schedule))
+    return cases

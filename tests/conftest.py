@@ -1,0 +1,35 @@
+"""Settings that hold for every test."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("campaign", deadline=None, max_examples=5_000)
+settings.load_profile(os.environ.get("STORMSAIL_HYPOTHESIS", "ci"))
+
+# Several workers share the cores; more than one thread each makes them wait for one another.
+torch.set_num_threads(1)
+
+if os.environ.get("STORMSAIL_SHAPES"):
+    # Executes the annotated shapes. Never outside tests: the hook defeats torch.compile.
+    from jaxtyping import install_import_hook
+
+    install_import_hook("stormsail.functional", "beartype.beartype")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip GPU tests where there is no GPU."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))

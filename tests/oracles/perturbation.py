@@ -1,0 +1,74 @@
+"""Bounded perturbations of observations, number by number, in plain float64 Python.
+
+Definitions: Goodfellow et al. 2015 (arXiv:1412.6572) for FGSM, Madry et al. 2018
+(arXiv:1706.06083) for projected gradient ascent, Loshchilov and Hutter 2017 for the cosine.
+"""
+
+import math
+
+import numpy as np
+
+
+def norm(row):
+    """Euclidean length of one row."""
+    return math.sqrt(math.fsum(float(v) ** 2 for v in row))
+
+
+def project_linf(delta, epsilon):
+    """Nearest point of the box: each coordinate held inside [-epsilon, epsilon]."""
+    out = np.empty(delta.shape)
+    for i in np.ndindex(delta.shape):
+        out[i] = min(max(delta[i], -epsilon), epsilon)
+    return out
+
+
+def project_l2(delta, epsilon):
+    """Nearest point of the ball: the same direction, at most epsilon long."""
+    out = np.array(delta, dtype=np.float64)
+    for i in np.ndindex(delta.shape[:-1]):
+        length = norm(delta[i])
+        if length > epsilon:
+            for f in range(delta.shape[-1]):
+                out[i][f] = delta[i][f] * epsilon / length
+    return out
+
+
+def fgsm(gradient, epsilon):
+    """Epsilon times the sign of every coordinate; nothing where the gradient is 0."""
+    out = np.zeros(gradient.shape)
+    for i in np.ndindex(gradient.shape):
+        if gradient[i] != 0.0:
+            out[i] = math.copysign(epsilon, gradient[i])
+    return out
+
+
+def pgd_step(delta, gradient, step, epsilon, norm_name):
+    """One ascent step along the steepest direction of the norm, then the projection."""
+    if norm_name == "linf":
+        return project_linf(delta + fgsm(gradient, step), epsilon)
+    moved = np.array(delta, dtype=np.float64)
+    for i in np.ndindex(delta.shape[:-1]):
+        length = norm(gradient[i])
+        if length > 0.0:
+            for f in range(delta.shape[-1]):
+                moved[i][f] += step * gradient[i][f] / length
+    return project_l2(moved, epsilon)
+
+
+def apply_mask(obs, delta, mask, low=-math.inf, high=math.inf):
+    """Perturb and bound the chosen features; leave the others as they are."""
+    out = np.array(obs, dtype=np.float64)
+    for i in np.ndindex(obs.shape):
+        if mask[i[-1]]:
+            out[i] = min(max(obs[i] + delta[i], low), high)
+    return out
+
+
+def epsilon_at(progress, initial, final, schedule):
+    """Closed form of the radius; nothing is remembered between calls."""
+    p = min(max(progress, 0.0), 1.0)
+    if schedule == "constant":
+        return initial
+    if schedule == "linear":
+        return initial + (final - initial) * p
+    return final + (initial - final) * (1.0 + math.cos(math.pi * p)) / 2.0

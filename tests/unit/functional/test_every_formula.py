@@ -1,0 +1,241 @@
+"""What every formula must do, whatever it computes."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import cases
+import stormsail.functional
+
+CASES = cases.build()
+by_name = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+SOURCE = Path(stormsail.functional.__file__).parent
+# Not arithmetic on tensors: they give plain numbers and have neither a dtype nor a device to keep.
+PLAIN = {"midpoints", "cross_entropy_normaliser"}
+# Statistics that are float64 by definition, whatever comes in; counts and codes are integers.
+OWN_DTYPE = {
+    "count_nonfinite",
+    "explained_variance",
+    "moments",
+    "outside_support",
+    "ratio_is_clipped",
+    "risk_gate",
+}
+
+
+def public_functions() -> dict[str, Callable[..., object]]:
+    found = {}
+    for info in pkgutil.iter_modules([str(SOURCE)]):
+        if info.name.startswith("_"):
+            continue
+        module = importlib.import_module(f"stormsail.functional.{info.name}")
+        for name, thing in vars(module).items():
+            own = inspect.isfunction(thing) and thing.__module__ == module.__name__
+            if own and not name.startswith("_"):
+                found[f"{info.name}.{name}"] = thing
+    return found
+
+
+def test_every_formula_has_a_worked_call():
+    called = {case.name.split("[")[0] for case in CASES}
+    assert called == set(public_functions())
+
+
+@pytest.mark.parametrize("name", sorted(public_functions()))
+def test_docstring_has_formula_or_reading_source_and_refusals(name):
+    function = public_functions()[name]
+    text = inspect.getdoc(function) or ""
+    source = r"arXiv:|Ours|[Tt]extbook|[Dd]efinition|et al\.|& |Muller|Schulman|scikit|Gymnasium"
+    assert text.split("\n")[0].startswith("Return"), "the first line says what is returned"
+    assert re.search(source, text), "a paper, or `Ours`, or that it is textbook knowledge"
+    body = inspect.getsource(function)
+    if "check." in body:
+        assert "Raises:" in text, "what is refused"
+    shapes = [
+        parameter.annotation
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    assert inspect.Signature.empty not in shapes, "every argument carries its shape or type"
+
+
+@pytest.mark.parametrize("name", sorted(public_functions()))
+def test_scalars_are_keyword_only(name):
+    allowed = {"mean", "std", "new_mean", "new_std", "progress", "n", "count", "limits", "account"}
+    for parameter in inspect.signature(public_functions()[name]).parameters.values():
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            is_tensor = "Tensor" in str(parameter.annotation) or "Moments" in str(
+                parameter.annotation
+            )
+            assert is_tensor or parameter.name in allowed
+
+
+def banned_in(source: str) -> list[str]:
+    """Return what a pure formula may not contain, as `name:line`."""
+    attributes = {"item", "cpu", "numpy", "tolist", "cuda", "manual_seed", "synchronize", "nonzero"}
+    names = {"print", "open", "nan_to_num", "rand", "randn", "randint", "Module", "Parameter"}
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in attributes | names:
+            found.append(f"{node.attr}:{node.lineno}")
+        if isinstance(node, ast.Name) and node.id in names:
+            found.append(f"{node.id}:{node.lineno}")
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            found.append(f"global:{node.lineno}")
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.name)
+def test_formulas_are_pure(path):
+    assert banned_in(path.read_text()) == []
+
+
+def test_the_purity_check_sees_what_it_bans():
+    assert banned_in("def f(x):\n    return x.item()") == ["item:2"]
+    assert banned_in("import torch\nx = torch.rand(3)") == ["rand:2"]
+    assert banned_in("def f():\n    global x\n    print(1)") == ["global:2", "print:3"]
+
+
+def budget(source: str) -> list[tuple[str, int]]:
+    """Return functions whose body, docstring aside, is longer than 40 lines."""
+    long = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+            if lines > 40:
+                long.append((node.name, lines))
+    return long
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.name)
+def test_formulas_fit_on_a_screen(path):
+    assert budget(path.read_text()) == []
+
+
+@by_name
+def test_it_compiles_without_a_graph_break(case):
+    compiled = torch.compile(case.function, fullgraph=True, backend="aot_eager")
+    expected = cases.tensors(case.call())
+    actual = cases.tensors(compiled(*case.args, **case.options))
+    torch._dynamo.reset()
+    torch.testing.assert_close(actual, expected, equal_nan=True)
+
+
+@by_name
+def test_it_never_reads_a_value(case):
+    # Fake tensors have shapes but no data: any `.item()`, `bool(tensor)` or data-dependent shape
+    # raises, which on a GPU would be a host sync.
+    mode = torch._subclasses.FakeTensorMode()
+
+    def fake(value):
+        if isinstance(value, Tensor):
+            return mode.from_tensor(value)
+        if isinstance(value, tuple):
+            parts = [fake(part) for part in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if isinstance(value, dict):
+            return {key: fake(part) for key, part in value.items()}
+        return value
+
+    with mode:
+        result = case.function(*fake(case.args), **fake(case.options))
+    shapes = [tensor.shape for tensor in cases.tensors(result)]
+    assert shapes == [tensor.shape for tensor in cases.tensors(case.call())]
+
+
+@by_name
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_keeps_the_dtype(case, dtype):
+    if case.function.__name__ in PLAIN | OWN_DTYPE or not cases.tensors(case.args):
+        pytest.skip("has a dtype of its own")
+    result = case.function(
+        *cases.move(case.args, dtype=dtype), **cases.move(case.options, dtype=dtype)
+    )
+    assert {tensor.dtype for tensor in cases.tensors(result)} == {dtype}
+
+
+@by_name
+def test_float32_agrees_with_float64(case):
+    exact = cases.tensors(case.call())
+    rounded = cases.tensors(
+        case.function(
+            *cases.move(case.args, dtype=torch.float32),
+            **cases.move(case.options, dtype=torch.float32),
+        )
+    )
+    for low, high in zip(rounded, exact, strict=True):
+        torch.testing.assert_close(low.double(), high.double(), rtol=2e-5, atol=2e-5)
+
+
+@by_name
+def test_it_leaves_its_arguments_alone(case):
+    before = cases.move(case.args)
+    kept = [tensor.clone() for tensor in cases.tensors(before)]
+    case.call()
+    assert all(map(torch.equal, cases.tensors(case.args), kept))
+
+
+@by_name
+def test_its_gradient_is_the_derivative(case):
+    if not case.differentiable:
+        for tensor in cases.tensors(case.args):
+            assert not tensor.requires_grad
+        leaves = [
+            arg.clone().requires_grad_()
+            if isinstance(arg, Tensor) and arg.is_floating_point()
+            else arg
+            for arg in case.args
+        ]
+        for tensor in cases.tensors(case.function(*leaves, **case.options)):
+            # what is not meant to be differentiated must not be, or a caller may train it unawares
+            assert not tensor.requires_grad or case.function.__name__ in {"fgsm", "pgd_step"}
+        return
+    inputs = [case.args[index].clone().requires_grad_() for index in case.differentiable]
+
+    def restricted(*leaves):
+        args = list(case.args)
+        for index, leaf in zip(case.differentiable, leaves, strict=True):
+            args[index] = leaf
+        return tuple(
+            tensor
+            for tensor in cases.tensors(case.function(*args, **case.options))
+            if tensor.requires_grad
+        )
+
+    assert torch.autograd.gradcheck(restricted, inputs, eps=1e-7, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.gpu
+@by_name
+def test_it_agrees_on_the_gpu_and_is_captured(case):
+    args, options = (
+        cases.move(case.args, device="cuda"),
+        cases.move(case.options, device="cuda"),
+    )
+    expected = cases.tensors(case.call())
+    if case.function.__name__ in PLAIN or not expected:
+        pytest.skip("gives plain numbers")
+    case.function(*args, **options)  # warm up: lazy initialisation may wait once
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        eager = cases.tensors(case.function(*args, **options))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = cases.tensors(case.function(*args, **options))
+    graph.replay()
+    torch.cuda.synchronize()
+    for want, first, again in zip(expected, eager, captured, strict=True):
+        torch.testing.assert_close(first.cpu(), want, rtol=1e-9, atol=1e-9, equal_nan=True)
+        assert torch.equal(first, again)
