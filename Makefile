@@ -32,7 +32,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 mutants: $(STAMP)  ## plant each historical bug and show which test kills it
-	$(BIN)/python -m mutants
+	PYTHONPATH=tests $(BIN)/python -m mutants
 
 campaign: $(STAMP)  ## the long versions; appends to docs/evidence.md
 	$(BIN)/python scripts/campaign.py

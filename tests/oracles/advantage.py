@@ -65,9 +65,7 @@ def normalise(
     for i in used:
         mean, std, _ = _moments(everything)
         if per_env:
-            column = [
-                (float(advantage[j]), float(weight[j])) for j in used if j[-1] == i[-1]
-            ]
+            column = [(float(advantage[j]), float(weight[j])) for j in used if j[-1] == i[-1]]
             own_mean, own_std, count = _moments(column)
             if count >= 2.0 - 1e-9:
                 mean, std = own_mean, own_std

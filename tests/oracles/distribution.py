@@ -32,9 +32,7 @@ def gaussian_kl(mean, std, other_mean, other_std):
     total = np.zeros(mean.shape[:-1])
     for i in np.ndindex(mean.shape):
         spread = std[i] ** 2 + (mean[i] - other_mean[i]) ** 2
-        total[i[:-1]] += (
-            math.log(other_std[i] / std[i]) + spread / (2.0 * other_std[i] ** 2) - 0.5
-        )
+        total[i[:-1]] += math.log(other_std[i] / std[i]) + spread / (2.0 * other_std[i] ** 2) - 0.5
     return total
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from oracles import advantage as oracle
 
+from oracles import advantage as oracle
 from stormsail.functional import advantage
 
 MODES = ["floor", "eps", "center_only", "zero", "skip", "previous_stats"]
@@ -160,9 +160,7 @@ def test_integer_weights_centre_like_repetition(values, seed):
 
 
 @given(
-    values=hnp.arrays(
-        np.float64, st.tuples(st.integers(2, 6), st.integers(1, 4)), elements=numbers
-    )
+    values=hnp.arrays(np.float64, st.tuples(st.integers(2, 6), st.integers(1, 4)), elements=numbers)
 )
 def test_per_env_equals_a_loop_over_the_columns(values):
     for column in values.T:

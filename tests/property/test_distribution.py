@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from oracles import distribution as oracle
 from scipy import stats
 
+from oracles import distribution as oracle
 from stormsail.functional import distribution
 
 KINDS = ["tanh", "sigmoid"]
@@ -101,8 +101,9 @@ def test_gaussian_kl_equals_its_integral(m1, m2, s1, s2):
     ratio = stats.norm.logpdf(x, m1, s1) - stats.norm.logpdf(x, m2, s2)
     expected = np.trapezoid(p * ratio, x)
 
-    actual = distribution.gaussian_kl(*(torch.tensor([v], dtype=torch.float64) for v in
-                                        (m1, s1, m2, s2)))
+    actual = distribution.gaussian_kl(
+        *(torch.tensor([v], dtype=torch.float64) for v in (m1, s1, m2, s2))
+    )
 
     assert actual.item() == pytest.approx(expected, rel=1e-9, abs=1e-10)
 
@@ -216,9 +217,7 @@ def test_squashed_log_prob_equals_the_change_of_variables(batch, kind):
 
 
 @settings(max_examples=25)
-@given(
-    mean=st.floats(-0.8, 0.8), std=st.floats(0.25, 0.7), kind=st.sampled_from(KINDS)
-)
+@given(mean=st.floats(-0.8, 0.8), std=st.floats(0.25, 0.7), kind=st.sampled_from(KINDS))
 def test_squashed_density_has_mass_one(mean, std, kind):
     nodes, mass = np.polynomial.legendre.leggauss(400)
     a = nodes if kind == "tanh" else 0.5 * (nodes + 1.0)

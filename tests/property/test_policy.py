@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import policy as oracle
 
+from oracles import policy as oracle
 from stormsail.functional import policy, statistics
 
 
@@ -181,9 +181,7 @@ def test_ratio_is_clipped_equals_the_definition(log_ratio, clip):
 
     actual = policy.ratio_is_clipped(torch.from_numpy(log_ratio), clip=clip).numpy()
 
-    np.testing.assert_array_equal(
-        actual[clear], oracle.ratio_is_clipped(log_ratio, clip)[clear]
-    )
+    np.testing.assert_array_equal(actual[clear], oracle.ratio_is_clipped(log_ratio, clip)[clear])
 
 
 any_float = st.floats(allow_nan=True, allow_infinity=True, allow_subnormal=False)
@@ -198,11 +196,7 @@ def test_count_nonfinite_counts_what_numpy_counts(values):
     assert int(counted.total) == int(counted.nan) + int(counted.inf)
 
 
-@given(
-    batch=hnp.arrays(
-        np.float64, st.tuples(st.just(2), st.integers(1, 8)), elements=any_float
-    )
-)
+@given(batch=hnp.arrays(np.float64, st.tuples(st.just(2), st.integers(1, 8)), elements=any_float))
 def test_drop_nonfinite_keeps_good_samples_bit_for_bit_and_is_idempotent(batch):
     new, old = map(torch.from_numpy, batch)
     weight = torch.ones_like(new)

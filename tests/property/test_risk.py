@@ -182,13 +182,11 @@ def test_risk_never_falls_as_alpha_grows(name, quantiles, first, second):
     assert bool(READS[name](q, low) <= READS[name](q, high) + 1e-9)
 
 
-@every_read
+# Not for `linear`: it extrapolates, and a better second atom steepens the end segment.
+@pytest.mark.parametrize("name", [name for name in READS if name != "linear"])
 @settings(max_examples=60)
 @given(quantiles=atoms_of, alpha=levels, gain=st.floats(0, 5))
 def test_a_law_that_is_better_everywhere_is_not_riskier(name, quantiles, alpha, gain):
-    # Not for `linear`: it extrapolates, and a better second atom steepens the end segment.
-    if name == "linear":
-        return
     better = quantiles.copy()
     better[0] += gain
     assert bool(READS[name](tensor(better), alpha) >= READS[name](tensor(quantiles), alpha) - 1e-9)

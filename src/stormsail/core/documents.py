@@ -60,7 +60,7 @@ def decode(data: bytes) -> JsonValue:
 
 def plain(value: object, *, depth: int = 0) -> JsonValue:
     """Return a copy of `value` made of JSON's own types, or say why there is none."""
-    if depth > _MAX_DEPTH:
+    if depth >= _MAX_DEPTH and isinstance(value, dict | list | tuple):
         raise DocumentError(f"it is nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         return {_key(key): plain(item, depth=depth + 1) for key, item in value.items()}

@@ -54,40 +54,40 @@ class Manifest:
         return documents.encode_readable({**body, "sha256": _digest(body)})
 
     @classmethod
-    def decode(cls, data: bytes) -> "Manifest":
+    def decode(cls, data: bytes, *, place: str) -> "Manifest":
         """Return the manifest of a text, after checking its own checksum and its one spelling.
 
         Raises:
-            ArtifactError: if the text is damaged, from a newer version, or not a manifest.
+            ArtifactError: if the text is damaged, from another version, or not a manifest; it
+                names the artifact as `place`.
         """
         try:
-            value = documents.decode(data)
-            respelled = documents.encode_readable(value)
+            body = _checked_body(data)
+            if body.get("format") == FORMAT:
+                return cls._from_document(body)
         except DocumentError as error:
-            raise _refusal(str(error)) from error
-        if not isinstance(value, dict) or respelled != data:
-            raise _refusal("another spelling of it")
-        stated = value.pop("sha256", None)
-        if stated != _digest(value):
-            raise _refusal("content that its own checksum contradicts")
-        if value.get("format") != FORMAT:
             raise ArtifactError(
-                "artifact-version",
-                wrong=f"the artifact must have the format {FORMAT}",
-                found=f"{value.get('format')!r}",
-                remedy="Read it with the version of the package that wrote it.",
-            )
-        return cls._from_document(value)
+                "artifact-manifest",
+                wrong=f"`{NAME}` of {place} must be as it was written",
+                found=str(error),
+                remedy="Use another copy of the artifact.",
+            ) from error
+        raise ArtifactError(
+            "artifact-version",
+            wrong=f"{place} must have the format {FORMAT}",
+            found=f"{body.get('format')!r}",
+            remedy="Read it with the version of the package that wrote it.",
+        )
 
     @classmethod
     def _from_document(cls, value: dict[str, JsonValue]) -> "Manifest":
         kind, files, metadata = value.get("kind"), value.get("files"), value.get("metadata")
         if set(value) != {"files", "format", "kind", "metadata"}:
-            raise _refusal(f"the keys {sorted(value)}")
+            raise DocumentError(f"the keys {sorted(value)}")
         if not isinstance(kind, str) or not isinstance(metadata, dict):
-            raise _refusal("no text as `kind` or no table as `metadata`")
+            raise DocumentError("no text as `kind` or no table as `metadata`")
         if not isinstance(files, dict) or len(files) > MAX_FILES:
-            raise _refusal(f"no table of at most {MAX_FILES} `files`")
+            raise DocumentError(f"no table of at most {MAX_FILES} `files`")
         checked = {name: _entry(name, entry) for name, entry in files.items()}
         return cls(kind=kind, files=checked, metadata=metadata)
 
@@ -109,6 +109,16 @@ def check_file_name(name: str) -> str:
     return name
 
 
+def _checked_body(data: bytes) -> dict[str, JsonValue]:
+    """Return everything but the checksum, once the checksum and the spelling are right."""
+    value = documents.decode(data)
+    if not isinstance(value, dict) or documents.encode_readable(value) != data:
+        raise DocumentError("another spelling of it")
+    if value.pop("sha256", None) != _digest(value):
+        raise DocumentError("content that its own checksum contradicts")
+    return value
+
+
 def _entry_document(entry: FileEntry) -> dict[str, object]:
     document: dict[str, object] = {"bytes": entry.size, "sha256": entry.sha256}
     return document if entry.tensors is None else {**document, "tensors": entry.tensors}
@@ -116,48 +126,39 @@ def _entry_document(entry: FileEntry) -> dict[str, object]:
 
 def _entry(name: str, value: JsonValue) -> FileEntry:
     if name == NAME or not _FILE_NAME.fullmatch(name):
-        raise _refusal(f"the file name {name[:80]!r}")
+        raise DocumentError(f"the file name {name[:80]!r}")
     if not isinstance(value, dict) or not {"bytes", "sha256"} <= set(value):
-        raise _refusal(f"no size or checksum for `{name}`")
+        raise DocumentError(f"no size or checksum for `{name}`")
     size, sha256 = value["bytes"], value["sha256"]
     if type(size) is not int or size < 0:
-        raise _refusal(f"the size {size!r} for `{name}`")
+        raise DocumentError(f"the size {size!r} for `{name}`")
     if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-        raise _refusal(f"a checksum of `{name}` that is none")
+        raise DocumentError(f"a checksum of `{name}` that is none")
     return FileEntry(size=size, sha256=sha256, tensors=_tensor_spec(name, value))
 
 
 def _tensor_spec(name: str, value: Mapping[str, JsonValue]) -> TensorSpec | None:
     if set(value) - {"bytes", "sha256"} - {"tensors"}:
-        raise _refusal(f"unknown keys for `{name}`")
+        raise DocumentError(f"unknown keys for `{name}`")
     tensors = value.get("tensors")
     if tensors is None:
         return None
     if not isinstance(tensors, dict):
-        raise _refusal(f"no table of tensors for `{name}`")
+        raise DocumentError(f"no table of tensors for `{name}`")
     return {key: _one_spec(name, spec) for key, spec in tensors.items()}
 
 
 def _one_spec(name: str, spec: JsonValue) -> dict[str, str | list[int]]:
     if not isinstance(spec, dict) or set(spec) != {"dtype", "shape"}:
-        raise _refusal(f"a tensor of `{name}` without type and shape")
+        raise DocumentError(f"a tensor of `{name}` without type and shape")
     dtype, shape = spec["dtype"], spec["shape"]
     if not isinstance(dtype, str) or not isinstance(shape, list):
-        raise _refusal(f"a tensor of `{name}` without type and shape")
+        raise DocumentError(f"a tensor of `{name}` without type and shape")
     sizes = [size for size in shape if type(size) is int]
     if len(sizes) != len(shape):
-        raise _refusal(f"a shape of `{name}` that is not made of whole numbers")
+        raise DocumentError(f"a shape of `{name}` that is not made of whole numbers")
     return {"dtype": dtype, "shape": sizes}
 
 
 def _digest(body: Mapping[str, object]) -> str:
     return hashlib.sha256(documents.encode(dict(body))).hexdigest()
-
-
-def _refusal(found: str) -> ArtifactError:
-    return ArtifactError(
-        "artifact-manifest",
-        wrong=f"`{NAME}` must be as it was written",
-        found=found,
-        remedy="Use another copy of the artifact.",
-    )

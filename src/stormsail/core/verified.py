@@ -94,7 +94,7 @@ def _read(path: Path, folder: int, max_bytes: int) -> VerifiedFiles:
     if manifest.NAME not in present:
         raise _files_error(path, manifest.NAME, "no such file")
     text = _bytes(path, folder, manifest.NAME, max_bytes)
-    index = Manifest.decode(text)
+    index = Manifest.decode(text, place=str(path))
     for name in sorted({*index.files} ^ (present - {manifest.NAME})):
         raise _files_error(path, name, "no such file" if name in index.files else "an extra file")
     if sum(entry.size for entry in index.files.values()) > max_bytes:

@@ -36,10 +36,10 @@ def normalise(
         \mu = \frac{\sum w A}{\sum w}, \qquad
         \sigma^2 = \frac{\sum w (A - \mu)^2}{\sum w} \cdot \frac{n_{eff}}{n_{eff} - 1}
 
-    Ours; PPO implementations standardise too, but no paper defines it. Deviations from them: once over the
-    rollout instead of per minibatch; float64 (in float32, equal advantages of 1.1 come out as -1,
-    because the mean is off by one unit in the last place and so is the spread); and a floor that
-    knows the resolution of the values the advantages are differences of.
+    Ours; PPO implementations standardise too, but no paper defines it. Deviations from them: once
+    over the rollout instead of per minibatch; float64 (in float32, equal advantages of 1.1 come out
+    as -1, because the mean is off by one unit in the last place and so is the spread); and a floor
+    that knows the resolution of the values the advantages are differences of.
 
     What happens where sigma falls below f is the `mode`:
 

@@ -167,10 +167,10 @@ def effective_std(std: Float[Tensor, "*batch"], *, floor: Number) -> Float[Tenso
     Ours. A NaN stays a NaN.
 
     Raises:
-        RangeError: if `floor` is a number that is not greater than 0.
+        RangeError: if `floor` is a negative number.
     """
-    remedy = "Pass the smallest standard deviation, for example 0.003."
-    check.check_positive(floor, name="floor", remedy=remedy)
+    remedy = "Pass the smallest standard deviation to divide by."
+    check.check_at_least_zero(floor, name="floor", remedy=remedy)
     return clamp(std, low=floor)
 
 
@@ -183,7 +183,7 @@ def value_target_scale(
     large one amplifies noise. Diagnostic only. Ours.
 
     Raises:
-        RangeError: if `clip`, `floor` or `cap` is a number that is not greater than 0.
+        RangeError: if `clip` or `cap` is a number that is not greater than 0, or `floor` negative.
     """
     check.check_positive(clip, name="clip", remedy="Pass the bound of normalised returns.")
     check.check_positive(cap, name="cap", remedy="Pass the largest scale to report.")

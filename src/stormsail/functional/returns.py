@@ -24,6 +24,9 @@ Masses such as 10 * (1 - 0.95) miss 0.5 by a rounding error; without slack the t
 `quantile_lambda_targets` would depend on the last bit of lambda.
 """
 
+MASS_BITS = 40
+"""Binary digits behind the point of a mass: 2^-40 is far below the slack, 2^22 atoms still fit."""
+
 
 def gae(
     reward: Float[Tensor, "T B"],
@@ -130,7 +133,7 @@ def quantile_lambda_targets(
     truncated: Bool[Tensor, "T B"],
     *,
     gamma: Number,
-    lam: float,
+    lam: Number,
 ) -> Float[Tensor, "T B N"]:
     r"""Return the atoms of the lambda-mixture of n-step return distributions.
 
@@ -297,32 +300,37 @@ def _rows(values: Float[Tensor, "T B N"], row: Int[Tensor, "T B"]) -> Float[Tens
 
 
 def _mix(
-    first: Float[Tensor, "B N"], second: Float[Tensor, "B N"], *, lam: float
+    first: Float[Tensor, "B N"], second: Float[Tensor, "B N"], *, lam: Number
 ) -> Float[Tensor, "B N"]:
     """Return the N midpoint quantiles of (1 - lam) first + lam second, both sorted.
 
-    The mixture's distribution function at an atom follows from how many atoms of either set lie
-    at or below it. For a level, each set offers its first atom that reaches it; the smaller one is
-    the inverse. Counting masses in whole atoms keeps ties exact.
+    In units of 1 / N an atom of `first` has the mass 1 - lam and one of `second` lam. Merged, each
+    atom fills the levels between the mass before it and the mass up to it; as no mass exceeds 1,
+    that is one level k + 1/2 or none. Masses are whole numbers of 2^-40: rounding can then neither
+    leave a level without its atom nor decide a tie.
     """
     n = first.shape[-1]
-    rank = torch.arange(1, n + 1, device=first.device, dtype=torch.float64)
-    level = (rank - 0.5 - LEVEL_TOLERANCE).expand(first.shape).contiguous()
-    second_below = torch.searchsorted(second, first, right=True)
-    first_below = torch.searchsorted(first, second, right=True)
-    mass_first = (1.0 - lam) * rank + lam * second_below  # N * F at the atoms of `first`
-    mass_second = (1.0 - lam) * first_below + lam * rank
-    mixed = torch.minimum(
-        _first_reaching(first, mass_first, level), _first_reaching(second, mass_second, level)
-    )
+    unit = 1 << MASS_BITS
+    second_mass = (scalar(lam, like=first) * unit).round().long()
+    first_mass = unit - second_mass
+    half = round(LEVEL_TOLERANCE * unit) - unit // 2
+    rank = torch.arange(1, n + 1, device=first.device)
+    # How many of `first` lie at or below each of `second` also tells the reverse: an atom of
+    # `second` lies below first[i] exactly if at most i of `first` lie at or below it.
+    first_below = torch.searchsorted(first, second, right=True)  # [B, N] in 0 .. N
+    count = torch.zeros_like(first_below[..., :1]).repeat(1, n + 1)
+    count = count.scatter_add(-1, first_below, torch.ones_like(first_below))
+    second_below = count.cumsum(-1)[..., :n]
+    first_level = _level(rank * first_mass + second_below * second_mass + half, first_mass, n)
+    second_level = _level(rank * second_mass + first_below * first_mass + half, second_mass, n)
+    mixed = first.new_full((first.shape[0], n + 1), torch.nan)
+    mixed = mixed.scatter(-1, first_level, first).scatter(-1, second_level, second)[..., :n]
     # Sorting puts a NaN last, where no level may reach it: keep it visible.
     poisoned = (first[..., -1:] + second[..., -1:]).isnan()
     return torch.where(poisoned, torch.nan, mixed)
 
 
-def _first_reaching(
-    atoms: Float[Tensor, "B N"], mass: Float[Tensor, "B N"], level: Float[Tensor, "B N"]
-) -> Float[Tensor, "B N"]:
-    index = torch.searchsorted(mass, level)
-    nothing = atoms.new_full((*atoms.shape[:-1], 1), torch.inf)
-    return torch.cat((atoms, nothing), -1).gather(-1, index)
+def _level(mass_up_to: Int[Tensor, "B N"], own_mass: Int[Tensor, ""], n: int) -> Int[Tensor, "B N"]:
+    """Return the level that each atom fills, or n if it fills none."""
+    fills = (mass_up_to & ((1 << MASS_BITS) - 1)) < own_mass
+    return torch.where(fills, mass_up_to >> MASS_BITS, n)

@@ -60,8 +60,8 @@ def risk_gate(
     1. a proposal that is not finite becomes the held weight;
     2. leverage: |w| <= max_leverage;
     3. position: |w| * equity <= max_position;
-    4. turnover: a change beyond what the day has left is cut to that, except that a move towards
-       zero that does not cross it is always allowed;
+    4. turnover: a change beyond what the day has left is cut to that, except that the way to zero
+       is always free;
     5. daily loss, 6. drawdown: once reached, reduce only: the weight stays between 0 and the held;
     7. equity below `min_equity`, not positive or unknown: 0.
 
@@ -126,10 +126,12 @@ def _cap_position(weight: Tensor, equity: Tensor, limit: Number) -> Tensor:
 
 def _cap_turnover(weight: Tensor, held: Tensor, turnover: Tensor, limit: Number) -> Tensor:
     left = torch.where(turnover < limit, limit - turnover, 0.0)
-    change = weight - held
-    reduces = (weight * held >= 0.0) & (weight.abs() <= held.abs())
-    cut = held + torch.minimum(torch.maximum(change, -left), left)
-    return torch.where((change.abs() > left) & ~reduces, cut, weight)
+    beyond_zero = (left - held.abs()).clamp(min=0.0)
+    turned = torch.minimum(torch.maximum(weight, -beyond_zero), beyond_zero)
+    grown = torch.minimum(torch.maximum(weight, held - left), held + left)
+    turns = weight.sign() * held.sign() < 0.0
+    grows = ~turns & (weight.abs() > held.abs())
+    return torch.where(turns, turned, torch.where(grows, grown, weight))
 
 
 def _fell(equity: Tensor, reference: Tensor, limit: Number) -> Bool[Tensor, "*batch"]:

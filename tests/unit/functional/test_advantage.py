@@ -160,13 +160,13 @@ def test_one_valid_entry_and_no_valid_entry_give_zeros():
 @pytest.mark.parametrize("per_env", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_masked_entries_come_out_as_zero_whatever_they_are(mode, per_env):
-    raw = torch.tensor(
-        [[1.0, 4.0], [NAN, 6.0], [3.0, math.inf], [8.0, -2.0]], dtype=torch.float64
-    )
+    raw = torch.tensor([[1.0, 4.0], [NAN, 6.0], [3.0, math.inf], [8.0, -2.0]], dtype=torch.float64)
     weight = torch.tensor([[1.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, -1.0]], dtype=torch.float64)
     filled = torch.where(weight > 0.0, raw, 123.0)
 
-    actual = advantage.normalise(raw, weight=weight, mode=mode, per_env=per_env, previous=(0.0, 1.0))
+    actual = advantage.normalise(
+        raw, weight=weight, mode=mode, per_env=per_env, previous=(0.0, 1.0)
+    )
     other = advantage.normalise(
         filled, weight=weight, mode=mode, per_env=per_env, previous=(0.0, 1.0)
     )
@@ -281,6 +281,20 @@ def test_two_equal_fractional_weights_are_enough_for_a_column():
 
     half = math.sqrt(0.5)
     torch.testing.assert_close(actual[:, 0], double(-half, half, 0.0), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("unit", [0.1, 0.3, 0.7, 1.0 / 3.0, 0.9, 1.1, 1e-3, 17.3])
+def test_an_effective_count_of_two_is_enough_for_a_column_in_any_unit_of_weight(unit):
+    # Weights (1, 1/4, 1/4): (3/2)^2 / (9/8) = 2, but in some units rounding leaves a little less.
+    # A = (0, 1, 3): mean (1/4 + 3/4) / (3/2) = 2/3; spread (4/9 + 1/36 + 49/36) / (3/2) = 11/9,
+    # and the correction 2 / (2 - 1) doubles it.
+    raw = torch.tensor([[0.0, 5.0], [1.0, 50.0], [3.0, 500.0]], dtype=torch.float64)
+    weight = unit * torch.tensor([[1.0, 1.0], [0.25, 1.0], [0.25, 1.0]], dtype=torch.float64)
+
+    actual = advantage.normalise(raw, weight=weight, per_env=True)
+
+    expected = (double(0.0, 1.0, 3.0) - 2.0 / 3.0) / math.sqrt(22.0 / 9.0)
+    torch.testing.assert_close(actual[:, 0], expected, rtol=1e-12, atol=0.0)
 
 
 def test_unequal_fractional_weights_are_not_enough_for_a_column():

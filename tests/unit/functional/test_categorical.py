@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from stormsail.core.errors import ShapeError
 from stormsail.functional import categorical, value_clip
 
@@ -210,9 +211,7 @@ def test_projection_refuses_to_broadcast():
 
 @pytest.mark.refusal
 def test_a_shift_must_have_one_entry_for_each_law():
-    message = refused(
-        categorical.shift_law, torch.zeros(4, 3), torch.zeros(3), torch.arange(3.0)
-    )
+    message = refused(categorical.shift_law, torch.zeros(4, 3), torch.zeros(3), torch.arange(3.0))
     assert message == (
         "`shift` must have the shape of `probs` without its last dimension; "
         "found shift (3,) and probs (4, 3). Reduce or expand one of them before the call; "

@@ -328,7 +328,8 @@ SHAPES = [
     ),
     pytest.param(
         lambda: distribution.beta_log_prob(zeros(4, 3), zeros(4, 3), zeros(4, 1)),
-        f"`action` and `beta` must have the same shape; found action (4, 3) and beta (4, 1). {NEVER}",
+        "`action` and `beta` must have the same shape; "
+        f"found action (4, 3) and beta (4, 1). {NEVER}",
         id="beta",
     ),
     pytest.param(

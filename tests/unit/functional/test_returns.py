@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from oracles import risk as risk_oracle
 from scipy import stats
 
+from oracles import risk as risk_oracle
 from stormsail.core.errors import DtypeError, RangeError, ShapeError
 from stormsail.functional import returns
 from stormsail.functional.twin import twin_value
@@ -74,7 +74,9 @@ def test_terminated_wins_over_truncated():
 
 
 def test_the_last_row_bootstraps_from_its_own_entry():
-    one = returns.gae(column(1.0), column(2.0), column(8.0), column(F), column(F), gamma=0.5, lam=1.0)
+    one = returns.gae(
+        column(1.0), column(2.0), column(8.0), column(F), column(F), gamma=0.5, lam=1.0
+    )
     close(one, [3])
 
 
@@ -146,7 +148,8 @@ def test_the_lambda_return_has_less_than_half_the_spread_of_the_return():
     reward = torch.eye(T_, dtype=torch.float64)
     zero, no = torch.zeros_like(reward), torch.zeros(T_, T_, dtype=torch.bool)
     spread = [
-        returns.gae(reward, zero, zero, no, no, gamma=0.99, lam=lam)[0].norm() for lam in (0.95, 1.0)
+        returns.gae(reward, zero, zero, no, no, gamma=0.99, lam=lam)[0].norm()
+        for lam in (0.95, 1.0)
     ]
     np.testing.assert_allclose(spread[0] / spread[1], 0.41516, atol=5e-6)
     np.testing.assert_allclose(spread, [2.943, 7.089], rtol=1e-3)
@@ -290,9 +293,7 @@ def test_nstep_targets_learn_the_spread_of_an_iid_noise_chain_and_lambda_returns
     theta = np.zeros(N)
     for _ in range(16):  # gamma^64 = .53 a round: the start is forgotten to 4e-5
         bootstrap = torch.from_numpy(theta).expand(steps, B, N)
-        targets = returns.quantile_nstep_targets(
-            noise, bootstrap, no, no, gamma=gamma, steps=steps
-        )
+        targets = returns.quantile_nstep_targets(noise, bootstrap, no, no, gamma=gamma, steps=steps)
         theta = np.quantile(targets[0].numpy(), levels, method="inverted_cdf")
     true_std = 1 / math.sqrt(1 - gamma**2)
     iqr = np.interp(0.75, levels, theta) - np.interp(0.25, levels, theta)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from stormsail.core.errors import ChoiceError, RangeError, ShapeError
 from stormsail.functional import categorical, quantile, value_clip
 

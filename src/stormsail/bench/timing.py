@@ -1,0 +1,38 @@
+"""Durations, and a row of a comparison."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Row:
+    """One function beside its reference, both measured in this run."""
+
+    name: str
+    milliseconds: float
+    reference_milliseconds: float
+    largest_difference: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster than the reference."""
+        return self.reference_milliseconds / self.milliseconds
+
+
+def best_milliseconds(call: Callable[[], object], *, repeats: int) -> float:
+    """Return the shortest duration of a call, after one that is not counted.
+
+    The shortest, because whatever else runs on a machine can only lengthen a call.
+    """
+    call()
+    durations = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        durations.append(time.perf_counter() - started)
+    return 1e3 * min(durations)

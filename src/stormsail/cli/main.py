@@ -1,0 +1,44 @@
+"""`stormsail`: the verbs. Nothing here imports torch before a verb needs it."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from stormsail import __version__
+from stormsail.cli.bench import app as bench
+from stormsail.core.errors import StormsailError
+
+USAGE_ERROR = 2
+"""Exit status of a refusal; 1 is a verb's own "no", 0 its "yes"."""
+
+app = typer.Typer(
+    help="Train, judge and run trading agents that know their own tail risk.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(bench, name="bench")
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the shape typer calls
+    if wanted:
+        typer.echo(f"stormsail {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Read options that stand before the verb."""
+
+
+def main() -> None:
+    """Run the command line; a refusal is printed in words, without a traceback."""
+    try:
+        app()
+    except StormsailError as error:
+        typer.echo(f"stormsail: {error}", err=True)
+        sys.exit(USAGE_ERROR)

@@ -1,0 +1,1 @@
+"""Known bugs, planted one at a time: `make mutants`."""
