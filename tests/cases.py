@@ -289,10 +289,14 @@ def _by_mode(draw: Draw) -> list[Case]:
         options = {"mode": mode, "epsilon": 0.2, "variance_factor": 0.5}
         arguments = (law(B, K), law(B, K), atoms)
         cases.append(Case(value_clip.clip_law, arguments, options, (0,), mode))
-    for mode in twin.VALUE_MODES:
-        cases.append(Case(twin.twin_value, (normal(B, 2),), {"mode": mode}, (0,), mode))
-    for mode in twin.QUANTILE_MODES:
-        cases.append(Case(twin.twin_quantiles, (normal(B, 2, N),), {"mode": mode}, (0,), mode))
+    cases += [
+        Case(twin.twin_value, (normal(B, 2),), {"mode": mode}, (0,), mode)
+        for mode in twin.VALUE_MODES
+    ]
+    cases += [
+        Case(twin.twin_quantiles, (normal(B, 2, N),), {"mode": mode}, (0,), mode)
+        for mode in twin.QUANTILE_MODES
+    ]
     return cases
 
 

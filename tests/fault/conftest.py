@@ -1,4 +1,4 @@
-"""Thousands of saves are forced to the disk here; memory that behaves like a disk makes it quick."""
+"""Thousands of saves are forced to the disk here; memory that behaves like one makes it quick."""
 
 import os
 import tempfile

@@ -187,9 +187,7 @@ HOSTILE: dict[str, Maker] = {
         ),
     ),
     "file of no bytes": _fixed("model.safetensors", b""),
-    "shape that overflows": _fixed(
-        "model.safetensors", tensor("F32", [1 << 40, 1 << 40], [0, 16])
-    ),
+    "shape that overflows": _fixed("model.safetensors", tensor("F32", [1 << 40, 1 << 40], [0, 16])),
     "shape of a terabyte": _fixed("model.safetensors", tensor("F32", [1 << 38], [0, 1 << 40])),
     "negative shape": _fixed("model.safetensors", tensor("F32", [-4], [0, 16])),
     "offsets beyond the end": _fixed("model.safetensors", tensor("F32", [4], [16, 32])),

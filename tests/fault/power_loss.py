@@ -1,9 +1,9 @@
 """A disk that forgets what was never forced onto it.
 
 A killed process loses nothing that the kernel already has; a power failure does. So every change
-that a save makes is recorded, replayed on a model of a disk, and the disk is then cut off after each
-event. What was not forced down may be there or not, in any combination: names in folders, and the
-bytes of files, which may be empty, short or zero.
+that a save makes is recorded, replayed on a model of a disk, and the disk is then cut off after
+each event. What was not forced down may be there or not, in any combination: names in folders, and
+the bytes of files, which may be empty, short or zero.
 """
 
 import os

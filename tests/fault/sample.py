@@ -1,4 +1,4 @@
-"""A small artifact whose contents depend on the step only, and the proof that it came back whole."""
+"""A small artifact whose contents depend on the step only, and proof that it came back whole."""
 
 import shutil
 from pathlib import Path

@@ -158,7 +158,9 @@ def test_nan_weights_are_noticed_even_with_right_checksums(clean):
         "Find what made them; if they are meant, allow them for `model`. [artifact-nonfinite]"
     )
     allowed = read_artifact(clean, allow_nonfinite={"model"})
-    assert torch.equal(allowed.tensors["model"]["weight"].isfinite().logical_not().sum(), torch.tensor(2))
+    assert torch.equal(
+        allowed.tensors["model"]["weight"].isfinite().logical_not().sum(), torch.tensor(2)
+    )
 
 
 @pytest.mark.refusal
@@ -224,7 +226,9 @@ def test_a_loose_document_is_refused_even_with_right_checksums(text, found, clea
 
 def test_a_repeated_key_in_the_manifest_is_refused(clean):
     path = clean / manifest.NAME
-    text = path.read_text().replace('"kind": "checkpoint"', '"kind": "agent",\n  "kind": "checkpoint"')
+    text = path.read_text().replace(
+        '"kind": "checkpoint"', '"kind": "agent",\n  "kind": "checkpoint"'
+    )
     path.write_text(text)
     with pytest.raises(ArtifactError) as caught:
         read_artifact(clean)

@@ -1,4 +1,4 @@
-"""Loading runs no code, follows no link, waits for nobody and takes no more memory than it should."""
+"""Loading runs no code, follows no link, waits for nobody and takes no more memory than needed."""
 
 import pickle
 import resource

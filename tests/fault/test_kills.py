@@ -1,4 +1,4 @@
-"""The writer dies at every one of its file-system calls: the old generation or the new, never a mix."""
+"""The writer dies at each of its file-system calls: the old generation or the new, never a mix."""
 
 import os
 import random

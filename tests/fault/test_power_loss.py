@@ -1,4 +1,4 @@
-"""Power fails after every event of a save: what was announced is there, what is visible is whole."""
+"""Power fails after every event of a save: what was announced is there, what is seen is whole."""
 
 import shutil
 from pathlib import Path
@@ -10,6 +10,7 @@ from fault.sample import assert_whole, contents, prepared
 from stormsail.core import atomic
 from stormsail.core.errors import ArtifactError
 from stormsail.core.generations import Generations
+
 
 class Scenario:
     """One save, recorded, on a disk that held some generations before."""

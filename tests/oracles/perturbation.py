@@ -1,7 +1,8 @@
 """Bounded perturbations of observations, number by number, in plain float64 Python.
 
-Definitions: Goodfellow et al. 2015 (arXiv:1412.6572) for FGSM, Madry et al. 2018
-(arXiv:1706.06083) for projected gradient ascent, Loshchilov and Hutter 2017 for the cosine.
+Definitions: Muller 1959 (CACM 2(4)) for uniform points of a ball, Goodfellow et al. 2015
+(arXiv:1412.6572) for FGSM, Madry et al. 2018 (arXiv:1706.06083) for projected gradient ascent,
+Loshchilov and Hutter 2017 (arXiv:1608.03983) for the cosine.
 """
 
 import math
@@ -30,6 +31,19 @@ def project_l2(delta, epsilon):
         if length > epsilon:
             for f in range(delta.shape[-1]):
                 out[i][f] = delta[i][f] * epsilon / length
+    return out
+
+
+def random_start(normal, uniform, epsilon, norm_name):
+    """A uniform point: epsilon (2 Phi(z) - 1) per coordinate, or epsilon u^(1/F) z / |z|."""
+    out = np.zeros(normal.shape)
+    features = normal.shape[-1]
+    for i in np.ndindex(normal.shape):
+        if norm_name == "linf":
+            out[i] = epsilon * math.erf(normal[i] / math.sqrt(2.0))
+        else:
+            radius = epsilon * float(uniform[i[:-1]]) ** (1.0 / features)
+            out[i] = radius * normal[i] / norm(normal[i[:-1]])
     return out
 
 

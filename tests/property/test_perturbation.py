@@ -38,7 +38,10 @@ def size(delta, norm):
 
 
 def start_of(like, *, epsilon, norm, generator):
-    return perturbation.random_start(like, epsilon=epsilon, norm=norm, generator=generator)
+    """A random start from fresh draws; the function itself takes them as arguments (ADR 0003)."""
+    normal = torch.randn(like.shape, dtype=like.dtype, generator=generator)
+    uniform = torch.rand(like.shape[:-1], dtype=like.dtype, generator=generator)
+    return perturbation.random_start(normal, uniform, epsilon=epsilon, norm=norm)
 
 
 @given(delta=stacked(), epsilon=radii)
@@ -152,6 +155,20 @@ def test_repeated_linf_steps_reach_the_corner(gradient, epsilon, seed):
     assert torch.equal(
         delta[tensor != 0.0], perturbation.fgsm(tensor, epsilon=epsilon)[tensor != 0.0]
     )
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@given(normal=stacked(), epsilon=radii, seed=st.integers(0, 10_000))
+def test_random_starts_equal_the_definition(norm, normal, epsilon, seed):
+    normal = normal[0]
+    assume(np.linalg.norm(normal, axis=-1).min() > 1e-6)
+    uniform = np.asarray(np.random.default_rng(seed).random(normal.shape[:-1]))
+
+    start = perturbation.random_start(
+        torch.from_numpy(normal), torch.from_numpy(uniform), epsilon=epsilon, norm=norm
+    )
+
+    close(start, oracle.random_start(normal, uniform, epsilon, norm), atol=1e-12)
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -504,3 +504,12 @@ def test_alpha_may_be_a_tensor_on_the_device():
         risk.budget_advantage(q, q + 1, G, alpha=alpha),
         risk.budget_advantage(q, q + 1, G, alpha=0.35),
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [10, 20, 40])
+def test_a_device_level_reads_the_same_atom_as_a_number(dtype, n):
+    quantiles = torch.arange(1.0, n + 1.0, dtype=dtype)
+    for k in range(1, n + 1):
+        alpha = torch.tensor(k / n, dtype=dtype)
+        assert risk.value_at_risk(quantiles, alpha=alpha) == k

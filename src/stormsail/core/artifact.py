@@ -153,7 +153,7 @@ def read_artifact(
         raise ArtifactError(
             "artifact-kind",
             wrong=f"{path} must be a `{kind}`",
-            found=f"a `{index.kind}`",
+            found=f"`{index.kind}`",
             remedy=f"Pass the path of a `{kind}`.",
         )
     tensors: dict[str, dict[str, Tensor]] = {}

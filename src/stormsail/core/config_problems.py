@@ -17,6 +17,7 @@ from stormsail.core.config_types import leaves
 from stormsail.core.errors import ConfigError, ErrorCode, StormsailError, nearest
 
 _QUOTED = re.compile(r"'([^']*)'")
+_SUBJECT = re.compile(r"^\w+ should ")  # `Input should be ...`, `String should have ...`
 
 
 class _Problem(NamedTuple):
@@ -173,10 +174,10 @@ def _as_plain(value: object) -> object:
 
 def _rule(details: ErrorDetails) -> str:
     """Return pydantic's rule as the rest of our sentence, `must be greater than 0`."""
-    message = details["msg"].removeprefix("Input should ")
-    if message == details["msg"]:
-        return f"must pass this rule: {message}"
-    return "must " + _QUOTED.sub(r"`\1`", message)
+    if details["type"] == "path_type":
+        return "must be a path"  # pydantic's words show the Python class
+    rule, count = _SUBJECT.subn("must ", details["msg"])
+    return _QUOTED.sub(r"`\1`", rule) if count else f"must pass this rule: {rule}"
 
 
 def _remedy(settings: Mapping[str, FieldInfo], path: str, details: ErrorDetails) -> str:

@@ -129,7 +129,7 @@ def drop_nonfinite(
 
 
 def awr_weight(
-    advantage: Float[Tensor, "*batch"], *, beta: Number, max_weight: float
+    advantage: Float[Tensor, "*batch"], *, beta: Number, max_weight: Number
 ) -> Float[Tensor, "*batch"]:
     r"""Return :math:`\min(e^{A / \beta}, w_{max})`, without gradient.
 
@@ -148,7 +148,8 @@ def awr_weight(
     check.check_positive(beta, name="beta", remedy=remedy)
     remedy = "Pass the cap of one weight, for example 100."
     check.check_positive(max_weight, name="max_weight", remedy=remedy)
-    return (advantage.detach() / beta).clamp(max=math.log(max_weight)).exp()
+    cap = max_weight.log() if isinstance(max_weight, Tensor) else math.log(max_weight)
+    return clamp(advantage.detach() / beta, high=cap).exp()
 
 
 def awr_loss(
@@ -156,7 +157,7 @@ def awr_loss(
     advantage: Float[Tensor, "*batch"],
     *,
     beta: Number,
-    max_weight: float,
+    max_weight: Number,
 ) -> Float[Tensor, "*batch"]:
     r"""Return :math:`-w(A) \log\pi(a|s)`, the weighted imitation loss of every sample.
 

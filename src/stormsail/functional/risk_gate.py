@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from stormsail.functional import _checks as check
-from stormsail.functional._numbers import Number, clamp
+from stormsail.functional._numbers import Number, scalar
 
 
 class Reason(IntEnum):
@@ -40,7 +40,7 @@ class Account(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Bounds of one account; infinity switches a bound off."""
+    """Bounds of one account; infinity switches a bound off, 0 the least equity."""
 
     max_position: Number  # notional, in quote currency
     max_leverage: Number  # |weight|
@@ -84,7 +84,8 @@ def risk_gate(
     for name, field in account._asdict().items():
         check.check_same_shape(weight=weight, **{f"account.{name}": field})
     for name, limit in limits._asdict().items():
-        remedy = "Use infinity to switch a limit off."
+        off = "0" if name == "min_equity" else "infinity"
+        remedy = f"Use {off} to switch this limit off."
         check.check_at_least_zero(limit, name=name, remedy=remedy)
     held_known = account.weight.isfinite()
     held = torch.where(held_known, account.weight, 0.0)
@@ -93,7 +94,7 @@ def risk_gate(
     reason = torch.where(known, int(Reason.NONE), int(Reason.NONFINITE))
 
     stages = (
-        (Reason.LEVERAGE, lambda w: clamp(w, -limits.max_leverage, limits.max_leverage)),
+        (Reason.LEVERAGE, lambda w: _cap(w, scalar(limits.max_leverage, like=w))),
         (Reason.POSITION, lambda w: _cap_position(w, account.equity, limits.max_position)),
         (Reason.TURNOVER, lambda w: _cap_turnover(w, held, account.turnover, limits.max_turnover)),
         (
@@ -118,14 +119,20 @@ def risk_gate(
     return allowed, reason
 
 
+def _cap(weight: Tensor, cap: Tensor) -> Tensor:
+    """Return the weight within [-cap, cap]; an unknown cap allows nothing."""
+    known = torch.where(cap >= 0.0, cap, 0.0).to(weight.dtype)
+    return torch.minimum(torch.maximum(weight, -known), known)
+
+
 def _cap_position(weight: Tensor, equity: Tensor, limit: Number) -> Tensor:
     positive = equity > 0  # otherwise the account is closed by a later stage
     cap = torch.where(positive, limit / torch.where(positive, equity, 1.0), torch.inf)
-    return torch.minimum(torch.maximum(weight, -cap), cap)
+    return _cap(weight, cap)
 
 
 def _cap_turnover(weight: Tensor, held: Tensor, turnover: Tensor, limit: Number) -> Tensor:
-    left = torch.where(turnover < limit, limit - turnover, 0.0)
+    left = torch.where((turnover >= 0.0) & (turnover < limit), limit - turnover, 0.0)
     beyond_zero = (left - held.abs()).clamp(min=0.0)
     turned = torch.minimum(torch.maximum(weight, -beyond_zero), beyond_zero)
     grown = torch.minimum(torch.maximum(weight, held - left), held + left)

@@ -130,6 +130,16 @@ def test_it_compiles_without_a_graph_break(case):
     torch.testing.assert_close(actual, expected, equal_nan=True)
 
 
+@pytest.mark.campaign
+@by_name
+def test_it_compiles_to_machine_code(case):
+    compiled = torch.compile(case.function, fullgraph=True, backend="inductor")
+    expected = cases.tensors(case.call())
+    actual = cases.tensors(compiled(*case.args, **case.options))
+    torch._dynamo.reset()
+    torch.testing.assert_close(actual, expected, equal_nan=True)
+
+
 @by_name
 def test_it_never_reads_a_value(case):
     # Fake tensors have shapes but no data: any `.item()`, `bool(tensor)` or data-dependent shape

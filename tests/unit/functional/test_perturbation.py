@@ -26,7 +26,11 @@ def seeded(seed):
 
 
 def start_of(like, *, epsilon, norm, seed):
-    return perturbation.random_start(like, epsilon=epsilon, norm=norm, generator=seeded(seed))
+    """A random start from fresh draws; the function itself takes them as arguments (ADR 0003)."""
+    generator = seeded(seed)
+    normal = torch.randn(like.shape, dtype=like.dtype, generator=generator)
+    uniform = torch.rand(like.shape[:-1], dtype=like.dtype, generator=generator)
+    return perturbation.random_start(normal, uniform, epsilon=epsilon, norm=norm)
 
 
 def test_project_linf_by_hand():
@@ -168,8 +172,41 @@ def test_random_start_fills_the_ball_evenly(size):
     assert np.abs(covariance - expected).max() < 0.1 * 0.04 / (size + 2)
 
 
+@pytest.mark.spec("2.17")
+def test_random_start_by_hand():
+    # l2: direction (3, 4) / 5, radius 2 * .25^(1/2) = 1. linf: 2 Phi(1.959964) - 1 = .95.
+    ball = perturbation.random_start(
+        double(3.0, 4.0), torch.tensor(0.25, dtype=torch.float64), epsilon=2.0, norm="l2"
+    )
+    box = perturbation.random_start(
+        double(-1.959964, 0.0, 1.959964),
+        torch.tensor(0.25, dtype=torch.float64),
+        epsilon=2.0,
+        norm="linf",
+    )
+
+    torch.testing.assert_close(ball, double(0.6, 0.8), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(box, double(-1.9, 0.0, 1.9), rtol=1e-6, atol=1e-12)
+
+
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_random_start_draws_only_from_its_generator(norm):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_rarest_draws_still_give_a_point_of_the_ball(norm, dtype):
+    # A row of zeros has no direction, a uniform draw may be 0 or as near to 1 as the dtype allows.
+    normal = torch.tensor([[0.0, 0.0], [50.0, -50.0], [1e-30, 0.0], [3.0, 4.0]], dtype=dtype)
+    uniform = torch.tensor([0.5, 1.0, 1.0, 0.0], dtype=dtype)
+
+    start = perturbation.random_start(normal, uniform, epsilon=0.1, norm=norm)
+
+    order = INF if norm == "linf" else 2
+    size = torch.linalg.vector_norm(start, ord=order, dim=-1)
+    assert start.isfinite().all()
+    assert (size <= torch.tensor(0.1, dtype=dtype)).all()
+    assert start[0].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_random_start_is_a_function_of_its_draws_and_of_no_generator(norm):
     like = torch.zeros(5, 3)
     before = torch.get_rng_state()
 
@@ -374,6 +411,12 @@ def test_perturbations_refuse_to_broadcast():
     )
     with pytest.raises(ShapeError):
         perturbation.apply_mask(ZERO, ZERO, torch.ones(2, dtype=torch.bool))
+    with pytest.raises(ShapeError) as caught:
+        perturbation.random_start(ZERO, torch.zeros(3), epsilon=0.1, norm="l2")
+    assert str(caught.value) == (
+        "`uniform` must have the shape of `normal` without its last dimension; "
+        f"found uniform (3,) and normal (2, 3). {NEVER}"
+    )
 
 
 @pytest.mark.refusal

@@ -1,6 +1,7 @@
 """Hand-computed values, golden numbers and refusals of `stormsail.functional.returns`."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -477,3 +478,31 @@ def test_scalars_that_are_tensors_are_never_inspected():
     x, no = torch.zeros(2, 1), torch.zeros(2, 1, dtype=torch.bool)
     result = returns.gae(x, x, x, no, no, gamma=torch.tensor(1.5), lam=torch.tensor(-0.1))
     assert result.shape == (2, 1)
+
+
+@pytest.mark.spec("X5")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_level_ties_of_many_atoms_read_the_lower_atom(dtype):
+    # At lam = .95 the masses a * .05 + b * .95 hit levels i + .5 exactly (a = 10, b = 0 is .5), and
+    # the next atom lies a whole unit away: summing masses in floats reads wrong atoms here.
+    n, environments = 32, 64
+    draw = np.random.default_rng(0)
+    atoms = np.stack([draw.permutation(2 * n) for _ in range(environments)]).astype(np.float64)
+    boot, following = atoms[:, :n], atoms[:, n:]
+    lam = Fraction(19, 20)
+    expected = np.empty((environments, n))
+    for e in range(environments):
+        law = sorted([(x, 1 - lam) for x in boot[e]] + [(x, lam) for x in following[e]])
+        for i in range(n):
+            mass = Fraction(0)
+            for atom, weight in law:
+                mass += weight
+                if mass >= i + Fraction(1, 2):
+                    expected[e, i] = atom
+                    break
+    quantiles = torch.tensor(np.stack([boot, following]), dtype=dtype)  # [2, B, N]
+    nothing = torch.zeros(2, environments, dtype=dtype)
+    actual = returns.quantile_lambda_targets(
+        nothing, quantiles, nothing.bool(), nothing.bool(), gamma=1.0, lam=0.95
+    )
+    assert np.array_equal(actual[0].numpy(), expected)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stormsail.core.errors import ShapeError
+from stormsail.core.errors import RangeError, ShapeError
 from stormsail.functional.risk_gate import Account, Limits, Reason, risk_gate
 
 NAN, INF = math.nan, math.inf
@@ -325,3 +325,22 @@ def test_an_account_of_another_shape_is_refused():
         risk_gate(torch.ones(3, 1), account, Limits(**OFF))
     with pytest.raises(ShapeError):
         risk_gate(torch.ones(3), account._replace(equity=torch.ones(1)), Limits(**OFF))
+
+
+@pytest.mark.spec("M23")
+@pytest.mark.parametrize("name", ["max_leverage", "max_position"])
+def test_an_unknown_cap_on_the_device_allows_nothing(name):
+    allowed, reason = gate(0.5, {"weight": 0.25}, **{name: torch.tensor(NAN)})
+
+    assert allowed == 0.0
+    assert reason == {"max_leverage": Reason.LEVERAGE, "max_position": Reason.POSITION}[name]
+
+
+@pytest.mark.refusal
+def test_the_least_equity_is_switched_off_by_zero():
+    with pytest.raises(RangeError) as caught:
+        gate(0.5, {}, min_equity=-1.0)
+    assert str(caught.value) == (
+        "`min_equity` must be at least 0; found -1.0. Use 0 to switch this limit off. "
+        "[out-of-range]"
+    )

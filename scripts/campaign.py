@@ -1,0 +1,91 @@
+"""Run the long versions of the proofs and append one line for each to docs/evidence.md.
+
+Usage: `python scripts/campaign.py [name ...]`, or `make campaign` for all of them.
+"""
+
+import datetime
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stormsail import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+EVIDENCE = ROOT / "docs" / "evidence.md"
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "auto")
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """One long run: what it is called, what it executes, and how its output is counted."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    passed: str = r"(\d+) passed"
+    failed: str = r"(\d+) (?:failed|error)"
+
+
+CAMPAIGNS = (
+    Campaign(
+        "formulas: 5,000 random examples a property",
+        (*PYTEST, "tests/property"),
+        {"STORMSAIL_HYPOTHESIS": "campaign"},
+    ),
+    Campaign(
+        "formulas: compiled to machine code",
+        (*PYTEST, "-m", "campaign", "tests/unit/functional"),
+    ),
+    Campaign("artifacts: faults, kills and corruption", (*PYTEST, "-m", "campaign", "tests/fault")),
+    Campaign(
+        "mutants",
+        (sys.executable, "-m", "mutants"),
+        {"PYTHONPATH": str(ROOT / "tests")},
+        passed=r"(\d+) of \d+ bugs noticed",
+        failed=r"\s(survived|broken)\s",
+    ),
+)
+
+
+def count(pattern: str, text: str) -> int:
+    """Return the last number a pattern found, or how often it matched if it holds no number."""
+    found = re.findall(pattern, text)
+    return int(found[-1]) if found and str(found[-1]).isdigit() else len(found)
+
+
+def run(campaign: Campaign) -> bool:
+    """Execute one campaign, append its line and return whether nothing failed."""
+    started = time.monotonic()
+    environment = {**os.environ, **campaign.environment}
+    process = subprocess.run(
+        campaign.command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    seconds = time.monotonic() - started
+    passed = count(campaign.passed, process.stdout)
+    failed = count(campaign.failed, process.stdout)
+    if process.returncode and not failed:
+        failed = 1
+    today = datetime.datetime.now(datetime.UTC).date()
+    cells = (today, __version__, campaign.name, passed + failed, failed, f"{seconds:.0f}")
+    line = f"| {' | '.join(map(str, cells))} |"
+    with EVIDENCE.open("a") as file:
+        file.write(line + "\n")
+    print(line)
+    if failed:
+        print(process.stdout[-4000:], process.stderr[-2000:])
+    return not failed
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[1:]
+    chosen = [
+        campaign
+        for campaign in CAMPAIGNS
+        if not wanted or any(part in campaign.name for part in wanted)
+    ]
+    outcomes = [run(campaign) for campaign in chosen]
+    sys.exit(0 if all(outcomes) else 1)
