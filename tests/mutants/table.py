@@ -276,7 +276,7 @@ MUTANTS = (
         "return torch.maximum(loss, clipped_loss).mean(-1)",
         "worse = torch.maximum(loss.mean(0, keepdim=True), clipped_loss.mean(0, keepdim=True))\n"
         "    return worse.expand_as(loss).mean(-1)",
-        unit("value_clip", "test_the_worse_branch_is_taken_for_each_sample_before_the_mean"),
+        unit("twin", "test_the_worse_branch_is_taken_for_each_sample"),
     ),
     # --- risk
     Mutant(
@@ -341,7 +341,7 @@ MUTANTS = (
         RISK,
         ".ceil().long().clamp(1, n) - 1",
         ".floor().long().clamp(0, n - 1)",
-        law("risk", "test_value_at_risk_is_the_inverse_distribution_function"),
+        law("risk", "test_value_at_risk_reads_the_lower_atom_on_every_exact_tie"),
     ),
     Mutant(
         "whole-atom-in-the-tail",
@@ -406,7 +406,7 @@ MUTANTS = (
         POLICY,
         "torch.where(usable, log_prob, 0.0),",
         "log_prob,",
-        unit("policy", "test_dropping_one_nan_and_one_inf_leaves_the_batch_without_them"),
+        unit("policy", "test_drop_nonfinite_gives_dropped_samples_a_gradient_of_exactly_zero"),
     ),
     Mutant(
         "kl-reversed",
@@ -454,7 +454,7 @@ MUTANTS = (
         POLICY,
         "    check.check_same_shape(entropy=entropy, log_prob=log_prob)\n    return -entropy",
         "    return -(entropy.sum(-1) if entropy.ndim > log_prob.ndim else entropy)",
-        unit("policy", "test_entropy_multidim_action"),
+        unit("policy", "test_an_entropy_per_dimension_is_refused_instead_of_summed"),
     ),
     Mutant(
         "entropy-averaged-over-dimensions",

@@ -131,6 +131,7 @@ def test_it_compiles_without_a_graph_break(case):
 
 
 @pytest.mark.campaign
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it loads inductor
 @by_name
 def test_it_compiles_to_machine_code(case):
     compiled = torch.compile(case.function, fullgraph=True, backend="inductor")
