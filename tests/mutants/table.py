@@ -340,7 +340,7 @@ MUTANTS = (
         "2.12",
         RISK,
         ".ceil().long().clamp(1, n) - 1",
-        ".floor().long().clamp(0, n - 1)",
+        ".ceil().long().clamp(0, n - 1)",
         law("risk", "test_value_at_risk_reads_the_lower_atom_on_every_exact_tie"),
     ),
     Mutant(

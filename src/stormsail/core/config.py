@@ -1,6 +1,7 @@
 """Base of every configuration: closed, frozen, read from TOML, refused in one clear error."""
 
 import hashlib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
@@ -24,6 +25,11 @@ from stormsail.core.overrides import apply_overrides, set_path
 
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 32
+
+# A dotted key beyond any of ours. `tomllib` would take time that grows with the square of its length.
+_DEEP_KEY = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*)""" f"{{{_MAX_DEPTH}}}"
+)
 
 # Only the outermost configuration turns pydantic's error into ours: an inner one sees a part of the
 # path and a part of the problems.
@@ -175,10 +181,14 @@ def _read_toml(path: Path) -> dict[str, object]:
 
 def _parsed_toml(data: bytes, path: Path) -> dict[str, object]:
     try:
-        parsed = tomllib.loads(data.decode("utf-8"))
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = f"0x{data[error.start]:02x}"
         raise _syntax_error(path, f"the byte {byte} at offset {error.start}") from error
+    if _DEEP_KEY.search(text):
+        raise _syntax_error(path, f"a key of more than {_MAX_DEPTH} parts")
+    try:
+        parsed = tomllib.loads(text)
     except RecursionError as error:
         raise _syntax_error(path, "values nested too deeply") from error
     except ValueError as error:  # TOML's own complaint, or a number of thousands of digits

@@ -101,8 +101,6 @@ def _path(data: object, location: Sequence[int | str]) -> str:
     here = data
     for index, part in enumerate(location):
         last = index == len(location) - 1
-        if isinstance(here, BaseModel):
-            here = dict(here)
         if isinstance(here, Mapping) and (part in here or last):
             here = here.get(part)
         elif isinstance(here, list | tuple) and isinstance(part, int):
