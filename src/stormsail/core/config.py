@@ -26,7 +26,7 @@ from stormsail.core.overrides import apply_overrides, set_path
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 32
 
-# A dotted key beyond any of ours. `tomllib` would take time that grows with the square of its length.
+# A dotted key beyond any of ours; `tomllib` takes time that grows with the square of its length.
 _DEEP_KEY = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*)""" f"{{{_MAX_DEPTH}}}"
 )

@@ -121,6 +121,7 @@ def test_formulas_fit_on_a_screen(path):
     assert budget(path.read_text()) == []
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it loads itself
 @by_name
 def test_it_compiles_without_a_graph_break(case):
     compiled = torch.compile(case.function, fullgraph=True, backend="aot_eager")
@@ -226,6 +227,7 @@ def test_its_gradient_is_the_derivative(case):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 @by_name
 def test_it_agrees_on_the_gpu_and_is_captured(case):
     args, options = (
