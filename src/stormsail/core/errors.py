@@ -43,6 +43,15 @@ ErrorCode = Literal[
     # generators
     "generator-mismatch",
     "generator-state",
+    # market data
+    "data-column",
+    "data-interval",
+    "data-missing",
+    "data-order",
+    "data-symbol",
+    "data-type",
+    "data-unreadable",
+    "data-write",
 ]
 
 
