@@ -38,7 +38,7 @@ def normalise(
 
     Ours; PPO implementations standardise too, but no paper defines it. Deviations from them: once
     over the rollout instead of per minibatch; float64 (in float32, equal advantages of 1.1 come out
-    as -1, because the mean is off by one unit in the last place and so is the spread); and a floor
+    as -1, because the mean is off by a rounding error and the spread is that error); and a floor
     that knows the resolution of the values the advantages are differences of.
 
     What happens where sigma falls below f is the `mode`:

@@ -113,8 +113,8 @@ def drop_nonfinite(
     """Return the three tensors with every sample of a non-finite log ratio taken out.
 
     Such a sample gets both log probabilities 0, a constant, and weight 0: its ratio is 1, it has
-    no gradient and does not count. Setting only the weight would not do, because 0 times NaN is
-    NaN on the way back. Ours.
+    no gradient and does not count. Setting only the weight would not do: 0 times NaN is NaN, in a
+    sum and on the way back through most functions. Ours.
 
     Raises:
         ShapeError: if the shapes differ.

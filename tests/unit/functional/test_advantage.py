@@ -48,7 +48,7 @@ def test_torch_std_uses_one_degree_of_freedom_less():
 
 @pytest.mark.spec("T-A1", "S3-2", "S1-P3", "1.6")
 def test_advantage_normalization_zero_std():
-    # In float32 the mean of 2,048 copies of 1.1 is off by one unit and the deviation is as large as
+    # In float32 the mean of 2,048 copies of 1.1 is off by rounding and the deviation is as large as
     # the residual, so float32 arithmetic returns -1 (or +1) everywhere. float64 returns 0.
     constant = torch.full((2048,), 1.1, dtype=torch.float32)
 
