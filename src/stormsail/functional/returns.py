@@ -9,6 +9,8 @@ truncated` says that the next row belongs to another episode. Masked numbers are
 a NaN beyond an episode's end cannot travel backwards.
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -169,15 +171,19 @@ def quantile_lambda_targets(
     check.check_gamma(gamma)
     check.check_lam(lam)
     boot = bootstrap_quantiles.sort(-1).values  # [T, B, N]
-    done = terminated | truncated
-    law = boot[-1]  # what follows the last row is the bootstrap itself
+    done = (terminated | truncated).unsqueeze(-1)  # [T, B, 1]
+    final = terminated.unsqueeze(-1)
+    # A NaN sorts last, where no level may read it: it is carried along to keep its rows visible.
+    unknown = boot[..., -1:].isnan() & ~final
+    mix = _Mixture.of(boot.shape[-1], lam, like=boot)
+    law, lost = boot[-1], unknown[-1]  # what follows the last row is the bootstrap itself
     rows = []
     for t in range(reward.shape[0] - 1, -1, -1):
         if t < reward.shape[0] - 1:
-            mixed = _mix(boot[t], law, lam=lam)
-            law = torch.where(done[t].unsqueeze(-1), boot[t], mixed)
+            law = torch.where(done[t], boot[t], mix.quantiles(boot[t], law))
+            lost = unknown[t] | (lost & ~done[t])
         reward_t = reward[t].unsqueeze(-1)
-        law = torch.where(terminated[t].unsqueeze(-1), reward_t, reward_t + gamma * law)
+        law = torch.where(final[t], reward_t, reward_t.masked_fill(lost, torch.nan) + gamma * law)
         rows.append(law)
     return torch.stack(rows[::-1]).to(reward.dtype)
 
@@ -299,38 +305,47 @@ def _rows(values: Float[Tensor, "T B N"], row: Int[Tensor, "T B"]) -> Float[Tens
     return values.gather(0, row.unsqueeze(-1).expand_as(values))
 
 
-def _mix(
-    first: Float[Tensor, "B N"], second: Float[Tensor, "B N"], *, lam: Number
-) -> Float[Tensor, "B N"]:
-    """Return the N midpoint quantiles of (1 - lam) first + lam second, both sorted.
+class _Mixture(NamedTuple):
+    """(1 - lam) first + lam second, for laws of n equal atoms, read at n midpoints.
 
-    In units of 1 / N an atom of `first` has the mass 1 - lam and one of `second` lam. Merged, each
+    In units of 1 / n an atom of `first` has the mass 1 - lam and one of `second` lam. Merged, each
     atom fills the levels between the mass before it and the mass up to it; as no mass exceeds 1,
     that is one level k + 1/2 or none. Masses are whole numbers of 2^-40: rounding can then neither
     leave a level without its atom nor decide a tie.
     """
-    n = first.shape[-1]
-    unit = 1 << MASS_BITS
-    second_mass = (scalar(lam, like=first) * unit).round().long()
-    first_mass = unit - second_mass
-    half = round(LEVEL_TOLERANCE * unit) - unit // 2
-    rank = torch.arange(1, n + 1, device=first.device)
-    # How many of `first` lie at or below each of `second` also tells the reverse: an atom of
-    # `second` lies below first[i] exactly if at most i of `first` lie at or below it.
-    first_below = torch.searchsorted(first, second, right=True)  # [B, N] in 0 .. N
-    count = torch.zeros_like(first_below[..., :1]).repeat(1, n + 1)
-    count = count.scatter_add(-1, first_below, torch.ones_like(first_below))
-    second_below = count.cumsum(-1)[..., :n]
-    first_level = _level(rank * first_mass + second_below * second_mass + half, first_mass, n)
-    second_level = _level(rank * second_mass + first_below * first_mass + half, second_mass, n)
-    mixed = first.new_full((first.shape[0], n + 1), torch.nan)
-    mixed = mixed.scatter(-1, first_level, first).scatter(-1, second_level, second)[..., :n]
-    # Sorting puts a NaN last, where no level may reach it: keep it visible.
-    poisoned = (first[..., -1:] + second[..., -1:]).isnan()
-    return torch.where(poisoned, torch.nan, mixed)
+
+    first_mass: Int[Tensor, ""]
+    second_mass: Int[Tensor, ""]
+    first_alone: Int[Tensor, " n"]  # mass up to each atom if there were no other law, less a half
+    second_alone: Int[Tensor, " n"]
+
+    @classmethod
+    def of(cls, n: int, lam: Number, *, like: Tensor) -> "_Mixture":
+        unit = 1 << MASS_BITS
+        second = (scalar(lam, like=like) * unit).round().long()
+        half = unit // 2 - round(LEVEL_TOLERANCE * unit)
+        rank = torch.arange(1, n + 1, device=like.device)
+        return cls(unit - second, second, rank * (unit - second) - half, rank * second - half)
+
+    def quantiles(
+        self, first: Float[Tensor, "B n"], second: Float[Tensor, "B n"]
+    ) -> Float[Tensor, "B n"]:
+        """Return the midpoint quantiles of the mixture of two sorted laws."""
+        n = first.shape[-1]
+        # How many of `first` lie at or below each of `second` also tells the reverse: an atom of
+        # `second` lies below first[i] exactly if at most i of `first` lie at or below it.
+        first_below = torch.searchsorted(first, second, right=True)  # [B, n] in 0 .. n
+        count = first_below.new_zeros((first.shape[0], n + 1))
+        count.scatter_add_(-1, first_below, torch.ones_like(first_below))
+        second_below = count.cumsum(-1)[..., :n]
+        up_to_first = torch.addcmul(self.first_alone, second_below, self.second_mass)
+        up_to_second = torch.addcmul(self.second_alone, first_below, self.first_mass)
+        mixed = first.new_full((first.shape[0], n + 1), torch.nan)
+        mixed = mixed.scatter(-1, _level(up_to_first, self.first_mass, n), first)
+        return mixed.scatter(-1, _level(up_to_second, self.second_mass, n), second)[..., :n]
 
 
-def _level(mass_up_to: Int[Tensor, "B N"], own_mass: Int[Tensor, ""], n: int) -> Int[Tensor, "B N"]:
+def _level(mass_up_to: Int[Tensor, "B n"], own_mass: Int[Tensor, ""], n: int) -> Int[Tensor, "B n"]:
     """Return the level that each atom fills, or n if it fills none."""
-    fills = (mass_up_to & ((1 << MASS_BITS) - 1)) < own_mass
-    return torch.where(fills, mass_up_to >> MASS_BITS, n)
+    beyond = mass_up_to & ((1 << MASS_BITS) - 1)  # mass behind the last level reached
+    return (mass_up_to >> MASS_BITS).masked_fill(beyond >= own_mass, n)
