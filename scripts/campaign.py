@@ -46,15 +46,14 @@ CAMPAIGNS = (
         (sys.executable, "-m", "mutants"),
         {"PYTHONPATH": str(ROOT / "tests")},
         passed=r"(\d+) of \d+ bugs noticed",
-        failed=r"\s(survived|broken)\s",
+        failed=r"(?m)^ *[\d.]+ s  (?:survived|broken)",
     ),
 )
 
 
 def count(pattern: str, text: str) -> int:
-    """Return the last number a pattern found, or how often it matched if it holds no number."""
-    found = re.findall(pattern, text)
-    return int(found[-1]) if found and str(found[-1]).isdigit() else len(found)
+    """Return the sum of the numbers a pattern found; a match without a number counts as one."""
+    return sum(int(found) if found.isdigit() else 1 for found in re.findall(pattern, text))
 
 
 def run(campaign: Campaign) -> bool:

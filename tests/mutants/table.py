@@ -77,8 +77,8 @@ MUTANTS = (
         "mixture-masses-in-float32",
         "X5",
         RETURNS,
-        "up_to_first = torch.addcmul(self.first_alone, second_below, self.second_mass)",
-        "up_to_first = self.first_alone + (second_below.float() * self.second_mass).long()",
+        "up_to = torch.addcmul(self.alone, below, self.other_mass)",
+        "up_to = self.alone + (below.float() * self.other_mass).long()",
         unit("returns", "test_level_ties_of_many_atoms_read_the_lower_atom"),
     ),
     # --- quantile critic
@@ -128,8 +128,8 @@ MUTANTS = (
         QUANTILE,
         '    check.check_same_leading(kind="loss", predicted=predicted, target=target)\n'
         '    check.check_has_axis(axis="atoms", predicted=predicted, target=target)\n'
-        "    check.check_levels(",
-        "    check.check_levels(",
+        "    check.check_floating(",
+        "    check.check_floating(",
         unit("quantile", "test_the_loss_refuses_to_broadcast"),
     ),
     Mutant(
@@ -298,16 +298,16 @@ MUTANTS = (
         "cvar-reads-the-upper-tail",
         "M01",
         RISK,
-        "return (quantiles.sort(-1).values * share).sum(-1)",
-        "return (quantiles.sort(-1, descending=True).values * share).sum(-1)",
+        "ordered = quantiles.sort(-1).values\n    worst",
+        "ordered = quantiles.sort(-1, descending=True).values\n    worst",
         unit("risk", "test_the_golden_table_of_the_normal_law_at_21_quantiles"),
     ),
     Mutant(
         "cvar-of-unsorted-quantiles",
         "2.5",
         RISK,
-        "return (quantiles.sort(-1).values * share).sum(-1)",
-        "return (quantiles * share).sum(-1)",
+        "ordered = quantiles.sort(-1).values\n    worst",
+        "ordered = quantiles\n    worst",
         law("risk", "test_cvar_equals_its_definition"),
     ),
     Mutant(
@@ -504,8 +504,8 @@ MUTANTS = (
         "advantages-skipped-when-small",
         "S3-2",
         ADVANTAGE,
-        "result = centred / torch.maximum(std, threshold)",
-        "result = torch.where(std < 1e-3, values, centred / torch.maximum(std, threshold))",
+        "result = centred / torch.where(divisor == 0.0, 1.0, divisor)",
+        "result = torch.where(std < 1e-3, values, centred / divisor)",
         unit("advantage", "test_small_log_return_advantages_keep_their_signal"),
     ),
     Mutant(
@@ -540,8 +540,8 @@ MUTANTS = (
         "window-one-step-too-long",
         "2.5",
         RETURNS,
-        "torch.minimum(first_end, time + (steps - 1))",
-        "torch.minimum(first_end, time + steps)",
+        "time + (min(steps, reward.shape[0]) - 1))",
+        "time + min(steps, reward.shape[0]))",
         law("returns", "test_quantile_nstep_targets_equal_their_definition"),
     ),
     Mutant(
@@ -589,8 +589,8 @@ MUTANTS = (
         "drift-in-raw-units",
         "S2-1",
         STATISTICS,
-        "((after.mean - before.mean).abs() / std).mean()",
-        "(after.mean - before.mean).abs().mean()",
+        "(after.mean - before.mean).abs() / std, 0.0)",
+        "(after.mean - before.mean).abs(), 0.0)",
         unit("statistics", "test_drift_of_a_planted_shift_is_exact"),
     ),
     Mutant(
@@ -621,7 +621,8 @@ MUTANTS = (
         "all-masked-batch-trains-in-full",
         "X9",
         STATISTICS,
-        "    used = weight > 0\n    mass = torch.where(used, weight, 0.0)\n    total = mass.sum()",
+        "    used = ~(weight <= 0)  # an unknown weight takes part, and shows\n"
+        "    mass = torch.where(used, weight, 0.0)\n    total = mass.sum()",
         "    used = (weight > 0) | (weight <= 0).all()\n"
         "    mass = torch.where(used, weight.clamp(min=1e-9), 0.0)\n    total = mass.sum()",
         unit("statistics", "test_weighted_mean_of_nothing_is_zero"),
@@ -729,8 +730,8 @@ MUTANTS = (
         "bad-proposal-becomes-flat",
         "D6",
         GATE,
-        "start = torch.where(known, weight, held)",
-        "start = torch.where(known, weight, 0.0)",
+        "start = torch.where(known, weight.double(), held)",
+        "start = torch.where(known, weight.double(), 0.0)",
         unit("risk_gate", "test_a_proposal_that_is_no_number_keeps_the_held_weight"),
     ),
     # --- adversary
@@ -876,5 +877,22 @@ MUTANTS = (
         'extra="forbid"',
         'extra="ignore"',
         ("tests/unit/core/test_config.py::test_a_refusal_says_path_rule_value_and_way_out",),
+    ),
+    Mutant(
+        "unknown-weight-dropped",
+        "M23",
+        STATISTICS,
+        "    used = ~(weight <= 0)  # an unknown weight takes part, and shows\n"
+        "    mass = torch.where(used, weight, 0.0)\n    total = mass.sum()",
+        "    used = weight > 0\n    mass = torch.where(used, weight, 0.0)\n    total = mass.sum()",
+        unit("numbers", "test_an_unknown_weight_makes_the_result_unknown"),
+    ),
+    Mutant(
+        "means-cancel-in-float32",
+        "S0-3",
+        SCALE,
+        "return (std * x + (mean - new_mean)) / new_std",
+        "return (std * x + mean - new_mean) / new_std",
+        unit("numbers", "test_a_large_mean_does_not_cost_the_rescale_its_digits"),
     ),
 )

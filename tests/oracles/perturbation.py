@@ -70,11 +70,16 @@ def pgd_step(delta, gradient, step, epsilon, norm_name):
 
 
 def apply_mask(obs, delta, mask, low=-math.inf, high=math.inf):
-    """Perturb and bound the chosen features; leave the others as they are."""
+    """Perturb the chosen features and leave the others as they are.
+
+    A bound stops a perturbation; a feature that already lay beyond it is not pulled in, so that no
+    perturbation is no change.
+    """
     out = np.array(obs, dtype=np.float64)
     for i in np.ndindex(obs.shape):
         if mask[i[-1]]:
-            out[i] = min(max(obs[i] + delta[i], low), high)
+            floor, ceiling = min(low, obs[i]), max(high, obs[i])
+            out[i] = min(max(obs[i] + delta[i], floor), ceiling)
     return out
 
 

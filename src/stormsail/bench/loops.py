@@ -106,12 +106,15 @@ def categorical_nstep_targets(
     spacing = atoms[1] - atoms[0]
     for t, b in np.ndindex(*reward.shape):
         total, last, discount = _window(reward, done, (t, b), gamma, steps)
-        points = total + (0.0 if terminated[last, b] else discount) * atoms
+        if terminated[last, b]:
+            points, mass = np.array([total]), np.ones(1)
+        else:
+            points, mass = total + discount * atoms, probs[last, b]
         where = (np.clip(points, atoms[0], atoms[-1]) - atoms[0]) / spacing
         lower = np.clip(np.floor(where).astype(int), 0, len(atoms) - 2)
         share = where - lower
-        np.add.at(targets[t, b], lower, probs[last, b] * (1.0 - share))
-        np.add.at(targets[t, b], lower + 1, probs[last, b] * share)
+        np.add.at(targets[t, b], lower, mass * (1.0 - share))
+        np.add.at(targets[t, b], lower + 1, mass * share)
     return targets
 
 

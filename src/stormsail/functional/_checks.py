@@ -4,6 +4,7 @@ Every check reads only what Python knows without asking the device, so that it c
 a captured graph and disappears while `torch.compile` traces.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -212,6 +213,36 @@ def check_time_batch(**tensors: Tensor) -> None:
                 found=f"{name} {_shape(tensor)}",
                 remedy="Put time first and environments second.",
             )
+        check_floating(**{name: tensor})
+
+
+def check_floating(**tensors: Tensor) -> None:
+    """Refuse whole numbers: a result in their dtype would be cut to whole numbers too."""
+    for name, tensor in tensors.items():
+        if not tensor.dtype.is_floating_point:
+            raise DtypeError(
+                wrong=f"`{name}` must be a floating-point tensor",
+                found=f"{tensor.dtype}",
+                remedy="Convert it with `.float()` or `.double()`.",
+            )
+
+
+def check_scalar(value: float | Tensor, *, name: str) -> None:
+    """Refuse a tensor in the place of a scalar if it has any dimension: it would broadcast."""
+    if isinstance(value, Tensor) and value.ndim:
+        raise ShapeError(
+            wrong=f"`{name}` must be a number or a tensor without dimensions",
+            found=f"{name} {_shape(value)}",
+            remedy="Pass one value for the whole call; this function never broadcasts.",
+        )
+
+
+def check_known(**values: float | Tensor) -> None:
+    """Refuse NaN where any other number will do."""
+    for name, value in values.items():
+        check_scalar(value, name=name)
+        if not isinstance(value, Tensor) and value != value:
+            raise _refuse_range(name, value, "be a number", "Pass the statistic itself.")
 
 
 def _refuse_range(name: str, found: object, wrong: str, remedy: str) -> RangeError:
@@ -220,18 +251,21 @@ def _refuse_range(name: str, found: object, wrong: str, remedy: str) -> RangeErr
 
 def check_unit_interval(value: float | Tensor, *, name: str, remedy: str) -> None:
     """Refuse a Python number outside [0, 1]; NaN fails the comparison and is refused too."""
+    check_scalar(value, name=name)
     if not isinstance(value, Tensor) and not 0.0 <= value <= 1.0:
         raise _refuse_range(name, value, "lie in [0, 1]", remedy)
 
 
 def check_at_least_zero(value: float | Tensor, *, name: str, remedy: str) -> None:
     """Refuse a negative Python number or NaN."""
+    check_scalar(value, name=name)
     if not isinstance(value, Tensor) and not value >= 0.0:
         raise _refuse_range(name, value, "be at least 0", remedy)
 
 
 def check_positive(value: float | Tensor, *, name: str, remedy: str) -> None:
     """Refuse a Python number that is zero, negative or NaN."""
+    check_scalar(value, name=name)
     if not isinstance(value, Tensor) and not value > 0.0:
         raise _refuse_range(name, value, "be greater than 0", remedy)
 
@@ -248,6 +282,7 @@ def check_lam(lam: float | Tensor) -> None:
 
 def check_alpha(alpha: float | Tensor) -> None:
     """Refuse a tail share outside (0, 1]."""
+    check_scalar(alpha, name="alpha")
     if not isinstance(alpha, Tensor) and not 0.0 < alpha <= 1.0:
         remedy = "Pass the tail share as a fraction, for example 0.05."
         raise _refuse_range("alpha", alpha, "lie in (0, 1]", remedy)
@@ -257,6 +292,8 @@ def check_kappa(kappa: float | Tensor) -> None:
     """Refuse a negative Huber threshold."""
     remedy = "Use 0 for the pinball loss or a small threshold such as 0.02."
     check_at_least_zero(kappa, name="kappa", remedy=remedy)
+    if not isinstance(kappa, Tensor) and kappa == math.inf:
+        raise _refuse_range("kappa", kappa, "be finite", remedy)
 
 
 def check_clip(clip: float | Tensor) -> None:
@@ -273,7 +310,7 @@ def check_epsilon_ball(epsilon: float | Tensor) -> None:
 
 def check_count(value: int, *, name: str, remedy: str) -> None:
     """Refuse anything but a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool | Tensor) or not hasattr(value, "__index__") or value < 1:
         raise _refuse_range(name, value, "be a whole number of at least 1", remedy)
 
 
@@ -287,6 +324,8 @@ def check_std(**stds: float | Tensor) -> None:
     for name, std in stds.items():
         remedy = "Floor the standard deviation with `effective_std` first."
         check_positive(std, name=name, remedy=remedy)
+        if not isinstance(std, Tensor) and std == math.inf:
+            raise _refuse_range(name, std, "be finite", "Pass the statistic itself.")
 
 
 def check_choice(choice: str, choices: Sequence[str], *, name: str) -> None:

@@ -13,7 +13,7 @@ def clamp(x: Tensor, low: Number | None = None, high: Number | None = None) -> T
 
 
 def scalar(value: Number, *, like: Tensor) -> Tensor:
-    """Return a float64 scalar on the device of `like`, without waiting for the device."""
+    """Return a float64 scalar; a Python number goes to the device of `like` without waiting."""
     if isinstance(value, Tensor):
         return value.to(dtype=torch.float64)
     return torch.full((), value, dtype=torch.float64, device=like.device)

@@ -70,11 +70,12 @@ def normalise(
         RangeError: if `floor` is a negative number.
     """
     check.check_choice(mode, MODES, name="mode")
+    check.check_floating(advantage=advantage)
     remedy = "Pass the smallest standard deviation to divide by."
     check.check_at_least_zero(floor, name="floor", remedy=remedy)
     weight = torch.ones_like(advantage) if weight is None else weight
     check.check_same_shape(advantage=advantage, weight=weight)
-    used = weight > 0
+    used = ~(weight <= 0)  # an unknown weight takes part, and shows
     mass = torch.where(used, weight, 0.0).double()
     values = torch.where(used, advantage.detach(), 0.0).double()
     mean, std = _statistics(values, mass, per_env=per_env)
@@ -83,7 +84,8 @@ def normalise(
     if mode == "eps":
         result = centred / (std + floor)
     elif mode == "floor":
-        result = centred / torch.maximum(std, threshold)
+        divisor = torch.maximum(std, threshold)
+        result = centred / torch.where(divisor == 0.0, 1.0, divisor)
     else:
         degenerate = _degenerate(values, centred, threshold, mode, previous)
         result = torch.where(std < threshold, degenerate, centred / std)
@@ -112,6 +114,7 @@ def _degenerate(
             remedy="Pass the statistics of the rollout before.",
         )
     mean, std = previous
+    check.check_known(mean=mean, std=std)
     return (values - mean) / torch.maximum(scalar(std, like=values), threshold)
 
 
@@ -125,6 +128,7 @@ def _threshold(
         size = torch.where(used, magnitude.detach().abs(), 0.0).double()
         largest = torch.maximum(largest, size.amax()) if size.numel() else largest
     elif magnitude is not None:
+        check.check_known(magnitude=magnitude)
         largest = scalar(magnitude, like=advantage).detach().abs()
     return torch.maximum(RESOLUTION * largest, scalar(floor, like=advantage))
 

@@ -31,6 +31,7 @@ def project(
         ShapeError: if `atoms` is not one row of at least two.
     """
     check.check_atoms(atoms)
+    check.check_floating(value=value, atoms=atoms)
     ones = torch.ones_like(value).unsqueeze(-1)
     return _scatter(ones, value.unsqueeze(-1), atoms).to(value.dtype)
 
@@ -60,6 +61,7 @@ def project_law(
     check.check_same_shape(probs=probs, support=support)
     check.check_has_axis(axis="points", probs=probs)
     check.check_atoms(atoms)
+    check.check_floating(probs=probs, atoms=atoms)
     return _scatter(probs, support, atoms).to(probs.dtype)
 
 
@@ -147,7 +149,7 @@ def outside_support(
 def _scatter(probs: Tensor, points: Tensor, atoms: Tensor) -> Tensor:
     """Share each point's mass between its two neighbouring atoms: [*b, M] -> [*b, K]."""
     inside = torch.minimum(torch.maximum(points, atoms[0]), atoms[-1])
-    upper = torch.searchsorted(atoms, inside.detach().contiguous(), right=True)
+    upper = torch.searchsorted(atoms.contiguous(), inside.detach().contiguous(), right=True)
     upper = upper.clamp(1, atoms.shape[0] - 1)
     below, above = atoms[upper - 1], atoms[upper]
     share = (inside - below) / (above - below)  # of the upper neighbour; exactly 0 or 1 on an atom

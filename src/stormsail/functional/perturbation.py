@@ -140,18 +140,24 @@ def apply_mask(
     """Return the observation with the masked features perturbed and all others untouched.
 
     An adversary may forge the market, never the account, the clock or a validity flag. The bounds
-    clip perturbed features only. Ours.
+    stop a perturbation, they do not pull in a feature that lay beyond them: no perturbation is no
+    change, bit for bit. Ours.
 
     Raises:
         ShapeError: if the shapes do not fit.
         DtypeError: if the mask is not boolean.
+        RangeError: if a bound is NaN.
     """
     check.check_same_shape(obs=obs, delta=delta)
     check.check_features(obs=obs, mask=mask)
     check.check_flags(mask=mask)
     moved = obs + delta
-    moved = moved if low is None else clamp(moved, low=low)
-    moved = moved if high is None else clamp(moved, high=high)
+    if low is not None:
+        check.check_known(low=low)
+        moved = torch.maximum(moved, clamp(obs, high=low))  # an outlier may stay where it was
+    if high is not None:
+        check.check_known(high=high)
+        moved = torch.minimum(moved, clamp(obs, low=high))
     return torch.where(mask, moved, obs)
 
 
@@ -178,6 +184,7 @@ def epsilon_at(progress: Number, *, initial: float, final: float, schedule: str)
     check.check_choice(schedule, SCHEDULES, name="schedule")
     for name, value in (("initial", initial), ("final", final)):
         check.check_at_least_zero(value, name=name, remedy="Pass a radius of at least 0.")
+    check.check_known(progress=progress)
     share: Number
     if isinstance(progress, Tensor):
         share = progress.clamp(0.0, 1.0)
@@ -192,7 +199,8 @@ def epsilon_at(progress: Number, *, initial: float, final: float, schedule: str)
 
 
 def _norm(x: Tensor) -> Tensor:
-    return x.double().square().sum(-1, keepdim=True).sqrt()
+    norm: Tensor = torch.linalg.vector_norm(x.double(), dim=-1, keepdim=True)
+    return norm  # its slope at 0 is 0, where that of a square root is not
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -114,7 +114,8 @@ def drop_nonfinite(
 
     Such a sample gets both log probabilities 0, a constant, and weight 0: its ratio is 1, it has
     no gradient and does not count. Setting only the weight would not do: 0 times NaN is NaN, in a
-    sum and on the way back through most functions. Ours.
+    sum and on the way back through most functions. The cut is at the log probability: where the
+    network itself made the NaN, its own backward pass still meets it. Ours.
 
     Raises:
         ShapeError: if the shapes differ.

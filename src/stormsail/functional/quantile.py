@@ -22,6 +22,8 @@ def midpoints(n: int, *, like: Tensor | None = None) -> Float[Tensor, " n"]:
         RangeError: if `n` is not a whole number of at least 1.
     """
     check.check_count(n, name="n", remedy="Ask for one level or more.")
+    if like is not None:
+        check.check_floating(like=like)
     dtype = torch.float32 if like is None else like.dtype
     device = None if like is None else like.device
     index = torch.arange(n, dtype=torch.float64, device=device)
@@ -59,7 +61,8 @@ def huber_loss(
         predicted: quantile values theta_i; the gradient flows through these.
         target: atoms y_j of the target law; constants.
         tau: probability level of each predicted quantile, in (0, 1).
-        kappa: half-width of the quadratic zone, in the unit of the return; 0 is the pinball loss.
+        kappa: half-width of the quadratic zone, in the unit of the return; the number 0 is the
+            pinball loss, a tensor must be greater than 0.
 
     Raises:
         ShapeError: if the leading dimensions differ (they would broadcast silently) or `tau` does
@@ -68,6 +71,7 @@ def huber_loss(
     """
     check.check_same_leading(kind="loss", predicted=predicted, target=target)
     check.check_has_axis(axis="atoms", predicted=predicted, target=target)
+    check.check_floating(predicted=predicted, target=target)
     check.check_levels(tau, count=predicted.shape[-1])
     check.check_kappa(kappa)
     u = target.detach().unsqueeze(-2) - predicted.unsqueeze(-1)  # [*batch, N, M]

@@ -20,6 +20,7 @@ def encode(x: Float[Tensor, "*batch"], mean: Number, std: Number) -> Float[Tenso
     Raises:
         RangeError: if `std` is a number that is not greater than 0.
     """
+    check.check_known(mean=mean)
     check.check_std(std=std)
     return (x - mean) / std
 
@@ -30,6 +31,7 @@ def decode(x: Float[Tensor, "*batch"], mean: Number, std: Number) -> Float[Tenso
     Raises:
         RangeError: if `std` is a number that is not greater than 0.
     """
+    check.check_known(mean=mean)
     check.check_std(std=std)
     return std * x + mean
 
@@ -45,8 +47,9 @@ def re_express(
     Raises:
         RangeError: if `std` or `new_std` is a number that is not greater than 0.
     """
+    check.check_known(mean=mean, new_mean=new_mean)
     check.check_std(std=std, new_std=new_std)
-    return (std * x + mean - new_mean) / new_std
+    return (std * x + (mean - new_mean)) / new_std  # the means first: they may be far larger than x
 
 
 def popart_rescale(
@@ -63,8 +66,8 @@ def popart_rescale(
     .. math::
         W' = \frac{\sigma}{\sigma'} W, \qquad b' = \frac{\sigma b + \mu - \mu'}{\sigma'}
 
-    van Hasselt et al. 2016, arXiv:1602.07714, Proposition 1. Exact for every output of the layer,
-    so for every quantile of a quantile head.
+    van Hasselt et al. 2016, arXiv:1602.07714, Proposition 1. Up to rounding exact for every output
+    of the layer, so for every quantile of a quantile head.
 
     Raises:
         ShapeError: if `bias` has not one entry per output.

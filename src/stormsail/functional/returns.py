@@ -170,7 +170,8 @@ def quantile_lambda_targets(
     _check_rollout(reward, bootstrap_quantiles, terminated, truncated, "bootstrap_quantiles")
     check.check_gamma(gamma)
     check.check_lam(lam)
-    boot = bootstrap_quantiles.sort(-1).values  # [T, B, N]
+    kind = torch.promote_types(reward.dtype, bootstrap_quantiles.dtype)
+    boot = bootstrap_quantiles.to(kind).sort(-1).values  # [T, B, N]
     done = (terminated | truncated).unsqueeze(-1)  # [T, B, 1]
     final = terminated.unsqueeze(-1)
     # A NaN sorts last, where no level may read it: it is carried along to keep its rows visible.
@@ -294,7 +295,7 @@ def _windows(
     time = torch.arange(reward.shape[0], device=reward.device).unsqueeze(-1)  # [T, 1]
     end = torch.where(done, time, reward.shape[0] - 1)  # [T, B]
     first_end = end.flip(0).cummin(0).values.flip(0)
-    last = torch.minimum(first_end, time + (steps - 1))
+    last = torch.minimum(first_end, time + (min(steps, reward.shape[0]) - 1))
     length = (last - time + 1).double()
     total = _window_sum(reward.double(), done, decay=gamma, steps=steps)
     return total, last, scalar(gamma, like=reward) ** length
@@ -314,38 +315,34 @@ class _Mixture(NamedTuple):
     leave a level without its atom nor decide a tie.
     """
 
-    first_mass: Int[Tensor, ""]
-    second_mass: Int[Tensor, ""]
-    first_alone: Int[Tensor, " n"]  # mass up to each atom if there were no other law, less a half
-    second_alone: Int[Tensor, " n"]
+    own_mass: Int[Tensor, " m"]  # of each of the m = 2 n atoms, those of `first` before the others
+    other_mass: Int[Tensor, " m"]  # of one atom of the other law
+    alone: Int[Tensor, " m"]  # mass up to each atom if there were no other law, less a half
 
     @classmethod
     def of(cls, n: int, lam: Number, *, like: Tensor) -> "_Mixture":
+        """Return the masses of two laws of n atoms."""
         unit = 1 << MASS_BITS
-        second = (scalar(lam, like=like) * unit).round().long()
+        second = (scalar(lam, like=like) * unit).round().long().expand(n)
+        first = unit - second
         half = unit // 2 - round(LEVEL_TOLERANCE * unit)
         rank = torch.arange(1, n + 1, device=like.device)
-        return cls(unit - second, second, rank * (unit - second) - half, rank * second - half)
+        own = torch.cat((first, second))
+        return cls(own, torch.cat((second, first)), rank.repeat(2) * own - half)
 
     def quantiles(
         self, first: Float[Tensor, "B n"], second: Float[Tensor, "B n"]
     ) -> Float[Tensor, "B n"]:
         """Return the midpoint quantiles of the mixture of two sorted laws."""
-        n = first.shape[-1]
+        batch, n = first.shape
         # How many of `first` lie at or below each of `second` also tells the reverse: an atom of
         # `second` lies below first[i] exactly if at most i of `first` lie at or below it.
         first_below = torch.searchsorted(first, second, right=True)  # [B, n] in 0 .. n
-        count = first_below.new_zeros((first.shape[0], n + 1))
+        count = first_below.new_zeros((batch, n + 1))
         count.scatter_add_(-1, first_below, torch.ones_like(first_below))
-        second_below = count.cumsum(-1)[..., :n]
-        up_to_first = torch.addcmul(self.first_alone, second_below, self.second_mass)
-        up_to_second = torch.addcmul(self.second_alone, first_below, self.first_mass)
-        mixed = first.new_full((first.shape[0], n + 1), torch.nan)
-        mixed = mixed.scatter(-1, _level(up_to_first, self.first_mass, n), first)
-        return mixed.scatter(-1, _level(up_to_second, self.second_mass, n), second)[..., :n]
-
-
-def _level(mass_up_to: Int[Tensor, "B n"], own_mass: Int[Tensor, ""], n: int) -> Int[Tensor, "B n"]:
-    """Return the level that each atom fills, or n if it fills none."""
-    beyond = mass_up_to & ((1 << MASS_BITS) - 1)  # mass behind the last level reached
-    return (mass_up_to >> MASS_BITS).masked_fill(beyond >= own_mass, n)
+        below = torch.cat((count.cumsum(-1)[..., :n], first_below), -1)  # [B, 2 n]
+        up_to = torch.addcmul(self.alone, below, self.other_mass)
+        beyond = up_to & ((1 << MASS_BITS) - 1)  # mass behind the last level reached
+        level = (up_to >> MASS_BITS).masked_fill_(beyond >= self.own_mass, n)
+        mixed = first.new_full((batch, n + 1), torch.nan)
+        return mixed.scatter(-1, level, torch.cat((first, second), -1))[..., :n]

@@ -54,9 +54,12 @@ def cvar(
     check.check_choice(estimator, ESTIMATORS, name="estimator")
     check.check_alpha(alpha)
     check.check_has_axis(axis="quantiles", quantiles=quantiles)
+    check.check_floating(quantiles=quantiles)
     weights = _dirac_weights if estimator == "dirac" else _linear_weights
     share = weights(quantiles.shape[-1], alpha, quantiles)  # [N], sums to 1
-    return (quantiles.sort(-1).values * share).sum(-1)
+    ordered = quantiles.sort(-1).values
+    worst = torch.where(share == 0.0, 0.0, ordered * share).sum(-1)
+    return torch.where(ordered[..., -1].isnan(), torch.nan, worst)  # a NaN sorts last: show it
 
 
 def value_at_risk(
@@ -161,9 +164,10 @@ def empirical_cvar(
     """
     check.check_alpha(alpha)
     check.check_has_axis(axis="outcomes", sample=sample)
+    check.check_floating(sample=sample)
     weight = torch.ones_like(sample) if weight is None else weight
     check.check_same_shape(sample=sample, weight=weight)
-    used = weight > 0
+    used = ~(weight <= 0)  # an unknown weight takes part, and shows
     ordered, order = torch.where(used, sample, torch.inf).sort(-1)
     mass = torch.where(used, weight, 0.0).double().gather(-1, order)
     tail = alpha * mass.sum(-1, keepdim=True)
@@ -349,7 +353,7 @@ def _take_worst(mass: Tensor, tail: Number) -> Tensor:
 def _rank_reaching(probs: Tensor, alpha: Number) -> Int[Tensor, "*batch"]:
     """Return the index of the first atom whose distribution function reaches alpha."""
     slack = 1e-6 if probs.dtype != torch.float64 else 1e-12
-    reached = probs.double().cumsum(-1) >= alpha - slack
+    reached = probs.double().cumsum(-1) >= alpha * (1.0 - slack)
     count = probs.shape[-1]
     index = torch.arange(count, device=probs.device).expand(probs.shape)
     return torch.where(reached, index, count - 1).amin(-1)

@@ -65,9 +65,10 @@ def risk_gate(
     5. daily loss, 6. drawdown: once reached, reduce only: the weight stays between 0 and the held;
     7. equity below `min_equity`, not positive or unknown: 0.
 
-    An unknown day start, peak or turnover counts as tripped. A held weight that is not finite
-    allows 0 only. The reason is the most severe stage that changed the weight. The gate never
-    flips a sign and is idempotent. Ours.
+    An unknown day start, peak or turnover counts as tripped, even where its limit is off. A held
+    weight that is not finite allows 0 only. The reason is the most severe stage that changed the
+    weight. The gate never flips a sign and is idempotent. It computes in float64; a result in
+    float32 may pass a notional limit by that rounding. Ours.
 
     Args:
         weight: proposed target weight, a signed share of equity.
@@ -88,9 +89,9 @@ def risk_gate(
         remedy = f"Use {off} to switch this limit off."
         check.check_at_least_zero(limit, name=name, remedy=remedy)
     held_known = account.weight.isfinite()
-    held = torch.where(held_known, account.weight, 0.0)
+    held = torch.where(held_known, account.weight, 0.0).double()  # money is float64
     known = weight.isfinite() & held_known
-    start = torch.where(known, weight, held)
+    start = torch.where(known, weight.double(), held)
     reason = torch.where(known, int(Reason.NONE), int(Reason.NONFINITE))
 
     stages = (
@@ -116,12 +117,12 @@ def risk_gate(
         changed = stage(allowed)
         reason = torch.where(changed != allowed, reason.clamp(min=int(code)), reason)
         allowed = changed
-    return allowed, reason
+    return allowed.to(weight.dtype), reason
 
 
 def _cap(weight: Tensor, cap: Tensor) -> Tensor:
     """Return the weight within [-cap, cap]; an unknown cap allows nothing."""
-    known = torch.where(cap >= 0.0, cap, 0.0).to(weight.dtype)
+    known = torch.where(cap >= 0.0, cap, 0.0)
     return torch.minimum(torch.maximum(weight, -known), known)
 
 

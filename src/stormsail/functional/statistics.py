@@ -1,4 +1,4 @@
-"""Moments, drifts and summaries. Everything runs in float64 and masked entries never matter."""
+"""Moments, drifts and summaries. Moments are float64; entries of weight 0 never matter."""
 
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ def moments(x: Float[Tensor, " n *features"], *, weight: Tensor | None = None) -
     check.check_rows(x=x)
     weight = x.new_ones(x.shape[0]) if weight is None else weight
     check.check_row_weight(x=x, weight=weight)
-    used = weight > 0
+    used = ~(weight <= 0)  # an unknown weight takes part, and shows
     mass = torch.where(used, weight, 0.0).double()
     shape = (-1, *[1] * (x.ndim - 1))
     rows = torch.where(used.reshape(shape), x, 0.0).double()
@@ -59,7 +59,11 @@ def merge(first: Moments, second: Moments) -> Moments:
     Chan, Golub & LeVeque 1983, The American Statistician 37(3):242-247; Welford 1962 is the case
     n_b = 1. Merging with an empty sample is the identity. Cumulative: unlike a moving average, what
     a new sample changes shrinks as the count grows.
+
+    Raises:
+        ShapeError: if the statistics describe different features.
     """
+    check.check_same_shape(first=first.mean, second=second.mean)
     count = first.count + second.count
     share = second.count / torch.where(count > 0, count, 1.0)
     gap = second.mean - first.mean
@@ -82,10 +86,18 @@ def drift(before: Moments, after: Moments) -> tuple[Float[Tensor, ""], Float[Ten
     .. math::
         \overline{|\mu' - \mu| / \sigma}, \qquad \overline{|\log(\sigma' / \sigma)|}
 
-    Ours: what a network that was trained under the old statistics sees of the change.
+    Ours: what a network that was trained under the old statistics sees of the change. A constant
+    feature that stays what it was contributes 0.
+
+    Raises:
+        ShapeError: if the statistics describe different features.
     """
+    check.check_same_shape(before=before.mean, after=after.mean)
     std, new_std = variance(before).sqrt(), variance(after).sqrt()
-    return ((after.mean - before.mean).abs() / std).mean(), (new_std / std).log().abs().mean()
+    moved = after.mean != before.mean
+    shift = torch.where(moved, (after.mean - before.mean).abs() / std, 0.0)
+    widened = torch.where(new_std != std, (new_std / std).log().abs(), 0.0)
+    return shift.mean(), widened.mean()
 
 
 def standardise(
@@ -104,12 +116,13 @@ def standardise(
 
     Raises:
         ShapeError: if the statistics are not shaped like the trailing axes of `x`.
-        RangeError: if `clip` is a number that is not greater than 0.
+        RangeError: if `clip` is a number that is not greater than 0, or `eps` negative.
     """
     check.check_same_shape(mean=mean, variance=variance)
     check.check_trailing(x=x, mean=mean)
     remedy = "Pass the largest standardised size, for example 10."
     check.check_positive(clip, name="clip", remedy=remedy)
+    check.check_at_least_zero(eps, name="eps", remedy="Pass a small variance, for example 1e-8.")
     return clamp((x - mean) / (variance + eps).sqrt(), -clip, clip).to(x.dtype)
 
 
@@ -123,7 +136,7 @@ def weighted_mean(x: Float[Tensor, "*batch"], weight: Float[Tensor, "*batch"]) -
         ShapeError: if the shapes differ.
     """
     check.check_same_shape(x=x, weight=weight)
-    used = weight > 0
+    used = ~(weight <= 0)  # an unknown weight takes part, and shows
     mass = torch.where(used, weight, 0.0)
     total = mass.sum()
     return (torch.where(used, x, 0.0) * mass).sum() / torch.where(total > 0, total, 1.0)
@@ -143,7 +156,7 @@ def explained_variance(
     """
     weight = torch.ones_like(target) if weight is None else weight
     check.check_same_shape(target=target, value=value, weight=weight)
-    used = (weight > 0).flatten()
+    used = ~(weight <= 0).flatten()
     mass = torch.where(used, weight.flatten(), 0.0)
     wanted = _masked_variance(target, used, mass)
     missed = _masked_variance(target.double() - value.double(), used, mass)

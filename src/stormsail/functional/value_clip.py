@@ -141,6 +141,7 @@ def limit_encoded(
         RangeError: if `limit` or `std` is a number that is not greater than 0.
     """
     check.check_positive(limit, name="limit", remedy="Pass the largest value in raw units.")
+    check.check_known(mean=mean)
     check.check_std(std=std)
     return (clamp(std * prediction + mean, -limit, limit) - mean) / std
 

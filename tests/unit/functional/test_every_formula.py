@@ -14,6 +14,7 @@ from torch import Tensor
 
 import cases
 import stormsail.functional
+from stormsail.core.errors import ShapeError
 
 CASES = cases.build()
 by_name = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
@@ -224,6 +225,31 @@ def test_its_gradient_is_the_derivative(case):
         )
 
     assert torch.autograd.gradcheck(restricted, inputs, eps=1e-7, atol=1e-6, rtol=1e-5)
+
+
+def on_device(case: cases.Case) -> dict[str, object]:
+    """Return the options with every number as a tensor, as a captured graph would hold it."""
+    numbers = {name: value for name, value in case.options.items() if isinstance(value, float)}
+    return {
+        **case.options,
+        **{name: torch.tensor(value).double() for name, value in numbers.items()},
+    }
+
+
+@by_name
+def test_its_numbers_may_be_device_tensors(case):
+    if case.options.get("kappa") == 0.0:
+        pytest.skip("only the number 0 chooses the pinball loss")
+    actual = cases.tensors(case.function(*case.args, **on_device(case)))
+    torch.testing.assert_close(actual, cases.tensors(case.call()), rtol=1e-7, atol=1e-7)
+
+
+@by_name
+def test_a_number_with_dimensions_is_refused(case):
+    for name, value in case.options.items():
+        if isinstance(value, float) and name not in {"initial", "final"}:
+            with pytest.raises(ShapeError):
+                case.function(*case.args, **{**case.options, name: torch.full((2,), value)})
 
 
 @pytest.mark.gpu
