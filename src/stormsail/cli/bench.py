@@ -32,6 +32,9 @@ def functional(
 
     from stormsail.bench.functional import Rollout, rows
 
+    if out is not None and not out.parent.is_dir():
+        message = f"the folder of `--out` must exist; found no {out.parent}. Make it first."
+        raise typer.BadParameter(message)
     if threads:
         torch.set_num_threads(threads)
     rollout = Rollout.draw(steps=steps, environments=environments, quantiles=quantiles, seed=seed)

@@ -8,7 +8,7 @@ format here can hold code.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from torch import Tensor
 
@@ -21,6 +21,8 @@ from stormsail.core.verified import MAX_BYTES, limit_error, size_limit, verified
 
 _TENSORS = ".safetensors"
 _DOCUMENT = ".json"
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # tensors do not compare to one truth value
@@ -67,10 +69,15 @@ class Artifact:
     digest: str
 
     def require(self, **expected: object) -> None:
-        """Refuse the artifact unless its metadata hold these values; name what differs."""
+        """Refuse the artifact unless its metadata hold these values; name what differs.
+
+        Raises:
+            ArtifactError: if one differs, or is nothing that metadata can hold.
+        """
         for name, value in expected.items():
             found = self.metadata.get(name)
-            if name not in self.metadata or found != documents.plain(value):
+            wanted = documents.decode(_encoded_document(name, value))
+            if name not in self.metadata or found != wanted:
                 raise ArtifactError(
                     "artifact-mismatch",
                     wrong=f"`{name}` of {self.path} must be {value!r}",
@@ -109,7 +116,9 @@ def write_artifact(path: Path | str, *, kind: str, contents: Contents) -> None:
     """Write a new artifact: afterwards it is on the disk completely, or not at all.
 
     Raises:
-        ArtifactError: if the path is taken, the disk refuses, or a tensor is not finite.
+        ArtifactError: if the path is taken, the disk refuses, or the contents have no place in
+            such a file, as in `encode_artifact`.
+        ArgumentError: if `kind` or the name of a file has another form.
     """
     path = Path(path)
     files = encode_artifact(kind=kind, contents=contents)
@@ -180,31 +189,77 @@ def encode_artifact(*, kind: str, contents: Contents) -> dict[str, bytes]:
 
     Raises:
         ArtifactError: if a tensor is not finite, or a value has no place in such a file.
+        ArgumentError: if `kind` or the name of a file has another form.
     """
+    _check_kind(kind)
+    groups = _named(contents.tensors, _TENSORS)
+    for _, group, tensors in groups:
+        _check_tensors(group, tensors)
     _refuse_nonfinite(contents.tensors, contents.allow_nonfinite, "the new artifact")
     files: dict[str, bytes] = {}
     entries: dict[str, manifest.FileEntry] = {}
-    for group, tensors in sorted(contents.tensors.items()):
-        name = manifest.check_file_name(group + _TENSORS)
-        files[name] = _encoded_tensors(group, tensors)
+    for name, _, tensors in groups:
+        files[name] = tensor_file.encode_tensors(tensors)
         spec = tensor_file.specification(tensors)
         entries[name] = manifest.describe(files[name], tensors=spec)
-    for title, value in sorted(contents.documents.items()):
-        name = manifest.check_file_name(title + _DOCUMENT)
+    for name, title, value in _named(contents.documents, _DOCUMENT):
         files[name] = _encoded_document(title, value)
         entries[name] = manifest.describe(files[name])
-    for name, data in sorted(contents.blobs.items()):
-        files[_check_blob_name(name)] = bytes(data)
+    for name, _, data in _named(contents.blobs):
+        files[name] = _checked_bytes(name, data)
         entries[name] = manifest.describe(files[name])
-    metadata = documents.decode(_encoded_document("metadata", dict(contents.metadata)))
-    index = Manifest(kind=kind, files=entries, metadata=cast("dict[str, JsonValue]", metadata))
-    files[manifest.NAME] = index.encode()
+    files[manifest.NAME] = _encoded_manifest(kind, entries, contents.metadata)
     return _within_limits(files)
 
 
-def _encoded_tensors(group: str, tensors: Mapping[str, Tensor]) -> bytes:
+def _check_kind(kind: object) -> None:
+    if type(kind) is not str:
+        raise ArgumentError(
+            "name-form",
+            wrong="the kind of an artifact must be text",
+            found=f"a value of the type {type(kind).__name__}",
+            remedy="Write for example `checkpoint`.",
+        )
+
+
+def _named(values: Mapping[str, _Value], ending: str = "") -> list[tuple[str, str, _Value]]:
+    """Return file name, name and value of each entry, sorted by file name."""
+    names = {_file_name(name, ending): name for name in values}
+    return [(file, names[file], values[names[file]]) for file in sorted(names)]
+
+
+def _file_name(name: str, ending: str) -> str:
+    if ending and isinstance(name, str):
+        return manifest.check_file_name(name + ending)
+    return _check_blob_name(name)
+
+
+def _encoded_manifest(kind: str, entries: dict[str, manifest.FileEntry], metadata: object) -> bytes:
+    if not isinstance(metadata, Mapping):
+        found = f"it is a value of the type {type(metadata).__name__}"
+        raise _document_error("metadata", found)
+    plain = documents.decode(_encoded_document("metadata", dict(metadata)))
+    index = Manifest(kind=kind, files=entries, metadata=cast("dict[str, JsonValue]", plain))
     try:
-        return tensor_file.encode_tensors(tensors)
+        return index.encode()
+    except DocumentError as error:  # inside the manifest, metadata lie one level deeper
+        raise _document_error("metadata", str(error)) from error
+
+
+def _checked_bytes(name: str, data: object) -> bytes:
+    if not isinstance(data, bytes | bytearray | memoryview):  # `bytes(5)` would be five zeros
+        raise ArtifactError(
+            "artifact-document",
+            wrong=f"the file `{name}` must be given as bytes",
+            found=f"a value of the type {type(data).__name__}",
+            remedy="Encode it first; plain data belong in `documents`.",
+        )
+    return bytes(data)
+
+
+def _check_tensors(group: str, tensors: Mapping[str, Tensor]) -> None:
+    try:
+        tensor_file.check_tensors(tensors)
     except TensorFileError as error:
         raise ArtifactError(
             "artifact-tensors",
@@ -218,16 +273,20 @@ def _encoded_document(title: str, value: object) -> bytes:
     try:
         return documents.encode_readable(value)
     except DocumentError as error:
-        raise ArtifactError(
-            "artifact-document",
-            wrong=f"the document `{title}` must be plain data: text, finite numbers, lists, tables",
-            found=str(error),
-            remedy="Convert it first; tensors belong in `tensors`.",
-        ) from error
+        raise _document_error(title, str(error)) from error
+
+
+def _document_error(title: str, found: str) -> ArtifactError:
+    return ArtifactError(
+        "artifact-document",
+        wrong=f"the document `{title}` must be plain data: text, finite numbers, lists, tables",
+        found=found,
+        remedy="Convert it first; tensors belong in `tensors`.",
+    )
 
 
 def _check_blob_name(name: str) -> str:
-    if name.endswith((_TENSORS, _DOCUMENT)):
+    if isinstance(name, str) and name.endswith((_TENSORS, _DOCUMENT)):
         raise ArgumentError(
             "name-form",
             wrong=f"a file of bytes must not end in `{_TENSORS}` or `{_DOCUMENT}`",

@@ -30,7 +30,11 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own time. The only place in the package that asks for it."""
+    """The machine's own time. No other place in the package asks when it is.
+
+    How long something takes is measured with `monotonic_ns`, too; only `bench`, whose subject is
+    the machine itself, reads the finer `time.perf_counter` instead.
+    """
 
     def now_ns(self) -> int:
         """Return nanoseconds since 1970-01-01T00:00:00 UTC."""

@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from stormsail.core import documents, toml
 from stormsail.core.config_problems import config_error
-from stormsail.core.config_types import NoConversion
+from stormsail.core.config_types import forbid_conversions
 from stormsail.core.errors import ConfigError, InvariantError
 from stormsail.core.overrides import apply_overrides, set_path
 
@@ -41,8 +41,9 @@ class Config(BaseModel):
 
     Unknown keys are refused with the nearest name suggested. Numbers must be finite. Lists stand
     for tuples and strings for paths and dates, as TOML needs it, but text and booleans never
-    stand for numbers, nor numbers for booleans: a setting that was silently converted trains for
-    a night before anyone sees it. A refusal lists every problem in one `ConfigError`.
+    stand for numbers, nor numbers for booleans, at any depth: a setting that was silently
+    converted trains for a night before anyone sees it. Only the keys of a table are text, whatever
+    they stand for. A refusal lists every problem in one `ConfigError`.
     """
 
     model_config = ConfigDict(
@@ -136,14 +137,12 @@ class Config(BaseModel):
     ) -> CoreSchema:
         """Add our two rules to what pydantic makes of a class.
 
-        Settings made of numbers and booleans refuse conversions, and the whole validation,
-        outside the validators of every subclass, reports in our words.
+        Numbers and booleans refuse conversions, and the whole validation, outside the validators
+        of every subclass, reports in our words.
         """
-        for field in cls.model_fields.values():
-            rule = NoConversion.for_annotation(field.annotation)
-            if rule is not None and rule not in field.metadata:
-                field.metadata.append(rule)
-        return core_schema.no_info_wrap_validator_function(cls._validated, handler(source))
+        schema = handler(source)
+        forbid_conversions(schema, cls, handler)
+        return core_schema.no_info_wrap_validator_function(cls._validated, schema)
 
     @classmethod
     def _validated(cls, data: object, handler: ValidatorFunctionWrapHandler) -> object:

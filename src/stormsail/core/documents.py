@@ -26,12 +26,12 @@ def encode(value: object) -> bytes:
     Raises:
         DocumentError: if `value` holds anything that JSON cannot give back.
     """
-    return json.dumps(plain(value), sort_keys=True, separators=(",", ":")).encode("ascii")
+    return _text(value, indent=None, separators=(",", ":"))
 
 
 def encode_readable(value: object) -> bytes:
     """Return the same text as `encode`, indented and with a final newline, for people."""
-    return json.dumps(plain(value), sort_keys=True, indent=2).encode("ascii") + b"\n"
+    return _text(value, indent=2, separators=(",", ": ")) + b"\n"
 
 
 def decode(data: bytes) -> JsonValue:
@@ -67,6 +67,16 @@ def plain(value: object, *, depth: int = 0) -> JsonValue:
     if isinstance(value, list | tuple):
         return [plain(item, depth=depth + 1) for item in value]
     return _leaf(value)
+
+
+def _text(value: object, *, indent: int | None, separators: tuple[str, str]) -> bytes:
+    try:
+        text = json.dumps(plain(value), sort_keys=True, indent=indent, separators=separators)
+    except DocumentError:
+        raise
+    except ValueError as error:  # Python's own limit, which no reader would lift either
+        raise DocumentError("it holds a whole number of thousands of digits") from error
+    return text.encode("ascii")
 
 
 def _leaf(value: object) -> JsonValue:

@@ -24,6 +24,7 @@ ErrorCode = Literal[
     "config-unknown-key",
     "config-unreadable",
     "config-value",
+    "missing-extra",
     # artifacts
     "artifact-corrupt",
     "artifact-document",
@@ -43,15 +44,34 @@ ErrorCode = Literal[
     # generators
     "generator-mismatch",
     "generator-state",
+    # exchanges
+    "venue-ban",
+    "venue-conflict",
+    "venue-rate-limit",
+    "venue-refused",
+    "venue-response",
+    "venue-symbol",
+    "venue-unreachable",
     # market data
+    "data-alignment",
     "data-column",
+    "data-defects",
     "data-interval",
+    "data-mismatch",
     "data-missing",
     "data-order",
+    "data-repair",
+    "data-source",
+    "data-span",
     "data-symbol",
+    "data-time-unit",
+    "data-time-zone",
     "data-type",
     "data-unreadable",
     "data-write",
+    "feature-duplicate",
+    "feature-file",
+    "feature-schema",
 ]
 
 

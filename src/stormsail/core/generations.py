@@ -5,6 +5,7 @@ other programs; nothing here relies on it. `root/quarantine/` keeps what was ref
 """
 
 import contextlib
+import operator
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ _NAME = re.compile(r"[0-9]{12}")
 _POINTER = "latest"
 _QUARANTINE = "quarantine"
 _MAX_STEP = 10**12 - 1
+
+# How often a load looks for generations, while another process saves and prunes what it found.
+_LISTINGS = 16
 
 # Verdicts about the content. Others (no permission, a newer format, another kind) are obstacles or
 # mistakes: falling back to an older generation would hide them and silently undo work.
@@ -82,12 +86,10 @@ class Generations:
     """
 
     def __init__(self, root: Path | str, *, kind: str = "checkpoint", keep: int = 3) -> None:
+        remedy = "Keep 3, so that two damaged generations cost no more than their steps."
+        keep = _whole("keep", keep, remedy)
         if keep < 1:
-            raise RangeError(
-                wrong="`keep` must be at least 1",
-                found=repr(keep),
-                remedy="Keep 3, so that two damaged generations cost no more than their steps.",
-            )
+            raise RangeError(wrong="`keep` must be at least 1", found=repr(keep), remedy=remedy)
         self.root = Path(root)
         self.kind = kind
         self.keep = keep
@@ -110,8 +112,10 @@ class Generations:
 
         Raises:
             ArtifactError: if any part fails. The older generations are then untouched; the new one
-                is absent or complete.
-            RangeError: if the step is not above those already saved.
+                is absent or complete. Where the disk refuses even to remove one that does not read
+                back right, a note of the error says so; it is never loaded.
+            ArgumentError: if the step is not above those already saved, or the contents have no
+                place in an artifact.
         """
         name = _name(step)
         files = encode_artifact(kind=self.kind, contents=contents)
@@ -120,7 +124,7 @@ class Generations:
             atomic.remove_tree(root, *_leftovers(root))
             self._check_newest(root, name)
             atomic.write_folder(root, name, files)
-            verify_artifact(path)
+            _verify_or_remove(root, path)
             atomic.replace_file(root, _POINTER, f"{name}\n".encode("ascii"))
             atomic.remove_tree(root, *_generations(root)[: -self.keep])
         return path
@@ -128,25 +132,24 @@ class Generations:
     def load_latest(self, *, allow_nonfinite: Collection[str] = ()) -> Generation:
         """Return the newest generation that is whole, moving damaged ones aside.
 
+        A generation that another process removes before it is read is no damage: the folder is
+        looked through again, for what that process saved meanwhile.
+
         Raises:
             ArtifactError: if none is left, naming what was tried; or at once, if a generation
                 could not be judged, for lack of permission or because a newer version wrote it.
         """
-        skipped = list(self._lost())
-        for step in reversed(self.steps()):
+        skipped = {one.name: one for one in self._lost()}
+        for _ in range(_LISTINGS):
             try:
-                artifact = self.load(step, allow_nonfinite=allow_nonfinite)
-            except ArtifactError as error:
-                if error.code not in _DAMAGE:
-                    raise
-                skipped.append(self._put_aside(step, str(error)))
-            else:
-                return Generation(step, artifact, tuple(skipped))
+                return self._newest_whole(skipped, allow_nonfinite)
+            except _GoneError as error:
+                skipped[error.skipped.name] = error.skipped
         raise ArtifactError(
-            "artifact-none-left",
-            wrong=f"{self.root} must hold a whole `{self.kind}`",
-            found="; ".join(f"{one.name}: {one.reason}" for one in skipped) or "none at all",
-            remedy=f"Start anew, or look into {self.root / _QUARANTINE}.",
+            "artifact-missing",
+            wrong=f"a generation in {self.root} must stay there until it is read",
+            found=f"{_LISTINGS} in a row that were removed before that",
+            remedy="Save less often, or let `keep` be larger where they are saved.",
         )
 
     def load(self, step: int, *, allow_nonfinite: Collection[str] = ()) -> Artifact:
@@ -158,21 +161,62 @@ class Generations:
         """Move a generation aside, so that it is never loaded again, and return where it lies.
 
         Rolling back a run also goes this way: a step must be free before it can be saved again.
+
+        Raises:
+            ArtifactError: if there is no such generation, or it cannot be moved; it then lies where
+                it was, and no reason is left behind where the disk permits.
         """
         name = _name(step)
         aside = self.root / _QUARANTINE
         with _loud(aside):
-            atomic.make_folders(aside)
-            with (
-                atomic.open_folder(self.root, follow=True) as root,
-                atomic.open_folder(aside) as target,
-            ):
-                new_name = _free_name(target, name)
-                note = documents.encode_readable({"generation": name, "reason": reason})
-                # The reason goes first: what lies in quarantine always has one.
-                atomic.replace_file(target, f"{new_name}.reason.json", note)
-                atomic.move(root, name, target, new_name)
-        return aside / new_name
+            try:
+                with atomic.open_folder(self.root, follow=True) as root:
+                    if not atomic.exists(root, name):
+                        raise self._absent(step)
+                    atomic.make_folders(aside)
+                    with atomic.open_folder(aside) as target:
+                        return aside / _moved(root, name, target, reason)
+            except FileNotFoundError as error:  # no folder at all, or removed at this very moment
+                raise self._absent(step) from error
+
+    def _absent(self, step: int) -> ArtifactError:
+        return ArtifactError(
+            "artifact-missing",
+            wrong=f"{self.root} must hold a generation of step {step} before it can be moved aside",
+            found=f"the steps {self.steps()}",
+            remedy="Pass one of those in `steps()`.",
+        )
+
+    def _newest_whole(
+        self, skipped: dict[str, Skipped], allow_nonfinite: Collection[str]
+    ) -> Generation:
+        """Return the newest whole generation of one listing; enter in `skipped` what is not.
+
+        Raises:
+            _GoneError: if a generation was removed between listing and reading.
+        """
+        for step in reversed(self.steps()):
+            try:
+                artifact = self.load(step, allow_nonfinite=allow_nonfinite)
+            except ArtifactError as error:
+                name, reason = _name(step), str(error)
+                if error.code == "artifact-missing":
+                    raise _GoneError(Skipped(name, reason, None)) from error
+                if error.code not in _DAMAGE:
+                    raise
+                skipped[name] = self._put_aside(step, reason)
+            else:
+                # What went while a newer one came was pruned, and no step of it is lost.
+                told = [one for one in skipped.values() if one.moved_to or int(one.name) > step]
+                told.sort(key=operator.attrgetter("name"), reverse=True)
+                return Generation(step, artifact, tuple(told))
+        raise ArtifactError(
+            "artifact-none-left",
+            wrong=f"{self.root} must hold a whole `{self.kind}`",
+            found="; ".join(f"{one.name}: {one.reason}" for one in skipped.values())
+            or "none at all",
+            remedy=f"Start anew, or look into {self.root / _QUARANTINE}.",
+        )
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[int]:
@@ -199,10 +243,16 @@ class Generations:
             )
 
     def _put_aside(self, step: int, reason: str) -> Skipped:
-        """Quarantine what is damaged; where the disk forbids it, pass it over all the same."""
+        """Quarantine what is damaged; where the disk forbids it, pass it over all the same.
+
+        Raises:
+            _GoneError: if it is no longer there: what is pruned while it is read looks damaged.
+        """
         try:
             return Skipped(_name(step), reason, self.quarantine(step, reason=reason))
         except ArtifactError as error:
+            if error.code == "artifact-missing":
+                raise _GoneError(Skipped(_name(step), reason, None)) from error
             return Skipped(_name(step), f"{reason} It could not be moved: {error.found}.", None)
 
     def _lost(self) -> Iterator[Skipped]:
@@ -218,6 +268,43 @@ class Generations:
             yield Skipped(name, f"`{_POINTER}` names it, but it is not there.", None)
 
 
+class _GoneError(Exception):
+    """A generation was removed between listing and reading."""
+
+    def __init__(self, skipped: Skipped) -> None:
+        self.skipped = skipped
+        super().__init__(skipped.name)
+
+
+def _verify_or_remove(root: int, path: Path) -> None:
+    """Read back what was just written; what does not come back right must not stay visible."""
+    try:
+        verify_artifact(path)
+    except ArtifactError as error:
+        try:
+            atomic.remove_tree(root, path.name)
+        except OSError as obstacle:
+            error.add_note(f"{path} could not be removed: {obstacle.strerror or obstacle}.")
+        raise
+
+
+def _moved(root: int, name: str, target: int, reason: str) -> str:
+    """Move a generation into quarantine and return its name there."""
+    new_name = _free_name(target, name)
+    note = f"{new_name}.reason.json"
+    # The reason goes first: what lies in quarantine always has one.
+    text = documents.encode_readable({"generation": name, "reason": reason})
+    atomic.replace_file(target, note, text)
+    try:
+        atomic.move(root, name, target, new_name)
+    except OSError:
+        with contextlib.suppress(OSError):
+            if not atomic.exists(target, new_name):
+                atomic.remove_tree(target, note)
+        raise
+    return new_name
+
+
 @contextlib.contextmanager
 def _loud(path: Path) -> Iterator[None]:
     """Turn whatever the system says into the one error that a caller cannot overlook."""
@@ -227,12 +314,21 @@ def _loud(path: Path) -> Iterator[None]:
         raise write_error(path, error) from error
 
 
+def _whole(name: str, value: object, remedy: str) -> int:
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)  # type: ignore[arg-type]  # that is what it finds out
+    raise RangeError(wrong=f"`{name}` must be a whole number", found=repr(value), remedy=remedy)
+
+
 def _name(step: int) -> str:
+    remedy = "Pass the number of steps taken so far."
+    step = _whole("step", step, remedy)
     if not 0 <= step <= _MAX_STEP:
         raise RangeError(
             wrong=f"`step` must be at least 0 and at most {_MAX_STEP}",
             found=repr(step),
-            remedy="Pass the number of steps taken so far.",
+            remedy=remedy,
         )
     return f"{step:012d}"
 

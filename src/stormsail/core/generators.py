@@ -20,6 +20,7 @@ _NAME = re.compile(r"[a-z0-9_]+([.][a-z0-9_]+)*")
 _VERSION = "stormsail.generators.1"
 _SEED_LIMIT = 1 << 63
 _IDENTITY = "identity"
+_MAX_DEPTH = 32
 
 
 class Generators:
@@ -48,6 +49,7 @@ class Generators:
         self._torch: dict[str, torch.Generator] = {}
         self._numpy: dict[str, np.random.Generator] = {}
         self._children: dict[str, Generators] = {}
+        self._depth = 0
 
     def stream(self, name: str) -> torch.Generator:
         """Return the torch stream of that name, the same object at every call."""
@@ -65,9 +67,21 @@ class Generators:
         return self._numpy[name]
 
     def spawn(self, name: str) -> "Generators":
-        """Return the sub-tree of that name: a seed of its own, on the same device."""
+        """Return the sub-tree of that name: a seed of its own, on the same device.
+
+        Raises:
+            RangeError: if it would lie more than 32 levels deep.
+        """
         if name not in self._children:
-            self._children[name] = Generators(self._derived("spawn", name), self.device)
+            if self._depth >= _MAX_DEPTH:
+                raise RangeError(
+                    wrong=f"a tree of streams must have at most {_MAX_DEPTH} levels",
+                    found=f"the sub-tree `{name}` below that",
+                    remedy="Give the streams longer names instead, such as `member.3.actions`.",
+                )
+            child = Generators(self._derived("spawn", name), self.device)
+            child._depth = self._depth + 1
+            self._children[name] = child
         return self._children[name]
 
     def state(self) -> dict[str, Tensor]:
@@ -95,12 +109,14 @@ class Generators:
         restored = Generators(self.seed, self.device)
         restored._read(_IDENTITY, state[_IDENTITY])  # first: it explains every other difference
         for key, tensor in state.items():
+            if not isinstance(key, str) or key.count("/") > _MAX_DEPTH:
+                raise _malformed(key, "an entry of that name")
             restored._read(key, tensor)
         self._adopt(restored)
 
     def _derived(self, kind: str, name: str) -> int:
         """Return the seed of one stream: 63 bits of a hash over an encoding without ambiguity."""
-        if not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ArgumentError(
                 "name-form",
                 wrong="a stream's name must be lower-case words joined by points",
@@ -118,6 +134,8 @@ class Generators:
 
     def _read(self, key: str, tensor: Tensor) -> None:
         """Take one entry of a state into this tree, which is thrown away if any entry is bad."""
+        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
+            raise _malformed(key, "no dense tensor with numbers")
         if tensor.dtype != torch.uint8 or tensor.ndim != 1:
             raise _malformed(key, f"{tensor.dtype} of shape {tuple(tensor.shape)}")
         owner, separator, rest = key.partition("/")
@@ -173,10 +191,12 @@ class Generators:
             self.spawn(name)._adopt(other.spawn(name))
 
 
-def _malformed(key: str, found: str) -> ArtifactError:
+def _malformed(key: object, found: str) -> ArtifactError:
+    name = str(key)
+    shown = name if len(name) <= 80 else f"{name[:77]}..."
     return ArtifactError(
         "generator-state",
-        wrong=f"the entry `{key}` of a generator state must be as it was saved",
+        wrong=f"the entry `{shown}` of a generator state must be as it was saved",
         found=found,
         remedy="Load an older generation of the checkpoint.",
     )

@@ -99,7 +99,7 @@ def describe(data: bytes, *, tensors: TensorSpec | None = None) -> FileEntry:
 
 def check_file_name(name: str) -> str:
     """Return `name` if an artifact may hold a file of that name."""
-    if name == NAME or not _FILE_NAME.fullmatch(name):
+    if not isinstance(name, str) or name == NAME or not _FILE_NAME.fullmatch(name):
         raise ArgumentError(
             "name-form",
             wrong="a file of an artifact must be named in lower-case letters, digits, `_`, `-`",

@@ -16,6 +16,31 @@ TensorSpec: TypeAlias = dict[str, dict[str, str | list[int]]]
 """Name of each tensor to its `dtype` and `shape`."""
 
 
+DTYPES = frozenset(
+    {
+        torch.bfloat16,
+        torch.bool,
+        torch.complex64,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+        torch.float8_e4m3fn,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2,
+        torch.float8_e5m2fnuz,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+    }
+)
+"""Types of number that the format gives back as they were."""
+
+
 class TensorFileError(ValueError):
     """Bytes or tensors that this format cannot carry; the caller knows the file and says so."""
 
@@ -25,13 +50,46 @@ def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
 
     Tensors are copied to the CPU. Tied weights are written once for each name, because a file in
     which two names share memory would make one of them disappear.
+
+    Raises:
+        TensorFileError: as `check_tensors`.
     """
-    if "__metadata__" in tensors:
-        raise TensorFileError("the name `__metadata__`, which the format keeps for itself")
+    check_tensors(tensors)
     copies = {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
     return safetensors_save(copies)
+
+
+def check_tensors(tensors: object) -> None:
+    """Refuse what the format cannot carry, before anything is asked of its numbers.
+
+    Raises:
+        TensorFileError: if a name is no text or taken, or a tensor is not a dense one with numbers
+            of a type in `DTYPES`.
+    """
+    if not isinstance(tensors, Mapping):
+        raise TensorFileError(f"a value of the type {type(tensors).__name__}")
+    for name, tensor in tensors.items():
+        if type(name) is not str:
+            raise TensorFileError(f"the name {name!r}, which is not a string")
+        if name == "__metadata__":
+            raise TensorFileError("the name `__metadata__`, which the format keeps for itself")
+        if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise TensorFileError(f"the name {name!r}, which has no UTF-8 form")
+        found = _obstacle(tensor)
+        if found is not None:
+            raise TensorFileError(f"`{name}`, {found}")
+
+
+def _obstacle(tensor: object) -> str | None:
+    if not isinstance(tensor, Tensor):
+        return f"a value of the type {type(tensor).__name__}"
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return "a tensor that is sparse or nested"
+    if tensor.is_meta:
+        return "a tensor without numbers, on the device `meta`"
+    return None if tensor.dtype in DTYPES else f"a tensor of {tensor.dtype}"
 
 
 def decode_tensors(data: bytes) -> dict[str, Tensor]:

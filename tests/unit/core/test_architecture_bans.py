@@ -56,6 +56,11 @@ PLANTED = {
     "import time\ntime.time()": "time.time asks the machine for the time",
     "from time import time\ntime()": "time.time asks the machine for the time",
     "import time\ntime.time_ns()": "time.time_ns asks the machine for the time",
+    "import time\ntime.monotonic_ns()": "time.monotonic_ns asks the machine for the time",
+    "from time import monotonic": "time.monotonic asks the machine for the time",
+    "import time\ntime.perf_counter()": "time.perf_counter asks the machine for the time",
+    "import time\ntime.perf_counter_ns()": "time.perf_counter_ns asks the machine for the time",
+    "import time\ntime.process_time()": "time.process_time asks the machine for the time",
     "import datetime\ndatetime.datetime.now()": (
         "datetime.datetime.now asks the machine for the time"
     ),
@@ -101,7 +106,7 @@ def test_what_is_planted_is_found(source, expected):
         "import numpy as np\nbits = np.random.PCG64(1)\ng = np.random.Generator(bits)",
         "import torch\ng = torch.Generator().manual_seed(1)",
         "import datetime\ndatetime.datetime(2020, 1, 1)",
-        "import time\ntime.monotonic_ns()",
+        "import time\ntime.sleep(1)",
         "from safetensors.torch import load\nload(b'')",
         "import json\njson.load(open('x'))",
         "class A:\n    def eval(self): ...\nA().eval()",
@@ -120,3 +125,31 @@ def test_only_the_clock_may_ask_for_the_time():
     assert violations(source, "market/clock.py") == [
         "market/clock.py:2: time.time_ns asks the machine for the time"
     ]
+
+
+def test_only_the_benchmarks_may_hold_a_stopwatch():
+    source = "import time\ntime.perf_counter()"
+    assert violations(source, "bench/timing.py") == []
+    assert violations("import time\ntime.time_ns()", "bench/timing.py") == [
+        "bench/timing.py:2: time.time_ns asks the machine for the time"
+    ]
+    for file in ("core/clock.py", "market/bench.py", "market/bench/timing.py"):
+        assert violations(source, file) == [
+            f"{file}:2: time.perf_counter asks the machine for the time"
+        ]
+
+
+def test_the_clock_and_the_benchmarks_use_what_is_allowed_to_them():
+    users = {
+        path.relative_to(SOURCE).parts[0]
+        for path in FILES
+        if "perf_counter" in path.read_text(encoding="utf-8") and path.name != "clock.py"
+    }
+    assert users == {"bench"}
+
+
+def test_only_the_feature_check_may_run_a_file_of_the_user():
+    source = "import runpy\nrunpy.run_path(path)"
+    assert violations(source, "cli/check_features.py") == []
+    assert violations(source, "cli/check.py") != []
+    assert violations(source, "market/check_features.py") != []

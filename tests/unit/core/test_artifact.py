@@ -1,13 +1,15 @@
 import hashlib
 import os
+import warnings
 
 import pytest
 import torch
 
 from stormsail.core import artifact as artifact_module
-from stormsail.core import documents, manifest, verified
+from stormsail.core import documents, manifest, tensor_file, verified
 from stormsail.core.artifact import Contents, read_artifact, verify_artifact, write_artifact
 from stormsail.core.errors import ArgumentError, ArtifactError
+from stormsail.core.generations import Generations
 
 CONTENTS = Contents(
     tensors={"model": {"weight": torch.tensor([[1.0, 2.0]]), "count": torch.tensor(3)}},
@@ -440,3 +442,169 @@ def test_a_file_that_shrinks_while_it_is_read_is_noticed(path, monkeypatch):
 def test_missing_parents_are_made(tmp_path):
     write_artifact(tmp_path / "a" / "b" / "c", kind="agent", contents=CONTENTS)
     assert read_artifact(tmp_path / "a" / "b" / "c").kind == "agent"
+
+
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+def quantized() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch announces that it will drop them
+        return torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+
+
+def compressed() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them beta
+        return torch.eye(2).to_sparse_csr()
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("name", "make", "found"),
+    [
+        ("w", lambda: torch.zeros(2, dtype=torch.complex128), "`w`, a tensor of torch.complex128"),
+        ("w", quantized, "`w`, a tensor of torch.qint8"),
+        ("w", lambda: torch.eye(2).to_sparse(), "`w`, a tensor that is sparse or nested"),
+        ("w", compressed, "`w`, a tensor that is sparse or nested"),
+        (
+            "w",
+            lambda: torch.zeros(2, device="meta"),
+            "`w`, a tensor without numbers, on the device `meta`",
+        ),
+        ("w", lambda: [1.0, 2.0], "`w`, a value of the type list"),
+        (5, lambda: torch.zeros(2), "the name 5, which is not a string"),
+        (None, lambda: torch.zeros(2), "the name None, which is not a string"),
+        ("\ud800", lambda: torch.zeros(2), "the name '\\ud800', which has no UTF-8 form"),
+    ],
+)
+@pytest.mark.parametrize("allowed", [(), ("model",)])
+def test_a_tensor_that_the_format_cannot_hold_is_refused(name, make, found, allowed, tmp_path):
+    contents = Contents(tensors={"model": {name: make()}}, allow_nonfinite=allowed)
+    with pytest.raises(ArtifactError) as caught:
+        write_artifact(tmp_path / "x", kind="agent", contents=contents)
+    assert str(caught.value) == (
+        "the tensors `model` must be ones that the file format can hold; "
+        f"found {found}. Rename or convert them. [artifact-tensors]"
+    )
+    with pytest.raises(ArtifactError):
+        Generations(tmp_path / "c").save(1, contents)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_group_that_is_no_table_is_refused(tmp_path):
+    with pytest.raises(ArtifactError) as caught:
+        write_artifact(tmp_path / "x", kind="agent", contents=Contents(tensors={"model": [1]}))
+    assert caught.value.code == "artifact-tensors"
+    assert caught.value.found == "a value of the type list"
+
+
+def test_every_type_that_may_be_written_can_be_read(tmp_path):
+    group = {str(dtype): torch.zeros(2).to(dtype) for dtype in tensor_file.DTYPES}
+    write_artifact(tmp_path / "x", kind="agent", contents=Contents(tensors={"g": group}))
+    back = read_artifact(tmp_path / "x").tensors["g"]
+    assert {name: tensor.dtype for name, tensor in back.items()} == {
+        name: tensor.dtype for name, tensor in group.items()
+    }
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("name", [5, None, ("a",)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: Contents(tensors={name: {}}),
+        lambda name: Contents(tensors={name: {}, "model": {}}),
+        lambda name: Contents(documents={name: 1}),
+        lambda name: Contents(documents={name: 1, "a": 2}),
+        lambda name: Contents(blobs={name: b""}),
+        lambda name: Contents(blobs={name: b"", "a.bin": b""}),
+    ],
+)
+def test_a_name_that_is_no_text_is_refused(name, make, tmp_path):
+    with pytest.raises(ArgumentError) as caught:
+        write_artifact(tmp_path / "x", kind="agent", contents=make(name))
+    assert str(caught.value) == (
+        "a file of an artifact must be named in lower-case letters, digits, `_`, `-`; "
+        f"found `{name}`. Write for example `model`; `manifest.json` is taken. [name-form]"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("contents", "title", "found"),
+    [
+        (
+            Contents(documents={"a": {"n": 10**5000}}),
+            "a",
+            "it holds a whole number of thousands of digits",
+        ),
+        (
+            Contents(documents={"a": {10**5000: 1}}),
+            "a",
+            "it holds a whole number of thousands of digits",
+        ),
+        (
+            Contents(metadata={"n": -(10**5000)}),
+            "metadata",
+            "it holds a whole number of thousands of digits",
+        ),
+        (Contents(metadata={5: 1}), "metadata", "it holds the key 5, which is not a string"),
+        (Contents(metadata=[1]), "metadata", "it is a value of the type list"),
+        (Contents(metadata={"a": nested(63)}), "metadata", "it is nested more than 64 levels deep"),
+    ],
+)
+def test_a_document_that_no_reader_would_take_is_not_written(contents, title, found, tmp_path):
+    with pytest.raises(ArtifactError) as caught:
+        write_artifact(tmp_path / "x", kind="agent", contents=contents)
+    assert str(caught.value) == (
+        f"the document `{title}` must be plain data: text, finite numbers, lists, tables; "
+        f"found {found}. Convert it first; tensors belong in `tensors`. [artifact-document]"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_metadata_as_deep_as_they_may_be_are_read(tmp_path):
+    contents = Contents(metadata={"a": nested(62)})
+    write_artifact(tmp_path / "x", kind="agent", contents=contents)
+    assert read_artifact(tmp_path / "x").metadata == {"a": nested(62)}
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("data", [5, "text", [1]])
+def test_bytes_must_be_bytes(data, tmp_path):
+    with pytest.raises(ArtifactError) as caught:
+        write_artifact(tmp_path / "x", kind="agent", contents=Contents(blobs={"a.bin": data}))
+    assert str(caught.value) == (
+        "the file `a.bin` must be given as bytes; "
+        f"found a value of the type {type(data).__name__}. "
+        "Encode it first; plain data belong in `documents`. [artifact-document]"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("kind", [5, None, b"agent"])
+def test_a_kind_that_is_no_text_is_refused(kind, tmp_path):
+    with pytest.raises(ArgumentError) as caught:
+        write_artifact(tmp_path / "x", kind=kind, contents=CONTENTS)
+    assert str(caught.value) == (
+        "the kind of an artifact must be text; "
+        f"found a value of the type {type(kind).__name__}. "
+        "Write for example `checkpoint`. [name-form]"
+    )
+    with pytest.raises(ArgumentError):
+        Generations(tmp_path / "c", kind=kind).save(1, CONTENTS)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), [10**5000]])
+def test_metadata_are_never_compared_with_what_they_cannot_hold(value, path):
+    with pytest.raises(ArtifactError) as caught:
+        read_artifact(path).require(schema=value)
+    assert caught.value.code == "artifact-document"

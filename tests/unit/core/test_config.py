@@ -1,15 +1,20 @@
 import datetime
 import hashlib
 import tomllib
-from enum import Enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import BaseModel, Field, PositiveInt, field_validator, model_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType, TypedDict
 
 from stormsail.core.config import Config
 from stormsail.core.errors import ConfigError, InvariantError, RangeError
@@ -251,8 +256,7 @@ def test_a_file_is_loaded_with_overrides_on_top(tmp_path):
         ),
         (
             {"levels": [0.0, True]},
-            "`levels` must be a number; found [0.0, true]. "
-            "The default is [0.0, 0.5]. [config-value]",
+            "`levels.1` must be a number; found true. Change `levels.1`. [config-value]",
         ),
         (
             {"steps": True},
@@ -589,3 +593,175 @@ def test_every_slip_in_every_name_gets_the_right_suggestion(section):
             with pytest.raises(ConfigError) as caught:
                 Run.from_mapping(data)
             assert f"Did you mean `{full}`?" in str(caught.value), slip
+
+
+class Order(IntEnum):
+    FIRST = 1
+    SECOND = 2
+
+
+class Mark(Enum):
+    ONE = 1
+    WORD = "word"
+
+
+class Pair(NamedTuple):
+    name: str
+    rate: float
+
+
+class Row(TypedDict):
+    rate: float
+
+
+@dataclass(frozen=True)
+class Point:
+    rate: float = 0.5
+
+
+Rate = TypeAliasType("Rate", float)
+
+
+class Inner(Config):
+    rates: dict[str, float] = Field(default_factory=dict)
+
+
+class Outside(BaseModel):
+    """Not one of ours: it keeps to pydantic's rules."""
+
+    rate: float = 0.5
+
+
+class Mixed(Config):
+    auto: float | Literal["auto"] = "auto"
+    table: dict[str, float] = Field(default_factory=dict)
+    mapping: Mapping[str, int | float] = Field(default_factory=dict)
+    couple: tuple[str, float] = ("a", 0.5)
+    deep: dict[str, list[tuple[str, float | None]]] = Field(default_factory=dict)
+    bounded: dict[str, Annotated[float, Field(gt=0.0)]] = Field(default_factory=dict)
+    inner: tuple[Inner, ...] = ()
+    itself: "Mixed | None" = None
+    pair: Pair = Pair("a", 0.5)
+    row: Row = Field(default_factory=lambda: Row(rate=0.5))
+    point: Point = Point()
+    alias: Rate = 0.5
+    aliases: tuple[str, Rate] = ("a", 0.5)
+    default: float | str = "a"
+    metadata: dict[str, float] = Field(default_factory=dict)
+    steps: int | Literal["all"] = "all"
+    switch: bool | Literal["auto"] = "auto"
+    switches: dict[str, bool] = Field(default_factory=dict)
+    order: Order = Order.FIRST
+    mark: Mark = Mark.ONE
+    choice: Literal[1, 2] = 1
+    yes: Literal[True, 2] = True
+    numbered: dict[int, float] = Field(default_factory=dict)
+    outside: Outside = Outside()
+
+
+PLACES = {
+    "auto": lambda value: {"auto": value},
+    "table": lambda value: {"table": {"x": value}},
+    "mapping": lambda value: {"mapping": {"x": value}},
+    "couple": lambda value: {"couple": ["a", value]},
+    "deep": lambda value: {"deep": {"x": [["a", value]]}},
+    "bounded": lambda value: {"bounded": {"x": value}},
+    "inner": lambda value: {"inner": [{"rates": {"x": value}}]},
+    "itself": lambda value: {"itself": {"table": {"x": value}}},
+    "pair": lambda value: {"pair": ["a", value]},
+    "row": lambda value: {"row": {"rate": value}},
+    "point": lambda value: {"point": {"rate": value}},
+    "alias": lambda value: {"alias": value},
+    "aliases": lambda value: {"aliases": ["a", value]},
+    "metadata": lambda value: {"metadata": {"x": value}},
+    "steps": lambda value: {"steps": value},
+    "numbered": lambda value: {"numbered": {"1": value}},
+}
+
+
+@pytest.mark.parametrize("value", [True, "1", b"1", np.True_, torch.tensor(True), "1e3"])
+@pytest.mark.parametrize("place", PLACES)
+def test_text_and_booleans_stand_for_numbers_nowhere(place, value):
+    with pytest.raises(ConfigError) as caught:
+        Mixed.from_mapping(PLACES[place](value))
+    assert caught.value.code == "config-value"
+
+
+@pytest.mark.parametrize("value", [1, 1.0, np.float32(1.0), np.int64(1)])
+@pytest.mark.parametrize("place", PLACES)
+def test_whole_numbers_and_floats_stand_for_each_other_everywhere(place, value):
+    whole = Mixed.from_mapping(PLACES[place](1))
+    assert Mixed.from_mapping(PLACES[place](value)) == whole
+    assert whole != Mixed()
+
+
+def test_a_whole_float_is_a_whole_number_beside_text():
+    config = Mixed(steps=1e6, mapping={"a": 3, "b": 3.0}, numbered={"7": 1})
+    assert (config.steps, type(config.steps)) == (1_000_000, int)
+    assert {key: type(value) for key, value in config.mapping.items()} == {"a": int, "b": float}
+    assert config.numbered == {7: 1.0}  # the keys of a table are text in TOML
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"switch": 1},
+        {"switch": 1.0},
+        {"switch": "true"},
+        {"switches": {"x": 1}},
+        {"switches": {"x": "yes"}},
+        {"order": True},
+        {"order": "1"},
+        {"mark": True},
+        {"choice": True},
+        {"yes": 1},
+        {"yes": 1.0},
+        {"default": True},
+    ],
+)
+def test_nothing_is_taken_for_a_boolean_or_a_choice_that_it_is_not(data):
+    with pytest.raises(ConfigError) as caught:
+        Mixed.from_mapping(data)
+    assert caught.value.code == "config-value"
+
+
+def test_what_a_union_or_a_choice_holds_is_still_taken():
+    data = {"auto": "auto", "switch": True, "order": 2, "mark": "word", "choice": 2.0, "yes": True}
+    config = Mixed.from_mapping({**data, "default": "0.1"})
+    assert (config.auto, config.switch, config.default) == ("auto", True, "0.1")
+    assert (config.order, config.mark, config.choice) == (Order.SECOND, Mark.WORD, 2)
+    assert Mixed(order=Order.SECOND, mark=Mark.WORD).mark is Mark.WORD
+    assert Mixed.from_mapping(tomllib.loads(config.to_toml())) == config
+
+
+def test_a_model_of_somebody_else_keeps_to_its_own_rules():
+    assert Mixed.from_mapping({"outside": {"rate": "0.25"}}).outside.rate == 0.25
+    assert Outside(rate="0.25").rate == 0.25
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            {"auto": True},
+            "every setting must be known and have a value that fits; found 2 problems. "
+            '(1) `auto` must be a number; found true. The default is "auto". '
+            '(2) `auto` must be `auto`; found true. The default is "auto". [config-value]',
+        ),
+        (
+            {"table": {"x": "0.1"}},
+            '`table.x` must be a number; found "0.1". Change `table.x`. [config-value]',
+        ),
+        (
+            {"couple": ["a", True]},
+            "`couple.1` must be a number; found true. Change `couple.1`. [config-value]",
+        ),
+        ({"order": "1"}, '`order` must be 1 or 2; found "1". The default is 1. [config-value]'),
+        ({"choice": True}, "`choice` must be 1 or 2; found true. The default is 1. [config-value]"),
+    ],
+)
+def test_a_conversion_is_refused_at_the_place_where_it_was_asked_for(data, words):
+    with pytest.raises(ConfigError) as caught:
+        Mixed.from_mapping(data)
+    assert str(caught.value) == words

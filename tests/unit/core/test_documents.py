@@ -83,9 +83,12 @@ def test_a_number_of_thousands_of_digits_is_refused():
         ({"a": b"x"}, "it holds a value of the type bytes"),
         ({"a": {1}}, "it holds a value of the type set"),
         (object(), "it holds a value of the type object"),
+        ([10**5000], "it holds a whole number of thousands of digits"),
+        ({"a": [-(10**5000)]}, "it holds a whole number of thousands of digits"),
     ],
 )
 def test_what_json_cannot_give_back_is_not_written(value, words):
-    with pytest.raises(DocumentError) as caught:
-        documents.encode(value)
-    assert str(caught.value) == words
+    for encode in (documents.encode, documents.encode_readable):
+        with pytest.raises(DocumentError) as caught:
+            encode(value)
+        assert str(caught.value) == words

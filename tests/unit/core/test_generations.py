@@ -1,10 +1,13 @@
 import os
+import shutil
 import stat
 
+import numpy as np
 import pytest
 import torch
 
-from stormsail.core import atomic
+from stormsail.core import atomic, documents
+from stormsail.core import generations as generations_module
 from stormsail.core.artifact import Contents
 from stormsail.core.errors import ArtifactError, RangeError
 from stormsail.core.generations import Generations
@@ -322,4 +325,213 @@ def test_a_save_that_does_not_read_back_is_loud(tmp_path, monkeypatch):
         with pytest.raises(ArtifactError) as caught:
             generations.save(2, contents(2))
     assert caught.value.code == "artifact-manifest"
+    assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["000000000001", "latest"]
+    latest = generations.load_latest()
+    assert (latest.step, latest.skipped) == (1, ())
+
+
+def corrupting(monkeypatch, damage):
+    """Let the disk damage what was written, just before it is read back."""
+    real = generations_module.verify_artifact
+
+    def verify(path):
+        damage(path)
+        return real(path)
+
+    monkeypatch.setattr(generations_module, "verify_artifact", verify)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: (path / "model.safetensors").write_bytes(b"spoilt"),
+        lambda path: (path / "manifest.json").unlink(),
+        lambda path: (path / "extra").mkdir(),
+    ],
+)
+def test_what_does_not_read_back_right_is_gone_when_save_raises(damage, tmp_path, monkeypatch):
+    generations = saved(tmp_path / "c", [1])
+    with monkeypatch.context() as patch:
+        corrupting(patch, damage)
+        with pytest.raises(ArtifactError):
+            generations.save(2, contents(2))
+    assert generations.steps() == [1]
+    assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["000000000001", "latest"]
+    assert (tmp_path / "c" / "latest").read_bytes() == b"000000000001\n"
+    generations.save(2, contents(2))
+    assert generations.load_latest().step == 2
+
+
+def test_what_can_neither_be_read_back_nor_removed_is_told_and_never_loaded(tmp_path, monkeypatch):
+    generations = saved(tmp_path / "c", [1])
+
+    def refused(*_args):
+        raise OSError(30, "Read-only file system")
+
+    def damage(path):
+        spoil(generations, 2)
+        monkeypatch.setattr(atomic, "remove_tree", refused)
+
+    with monkeypatch.context() as patch:
+        corrupting(patch, damage)
+        with pytest.raises(ArtifactError) as caught:
+            generations.save(2, contents(2))
+    assert caught.value.code == "artifact-corrupt"
+    assert caught.value.__notes__ == [
+        f"{tmp_path}/c/000000000002 could not be removed: Read-only file system."
+    ]
     assert generations.load_latest().step == 1
+
+
+def racing(generations: Generations, monkeypatch, *actions):
+    """Run one action after each of the first listings, as another process would."""
+    real, rest = Generations.steps, list(actions)
+
+    def steps(self):
+        found = real(self)
+        if rest:
+            rest.pop(0)()
+        return found
+
+    monkeypatch.setattr(Generations, "steps", steps)
+
+
+def test_a_generation_pruned_before_it_is_read_gives_way_to_the_newer_one(tmp_path, monkeypatch):
+    generations = saved(tmp_path / "c", [1], keep=1)
+    actions = [lambda step=step: saved(tmp_path / "c", [step], keep=1) for step in (2, 3, 4)]
+    racing(generations, monkeypatch, *actions)
+    latest = generations.load_latest()
+    assert (latest.step, latest.skipped) == (4, ())
+    assert latest.artifact.tensors["model"]["w"].tolist() == [4.0] * 3
+    assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["000000000004", "latest"]
+
+
+def test_a_generation_pruned_while_it_is_read_is_not_called_damaged(tmp_path, monkeypatch):
+    generations = saved(tmp_path / "c", [1], keep=1)
+    real = atomic.read_file
+    actions = [lambda: saved(tmp_path / "c", [2], keep=1)]
+
+    def read_file(folder, name, *, limit):
+        data = real(folder, name, limit=limit)
+        if actions and name == "manifest.json":
+            actions.pop()()
+        return data
+
+    monkeypatch.setattr(atomic, "read_file", read_file)
+    latest = generations.load_latest()
+    assert (latest.step, latest.skipped) == (2, ())
+    assert not (tmp_path / "c" / "quarantine").exists()
+
+
+def test_a_newer_generation_that_vanishes_is_told(tmp_path, monkeypatch):
+    generations = saved(tmp_path / "c", [1, 2])
+    racing(generations, monkeypatch, lambda: shutil.rmtree(tmp_path / "c" / "000000000002"))
+    latest = generations.load_latest()
+    assert latest.step == 1
+    assert [(one.name, one.moved_to) for one in latest.skipped] == [("000000000002", None)]
+    assert "nothing of that name" in latest.skipped[0].reason
+
+
+def test_a_damaged_one_that_cannot_be_moved_is_told_once(tmp_path, monkeypatch):
+    generations = saved(tmp_path / "c", [1, 2, 3])
+    spoil(generations, 3)
+
+    def read_only(*_args):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(atomic, "move", read_only)
+    racing(generations, monkeypatch, lambda: shutil.rmtree(tmp_path / "c" / "000000000002"))
+    latest = generations.load_latest()
+    assert latest.step == 1
+    assert [one.name for one in latest.skipped] == ["000000000003", "000000000002"]
+
+
+@pytest.mark.refusal
+def test_a_writer_that_always_overtakes_the_reader_is_named(tmp_path, monkeypatch):
+    generations = saved(tmp_path / "c", [1], keep=1)
+    actions = [lambda step=step: saved(tmp_path / "c", [step], keep=1) for step in range(2, 99)]
+    racing(generations, monkeypatch, *actions)
+    with pytest.raises(ArtifactError) as caught:
+        generations.load_latest()
+    assert str(caught.value) == (
+        f"a generation in {tmp_path}/c must stay there until it is read; found 16 in a row that "
+        "were removed before that. Save less often, or let `keep` be larger where they are saved. "
+        "[artifact-missing]"
+    )
+
+
+@pytest.mark.refusal
+def test_what_is_not_there_is_not_moved_aside(tmp_path):
+    generations = saved(tmp_path / "c", [1, 2])
+    with pytest.raises(ArtifactError) as caught:
+        generations.quarantine(77, reason="x")
+    assert str(caught.value) == (
+        f"{tmp_path}/c must hold a generation of step 77 before it can be moved aside; "
+        "found the steps [1, 2]. Pass one of those in `steps()`. [artifact-missing]"
+    )
+    assert not (tmp_path / "c" / "quarantine").exists()
+    with pytest.raises(ArtifactError) as caught:
+        Generations(tmp_path / "none").quarantine(77, reason="x")
+    assert caught.value.found == "the steps []"
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "gone"), OSError(30, "read-only")])
+def test_a_reason_without_its_generation_is_taken_back(error, tmp_path, monkeypatch):
+    generations = saved(tmp_path / "c", [1, 2])
+
+    def failing(*_args):
+        raise error
+
+    monkeypatch.setattr(atomic, "move", failing)
+    with pytest.raises(ArtifactError) as caught:
+        generations.quarantine(2, reason="x")
+    gone = isinstance(error, FileNotFoundError)
+    assert caught.value.code == ("artifact-missing" if gone else "artifact-write")
+    assert list((tmp_path / "c" / "quarantine").iterdir()) == []
+
+
+def test_a_generation_that_was_moved_keeps_its_reason_whatever_comes_after(tmp_path, monkeypatch):
+    generations = saved(tmp_path / "c", [1, 2])
+    real = atomic.move
+
+    def late(*args):
+        real(*args)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(atomic, "move", late)
+    with pytest.raises(ArtifactError):
+        generations.quarantine(2, reason="x")
+    note = tmp_path / "c" / "quarantine" / "000000000002.1.reason.json"
+    assert documents.decode(note.read_bytes()) == {"generation": "000000000002", "reason": "x"}
+    assert note.with_name("000000000002.1").is_dir()
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("step", [5.0, "5", None, True, float("nan")])
+def test_a_step_that_is_no_whole_number_is_refused(step, tmp_path):
+    generations = Generations(tmp_path / "c")
+    for call in (
+        lambda: generations.save(step, contents(1)),
+        lambda: generations.load(step),
+        lambda: generations.quarantine(step, reason="x"),
+    ):
+        with pytest.raises(RangeError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"`step` must be a whole number; found {step!r}. "
+            "Pass the number of steps taken so far. [out-of-range]"
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_whole_number_of_another_library_is_a_step(tmp_path):
+    assert Generations(tmp_path / "c").save(np.int64(5), contents(5)).name == "000000000005"
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("keep", [1.5, "3", True])
+def test_keeping_a_part_is_refused(keep, tmp_path):
+    with pytest.raises(RangeError) as caught:
+        Generations(tmp_path, keep=keep)
+    assert caught.value.wrong == "`keep` must be a whole number"

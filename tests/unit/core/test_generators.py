@@ -211,6 +211,16 @@ BYTES = torch.zeros(37, dtype=torch.uint8)
         (put("torch:A b", BYTES), "torch:A b", "an entry of that name"),
         (put("../torch:a", BYTES), "../torch:a", "an entry of that name"),
         (lambda s: {k: v for k, v in s.items() if k != "identity"}, "identity", "nothing"),
+        (
+            put("a/" * 3000 + "identity", BYTES),
+            "a/" * 38 + "a...",
+            "an entry of that name",
+        ),
+        (put("a/" * 33 + "identity", BYTES), "a/" * 33 + "identity", "an entry of that name"),
+        (put(5, BYTES), "5", "an entry of that name"),
+        (put("torch:a", [1, 2]), "torch:a", "no dense tensor with numbers"),
+        (put("torch:a", BYTES.to("meta")), "torch:a", "no dense tensor with numbers"),
+        (put("torch:a", BYTES.to_sparse()), "torch:a", "no dense tensor with numbers"),
     ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(damage, key, found):
@@ -237,7 +247,7 @@ def test_a_seed_outside_its_range_is_refused(seed):
 
 
 @pytest.mark.refusal
-@pytest.mark.parametrize("name", ["", "A", "a b", "a/b", "a:b", ".a", "a.", "a\n", "é"])
+@pytest.mark.parametrize("name", [5, None, "", "A", "a b", "a/b", "a:b", ".a", "a.", "a\n", "é"])
 @pytest.mark.parametrize("kind", ["stream", "numpy", "spawn"])
 def test_a_name_of_another_form_is_refused(kind, name):
     with pytest.raises(ArgumentError) as caught:
@@ -245,6 +255,23 @@ def test_a_name_of_another_form_is_refused(kind, name):
     assert str(caught.value) == (
         f"a stream's name must be lower-case words joined by points; found `{name}`. "
         "Write for example `rollout.actions`. [name-form]"
+    )
+
+
+@pytest.mark.refusal
+def test_a_tree_is_as_deep_as_its_state_can_be_read():
+    tree = deepest = Generators(1)
+    for _ in range(32):
+        deepest = deepest.spawn("a")
+    draws(deepest, "x")
+    resumed = Generators(1)
+    resumed.restore(tree.state())
+    assert set(resumed.state()) == set(tree.state())
+    with pytest.raises(RangeError) as caught:
+        deepest.spawn("b")
+    assert str(caught.value) == (
+        "a tree of streams must have at most 32 levels; found the sub-tree `b` below that. "
+        "Give the streams longer names instead, such as `member.3.actions`. [out-of-range]"
     )
 
 

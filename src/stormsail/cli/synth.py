@@ -1,0 +1,73 @@
+"""`stormsail synth`: draw a market whose law and best answer are known."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def synth(
+    world: Annotated[str | None, typer.Argument(help="Name of the world.")] = None,
+    store: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("data"),
+    symbols: Annotated[int, typer.Option(min=1, help="How many symbols.")] = 3,
+    bars: Annotated[int, typer.Option(min=1, help="Bars per symbol.")] = 20_000,
+    interval: Annotated[str, typer.Option(help="Length of a bar: 1m, 1h, 1d.")] = "1h",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every draw.")] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, a setting of the world.")
+    ] = None,
+    list_worlds: Annotated[bool, typer.Option("--list", help="List worlds and settings.")] = False,
+) -> None:
+    """Draw a synthetic world into a store and print its law and known answer."""
+    from stormsail.core.errors import ArgumentError
+
+    if list_worlds:
+        _print_worlds()
+        return
+    if world is None:
+        raise ArgumentError(
+            "missing-argument",
+            wrong="the name of a world must be given",
+            found="none",
+            remedy="Run `stormsail synth --list` to see them.",
+        )
+    from stormsail.core.overrides import apply_overrides
+    from stormsail.market.interval import Interval
+    from stormsail.market.store import Store
+    from stormsail.market.synthetic import config_of, generate
+    from stormsail.market.synthetic.files import write_world
+
+    length = Interval.parse(interval)
+    config = config_of(world, apply_overrides({}, settings or []))
+    drawn = generate(
+        world, symbols=symbols, bars=bars, interval=length, seed=seed, **config.model_dump()
+    )
+    files = write_world(Store(store), drawn)
+    names = ", ".join(one.symbol for one in drawn.bars)
+    typer.echo(f"{world}, seed {seed}: {bars} bars of {length} for {names}")
+    typer.echo(f"wrote {len(files)} files under {store}")
+    law = drawn.law
+    typer.echo(f"law: {law.statement}")
+    typer.echo(
+        f"{law.measured} return a bar: mean {law.mean:.4g}, deviation {law.variance**0.5:.4g},"
+        f" kurtosis {law.kurtosis:.4g}"
+    )
+    typer.echo(f"known answer: {law.answer}")
+
+
+def _print_worlds() -> None:
+    from stormsail.market.synthetic import WORLDS, WorldConfig
+
+    shared = WorldConfig.model_fields
+    for name, kind in WORLDS.items():
+        typer.echo(f"{name}: {kind.summary}")
+        for setting, field in kind.config.model_fields.items():
+            if setting not in shared:
+                typer.echo(f"  {setting} = {field.default}  {_one_line(field.description)}")
+    typer.echo("every world")
+    for setting, field in shared.items():
+        typer.echo(f"  {setting} = {field.default}  {_one_line(field.description)}")
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())

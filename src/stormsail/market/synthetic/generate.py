@@ -1,0 +1,197 @@
+"""Draw a world by name: bars, funding, features and the law behind them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stormsail.core.errors import ChoiceError, RangeError, nearest
+from stormsail.core.generators import Generators
+from stormsail.market.bars import Bars, Funding, check_symbol, from_columns
+from stormsail.market.interval import Interval
+from stormsail.market.synthetic import ar1, crash, garch_jump, noise, oracle, regime
+from stormsail.market.synthetic.bars import build_columns
+from stormsail.market.synthetic.funding import draw_funding
+from stormsail.market.synthetic.world import Array, Law, Path, Streams, WorldConfig
+
+START_MS = 1_609_718_400_000
+"""2021-01-04 00:00 UTC, a Monday, on which bars of every length open."""
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class _Kind(NamedTuple):
+    config: type[WorldConfig]
+    law: Callable[[Any], Law]
+    draw: Callable[[Any, Streams, int], Path]
+    summary: str
+
+
+WORLDS: dict[str, _Kind] = {
+    "ar1": _Kind(ar1.Ar1Config, ar1.Ar1Law, ar1.draw, "momentum with a closed-form optimum"),
+    "crash": _Kind(
+        crash.CrashConfig, crash.CrashLaw, crash.draw, "steady gains and rare deep losses"
+    ),
+    "garch_jump": _Kind(
+        garch_jump.GarchJumpConfig,
+        garch_jump.GarchJumpLaw,
+        garch_jump.draw,
+        "clustered volatility, fat tails, jumps",
+    ),
+    "noise": _Kind(
+        noise.NoiseConfig, noise.NoiseLaw, noise.draw, "a martingale: nothing to be learned"
+    ),
+    "oracle": _Kind(
+        oracle.OracleConfig, oracle.OracleLaw, oracle.draw, "a feature tells the next return"
+    ),
+    "regime": _Kind(
+        regime.RegimeConfig, regime.RegimeLaw, regime.draw, "hidden states of drift and volatility"
+    ),
+}
+"""Every world by name: settings, law, draw, summary."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A drawn world.
+
+    Attributes:
+        name: of the world.
+        config: settings it was drawn with.
+        bars: one entry per symbol.
+        funding: rates by symbol, for perpetuals.
+        features: columns an agent may see beside the bars, by symbol and name; None without any.
+        hidden: truth no agent may see, by symbol and name: regimes, variances, crashes.
+        law: exact law and known answer.
+    """
+
+    name: str
+    config: WorldConfig
+    bars: list[Bars]
+    funding: dict[str, Funding]
+    features: dict[str, dict[str, Array]] | None
+    hidden: dict[str, dict[str, Array]]
+    law: Law
+
+
+def generate(
+    world: str,
+    *,
+    symbols: int | Sequence[str],
+    bars: int,
+    interval: Interval,
+    seed: int,
+    start_ms: int = START_MS,
+    **parameters: object,
+) -> World:
+    """Draw a world; equal arguments give equal bytes.
+
+    Each quantity of each symbol has a random stream of its own, so another symbol changes none of
+    the others, and more bars only append (the funding rates too).
+
+    Args:
+        world: a name of `WORLDS`.
+        symbols: their number, for `AAA/USDT:USDT`, `BBB/USDT:USDT`, ...; or their names.
+        bars: per symbol.
+        interval: length of a bar. The settings count per bar, whatever its length.
+        seed: of every stream.
+        start_ms: open time of the first bar, UTC milliseconds, where a bar opens.
+        parameters: settings of the world, as in its `Config`.
+
+    Raises:
+        ChoiceError: if there is no such world; the nearest name is suggested.
+        ConfigError: if a setting is unknown or does not fit.
+    """
+    kind, config = _kind(world), config_of(world, parameters)
+    _check_size(bars, interval, start_ms)
+    names = _symbols(symbols, spot=config.spot)
+    generators = Generators(seed)
+    law = kind.law(config)
+    drawn = World(world, config, [], {}, None, {}, law)
+    features: dict[str, dict[str, Array]] = {}
+    notes = {"source": "synthetic", "world": world, "seed": str(seed), "law": law.statement}
+    end_ms = start_ms + bars * interval.milliseconds
+    for name in names:
+        streams = _streams(generators, world, name)
+        # One bar more than asked for: what a feature says about the bar behind the last.
+        path = kind.draw(config, streams, bars + 1)
+        columns = build_columns(path, config, streams, interval=interval, start_ms=start_ms)
+        shown = dict(path.features)
+        if isinstance(config, oracle.OracleConfig):
+            shown[oracle.LEAK] = oracle.leaked(config, streams, columns)
+        features[name] = {key: values[:bars] for key, values in shown.items()}
+        drawn.hidden[name] = {key: values[:bars] for key, values in path.hidden.items()}
+        cut = {key: values[:bars] for key, values in columns.items()}
+        made = from_columns(name, interval, cut)
+        drawn.bars.append(Bars(name, interval, made.table, notes))
+        if ":" in name and not config.spot:
+            drawn.funding[name] = draw_funding(
+                name, config, streams, start_ms=start_ms, end_ms=end_ms
+            )
+    shared = features if any(features.values()) else None
+    return World(world, config, drawn.bars, drawn.funding, shared, drawn.hidden, law)
+
+
+def config_of(world: str, parameters: Mapping[str, object]) -> WorldConfig:
+    """Return the settings of a world, with defaults for those not given."""
+    return _kind(world).config.from_mapping(parameters)
+
+
+def law_of(world: str, **parameters: object) -> Law:
+    """Return the law of a world without drawing it."""
+    return _kind(world).law(config_of(world, parameters))
+
+
+def _kind(world: str) -> _Kind:
+    if world not in WORLDS:
+        near = nearest(world, WORLDS)
+        raise ChoiceError(
+            wrong=f"a world must be one of {', '.join(f'`{name}`' for name in WORLDS)}",
+            found=f"`{world}`",
+            remedy=f"Did you mean `{near}`?" if near else "Run `stormsail synth --list`.",
+        )
+    return WORLDS[world]
+
+
+def _check_size(bars: int, interval: Interval, start_ms: int) -> None:
+    if bars < 1:
+        raise RangeError(
+            wrong="`bars` must be at least 1", found=str(bars), remedy="Pass for example 20000."
+        )
+    if (start_ms - interval.origin_ms) % interval.milliseconds:
+        raise RangeError(
+            wrong=f"`start_ms` must be a time at which a bar of {interval} opens",
+            found=str(start_ms),
+            remedy=f"Leave it out, or pass a Monday 00:00 UTC such as {START_MS}.",
+        )
+
+
+def _symbols(symbols: int | Sequence[str], *, spot: bool) -> list[str]:
+    if not isinstance(symbols, int):
+        names = [check_symbol(name) for name in symbols]
+    else:
+        settle = "" if spot else ":USDT"
+        names = [f"{_base(number)}/USDT{settle}" for number in range(symbols)]
+    if not names or len(set(names)) != len(names):
+        raise RangeError(
+            wrong="`symbols` must be at least one name, each once",
+            found=", ".join(names) or "none",
+            remedy="Pass a number of at least 1, or different names.",
+        )
+    return names
+
+
+def _base(number: int) -> str:
+    """Return AAA, BBB, ..., ZZZ, AAA1, BBB1, ...: the same name for the same place for ever."""
+    rounds, letter = divmod(number, len(_LETTERS))
+    return _LETTERS[letter] * 3 + (str(rounds) if rounds else "")
+
+
+def _streams(generators: Generators, world: str, symbol: str) -> Streams:
+    place = symbol.lower().replace("/", "_").replace(":", "_")
+
+    def stream(quantity: str) -> np.random.Generator:
+        return generators.numpy(f"{world}.{place}.{quantity}")
+
+    return stream

@@ -1,0 +1,120 @@
+"""`noise`: a price that is a martingale. Nothing can be learned here, and costs only lose."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from scipy import integrate
+
+from stormsail.market.synthetic.scores import density, upper_tail
+from stormsail.market.synthetic.world import Array, Law, Path, Share, Streams, Volatility
+from stormsail.market.synthetic.world import WorldConfig as Base
+
+
+class NoiseConfig(Base):
+    """Settings of `noise`."""
+
+    volatility: Volatility = 0.01
+    """Standard deviation of the score z per bar; that of the return is the same but for z³."""
+
+    degrees: Annotated[float, Field(gt=2.0)] | None = None
+    """Degrees of freedom of a Student score; Gaussian if not given."""
+
+    funding_persistence: Share = 0.0
+    """0 here: a funding rate that persists could be collected, and nothing may be predictable."""
+
+
+@dataclass(frozen=True)
+class NoiseLaw(Law):
+    """Simple returns R = tanh z, z independent and symmetric: Gaussian, or Student scaled to `sd`.
+
+    tanh is odd, so E[P_{t+1}/P_t | past] = 1 + E[tanh z] = 1 exactly, for tails as heavy as one
+    likes, where a logarithm with Student tails would have E[P_{t+1}/P_t] = ∞. R stays in (−1, 1).
+
+    Known answer: for a weight chosen from the past, E[wR | past] = 0, so every Sharpe ratio before
+    costs has numerator zero and after costs less; by Jensen's inequality
+    E log(1 + wR) = ½ E log(1 − w²R²) ≤ 0, with equality for w = 0 only.
+    """
+
+    config: NoiseConfig
+    world: ClassVar[str] = "noise"
+    measured: ClassVar[Literal["simple", "log"]] = "simple"
+
+    @property
+    def mean(self) -> float:
+        """Zero: the price is a martingale."""
+        return 0.0
+
+    @property
+    def variance(self) -> float:
+        """E tanh² z."""
+        return self._expectation(2)
+
+    @property
+    def kurtosis(self) -> float:
+        """E tanh⁴ z / (E tanh² z)²: finite for every score, because R is bounded."""
+        return self._expectation(4) / self.variance**2
+
+    def exceedance(self, size: float) -> float:
+        """Return P(|R| > size) for a size in (0, 1)."""
+        score = float(np.arctanh(size)) / self._unit
+        return 2.0 * upper_tail(score, self.config.degrees)
+
+    def log_growth(self, weight: float) -> float:
+        """Return E log(1 + wR) of a constant weight in [−1, 1], before costs."""
+
+        def integrand(score: float) -> float:
+            squared = np.tanh(self._unit * score) ** 2
+            return float(np.log1p(-(weight**2) * squared)) * density(score, self.config.degrees)
+
+        # Both tails are alike: twice the right one, times the half of the formula above.
+        return float(integrate.quad(integrand, 0.0, np.inf, limit=200)[0])
+
+    def numbers(self) -> dict[str, float]:
+        """Growth of holding, which only loses."""
+        return {"best_weight": 0.0, "best_log_growth": 0.0, "hold_log_growth": self.log_growth(1.0)}
+
+    @property
+    def statement(self) -> str:
+        """How returns arise."""
+        degrees = self.config.degrees
+        score = "Gaussian" if degrees is None else f"Student({degrees:g})"
+        return f"return = tanh(z), z independent {score} with deviation {self.config.volatility:g}"
+
+    @property
+    def answer(self) -> str:
+        """Nothing earns."""
+        return (
+            "the price is a martingale: no causal strategy has a positive mean return, and the best"
+            f" expected log growth is 0, by not trading; holding loses {-self.log_growth(1.0):.3g}"
+            " a bar"
+        )
+
+    @property
+    def _unit(self) -> float:
+        """Return what a standard score is multiplied by."""
+        return _unit(self.config)
+
+    def _expectation(self, power: int) -> float:
+        def integrand(score: float) -> float:
+            size = float(np.tanh(self._unit * score)) ** power
+            return size * density(score, self.config.degrees)
+
+        return 2.0 * float(integrate.quad(integrand, 0.0, np.inf, limit=200)[0])
+
+
+def _unit(config: NoiseConfig) -> float:
+    degrees = config.degrees
+    widening = 1.0 if degrees is None else np.sqrt((degrees - 2.0) / degrees)
+    return float(config.volatility * widening)
+
+
+def draw(config: NoiseConfig, streams: Streams, count: int) -> Path:
+    """Draw one symbol: returns, and the variance that was behind each."""
+    unit = np.full(count, _unit(config))
+    if config.degrees is not None:  # a Student variable is a Gaussian of random variance
+        chi = streams("mixing").chisquare(config.degrees, count)
+        unit = unit * np.sqrt(config.degrees / chi)
+    score: Array = unit * streams("returns").standard_normal(count)
+    return Path(np.log1p(np.tanh(score)), unit**2, config.volatility)

@@ -1,0 +1,23 @@
+"""Density and tail of a standard Gaussian or Student score.
+
+From SciPy's special functions: its `stats` takes longer to import than a world to draw.
+"""
+
+import math
+
+from scipy import special
+
+
+def density(x: float, degrees: float | None) -> float:
+    """Return the density at x; Gaussian where `degrees` is None."""
+    if degrees is None:
+        return math.exp(-(x**2) / 2.0) / math.sqrt(2.0 * math.pi)
+    half = degrees / 2.0
+    # Γ(half + ½)/Γ(half) over √(π·degrees), without the cancellation of two large logarithms
+    level = float(special.poch(half, 0.5)) / math.sqrt(math.pi * degrees)
+    return level * math.exp(-(half + 0.5) * math.log1p(x**2 / degrees))
+
+
+def upper_tail(x: float, degrees: float | None) -> float:
+    """Return the probability of a score above x."""
+    return float(special.ndtr(-x) if degrees is None else special.stdtr(degrees, -x))

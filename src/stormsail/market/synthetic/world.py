@@ -1,0 +1,131 @@
+"""What every synthetic world has: settings, a drawn path, a law."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat
+
+from stormsail.core.config import Config
+
+Array = NDArray[np.float64]
+AnyArray = NDArray[np.float64] | NDArray[np.int64]
+Streams = Callable[[str], np.random.Generator]
+"""The random stream of one quantity of one symbol."""
+
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Volatility = Annotated[float, Field(ge=1e-4, le=0.05)]
+"""Standard deviation of a return per bar, as a fraction. The upper bound keeps a Gaussian simple
+return, which must not lose more than everything, more than ten deviations away from that. The
+lower one keeps it visible on the price grid of eight digits."""
+
+
+class WorldConfig(Config):
+    """Settings that every world shares: the price level, gaps, volume and funding."""
+
+    start_price: PositiveFloat = 100.0
+    """Open of the first bar, in quote currency."""
+
+    gap_share: Share = 0.0
+    """Share of a bar's variance that falls between the last close and the open. The known answers
+    hold for 0: a decision on a close is then filled at that price."""
+
+    spot: bool = False
+    """Whether the symbols are spot: no funding, and generated names without a settlement."""
+
+    volume_per_day: PositiveFloat = 5e7
+    """Median traded value per day, in quote currency."""
+
+    volume_deviation: Annotated[float, Field(ge=0.0, le=3.0)] = 0.5
+    """Standard deviation of the logarithm of volume that returns and hours do not explain."""
+
+    volume_persistence: Share = 0.8
+    """Autocorrelation of that part from one bar to the next."""
+
+    volume_response: Annotated[float, Field(ge=0.0, le=2.0)] = 0.3
+    """Rise of the logarithm of volume per typical absolute return."""
+
+    volume_season: Annotated[float, Field(ge=0.0, le=2.0)] = 0.4
+    """Amplitude of the daily wave of the logarithm of volume, highest at 14:00 UTC."""
+
+    funding_mean: Annotated[float, Field(ge=-0.01, le=0.01)] = 0.0
+    """Long-run mean of the funding rate per settlement, as a fraction of the notional."""
+
+    funding_deviation: Annotated[float, Field(ge=0.0, le=0.01)] = 5e-5
+    """Stationary standard deviation of the funding rate per settlement."""
+
+    funding_persistence: Share = 0.9
+    """Autocorrelation of the funding rate from one settlement to the next."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """One symbol as its world drew it, one entry per bar.
+
+    Attributes:
+        log_return: close to close, in logarithms.
+        variance: of the diffusion inside each bar, in squared logarithms.
+        scale: typical absolute size of a return; volume answers to multiples of it.
+        volume_lift: added to the logarithm of volume.
+        features: columns an agent may see, aligned with the bars that they are known at the end of.
+        hidden: truth no agent may see, for tests.
+    """
+
+    log_return: Array
+    variance: Array
+    scale: float
+    volume_lift: Array | None = None
+    features: Mapping[str, Array] = field(default_factory=dict)
+    hidden: Mapping[str, Array] = field(default_factory=dict)
+
+
+class Law(ABC):
+    """The exact law of a world's returns and the answer that a learner should find.
+
+    Moments are those of one bar's return, `measured` as a simple return P_t/P_{t−1} − 1 or as its
+    logarithm, before the rounding of prices to eight digits.
+    """
+
+    world: ClassVar[str]
+    measured: ClassVar[Literal["simple", "log"]]
+
+    @property
+    @abstractmethod
+    def mean(self) -> float:
+        """Mean of a return."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> float:
+        """Variance of a return."""
+
+    @property
+    @abstractmethod
+    def kurtosis(self) -> float:
+        """Fourth central moment over the squared variance, 3 for a Gaussian; infinite if so."""
+
+    def autocorrelation(self, lag: int) -> float:
+        """Return the correlation of returns `lag` bars apart."""
+        return float(lag == 0)
+
+    def squared_autocorrelation(self, lag: int) -> float:
+        """Return the correlation of squared centred returns `lag` bars apart."""
+        return float(lag == 0)
+
+    @abstractmethod
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers of the known answer by name."""
+
+    @property
+    @abstractmethod
+    def statement(self) -> str:
+        """How returns arise, in one sentence."""
+
+    @property
+    @abstractmethod
+    def answer(self) -> str:
+        """What is known about trading here, in one or two sentences."""

@@ -1,0 +1,253 @@
+"""Drawn worlds against their stated laws, at 4.5 standard errors and fixed seeds."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from stormsail.market.interval import Interval
+from stormsail.market.synthetic import WORLDS, generate, law_of
+from stormsail.market.synthetic.funding import draw_funding
+from stormsail.market.synthetic.scores import density, upper_tail
+from stormsail.market.synthetic.world import WorldConfig
+
+HOUR = Interval.parse("1h")
+SIGMAS = 4.5
+
+# Settings with which eighth moments exist and pairs of crashes are not too rare to be seen, so that
+# sample moments have standard errors at all.
+TAME = {
+    "crash": {"crash_probability": 0.02, "drop": (0.05, 0.1), "drift": 0.001},
+    "garch_jump": {"alpha": 0.05, "beta": 0.9, "degrees": 60.0, "jump_deviation": 0.012},
+}
+
+
+def returns_of(drawn):
+    bars = drawn.bars[0]
+    simple = bars.column("close") / bars.column("open") - 1.0
+    return np.log1p(simple) if drawn.law.measured == "log" else simple
+
+
+def draw(world, bars=300_000, seed=12, **parameters):
+    return generate(world, symbols=1, bars=bars, interval=HOUR, seed=seed, **parameters)
+
+
+def assert_mean(sample, expected):
+    """Compare a mean with its law; the error comes from 100 batches, so clustering is in it."""
+    batches = sample[: len(sample) // 100 * 100].reshape(100, -1).mean(axis=1)
+    error = batches.std(ddof=1) / 10.0
+    assert abs(sample.mean() - expected) < SIGMAS * error, (sample.mean(), expected, error)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return {world: draw(world, **TAME.get(world, {})) for world in WORLDS}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_mean_variance_and_kurtosis_are_those_of_the_law(world, drawn):
+    returns, law = returns_of(drawn[world]), drawn[world].law
+    assert_mean(returns, law.mean)
+    assert_mean((returns - law.mean) ** 2, law.variance)
+    assert_mean((returns - law.mean) ** 4, law.kurtosis * law.variance**2)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 5, 20])
+@pytest.mark.parametrize("world", WORLDS)
+def test_returns_and_squares_correlate_as_the_law_says(world, lag, drawn):
+    law = drawn[world].law
+    away = returns_of(drawn[world]) - law.mean
+    assert_mean(away[lag:] * away[:-lag], law.autocorrelation(lag) * law.variance)
+    squares = away**2 - law.variance
+    spread = (law.kurtosis - 1.0) * law.variance**2
+    assert_mean(squares[lag:] * squares[:-lag], law.squared_autocorrelation(lag) * spread)
+
+
+@pytest.mark.parametrize("degrees", [3.0, 5.0, None])
+def test_tails_of_noise_are_exceeded_as_often_as_the_law_says(degrees):
+    noisy = draw("noise", degrees=degrees)
+    sizes = np.abs(returns_of(noisy))
+    for size in (0.02, 0.03, 0.06, 0.1):
+        chance = noisy.law.exceedance(size)
+        error = np.sqrt(chance * (1 - chance) / len(sizes))
+        assert abs((sizes > size).mean() - chance) <= SIGMAS * error + 1 / len(sizes)
+
+
+def test_the_variance_of_student_noise_is_heavy_and_still_the_laws():
+    noisy = draw("noise", degrees=5.0)
+    assert noisy.law.kurtosis > 6.0
+    assert_mean(returns_of(noisy) ** 2, noisy.law.variance)
+
+
+def test_noise_shows_no_predictability(drawn):
+    returns = returns_of(drawn["noise"])
+    n, lags = len(returns), 20
+    r = returns - returns.mean()
+    correlations = np.array([(r[k:] * r[:-k]).mean() / r.var() for k in range(1, lags + 1)])
+    assert np.abs(correlations).max() < SIGMAS / np.sqrt(n)
+    ljung_box = n * (n + 2) * (correlations**2 / (n - np.arange(1, lags + 1))).sum()
+    assert 1e-4 < stats.chi2.sf(ljung_box, lags) < 1 - 1e-4
+    for horizon in (2, 10, 50):
+        sums = np.lib.stride_tricks.sliding_window_view(returns, horizon).sum(axis=1)
+        ratio = sums.var() / (horizon * returns.var())
+        error = np.sqrt(2 * (2 * horizon - 1) * (horizon - 1) / (3 * horizon * n))
+        assert abs(ratio - 1.0) < SIGMAS * error
+
+
+def test_the_price_of_noise_is_a_martingale_with_student_tails_too():
+    for degrees in (None, 2.5):
+        noisy = draw("noise", volatility=0.05, bars=150_000, degrees=degrees)
+        close, opening = noisy.bars[0].column("close"), noisy.bars[0].column("open")
+        assert_mean(close / opening, 1.0)
+
+
+def test_the_same_tests_do_find_momentum(drawn):
+    """The tests that pass on noise must be able to fail."""
+    returns = returns_of(drawn["ar1"])
+    r = returns - returns.mean()
+    assert (r[1:] * r[:-1]).mean() / r.var() > 50 * SIGMAS / np.sqrt(len(r)) / 5
+
+
+def test_garch_by_hand():
+    """alpha .1, beta .8, nearly Gaussian, no jumps.
+
+    kurtosis = 3(1 − .9²)/(1 − .8² − 2·.1·.8 − 3·.1²) = .57/.17 = 3.3529 (Gaussian);
+    first autocorrelation of squares = .1(1 − .08 − .64)/(1 − .16 − .64) = .028/.2 = .14,
+    then times .9 a lag.
+    """
+    law = law_of("garch_jump", alpha=0.1, beta=0.8, degrees=1e7, jump_rate=0.0)
+    assert law.variance == pytest.approx(1e-4)
+    assert law.kurtosis == pytest.approx(0.57 / 0.17, rel=1e-5)
+    assert law.squared_autocorrelation(1) == pytest.approx(0.14, rel=1e-5)
+    assert law.squared_autocorrelation(3) == pytest.approx(0.14 * 0.81, rel=1e-5)
+
+
+def test_jumps_by_hand():
+    """λ .01, m 0, δ .1, on a variance of 1e-4 without clustering.
+
+    variance 1e-4 + .01·.01 = 2e-4; fourth moment 3e-8 + 6·1e-4·1e-4 + (.01·3·1e-4 + 3e-8)
+    = 3e-8 + 6e-8 + 3.03e-6 = 3.12e-6, over 4e-8: 78.
+    """
+    settings = {"jump_rate": 0.01, "jump_mean": 0.0, "jump_deviation": 0.1}
+    law = law_of("garch_jump", alpha=0.0, beta=0.0, degrees=1e8, **settings)
+    assert law.variance == pytest.approx(2e-4)
+    assert law.kurtosis == pytest.approx(78.0, rel=1e-5)
+
+
+def test_an_infinite_fourth_moment_is_said_to_be_infinite():
+    assert law_of("garch_jump", degrees=4.0).kurtosis == np.inf
+    assert law_of("garch_jump", alpha=0.3, beta=0.69).kurtosis == np.inf
+
+
+def test_the_tail_index_of_garch_is_seen_by_hill():
+    parameters = {"alpha": 0.15, "beta": 0.8, "degrees": 5.0, "jump_rate": 0.0}
+    garch = draw("garch_jump", bars=400_000, **parameters)
+    largest = np.sort(np.abs(returns_of(garch)))[::-1]
+    count = 400
+    hill = 1.0 / np.log(largest[:count] / largest[count]).mean()
+    assert garch.law.tail_index == pytest.approx(3.475, abs=0.001)
+    # 1/√400 = 5 %; clustering makes the error of dependent extremes some three times as large
+    assert hill == pytest.approx(garch.law.tail_index, rel=0.25)
+
+
+def test_lopsided_jumps_leave_the_mean_alone():
+    world = draw("garch_jump", jump_rate=0.05, jump_mean=-0.02, drift=0.0005)
+    assert_mean(returns_of(world), 0.0005)
+
+
+@pytest.mark.parametrize("degrees", [None, 2.5, 8.0, 1e6])
+def test_scores_are_those_of_scipy(degrees):
+    law = stats.norm() if degrees is None else stats.t(degrees)
+    for x in (0.0, 0.7, 3.0, 30.0):
+        assert density(x, degrees) == pytest.approx(law.pdf(x), rel=1e-8, abs=1e-300)
+        assert upper_tail(x, degrees) == pytest.approx(law.sf(x), rel=1e-8, abs=1e-300)
+
+
+def test_jumps_come_as_often_as_the_rate_says():
+    garch = draw("garch_jump", jump_rate=0.02)
+    counts = garch.hidden["AAA/USDT:USDT"]["jumps"]
+    assert abs(counts.mean() - 0.02) < SIGMAS * np.sqrt(0.02 / len(counts))
+    assert abs((counts == 2).mean() - stats.poisson.pmf(2, 0.02)) < SIGMAS * np.sqrt(
+        stats.poisson.pmf(2, 0.02) / len(counts)
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_regimes_stay_and_change_as_the_law_says(count):
+    settings = (
+        {}
+        if count == 2
+        else {
+            "drifts": (0.001, 0.0, -0.002),
+            "volatilities": (0.005, 0.01, 0.02),
+            "stay": (0.98, 0.95, 0.9),
+        }
+    )
+    world = draw("regime", **settings)
+    state = world.hidden["AAA/USDT:USDT"]["state"].astype(int)
+    for before in range(count):
+        leaving = state[1:][state[:-1] == before]
+        for after in range(count):
+            chance = world.law.transition[before, after]
+            error = np.sqrt(chance * (1 - chance) / len(leaving))
+            assert abs((leaving == after).mean() - chance) < SIGMAS * error
+        assert_mean((state == before).astype(float), world.law.shares[before])
+    returns = returns_of(world)
+    for one in range(count):
+        inside = returns[state == one]
+        expected = world.config.drifts[one], world.config.volatilities[one]
+        assert abs(inside.mean() - expected[0]) < SIGMAS * expected[1] / np.sqrt(len(inside))
+        assert inside.std() == pytest.approx(expected[1], rel=SIGMAS / np.sqrt(2 * len(inside)))
+
+
+def test_shares_of_states_solve_the_chain():
+    law = law_of(
+        "regime",
+        drifts=(0.001, 0.0, -0.002),
+        volatilities=(0.005, 0.01, 0.02),
+        stay=(0.98, 0.95, 0.9),
+    )
+    assert law.shares @ law.transition == pytest.approx(law.shares)
+    assert law.transition.sum(axis=1) == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_crashes_come_as_often_as_the_probability_says():
+    world = draw("crash", crash_probability=0.002)
+    crashed = world.hidden["AAA/USDT:USDT"]["crash"].astype(bool)
+    assert abs(crashed.mean() - 0.002) < SIGMAS * np.sqrt(0.002 / len(crashed))
+    losses = -returns_of(world)[crashed]
+    assert losses.min() > 0.2499
+    assert losses.max() < 0.4501
+    assert abs(losses.mean() - 0.35) < SIGMAS * 0.2 / np.sqrt(12 * len(losses))
+
+
+def test_warnings_precede_their_share_of_crashes():
+    world = draw(
+        "crash", crash_probability=0.01, drop=(0.05, 0.1), warning_share=0.6, false_alarms=0.02
+    )
+    symbol = "AAA/USDT:USDT"
+    crashed = world.hidden[symbol]["crash"][1:].astype(bool)
+    warned = world.features[symbol]["warning"][:-1].astype(bool)
+    for group, chance in ((crashed, 0.6), (~crashed, 0.02)):
+        error = np.sqrt(chance * (1 - chance) / group.sum())
+        assert abs(warned[group].mean() - chance) < SIGMAS * error
+    for group, warning in ((warned, True), (~warned, False)):
+        chance = world.law.crash_given(warning=warning)
+        error = np.sqrt(chance * (1 - chance) / group.sum())
+        assert abs(crashed[group].mean() - chance) < SIGMAS * error
+    # 0.01·0.6/(0.01·0.6 + 0.99·0.02) = 0.2326
+    assert world.law.crash_given(warning=True) == pytest.approx(0.006 / 0.0258)
+
+
+def test_funding_reverts_to_its_mean():
+    config = WorldConfig(funding_mean=2e-4, funding_deviation=1e-4, funding_persistence=0.8)
+    from stormsail.core.generators import Generators
+
+    generators = Generators(5)
+    rates = draw_funding(
+        "AAA/USDT:USDT", config, generators.numpy, start_ms=0, end_ms=60_000 * 8 * 3_600_000
+    ).rate
+    away = rates - 2e-4
+    slope = (away[1:] * away[:-1]).mean() / (away**2).mean()
+    assert abs(slope - 0.8) < SIGMAS * np.sqrt((1 - 0.8**2) / len(away))
+    assert_mean(away, 0.0)
+    assert_mean(away**2, 1e-8)
