@@ -15,6 +15,7 @@ from stormsail.functional import (
     advantage,
     categorical,
     distribution,
+    indicators,
     perturbation,
     policy,
     quantile,
@@ -22,6 +23,7 @@ from stormsail.functional import (
     returns,
     risk,
     risk_gate,
+    rolling,
     statistics,
     twin,
     value_clip,
@@ -97,7 +99,7 @@ class Draw:
 def build(seed: int = 7) -> list[Case]:
     """Return the calls, from one seed."""
     draw = Draw(seed)
-    return [*_single(draw), *_by_mode(draw), *_by_kind(draw)]
+    return [*_single(draw), *_by_mode(draw), *_by_kind(draw), *_indicators(draw)]
 
 
 def _single(draw: Draw) -> list[Case]:
@@ -344,3 +346,48 @@ def _by_kind(draw: Draw) -> list[Case]:
         progress = torch.tensor(0.1, dtype=torch.float64)
         cases.append(Case(perturbation.epsilon_at, (progress,), options, (0,), schedule))
     return cases
+
+
+def _indicators(draw: Draw) -> list[Case]:
+    uniform = draw.uniform
+    high, low = 1.0 + uniform(24, 1), 0.2 + 0.5 * uniform(24, 1)
+    mean = 0.5 * (high + low)
+    bars = (mean + 0.1 * uniform(24, 1), high, low, mean - 0.1 * uniform(24, 1))
+    wide = 0.5 + uniform(70, 1)  # long enough for spans of 2: 32 taps each
+    return [
+        Case(rolling.taps, (), {"decay": 0.5}),
+        Case(rolling.window_sum, (uniform(9, 2),), {"window": 5}, (0,)),
+        Case(rolling.window_mean, (uniform(9, 2),), {"window": 5}, (0,)),
+        Case(rolling.window_variance, (uniform(9, 2),), {"window": 5, "ddof": 1}, (0,)),
+        Case(rolling.window_max, (uniform(9, 2),), {"window": 5}, (0,)),
+        Case(rolling.window_min, (uniform(9, 2),), {"window": 5}, (0,)),
+        Case(rolling.decayed_sum, (uniform(9, 2),), {"decay": 0.7, "window": 5}, (0,)),
+        Case(rolling.decayed_mean, (wide,), {"decay": 0.5}, (0,)),
+        Case(indicators.log_return, (uniform(9, 2),), {"horizon": 3}, (0,)),
+        Case(indicators.realised_volatility, (uniform(9, 2),), {"window": 4}, (0,)),
+        Case(indicators.parkinson, bars[1:3], {"window": 4}, (0, 1)),
+        Case(indicators.yang_zhang, bars, {"window": 4}, (0, 1, 2, 3)),
+        Case(
+            indicators.garch_variance,
+            (draw.normal(70, 1),),
+            {"omega": 0.1, "alpha": 0.1, "beta": 0.5},
+            (0,),
+        ),
+        Case(indicators.ema, (wide,), {"span": 2}, (0,)),
+        Case(indicators.ema_decay, (), {"span": 2}),
+        Case(indicators.wilder_decay, (), {"period": 2}),
+        Case(indicators.rsi, (wide,), {"period": 2}, (0,)),
+        Case(indicators.macd, (wide,), {"fast": 1, "slow": 2, "signal": 2}, (0,)),
+        Case(indicators.bollinger, (uniform(9, 2),), {"window": 4, "deviations": 2.0}, (0,)),
+        Case(indicators.true_range, bars[1:], {}, (0, 1, 2)),
+        Case(
+            indicators.atr,
+            (wide + 0.3, wide - 0.3, wide + 0.2 * uniform(70, 1)),
+            {"period": 2},
+            (0, 1, 2),
+        ),
+        Case(indicators.cci, tuple(part[:4] for part in bars[1:]), {"window": 4}, (0, 1, 2)),
+        Case(indicators.obv_change, (uniform(9, 2), uniform(9, 2)), {"window": 4}, (1,)),
+        Case(indicators.relative_volume, (uniform(9, 2),), {"window": 4}, (0,)),
+        Case(indicators.signed_share, (uniform(9, 2), uniform(9, 2)), {"window": 4}, (0, 1)),
+    ]

@@ -7,6 +7,11 @@ import typer
 
 from stormsail import __version__
 from stormsail.cli.bench import app as bench
+from stormsail.cli.bench_features import features
+from stormsail.cli.check import check
+from stormsail.cli.fetch import fetch
+from stormsail.cli.import_ import import_bars
+from stormsail.cli.synth import synth
 from stormsail.core.errors import StormsailError
 
 USAGE_ERROR = 2
@@ -17,6 +22,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command()(synth)
+app.command("import")(import_bars)
+app.command()(fetch)
+app.command()(check)
+bench.command()(features)
 app.add_typer(bench, name="bench")
 
 

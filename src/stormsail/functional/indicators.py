@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from stormsail.functional import _checks as check
+from stormsail.functional._numbers import Number
 from stormsail.functional.rolling import (
     decayed_mean,
     decayed_sum,
@@ -117,7 +118,7 @@ def yang_zhang(
 
 
 def garch_variance(
-    residual: Float[Tensor, " T *batch"], *, omega: float, alpha: float, beta: float
+    residual: Float[Tensor, " T *batch"], *, omega: Number, alpha: Number, beta: Number
 ) -> Float[Tensor, " rows *batch"]:
     r"""Return the variance of the next bar under GARCH(1,1) with given parameters. Lookback K.
 
@@ -220,7 +221,7 @@ def macd(
 
 
 def bollinger(
-    close: Float[Tensor, " T *batch"], *, window: int, deviations: float
+    close: Float[Tensor, " T *batch"], *, window: int, deviations: Number
 ) -> tuple[Float[Tensor, " rows *batch"], Float[Tensor, " rows *batch"]]:
     r"""Return position in, and width of, the Bollinger bands. Lookback n.
 

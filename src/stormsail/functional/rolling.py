@@ -19,6 +19,7 @@ from torch import Tensor
 
 from stormsail.core.errors import ShapeError
 from stormsail.functional import _checks as check
+from stormsail.functional._numbers import Number
 
 TRUNCATION = 1e-10
 """Share of an exponential weighting that may lie beyond its last tap."""
@@ -27,20 +28,21 @@ _WINDOW = "Pass the number of bars, for example 20."
 _Parts = tuple[Tensor, ...]
 
 
-def taps(*, decay: float) -> int:
+def taps(*, decay: Number) -> int:
     r"""Return the least power of two K with :math:`d^K < 10^{-10}`.
 
     Ours: what an exponential weighting leaves out when only its K newest terms are added. A power
-    of two, because sums are doubled.
+    of two, because sums are doubled. It is a length, so a decay that is a tensor is read.
 
     Raises:
         RangeError: if `decay` does not lie in [0, 1).
     """
     check.check_unit_interval(decay, name="decay", remedy="Pass a decay below 1.")
     check.check_positive(1.0 - decay, name="1 - decay", remedy="Pass a decay below 1.")
-    if decay <= TRUNCATION:
+    rate = float(decay)
+    if rate <= TRUNCATION:
         return 1
-    needed = math.log(TRUNCATION) / math.log(decay)
+    needed = math.log(TRUNCATION) / math.log(rate)
     return 1 << math.ceil(math.log2(math.floor(needed) + 1))
 
 
@@ -85,7 +87,7 @@ def window_variance(
     """
     _check(x, window=window)
     remedy = "Pass a window longer than `ddof`."
-    check.check_positive(window - ddof, name="window - ddof", remedy=remedy)
+    check.check_count(window - ddof, name="window - ddof", remedy=remedy)
 
     def merge(old: _Parts, new: _Parts, counts: tuple[int, int]) -> _Parts:
         n_old, n_new = counts
@@ -124,7 +126,7 @@ def window_min(x: Float[Tensor, " T *batch"], *, window: int) -> Float[Tensor, "
 
 
 def decayed_sum(
-    x: Float[Tensor, " T *batch"], *, decay: float, window: int
+    x: Float[Tensor, " T *batch"], *, decay: Number, window: int
 ) -> Float[Tensor, " rows *batch"]:
     r"""Return :math:`\sum_{k<n} d^k x_{t-k}`.
 
@@ -149,7 +151,7 @@ def decayed_sum(
     return _windowed((x,), window, merge)[0]
 
 
-def decayed_mean(x: Float[Tensor, " T *batch"], *, decay: float) -> Float[Tensor, " rows *batch"]:
+def decayed_mean(x: Float[Tensor, " T *batch"], *, decay: Number) -> Float[Tensor, " rows *batch"]:
     r"""Return :math:`\sum_{k<K} d^k x_{t-k} / \sum_{k<K} d^k` with K = `taps(decay=d)`.
 
     Definition of an exponentially weighted mean, cut off where less than 1e-10 of the weight is

@@ -62,15 +62,9 @@ class Bars:
     def __post_init__(self) -> None:
         check_symbol(self.symbol)
         object.__setattr__(self, "table", canonical(self.table, place=self.symbol))
-        ts = self.ts
-        if len(ts) > 1 and not bool((np.diff(ts) > 0).all()):
-            row = int(np.argmax(np.diff(ts) <= 0)) + 1
-            raise DataError(
-                "data-order",
-                wrong="bars must be sorted by open time without duplicates",
-                found=f"{self.symbol} row {row} at {ts[row]} after {ts[row - 1]}",
-                remedy="Run `stormsail check` on the source; it lists every such row.",
-            )
+        # A copy: what the caller does to her own mapping later must not change these bars.
+        object.__setattr__(self, "notes", dict(self.notes))
+        _check_order(self.ts, what="bars", by="open time", place=self.symbol)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -103,7 +97,7 @@ class Bars:
     def between(self, start_ms: int, end_ms: int) -> "Bars":
         """Return the bars that open in [start, end)."""
         first, last = np.searchsorted(self.ts, (start_ms, end_ms))
-        return replace(self, table=self.table.slice(int(first), int(last - first)))
+        return replace(self, table=self.table.slice(int(first), max(0, int(last - first))))
 
     def digest(self) -> str:
         """Return the SHA-256 of symbol, interval and every value, whatever file they came from."""
@@ -129,13 +123,10 @@ class Funding:
         check_symbol(self.symbol)
         wanted = {"ts": pa.int64(), "funding_rate": pa.float64()}
         object.__setattr__(self, "table", _cast(self.table, wanted, place=self.symbol))
-        if len(self.ts) > 1 and not bool((np.diff(self.ts) > 0).all()):
-            raise DataError(
-                "data-order",
-                wrong="funding rates must be sorted by settlement time without duplicates",
-                found=f"{self.symbol}, {len(self.ts)} rows",
-                remedy="Run `stormsail check` on the source; it lists every such row.",
-            )
+        _check_order(self.ts, what="funding rates", by="settlement time", place=self.symbol)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
 
     @property
     def ts(self) -> NDArray[np.int64]:
@@ -154,39 +145,69 @@ def canonical(table: pa.Table, *, place: str) -> pa.Table:
     Raises:
         DataError: if a required column is missing or a value does not fit its type.
     """
-    present = [name for name in (*REQUIRED, *OPTIONAL) if name in table.column_names]
-    missing = [name for name in REQUIRED if name not in table.column_names]
-    if missing:
+    present = [name for name in OPTIONAL if name in table.column_names]
+    return _cast(table, {name: column_type(name) for name in (*REQUIRED, *present)}, place=place)
+
+
+def iso(ts_ms: int) -> str:
+    """Return a UTC time in words for people: `2021-05-19T13:00:00Z`; plain digits if it is none."""
+    try:
+        return f"{np.datetime64(int(ts_ms), 'ms').astype('datetime64[s]')}Z"
+    except (OverflowError, ValueError):
+        return f"{ts_ms} ms"
+
+
+def _check_order(ts: NDArray[np.int64], *, what: str, by: str, place: str) -> None:
+    late = np.flatnonzero(ts[1:] <= ts[:-1])
+    if len(late):
+        row = int(late[0]) + 1
         raise DataError(
-            "data-column",
-            wrong=f"{place} must have the columns {', '.join(REQUIRED)}",
-            found=f"{', '.join(table.column_names) or 'no column'}; {', '.join(missing)} missing",
-            remedy="Rename the source's columns, or name them with `--columns`.",
+            "data-order",
+            wrong=f"{what} must be sorted by {by} without duplicates",
+            found=f"{place} row {row} at {iso(ts[row])} after {iso(ts[row - 1])}",
+            remedy="Run `stormsail check` on the source; it lists every such row.",
         )
-    return _cast(table, {name: column_type(name) for name in present}, place=place)
 
 
 def _cast(table: pa.Table, types: Mapping[str, pa.DataType], *, place: str) -> pa.Table:
-    missing = [name for name in types if name not in table.column_names]
-    if missing:
+    names = table.column_names
+    missing = [name for name in types if name not in names]
+    double = [name for name in types if names.count(name) > 1]
+    if missing or double:
+        state = f"{', '.join(missing)} missing" if missing else f"{', '.join(double)} twice"
         raise DataError(
             "data-column",
-            wrong=f"{place} must have the columns {', '.join(types)}",
-            found=f"{', '.join(table.column_names) or 'no column'}; {', '.join(missing)} missing",
-            remedy="Rename the source's columns.",
+            wrong=f"{place} must have each of the columns {', '.join(types)} once",
+            found=f"{', '.join(names) or 'no column'}; {state}",
+            remedy="Rename the source's columns, or name them with `--columns`.",
         )
-    columns = []
-    for name, kind in types.items():
-        try:
-            columns.append(table[name].cast(kind).combine_chunks())
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                "data-type",
-                wrong=f"column `{name}` of {place} must hold {kind} values",
-                found=str(error).split("\n")[0],
-                remedy="Run `stormsail check` on the source; it lists every such row.",
-            ) from error
+    columns = [_cast_column(table[name], kind, name, place) for name, kind in types.items()]
     return pa.Table.from_arrays(columns, names=list(types))
+
+
+def _cast_column(column: pa.ChunkedArray, kind: pa.DataType, name: str, place: str) -> pa.Array:
+    types, found = pa.types, column.type
+    problem = None
+    if types.is_boolean(found) or types.is_temporal(found) or (name == "ts" and _is_text(found)):
+        # Arrow would turn microseconds into an integer without a word about their unit.
+        problem = f"a column of type {found}"
+    elif name == "ts" and column.null_count:
+        problem = f"{column.null_count} rows without a time"
+    if problem is None:
+        try:
+            return column.cast(kind).combine_chunks()
+        except pa.ArrowException as error:
+            problem = str(error).split("\n")[0]
+    raise DataError(
+        "data-type",
+        wrong=f"column `{name}` of {place} must hold {kind} values",
+        found=problem,
+        remedy="Run `stormsail check` on the source; it lists every such row.",
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def from_columns(symbol: str, interval: Interval, columns: Mapping[str, Iterable[float]]) -> Bars:

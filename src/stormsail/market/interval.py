@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from stormsail.core.errors import DataError
 
 _UNIT_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_EPOCH_MONDAY_MS = (
-    4 * 86_400_000
-)  # 1970-01-05: weekly bars open on Mondays, as exchanges label them
+# 1970-01-05: weekly bars open on Mondays, as exchanges label them.
+_EPOCH_MONDAY_MS = 4 * 86_400_000
 
 
 @dataclass(frozen=True, order=True)
@@ -17,6 +16,15 @@ class Interval:
 
     milliseconds: int
 
+    def __post_init__(self) -> None:
+        if self.milliseconds < 1:
+            raise DataError(
+                "data-interval",
+                wrong="an interval must last at least a millisecond",
+                found=f"{self.milliseconds} ms",
+                remedy="Write it as `1m`, `4h` or `1d`.",
+            )
+
     @classmethod
     def parse(cls, text: str) -> "Interval":
         """Return the interval a user wrote.
@@ -24,7 +32,7 @@ class Interval:
         Raises:
             DataError: if it is no whole number of minutes, hours, days or weeks.
         """
-        match = re.fullmatch(r"([1-9]\d{0,3})([mhdw])", text.strip())
+        match = re.fullmatch(r"([1-9][0-9]{0,3})([mhdw])", text.strip())
         if match is None:
             raise DataError(
                 "data-interval",

@@ -1,7 +1,10 @@
 """Bars on disk: one Parquet file per symbol and interval, replaced whole or not at all."""
 
+import hashlib
+import os
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -11,6 +14,8 @@ from stormsail.market.bars import Bars, Funding, check_symbol
 from stormsail.market.interval import Interval
 
 _META = b"stormsail."
+_SEAL = "seal"
+_OWN = ("symbol", "interval", _SEAL)
 FUNDING = "funding"
 
 
@@ -30,7 +35,9 @@ class Store:
     """A folder of bars: `<root>/BTC-USDT/1h.parquet`, `<root>/BTC-USDT_USDT/funding.parquet`.
 
     A file is written beside its place, forced onto the disk and renamed over the old one: a killed
-    writer leaves the old file or the new one, never a part.
+    writer leaves the old file or the new one, never a part. Each file carries a hash of its values
+    and notes, which every read compares: a flipped bit, or a file put under another symbol's name,
+    is refused. The same bars give the same bytes.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -51,7 +58,7 @@ class Store:
             DataError: if the system does not let the file be written; what was there is untouched.
         """
         path = self.path(bars.symbol, bars.interval)
-        notes = {"symbol": bars.symbol, "interval": str(bars.interval), **bars.notes}
+        notes = {**bars.notes, "symbol": bars.symbol, "interval": str(bars.interval)}
         return _write(path, bars.table, notes)
 
     def read(self, symbol: str, interval: Interval) -> Bars:
@@ -60,8 +67,9 @@ class Store:
         Raises:
             DataError: if there are none, or the file cannot be read.
         """
-        table, notes = _read(self.path(symbol, interval), f"{symbol} {interval}")
-        extra = {key: text for key, text in notes.items() if key not in ("symbol", "interval")}
+        owner = {"symbol": symbol, "interval": str(interval)}
+        table, notes = _read(self.path(symbol, interval), f"{symbol} {interval}", owner)
+        extra = {key: text for key, text in notes.items() if key not in _OWN}
         return Bars(symbol, interval, table, extra)
 
     def write_funding(self, funding: Funding) -> Path:
@@ -69,59 +77,108 @@ class Store:
         return _write(self.funding_path(funding.symbol), funding.table, {"symbol": funding.symbol})
 
     def read_funding(self, symbol: str) -> Funding | None:
-        """Return the stored funding rates, or None if there are none."""
+        """Return the stored funding rates, or None if there are none.
+
+        Raises:
+            DataError: if the file cannot be read.
+        """
         path = self.funding_path(symbol)
-        return Funding(symbol, _read(path, f"{symbol} funding")[0]) if path.exists() else None
+        if not os.path.lexists(path):
+            return None
+        return Funding(symbol, _read(path, f"{symbol} funding", {"symbol": symbol})[0])
 
     def contents(self) -> list[tuple[str, Interval]]:
         """Return every symbol and interval that is here, sorted."""
-        return [
+        return sorted(
             (symbol_of(path.parent.name), Interval.parse(path.stem))
-            for path in sorted(self.root.glob("*/*.parquet"))
+            for path in self.root.glob("*/*.parquet")
             if path.stem != FUNDING
-        ]
+        )
+
+
+def _seal(table: pa.Table, notes: dict[str, str]) -> str:
+    """Return the SHA-256 of every value and note."""
+    digest = hashlib.sha256()
+    for key, text in sorted(notes.items()):
+        digest.update(f"{key}={len(text.encode())}:{text}\n".encode())
+    for name in table.column_names:
+        column = table[name]
+        digest.update(f"{name} {column.type} {len(column)} {column.null_count}\n".encode())
+        if column.null_count:
+            digest.update(np.ascontiguousarray(column.is_valid().to_numpy()).data)
+        digest.update(np.ascontiguousarray(column.to_numpy()).data)
+    return digest.hexdigest()
 
 
 def _write(path: Path, table: pa.Table, notes: dict[str, str]) -> Path:
-    metadata = {_META + key.encode(): text.encode() for key, text in notes.items()}
+    sealed = {**notes, _SEAL: _seal(table, notes)}
+    metadata = {_META + key.encode(): text.encode() for key, text in sorted(sealed.items())}
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
+    cause: Exception
     try:
         atomic.make_folders(path.parent)
         with atomic.locked_folder(path.parent) as folder:
+            # Whoever left a temporary file is dead: its lock would have kept us out.
+            left = [name for name in atomic.entries(folder) if name.startswith(atomic.TEMPORARY)]
+            atomic.remove_tree(folder, *left)
             atomic.replace_file(folder, path.name, sink.getvalue().to_pybytes())
-    except (OSError, atomic.FolderBusyError) as error:
-        raise DataError(
-            "data-write",
-            wrong=f"{path} must be written completely before it counts as stored",
-            found=str(error) or type(error).__name__,
-            remedy="Free space or permissions and run it again; what was stored is untouched.",
-        ) from error
-    return path
+            return path
+    except OSError as error:
+        cause, problem = error, str(error)
+    except atomic.FolderBusyError as error:
+        cause, problem = error, "another process that writes there"
+    raise DataError(
+        "data-write",
+        wrong=f"{path} must be written completely before it counts as stored",
+        found=problem,
+        remedy="Free space or permissions and run it again; what was stored is untouched.",
+    ) from cause
 
 
-def _read(path: Path, what: str) -> tuple[pa.Table, dict[str, str]]:
-    if not path.exists():
+def _read(path: Path, what: str, owner: dict[str, str]) -> tuple[pa.Table, dict[str, str]]:
+    if not os.path.lexists(path):
         raise DataError(
             "data-missing",
             wrong=f"{what} must be in the store",
             found=f"no file {path}",
             remedy="Run `stormsail import`, `stormsail fetch` or `stormsail synth` first.",
         )
+    problem = "values or notes that do not fit the hash written with them"
+    cause: Exception | None = None
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:
+            table = file.read()
         table.validate(full=True)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            "data-unreadable",
-            wrong=f"{path} must be a whole Parquet file",
-            found=str(error).split("\n")[0],
-            remedy="Import or fetch it again; the file is left as it is.",
-        ) from error
+        notes = _notes(table)
+        if notes.get(_SEAL) == _seal(table, {k: t for k, t in notes.items() if k != _SEAL}):
+            _check_owner(path, notes, owner)
+            return table, notes
+    except (OSError, pa.ArrowException, UnicodeError, ValueError, MemoryError) as error:
+        cause, problem = error, str(error).split("\n")[0] or type(error).__name__
+    raise DataError(
+        "data-unreadable",
+        wrong=f"{path} must be a whole Parquet file that the store has written",
+        found=problem,
+        remedy="Import or fetch it again; the file is left as it is.",
+    ) from cause
+
+
+def _notes(table: pa.Table) -> dict[str, str]:
     metadata = table.schema.metadata or {}
-    notes = {
+    return {
         key.removeprefix(_META).decode(): text.decode()
         for key, text in metadata.items()
         if key.startswith(_META)
     }
-    return table, notes
+
+
+def _check_owner(path: Path, notes: dict[str, str], owner: dict[str, str]) -> None:
+    found = {key: notes.get(key, "nothing") for key in owner}
+    if found != owner:
+        raise DataError(
+            "data-mismatch",
+            wrong=f"{path} must hold {' '.join(owner.values())}",
+            found=" ".join(found.values()),
+            remedy="Somebody moved or copied the file; put it back, or import it again.",
+        )

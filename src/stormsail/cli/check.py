@@ -1,0 +1,157 @@
+"""`stormsail check`: look at data before anything is learned from them."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stormsail.market.interval import Interval
+    from stormsail.market.validate import Report
+
+
+def check(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Files, or folders: then every file in them.")
+    ] = None,
+    store: Annotated[Path | None, typer.Option(help="A store: all its bars and rates.")] = None,
+    symbol: Annotated[str | None, typer.Option(help="Whose data they are.")] = None,
+    interval: Annotated[str | None, typer.Option(help="Length of a bar, like `1h`.")] = None,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", help="Also write the reports as JSON.")
+    ] = None,
+    repair: Annotated[
+        list[str] | None, typer.Option(help="Repair by this rule; may be named several times.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the repaired rows go: .parquet or .csv.")
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Check features for leaks instead: a module or a file.")
+    ] = None,
+) -> None:
+    """Say what is wrong with market data; exit with 1 if anything refuses them.
+
+    Nothing is changed. With `--repair RULE --out FILE` one file is repaired into another, and every
+    change is written to FILE.repairs.txt.
+    """
+    if features is not None:
+        from stormsail.cli.check_features import run
+
+        raise typer.Exit(run(features))
+    from rich.console import Console
+
+    from stormsail.core.clock import SystemClock
+    from stormsail.market.interval import Interval
+    from stormsail.market.validate import check_file
+
+    files = _files([*(paths or []), *([store] if store else [])])
+    length = None if interval is None else Interval.parse(interval)
+    now_ms = SystemClock().now_ns() // 1_000_000
+    console = Console(soft_wrap=True, highlight=False)
+    if repair:
+        reports = [_repaired(files, repair, out, symbol, length, now_ms, console)]
+    else:
+        reports = []
+        for path in files:
+            reports.append(check_file(path, symbol=symbol, interval=length, now_ms=now_ms))
+            _show(console, reports[-1])
+    _finish(console, reports, json_out)
+
+
+def _files(paths: list[Path]) -> list[Path]:
+    """Return the files that are meant, sorted; hidden ones and other kinds are left out."""
+    from stormsail.core.errors import DataError
+    from stormsail.market.validate import SUFFIXES
+
+    files: list[Path] = []
+    for path in paths:
+        inside = path.rglob("*") if path.is_dir() else [path]
+        files += [
+            file
+            for file in sorted(inside)
+            if not path.is_dir()
+            or (
+                file.is_file()
+                and file.suffix in SUFFIXES
+                and not file.name.startswith(".")
+                and file.parent.name != "features"  # columns of a synthetic world, not bars
+            )
+        ]
+    if not files:
+        raise DataError(
+            "data-missing",
+            wrong="there must be files to check",
+            found=", ".join(str(path) for path in paths) or "no path",
+            remedy="Name files, folders, or a store with `--store`.",
+        )
+    return files
+
+
+def _repaired(
+    files: list[Path],
+    rules: list[str],
+    out: Path | None,
+    symbol: str | None,
+    interval: "Interval | None",
+    now_ms: int,
+    console: "Console",
+) -> "Report":
+    """Repair one file into another; return what is found in the result."""
+    from stormsail.core.errors import ArgumentError
+    from stormsail.market.validate import check_file
+    from stormsail.market.validate.rewrite import repair_file
+
+    if out is None or len(files) != 1:
+        raise ArgumentError(
+            "missing-argument",
+            wrong="`--repair` must have one file to read and `--out` to write",
+            found=f"{len(files)} files and {'no `--out`' if out is None else f'`{out}`'}",
+            remedy="Repair files one by one; a file is never changed in place.",
+        )
+    log = repair_file(files[0], out, rules, symbol=symbol, interval=interval, now_ms=now_ms)
+    for line in log:
+        console.print(line, markup=False)
+    console.print(f"{len(log)} changes, {files[0]} to {out}", markup=False)
+    report = check_file(out, symbol=symbol, interval=interval, now_ms=now_ms)
+    _show(console, report)
+    return report
+
+
+def _show(console: "Console", report: "Report") -> None:
+    """Print a report: a verdict, and for every finding counts, places and what to do."""
+    from rich.markup import escape
+
+    colour = "green" if report.ok else "red"
+    word = "good" if report.ok else "refused"
+    console.print(
+        f"[{colour}]{word}[/{colour}] {escape(report.what)}: {report.rows} rows, "
+        f"{len(report.errors)} errors, {len(report.warnings)} warnings"
+    )
+    for found in report.findings:
+        colour = "red" if found.severity == "error" else "yellow"
+        detail = f" ({found.detail})" if found.detail else ""
+        head = f"{found.number} {found.name} [{colour}]{found.severity}[/{colour}]"
+        console.print(f"  {head} {found.count}x{escape(detail)}")
+        for place in found.places:
+            console.print(f"      {place}", markup=False)
+        if found.count > len(found.places):
+            console.print(f"      and {found.count - len(found.places)} more")
+        rule = f" Or: --repair {found.rule}" if found.rule else ""
+        console.print(f"    {found.remedy}{rule}", markup=False)
+
+
+def _finish(console: "Console", reports: "list[Report]", json_out: Path | None) -> None:
+    refused = sum(not report.ok for report in reports)
+    warned = sum(report.ok and bool(report.warnings) for report in reports)
+    if len(reports) > 1:
+        rows = sum(report.rows for report in reports)
+        console.print(
+            f"{len(reports)} files, {rows} rows: {refused} refused, {warned} with warnings only"
+        )
+    if json_out is not None:
+        json_out.write_text(json.dumps([report.as_dict() for report in reports], indent=2))
+    raise typer.Exit(1 if refused else 0)

@@ -1,0 +1,160 @@
+"""`stormsail fetch`: bring bars and funding rates from an exchange into the store."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stormsail.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stormsail.market import fetch as fetching
+    from stormsail.market.fetch import Fetched, OnProgress
+    from stormsail.market.fetch_client import Client
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as a shell reports it."""
+
+
+def fetch(
+    symbols: Annotated[list[str], typer.Argument(help="As ccxt writes them: BTC/USDT, ...")],
+    interval: Annotated[str, typer.Option(help="Length of a bar: 1m, 1h, 1d.")] = "1h",
+    exchange: Annotated[str, typer.Option(help="ccxt id of the exchange.")] = "binance",
+    since: Annotated[str | None, typer.Option(help="First day or time, UTC; needed once.")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="End, not included; default: the last closed bar.")
+    ] = None,
+    store: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("data"),
+    funding: Annotated[
+        bool, typer.Option("--funding", help="Also the funding rates; perpetuals only.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds one answer may take.")] = 20.0,
+    tries: Annotated[int, typer.Option(min=1, help="Times one question is put.")] = 6,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the jitter between tries.")] = 0,
+    base_url: Annotated[
+        str | None, typer.Option(hidden=True, help="Replaces every host; for tests and mirrors.")
+    ] = None,
+) -> None:
+    """Bring bars from an exchange into the store; what is stored already is kept.
+
+    Needs no keys and reads none. A fetch that was interrupted is continued by the same command.
+    """
+    from stormsail.market.bars import check_symbol
+    from stormsail.market.fetch_client import connect
+    from stormsail.market.interval import Interval
+
+    length = Interval.parse(interval)
+    span = _milliseconds("--since", since), _milliseconds("--until", until)
+    client = connect(exchange, [*map(check_symbol, symbols)], base_url=base_url, timeout_s=timeout)
+    bars, rates = _fetchers(client, store, span, tries, seed)
+    for symbol in symbols:
+        _show(f"{symbol} {length}", partial(bars, symbol, length))
+        if funding:
+            _show(f"{symbol} funding", partial(rates, symbol))
+
+
+def _fetchers(
+    client: "Client", root: Path, span: tuple[int | None, int | None], tries: int, seed: int
+) -> "tuple[Callable[..., Fetched], Callable[..., Fetched]]":
+    """Return the fetches of bars and of funding rates, with everything given but the symbol."""
+    from stormsail.core.clock import SystemClock
+    from stormsail.core.generators import Generators
+    from stormsail.market.fetch import fetch_bars
+    from stormsail.market.fetch_client import Patience
+    from stormsail.market.fetch_funding import fetch_funding
+    from stormsail.market.store import Store
+
+    clock, store, patience = SystemClock(), Store(root), Patience(tries=tries)
+    generator = Generators(seed).numpy("fetch.jitter")
+
+    bars = partial(
+        fetch_bars,
+        client,
+        store,
+        since_ms=span[0],
+        until_ms=span[1],
+        clock=clock,
+        generator=generator,
+        patience=patience,
+    )
+    rates = partial(
+        fetch_funding,
+        client,
+        store,
+        since_ms=span[0],
+        until_ms=span[1],
+        clock=clock,
+        generator=generator,
+        patience=patience,
+    )
+    return bars, rates
+
+
+def _show(what: str, call: "Callable[..., Fetched]") -> None:
+    """Run one fetch under a progress bar and print what it has done."""
+    try:
+        with _progress(what) as on_progress:
+            done = call(on_progress=on_progress)
+    except KeyboardInterrupt:
+        typer.echo(f"stormsail: {what}: interrupted; the same command continues it.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    missing = sum(gap.count for gap in done.gaps)
+    typer.echo(
+        f"{what}: {done.added} rows added, {done.rows} stored, {len(done.gaps)} holes "
+        f"({missing} bars), {done.requests} requests, {done.retries} retries"
+    )
+
+
+@contextmanager
+def _progress(what: str) -> "Iterator[OnProgress]":
+    """Show a bar with the time left, on a terminal only."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(what, total=None)
+
+        def on_progress(progress: "fetching.Progress") -> None:
+            bar.update(task, completed=progress.done, total=progress.total)
+
+        yield on_progress
+
+
+def _milliseconds(option: str, text: str | None) -> int | None:
+    """Return a day or time as UTC milliseconds; without a zone it is UTC.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(
+            "config-value",
+            wrong=f"`{option}` must be a day or a time",
+            found=f"`{text}`",
+            remedy="Write `2020-01-31` or `2020-01-31T08:00Z`.",
+        ) from error
+    time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    return round(time.timestamp() * 1000)

@@ -1,0 +1,192 @@
+"""A chosen list of features, computed for a whole history, a window, or one new bar."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from stormsail.core.config import Config
+from stormsail.core.errors import ArgumentError, DataError, RangeError
+from stormsail.market.features.registry import REGISTRY, BoundFeature, Registry
+from stormsail.market.features.schema import Schema, schema_hash
+from stormsail.market.features.tensors import BarTensors
+from stormsail.market.interval import Interval
+from stormsail.market.panel import Panel
+
+BLOCK = 1 << 14
+"""Numbers per column that are worked on at a time: few enough to stay in a core's cache."""
+
+SCHEMA_VERSION = 1
+
+
+class FeatureSpec(Config):
+    """One feature of a set, as a configuration names it."""
+
+    name: str
+    """Name in the registry."""
+
+    parameters: Mapping[str, int | float] = Field(default_factory=dict)
+    """Parameters that differ from the defaults, in bars unless the feature says otherwise."""
+
+
+@dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value
+class Features:
+    """Values and validity, one column each feature.
+
+    `values` is [T, S, F], or [S, F] for one bar, and holds no NaN: where `valid` is false it holds
+    the neutral value.
+    """
+
+    values: Tensor
+    valid: Tensor
+    names: tuple[str, ...]
+
+
+class FeatureSet:
+    """Features in a fixed order, for bars of one interval.
+
+    Whole history, window and single bar go through the same code and give the same bits on a CPU,
+    as long as each feature keeps to its declared lookback; `check_leaks` tests that.
+
+    Args:
+        features: names, specifications, or both.
+        interval: length of the bars.
+        registry: where the names are looked up.
+
+    Raises:
+        ChoiceError: if a name or a parameter is not known.
+        ArgumentError: if a column comes twice, or there is none.
+    """
+
+    def __init__(
+        self,
+        features: Iterable[FeatureSpec | str],
+        *,
+        interval: Interval,
+        registry: Registry = REGISTRY,
+    ) -> None:
+        self._choose(tuple(_bound(spec, registry) for spec in features), interval)
+
+    def _choose(self, bound: tuple[BoundFeature, ...], interval: Interval) -> None:
+        self.bound, self.interval = bound, interval
+        labels = [one.label for one in self.bound]
+        twice = sorted({label for label in labels if labels.count(label) > 1})
+        if twice or not labels:
+            raise ArgumentError(
+                "feature-duplicate",
+                wrong="a feature set must have at least one column, and each of them once",
+                found=f"`{twice[0]}` {labels.count(twice[0])} times" if twice else "no feature",
+                remedy="Leave the second one out, or give it other parameters.",
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Labels of the columns, in order."""
+        return tuple(one.label for one in self.bound)
+
+    @property
+    def lookback(self) -> int:
+        """Bars that one row of all columns needs, its own included."""
+        return max(one.lookback for one in self.bound)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of bars that are read, each once."""
+        return tuple(dict.fromkeys(name for one in self.bound for name in one.feature.columns))
+
+    def available(self, columns: Collection[str]) -> "FeatureSet":
+        """Return the set without the features that these columns cannot serve."""
+        kept = tuple(one for one in self.bound if set(one.feature.columns) <= set(columns))
+        chosen = FeatureSet.__new__(FeatureSet)
+        chosen._choose(kept, self.interval)
+        return chosen
+
+    def compute(self, source: Panel | BarTensors, *, block: int | None = BLOCK) -> Features:
+        """Return all columns for every bar.
+
+        Args:
+            source: closed bars.
+            block: numbers per column to work on at a time, or None for all; the result is the same.
+
+        Raises:
+            DataError: if a column is missing or the interval is another.
+        """
+        bars = self._checked(source)
+        rows = len(bars)
+        step = rows if block is None else max(self.lookback, block // bars.symbols)
+        if rows <= 2 * step:
+            return self._rows(bars, 0, rows)
+        shape = (rows, bars.symbols, len(self.bound))
+        like = bars[self.columns[0]] if self.columns else next(iter(bars.columns.values()))
+        values = like.new_empty(shape)
+        valid = torch.empty(shape, dtype=torch.bool, device=like.device)
+        for start in range(0, rows, step):
+            stop = min(rows, start + step)
+            part = self._rows(bars, start, stop)
+            values[start:stop] = part.values
+            valid[start:stop] = part.valid
+        return Features(values, valid, self.names)
+
+    def latest(self, window: Panel | BarTensors) -> Features:
+        """Return values and validity [S, F] of the newest bar.
+
+        Raises:
+            RangeError: if the window is shorter than `lookback`.
+            DataError: if a column is missing or the interval is another.
+        """
+        bars = self._checked(window)
+        if len(bars) < self.lookback:
+            raise RangeError(
+                wrong=f"the window must hold at least {self.lookback} bars",
+                found=str(len(bars)),
+                remedy="Fetch that many closed bars before the first decision.",
+            )
+        part = self._rows(bars, len(bars) - 1, len(bars))
+        return Features(part.values[0], part.valid[0], self.names)
+
+    def schema(self) -> Schema:
+        """Return what decides the numbers: interval, names, parameters, lookbacks, versions."""
+        return {
+            "version": SCHEMA_VERSION,
+            "interval": str(self.interval),
+            "features": [
+                {
+                    "label": one.label,
+                    "name": one.feature.name,
+                    "version": one.feature.version,
+                    "parameters": dict(one.parameters),
+                    "lookback": one.lookback,
+                    "neutral": one.feature.neutral,
+                    "columns": list(one.feature.columns),
+                }
+                for one in self.bound
+            ],
+        }
+
+    def schema_hash(self) -> str:
+        """Return the SHA-256 that travels with a model."""
+        return schema_hash(self.schema())
+
+    def _checked(self, source: Panel | BarTensors) -> BarTensors:
+        bars = BarTensors.of(source)
+        if bars.interval != self.interval:
+            raise DataError(
+                "feature-schema",
+                wrong=f"`interval` of the features must be {self.interval}",
+                found=f"bars of {bars.interval}",
+                remedy="Resample the bars, or build the features for that interval.",
+            )
+        return bars
+
+    def _rows(self, bars: BarTensors, start: int, stop: int) -> Features:
+        columns = [one.column(bars, start, stop) for one in self.bound]
+        values = torch.stack([value for value, _ in columns], -1)
+        return Features(values, torch.stack([ok for _, ok in columns], -1), self.names)
+
+
+def _bound(spec: FeatureSpec | str, registry: Registry) -> BoundFeature:
+    if isinstance(spec, str):
+        return registry.get(spec).bind()
+    return registry.get(spec.name).bind(spec.parameters)

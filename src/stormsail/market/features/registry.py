@@ -1,0 +1,236 @@
+"""Features by name: one decorated function each."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stormsail.core.errors import ArgumentError, ChoiceError, RangeError, ShapeError, nearest
+from stormsail.market.features.tensors import BarTensors
+
+Parameters = Mapping[str, int | float]
+Function = Callable[..., Tensor]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One column of observations: how it is computed, and what it declares about itself.
+
+    Call it to compute the raw rows of a window; `BoundFeature.column` adds neutral values and
+    validity.
+    """
+
+    name: str
+    function: Function
+    lookback: int | Callable[..., int]
+    """Bars that a row reads, its own included; a number, or a function of the parameters."""
+    columns: tuple[str, ...]
+    neutral: float
+    version: int
+    """Raised by hand whenever the numbers change; it is part of the schema."""
+
+    def __call__(self, bars: BarTensors, /, **parameters: int | float) -> Tensor:
+        """Return the raw rows."""
+        return self.function(bars, **parameters)
+
+    def bind(self, parameters: Parameters | None = None) -> "BoundFeature":
+        """Return the feature with all its parameters, defaults included.
+
+        Raises:
+            ChoiceError: if it has no parameter of that name.
+            ArgumentError: if one without a default is missing.
+            RangeError: if the lookback is not a whole number of at least 1.
+        """
+        given = dict(parameters or {})
+        known = self._keywords()
+        for name in given:
+            if name not in known:
+                near = nearest(name, known)
+                raise ChoiceError(
+                    wrong=f"parameters of feature `{self.name}` must be among: "
+                    + (", ".join(f"`{one}`" for one in known) or "none"),
+                    found=f"`{name}`",
+                    remedy=f"Did you mean `{near}`?" if near else "Choose one of those names.",
+                )
+        missing = [
+            name for name, fallback in known.items() if fallback is None and name not in given
+        ]
+        if missing:
+            raise ArgumentError(
+                "missing-argument",
+                wrong=f"feature `{self.name}` must be given `{missing[0]}`",
+                found="no value and no default",
+                remedy=f"Write for example `parameters = {{ {missing[0]} = 14 }}`.",
+            )
+        whole = {name: given.get(name, fallback) for name, fallback in known.items()}
+        resolved = {name: value for name, value in whole.items() if value is not None}
+        return BoundFeature(self, resolved, self._lookback(resolved), _label(self.name, resolved))
+
+    def _keywords(self) -> dict[str, int | float | None]:
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        return {one.name: None if one.default is one.empty else one.default for one in parameters}
+
+    def _lookback(self, parameters: Parameters) -> int:
+        bars = self.lookback if isinstance(self.lookback, int) else self.lookback(**parameters)
+        if isinstance(bars, bool) or not isinstance(bars, int) or bars < 1:
+            raise RangeError(
+                wrong=f"the lookback of feature `{self.name}` must be a whole number of bars, "
+                "at least 1",
+                found=repr(bars),
+                remedy="Count the bar itself: a one-bar return has a lookback of 2.",
+            )
+        return bars
+
+
+@dataclass(frozen=True)
+class BoundFeature:
+    """A feature with its parameters."""
+
+    feature: Feature
+    parameters: Parameters
+    lookback: int
+    label: str
+
+    def column(self, bars: BarTensors, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return values and validity [stop - start, S] of some rows, read from as many as needed.
+
+        A row is valid when its whole window is there and listed and the result is finite; it holds
+        the neutral value otherwise.
+
+        Raises:
+            DataError: if a column is missing.
+            ShapeError: if the function returns neither T nor T - lookback + 1 rows.
+        """
+        first = max(0, start - self.lookback + 1)
+        part = bars.rows(first, stop).only(self.feature.columns, reader=self.label)
+        raw = self._checked(self.feature(part, **self.parameters), len(part), bars.symbols)
+        wanted = stop - start
+        warm = max(0, min(wanted, stop - max(start, self.lookback - 1)))  # rows with a full window
+        raw = raw[raw.shape[0] - warm :]
+        valid = raw.isfinite()
+        if bars.listed is not None and warm:
+            valid = valid & bars.listed[stop - warm - self.lookback + 1 : stop - self.lookback + 1]
+        values = torch.where(valid, raw, self.feature.neutral)
+        if warm < wanted:
+            cold = (wanted - warm, bars.symbols)
+            values = torch.cat([values.new_full(cold, self.feature.neutral), values])
+            valid = torch.cat([valid.new_zeros(cold), valid])
+        return values, valid
+
+    def _checked(self, raw: Tensor, rows: int, symbols: int) -> Tensor:
+        allowed = ((rows, symbols), (max(0, rows - self.lookback + 1), symbols))
+        if tuple(raw.shape) not in allowed:
+            raise ShapeError(
+                wrong=f"feature `{self.label}` with a lookback of {self.lookback} must return "
+                f"{allowed[0]} or {allowed[1]} for {rows} bars of {symbols} symbols",
+                found=str(tuple(raw.shape)),
+                remedy="Return one row for each bar, or one for each full window.",
+            )
+        return raw
+
+
+def _label(name: str, parameters: Parameters) -> str:
+    inside = ", ".join(f"{key}={value:g}" for key, value in parameters.items())
+    return f"{name}({inside})" if inside else name
+
+
+class Registry:
+    """Features by name."""
+
+    def __init__(self) -> None:
+        self._features: dict[str, Feature] = {}
+
+    def add(self, feature: Feature) -> None:
+        """Take a feature in.
+
+        Raises:
+            ArgumentError: if the name is taken or badly formed.
+        """
+        if not _NAME.fullmatch(feature.name):
+            raise ArgumentError(
+                "name-form",
+                wrong="a feature's name must be lower-case letters, digits and underscores",
+                found=f"`{feature.name}`",
+                remedy="Write for example `overnight_gap`.",
+            )
+        if feature.name in self._features:
+            taken = self._features[feature.name].function
+            raise ArgumentError(
+                "feature-duplicate",
+                wrong=f"the name `{feature.name}` must belong to one feature",
+                found=f"`{taken.__module__}.{taken.__qualname__}` under that name",
+                remedy="Choose another name.",
+            )
+        self._features[feature.name] = feature
+
+    def get(self, name: str) -> Feature:
+        """Return a feature.
+
+        Raises:
+            ChoiceError: if there is none of that name.
+        """
+        if name not in self._features:
+            near = nearest(name, self._features)
+            raise ChoiceError(
+                wrong="a feature must be registered",
+                found=f"`{name}`",
+                remedy=f"Did you mean `{near}`?"
+                if near
+                else "Import the file that defines it, or see `REGISTRY.names()`.",
+            )
+        return self._features[name]
+
+    def names(self) -> list[str]:
+        """Return all names, sorted."""
+        return sorted(self._features)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forget on leaving what was added inside."""
+        before = dict(self._features)
+        try:
+            yield
+        finally:
+            self._features = before
+
+
+REGISTRY = Registry()
+"""Where `feature` puts what it decorates."""
+
+
+def feature(
+    *,
+    name: str,
+    lookback: int | Callable[..., int],
+    columns: tuple[str, ...] = ("close",),
+    neutral: float = 0.0,
+    version: int = 1,
+    registry: Registry = REGISTRY,
+) -> Callable[[Function], Feature]:
+    """Register a function of bars as a feature.
+
+    The function gets `BarTensors` and its own keyword parameters, and returns one row for each bar
+    or one for each full window.
+
+    Args:
+        name: unique, in lower case.
+        lookback: how many bars a row reads, its own included; a function of the parameters if it
+            depends on them.
+        columns: the columns that it reads. It is given no others.
+        neutral: finite value of a row that is not valid.
+        version: raise it when the numbers change, so that models trained before refuse to run.
+        registry: where it goes.
+    """
+
+    def register(function: Function) -> Feature:
+        made = Feature(name, function, lookback, tuple(columns), float(neutral), version)
+        registry.add(made)
+        return made
+
+    return register

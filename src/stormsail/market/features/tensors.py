@@ -1,0 +1,110 @@
+"""Closed bars as tensors: what a feature may read."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from stormsail.core.errors import DataError, DtypeError, ShapeError
+from stormsail.market.bars import PRICES
+from stormsail.market.interval import Interval
+from stormsail.market.panel import Panel
+
+FUNDING = "funding"
+"""Column of the rates that settled since the previous bar opened and up to this bar's open."""
+
+
+@dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value
+class BarTensors:
+    """Columns [T, S] of T closed bars of S symbols, with their open times [T].
+
+    Where a symbol has no bar the columns hold what the panel carries: the last close as open, high,
+    low and close, and no volume. Rows before a symbol's first bar are not listed; a feature whose
+    window reaches one is not valid there, whatever the placeholder.
+    """
+
+    ts: Tensor
+    interval: Interval
+    columns: Mapping[str, Tensor]
+    listed: Tensor | None = None
+    """Bool [T, S], never false again once true; None where all rows are."""
+    reader: str = ""
+    """The feature that these columns were picked for; named in a refusal."""
+
+    def __post_init__(self) -> None:
+        shapes = {name: tuple(column.shape) for name, column in self.columns.items()}
+        rows = tuple(self.ts.shape)
+        if len(set(shapes.values())) > 1 or any(
+            len(shape) != 2 or shape[:1] != rows for shape in shapes.values()
+        ):
+            raise ShapeError(
+                wrong="`ts` must be [T] and every column [T, S]",
+                found=f"ts {rows} and "
+                + ", ".join(f"{name} {shape}" for name, shape in shapes.items()),
+                remedy="Put time first and symbols second; one symbol is a column of its own.",
+            )
+        for name, column in self.columns.items():
+            if not column.is_floating_point():
+                raise DtypeError(
+                    wrong=f"column `{name}` must hold floating point numbers",
+                    found=str(column.dtype),
+                    remedy="Convert it with `.double()`.",
+                )
+
+    @classmethod
+    def of(cls, source: "Panel | BarTensors") -> "BarTensors":
+        """Return the columns of a panel; what is bars already is returned as it is."""
+        if isinstance(source, BarTensors):
+            return source
+        columns = {name: getattr(source, name) for name in (*PRICES, "volume")} | dict(
+            source.optional
+        )
+        if bool(source.has_funding.any()):
+            # A symbol without rates has none, rather than rates of 0.
+            columns[FUNDING] = torch.where(source.has_funding, source.funding, torch.nan)
+        columns = {name: column.contiguous() for name, column in columns.items()}
+        return cls(source.ts, source.interval, columns, source.listed)
+
+    def __len__(self) -> int:
+        return int(self.ts.shape[0])
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return one column.
+
+        Raises:
+            DataError: if it is not here.
+        """
+        if name not in self.columns:
+            reader = f"feature `{self.reader}`" if self.reader else "a feature"
+            raise DataError(
+                "data-column",
+                wrong=f"{reader} must have the column `{name}` that it reads, and declare it",
+                found=", ".join(self.columns) or "no column",
+                remedy="Import a source that has it and name it in `columns`, or drop the feature.",
+            )
+        return self.columns[name]
+
+    @property
+    def symbols(self) -> int:
+        """S, how many symbols there are."""
+        return int(next(iter(self.columns.values())).shape[1])
+
+    def rows(self, start: int, stop: int) -> "BarTensors":
+        """Return the bars from row `start` up to, but without, row `stop`, as views."""
+        return replace(
+            self,
+            ts=self.ts[start:stop],
+            columns={name: column[start:stop] for name, column in self.columns.items()},
+            listed=None if self.listed is None else self.listed[start:stop],
+        )
+
+    def only(self, columns: Collection[str], *, reader: str) -> "BarTensors":
+        """Return nothing but these columns, so that a feature cannot read what it does not declare.
+
+        Raises:
+            DataError: if one is missing; names the reader and the column.
+        """
+        named = replace(self, reader=reader)
+        picked = {name: named[name] for name in columns}
+        return replace(named, columns=picked)

@@ -1,0 +1,358 @@
+"""Bars from an exchange into the store: forward in pages, resumed, never half.
+
+Nothing that is stored is asked for again, except one bar at each seam: it must be the same, or the
+fetch stops. What arrives is kept in a journal until it is complete, so that a kill costs a few
+pages. The result does not depend on how often the fetch was interrupted.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from stormsail.core.clock import Clock
+from stormsail.core.errors import ArgumentError, DataError
+from stormsail.market.bars import Bars, canonical, check_symbol
+from stormsail.market.fetch_client import Client, Line, Patience
+from stormsail.market.fetch_journal import (
+    Journal,
+    Part,
+    journal_path,
+    open_journal,
+    remove_journal,
+    sweep,
+)
+from stormsail.market.fetch_merge import merged
+from stormsail.market.fetch_pages import Row, Source, open_source
+from stormsail.market.fetch_plan import (
+    ASKED,
+    GAPS,
+    Gap,
+    Span,
+    asked_note,
+    bar_at_or_after,
+    closed_end,
+    gaps,
+    gaps_note,
+    missing,
+    read_asked,
+    union,
+)
+from stormsail.market.interval import Interval
+from stormsail.market.store import Store
+
+EXCHANGE = "exchange"
+"""Note of the stored bars: the ccxt id of the exchange they were fetched from."""
+
+PAGES_PER_PART = 8
+"""A kill loses at most this many pages."""
+
+_NANOSECONDS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a fetch is: of `total` bar times that were missing, `done` are settled."""
+
+    symbol: str
+    done: int
+    total: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a fetch has done.
+
+    Attributes:
+        path: the file, or None if there is none because the exchange has nothing.
+        added: rows that were not there before.
+        rows: rows that are there now.
+        gaps: holes between the first and the last of them.
+        requests: questions put to the exchange, repeated ones included.
+        retries: how many of them were repetitions after a failure.
+    """
+
+    symbol: str
+    path: Path | None
+    added: int
+    rows: int
+    requests: int
+    retries: int
+    gaps: tuple[Gap, ...] = ()
+
+
+def fetch_bars(
+    client: Client,
+    store: Store,
+    symbol: str,
+    interval: Interval,
+    *,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    clock: Clock,
+    generator: np.random.Generator,
+    on_progress: OnProgress | None = None,
+    patience: Patience | None = None,
+    page: int | None = None,
+) -> Fetched:
+    """Bring the stored bars of a symbol up to date; return what was done.
+
+    The store holds one stretch of time without a break of our making: a fetch begins where the
+    stored bars end, even if `since_ms` is later, and closes the way up to their beginning if it is
+    earlier. The bar that is still forming is never stored.
+
+    Args:
+        client: a ccxt exchange, see `fetch_client.connect`.
+        store: where the bars go.
+        symbol: as ccxt writes it.
+        interval: length of a bar; the exchange must offer it.
+        since_ms: earliest open time; None continues what is stored.
+        until_ms: open times from here on are not fetched; None means up to the last closed bar.
+        clock: tells which bars have closed, and waits between tries.
+        generator: jitter of the waits.
+        on_progress: called after every page.
+        patience: how often and how long to try.
+        page: rows per request; None takes what the exchange allows.
+
+    Raises:
+        VenueError: if the exchange does not answer, refuses, or answers nonsense.
+        DataError: if the store cannot be read or written.
+        ArgumentError: if nothing is stored and `since_ms` is missing.
+    """
+    check_symbol(symbol)
+    line = Line(client, clock, generator, patience or Patience())
+    stored = _stored(store, symbol, interval)
+    wanted = _wanted(stored, symbol, interval, since_ms, until_ms, clock)
+    path = store.path(symbol, interval)
+    sweep(path.parent)
+    if not journal_path(path).exists() and not missing(wanted, _covered(stored)):
+        return _nothing_to_do(stored, path, symbol)
+    source = open_source(line, symbol, interval, page)
+    _check_columns(stored, source, path)
+    with open_journal(path, f"{client.id} {symbol} {interval} {' '.join(source.columns)}") as kept:
+        harvest = _Harvest(source, stored, kept, wanted)
+        with harvest.stored_at_the_end(store) as outcome:
+            harvest.run(on_progress)
+    return replace(outcome.fetched, requests=line.requests, retries=line.retries)
+
+
+@dataclass
+class _Outcome:
+    fetched: Fetched
+
+
+@dataclass
+class _Fresh:
+    """Pages since the last part was written."""
+
+    start: int
+    end: int
+    pages: int = 0
+    rows: list[Row] = field(default_factory=list)
+
+
+class _Harvest:
+    """One fetch: what was known before it, and what it has brought since."""
+
+    def __init__(self, source: Source, stored: Bars | None, journal: Journal, wanted: Span) -> None:
+        self._source = source
+        self._stored = stored
+        self._journal = journal
+        parts = journal.parts()
+        self._step = source.interval.milliseconds
+        self._columns = stored.columns if stored is not None else source.columns
+        self._tables = [part.table.select(list(self._columns)) for part in parts]
+        if stored is not None:
+            self._tables.insert(0, stored.table)
+        self._asked = [*read_asked(stored.notes if stored else {}), *(part.span for part in parts)]
+        self._before = self._merged()
+        self._newest = wanted.end
+        self._spans = missing(wanted, [*_covered(stored), *self._asked])
+        self._fresh = _Fresh(wanted.start, wanted.start)
+
+    def run(self, on_progress: OnProgress | None) -> None:
+        """Fetch span by span, page by page, forward in time."""
+        total = sum(span.end - span.start for span in self._spans) // self._step
+        before = 0
+        for span in self._spans:
+            self._fresh = _Fresh(span.start, span.start)
+            for reached in self._pages(span):
+                if on_progress is not None:
+                    done = before + (reached - span.start) // self._step
+                    on_progress(Progress(self._source.symbol, done, total))
+            self._flush()
+            before += (span.end - span.start) // self._step
+
+    def _pages(self, span: Span) -> Iterator[int]:
+        """Fetch one span; yield after each page how far everything is settled."""
+        previous = span.start - self._step
+        edges = {ts: row for ts in (previous, span.end) if (row := self._known(ts))}
+        cursor = previous if previous in edges else span.start
+        end = span.end + self._step if span.end in edges else span.end
+        recent, new = edges, list[Row]()
+        while cursor < end:
+            rows, cursor = self._page(Span(cursor, end), recent)
+            recent = edges | {int(row[0]): row for row in rows}
+            reached = max(min(cursor, span.end), span.start)
+            # Nothing at the newest edge may mean: not published yet. That is asked again next time.
+            open_end = not rows and span.end == self._newest
+            new += [row for row in rows if span.start <= row[0] < span.end]
+            if reached < span.end or cursor >= end:  # a span meets what follows only if both agree
+                self._take(new, self._fresh.end if open_end else reached)
+                new = []
+            yield reached
+
+    def _page(self, span: Span, recent: dict[int, Row]) -> tuple[list[Row], int]:
+        """Return the bars of one page, and up to where nothing else is to be had.
+
+        A page with a hole, or without a bar, is asked for a second time before it is believed.
+        """
+        rows = self._source.page(span, recent)
+        if not rows or self._has_hole(rows, span.start):
+            again = self._source.page(span, recent | {int(row[0]): row for row in rows})
+            rows = sorted({row[0]: row for row in (*rows, *again)}.values())
+        if rows:
+            return rows, int(rows[-1][0]) + self._step
+        window = span.start + self._source.limit * self._step
+        return [], span.end if self._source.knows_end else min(window, span.end)
+
+    def _has_hole(self, rows: list[Row], start: int) -> bool:
+        return int(rows[-1][0]) - start >= len(rows) * self._step
+
+    def _merged(self) -> pa.Table:
+        if not self._tables:
+            self._tables = [_table((), self._columns)]
+        return merged(self._tables, self._columns, self._source.what)
+
+    def _known(self, ts: int) -> Row | None:
+        """Return the bar of that time if it was there before this fetch; NaN where it is silent."""
+        times = np.asarray(self._before["ts"].to_numpy(), dtype=np.int64)
+        place = int(np.searchsorted(times, ts))
+        if place == len(times) or times[place] != ts:
+            return None
+        row = self._before.slice(place, 1).to_pylist()[0]
+        return tuple(row.get(name, math.nan) for name in self._source.columns)
+
+    def _take(self, rows: list[Row], reached: int) -> None:
+        fresh = self._fresh
+        fresh.rows += rows
+        fresh.end = max(fresh.end, reached)
+        fresh.pages += 1
+        if fresh.pages >= PAGES_PER_PART:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Put the pages since the last part into the journal."""
+        fresh = self._fresh
+        if fresh.start < fresh.end:
+            table = _table(fresh.rows, self._source.columns)
+            part = Part(Span(fresh.start, fresh.end), table)
+            self._journal.write(part)
+            self._tables.append(table.select(list(self._columns)))
+            self._asked.append(part.span)
+        self._fresh = _Fresh(fresh.end, fresh.end)
+
+    @contextlib.contextmanager
+    def stored_at_the_end(self, store: Store) -> Iterator[_Outcome]:
+        """Store what was fetched, also after an error or an interrupt.
+
+        If the stored bars and the new ones do not meet yet, the new ones stay in the journal:
+        a file with a break of our making would look like an exchange's hole.
+        """
+        path = store.path(self._source.symbol, self._source.interval)
+        outcome = _Outcome(_nothing_to_do(self._stored, path, self._source.symbol))
+        try:
+            yield outcome
+        finally:
+            self._flush()
+            if len(union([*_covered(self._stored), *self._asked])) <= 1:
+                outcome.fetched = self._settle(store)
+
+    def _settle(self, store: Store) -> Fetched:
+        symbol, interval = self._source.symbol, self._source.interval
+        table = self._merged()
+        path = store.path(symbol, interval)
+        holes: list[Gap] = []
+        if table.num_rows:
+            old = dict(self._stored.notes) if self._stored is not None else {}
+            bars = Bars(symbol, interval, table)
+            holes = gaps(bars.ts, interval, self._asked)
+            notes = old | {
+                EXCHANGE: self._source.line.client.id,
+                ASKED: asked_note(self._asked),
+                GAPS: gaps_note(holes),
+            }
+            if self._stored is None or len(bars) > len(self._stored) or notes != old:
+                store.write(replace(bars, notes=dict(sorted(notes.items()))))
+        remove_journal(path)
+        before = 0 if self._stored is None else len(self._stored)
+        there = path if table.num_rows else None
+        return Fetched(symbol, there, table.num_rows - before, table.num_rows, 0, 0, tuple(holes))
+
+
+def _table(rows: Sequence[Row], names: tuple[str, ...]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    return canonical(pa.table(dict(zip(names, columns, strict=True))), place="a page")
+
+
+def _stored(store: Store, symbol: str, interval: Interval) -> Bars | None:
+    return store.read(symbol, interval) if store.path(symbol, interval).exists() else None
+
+
+def _covered(stored: Bars | None) -> list[Span]:
+    """Return where nothing is asked: what is stored from end to end, and what was asked before."""
+    if stored is None or not len(stored):
+        return []
+    whole = Span(int(stored.ts[0]), int(stored.ts[-1]) + stored.interval.milliseconds)
+    return [whole, *read_asked(stored.notes)]
+
+
+def _wanted(
+    stored: Bars | None,
+    symbol: str,
+    interval: Interval,
+    since_ms: int | None,
+    until_ms: int | None,
+    clock: Clock,
+) -> Span:
+    """Return the stretch of time that shall be there at the end."""
+    end = closed_end(clock.now_ns() // _NANOSECONDS_PER_MS, interval)
+    if until_ms is not None:
+        end = min(end, bar_at_or_after(until_ms, interval))
+    covered = _covered(stored)
+    if since_ms is None and not covered:
+        raise ArgumentError(
+            "missing-argument",
+            wrong="a first fetch must know where to begin",
+            found=f"no stored {symbol} {interval} and no `since`",
+            remedy="Pass `--since 2020-01-01`, or the day from which you want the bars.",
+        )
+    starts = [span.start for span in covered]
+    if since_ms is not None:
+        starts.append(bar_at_or_after(since_ms, interval))
+    return Span(min(starts), max([end, *(span.end for span in covered)]))
+
+
+def _nothing_to_do(stored: Bars | None, path: Path, symbol: str) -> Fetched:
+    if stored is None:
+        return Fetched(symbol, None, 0, 0, 0, 0)
+    holes = gaps(stored.ts, stored.interval, read_asked(stored.notes))
+    return Fetched(symbol, path, 0, len(stored), 0, 0, tuple(holes))
+
+
+def _check_columns(stored: Bars | None, source: Source, path: Path) -> None:
+    lost = [name for name in stored.columns if name not in source.columns] if stored else []
+    if lost:
+        raise DataError(
+            "data-column",
+            wrong=f"{source.line.client.id} must give every column that {path} has",
+            found=f"{', '.join(lost)} missing",
+            remedy="Fetch from the exchange the file came from, or move the file away.",
+        )

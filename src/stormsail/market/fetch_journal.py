@@ -1,0 +1,151 @@
+"""What a fetch has received but not yet merged, on disk: a killed fetch continues from here.
+
+Rewriting a large Parquet file after each page would cost more than the download. So pages are
+collected into parts of their own, in a hidden folder beside the bars; each part is there wholly or
+not at all, and says for which span it holds everything.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stormsail.core import atomic
+from stormsail.core.errors import DataError
+from stormsail.market.fetch_plan import Span
+
+_STAMP = b"stormsail.fetch"
+_LIMIT = 1 << 28  # bytes of one part; ours are far smaller
+_SUFFIX = ".parquet"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bars of a span for which the exchange gave all it has."""
+
+    span: Span
+    table: pa.Table
+
+
+class Journal:
+    """The parts of one symbol and interval, held by one process at a time.
+
+    Args:
+        folder: the open, locked folder of the parts.
+        stamp: where the bars come from. Parts with another stamp are not used.
+    """
+
+    def __init__(self, folder: int, path: Path, stamp: str) -> None:
+        self._folder = folder
+        self._path = path
+        self._stamp = stamp.encode()
+
+    def parts(self) -> list[Part]:
+        """Return what an earlier fetch has left, and remove what cannot be used."""
+        found = []
+        for name in atomic.entries(self._folder):
+            part = self._read(name)
+            if part is None:
+                atomic.remove_tree(self._folder, name)
+            else:
+                found.append(part)
+        return found
+
+    def write(self, part: Part) -> None:
+        """Add a part.
+
+        Raises:
+            DataError: if the system does not let it be written.
+        """
+        table = part.table.replace_schema_metadata({_STAMP: self._stamp})
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        name = f"{part.span.start}-{part.span.end}{_SUFFIX}"
+        with _loud(self._path):
+            atomic.replace_file(self._folder, name, sink.getvalue().to_pybytes())
+
+    def _read(self, name: str) -> Part | None:
+        """Return a part, or None for rubbish: it is fetched again."""
+        start, dash, end = name.removesuffix(_SUFFIX).partition("-")
+        if not (dash and start.isdecimal() and end.isdecimal()):
+            return None
+        try:
+            data = atomic.read_file(self._folder, name, limit=_LIMIT)
+            table = pq.read_table(pa.BufferReader(data))
+            table.validate(full=True)
+        except (OSError, pa.ArrowException):
+            return None
+        if (table.schema.metadata or {}).get(_STAMP) != self._stamp:
+            return None
+        return Part(Span(int(start), int(end)), table.replace_schema_metadata(None))
+
+
+def journal_path(bars: Path) -> Path:
+    """Return where the parts of a bar file lie."""
+    return bars.parent / f".fetch-{bars.stem}"
+
+
+@contextlib.contextmanager
+def open_journal(bars: Path, stamp: str) -> Iterator[Journal]:
+    """Hold the journal of a bar file.
+
+    Raises:
+        DataError: if another process holds it, or it cannot be made.
+    """
+    path = journal_path(bars)
+    with contextlib.ExitStack() as stack:
+        with _loud(path):
+            atomic.make_folders(path)
+            folder = stack.enter_context(atomic.locked_folder(path))
+        yield Journal(folder, path, stamp)
+
+
+def remove_journal(bars: Path) -> None:
+    """Remove the parts; only after what they hold is in the bar file.
+
+    Raises:
+        DataError: if the system does not allow it.
+    """
+    path = journal_path(bars)
+    with _loud(path), atomic.open_folder(path.parent, follow=True) as parent:
+        atomic.remove_tree(parent, path.name)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed writers have left; a living one would hold the lock of the folder.
+
+    Raises:
+        DataError: if the system does not allow it.
+    """
+    if not folder.is_dir():
+        return
+    with (
+        _loud(folder),
+        contextlib.suppress(atomic.FolderBusyError),
+        atomic.locked_folder(folder) as parent,
+    ):
+        rubbish = [name for name in atomic.entries(parent) if name.startswith(atomic.TEMPORARY)]
+        atomic.remove_tree(parent, *rubbish)
+
+
+@contextlib.contextmanager
+def _loud(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except atomic.FolderBusyError as error:
+        raise DataError(
+            "data-write",
+            wrong=f"{path} must be used by one fetch at a time",
+            found="another process that holds it",
+            remedy="Wait for the other fetch to end, or stop it.",
+        ) from error
+    except OSError as error:
+        raise DataError(
+            "data-write",
+            wrong=f"{path} must take what was fetched before it counts as kept",
+            found=str(error) or type(error).__name__,
+            remedy="Free space or permissions and run it again; what was stored is untouched.",
+        ) from error

@@ -1,0 +1,218 @@
+"""From a table as its author wrote it to bars: named, timed, judged, and only then believed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from stormsail.core.clock import Clock
+from stormsail.core.errors import DataError
+from stormsail.market.bars import OPTIONAL, REQUIRED, Bars, Funding, column_type, iso
+from stormsail.market.importers.columns import FUNDING_COLUMNS, check_complete, match
+from stormsail.market.importers.files import RawFile
+from stormsail.market.importers.times import Times, TimeUnit, to_milliseconds
+from stormsail.market.interval import Interval
+from stormsail.market.validate import check_funding_table, check_table, repair
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user decides about an import.
+
+    Args:
+        columns: our column names to the source's, where they differ from the usual ones.
+        time_unit: what times count; None lets their size decide.
+        repair: names of the validator's repair rules that may be applied.
+        clock: the present, to leave out a bar that has not closed; None trusts the source.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    time_unit: TimeUnit | None = None
+    repair: Sequence[str] = ()
+    clock: Clock | None = None
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Rows of one symbol under our column names, not yet judged."""
+
+    table: pa.Table
+    names: tuple[str, ...]
+    units: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    doubt: DataError | None = None
+    """Why times could not be read with certainty; then `ts` is as the source has it."""
+
+
+def named_bars(file: RawFile, options: Options, *, spot: bool) -> Raw:
+    """Return the columns of bars under our names, times in milliseconds if they are certain.
+
+    Raises:
+        DataError: if a column is missing or ambiguous, or times name no zone.
+    """
+    place, names = file.path.name, file.table.column_names
+    chosen = {} if file.binance else options.columns
+    found = match(names, (*REQUIRED, *OPTIONAL), chosen, place=place)
+    check_complete(found, names, place)
+    raw = _timed(file, found, options, binance_spot=file.binance and spot)
+    extra = [name for name in names if name not in found.values()]
+    if extra and not file.binance:
+        raw = replace(raw, notes=(*raw.notes, f"{place}: not read: {', '.join(extra)}"))
+    return raw
+
+
+def named_funding(file: RawFile, options: Options) -> Raw:
+    """Return settlement times and rates; freqtrade's older files keep the rate under `open`.
+
+    Raises:
+        DataError: if a column is missing or times are not certain.
+    """
+    place, names = file.path.name, file.table.column_names
+    found = match(names, FUNDING_COLUMNS, options.columns, place=place)
+    if "funding_rate" not in found and {"open", "close", "volume"} <= set(names):
+        found["funding_rate"] = "open"
+    missing = [name for name in FUNDING_COLUMNS if name not in found]
+    if missing:
+        raise DataError(
+            "data-column",
+            wrong=f"{place} must have columns for the settlement time and the funding rate",
+            found=f"{', '.join(names) or 'no column'}; {', '.join(missing)} missing",
+            remedy="Name them with `--columns ts=NAME,funding_rate=NAME`.",
+        )
+    raw = _timed(file, found, options, binance_spot=False)
+    if raw.doubt is not None:
+        raise raw.doubt
+    return raw
+
+
+def _timed(file: RawFile, found: Mapping[str, str], options: Options, *, binance_spot: bool) -> Raw:
+    place = file.path.name
+    columns = {ours: file.table[theirs] for ours, theirs in found.items()}
+    doubt: DataError | None = None
+    try:
+        times = to_milliseconds(
+            columns["ts"], unit=options.time_unit, place=place, binance_spot=binance_spot
+        )
+    except DataError as error:
+        if options.time_unit is not None or error.code == "data-time-zone":
+            raise
+        times, doubt = Times(columns["ts"], "unknown"), error
+    columns["ts"] = times.column
+    return Raw(pa.table(columns), (place,), (times.unit,), (*file.notes, *times.notes), doubt)
+
+
+def joined(parts: Sequence[Raw]) -> Raw:
+    """Return the rows of several files, one behind the other, as they are.
+
+    Raises:
+        DataError: if the files do not have the same columns.
+    """
+    first = parts[0]
+    for other in parts[1:]:
+        if set(other.table.column_names) != set(first.table.column_names):
+            raise DataError(
+                "data-column",
+                wrong="files of one symbol must have the same columns",
+                found=f"{', '.join(first.table.column_names)} in {first.names[0]} and "
+                f"{', '.join(other.table.column_names)} in {other.names[0]}",
+                remedy="Import them one by one, or leave one of them out.",
+            )
+    doubt = next((part.doubt for part in parts if part.doubt), None)
+    if doubt is not None and len(parts) > 1:
+        raise doubt  # rows of several files cannot be shown to the validator in several units
+    tables = [part.table.select(first.table.column_names) for part in parts]
+    return Raw(
+        _stacked(tables) if len(tables) > 1 else tables[0],
+        tuple(name for part in parts for name in part.names),
+        tuple(dict.fromkeys(unit for part in parts for unit in part.units)),
+        tuple(note for part in parts for note in part.notes),
+        doubt,
+    )
+
+
+def _stacked(tables: Sequence[pa.Table]) -> pa.Table:
+    """Stack tables; a column with text in one of them becomes text, so that nothing is lost."""
+    fields = []
+    for name in tables[0].column_names:
+        kinds = [table.schema.field(name).type for table in tables]
+        text = any(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in kinds)
+        same = len(set(kinds)) == 1
+        kind = kinds[0] if same else pa.string() if text else column_type(name)
+        fields.append(pa.field(name, kind))
+    schema = pa.schema(fields)
+    return pa.concat_tables([table.replace_schema_metadata(None).cast(schema) for table in tables])
+
+
+def judged(raw: Raw, symbol: str, interval: Interval, options: Options) -> tuple[Bars, list[str]]:
+    """Return bars that the validator accepts, and lines on what was dropped or mended.
+
+    Raises:
+        DataError: if rows have defects that no named repair takes away.
+    """
+    table, lines = _without_unclosed(raw, symbol, interval, options.clock)
+    report = check_table(table, symbol=symbol, interval=interval)
+    notes = {"source": _sources(raw.names), "time_unit": " and ".join(raw.units)}
+    if options.repair:
+        table, log = repair(table, report, list(options.repair), interval=interval)
+        lines += [f"repaired: {line}" for line in log]
+        notes |= {"repaired": "; ".join(log)} if log else {}
+        report = check_table(table, symbol=symbol, interval=interval)
+    if report.errors:
+        raise _defects(f"{symbol} {interval}", raw, [str(one) for one in report.errors])
+    if raw.doubt is not None and not options.repair:
+        raise raw.doubt
+    lines += [f"warning: {one}" for one in report.warnings]
+    notes |= {"remarks": "; ".join(raw.notes)} if raw.notes else {}
+    return Bars(symbol, interval, table, notes), lines
+
+
+def _defects(what: str, raw: Raw, errors: Sequence[str]) -> DataError:
+    more = f" ... and {len(errors) - _SHOWN} more kinds" if len(errors) > _SHOWN else ""
+    return DataError(
+        "data-defects",
+        wrong=f"{what} must be free of defects before it is stored",
+        found=f"in {_sources(raw.names)}: {' | '.join(errors[:_SHOWN])}{more}",
+        remedy="Run `stormsail check FILE` for the whole list, mend the source, or name a repair "
+        "with `--repair`.",
+    )
+
+
+def _sources(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}, {len(names)} files"
+
+
+def _without_unclosed(
+    raw: Raw, symbol: str, interval: Interval, clock: Clock | None
+) -> tuple[pa.Table, list[str]]:
+    """Leave out the last bar if it has not closed; refuse bars that have not even opened."""
+    table = raw.table
+    if clock is None or raw.doubt is not None or not table.num_rows:
+        return table, []
+    now_ms = clock.now_ns() // 1_000_000
+    ts = table["ts"].fill_null(0).to_numpy()
+    future = np.flatnonzero(ts > now_ms)
+    if len(future):
+        row = int(future[0])
+        found = (
+            f"row {row} at {iso(ts[row])}, which is after {iso(now_ms)}; {len(future)} such rows"
+        )
+        raise _defects(f"{symbol} {interval}", raw, [found])
+    if ts[-1] + interval.milliseconds <= now_ms:
+        return table, []
+    line = f"dropped: the bar of {iso(ts[-1])}, which closes after {iso(now_ms)}"
+    return table.slice(0, table.num_rows - 1), [line]
+
+
+def judged_funding(raw: Raw, symbol: str) -> tuple[Funding, list[str]]:
+    """Return funding rates that the validator accepts, and its warnings.
+
+    Raises:
+        DataError: if rows have defects.
+    """
+    report = check_funding_table(raw.table, symbol=symbol)
+    if report.errors:
+        raise _defects(f"the funding of {symbol}", raw, [str(one) for one in report.errors])
+    return Funding(symbol, raw.table), [f"warning: {one}" for one in report.warnings]

@@ -1,0 +1,272 @@
+"""Symbols and time on one grid, as tensors."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stormsail.core.errors import ChoiceError, DataError, DtypeError, nearest
+from stormsail.market.bars import OPTIONAL, PRICES, Bars, Funding, iso
+from stormsail.market.interval import Interval
+from stormsail.market.resample import check_alignment
+
+SETTLEMENT_JITTER_MS = 15_000
+"""Exchanges stamp a settlement a few milliseconds, and at most some seconds, after its hour."""
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Bars of S symbols on one regular grid of T open times.
+
+    Where a symbol has no bar, open, high, low and close all repeat its last close, volumes are 0
+    and `tradable` is false. Before a symbol's first bar nothing is known: `listed` is false there
+    and the prices are the first open, a placeholder that keeps arithmetic finite and that no
+    decision may read. Both masks at row t depend on rows up to t only: a delisting shows as
+    `tradable` going false, never as `listed` going false beforehand.
+    """
+
+    symbols: tuple[str, ...]
+    interval: Interval
+    ts: Tensor
+    """Open times in UTC milliseconds, int64 [T]."""
+    open: Tensor
+    high: Tensor
+    low: Tensor
+    close: Tensor
+    volume: Tensor
+    """Base currency, [T, S]."""
+    tradable: Tensor
+    """Whether there is a bar (with volume, if that was demanded), bool [T, S]."""
+    listed: Tensor
+    """Whether the symbol has had its first bar, bool [T, S]."""
+    funding: Tensor
+    """Sum of the rates that settle after the previous row's open and up to this one's, [T, S]."""
+    has_funding: Tensor
+    """Whether rates were given for a symbol, bool [S]."""
+    funding_outside: tuple[int, ...]
+    """Rates of each symbol that settle before the first row or after the last, and are not used."""
+    optional: Mapping[str, Tensor] = field(default_factory=dict)
+    """Further columns, [T, S], only those that every symbol has."""
+
+    @classmethod
+    def from_bars(
+        cls,
+        bars: Sequence[Bars],
+        funding: Mapping[str, Funding] | None = None,
+        *,
+        dtype: torch.dtype = torch.float64,
+        require_volume: bool = False,
+        settlement_jitter_ms: int = SETTLEMENT_JITTER_MS,
+    ) -> "Panel":
+        """Align bars on the grid from the earliest to the latest open time.
+
+        Args:
+            bars: one element a symbol, all of one interval.
+            funding: rates by symbol; a symbol without an entry pays none.
+            dtype: type of prices, volumes and rates.
+            require_volume: a bar without volume is not tradable.
+            settlement_jitter_ms: a settlement at most this long after a row's open counts for that
+                row. Without it, a rate stamped 08:00:00.003 would be paid a whole bar late.
+
+        Raises:
+            DataError: if there is no bar, intervals differ, a symbol comes twice, a bar lies off
+                the grid or holds a number that is not finite.
+            ChoiceError: if rates are given for a symbol that has no bars.
+        """
+        if not dtype.is_floating_point:
+            raise DtypeError(
+                wrong="`dtype` must be a floating point type",
+                found=str(dtype),
+                remedy="Pass torch.float64 or torch.float32.",
+            )
+        interval = _common_interval(bars)
+        symbols = tuple(one.symbol for one in bars)
+        rates = dict(funding or {})
+        _check_funding(rates, symbols)
+        start = min(int(one.ts[0]) for one in bars)
+        end = max(int(one.ts[-1]) for one in bars)
+        ts = np.arange(start, end + 1, interval.milliseconds, dtype=np.int64)
+        rows = [(one.ts - start) // interval.milliseconds for one in bars]
+        fields = _fields(bars, rows, len(ts), require_volume=require_volume)
+        jitter = min(settlement_jitter_ms, interval.milliseconds - 1)
+        placed = [_settled(rates.get(name), ts, interval, jitter) for name in symbols]
+
+        def real(columns: Sequence[NDArray[np.float64]]) -> Tensor:
+            return torch.from_numpy(np.stack(columns, axis=1)).to(dtype)
+
+        return cls(
+            symbols=symbols,
+            interval=interval,
+            ts=torch.from_numpy(ts),
+            tradable=torch.from_numpy(np.stack([one["tradable"] for one in fields], 1) > 0),
+            listed=torch.from_numpy(np.stack([one["listed"] for one in fields], 1) > 0),
+            funding=real([rate for rate, _ in placed]),
+            has_funding=torch.tensor([name in rates for name in symbols]),
+            funding_outside=tuple(outside for _, outside in placed),
+            optional={
+                name: real([one[name] for one in fields]) for name in OPTIONAL if name in fields[0]
+            },
+            **{name: real([one[name] for one in fields]) for name in (*PRICES, "volume")},
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """T rows and S symbols."""
+        return len(self.ts), len(self.symbols)
+
+    def index(self, symbol: str) -> int:
+        """Return the column of a symbol.
+
+        Raises:
+            ChoiceError: if it is not here.
+        """
+        _check_known(symbol, self.symbols)
+        return self.symbols.index(symbol)
+
+    def between(self, start_ms: int, end_ms: int) -> "Panel":
+        """Return the rows that open in [start, end), as views of these tensors.
+
+        `funding_outside` still speaks of the whole panel.
+        """
+        where = torch.tensor([start_ms, end_ms], dtype=torch.int64, device=self.ts.device)
+        first, last = torch.searchsorted(self.ts, where).tolist()
+        return self._each(lambda tensor: tensor[first:last], timed_only=True)
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> "Panel":
+        """Return the panel on another device or with another type of floating point numbers."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device, dtype if tensor.is_floating_point() else None)
+
+        return self._each(moved)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of symbols, interval and every value, on whatever device they are."""
+        digest = hashlib.sha256(f"panel-1 {self.interval} {' '.join(self.symbols)}\n".encode())
+        for name, tensor in sorted({**self._tensors(), **self.optional}.items()):
+            values = tensor.detach().cpu().contiguous()
+            digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
+            digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def _tensors(self) -> dict[str, Tensor]:
+        names = (*PRICES, "ts", "volume", "tradable", "listed", "funding", "has_funding")
+        return {name: getattr(self, name) for name in names}
+
+    def _each(self, change: Callable[[Tensor], Tensor], *, timed_only: bool = False) -> "Panel":
+        tensors = {
+            name: tensor if timed_only and name == "has_funding" else change(tensor)
+            for name, tensor in self._tensors().items()
+        }
+        optional = {name: change(tensor) for name, tensor in self.optional.items()}
+        return replace(self, optional=optional, **tensors)  # type: ignore[arg-type]
+
+
+def _common_interval(bars: Sequence[Bars]) -> Interval:
+    """Check what a panel can be made of; return the one interval of all bars."""
+    empty = [one.symbol for one in bars if not len(one)]
+    if empty or not bars:
+        raise DataError(
+            "data-missing",
+            wrong="a panel must have at least one symbol, and each at least one bar",
+            found=f"no bar of {', '.join(empty)}" if empty else "no symbol",
+            remedy="Import or fetch bars first, or leave the symbol out.",
+        )
+    intervals = {str(one.interval): one.symbol for one in bars}
+    if len(intervals) > 1:
+        raise DataError(
+            "data-interval",
+            wrong="all symbols of a panel must have one interval",
+            found=", ".join(f"{symbol} {interval}" for interval, symbol in intervals.items()),
+            remedy="Resample the shorter ones with `market.resample`.",
+        )
+    symbols = [one.symbol for one in bars]
+    twice = sorted({symbol for symbol in symbols if symbols.count(symbol) > 1})
+    if twice:
+        raise DataError(
+            "data-symbol",
+            wrong="a symbol must come once in a panel",
+            found=f"{', '.join(twice)} more than once",
+            remedy="Pass each symbol's bars once.",
+        )
+    for one in bars:
+        check_alignment(one)
+        _check_finite(one)
+    return bars[0].interval
+
+
+def _check_finite(bars: Bars) -> None:
+    for name in bars.columns[1:]:
+        bad = np.flatnonzero(~np.isfinite(bars.column(name)))
+        if len(bad):
+            raise DataError(
+                "data-defects",
+                wrong=f"`{name}` of {bars.symbol} must hold finite numbers only",
+                found=f"{bars.column(name)[bad[0]]} in row {bad[0]} at {iso(bars.ts[bad[0]])}",
+                remedy="Run `stormsail check` on the source, and import it again.",
+            )
+
+
+def _check_known(symbol: str, symbols: Sequence[str]) -> None:
+    if symbol not in symbols:
+        near = nearest(symbol, symbols)
+        raise ChoiceError(
+            wrong="a symbol must be one of the panel's",
+            found=f"`{symbol}` and a panel of {', '.join(symbols)}",
+            remedy=f"Did you mean `{near}`?" if near else "Write it as the panel does.",
+        )
+
+
+def _check_funding(rates: Mapping[str, Funding], symbols: Sequence[str]) -> None:
+    for symbol, funding in rates.items():
+        _check_known(symbol, symbols)
+        if funding.symbol != symbol or not np.isfinite(funding.rate).all():
+            raise DataError(
+                "data-defects",
+                wrong=f"the funding of {symbol} must be its own, with finite rates",
+                found=f"rates of {funding.symbol}, "
+                f"{int((~np.isfinite(funding.rate)).sum())} of them not finite",
+                remedy="Import the rates of the perpetual whose bars are used.",
+            )
+
+
+def _fields(
+    bars: Sequence[Bars], rows: Sequence[NDArray[np.int64]], length: int, *, require_volume: bool
+) -> list[dict[str, NDArray[np.float64]]]:
+    """Return every column of every symbol, filled up to the grid."""
+    shared = [name for name in OPTIONAL if all(name in one.columns for one in bars)]
+    filled = []
+    for one, row in zip(bars, rows, strict=True):
+        here = np.zeros(length)
+        here[row] = one.column("volume") > 0.0 if require_volume else 1.0
+        last = np.full(length, -1)
+        last[row] = np.arange(len(one))
+        there = last >= 0
+        last = np.maximum.accumulate(last)  # the newest bar at or before each row
+        columns = {"tradable": here, "listed": (last >= 0).astype(np.float64)}
+        carried = np.where(last >= 0, one.column("close")[last], one.column("open")[0])
+        for name in PRICES:
+            columns[name] = np.where(there, one.column(name)[last], carried)
+        for name in ("volume", *shared):
+            columns[name] = np.where(there, one.column(name)[last], 0.0)
+        filled.append(columns)
+    return filled
+
+
+def _settled(
+    funding: Funding | None, ts: NDArray[np.int64], interval: Interval, jitter: int
+) -> tuple[NDArray[np.float64], int]:
+    """Return the rate that settles at each row, and how many rates lie outside the grid."""
+    rate = np.zeros(len(ts))
+    if funding is None:
+        return rate, 0
+    row = -((ts[0] + jitter - funding.ts) // interval.milliseconds)  # first row at or after it
+    inside = (row >= 0) & (row < len(ts))
+    np.add.at(rate, row[inside], funding.rate[inside])
+    return rate, int((~inside).sum())

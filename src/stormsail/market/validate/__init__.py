@@ -1,0 +1,41 @@
+"""One validator for all sources: it names what is wrong, and repairs only what it is told to."""
+
+from stormsail.market.validate.defects import BY_NAME, BY_NUMBER, DEFECTS, Defect
+from stormsail.market.validate.files import (
+    SUFFIXES,
+    Loaded,
+    check_file,
+    check_loaded,
+    interval_of,
+    load_file,
+)
+from stormsail.market.validate.repair import RULES, repair
+from stormsail.market.validate.report import Finding, Place, Report
+from stormsail.market.validate.table import (
+    check_bars,
+    check_funding,
+    check_funding_table,
+    check_table,
+)
+
+__all__ = [
+    "BY_NAME",
+    "BY_NUMBER",
+    "DEFECTS",
+    "RULES",
+    "SUFFIXES",
+    "Defect",
+    "Finding",
+    "Loaded",
+    "Place",
+    "Report",
+    "check_bars",
+    "check_file",
+    "check_funding",
+    "check_funding_table",
+    "check_loaded",
+    "check_table",
+    "interval_of",
+    "load_file",
+    "repair",
+]

@@ -1,0 +1,242 @@
+"""From raw columns of any type to numbers, without losing sight of what was no number."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from stormsail.market.bars import OPTIONAL, PRICES, REQUIRED
+from stormsail.market.validate.report import Collector
+from stormsail.market.validate.stamps import Stamps, read_stamps
+
+KNOWN = (*REQUIRED, *OPTIONAL)
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "ts": ("timestamp", "time", "date", "datetime", "open_time", "opentime", "unix"),
+    "open": ("o",),
+    "high": ("h",),
+    "low": ("l",),
+    "close": ("c",),
+    "volume": ("v", "vol"),
+    "quote_volume": ("quote_asset_volume",),
+    "trades": ("count", "number_of_trades", "trade_count"),
+    "taker_buy_base": ("taker_buy_volume", "taker_buy_base_asset_volume", "taker_buy_base_volume"),
+    "taker_buy_quote": ("taker_buy_quote_volume", "taker_buy_quote_asset_volume"),
+    "funding_rate": ("fundingrate", "last_funding_rate"),
+}
+"""Names under which common sources keep our columns, in lower case with underscores."""
+
+IGNORED = ("close_time", "ignore")
+"""Columns of Binance's own dumps that hold nothing which the other columns do not."""
+
+_NUMBER = r"^\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|nan|inf|infinity)\s*$"
+_COMMA = r"^\s*[-+]?\d+,\d+\s*$"
+_ENOUGH = 20  # values that are needed to tell
+_MOST_DECIMALS = 8  # of prices, on any exchange
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table as numbers: NaN wherever there was none."""
+
+    stamps: Stamps
+    values: dict[str, NDArray[np.float64]]
+    header: NDArray[np.bool_] | None = None
+    """Rows that repeat the header, None if there are none."""
+
+    def __len__(self) -> int:
+        return len(self.stamps.ms)
+
+    def has(self, *names: str) -> bool:
+        """Return whether all these columns are here."""
+        return all(name in self.values for name in names)
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a column in this package, or a tidied form of the name it has."""
+    tidy = "_".join(name.strip().strip("\"'").lower().replace("-", "_").split())
+    return next((ours for ours, theirs in ALIASES.items() if tidy == ours or tidy in theirs), tidy)
+
+
+def rename(table: pa.Table) -> pa.Table:
+    """Return the table with the names of this package where its own are known to mean them."""
+    names = [plain_name(name) for name in table.column_names]
+    # An alias gives way to the real name, and the first of two aliases to none: Binance's files
+    # have `open_time`, some exports have `timestamp` and `date` side by side.
+    seen: set[str] = set()
+    result = []
+    for name, own in zip(names, table.column_names, strict=True):
+        clash = name in seen or (name != own and name in table.column_names)
+        result.append(own if clash else name)
+        seen.add(result[-1])
+    return table.rename_columns(result)
+
+
+def check_names(found: Collector, names: list[str]) -> bool:
+    """Report missing, extra, repeated and reordered names; return whether bars can be read."""
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        found.whole("duplicate-header", f"`{name}` occurs {names.count(name)} times")
+    missing = [name for name in REQUIRED if name not in names]
+    if missing:
+        found.whole("missing-column", ", ".join(missing))
+    extra = [name for name in names if name not in (*KNOWN, *IGNORED)]
+    if extra:
+        found.whole("extra-column", ", ".join(extra))
+    known = list(dict.fromkeys(name for name in names if name in KNOWN))
+    if known != [name for name in KNOWN if name in known]:
+        found.whole("reordered-columns", ", ".join(known))
+    return "ts" in names and all(name in names for name in PRICES)
+
+
+def read_columns(found: Collector, table: pa.Table) -> Columns:
+    """Return the numbers of a table and report every cell that is none."""
+    names = list(dict.fromkeys(name for name in table.column_names if name in KNOWN))
+    cells = {name: _plain(table.column(table.column_names.index(name))) for name in names}
+    header = _header_rows(cells)
+    stamps = read_stamps(cells["ts"])
+    found.ts, found.has_time = stamps.ms, stamps.valid
+    if header is not None:
+        found.mark("duplicate-header", header, lambda row: cells["ts"][row].as_py())
+    _report_bad(found, "ts", cells["ts"], stamps.text, stamps.missing, header)
+    values = {
+        name: _read_numbers(found, name, column, header)
+        for name, column in cells.items()
+        if name != "ts"
+    }
+    _check_precision(found, table, values)
+    return Columns(stamps, values, header)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array, dictionaries decoded."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.num_chunks == 1:  # combining would copy it
+        return column.chunk(0)
+    array = column.combine_chunks()
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _header_rows(cells: dict[str, pa.Array]) -> NDArray[np.bool_] | None:
+    """Return where a header stands among the rows: the cell under `ts` reads like its name."""
+    column = cells["ts"]
+    if not _is_text(column.type):
+        return None
+    letters = pc.match_substring_regex(column, r"^\s*[A-Za-z_\"' ]{1,40}\s*$").fill_null(
+        fill_value=False
+    )
+    mask = np.array(letters.to_numpy(zero_copy_only=False), dtype=bool)
+    for row in np.flatnonzero(mask)[:1_000_000]:
+        mask[row] = plain_name(column[int(row)].as_py()) == "ts"
+    return mask if mask.any() else None
+
+
+def _read_numbers(
+    found: Collector, name: str, column: pa.Array, header: NDArray[np.bool_] | None
+) -> NDArray[np.float64]:
+    """Return a column as float64 and report text, decimal commas, empty cells and infinities."""
+    values, text = numbers(column)
+    if text is not None and _is_text(column.type):
+        comma = _matches(column, _COMMA) & text
+        found.mark("decimal-comma", comma, lambda row: f"{name}={column[row].as_py()}")
+        text = text & ~comma
+    else:
+        comma = None
+    missing = np.isnan(values)
+    if missing.any():
+        for other in (text, comma):
+            missing = missing if other is None else missing & ~other
+        _report_bad(found, name, column, text, missing, header)
+    found.mark("infinite-value", np.isinf(values), lambda row: f"{name}={values[row]}")
+    return values
+
+
+def numbers(column: pa.Array) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
+    """Return float64 values with NaN where there is none, and where that was because of text."""
+    kind = column.type
+    fits = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+    if fits or pa.types.is_null(kind):
+        return _to_numpy(column.cast(pa.float64(), safe=False)), None
+    if not _is_text(kind):
+        return np.full(len(column), np.nan), ~_nulls(column)
+    try:
+        return _to_numpy(column.cast(pa.float64())), None
+    except pa.ArrowInvalid:
+        good = _matches(column, _NUMBER)
+    text = ~good & ~_nulls(column)
+    kept = pc.if_else(pa.array(good), column, pa.scalar(None, kind))
+    return _to_numpy(pc.utf8_trim_whitespace(kept).cast(pa.float64())), text
+
+
+def _to_numpy(column: pa.Array) -> NDArray[np.float64]:
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _nulls(column: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _matches(column: pa.Array, pattern: str) -> NDArray[np.bool_]:
+    matched = pc.match_substring_regex(column, pattern, ignore_case=True).fill_null(
+        fill_value=False
+    )
+    return np.asarray(matched.to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _report_bad(
+    found: Collector,
+    name: str,
+    column: pa.Array,
+    text: NDArray[np.bool_] | None,
+    missing: NDArray[np.bool_] | None,
+    header: NDArray[np.bool_] | None,
+) -> None:
+    """Report text and empty cells of one column, apart from rows that repeat the header."""
+    for defect, mask in (("text-value", text), ("missing-value", missing)):
+        if mask is not None:
+            rows = mask if header is None else mask & ~header
+            found.mark(defect, rows, lambda row: f"{name}={column[row].as_py()}")
+
+
+def _check_precision(
+    found: Collector, table: pa.Table, values: dict[str, NDArray[np.float64]]
+) -> None:
+    """Report prices that went through single precision.
+
+    A price such as 7123.4 is stored by float64 within 1e-12 of itself, by float32 as
+    7123.39990234375. A column is reported if every value is a float32 exactly *and* at least half
+    of them differ from the shortest decimals that give the same float32. Whole numbers, quarters
+    and even 1/128 are float32 exactly, too, but they are their own decimals and say nothing.
+    """
+    for name in PRICES:
+        kind = table.schema.types[table.column_names.index(name)]
+        if pa.types.is_float32(kind) or pa.types.is_float16(kind):
+            found.whole("float32-values", f"`{name}` is stored as {kind}")
+        elif _is_single(values[name]):
+            found.whole("float32-values", f"`{name}`, first {values[name][0]!r}")
+
+
+def _is_single(values: NDArray[np.float64]) -> bool:
+    for part in (values[:4096], values):  # the short look spares a long one nearly always
+        usable = part[np.isfinite(part) & (np.abs(part) < 1e30)]
+        single = usable.astype(np.float32)
+        if len(usable) < _ENOUGH or not bool((single == usable).all()):
+            return False
+        if not _has_lost_digits(usable, single):
+            return False
+    return True
+
+
+def _has_lost_digits(values: NDArray[np.float64], single: NDArray[np.float32]) -> bool:
+    for decimals in range(_MOST_DECIMALS + 1):
+        written = np.round(values, decimals)
+        if bool((written.astype(np.float32) == single).all()):
+            return float(np.mean(written != values)) >= 0.5
+    return True

@@ -1,0 +1,141 @@
+"""`stormsail check` as a user meets it: words, exit codes, files."""
+
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from typer import Typer
+from typer.testing import CliRunner
+
+import market_defects
+from stormsail.cli.check import check
+from stormsail.core.errors import DataError
+from stormsail.market.bars import Bars, Funding
+from stormsail.market.interval import Interval
+from stormsail.market.store import Store
+from stormsail.market.validate import load_file
+
+HOUR = Interval.parse("1h")
+
+
+def run(*arguments: object):
+    app = Typer()
+    app.command()(check)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def write(folder, name: str, *, seed: int = 0):
+    path = folder / "bars_1h.csv"
+    if name == "clean":
+        path.write_bytes(market_defects.csv(market_defects.clean_bars(seed, HOUR)))
+        return path
+    case = market_defects.planted(name, seed, HOUR)
+    path.write_bytes(case.content or market_defects.csv(case.bars))
+    return path
+
+
+def test_a_good_file_is_called_good(tmp_path):
+    path = write(tmp_path, "clean")
+    result = run(path)
+    assert (result.exit_code, result.output) == (
+        0,
+        f"good {path}: 1500 rows, 0 errors, 0 warnings\n",
+    )
+
+
+def test_an_error_is_exit_code_one_with_places_and_remedy(tmp_path):
+    result = run(write(tmp_path, "negative-volume"))
+    assert result.exit_code == 1
+    words = " ".join(result.output.split())
+    for part in ("refused", "D21 negative-volume", "error", "row ", "--repair drop-invalid-rows"):
+        assert part in words
+
+
+def test_a_warning_is_exit_code_zero(tmp_path):
+    result = run(write(tmp_path, "gap"))
+    assert result.exit_code == 0
+    assert "D35 gap" in result.output
+
+
+def test_a_folder_is_every_file_in_it_and_json_holds_all_reports(tmp_path):
+    folder = tmp_path / "data"
+    (folder / "a").mkdir(parents=True)
+    write(folder, "clean")
+    write(folder / "a", "gap")
+    (folder / ".hidden.csv").write_text("x")
+    (folder / "notes.md").write_text("x")
+    out = tmp_path / "out.json"
+    result = run(folder, "--json", out)
+    assert result.exit_code == 0
+    assert "2 files, " in result.output
+    assert [report["warnings"] for report in json.loads(out.read_text())] == [1, 0]
+
+
+def test_a_store_is_its_bars_and_its_rates(tmp_path):
+    store = Store(tmp_path)
+    bars = market_defects.clean_bars(0, HOUR)
+    store.write(Bars("BTC/USDT:USDT", HOUR, pa.table(bars)))
+    rates = pa.table({"ts": bars["ts"][::8], "funding_rate": bars["volume"][::8] * 1e-6})
+    store.write_funding(Funding("BTC/USDT:USDT", rates))
+    out = tmp_path / "out.json"
+    result = run("--store", tmp_path, "--json", out)
+    assert result.exit_code == 0, result.output
+    reports = json.loads(out.read_text())
+    assert [(report["symbol"], report["interval"]) for report in reports] == [
+        ("BTC/USDT:USDT", "1h"),
+        ("BTC/USDT:USDT", ""),
+    ]
+
+
+def test_symbol_and_interval_can_be_named(tmp_path):
+    path, out = write(tmp_path, "clean"), tmp_path / "out.json"
+    result = run(path, "--symbol", "ETH/USDT", "--interval", "4h", "--json", out)
+    assert result.exit_code == 1
+    (report,) = json.loads(out.read_text())
+    assert (report["symbol"], report["interval"]) == ("ETH/USDT", "4h")
+    assert [found["number"] for found in report["findings"]] == ["D36"]
+
+
+def test_a_repair_writes_rows_and_log_and_judges_the_result(tmp_path):
+    path, out = write(tmp_path, "out-of-order"), tmp_path / "sorted_1h.csv"
+    before = path.read_bytes()
+    result = run(path, "--repair", "sort", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "1 changes" in result.output
+    assert path.read_bytes() == before
+    rows = load_file(out).table
+    for name, column in market_defects.clean_bars(0, HOUR).items():
+        assert [float(x) for x in rows[name].to_pylist()] == column.tolist()
+    assert (tmp_path / "sorted_1h.csv.repairs.txt").read_text().startswith("sort: row ")
+
+
+@pytest.mark.refusal
+def test_a_repair_needs_a_place_to_write(tmp_path):
+    error = run(write(tmp_path, "gap"), "--repair", "sort").exception
+    assert str(error) == (
+        "`--repair` must have one file to read and `--out` to write; found 1 files and no "
+        "`--out`. Repair files one by one; a file is never changed in place. [missing-argument]"
+    )
+
+
+@pytest.mark.refusal
+def test_nothing_to_check_is_refused(tmp_path):
+    error = run(tmp_path).exception
+    assert isinstance(error, DataError)
+    assert str(error) == (
+        f"there must be files to check; found {tmp_path}. "
+        "Name files, folders, or a store with `--store`. [data-missing]"
+    )
+
+
+def test_the_verb_is_imported_without_torch_and_arrow():
+    code = (
+        "import sys, stormsail.cli.check\n"
+        "print([name for name in ('torch', 'pyarrow') if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert result.stdout == "[]\n"

@@ -1,0 +1,182 @@
+"""`stormsail import` as a user meets it: words, exit codes, files that are the same again."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from stormsail.market.interval import Interval
+from stormsail.market.store import Store
+
+H = 3_600_000
+START = 1_609_459_200_000
+HOUR = Interval.parse("1h")
+VERB = (
+    "import stormsail.cli.main as m\n"
+    "from stormsail.cli.import_ import import_bars\n"
+    "m.app.command('import')(import_bars)\n"
+    "m.main()\n"
+)
+
+
+def kline(row: int) -> str:
+    ts, first, last = START + row * H, 100 + row % 5, 100 + (row + 1) % 5
+    high, low, quote = max(first, last) + 1, min(first, last) - 1, 10.0 * (first + last) / 2
+    cells = [ts, first, high, low, last, 10.0, ts + H - 1, quote, 30, 4.0, 0.4 * quote, 0]
+    return ",".join(map(str, cells)) + "\n"
+
+
+def dump(folder: Path, rows: range, name: str = "BTCUSDT-1h-2021-01") -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.csv", "".join(map(kline, rows)))
+    return path
+
+
+def run(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", VERB, "import", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+    )
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    files = (path for path in sorted(root.rglob("*")) if path.is_file())
+    return {str(path.relative_to(root)): path.read_bytes() for path in files}
+
+
+def test_an_import_says_what_it_read_and_where_it_went(tmp_path):
+    dump(tmp_path / "dumps", range(50))
+    result = run("dumps", "--resample", "4h", "--resample", "1d", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "BTC/USDT 1h: read 50 rows from 1 file, 2021-01-01T00:00:00Z to 2021-01-03T01:00:00Z, "
+        "times in ms",
+        "wrote 50 bars to data/BTC-USDT/1h.parquet",
+        "wrote 12 bars to data/BTC-USDT/4h.parquet (from 1h to 4h; 1 incomplete left out)",
+        "wrote 2 bars to data/BTC-USDT/1d.parquet (from 1h to 1d; 1 incomplete left out)",
+    ]
+    assert len(Store(tmp_path / "data").read("BTC/USDT", HOUR)) == 50
+
+
+def test_a_second_import_gives_the_same_bytes_from_anywhere(tmp_path):
+    dump(tmp_path / "dumps", range(50))
+    words = ("--resample", "4h", "--market", "perp")
+    assert run("dumps", *words, cwd=tmp_path).returncode == 0
+    first = tree(tmp_path / "data")
+    assert set(first) == {"BTC-USDT_USDT/1h.parquet", "BTC-USDT_USDT/4h.parquet"}
+    assert run("dumps", *words, cwd=tmp_path).returncode == 0
+    assert tree(tmp_path / "data") == first
+    (tmp_path / "elsewhere").mkdir()
+    other = run(
+        tmp_path / "dumps" / "*.zip",
+        *(*words, "--store", tmp_path / "other"),
+        cwd=tmp_path / "elsewhere",
+        TZ="Asia/Kathmandu",
+        PYTHONHASHSEED="7",
+        LC_ALL="C",
+    )
+    assert other.returncode == 0
+    assert tree(tmp_path / "other") == first
+
+
+def test_the_present_decides_about_the_last_bar(tmp_path):
+    path = dump(tmp_path / "dumps", range(50))
+    result = run(path, "--now", "2021-01-03T01:30:00Z", cwd=tmp_path)
+    assert "dropped: the bar of 2021-01-03T01:00:00Z" in result.stdout
+    assert "wrote 49 bars" in result.stdout
+    wrong = run(path, "--now", "tomorrow", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert wrong.stderr == (
+        "stormsail: the present must be written as ISO 8601 in UTC; found `tomorrow`. Write it as "
+        "`2024-01-01T00:00:00Z`. [data-time-unit]\n"
+    )
+
+
+def test_defects_are_refused_with_exit_code_two_and_nothing_is_written(tmp_path):
+    good = dump(tmp_path / "dumps", range(50))
+    bad = dump(tmp_path / "dumps", [*range(50), 49], "ETHUSDT-1h-2021-01")
+    result = run(good, bad, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "ETH/USDT 1h must be free of defects" in result.stderr
+    assert "duplicate-same" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "data").exists()
+    mended = run(bad, "--repair", "drop-duplicates", cwd=tmp_path)
+    assert mended.returncode == 0, mended.stderr
+    assert "repaired: " in mended.stdout
+    assert len(Store(tmp_path / "data").read("ETH/USDT", HOUR)) == 50
+
+
+def test_a_length_that_does_not_fit_is_refused_before_anything_is_written(tmp_path):
+    path = dump(tmp_path / "dumps", range(50))
+    result = run(path, "--resample", "90m", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "[data-interval]" in result.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_foreign_columns_units_and_names_are_stated_by_options(tmp_path):
+    lines = ["when;o;h;l;c;vol"]
+    for row in range(30):
+        cells = kline(row).split(",")
+        lines.append(";".join([str((START + row * H) // 1000), *cells[1:6]]))
+    (tmp_path / "x.txt").write_text("\n".join(lines))
+    words = ("--symbol", "BTC/USDT", "--interval", "1h", "--columns", "ts=when")
+    result = run("x.txt", *words, "--time-unit", "s", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    bars = Store(tmp_path / "data").read("BTC/USDT", HOUR)
+    assert bars.ts.tolist() == [START + row * H for row in range(30)]
+
+
+def test_the_verb_loads_neither_torch_nor_arrow_before_it_runs(tmp_path):
+    code = (
+        "import sys, stormsail.cli.import_; print({'torch', 'pyarrow', 'numpy'} & set(sys.modules))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "set()\n"
+
+
+@pytest.mark.campaign
+def test_kills_at_random_times_leave_the_old_or_the_new_store(tmp_path):
+    old, new = dump(tmp_path / "old", range(48)), dump(tmp_path / "new", range(96))
+    words = ("--resample", "4h", "--store")
+    for source, root in ((old, "a"), (new, "b")):
+        assert run(source, *words, root, cwd=tmp_path).returncode == 0
+    before, after = tree(tmp_path / "a"), tree(tmp_path / "b")
+    started = time.monotonic()
+    run(new, *words, "c", cwd=tmp_path)
+    length = time.monotonic() - started
+    chance, ends = random.Random(7), set()
+    for _ in range(40):
+        root = tmp_path / "store"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(tmp_path / "a", root)
+        command = [sys.executable, "-c", VERB, "import", str(new), *words, str(root)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+        time.sleep(chance.uniform(0.6, 1.05) * length)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        now = {name: data for name, data in tree(root).items() if "/.tmp-" not in name}
+        for name, data in now.items():
+            assert data in (before[name], after[name])
+        ends.add(tuple(data == after[name] for name, data in now.items()))
+        assert run(new, *words, root, cwd=tmp_path).returncode == 0
+        assert tree(root) == after
+    assert (False, False) in ends

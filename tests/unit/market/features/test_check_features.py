@@ -1,0 +1,79 @@
+"""`stormsail check --features` and `stormsail bench features`."""
+
+import json
+
+import pytest
+
+from stormsail.cli.bench_features import features as bench
+from stormsail.cli.check_features import run
+from stormsail.core.errors import DataError
+from stormsail.market.features import REGISTRY
+
+GOOD = """
+from stormsail.market.features import feature
+
+@feature(name="gap", lookback=2, columns=("open", "close"))
+def gap(bars):
+    return (bars["open"][1:] / bars["close"][:-1]).log()
+"""
+BAD = (
+    GOOD
+    + """
+@feature(name="hindsight", lookback=2)
+def hindsight(bars):
+    return bars["close"] / bars["close"].mean(0)
+"""
+)
+
+
+def test_clean_features_are_a_yes(tmp_path, capsys):
+    path = tmp_path / "my_features.py"
+    path.write_text(GOOD)
+    before = REGISTRY.names()
+    assert run(str(path)) == 0
+    assert run(str(path)) == 0  # nothing of the first run is left
+    assert REGISTRY.names() == before
+    assert "gap" in capsys.readouterr().out
+
+
+def test_a_leak_is_a_no_that_names_the_feature(tmp_path, capsys):
+    path = tmp_path / "my_features.py"
+    path.write_text(BAD)
+    assert run(str(path)) == 1
+    out = capsys.readouterr().out
+    assert "hindsight" in out
+    assert "noise after row" in out
+
+
+def test_the_default_set_is_a_yes(capsys):
+    assert run("default", cuts=3) == 0
+    assert "macd" in capsys.readouterr().out
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (None, "must be a Python file; found no file there."),
+        ("x = 1", "must register at least one feature; found none."),
+        ("def (", "must run; found SyntaxError: invalid syntax"),
+        ("import no_such_thing", "must run; found ModuleNotFoundError: No module named"),
+    ],
+)
+def test_a_file_that_registers_nothing_is_refused(tmp_path, text, found):
+    path = tmp_path / "my_features.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        run(str(path))
+    assert str(caught.value).startswith(f"{path} {found}")
+    assert caught.value.code == "feature-file"
+
+
+def test_the_bench_compares_every_default_column(tmp_path, capsys):
+    bench(bars=4000, threads=0, seed=0, out=tmp_path / "rows.json")
+    written = json.loads((tmp_path / "rows.json").read_text())
+    assert written["total"]["columns"] == written["total"]["peer_columns"] == 34
+    assert max(row["largest_difference"] for row in written["columns"]) < 1e-6
+    assert {row["peer"] for row in written["columns"]} == {"numpy", "pandas", "TA-Lib"}
+    assert "34 columns at once" in capsys.readouterr().out

@@ -1,0 +1,233 @@
+"""The leak checker: it catches every planted leak and no clean twin."""
+
+import math
+
+import pytest
+import torch
+
+import planted_leaks
+from stormsail.core.errors import RangeError
+from stormsail.core.generators import Generators
+from stormsail.functional import rolling
+from stormsail.market.features import (
+    FeatureSet,
+    Registry,
+    check_leaks,
+    default_features,
+    draw_cuts,
+    feature,
+    sample_bars,
+)
+from stormsail.market.features.leaks import TAMPERS
+from stormsail.market.interval import Interval
+
+HOUR = Interval.parse("1h")
+
+
+def stage(seed=0, *, rows=600, least=120, cuts=20, interval=HOUR):
+    generator = Generators(seed).stream("leaks")
+    bars = sample_bars(rows=rows, symbols=3, interval=interval, generator=generator)
+    where = draw_cuts(bars, count=cuts, least=least, generator=generator)
+    return bars, where, generator
+
+
+def checked(target, **options):
+    bars, cuts, generator = stage(**options)
+    return check_leaks(target, bars, cuts=cuts, generator=generator)
+
+
+def test_there_are_twenty_of_each():
+    assert len(planted_leaks.LEAKS) == len(planted_leaks.TWINS) == 20
+
+
+@pytest.mark.spec("R13")
+@pytest.mark.parametrize("leak", planted_leaks.LEAKS, ids=lambda one: one.name)
+def test_every_planted_leak_is_caught_by_changing_the_future(leak):
+    report = checked(leak)
+    assert {found.kind for found in report.leaks} & set(TAMPERS)
+    assert all(found.feature == leak.name for found in report.leaks)
+
+
+@pytest.mark.spec("R13")
+@pytest.mark.parametrize("twin", planted_leaks.TWINS, ids=lambda one: one.name)
+def test_no_clean_twin_is_flagged(twin):
+    report = checked(twin)
+    assert report.leaks == ()
+    assert report.comparisons >= 20 * (len(TAMPERS) + 1)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(25))
+def test_the_verdicts_do_not_depend_on_the_seed(seed):
+    for leak, twin in zip(planted_leaks.LEAKS, planted_leaks.TWINS, strict=True):
+        assert not checked(leak, seed=seed).passed, leak.name
+        assert checked(twin, seed=seed).passed, twin.name
+
+
+@pytest.mark.spec("R12")
+@pytest.mark.parametrize("interval", ["1m", "1h", "4h", "1d"])
+def test_the_default_features_know_nothing_of_the_future(interval):
+    length = Interval.parse(interval)
+    chosen = default_features(length)
+    rows = chosen.lookback + 400
+    report = checked(chosen, rows=rows, least=chosen.lookback - 200, cuts=20, interval=length)
+    assert report.leaks == ()
+    assert report.features == chosen.names
+    assert report.comparisons > 20 * len(chosen.names) * len(TAMPERS)
+
+
+@pytest.mark.campaign
+@pytest.mark.spec("R12")
+@pytest.mark.parametrize("interval", ["1m", "5m", "15m", "1h", "4h", "1d"])
+def test_the_default_features_know_nothing_of_the_future_at_two_hundred_cuts(interval):
+    length = Interval.parse(interval)
+    chosen = default_features(length)
+    rows = 3 * chosen.lookback
+    report = checked(chosen, rows=rows, least=0, cuts=200, interval=length)
+    assert report.leaks == ()
+
+
+def mine(function, *, lookback=1, columns=("close",)):
+    return feature(name="mine", lookback=lookback, columns=columns, registry=Registry())(function)
+
+
+def test_a_leak_is_described_by_row_and_size():
+    bars, _, generator = stage()
+    leak = mine(lambda x: torch.cat([x["close"][1:], x["close"][-1:]]))
+
+    report = check_leaks(leak, bars, cuts=[300], generator=generator)
+
+    large = next(found for found in report.leaks if found.kind == "x1000")
+    assert (large.feature, large.cut, large.row) == ("mine", 300, 300)
+    assert large.size == pytest.approx(999 * bars["close"][301].max().item())
+    assert str(large).startswith("mine: x1000 after row 300 changes row 300 by ")
+
+
+def test_the_first_row_that_differs_is_named():
+    bars, _, generator = stage()
+
+    def five_ahead(x):
+        return torch.cat([x["close"][5:], x["close"][-1:].expand(5, -1)])
+
+    report = check_leaks(mine(five_ahead), bars, cuts=[300], generator=generator)
+    assert {found.row for found in report.leaks if found.kind == "noise"} == {296}
+
+
+def test_a_longer_memory_than_declared_is_found():
+    def average(x):
+        return rolling.window_mean(x["close"], window=20)[1:]
+
+    report = checked(mine(average, lookback=21))
+    assert report.leaks == ()
+    full = mine(
+        lambda x: (
+            torch.cat([x["close"][:19], rolling.window_mean(x["close"], window=20)])
+            if len(x) >= 19
+            else x["close"]
+        ),
+        lookback=19,
+    )
+    kinds = {found.kind for found in checked(full).leaks}
+    assert kinds == {"window"}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x["close"].cumsum(0),
+        lambda x: torch.arange(len(x)).double().unsqueeze(-1).expand_as(x["close"]),
+        lambda x: x["close"] / x["close"][0],
+    ],
+    ids=["cumulative", "row number", "over first price"],
+)
+def test_what_remembers_the_beginning_is_found(function):
+    report = checked(mine(function, lookback=50))
+    assert {found.kind for found in report.leaks} == {"window"}
+    assert "lookback 50" in report.leaks[0].note
+
+
+def test_a_difference_in_the_last_bit_is_found():
+    # a cumulative sum's differences are right to fifteen digits and depend on the beginning
+    def moving(x):
+        total = x["close"].cumsum(0)
+        return (total[10:] - total[: max(len(x) - 10, 0)]) / 10
+
+    report = checked(mine(moving, lookback=11))
+    assert not report.passed
+    assert max(found.size for found in report.leaks) < 1e-9
+
+
+def test_what_remembers_earlier_calls_is_found():
+    calls = []
+
+    def counting(x):
+        calls.append(1)
+        return x["close"] + len(calls)
+
+    assert "repeat" in {found.kind for found in checked(mine(counting)).leaks}
+
+
+def test_what_writes_into_its_input_is_found_and_the_bars_are_restored():
+    bars, cuts, generator = stage()
+    before = bars["close"].clone()
+
+    def writing(x):
+        return x["close"].mul_(2.0)
+
+    report = check_leaks(mine(writing), bars, cuts=cuts[:2], generator=generator)
+    assert [(found.kind, found.note) for found in report.leaks] == [
+        ("mutation", "it wrote into `close`")
+    ]
+    assert torch.equal(bars["close"], before)
+
+
+def test_what_fails_on_a_changed_future_is_found():
+    def fragile(x):
+        if bool(x["close"].isnan().any()):
+            raise ValueError("no NaN please")
+        return x["close"]
+
+    leaks = checked(mine(fragile)).leaks
+    assert {found.kind for found in leaks} == {"nan"}
+    assert math.isnan(leaks[0].size)
+    assert leaks[0].note == "ValueError: no NaN please"
+
+
+def test_a_change_of_validity_alone_is_found():
+    def late(x):
+        known = x["close"].isfinite().all(0)
+        return torch.where(known, 0.0, torch.nan).expand_as(x["close"])
+
+    leaks = checked(mine(late)).leaks
+    assert {found.kind for found in leaks} == {"nan"}
+    assert leaks[0].size == math.inf
+
+
+def test_a_set_is_checked_feature_by_feature():
+    registry = Registry()
+    feature(name="good", lookback=1, registry=registry)(lambda x: x["close"].log())
+    feature(name="bad", lookback=1, registry=registry)(lambda x: x["close"] - x["close"].mean(0))
+    report = checked(FeatureSet(["good", "bad"], interval=HOUR, registry=registry))
+    assert report.of("good") == ()
+    assert len(report.of("bad")) == len(report.leaks) > 0
+
+
+def test_half_of_the_cuts_lie_in_gaps():
+    bars, cuts, _ = stage()
+    quiet = (bars["volume"] == 0).any(1)
+    assert all(bool(quiet[cut]) for cut in cuts[1::2])
+    assert min(cuts) >= 120
+    assert max(cuts) < len(bars) - 1
+
+
+@pytest.mark.refusal
+def test_a_cut_must_leave_a_future():
+    bars, _, generator = stage()
+    with pytest.raises(RangeError) as caught:
+        check_leaks(planted_leaks.TWINS[0], bars, cuts=[599], generator=generator)
+    assert str(caught.value) == (
+        "a cut must leave bars after it: at least 0 and below 599; found 599. "
+        "Use `draw_cuts`, or pass a longer history. [out-of-range]"
+    )
+    with pytest.raises(RangeError, match="the history must hold more than 600 bars; found 600"):
+        draw_cuts(bars, count=3, least=599, generator=generator)
