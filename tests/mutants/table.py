@@ -30,6 +30,9 @@ SCALE = "functional/return_scale.py"
 GATE = "functional/risk_gate.py"
 PERTURB = "functional/perturbation.py"
 CHECKS = "functional/_checks.py"
+INDICATORS = "functional/indicators.py"
+FEATURE = "tests/unit/market/features/test_{}.py::{}"
+MARKET = "tests/unit/market/test_{}.py::{}"
 
 MUTANTS = (
     # --- advantages and targets
@@ -188,8 +191,8 @@ MUTANTS = (
         "mass-lost-on-an-atom",
         "2.6",
         CATEGORICAL,
-        "probs * (1.0 - share), probs * share",
-        "probs * (1.0 - share) * (share > 0), probs * share",
+        "law[..., :-1].scatter_add_(-1, lower, probs - upper_mass)",
+        "law[..., :-1].scatter_add_(-1, lower, (probs - upper_mass) * (share > 0))",
         law("categorical", "test_projection_keeps_the_mass_and_inside_the_support_the_mean"),
     ),
     # --- value clipping
@@ -894,5 +897,95 @@ MUTANTS = (
         "return (std * x + (mean - new_mean)) / new_std",
         "return (std * x + mean - new_mean) / new_std",
         unit("numbers", "test_a_large_mean_does_not_cost_the_rescale_its_digits"),
+    ),
+    # --- market data
+    Mutant(
+        "rsi-of-stillness-is-missing",
+        "M20",
+        INDICATORS,
+        "return torch.where(total == 0.0, 50.0, share * 100.0)",
+        "return gain / total * 100.0",
+        unit("indicators", "test_rsi_of_gains_only_and_of_stillness"),
+    ),
+    Mutant(
+        "parkinson-constant-wrong",
+        "M22",
+        INDICATORS,
+        "(4.0 * math.log(2.0))).sqrt()",
+        "(2.0 * math.log(2.0))).sqrt()",
+        unit("indicators", "test_parkinson_by_hand"),
+    ),
+    Mutant(
+        "yang-zhang-population-variance",
+        "M22",
+        INDICATORS,
+        "window_variance(jump, window=window, ddof=1)",
+        "window_variance(jump, window=window, ddof=0)",
+        unit("indicators", "test_yang_zhang_by_hand"),
+    ),
+    Mutant(
+        "decay-counted-from-the-wrong-half",
+        "M21",
+        "functional/rolling.py",
+        "decay ** counts[1],)",
+        "decay ** counts[0],)",
+        unit("indicators", "test_decayed_sum_by_hand"),
+    ),
+    Mutant(
+        "longer-bar-labelled-by-its-end",
+        "M27",
+        "market/resample.py",
+        "group[first] * interval.milliseconds + interval.origin_ms}",
+        "(group[first] + 1) * interval.milliseconds + interval.origin_ms}",
+        (MARKET.format("resample", "test_four_quarters_of_an_hour_worked_out_by_hand"),),
+    ),
+    Mutant(
+        "unfinished-longer-bar-kept",
+        "M27",
+        "market/resample.py",
+        "keep = np.ones_like(whole) if keep_partial else whole",
+        "keep = np.ones_like(whole)",
+        (
+            MARKET.format(
+                "resample", "test_groups_cut_at_either_end_or_with_a_hole_are_left_out_and_counted"
+            ),
+        ),
+    ),
+    Mutant(
+        "embargo-forgets-the-burn-in",
+        "B5",
+        "market/splits.py",
+        "reach = lookback_bars + burn_in_bars",
+        "reach = lookback_bars",
+        ("tests/property/test_splits.py::test_no_bar_of_one_part_reaches_another",),
+    ),
+    Mutant(
+        "decision-time-of-the-open",
+        "B3",
+        "market/features/catalogue.py",
+        "(bars.ts + bars.interval.milliseconds - origin_ms) % period_ms",
+        "(bars.ts - origin_ms) % period_ms",
+        (FEATURE.format("catalogue", "test_time_is_that_of_the_close_in_utc"),),
+    ),
+    Mutant(
+        "leak-checker-compares-roughly",
+        "R13",
+        "market/features/leaks.py",
+        "differs = (_bits(values) != _bits(expected)) | (valid != expected_valid)",
+        "differs = ((values - expected).abs() > 1e-9) | (valid != expected_valid)",
+        (FEATURE.format("leaks", "test_a_difference_in_the_last_bit_is_found"),),
+    ),
+    Mutant(
+        "history-before-the-listing-counts",
+        "R12",
+        "market/features/registry.py",
+        "if bars.listed is not None and warm:",
+        "if False:",
+        (
+            FEATURE.format(
+                "feature_set",
+                "test_a_panel_gives_its_columns_and_a_window_before_the_listing_is_not_valid",
+            ),
+        ),
     ),
 )

@@ -73,11 +73,11 @@ def rows(rollout: Rollout, *, repeats: int = 7) -> Iterator[Row]:
     """Yield one row per hot function."""
     exact = rollout.double()
     for name, formula, loop in _pairs():
+        fastest = best_milliseconds(functools.partial(formula, rollout), repeats=repeats)
         started = time.perf_counter()
         expected = loop(exact)
         duration = 1e3 * (time.perf_counter() - started)
         difference = (formula(exact) - expected).abs().max().item()
-        fastest = best_milliseconds(functools.partial(formula, rollout), repeats=repeats)
         yield Row(name, fastest, duration, difference)
 
 

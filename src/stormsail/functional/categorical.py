@@ -149,10 +149,11 @@ def outside_support(
 def _scatter(probs: Tensor, points: Tensor, atoms: Tensor) -> Tensor:
     """Share each point's mass between its two neighbouring atoms: [*b, M] -> [*b, K]."""
     inside = torch.minimum(torch.maximum(points, atoms[0]), atoms[-1])
-    upper = torch.searchsorted(atoms.contiguous(), inside.detach().contiguous(), right=True)
-    upper = upper.clamp(1, atoms.shape[0] - 1)
-    below, above = atoms[upper - 1], atoms[upper]
-    share = (inside - below) / (above - below)  # of the upper neighbour; exactly 0 or 1 on an atom
-    lower_mass, upper_mass = probs * (1.0 - share), probs * share
-    law = lower_mass.new_zeros((*probs.shape[:-1], atoms.shape[0]))
-    return law.scatter_add(-1, upper - 1, lower_mass).scatter_add(-1, upper, upper_mass)
+    # Searched among the inner atoms alone, every point has a neighbour on either side.
+    lower = torch.searchsorted(atoms[1:-1].contiguous(), inside.detach().contiguous(), right=True)
+    share = (inside - atoms[lower]) / atoms.diff()[lower]  # exactly 0 or 1 on an atom
+    upper_mass = probs * share
+    law = upper_mass.new_zeros((*probs.shape[:-1], atoms.shape[0]))
+    law[..., :-1].scatter_add_(-1, lower, probs - upper_mass)
+    law[..., 1:].scatter_add_(-1, lower, upper_mass)
+    return law

@@ -41,17 +41,17 @@ def test_an_unknown_weight_makes_the_result_unknown():
 
 @pytest.mark.spec("T-R1")
 def test_a_large_mean_does_not_cost_the_rescale_its_digits():
-    # Decoded, 2 * .5 + 5000 = 5001 = 2.5 * 0 + 5001: the new code must be 0 to float32's digits of
-    # the code, not of the mean (which would leave 5e-4 / 2.5).
-    code = row(0.5, 0.25, -1.5, dtype=torch.float32)
+    # std * x is about .25 and float32 resolves it to 3e-8; added to a mean of 5000 first, it would
+    # be known to 5e-4 only, and the means that follow cannot give that back.
+    code = row(0.1234567, -0.7654321, 1.3, dtype=torch.float32)
+    exact = (2.0 * code.double() + (5000.0 - 5001.0)) / 2.5
     actual = return_scale.re_express(code, 5000.0, 2.0, 5001.0, 2.5)
-    torch.testing.assert_close(
-        actual, row(0.0, -0.2, -1.6, dtype=torch.float32), rtol=1e-6, atol=1e-7
+    torch.testing.assert_close(actual.double(), exact, rtol=1e-6, atol=1e-7)
+    weight, bias = return_scale.popart_rescale(
+        code.unsqueeze(-1), code, mean=5000.0, std=2.0, new_mean=5001.0, new_std=2.5
     )
-    mean, new_mean = torch.tensor(5000.1), torch.tensor(5000.3)
-    moved = return_scale.re_express(code, mean, 2.0, new_mean, 2.0)
-    exact = code.double() + (mean.double() - new_mean.double()) / 2.0
-    torch.testing.assert_close(moved.double(), exact, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(bias.double(), exact, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(weight[:, 0], code * 0.8)
 
 
 @pytest.mark.parametrize("reward", [torch.float32, torch.float64])
