@@ -1,1 +1,12 @@
-"""Bars, features and the simulator. Empty until the data layer arrives."""
+"""Bars to simulator: data in, checked, aligned, described by causal features.
+
+`bars`, `store` and `panel` hold data; `importers` and `fetch` bring it in; `validate` looks at it;
+`synthetic` draws worlds whose answer is known; `features` and `splits` prepare it for learning.
+"""
+
+from stormsail.market.bars import Bars, Funding
+from stormsail.market.interval import Interval
+from stormsail.market.panel import Panel, load_panel
+from stormsail.market.store import Store
+
+__all__ = ["Bars", "Funding", "Interval", "Panel", "Store", "load_panel"]

@@ -13,6 +13,7 @@ from stormsail.core.errors import ChoiceError, DataError, DtypeError, nearest
 from stormsail.market.bars import OPTIONAL, PRICES, Bars, Funding, iso
 from stormsail.market.interval import Interval
 from stormsail.market.resample import check_alignment
+from stormsail.market.store import Store
 
 SETTLEMENT_JITTER_MS = 15_000
 """Exchanges stamp a settlement a few milliseconds, and at most some seconds, after its hour."""
@@ -58,6 +59,7 @@ class Panel:
         bars: Sequence[Bars],
         funding: Mapping[str, Funding] | None = None,
         *,
+        signals: Mapping[str, Mapping[str, NDArray[np.float64]]] | None = None,
         dtype: torch.dtype = torch.float64,
         require_volume: bool = False,
         settlement_jitter_ms: int = SETTLEMENT_JITTER_MS,
@@ -67,6 +69,8 @@ class Panel:
         Args:
             bars: one element a symbol, all of one interval.
             funding: rates by symbol; a symbol without an entry pays none.
+            signals: further columns by symbol and name, row by row beside its bars, such as the
+                leak of a synthetic world; 0 where there is no bar.
             dtype: type of prices, volumes and rates.
             require_volume: a bar without volume is not tradable.
             settlement_jitter_ms: a settlement at most this long after a row's open counts for that
@@ -92,6 +96,7 @@ class Panel:
         ts = np.arange(start, end + 1, interval.milliseconds, dtype=np.int64)
         rows = [(one.ts - start) // interval.milliseconds for one in bars]
         fields = _fields(bars, rows, len(ts), require_volume=require_volume)
+        extra = _signals(bars, rows, len(ts), signals or {})
         jitter = min(settlement_jitter_ms, interval.milliseconds - 1)
         placed = [_settled(rates.get(name), ts, interval, jitter) for name in symbols]
 
@@ -109,7 +114,8 @@ class Panel:
             funding_outside=tuple(outside for _, outside in placed),
             optional={
                 name: real([one[name] for one in fields]) for name in OPTIONAL if name in fields[0]
-            },
+            }
+            | {name: real(columns) for name, columns in extra.items()},
             **{name: real([one[name] for one in fields]) for name in (*PRICES, "volume")},
         )
 
@@ -257,6 +263,57 @@ def _fields(
             columns[name] = np.where(there, one.column(name)[last], 0.0)
         filled.append(columns)
     return filled
+
+
+def _signals(
+    bars: Sequence[Bars],
+    rows: Sequence[NDArray[np.int64]],
+    length: int,
+    signals: Mapping[str, Mapping[str, NDArray[np.float64]]],
+) -> dict[str, list[NDArray[np.float64]]]:
+    """Return the columns beside the bars that every symbol has, on the grid."""
+    for symbol in signals:
+        _check_known(symbol, tuple(one.symbol for one in bars))
+    own = [signals.get(one.symbol, {}) for one in bars]
+    names = [name for name in own[0] if name != "ts" and all(name in one for one in own)]
+    placed: dict[str, list[NDArray[np.float64]]] = {name: [] for name in names}
+    for one, row, columns in zip(bars, rows, own, strict=True):
+        for name in names:
+            if len(columns[name]) != len(one):
+                raise DataError(
+                    "data-mismatch",
+                    wrong=f"signal `{name}` of {one.symbol} must have a value for each of its bars",
+                    found=f"{len(columns[name])} values beside {len(one)} bars",
+                    remedy="Draw or write bars and signals together.",
+                )
+            column = np.zeros(length)
+            column[row] = columns[name]
+            placed[name].append(column)
+    return placed
+
+
+def load_panel(
+    store: Store,
+    symbols: Sequence[str],
+    interval: Interval,
+    *,
+    dtype: torch.dtype = torch.float64,
+    require_volume: bool = False,
+) -> Panel:
+    """Return the panel of stored symbols with their funding and signals.
+
+    Raises:
+        DataError: if something is not in the store, cannot be read or does not fit.
+    """
+    bars = [store.read(symbol, interval) for symbol in symbols]
+    rates = {symbol: store.read_funding(symbol) for symbol in symbols}
+    return Panel.from_bars(
+        bars,
+        {symbol: rate for symbol, rate in rates.items() if rate is not None},
+        signals={symbol: store.read_signals(symbol, interval) for symbol in symbols},
+        dtype=dtype,
+        require_volume=require_volume,
+    )
 
 
 def _settled(

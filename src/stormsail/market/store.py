@@ -2,11 +2,13 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from stormsail.core import atomic
 from stormsail.core.errors import DataError
@@ -17,6 +19,7 @@ _META = b"stormsail."
 _SEAL = "seal"
 _OWN = ("symbol", "interval", _SEAL)
 FUNDING = "funding"
+SIGNALS = "features"
 
 
 def folder_name(symbol: str) -> str:
@@ -86,6 +89,33 @@ class Store:
         if not os.path.lexists(path):
             return None
         return Funding(symbol, _read(path, f"{symbol} funding", {"symbol": symbol})[0])
+
+    def signals_path(self, symbol: str, interval: Interval) -> Path:
+        """Return where columns beside the bars lie: `<root>/BTC-USDT/features/1h.parquet`."""
+        return self.root / folder_name(symbol) / SIGNALS / f"{interval}.parquet"
+
+    def write_signals(self, bars: Bars, columns: Mapping[str, NDArray[np.float64]]) -> Path:
+        """Replace the columns that stand beside the bars, row by row; return the file.
+
+        Raises:
+            DataError: if the system does not let the file be written; what was there is untouched.
+        """
+        path = self.signals_path(bars.symbol, bars.interval)
+        table = pa.table({"ts": bars.ts, **columns})
+        return _write(path, table, {"symbol": bars.symbol, "interval": str(bars.interval)})
+
+    def read_signals(self, symbol: str, interval: Interval) -> dict[str, NDArray[np.float64]]:
+        """Return the columns beside the stored bars by name, `ts` among them; none is empty.
+
+        Raises:
+            DataError: if the file cannot be read.
+        """
+        path = self.signals_path(symbol, interval)
+        if not os.path.lexists(path):
+            return {}
+        owner = {"symbol": symbol, "interval": str(interval)}
+        table, _ = _read(path, f"{symbol} {interval} signals", owner)
+        return {name: np.asarray(table[name].to_numpy()) for name in table.column_names}
 
     def contents(self) -> list[tuple[str, Interval]]:
         """Return every symbol and interval that is here, sorted."""

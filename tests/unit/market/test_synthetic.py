@@ -6,12 +6,14 @@ import sys
 import numpy as np
 import pytest
 
-from stormsail.core.errors import ChoiceError, ConfigError, RangeError
+from stormsail.core.errors import ChoiceError, ConfigError, DataError, RangeError
+from stormsail.market.features import FeatureSet, FeatureSpec
 from stormsail.market.interval import Interval
+from stormsail.market.panel import Panel, load_panel
 from stormsail.market.store import Store
 from stormsail.market.synthetic import START_MS, WORLDS, generate
 from stormsail.market.synthetic.bars import quantise
-from stormsail.market.synthetic.files import read_features, write_world
+from stormsail.market.synthetic.files import write_world
 from stormsail.market.validate import check_bars, check_funding
 
 HOUR = Interval.parse("1h")
@@ -207,11 +209,11 @@ def test_a_written_world_is_read_back(tmp_path):
         assert stored.digest() == bars.digest()
         assert stored.notes["world"] == "oracle"
         assert store.read_funding(bars.symbol).table.equals(drawn.funding[bars.symbol].table)
-        features = read_features(store, bars.symbol, HOUR)
+        features = store.read_signals(bars.symbol, HOUR)
         assert np.array_equal(features["ts"], bars.ts)
         assert np.array_equal(features["leak"], drawn.features[bars.symbol]["leak"])
     assert store.contents() == [("AAA/USDT:USDT", HOUR), ("BBB/USDT:USDT", HOUR)]
-    assert read_features(store, "CCC/USDT", HOUR) is None
+    assert store.read_signals("CCC/USDT", HOUR) == {}
 
 
 @pytest.mark.refusal
@@ -266,3 +268,27 @@ def test_arguments_without_sense_are_refused(arguments, words):
     with pytest.raises(RangeError) as refused:
         draw("noise", **{"symbols": 1, **arguments})
     assert words in str(refused.value)
+
+
+def test_the_leak_of_the_oracle_reaches_a_feature_through_the_store(tmp_path):
+    world = generate("oracle", symbols=2, bars=200, interval=HOUR, seed=3)
+    store = Store(tmp_path)
+    write_world(store, world)
+    symbols = [bars.symbol for bars in world.bars]
+    panel = load_panel(store, symbols, HOUR)
+    features = FeatureSet([FeatureSpec(name="leak")], interval=HOUR).compute(panel)
+    for column, bars in enumerate(world.bars):
+        close = bars.column("close")
+        told = features.values[:-1, column, 0].numpy()
+        np.testing.assert_allclose(told, close[1:] / close[:-1] - 1.0, rtol=0, atol=1e-6)
+    assert bool(features.valid.all())
+
+
+def test_signals_that_do_not_fit_their_bars_are_refused():
+    bars = generate("noise", symbols=1, bars=20, interval=HOUR, seed=0).bars
+    with pytest.raises(DataError) as caught:
+        Panel.from_bars(bars, signals={bars[0].symbol: {"leak": np.zeros(19)}})
+    assert str(caught.value) == (
+        "signal `leak` of AAA/USDT:USDT must have a value for each of its bars; found 19 values "
+        "beside 20 bars. Draw or write bars and signals together. [data-mismatch]"
+    )

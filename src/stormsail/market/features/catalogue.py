@@ -187,6 +187,18 @@ def _phase(bars: BarTensors, period_ms: int, origin_ms: int) -> Tensor:
     return (since.to(close.dtype) * (2.0 * math.pi / period_ms)).unsqueeze(-1).expand_as(close)
 
 
+@feature(name="leak", lookback=1, columns=("leak",))
+def leak(bars: BarTensors) -> Tensor:
+    """Return the next return, as only the `oracle` world gives it away."""
+    return bars["leak"]
+
+
+@feature(name="warning", lookback=1, columns=("warning",))
+def warning(bars: BarTensors) -> Tensor:
+    """Return the warning that precedes some crashes of the `crash` world."""
+    return bars["warning"]
+
+
 @feature(name="day_sin", lookback=1)
 def day_sin(bars: BarTensors) -> Tensor:
     """Return the sine of the time of day in UTC."""
