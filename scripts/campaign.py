@@ -40,7 +40,14 @@ CAMPAIGNS = (
         "formulas: compiled to machine code",
         (*PYTEST, "-m", "campaign", "tests/unit/functional"),
     ),
-    Campaign("artifacts: faults, kills and corruption", (*PYTEST, "-m", "campaign", "tests/fault")),
+    Campaign(
+        "files: faults, kills and corruption of artifacts, stores and fetches",
+        (*PYTEST, "-m", "campaign", "tests/fault"),
+    ),
+    Campaign(
+        "data: planted defects, clean files, leaks and hostile bytes",
+        (*PYTEST, "-m", "campaign", "tests/unit/market"),
+    ),
     Campaign(
         "mutants",
         (sys.executable, "-m", "mutants"),

@@ -1,6 +1,7 @@
 """The command line as a user meets it: another process, exit codes, words."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -81,3 +82,36 @@ def test_every_link_of_the_documents_leads_somewhere():
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             if not target.startswith(("http://", "https://")):
                 assert (page.parent / target).exists(), f"{page.name} -> {target}"
+
+
+def test_the_data_commands_of_the_readme_run_as_they_stand(tmp_path):
+    commands = re.findall(r"^\.venv/bin/(.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    data = [command.split() for command in commands if "bench" not in command]
+    assert [command[1] for command in data] == [
+        "synth",
+        "import",
+        "scripts/loopback_fetch.py",
+        "check",
+        "check",
+    ]
+    for name in ("docs", "scripts"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for program, *arguments in data:
+        start = [sys.executable] if program == "python" else [sys.executable, "-m", "stormsail"]
+        result = subprocess.run(
+            [*start, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert result.returncode == 0, (arguments, result.stdout, result.stderr)
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
+        "AAA-USDT",
+        "AAA-USDT_USDT",
+        "BBB-USDT_USDT",
+        "BTC-USDT_USDT",
+        "CCC-USDT_USDT",
+    ]
