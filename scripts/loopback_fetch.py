@@ -1,7 +1,7 @@
 """Fetch from an exchange that runs on this machine: the real client, no network.
 
 Usage: `python scripts/loopback_fetch.py [STORE]`. A drawn market is served on the loopback in
-Binance's dialect, and `stormsail fetch` pages through it with ccxt, as it would through the real one.
+Binance's dialect, and `stormsail fetch` pages through it with ccxt as through the real one.
 """
 
 import subprocess
