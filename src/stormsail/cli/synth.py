@@ -42,17 +42,18 @@ def synth(
     drawn = generate(
         world, symbols=symbols, bars=bars, interval=length, seed=seed, **config.model_dump()
     )
+    law = drawn.law
+    known = [  # worked out before anything is written: a law that fails must leave no files
+        f"law: {law.statement}",
+        f"{law.measured} return a bar: mean {law.mean:.4g}, deviation {law.variance**0.5:.4g},"
+        f" kurtosis {law.kurtosis:.4g}",
+        f"known answer: {law.answer}",
+    ]
     files = write_world(Store(store), drawn)
     names = ", ".join(one.symbol for one in drawn.bars)
     typer.echo(f"{world}, seed {seed}: {bars} bars of {length} for {names}")
     typer.echo(f"wrote {len(files)} files under {store}")
-    law = drawn.law
-    typer.echo(f"law: {law.statement}")
-    typer.echo(
-        f"{law.measured} return a bar: mean {law.mean:.4g}, deviation {law.variance**0.5:.4g},"
-        f" kurtosis {law.kurtosis:.4g}"
-    )
-    typer.echo(f"known answer: {law.answer}")
+    typer.echo("\n".join(known))
 
 
 def _print_worlds() -> None:

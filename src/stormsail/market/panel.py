@@ -310,7 +310,7 @@ def load_panel(
     return Panel.from_bars(
         bars,
         {symbol: rate for symbol, rate in rates.items() if rate is not None},
-        signals={symbol: store.read_signals(symbol, interval) for symbol in symbols},
+        signals={one.symbol: store.read_signals(one) for one in bars},
         dtype=dtype,
         require_volume=require_volume,
     )

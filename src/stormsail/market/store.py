@@ -1,8 +1,9 @@
 """Bars on disk: one Parquet file per symbol and interval, replaced whole or not at all."""
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ _SEAL = "seal"
 _OWN = ("symbol", "interval", _SEAL)
 FUNDING = "funding"
 SIGNALS = "features"
+_BARS = "bars"
 
 
 def folder_name(symbol: str) -> str:
@@ -97,25 +99,51 @@ class Store:
     def write_signals(self, bars: Bars, columns: Mapping[str, NDArray[np.float64]]) -> Path:
         """Replace the columns that stand beside the bars, row by row; return the file.
 
+        The file notes the digest of the bars, so that it is never read beside others.
+
         Raises:
             DataError: if the system does not let the file be written; what was there is untouched.
         """
         path = self.signals_path(bars.symbol, bars.interval)
         table = pa.table({"ts": bars.ts, **columns})
-        return _write(path, table, {"symbol": bars.symbol, "interval": str(bars.interval)})
+        notes = {"symbol": bars.symbol, "interval": str(bars.interval), _BARS: bars.digest()}
+        return _write(path, table, notes)
 
-    def read_signals(self, symbol: str, interval: Interval) -> dict[str, NDArray[np.float64]]:
-        """Return the columns beside the stored bars by name, `ts` among them; none is empty.
+    def read_signals(self, bars: Bars) -> dict[str, NDArray[np.float64]]:
+        """Return the columns beside these bars by name, `ts` among them; empty if there are none.
 
         Raises:
-            DataError: if the file cannot be read.
+            DataError: if the file cannot be read, or was written beside other bars.
         """
-        path = self.signals_path(symbol, interval)
+        path = self.signals_path(bars.symbol, bars.interval)
         if not os.path.lexists(path):
             return {}
-        owner = {"symbol": symbol, "interval": str(interval)}
-        table, _ = _read(path, f"{symbol} {interval} signals", owner)
+        owner = {"symbol": bars.symbol, "interval": str(bars.interval)}
+        table, notes = _read(path, f"{bars.symbol} {bars.interval} signals", owner)
+        if notes.get(_BARS) != bars.digest():
+            raise DataError(
+                "data-mismatch",
+                wrong=f"{path} must belong to the stored bars of {bars.symbol} {bars.interval}",
+                found="signals that were written beside other bars",
+                remedy="Draw the world again, or remove the file.",
+            )
         return {name: np.asarray(table[name].to_numpy()) for name in table.column_names}
+
+    def remove_funding(self, symbol: str) -> None:
+        """Remove the funding rates of a symbol, if there are any.
+
+        Raises:
+            DataError: if the system does not let the file be removed.
+        """
+        _remove(self.funding_path(symbol))
+
+    def remove_signals(self, symbol: str, interval: Interval) -> None:
+        """Remove the columns beside the bars of a symbol and interval, if there are any.
+
+        Raises:
+            DataError: if the system does not let the file be removed.
+        """
+        _remove(self.signals_path(symbol, interval))
 
     def contents(self) -> list[tuple[str, Interval]]:
         """Return every symbol and interval that is here, sorted."""
@@ -145,6 +173,22 @@ def _write(path: Path, table: pa.Table, notes: dict[str, str]) -> Path:
     metadata = {_META + key.encode(): text.encode() for key, text in sorted(sealed.items())}
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
+    with _held(path, demand="written completely before it counts as stored") as folder:
+        atomic.replace_file(folder, path.name, sink.getvalue().to_pybytes())
+    return path
+
+
+def _remove(path: Path) -> None:
+    if not os.path.lexists(path):
+        return
+    with _held(path, demand="removed, because what it belonged to was replaced") as folder:
+        if atomic.exists(folder, path.name):  # or somebody else removed it meanwhile
+            atomic.remove_tree(folder, path.name)
+
+
+@contextlib.contextmanager
+def _held(path: Path, *, demand: str) -> Iterator[int]:
+    """Hold the folder of a file alone, rid of what dead writers left; refuse what fails inside."""
     cause: Exception
     try:
         atomic.make_folders(path.parent)
@@ -152,15 +196,15 @@ def _write(path: Path, table: pa.Table, notes: dict[str, str]) -> Path:
             # Whoever left a temporary file is dead: its lock would have kept us out.
             left = [name for name in atomic.entries(folder) if name.startswith(atomic.TEMPORARY)]
             atomic.remove_tree(folder, *left)
-            atomic.replace_file(folder, path.name, sink.getvalue().to_pybytes())
-            return path
+            yield folder
+            return
     except OSError as error:
         cause, problem = error, str(error)
     except atomic.FolderBusyError as error:
         cause, problem = error, "another process that writes there"
     raise DataError(
         "data-write",
-        wrong=f"{path} must be written completely before it counts as stored",
+        wrong=f"{path} must be {demand}",
         found=problem,
         remedy="Free space or permissions and run it again; what was stored is untouched.",
     ) from cause

@@ -304,3 +304,50 @@ def test_no_simple_strategy_grows_on_noise():
         assert_mean(np.log1p(weight * returns[1:]), world.law.log_growth(1.0))
     assert world.law.log_growth(0.5) == pytest.approx(-0.125e-4, rel=1e-3)
     assert world.law.log_growth(0.0) == 0.0
+
+
+def test_the_range_of_a_regime_bar_says_nothing_that_its_return_does_not():
+    world = draw("regime", drifts=(0.0, 0.0), volatilities=(0.004, 0.02))
+    bars, state = world.bars[0], world.hidden[SYMBOL]["state"]
+    span = np.log(bars.column("high") / bars.column("low"))
+    for column in (span, np.log(bars.column("volume") * bars.column("close"))):
+        for low in (0.0, 0.001, 0.002):
+            size = np.abs(simple(world))
+            groups = [
+                column[(size >= low) & (size < low + 0.001) & (state == one)] for one in (0, 1)
+            ]
+            # volumes persist: about nine bars of them are worth one
+            error = 3.0 * np.sqrt(sum(group.var() / len(group) for group in groups))
+            assert abs(groups[0].mean() - groups[1].mean()) < SIGMAS * error
+
+
+@pytest.mark.refusal
+def test_weights_that_can_lose_everything_are_refused():
+    with pytest.raises(RangeError) as refused:
+        law_of("regime").clairvoyant(weights=(0.0, 30.0))
+    assert str(refused.value) == (
+        "a weight must leave something after every return that its growth counts; found weight 30"
+        " and a return of -0.122. Use a weight nearer to 0. [out-of-range]"
+    )
+    for weight in (2.5, -30.0, float("nan")):
+        with pytest.raises(RangeError):
+            law_of("crash").log_growth(weight)
+        with pytest.raises(RangeError):
+            law_of("crash").episode_returns(weight, bars=10)
+
+
+def test_the_best_weight_of_crash_stays_where_growth_is_finite():
+    law = law_of("crash", drift=0.01, volatility=0.05, crash_probability=0.0)
+    best = law.optimal_weight(most=100.0)
+    assert np.isfinite(law.log_growth(best))
+    assert law.log_growth(0.9 * best) < law.log_growth(best)
+    # without a crash, 1/drop is no bound; with one it is
+    calm = law_of("crash", drift=0.01, volatility=0.01, crash_probability=0.0)
+    assert calm.optimal_weight(most=5.0) == 5.0
+    assert law_of("crash", drift=0.01).optimal_weight(most=5.0) < 1 / 0.45
+
+
+def test_a_short_in_a_crash_gains_the_mean_of_its_logarithm():
+    """Mean of log(1 + D) over D uniform on [.2, .6]: [F(1.6) − F(1.2)]/.4 = .333050."""
+    law = law_of("crash", crash_probability=0.1, drift=0.0, volatility=1e-4, drop=(0.2, 0.6))
+    assert law.log_growth(-1.0) == pytest.approx(0.1 * 0.3330498, abs=1e-6)

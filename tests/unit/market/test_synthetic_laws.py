@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
+from stormsail.core.errors import RangeError
 from stormsail.market.interval import Interval
 from stormsail.market.synthetic import WORLDS, generate, law_of
 from stormsail.market.synthetic.funding import draw_funding
@@ -251,3 +252,73 @@ def test_funding_reverts_to_its_mean():
     assert abs(slope - 0.8) < SIGMAS * np.sqrt((1 - 0.8**2) / len(away))
     assert_mean(away, 0.0)
     assert_mean(away**2, 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "low", "high"),
+    [
+        ({"alpha": 0.001}, 7.999, 8.0),
+        ({"alpha": 0.01, "degrees": 30.0}, 29.9, 30.0),
+        ({"degrees": 200.0}, 8.0, 30.0),
+        ({"degrees": 1e6}, 8.0, 30.0),
+        ({"alpha": 0.0, "degrees": 5.0}, 5.0, 5.0),
+        ({"alpha": 0.9, "beta": 0.0, "degrees": 2.01}, 2.0, 2.01),
+        ({"alpha": 1e-9, "beta": 0.9, "degrees": 1e9}, 1e3, 1e9),
+    ],
+)
+def test_the_tail_index_is_found_for_every_legal_setting(settings, low, high):
+    assert low <= law_of("garch_jump", **settings).tail_index <= high
+
+
+def test_the_tail_index_of_gaussian_arch_by_hand():
+    """β 0, Gaussian: E[(α x²)²] = 3α² is 1 at α = 1/√3, and then κ = 4."""
+    law = law_of("garch_jump", alpha=3**-0.5, beta=0.0, degrees=1e9)
+    assert law.tail_index == pytest.approx(4.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("volatility", [1e-4, 0.01, 0.03, 0.05])
+def test_the_growth_and_kurtosis_of_noise_are_those_of_their_series(volatility):
+    """Gaussian z of variance v: 2 log cosh z = z² − z⁴/6 + 2z⁶/45 − …, tanh² = z² − 2z⁴/3 + ….
+
+    E log(1 + R) = −E log cosh z = −(v/2 − 3v²/12 + 15v³/45 − …).
+    """
+    v, law = volatility**2, law_of("noise", volatility=volatility)
+    assert law.log_growth(1.0) == pytest.approx(-v / 2 + v**2 / 4 - v**3 / 3, rel=1e-7)
+    assert law.log_growth(-1.0) == law.log_growth(1.0)
+    second = v - 2 * v**2 + 17 / 45 * 15 * v**3
+    assert law.variance == pytest.approx(second, rel=30 * v**3 + 1e-12)
+
+
+def test_the_kurtosis_of_noise_is_right_to_six_digits():
+    assert law_of("noise").kurtosis == pytest.approx(2.999200, abs=1e-6)
+
+
+@pytest.mark.parametrize("degrees", [2.0001, 2.5, 3.0, 8.0, 1e6])
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.999999, 1.0])
+def test_the_growth_of_noise_is_that_of_an_integral_by_decades(degrees, weight):
+    law = law_of("noise", volatility=0.05, degrees=degrees)
+    unit, score = 0.05 * np.sqrt((degrees - 2) / degrees), stats.t(degrees)
+
+    def integrand(level):
+        z = unit * np.exp(level)
+        if weight == 1.0:
+            value = 2 * np.log(2) - 2 * np.logaddexp(z, -z)
+        else:
+            value = np.log1p(-((weight * np.tanh(z)) ** 2))
+        return value * score.pdf(np.exp(level)) * np.exp(level)
+
+    parts = [
+        integrate.quad(integrand, low, low + 1.0, epsabs=1e-18, epsrel=1e-9)[0]
+        for low in range(-12, 36)
+    ]
+    assert law.log_growth(weight) == pytest.approx(sum(parts), rel=1e-7, abs=1e-15)
+
+
+@pytest.mark.refusal
+def test_a_leveraged_weight_on_noise_is_refused():
+    with pytest.raises(RangeError) as refused:
+        law_of("noise").log_growth(1.5)
+    assert str(refused.value) == (
+        "a weight must lie in [-1, 1], or a return near 1 loses everything; found 1.5. Use a"
+        " smaller weight. [out-of-range]"
+    )

@@ -11,7 +11,7 @@ from scipy import optimize
 from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.functional.risk import empirical_cvar
-from stormsail.market.synthetic.growth import gaussian_nodes
+from stormsail.market.synthetic.growth import check_solvent, gaussian_nodes
 from stormsail.market.synthetic.world import (
     Array,
     Law,
@@ -98,13 +98,18 @@ class CrashLaw(Law):
         return central / self.variance**2
 
     def log_growth(self, weight: float, *, crash_probability: float | None = None) -> float:
-        """Return E log(1 + wR) per bar before costs, for this or another probability of a crash."""
+        """Return E log(1 + wR) per bar before costs, for this or another probability of a crash.
+
+        Raises:
+            RangeError: if the weight loses everything in a crash, or at a point of the calm sum.
+        """
         p = self.config.crash_probability if crash_probability is None else crash_probability
+        check_solvent([weight], self._extremes(p))
         points, mass = gaussian_nodes()
         calm = float(
             np.log1p(weight * (self.config.drift + self.config.volatility * points)) @ mass
         )
-        return (1.0 - p) * calm + p * self._crash_log(weight)
+        return (1.0 - p) * calm + (p * self._crash_log(weight) if p > 0.0 else 0.0)
 
     def optimal_weight(self, *, most: float = 1.0, crash_probability: float | None = None) -> float:
         """Return the weight in [0, most] of the largest mean log growth, whatever the tail."""
@@ -112,7 +117,10 @@ class CrashLaw(Law):
         def loss(weight: float) -> float:
             return -self.log_growth(weight, crash_probability=crash_probability)
 
-        most = min(most, (1.0 - 1e-9) / self.config.drop[1])  # beyond it a crash takes everything
+        p = self.config.crash_probability if crash_probability is None else crash_probability
+        worst = -float(self._extremes(p).min())
+        if worst > 0.0:
+            most = min(most, (1.0 - 1e-9) / worst)  # beyond it one bar takes everything
         found = optimize.minimize_scalar(loss, bounds=(0.0, most), options={"xatol": 1e-9})
         # Growth is concave; the search never tries the very ends, so they are tried here.
         return float(min((0.0, float(found.x), most), key=loss))
@@ -143,7 +151,11 @@ class CrashLaw(Law):
 
         Crashes are drawn from their exact law. The calm bars are summed as a Gaussian with their
         exact mean and variance, whose error is of order bars^{−1/2} of their small skewness.
+
+        Raises:
+            RangeError: if the weight loses everything in one bar.
         """
+        check_solvent([weight], self._extremes(self.config.crash_probability))
         draws = Generators(seed).numpy("crash_law.episodes")
         crashes = draws.binomial(bars, self.config.crash_probability, episodes)
         points, mass = gaussian_nodes()
@@ -200,9 +212,15 @@ class CrashLaw(Law):
             f" {found['episode_cvar_5_at_0.1']:.3g}"
         )
 
+    def _extremes(self, crash_probability: float) -> Array:
+        """Return the calm points that a growth is summed over, and both ends of a crash."""
+        points, _ = gaussian_nodes()
+        calm = self.config.drift + self.config.volatility * points
+        return np.append(calm, [-drop for drop in self.config.drop if crash_probability > 0.0])
+
     def _crash_log(self, weight: float) -> float:
         low, high = self.config.drop
-        if weight * (high - low) < 1e-9:  # the quotient below would be 0/0
+        if abs(weight) * (high - low) < 1e-9:  # the quotient below would be 0/0
             return float(np.log1p(-weight * (low + high) / 2.0))
         ends = 1.0 - weight * np.array([low, high])
         primitive = ends * np.log(ends) - ends

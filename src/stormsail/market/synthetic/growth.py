@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stormsail.core.errors import RangeError
 from stormsail.market.synthetic.world import Array
 
 _ITERATIONS = 20_000
@@ -32,10 +33,31 @@ def gaussian_nodes() -> tuple[Array, Array]:
     return points, weights / weights.sum()
 
 
+def check_solvent(weights: Sequence[float], returns: Array) -> None:
+    """Refuse weights with which one of these returns takes everything.
+
+    Raises:
+        RangeError: if 1 + wR is not above 0 for every weight and return.
+    """
+    for weight in weights:
+        left = 1.0 + weight * returns
+        if not (left > 0.0).all():
+            raise RangeError(
+                wrong="a weight must leave something after every return that its growth counts",
+                found=f"weight {weight:g} and a return of {returns.flat[int(left.argmin())]:.3g}",
+                remedy="Use a weight nearer to 0.",
+            )
+
+
 def gaussian_log_growth(mean: Array, deviation: Array, weights: Sequence[float]) -> Array:
-    """Return E log(1 + wR) for R ~ N(mean, deviation²): one row per law, one column per weight."""
+    """Return E log(1 + wR) for R ~ N(mean, deviation²): one row per law, one column per weight.
+
+    Raises:
+        RangeError: if a weight loses everything at one of the points of the sum.
+    """
     points, mass = gaussian_nodes()
     returns = np.asarray(mean)[:, None] + np.asarray(deviation)[:, None] * points
+    check_solvent(weights, returns)
     held = np.asarray(weights, dtype=np.float64)[:, None, None]
     return np.asarray(np.log1p(held * returns) @ mass).T
 

@@ -134,7 +134,9 @@ class RegimeLaw(Law):
         return best_growth(self._gain(weights), self.transition, weights, cost_rate=cost_rate)
 
     def filtered(self, *, cost_rate: float = 0.0, weights: Sequence[float] = _LONG_ONLY) -> Optimum:
-        """Return the best log growth per bar of someone who sees returns only; two states.
+        """Return the best log growth per bar of someone who sees bars only; two states.
+
+        Bars say what their returns say: see `draw`.
 
         Raises:
             RangeError: for three states, where a belief is no single number.
@@ -249,13 +251,19 @@ class RegimeLaw(Law):
 
 
 def draw(config: RegimeConfig, streams: Streams, count: int) -> Path:
-    """Draw one symbol; the hidden truth is the state of each bar."""
+    """Draw one symbol; the hidden truth is the state of each bar.
+
+    The path inside a bar has the overall variance, whatever the state: given the return, neither
+    range nor volume says more about the state, and `filtered` is the best that bars allow.
+    """
     state = _chain(RegimeLaw(config), streams, count)
     drift, deviation = np.asarray(config.drifts)[state], np.asarray(config.volatilities)[state]
     returns = drift + deviation * streams("returns").standard_normal(count)
-    typical = float(np.sqrt(RegimeLaw(config).variance))
+    variance = RegimeLaw(config).variance
     hidden = {"state": state.astype(np.float64)}
-    return Path(np.log1p(returns), deviation**2, typical, hidden=hidden)
+    return Path(
+        np.log1p(returns), np.full(count, variance), float(np.sqrt(variance)), hidden=hidden
+    )
 
 
 def _chain(law: RegimeLaw, streams: Streams, count: int) -> NDArray[np.intp]:
