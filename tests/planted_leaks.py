@@ -245,10 +245,11 @@ def cross_section_of_next_bar(bars):
     return returns - returns.amax(1, keepdim=True)
 
 
-@twin(lookback=2, columns=("close",))
-def cross_section_of_this_bar(bars):
+@twin(lookback=3, columns=("close",))
+def change_against_the_last_bar(bars):
+    # Its own past takes the place of the other symbols, which an agent of one symbol cannot see.
     returns = (bars["close"] / shifted(bars["close"], -1)).log()
-    return returns - returns.amax(1, keepdim=True)
+    return returns - shifted(returns, -1)
 
 
 # 15. The high of a longer bar that has not closed.
@@ -336,8 +337,7 @@ def principal_component(bars):
     return (centred @ loadings).unsqueeze(-1).expand_as(returns)
 
 
-@twin(lookback=2)
+@twin(lookback=4)
 def fixed_component(bars):
     returns = (bars["close"] / shifted(bars["close"], -1)).log()
-    parts = [returns[:, column] * weight for column, weight in enumerate((0.6, 0.6, 0.5))]
-    return (parts[0] + parts[1] + parts[2]).unsqueeze(-1).expand_as(returns)
+    return 0.6 * returns + 0.6 * shifted(returns, -1) + 0.5 * shifted(returns, -2)

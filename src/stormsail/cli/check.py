@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from rich.console import Console
 
     from stormsail.market.interval import Interval
@@ -30,7 +32,7 @@ def check(
         Path | None, typer.Option(help="Where the repaired rows go: .parquet or .csv.")
     ] = None,
     features: Annotated[
-        str | None, typer.Option(help="Check features for leaks instead: a module or a file.")
+        str | None, typer.Option(help="Check features for leaks instead: default, or a file.")
     ] = None,
 ) -> None:
     """Say what is wrong with market data; exit with 1 if anything refuses them.
@@ -41,7 +43,7 @@ def check(
     if features is not None:
         from stormsail.cli.check_features import run
 
-        raise typer.Exit(run(features))
+        raise typer.Exit(run(features, interval=interval or "1h"))
     from rich.console import Console
 
     from stormsail.core.clock import SystemClock
@@ -73,13 +75,7 @@ def _files(paths: list[Path]) -> list[Path]:
         files += [
             file
             for file in sorted(inside)
-            if not path.is_dir()
-            or (
-                file.is_file()
-                and file.suffix in SUFFIXES
-                and not file.name.startswith(".")
-                and file.parent.name != "features"  # columns of a synthetic world, not bars
-            )
+            if not path.is_dir() or (file.is_file() and _is_data(file.relative_to(path), SUFFIXES))
         ]
     if not files:
         raise DataError(
@@ -89,6 +85,16 @@ def _files(paths: list[Path]) -> list[Path]:
             remedy="Name files, folders, or a store with `--store`.",
         )
     return files
+
+
+def _is_data(inside: Path, suffixes: "Collection[str]") -> bool:
+    """Return whether a file of a folder is meant; `.fetch-1h/` holds parts of a fetch, not bars."""
+    return (
+        inside.suffix.lower() in suffixes
+        and not inside.name.endswith(".repairs.txt")
+        and not any(part.startswith(".") for part in inside.parts)
+        and inside.parent.name != "features"  # columns of a synthetic world, not bars
+    )
 
 
 def _repaired(
@@ -153,5 +159,19 @@ def _finish(console: "Console", reports: "list[Report]", json_out: Path | None) 
             f"{len(reports)} files, {rows} rows: {refused} refused, {warned} with warnings only"
         )
     if json_out is not None:
-        json_out.write_text(json.dumps([report.as_dict() for report in reports], indent=2))
+        _write_json(json_out, reports)
     raise typer.Exit(1 if refused else 0)
+
+
+def _write_json(path: Path, reports: "list[Report]") -> None:
+    from stormsail.core.errors import DataError
+
+    try:
+        path.write_text(json.dumps([report.as_dict() for report in reports], indent=2))
+    except OSError as error:
+        raise DataError(
+            "data-write",
+            wrong=f"the reports must be written to {path}",
+            found=error.strerror or type(error).__name__,
+            remedy="Name a file in a folder that exists and can be written.",
+        ) from error

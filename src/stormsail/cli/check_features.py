@@ -51,6 +51,7 @@ def run(target: str, *, cuts: int = CUTS, interval: str = "1h", seed: int = 0) -
 
 
 def _features(target: str, interval: "Interval") -> "FeatureSet":
+    from stormsail.core.errors import StormsailError
     from stormsail.market.features import REGISTRY, FeatureSet, default_features
 
     if target == DEFAULT:
@@ -60,18 +61,31 @@ def _features(target: str, interval: "Interval") -> "FeatureSet":
     added = [name for name in REGISTRY.names() if name not in before]
     if not added:
         raise _refused(target, "must register at least one feature", "none")
-    return FeatureSet(added, interval=interval)
+    try:
+        return FeatureSet(added, interval=interval)
+    except StormsailError:
+        raise
+    except Exception as error:  # a lookback is a user's function too
+        raise _refused(target, "must register features that bind", _named(error)) from error
 
 
 def _run_file(path: Path) -> None:
     from runpy import run_path
 
+    from stormsail.core.errors import StormsailError
+
     if not path.is_file():
         raise _refused(str(path), "must be a Python file", "no file there")
     try:
         run_path(str(path), run_name="stormsail_features")
-    except (ImportError, SyntaxError) as error:
-        raise _refused(str(path), "must run", f"{type(error).__name__}: {error}") from error
+    except StormsailError:
+        raise  # says already what must change
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
+        raise _refused(str(path), "must run", _named(error)) from error
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _refused(target: str, must: str, found: str) -> Exception:

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from stormsail.core.errors import RangeError
 from stormsail.functional import indicators, rolling
 from stormsail.market.features.feature_set import FeatureSet, FeatureSpec
 from stormsail.market.features.registry import REGISTRY, feature
@@ -19,6 +20,7 @@ from stormsail.market.interval import Interval
 SETTLEMENT_MS = 8 * 3_600_000
 """Time between two settlements of most perpetuals."""
 
+_SETTLEMENTS_A_DAY = 3.0
 _DAY_MS, _WEEK_MS = 86_400_000, 604_800_000
 _MONDAY_MS = 4 * _DAY_MS  # 1970-01-05
 _OHLC = ("open", "high", "low", "close")
@@ -175,9 +177,44 @@ def funding(bars: BarTensors, *, window: int = 8, settlements: int = 1) -> Tenso
     """Return the mean rate of the last `settlements` settlements, `window` bars apart.
 
     With one settlement in every window its sum is that settlement's rate, wherever in the window
-    it stands.
+    it stands. The oldest window may begin before the first known rate, as long as that rate lies
+    in it: the shortest history that holds all settlements gives what a longer one gives.
+
+    Raises:
+        RangeError: if the bars are shorter than 8 hours and do not divide them.
     """
-    return rolling.window_sum(bars[FUNDING], window=window * settlements) / settlements
+    if _uneven(bars.interval):
+        raise RangeError(
+            wrong="bars of feature `funding` must divide 8 hours, or be longer",
+            found=str(bars.interval),
+            remedy="Use `funding_day` if the bars divide a day; leave funding out otherwise.",
+        )
+    rates = bars[FUNDING]
+    total = rolling.window_sum(torch.where(rates.isnan(), 0.0, rates), window=window * settlements)
+    recent = rolling.window_sum(rates, window=window * (settlements - 1) + 1)
+    return torch.where(_newest(recent, total).isnan(), torch.nan, total / settlements)
+
+
+@feature(name="funding_day", lookback=lambda window: window + window // 3 + 1, columns=(FUNDING,))
+def funding_day(bars: BarTensors, *, window: int = 8) -> Tensor:
+    """Return the mean rate per settlement of 8 hours over a day, `window` bars.
+
+    For bars that do not divide 8 hours: a whole day holds three settlements wherever it begins.
+    The lookback is a settlement longer than a day, so that the shortest window has seen a rate
+    before the day begins.
+
+    Raises:
+        RangeError: if `window` bars are not a day.
+    """
+    if window * bars.interval.milliseconds != _DAY_MS:
+        raise RangeError(
+            wrong="`window` bars of feature `funding_day` must be 24 hours",
+            found=f"{window} bars of {bars.interval}",
+            remedy="Pass 24 hours over the bar's length; leave funding out if that is no whole "
+            "number.",
+        )
+    day = rolling.window_sum(bars[FUNDING], window=window) / _SETTLEMENTS_A_DAY
+    return day[window // 3 + 1 :]
 
 
 def _phase(bars: BarTensors, period_ms: int, origin_ms: int) -> Tensor:
@@ -224,8 +261,10 @@ def week_cos(bars: BarTensors) -> Tensor:
 
 
 def default_specs(interval: Interval) -> tuple[FeatureSpec, ...]:
-    """Return the specifications of the default set for bars of one length."""
-    settlement = max(1, SETTLEMENT_MS // interval.milliseconds)
+    """Return the specifications of the default set for bars of one length.
+
+    Bars shorter than 8 hours that divide neither 8 nor 24 hours have no funding column.
+    """
 
     def each(name: str, key: str, *values: int) -> list[FeatureSpec]:
         return [FeatureSpec(name=name, parameters={key: value}) for value in values]
@@ -234,7 +273,6 @@ def default_specs(interval: Interval) -> tuple[FeatureSpec, ...]:
         *("garch", "rsi", "macd", "macd_histogram", "bollinger_position", "bollinger_width"),
         *("atr", "cci", "channel_position", "on_balance"),
     )
-    funding_of = {"window": settlement, "settlements": 1}
     return (
         *each("log_return", "horizon", 1, 3, 6, 24, 168),
         *each("realised_volatility", "window", 24, 168),
@@ -245,10 +283,28 @@ def default_specs(interval: Interval) -> tuple[FeatureSpec, ...]:
         *each("relative_volume", "window", 24, 168),
         *each("taker_share", "window", 1, 24),
         FeatureSpec(name="taker_momentum"),
-        FeatureSpec(name="funding", parameters=funding_of),
-        FeatureSpec(name="funding", parameters={**funding_of, "settlements": 3}),
+        *_funding_specs(interval),
         *(FeatureSpec(name=name) for name in ("day_sin", "day_cos", "week_sin", "week_cos")),
     )
+
+
+def _uneven(interval: Interval) -> bool:
+    """Return whether 8 hours hold several bars, but not a whole number of them."""
+    length = interval.milliseconds
+    return length < SETTLEMENT_MS and SETTLEMENT_MS % length != 0
+
+
+def _funding_specs(interval: Interval) -> list[FeatureSpec]:
+    length = interval.milliseconds
+    if not _uneven(interval):
+        window = max(1, SETTLEMENT_MS // length)
+        return [
+            FeatureSpec(name="funding", parameters={"window": window, "settlements": count})
+            for count in (1, 3)
+        ]
+    if _DAY_MS % length:
+        return []
+    return [FeatureSpec(name="funding_day", parameters={"window": _DAY_MS // length})]
 
 
 def default_features(interval: Interval) -> FeatureSet:

@@ -22,11 +22,13 @@ from stormsail.market.features.tensors import BarTensors
 TAMPERS = ("noise", "nan", "x1000", "reversed", "deleted")
 """What is done to every bar after the cut; `deleted` is a shorter history."""
 
-KINDS = (*TAMPERS, "window", "repeat", "mutation")
+KINDS = (*TAMPERS, "window", "repeat", "symbol", "mutation", "error")
 """All checks. `window`: the last bars alone give another row than the whole history. `repeat`: a
-second call gives other numbers. `mutation`: the function writes into its input."""
+second call gives other numbers. `symbol`: a symbol alone gives another column than among others.
+`mutation`: the function writes into its input. `error`: it fails."""
 
 _LARGE = 1000.0
+_ALL = slice(None)
 _BITS = {torch.float64: torch.int64, torch.float32: torch.int32}
 
 Column = tuple[Tensor, Tensor]
@@ -47,6 +49,8 @@ class Leak:
     note: str = ""
 
     def __str__(self) -> str:
+        if self.kind == "error":
+            return f"{self.feature}: error: {self.note}"
         text = f"{self.feature}: {self.kind} after row {self.cut} changes row {self.row}"
         return f"{text} by {self.size:.3g}" + (f" ({self.note})" if self.note else "")
 
@@ -87,7 +91,6 @@ def check_leaks(
 
     Raises:
         RangeError: if a cut leaves nothing after it.
-        DataError: if the bars lack a column.
     """
     for cut in cuts:
         if not 0 <= cut < len(bars) - 1:
@@ -106,6 +109,7 @@ def check_leaks(
             one.compare_windows(cut, generator)
     for one in checked:
         one.compare_again()
+        one.compare_symbols()
     return LeakReport(
         tuple(one.bound.label for one in checked),
         tuple(cuts),
@@ -146,13 +150,18 @@ class _Checked:
         self.bars = bars
         self.leaks: list[Leak] = []
         self.comparisons = 0
-        self.writes = False
-        before = {name: column.clone() for name, column in bars.columns.items()}
-        self.whole = bound.column(bars, 0, len(bars))
-        for name, column in bars.columns.items():
-            if not bool((_bits(column) == _bits(before[name])).all()):
-                column.copy_(before[name])  # the other features are owed the bars as they were
-                self.writes = True
+        self.whole: Column | None = None
+        """None where the verdict is clear, and another call would fail or spoil the bars again."""
+        inputs = {**bars.columns, "ts": bars.ts}
+        before = {name: tensor.clone() for name, tensor in inputs.items()}
+        try:
+            self.whole = bound.column(bars, 0, len(bars))
+        except Exception as error:  # noqa: BLE001  a user's function may raise anything
+            self._failed("whole history", len(bars) - 1, 0, error)
+        for name, tensor in inputs.items():
+            if not bool((_bits(tensor) == _bits(before[name])).all()):
+                tensor.copy_(before[name])  # the other features are owed the bars as they were
+                self.whole = None
                 self._found("mutation", len(bars) - 1, 0, math.nan, f"it wrote into `{name}`")
 
     def compare_past(self, tampered: BarTensors, cut: int, kind: str) -> None:
@@ -181,23 +190,49 @@ class _Checked:
         last = len(self.bars) - 1
         self._compare("repeat", last, 0, lambda: self.bound.column(self.bars, 0, last + 1))
 
+    def compare_symbols(self) -> None:
+        """Compare each symbol alone with its column among the others."""
+        last = len(self.bars) - 1
+        for index in range(self.bars.symbols if self.bars.symbols > 1 else 0):
+            here = slice(index, index + 1)
+            alone = replace(
+                self.bars,
+                columns={name: x[:, here].contiguous() for name, x in self.bars.columns.items()},
+                listed=None if self.bars.listed is None else self.bars.listed[:, here],
+            )
+            rows = partial(self.bound.column, alone, 0, last + 1)
+            self._compare("symbol", last, 0, rows, note=f"symbol {index} alone", among=here)
+
     def _compare(
-        self, kind: str, cut: int, start: int, rows: Callable[[], Column], *, note: str = ""
+        self,
+        kind: str,
+        cut: int,
+        start: int,
+        rows: Callable[[], Column],
+        *,
+        note: str = "",
+        among: slice = _ALL,
     ) -> None:
-        if self.writes:
-            return  # its verdict is clear, and another call would spoil the bars again
+        if self.whole is None:
+            return
         self.comparisons += 1
         try:
             values, valid = rows()
-        except (ArithmeticError, IndexError, RuntimeError, ValueError) as error:
-            self._found(kind, cut, start, math.nan, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  a user's function may raise anything
+            if kind == "symbol":  # needing the others to run at all is depending on them
+                self._found(kind, cut, start, math.nan, f"{note}: {type(error).__name__}: {error}")
+            else:
+                self._failed(kind, cut, start, error)
             return
-        expected, expected_valid = _rows(self.whole, start, cut + 1)
+        expected, expected_valid = (x[:, among] for x in _rows(self.whole, start, cut + 1))
         differs = (_bits(values) != _bits(expected)) | (valid != expected_valid)
         if bool(differs.any()):
             row = start + int(differs.any(1).nonzero()[0])
             size = float((values - expected).abs().max())
             self._found(kind, cut, row, size if size > 0.0 else math.inf, note)
+
+    def _failed(self, when: str, cut: int, row: int, error: Exception) -> None:
+        self._found("error", cut, row, math.nan, f"{when}: {type(error).__name__}: {error}")
 
     def _found(self, kind: str, cut: int, row: int, size: float, note: str) -> None:
         self.leaks.append(Leak(self.bound.label, kind, cut, row, size, note))
@@ -216,7 +251,7 @@ def _rows(column: Column, start: int, stop: int) -> Column:
 
 def _bits(values: Tensor) -> Tensor:
     """Return the numbers as integers: -0 is not 0, and a NaN equals itself."""
-    return values.contiguous().view(_BITS[values.dtype])
+    return values.contiguous().view(_BITS.get(values.dtype, values.dtype))
 
 
 def _tampered(bars: BarTensors, cut: int, kind: str, generator: torch.Generator) -> BarTensors:

@@ -1,6 +1,7 @@
 """Features by name: one decorated function each."""
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stormsail.core.errors import ArgumentError, ChoiceError, RangeError, ShapeError, nearest
+from stormsail.core.errors import (
+    ArgumentError,
+    ChoiceError,
+    DtypeError,
+    RangeError,
+    ShapeError,
+    nearest,
+)
 from stormsail.market.features.tensors import BarTensors
 
 Parameters = Mapping[str, int | float]
@@ -45,6 +53,7 @@ class Feature:
         Raises:
             ChoiceError: if it has no parameter of that name.
             ArgumentError: if one without a default is missing.
+            DtypeError: if a parameter is not a finite number, or whole where the default is.
             RangeError: if the lookback is not a whole number of at least 1.
         """
         given = dict(parameters or {})
@@ -68,8 +77,10 @@ class Feature:
                 found="no value and no default",
                 remedy=f"Write for example `parameters = {{ {missing[0]} = 14 }}`.",
             )
-        whole = {name: given.get(name, fallback) for name, fallback in known.items()}
-        resolved = {name: value for name, value in whole.items() if value is not None}
+        resolved = {
+            name: _number(self.name, name, given.get(name, fallback), like=fallback)
+            for name, fallback in known.items()
+        }
         return BoundFeature(self, resolved, self._lookback(resolved), _label(self.name, resolved))
 
     def _keywords(self) -> dict[str, int | float | None]:
@@ -106,10 +117,12 @@ class BoundFeature:
         Raises:
             DataError: if a column is missing.
             ShapeError: if the function returns neither T nor T - lookback + 1 rows.
+            DtypeError: if it returns no tensor, or floats of another type than the bars.
         """
         first = max(0, start - self.lookback + 1)
         part = bars.rows(first, stop).only(self.feature.columns, reader=self.label)
-        raw = self._checked(self.feature(part, **self.parameters), len(part), bars.symbols)
+        found = self._typed(self.feature(part, **self.parameters), bars)
+        raw = self._checked(found, len(part), bars.symbols)
         wanted = stop - start
         warm = max(0, min(wanted, stop - max(start, self.lookback - 1)))  # rows with a full window
         raw = raw[raw.shape[0] - warm :]
@@ -123,6 +136,22 @@ class BoundFeature:
             valid = torch.cat([valid.new_zeros(cold), valid])
         return values, valid
 
+    def _typed(self, raw: object, bars: BarTensors) -> Tensor:
+        """Return the result as the bars' type of number; whole numbers and truths are converted."""
+        columns = bars.columns
+        name = self.feature.columns[0] if self.feature.columns else next(iter(columns))
+        dtype = columns[name].dtype
+        if isinstance(raw, Tensor):
+            if raw.dtype == dtype:
+                return raw
+            if not raw.is_floating_point() and not raw.is_complex():
+                return raw.to(dtype)
+        raise DtypeError(
+            wrong=f"feature `{self.label}` must return a tensor of {dtype}, as the bars are",
+            found=str(raw.dtype) if isinstance(raw, Tensor) else type(raw).__name__,
+            remedy=f"Compute with the bars' own numbers, or convert with `.to({dtype})`.",
+        )
+
     def _checked(self, raw: Tensor, rows: int, symbols: int) -> Tensor:
         allowed = ((rows, symbols), (max(0, rows - self.lookback + 1), symbols))
         if tuple(raw.shape) not in allowed:
@@ -135,8 +164,38 @@ class BoundFeature:
         return raw
 
 
+def _number(feature: str, name: str, value: object, *, like: int | float | None) -> int | float:
+    """Return a parameter as the type of its default; 2 and 2.0 are one parameter.
+
+    Raises:
+        DtypeError: if it is not a finite number, or not whole where the default is.
+    """
+    truth = isinstance(value, bool)
+    if truth or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DtypeError(
+            wrong=f"parameter `{name}` of feature `{feature}` must be a finite number",
+            found=repr(value),
+            remedy="Write a whole number or a fraction; 0 and 1 for a switch.",
+        )
+    if isinstance(like, float):
+        return float(value)
+    if value == int(value):
+        return int(value)
+    if like is not None:
+        raise DtypeError(
+            wrong=f"parameter `{name}` of feature `{feature}` must be a whole number, "
+            f"as its default {like} is",
+            found=repr(value),
+            remedy=f"Round it, or write the default as `{like}.0`.",
+        )
+    return float(value)
+
+
 def _label(name: str, parameters: Parameters) -> str:
-    inside = ", ".join(f"{key}={value:g}" for key, value in parameters.items())
+    # the shortest text that reads back as the same number, so that two never share a label
+    inside = ", ".join(
+        f"{key}={repr(value).removesuffix('.0')}" for key, value in parameters.items()
+    )
     return f"{name}({inside})" if inside else name
 
 
@@ -226,9 +285,23 @@ def feature(
         neutral: finite value of a row that is not valid.
         version: raise it when the numbers change, so that models trained before refuse to run.
         registry: where it goes.
+
+    Raises:
+        ArgumentError: if the name is taken or badly formed.
+        DtypeError: if the default of a parameter is not a finite number.
+        RangeError: if the neutral value is not finite.
     """
 
     def register(function: Function) -> Feature:
+        if not math.isfinite(neutral):
+            raise RangeError(
+                wrong=f"the neutral value of feature `{name}` must be finite",
+                found=repr(neutral),
+                remedy="Choose what an uninformative bar would show, such as 0.",
+            )
+        for one in list(inspect.signature(function).parameters.values())[1:]:
+            if one.default is not one.empty:
+                _number(name, one.name, one.default, like=None)
         made = Feature(name, function, lookback, tuple(columns), float(neutral), version)
         registry.add(made)
         return made

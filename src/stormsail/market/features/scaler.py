@@ -1,5 +1,6 @@
 """Robust scaling, fitted on the training span and on nothing else."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -52,8 +53,12 @@ class Scaler:
         """Fit on the valid values of the rows [first, last), all symbols together.
 
         Raises:
-            RangeError: if the rows are not there, or a column has fewer than 4 valid values.
+            RangeError: if the rows are not there, a column has fewer than 4 valid values, the
+                quantiles are not 0 <= low < high <= 1, or the clip is not greater than 0.
+            DataError: if the columns are not those of the schema.
         """
+        _check_options(clip, winsorise)
+        _check_columns(schema, features)
         first, last = rows
         if not 0 <= first < last <= features.values.shape[0]:
             raise RangeError(
@@ -83,9 +88,7 @@ class Scaler:
         Raises:
             DataError: if the columns are not those it was fitted on.
         """
-        labels = tuple(_labels(self.schema))
-        if features.names != labels:
-            check_schema({"labels": list(labels)}, {"labels": list(features.names)})
+        _check_columns(self.schema, features)
         return Features(self.apply(features.values, features.valid), features.valid, features.names)
 
     def apply(self, values: Tensor, valid: Tensor) -> Tensor:
@@ -130,13 +133,9 @@ class Scaler:
             raise _damaged("no schema")
         check_schema(saved, schema)
         count = len(_labels(schema))
-        names = ["centre", "scale", *([_LOW, _HIGH] if _LOW in tensors else [])]
-        for name in names:
-            if name not in tensors or tuple(tensors[name].shape) != (count,):
-                shape = tuple(tensors[name].shape) if name in tensors else "nothing"
-                raise _damaged(f"`{name}` {shape} for {count} columns")
+        _check_whole(tensors, count)
         clip = document.get("clip")
-        if not isinstance(clip, int | float) or not clip > 0.0:
+        if not isinstance(clip, int | float) or not 0.0 < clip < math.inf:
             raise _damaged(f"a clip of {clip!r}")
         bounds = (tensors[_LOW], tensors[_HIGH]) if _LOW in tensors else None
         return cls(schema, tensors["centre"], tensors["scale"], float(clip), bounds)
@@ -155,6 +154,42 @@ def _quantiles(values: Tensor, valid: Tensor, levels: tuple[float, ...], name: s
     below = place.floor().long()
     above = (below + 1).clamp(max=len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def _check_options(clip: float, winsorise: tuple[float, float] | None) -> None:
+    if not 0.0 < clip < math.inf:
+        raise RangeError(
+            wrong="`clip` must be finite and greater than 0",
+            found=repr(clip),
+            remedy="Leave it at 10, or pass the largest scaled size.",
+        )
+    if winsorise is not None and not 0.0 <= winsorise[0] < winsorise[1] <= 1.0:
+        raise RangeError(
+            wrong="`winsorise` must be two quantiles, 0 <= low < high <= 1",
+            found=repr(winsorise),
+            remedy="Pass for example `(0.01, 0.99)`.",
+        )
+
+
+def _check_columns(schema: Schema, features: Features) -> None:
+    labels = _labels(schema)
+    if list(features.names) != labels:
+        check_schema({"labels": list(labels)}, {"labels": list(features.names)})
+
+
+def _check_whole(tensors: Mapping[str, Tensor], count: int) -> None:
+    """Refuse tensors that are missing, misshapen, or could not have been fitted."""
+    bounded = _LOW in tensors or _HIGH in tensors
+    for name in ("centre", "scale", *((_LOW, _HIGH) if bounded else ())):
+        if name not in tensors or tuple(tensors[name].shape) != (count,):
+            shape = tuple(tensors[name].shape) if name in tensors else "nothing"
+            raise _damaged(f"`{name}` {shape} for {count} columns")
+        if not bool(tensors[name].isfinite().all()):
+            raise _damaged(f"a number in `{name}` that is not finite")
+    if not bool((tensors["scale"] > 0.0).all()):
+        raise _damaged("a scale that is not greater than 0")
+    if bounded and not bool((tensors[_LOW] <= tensors[_HIGH]).all()):
+        raise _damaged("a lowest value above the highest")
 
 
 def _labels(schema: Schema) -> list[str]:

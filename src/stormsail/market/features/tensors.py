@@ -62,7 +62,11 @@ class BarTensors:
         )
         if bool(source.has_funding.any()):
             # A symbol without rates has none, rather than rates of 0.
-            columns[FUNDING] = torch.where(source.has_funding, source.funding, torch.nan)
+            # Before its first rate nothing is known either. A rate of exactly 0 looks like no
+            # settlement, so knowledge begins with the first that is not. The end stays as it is:
+            # whether the last rate seen was the last of all is only known later.
+            seen = (source.funding != 0.0).cumsum(0) > 0
+            columns[FUNDING] = torch.where(source.has_funding & seen, source.funding, torch.nan)
         columns = {name: column.contiguous() for name, column in columns.items()}
         return cls(source.ts, source.interval, columns, source.listed)
 
@@ -107,4 +111,5 @@ class BarTensors:
         """
         named = replace(self, reader=reader)
         picked = {name: named[name] for name in columns}
-        return replace(named, columns=picked)
+        # Nor whether a row is listed, which already decides validity for it.
+        return replace(named, columns=picked, listed=None)

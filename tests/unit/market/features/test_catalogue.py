@@ -2,10 +2,14 @@
 
 import math
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
+from stormsail.core.errors import RangeError
 from stormsail.core.generators import Generators
+from stormsail.market.bars import Funding, from_columns
 from stormsail.market.features import (
     BarTensors,
     FeatureSet,
@@ -13,7 +17,10 @@ from stormsail.market.features import (
     default_features,
     sample_bars,
 )
+from stormsail.market.features.catalogue import SETTLEMENT_MS
+from stormsail.market.features.tensors import FUNDING
 from stormsail.market.interval import Interval
+from stormsail.market.panel import Panel
 
 HOUR = Interval.parse("1h")
 
@@ -83,6 +90,75 @@ def test_the_mean_of_the_last_settlements_does_not_depend_on_the_hour():
 def test_the_funding_window_is_eight_hours_or_a_bar(text, window):
     names = default_features(Interval.parse(text)).names
     assert f"funding(window={window}, settlements=1)" in names
+
+
+@pytest.mark.parametrize("text", ["1m", "30m", "1h", "2h", "3h", "4h", "6h", "8h"])
+def test_a_constant_rate_reads_as_itself_whatever_the_bar(text):
+    interval = Interval.parse(text)
+    chosen = default_features(interval).available((FUNDING,))
+    rows = chosen.lookback + 60
+    ends = interval.milliseconds * torch.arange(rows) // SETTLEMENT_MS
+    settled = torch.cat([torch.ones(1), (ends[1:] - ends[:-1]).double()])
+    features = chosen.compute(
+        BarTensors(
+            interval.milliseconds * torch.arange(rows),
+            interval,
+            {FUNDING: (1e-4 * settled.double()).unsqueeze(-1)},
+        )
+    )
+    assert features.valid[chosen.lookback - 1 :].all()
+    values = features.values[features.valid]
+    torch.testing.assert_close(values, torch.full_like(values, 1e-4))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("3h", ["funding_day(window=8)"]),
+        ("6h", ["funding_day(window=4)"]),
+        ("5h", []),
+        ("8h", ["funding(window=1, settlements=1)", "funding(window=1, settlements=3)"]),
+    ],
+)
+def test_bars_that_do_not_divide_eight_hours_show_the_mean_of_a_day_or_nothing(text, names):
+    chosen = default_features(Interval.parse(text)).names
+    assert [name for name in chosen if name.startswith("funding")] == names
+
+
+@pytest.mark.parametrize("text", ["3h", "6h"])
+def test_the_shortest_window_of_a_panel_has_the_funding_of_its_history(text):
+    interval = Interval.parse(text)
+    times = interval.milliseconds * np.arange(60)
+    flat = dict.fromkeys(("open", "high", "low", "close", "volume"), np.ones(60))
+    when = SETTLEMENT_MS * np.arange(3, int(times[-1]) // SETTLEMENT_MS + 1)
+    rates = pa.table({"ts": when, "funding_rate": 1e-4 * (1.0 + np.arange(len(when)))})
+    source = Panel.from_bars(
+        [from_columns("A/USDT", interval, {"ts": times, **flat})],
+        {"A/USDT": Funding("A/USDT", rates)},
+    )
+    chosen = default_features(interval).available((FUNDING,))
+    whole = chosen.compute(source)
+    day = 86_400_000 // interval.milliseconds
+    # the first rate settles after a day, and another day must pass
+    assert int(whole.valid[:, 0, 0].nonzero()[0]) == 2 * day - 1
+    for row in range(2 * day + day // 3 + 1, 60):
+        start, stop = times[row - chosen.lookback + 1], times[row] + 1
+        latest = chosen.latest(source.between(int(start), int(stop)))
+        assert torch.equal(latest.values, whole.values[row])
+        assert bool(latest.valid.all())
+
+
+@pytest.mark.refusal
+def test_funding_is_refused_for_bars_that_do_not_divide_its_time():
+    five = bars(interval=Interval.parse("5h"), funding=[0.0] * 20)
+    with pytest.raises(RangeError) as caught:
+        value("funding", five)
+    assert str(caught.value) == (
+        "bars of feature `funding` must divide 8 hours, or be longer; found 5h. Use `funding_day` "
+        "if the bars divide a day; leave funding out otherwise. [out-of-range]"
+    )
+    with pytest.raises(RangeError, match="must be 24 hours; found 8 bars of 5h"):
+        value("funding_day", five)
 
 
 def test_time_is_that_of_the_close_in_utc():

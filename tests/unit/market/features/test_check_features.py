@@ -3,8 +3,11 @@
 import json
 
 import pytest
+import typer
 
+from stormsail.cli import check_features
 from stormsail.cli.bench_features import features as bench
+from stormsail.cli.check import check
 from stormsail.cli.check_features import run
 from stormsail.core.errors import DataError
 from stormsail.market.features import REGISTRY
@@ -24,6 +27,11 @@ def hindsight(bars):
     return bars["close"] / bars["close"].mean(0)
 """
 )
+BROKEN = """
+@feature(name="broken", lookback=1)
+def broken(bars):
+    return {}["close"]
+"""
 
 
 def test_clean_features_are_a_yes(tmp_path, capsys):
@@ -45,6 +53,26 @@ def test_a_leak_is_a_no_that_names_the_feature(tmp_path, capsys):
     assert "noise after row" in out
 
 
+def test_a_feature_that_fails_is_a_no_and_the_others_are_judged(tmp_path, capsys):
+    path = tmp_path / "my_features.py"
+    path.write_text(GOOD + BROKEN)
+    assert run(str(path), cuts=3) == 1
+    out = capsys.readouterr().out
+    assert "gap" in out
+    assert "KeyError" in out
+
+
+def test_the_interval_of_the_command_is_that_of_the_bars(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        check_features, "run", lambda target, *, interval: seen.append((target, interval)) or 0
+    )
+    for interval in ("4h", None):
+        with pytest.raises(typer.Exit):
+            check(features="default", interval=interval)
+    assert seen == [("default", "4h"), ("default", "1h")]
+
+
 def test_the_default_set_is_a_yes(capsys):
     assert run("default", cuts=3) == 0
     assert "macd" in capsys.readouterr().out
@@ -58,6 +86,13 @@ def test_the_default_set_is_a_yes(capsys):
         ("x = 1", "must register at least one feature; found none."),
         ("def (", "must run; found SyntaxError: invalid syntax"),
         ("import no_such_thing", "must run; found ModuleNotFoundError: No module named"),
+        ("1 / 0", "must run; found ZeroDivisionError: division by zero."),
+        ("undefined", "must run; found NameError: name 'undefined' is not defined."),
+        ("raise SystemExit(3)", "must run; found SystemExit: 3."),
+        (
+            GOOD.replace("lookback=2", "lookback=lambda window: 2"),
+            "must register features that bind; found TypeError: ",
+        ),
     ],
 )
 def test_a_file_that_registers_nothing_is_refused(tmp_path, text, found):

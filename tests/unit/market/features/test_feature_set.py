@@ -320,6 +320,84 @@ def test_a_symbol_without_funding_has_no_valid_funding():
         chosen.compute(panel(funding=False))
 
 
+def test_funding_is_not_valid_before_the_first_settlement_was_seen():
+    # the first rate that is not 0 settles at row 8
+    source = panel()
+    chosen = FeatureSet(
+        ["funding", FeatureSpec(name="funding", parameters={"settlements": 3})], interval=HOUR
+    )
+    whole = chosen.compute(source)
+    firsts = [int(whole.valid[:, 0, index].nonzero()[0]) for index in range(2)]
+    assert firsts == [8, 24]
+    assert BarTensors.of(source)["funding"][:8, 0].isnan().all()
+    # a later row cannot change what was known, and the shortest window gives what history gives
+    for row in range(30, 60):
+        start, stop = source.ts[row - 23], source.ts[row] + 1
+        latest = chosen.latest(source.between(int(start), int(stop)))
+        assert torch.equal(latest.values[0], whole.values[row, 0])
+        assert torch.equal(latest.valid[0], whole.valid[row, 0])
+    early = BarTensors.of(source.between(int(source.ts[0]), int(source.ts[5])))
+    assert early["funding"][:, 0].isnan().all()
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("default", ["close", True, None, float("nan"), [1]])
+def test_the_default_of_a_parameter_is_a_finite_number(default):
+    def wrong(x, *, n=default):
+        return x["close"]
+
+    with pytest.raises(DtypeError) as caught:
+        one(wrong)
+    assert str(caught.value) == (
+        f"parameter `n` of feature `mine` must be a finite number; found {default!r}. "
+        "Write a whole number or a fraction; 0 and 1 for a switch. [dtype-mismatch]"
+    )
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("neutral", [float("nan"), float("inf")])
+def test_a_neutral_value_is_finite(neutral):
+    with pytest.raises(RangeError, match="the neutral value of feature `mine` must be finite"):
+        one(lambda x: x["close"], neutral=neutral)
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda x: x["close"].float(), "torch.float32"),
+        (lambda x: x["close"].to(torch.complex128), "torch.complex128"),
+        (lambda x: x["close"].numpy(), "ndarray"),
+        (lambda _: None, "NoneType"),
+    ],
+)
+def test_a_result_of_another_type_is_refused(function, found):
+    with pytest.raises(DtypeError) as caught:
+        one(function).compute(bars(rows=10))
+    assert str(caught.value) == (
+        f"feature `mine` must return a tensor of torch.float64, as the bars are; found {found}. "
+        "Compute with the bars' own numbers, or convert with `.to(torch.float64)`. "
+        "[dtype-mismatch]"
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_truths_and_whole_numbers_become_the_bars_numbers(dtype):
+    features = one(lambda x: (x["close"] > 1.5).to(dtype)).compute(plain([[1.0], [2.0]]))
+    assert features.values.dtype == torch.float64
+    assert features.values.flatten().tolist() == [0.0, 1.0]
+
+
+@pytest.mark.refusal
+def test_a_fraction_for_a_whole_parameter_is_refused():
+    with pytest.raises(DtypeError) as caught:
+        FeatureSet([FeatureSpec(name="rsi", parameters={"period": 2.5})], interval=HOUR)
+    assert str(caught.value) == (
+        "parameter `period` of feature `rsi` must be a whole number, as its default 14 is; "
+        "found 2.5. Round it, or write the default as `14.0`. [dtype-mismatch]"
+    )
+
+
 def test_the_default_set_shrinks_to_what_a_source_has():
     chosen = default_features(HOUR)
     assert len(chosen.names) == 34

@@ -128,6 +128,49 @@ def test_a_damaged_scaler_is_refused():
 
 
 @pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"centre": float("nan")}, "a number in `centre` that is not finite"),
+        ({"scale": float("inf")}, "a number in `scale` that is not finite"),
+        ({"scale": 0.0}, "a scale that is not greater than 0"),
+        ({"low": 1.0}, r"`high` nothing for 1 columns"),
+        ({"high": 1.0}, r"`low` nothing for 1 columns"),
+        ({"low": 2.0, "high": 1.0}, "a lowest value above the highest"),
+    ],
+)
+def test_a_scaler_that_could_not_have_been_fitted_is_refused(changes, found):
+    features, schema = table([0.0, 1.0, 2.0, 3.0])
+    scaler = Scaler.fit(features, (0, 4), schema=schema)
+    tensors = {name: torch.tensor([value]).double() for name, value in changes.items()}
+    with pytest.raises(DataError, match=f"found {found}"):
+        Scaler.load({**scaler.tensors(), **tensors}, scaler.document(), schema=schema)
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("quantiles", [(0.9, 0.1), (0.5, 0.5), (-0.1, 0.9), (0.1, 1.1)])
+def test_quantiles_and_clip_must_mean_something(quantiles):
+    features, schema = table([0.0, 1.0, 2.0, 3.0])
+    with pytest.raises(RangeError) as caught:
+        Scaler.fit(features, (0, 4), schema=schema, winsorise=quantiles)
+    assert str(caught.value) == (
+        f"`winsorise` must be two quantiles, 0 <= low < high <= 1; found {quantiles}. "
+        "Pass for example `(0.01, 0.99)`. [out-of-range]"
+    )
+    for clip in (0.0, -1.0, float("nan")):
+        with pytest.raises(RangeError, match="`clip` must be finite and greater than 0"):
+            Scaler.fit(features, (0, 4), schema=schema, clip=clip)
+
+
+@pytest.mark.refusal
+def test_a_fit_needs_the_columns_of_its_schema():
+    features, _ = table([0.0, 1.0, 2.0, 3.0])
+    other = {"features": [{"label": "g"}]}
+    with pytest.raises(DataError, match=r'`labels\[0\]` of the features must be "g"; found "f0"'):
+        Scaler.fit(features, (0, 4), schema=other)
+
+
+@pytest.mark.refusal
 def test_a_span_that_is_not_there_or_holds_too_little_is_refused():
     features, schema = table([0.0, 1.0, 2.0, 3.0])
     with pytest.raises(RangeError) as caught:

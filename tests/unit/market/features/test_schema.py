@@ -65,6 +65,28 @@ def test_the_hash_is_pinned():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "values"),
+    [("bollinger_width", "deviations", (2, 2.0)), ("rsi", "period", (7, 7.0))],
+)
+def test_a_number_written_in_two_ways_is_one_parameter(name, key, values):
+    whole, real = (
+        FeatureSet([FeatureSpec(name=name, parameters={key: value})], interval=HOUR)
+        for value in values
+    )
+    assert whole.schema_hash() == real.schema_hash()
+    assert whole.names == real.names
+    assert schema_hash(built(period=14)) == schema_hash(built(period=14.0))
+
+
+def test_numbers_that_differ_have_labels_that_differ():
+    specs = [FeatureSpec(name="garch", parameters={"beta": beta}) for beta in (0.94, 0.94000001)]
+    assert FeatureSet(specs, interval=HOUR).names == (
+        "garch(omega=0, alpha=0.06, beta=0.94)",
+        "garch(omega=0, alpha=0.06, beta=0.94000001)",
+    )
+
+
 CHANGES = [
     ({"version": 2}, "`features[0].version` of the features must be 1; found 2."),
     ({"neutral": 0.5}, "`features[0].neutral` of the features must be 0.0; found 0.5."),
