@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer import Typer
 from typer.testing import CliRunner
@@ -139,3 +140,69 @@ def test_the_verb_is_imported_without_torch_and_arrow():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert result.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("way", ["dots", "symbolic", "hard"])
+def test_a_source_is_not_overwritten_under_another_name(tmp_path, way):
+    path = write(tmp_path, "clean")
+    before = path.read_bytes()
+    other = tmp_path / "other.csv"
+    if way == "dots":
+        other = tmp_path / ".." / tmp_path.name / path.name
+    elif way == "symbolic":
+        other.symlink_to(path)
+    else:
+        other.hardlink_to(path)
+    result = run(path, "--repair", "sort", "--out", other)
+    assert isinstance(result.exception, DataError)
+    assert result.exception.code == "data-repair"
+    assert path.read_bytes() == before
+
+
+@pytest.mark.refusal
+def test_reports_that_cannot_be_written_are_refused_in_words(tmp_path):
+    target = tmp_path / "nowhere" / "report.json"
+    result = run(write(tmp_path, "clean"), "--json", target)
+    assert str(result.exception) == (
+        f"the reports must be written to {target}; found No such file or directory. "
+        "Name a file in a folder that exists and can be written. [data-write]"
+    )
+
+
+def test_logs_and_parts_of_a_fetch_are_not_data_and_suffixes_have_no_case(tmp_path):
+    path = write(tmp_path, "clean")
+    path.rename(tmp_path / "BARS_1h.CSV")
+    (tmp_path / "x.csv.repairs.txt").write_text("row 1 dropped\n")
+    (tmp_path / ".fetch-1h").mkdir()
+    (tmp_path / ".fetch-1h" / "part.parquet").write_bytes(b"half")
+    result = run(tmp_path)
+    assert (result.exit_code, result.output) == (
+        0,
+        f"good {tmp_path / 'BARS_1h.CSV'}: 1500 rows, 0 errors, 0 warnings\n",
+    )
+
+
+def test_a_stored_file_that_was_changed_or_moved_is_refused(tmp_path):
+    store = Store(tmp_path / "store")
+    path = store.write(Bars("BTC/USDT", HOUR, pa.table(market_defects.clean_bars(0, HOUR))))
+    assert run(path).exit_code == 0
+    moved = store.path("ETH/USDT", HOUR)
+    moved.parent.mkdir()
+    moved.write_bytes(path.read_bytes())
+    result = run(moved)
+    assert (result.exit_code, "D02 truncated-file" in result.output) == (1, True)
+    assert "not as the store wrote it: BTC/USDT 1h" in result.output
+    table = pq.read_table(path)
+    volume = pa.array(table["volume"].to_numpy() * 1.01)
+    pq.write_table(table.set_column(table.column_names.index("volume"), "volume", volume), path)
+    result = run(path)
+    assert (result.exit_code, "D02 truncated-file" in result.output) == (1, True)
+    assert "values or notes that do not fit" in result.output
+
+
+def test_a_repaired_copy_of_stored_bars_carries_no_seal(tmp_path):
+    store = Store(tmp_path / "store")
+    path = store.write(Bars("BTC/USDT", HOUR, pa.table(market_defects.clean_bars(0, HOUR))))
+    out = tmp_path / "out.parquet"
+    assert run(path, "--repair", "sort", "--out", out).exit_code == 0
+    assert load_file(out).notes == {"symbol": "BTC/USDT", "interval": "1h"}

@@ -122,6 +122,27 @@ def test_a_time_that_cannot_be_read_is_refused_before_anything_is_asked(venue, t
     )
 
 
+@pytest.mark.parametrize(
+    ("since", "until", "words"),
+    [
+        ("2021-02-01", "2021-01-01", "`--since` must be earlier than `--until` 2021-01-01T00:00"),
+        ("2090-01-01", "2091-01-01", "`--since` must be earlier than the present, "),
+    ],
+)
+def test_a_span_without_bars_is_refused(venue, tmp_path, since, until, words):
+    code, out, err = run(venue, tmp_path, "BTC/USDT", "--since", since, "--until", until)
+    assert (code, out, venue.requests) == (2, "", [])
+    assert words in err
+
+
+def test_warnings_of_the_validator_are_printed(venue, tmp_path):
+    code, out, _ = run(
+        venue, tmp_path, "BTC/USDT", "--since", "2021-01-01", "--until", "2021-01-01T01:00"
+    )
+    assert code == 0
+    assert out.splitlines()[1:] == ["  warning: D12 one-row, 1x, first at 1 row"]
+
+
 def test_the_verb_is_listed_without_loading_what_it_needs():
     script = (
         "import sys, stormsail.cli.fetch; "

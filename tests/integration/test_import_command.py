@@ -106,6 +106,87 @@ def test_the_present_decides_about_the_last_bar(tmp_path):
     )
 
 
+@pytest.mark.parametrize("now", ["now", "NaT", "5"])
+def test_a_present_that_is_no_time_is_refused(now, tmp_path):
+    result = run(dump(tmp_path / "dumps", range(50)), "--now", now, cwd=tmp_path)
+    assert result.returncode == 2
+    assert f"found `{now}`. Write it as" in result.stderr
+
+
+def test_a_far_present_does_not_wrap(tmp_path):
+    result = run(dump(tmp_path / "dumps", range(50)), "--now", "2300-01-01", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "wrote 50 bars" in result.stdout
+
+
+def test_a_ragged_file_is_refused_and_never_aborts(tmp_path):
+    (tmp_path / "BTCUSDT-1h.csv").write_text("".join(map(kline, range(50))) + "1,2\n")
+    for _ in range(4):
+        result = run("BTCUSDT-1h.csv", cwd=tmp_path)
+        assert result.returncode == 2
+        assert "[data-unreadable]" in result.stderr
+
+
+def test_a_second_month_is_joined_and_its_longer_bars_cover_both(tmp_path):
+    first = dump(tmp_path / "a", range(50))
+    second = dump(tmp_path / "b", range(48, 100), "BTCUSDT-1h-2021-02")
+    words = ("--resample", "4h")
+    assert run(first, *words, cwd=tmp_path).returncode == 0
+    result = run(second, *words, cwd=tmp_path)
+    assert "joined: 50 stored and 52 new bars, 2 of them in both" in result.stdout
+    store = Store(tmp_path / "data")
+    bars = store.read("BTC/USDT", HOUR)
+    assert bars.ts.tolist() == [START + row * H for row in range(100)]
+    assert bars.notes["source"] == "BTCUSDT-1h-2021-01.csv; BTCUSDT-1h-2021-02.csv"
+    assert len(store.read("BTC/USDT", Interval.parse("4h"))) == 25
+    before = tree(tmp_path / "data")
+    for source in (first, second):
+        assert run(source, *words, cwd=tmp_path).returncode == 0
+        assert tree(tmp_path / "data") == before
+
+
+@pytest.mark.refusal
+def test_rows_that_contradict_the_store_are_refused_unless_they_replace_it(tmp_path):
+    assert run(dump(tmp_path / "a", range(50)), cwd=tmp_path).returncode == 0
+    before = tree(tmp_path / "data")
+    text = "".join(map(kline, range(60))).replace(",30,", ",31,")
+    (tmp_path / "BTCUSDT-1h.csv").write_text(text)
+    result = run("BTCUSDT-1h.csv", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        "stormsail: new rows of BTC/USDT 1h must equal the stored rows of the same times; found "
+        "2021-01-01T00:00:00Z with `trades` 30 stored and 31 new. Import into another store, or "
+        "pass `--replace`. [data-mismatch]\n"
+    )
+    assert tree(tmp_path / "data") == before
+    result = run("BTCUSDT-1h.csv", "--replace", cwd=tmp_path)
+    span = "2021-01-01T00:00:00Z to 2021-01-03T01:00:00Z"
+    assert f"replaced: 50 bars, {span}\nwrote 60 bars" in result.stdout
+
+
+def test_only_columns_that_both_have_are_kept_and_that_is_said(tmp_path):
+    assert run(dump(tmp_path / "a", range(50)), cwd=tmp_path).returncode == 0
+    lines = [",".join(kline(row).split(",")[:6]) for row in range(50, 60)]
+    text = "\n".join(["ts,open,high,low,close,volume", *lines])
+    (tmp_path / "BTCUSDT-1h.csv").write_text(text)
+    result = run("BTCUSDT-1h.csv", cwd=tmp_path)
+    assert "is stored without quote_volume, trades" in result.stdout
+    bars = Store(tmp_path / "data").read("BTC/USDT", HOUR)
+    assert (len(bars), len(bars.columns)) == (60, 6)
+
+
+def test_funding_is_joined_too(tmp_path):
+    for name, rows in (("a", range(6)), ("b", range(5, 12))):
+        lines = [f"{START + row * 8 * H},0.0001" for row in rows]
+        text = "\n".join(["ts,funding_rate", *lines])
+        (tmp_path / f"BTCUSDT_funding_{name}.csv").write_text(text)
+        result = run(f"BTCUSDT_funding_{name}.csv", cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+    assert "joined: 6 stored and 7 new rates, 1 of them in both" in result.stdout
+    funding = Store(tmp_path / "data").read_funding("BTC/USDT:USDT")
+    assert funding.ts.tolist() == [START + row * 8 * H for row in range(12)]
+
+
 def test_defects_are_refused_with_exit_code_two_and_nothing_is_written(tmp_path):
     good = dump(tmp_path / "dumps", range(50))
     bad = dump(tmp_path / "dumps", [*range(50), 49], "ETHUSDT-1h-2021-01")

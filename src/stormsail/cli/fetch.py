@@ -49,12 +49,30 @@ def fetch(
 
     length = Interval.parse(interval)
     span = _milliseconds("--since", since), _milliseconds("--until", until)
+    _check_span(*span)
     client = connect(exchange, [*map(check_symbol, symbols)], base_url=base_url, timeout_s=timeout)
     bars, rates = _fetchers(client, store, span, tries, seed)
     for symbol in symbols:
         _show(f"{symbol} {length}", partial(bars, symbol, length))
         if funding:
             _show(f"{symbol} funding", partial(rates, symbol))
+
+
+def _check_span(since: int | None, until: int | None) -> None:
+    """Refuse a stretch of time in which there can be no bar."""
+    from stormsail.core.clock import SystemClock
+    from stormsail.market.fetch_plan import iso
+
+    now = SystemClock().now_ns() // 1_000_000
+    if since is None or since < min(now, now if until is None else until):
+        return
+    end = f"the present, {iso(now)}" if until is None or until > now else f"`--until` {iso(until)}"
+    raise ConfigError(
+        "config-value",
+        wrong=f"`--since` must be earlier than {end}",
+        found=iso(since),
+        remedy="Name an earlier `--since`, or a later `--until`.",
+    )
 
 
 def _fetchers(
@@ -107,6 +125,8 @@ def _show(what: str, call: "Callable[..., Fetched]") -> None:
         f"{what}: {done.added} rows added, {done.rows} stored, {len(done.gaps)} holes "
         f"({missing} bars), {done.requests} requests, {done.retries} retries"
     )
+    for line in done.warnings:
+        typer.echo(f"  warning: {line}")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from stormsail.core.clock import Clock
     from stormsail.market.bars import Bars, Funding
     from stormsail.market.interval import Interval
+    from stormsail.market.store import Store
 
 
 def import_bars(
@@ -34,6 +35,9 @@ def import_bars(
     repair: Annotated[
         list[str] | None, typer.Option(help="Rule of `stormsail check` to apply; repeatable.")
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace what is stored; else rows are added to it.")
+    ] = False,
     now: Annotated[
         str | None, typer.Option(help="The present, in UTC; else the machine's clock says it.")
     ] = None,
@@ -60,12 +64,15 @@ def import_bars(
         market=market,
     )
     # Everything is read, judged and joined before the first file is written.
-    results = [(one.lines, _all_lengths(one.data, lengths)) for one in imported]
     target = Store(store)
-    for lines, data in results:
+    results = []
+    for one in imported:
+        data, more = _with_stored(target, one.data, replace=replace)
+        results.append(((*one.lines, *more), _all_lengths(data, lengths)))
+    for lines, items in results:
         for line in lines:
             typer.echo(line)
-        for item in data:
+        for item in items:
             if isinstance(item, Bars):
                 joined = f" ({item.notes['resampled']})" if "resampled" in item.notes else ""
                 typer.echo(f"wrote {len(item)} bars to {target.write(item)}{joined}")
@@ -74,7 +81,7 @@ def import_bars(
 
 
 def _clock(now: str | None) -> "Clock":
-    import numpy as np
+    from datetime import UTC, datetime, timedelta
 
     from stormsail.core.clock import ManualClock, SystemClock
     from stormsail.core.errors import DataError
@@ -82,7 +89,10 @@ def _clock(now: str | None) -> "Clock":
     if now is None:
         return SystemClock()
     try:
-        return ManualClock(int(np.datetime64(now.removesuffix("Z"), "ns").astype(np.int64)))
+        present = datetime.fromisoformat(now)
+        present = present if present.tzinfo else present.replace(tzinfo=UTC)
+        since = present - datetime(1970, 1, 1, tzinfo=UTC)
+        return ManualClock(since // timedelta(microseconds=1) * 1_000)
     except ValueError as error:
         raise DataError(
             "data-time-unit",
@@ -90,6 +100,42 @@ def _clock(now: str | None) -> "Clock":
             found=f"`{now}`",
             remedy="Write it as `2024-01-01T00:00:00Z`.",
         ) from error
+
+
+def _with_stored(
+    store: "Store", new: "Bars | Funding", *, replace: bool
+) -> "tuple[Bars | Funding, list[str]]":
+    """Return new rows together with those in the store, or alone if they shall replace them."""
+    from stormsail.core.errors import DataError
+    from stormsail.market.bars import Funding
+    from stormsail.market.importers.merge import with_stored
+    from stormsail.market.importers.times import span
+
+    what = "rates" if isinstance(new, Funding) else "bars"
+    try:
+        stored = _stored(store, new)
+    except DataError as error:
+        if not replace:
+            remedy = "Pass `--replace` to replace it, or import into another store."
+            raise DataError(
+                error.code, wrong=error.wrong, found=error.found, remedy=remedy
+            ) from error
+        return new, [f"replaced: stored {what} that could not be read"]
+    if stored is None:
+        return new, []
+    if replace:
+        return new, [f"replaced: {len(stored)} {what}, {span(stored.ts)}"]
+    return with_stored(new, stored)
+
+
+def _stored(store: "Store", new: "Bars | Funding") -> "Bars | Funding | None":
+    from stormsail.market.bars import Funding
+
+    if isinstance(new, Funding):
+        return store.read_funding(new.symbol)
+    if not store.path(new.symbol, new.interval).exists():
+        return None
+    return store.read(new.symbol, new.interval)
 
 
 def _all_lengths(

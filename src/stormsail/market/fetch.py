@@ -26,7 +26,7 @@ from stormsail.market.fetch_journal import (
     remove_journal,
     sweep,
 )
-from stormsail.market.fetch_merge import merged
+from stormsail.market.fetch_merge import accepted, merged
 from stormsail.market.fetch_pages import Row, Source, open_source
 from stormsail.market.fetch_plan import (
     ASKED,
@@ -44,6 +44,7 @@ from stormsail.market.fetch_plan import (
 )
 from stormsail.market.interval import Interval
 from stormsail.market.store import Store
+from stormsail.market.validate import check_bars
 
 EXCHANGE = "exchange"
 """Note of the stored bars: the ccxt id of the exchange they were fetched from."""
@@ -77,6 +78,7 @@ class Fetched:
         gaps: holes between the first and the last of them.
         requests: questions put to the exchange, repeated ones included.
         retries: how many of them were repetitions after a failure.
+        warnings: what the validator finds odd in what was stored, a line each.
     """
 
     symbol: str
@@ -86,6 +88,7 @@ class Fetched:
     requests: int
     retries: int
     gaps: tuple[Gap, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def fetch_bars(
@@ -280,6 +283,7 @@ class _Harvest:
         table = self._merged()
         path = store.path(symbol, interval)
         holes: list[Gap] = []
+        odd: tuple[str, ...] = ()
         if table.num_rows:
             old = dict(self._stored.notes) if self._stored is not None else {}
             bars = Bars(symbol, interval, table)
@@ -290,11 +294,14 @@ class _Harvest:
                 GAPS: gaps_note(holes),
             }
             if self._stored is None or len(bars) > len(self._stored) or notes != old:
+                report = check_bars(bars, now_ms=self._source.line.now_ms())
+                odd = accepted(report, f"remove {journal_path(path)} and fetch again")
                 store.write(replace(bars, notes=dict(sorted(notes.items()))))
         remove_journal(path)
         before = 0 if self._stored is None else len(self._stored)
         there = path if table.num_rows else None
-        return Fetched(symbol, there, table.num_rows - before, table.num_rows, 0, 0, tuple(holes))
+        added = table.num_rows - before
+        return Fetched(symbol, there, added, table.num_rows, 0, 0, tuple(holes), odd)
 
 
 def _table(rows: Sequence[Row], names: tuple[str, ...]) -> pa.Table:

@@ -12,15 +12,19 @@ from stormsail.market.bars import Funding, check_symbol
 from stormsail.market.fetch import Fetched, OnProgress, Progress
 from stormsail.market.fetch_client import Client, Line, Patience, response_error, symbol_error
 from stormsail.market.fetch_journal import sweep
-from stormsail.market.fetch_merge import merged
+from stormsail.market.fetch_merge import accepted, merged
 from stormsail.market.fetch_pages import find_market, number_of, whole
 from stormsail.market.fetch_plan import Span, iso
 from stormsail.market.store import Store
+from stormsail.market.validate import check_funding
 
 _COLUMNS = ("ts", "funding_rate")
 _NANOSECONDS_PER_MS = 1_000_000
 _MINUTE_MS, _LATE_MS = 60_000, 1_000
 _DEFAULT_LIMIT, _LARGEST_LIMIT = 100, 1000
+_LONGEST_MS = 8 * 3_600_000 + _LATE_MS
+"""No exchange settles less often than every 8 hours."""
+
 # Here the largest page is known, though not to ccxt, and a shorter one is the last.
 _BINANCE = frozenset({"binance", "binancecoinm", "binanceusdm"})
 
@@ -75,7 +79,8 @@ def fetch_funding(
         table = _stored_together(store, symbol, pages)
     path = store.funding_path(symbol) if table.num_rows else None
     added = table.num_rows - before
-    return Fetched(symbol, path, added, table.num_rows, line.requests, line.retries)
+    odd = accepted(check_funding(Funding(symbol, table)), "fetch again") if added else ()
+    return Fetched(symbol, path, added, table.num_rows, line.requests, line.retries, warnings=odd)
 
 
 @dataclass(frozen=True)
@@ -109,11 +114,29 @@ def _pages(line: Line, symbol: str, span: Span, limit: int) -> Iterator[list[_Ra
     cursor = span.start
     while cursor < span.end:
         rates = _page(line, symbol, Span(cursor, span.end), limit)
+        if line.client.id not in _BINANCE:
+            rates = [*_older(line, symbol, cursor, rates, limit), *rates]
         yield rates
         short = len(rates) < limit and line.client.id in _BINANCE
         if short or not rates:
             return
         cursor = rates[-1].ts + 1
+
+
+def _older(line: Line, symbol: str, start: int, rates: list[_Rate], limit: int) -> list[_Rate]:
+    """Return the rates between a time and a page that begins later than a settlement lasts.
+
+    Some exchanges answer with the newest rates of a span, so what is older is asked for by itself.
+    """
+    older: list[_Rate] = []
+    page = rates
+    while page:
+        first = min(rate.ts for rate in page)
+        if first - start <= _LONGEST_MS:
+            break
+        page = _page(line, symbol, Span(start, first), limit)
+        older = [*page, *older]
+    return older
 
 
 def _page(line: Line, symbol: str, span: Span, limit: int) -> list[_Rate]:
@@ -175,5 +198,7 @@ def _stored_together(store: Store, symbol: str, tables: list[pa.Table]) -> pa.Ta
     """Return the rates of all tables, after storing them if there is something new."""
     table = merged(tables, _COLUMNS, f"{symbol} funding")
     if table.num_rows > tables[0].num_rows:
-        store.write_funding(Funding(symbol, table))
+        funding = Funding(symbol, table)
+        accepted(check_funding(funding), "fetch again")
+        store.write_funding(funding)
     return table

@@ -3,7 +3,9 @@
 import numpy as np
 import pyarrow as pa
 
+from stormsail.core.errors import DataError
 from stormsail.market.fetch_pages import conflict
+from stormsail.market.validate import Finding, Report
 
 
 def merged(tables: list[pa.Table], columns: tuple[str, ...], what: str) -> pa.Table:
@@ -37,3 +39,28 @@ def merged(tables: list[pa.Table], columns: tuple[str, ...], what: str) -> pa.Ta
 def _absent(values: np.ndarray) -> np.ndarray:
     """Return where there is no number; stored bars from elsewhere may have such places."""
     return np.isnan(values.astype(np.float64))
+
+
+def accepted(report: Report, again: str) -> tuple[str, ...]:
+    """Return the warnings of a report, a line each, without holes: those are counted anyway.
+
+    Args:
+        report: what the validator says of the rows that are about to be stored.
+        again: how the exchange is asked for them once more.
+
+    Raises:
+        DataError: if the report has errors.
+    """
+    if not report.ok:
+        raise DataError(
+            "data-defects",
+            wrong=f"{report.what} must be free of defects before it is stored",
+            found="; ".join(map(_line, report.errors)),
+            remedy=f"What was stored is untouched. If it is sound (`stormsail check`), {again}.",
+        )
+    return tuple(_line(found) for found in report.warnings if found.name != "gap")
+
+
+def _line(found: Finding) -> str:
+    detail = f" ({found.detail})" if found.detail else ""
+    return f"{found.number} {found.name}, {found.count}x{detail}, first at {found.places[0]}"

@@ -957,6 +957,35 @@ def test_funding_that_the_exchange_denies_is_refused(perp, venue):
     assert_rates(perp.store.read_funding(PERP), rows[: last + 1])
 
 
+def test_an_exchange_that_gives_the_newest_rates_first_loses_none(perp, venue):
+    rows, whole = venue.funding["BTCUSDT"], perp.client.fetch_funding_rate_history
+
+    def newest(symbol, since, limit, params):
+        answer = whole(symbol, since, 1000, params)[-limit:]
+        perp.client.last_json_response = {"rows": len(answer)}
+        return answer
+
+    perp.client.fetch_funding_rate_history = newest
+    perp.client.id = "newest"
+    assert perp.funding().added == 50
+    assert_rates(perp.store.read_funding(PERP), rows)
+
+
+def test_bars_with_errors_are_not_stored(bench, venue):
+    bench.bars(until_ms=START + 100 * HOUR)
+    before = bench.store.path(SPOT, H1).read_bytes()
+    venue.spot["BTCUSDT", "1h"][150][2] = "0.00000001"  # a high below everything
+    error = refused(bench.bars)
+    assert error.code == "data-defects"
+    assert "row 150 2021-01-07T06:00:00Z" in error.found
+    assert bench.store.path(SPOT, H1).read_bytes() == before
+
+
+def test_what_the_validator_finds_odd_is_told(bench, venue):
+    assert bench.bars(until_ms=START + HOUR).warnings == ("D12 one-row, 1x, first at 1 row",)
+    assert bench.bars().warnings == ()
+
+
 @pytest.mark.parametrize(
     ("rows", "found"),
     [

@@ -121,6 +121,12 @@ def same(bars: Bars, expected: list[dict[str, float]]) -> bool:
         ("BTCUSDT_trades.parquet", "BTC/USDT", None, "other"),
         ("BTC-PERP_1m.parquet", None, "1m", "bars"),
         ("bars.csv", None, None, "bars"),
+        ("BTCUSD_PERP-1h-2024-01.zip", "BTC/USD:BTC", "1h", "bars"),
+        ("BTC-USDT-SWAP_1h.csv", "BTC/USDT:USDT", "1h", "bars"),
+        ("BTC_USDT_PERP-1h.csv", "BTC/USDT:USDT", "1h", "bars"),
+        ("PERP-USDT_1h.csv", "PERP/USDT", "1h", "bars"),
+        ("my_DATA_BTC_1h.csv", None, "1h", "bars"),
+        ("DATA_BTC_1h.csv", "DATA/BTC", "1h", "bars"),
     ],
 )
 def test_a_name_tells_symbol_interval_and_kind(name, symbol, interval, kind):
@@ -144,6 +150,31 @@ def test_every_quote_splits_a_pair_and_the_longest_wins():
     assert split_pair("USDCUSDT") == ("USDC", "USDT")
     assert split_pair("BTCFDUSD") == ("BTC", "FDUSD")
     assert split_pair("NOTHING") is None
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("name", ["BTCUSDT_240329-1h.csv", "BTC_USDT_240329-1h.csv"])
+def test_a_dated_future_is_refused_until_its_symbol_is_stated(name, tmp_path):
+    path = write(tmp_path, name, plain(rows()))
+    error = refusal(lambda: one(path))
+    assert error.code == "data-symbol"
+    assert error.found == "the name of a future of BTC/USDT that ends on a day, `240329`"
+    assert one(path, symbol="BTC/USDT:USDT").symbol == "BTC/USDT:USDT"
+
+
+@pytest.mark.refusal
+def test_columns_are_refused_for_a_binance_dump(tmp_path):
+    path = write(tmp_path, "BTCUSDT-1h.csv", klines(rows()))
+    error = refusal(lambda: one(path, Options(columns={"open": "close"})))
+    assert error.code == "data-column"
+    assert error.found == "`open=close`"
+
+
+def test_the_log_of_repairs_is_no_source(tmp_path):
+    path = write(tmp_path, "BTCUSDT_1h.csv", plain(rows()))
+    log = write(tmp_path, "BTCUSDT_1h.csv.repairs.txt", "row 3 dropped")
+    for sources in ([tmp_path], [path, log], [str(tmp_path / "*")]):
+        assert same(one(sources), rows())
 
 
 # Binance
@@ -355,6 +386,37 @@ def test_bars_of_the_future_are_refused(tmp_path):
     error = refusal(lambda: one(path, at(START + 22 * H)))
     assert error.code == "data-defects"
     assert "row 23 at 2021-01-01T23:00:00Z" in error.found
+
+
+def test_an_unclosed_bar_is_dropped_wherever_repairs_leave_it(tmp_path):
+    bars = rows()
+    path = write(tmp_path, "BTCUSDT_1h.csv", plain([bars[23], *bars[:23]]))
+    clock = at(START + 24 * H - 1).clock
+    imported = import_files([path], Options(repair=("sort",), clock=clock))[0]
+    assert same(imported.data, bars[:23])
+    assert "duplicate" not in "\n".join(imported.lines)
+    twice = write(tmp_path, "ETHUSDT_1h.csv", plain([*bars, bars[23]]))
+    assert same(one(twice, at(START + 24 * H - 1)), bars[:23])
+
+
+def test_future_bars_in_a_unit_that_a_repair_mends_are_refused(tmp_path):
+    bars = rows(48, NEW_YEAR - 24 * H)
+    text = plain(bars[:24], "ms") + "".join(plain(bars[24:], "us").splitlines(True)[1:])
+    path = write(tmp_path, "BTCUSDT-1h.csv", text)
+    clock = at(NEW_YEAR).clock
+    error = refusal(lambda: one(path, Options(repair=("time-unit",), clock=clock)))
+    assert error.code == "data-defects"
+    assert "which is after 2025-01-01T00:00:00Z; 23 such rows" in error.found
+
+
+@pytest.mark.refusal
+def test_a_message_has_one_full_stop_where_its_parts_meet(tmp_path):
+    # No repair is offered for this one, so that the finding ends with its own full stop.
+    bars = [*rows(), {**rows()[-1], "close": 101.0}]
+    error = refusal(lambda: one(write(tmp_path, "BTCUSDT_1h.csv", plain(bars))))
+    assert "duplicate-different" in error.found
+    assert ".. " not in str(error)
+    assert "?. " not in str(error)
 
 
 # other files

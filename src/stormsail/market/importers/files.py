@@ -22,8 +22,13 @@ _TABLES = (".parquet", ".feather", ".arrow")
 SUFFIXES = (*_TEXT, *(f"{suffix}.gz" for suffix in _TEXT), ".zip", *_TABLES)
 """Ends of the names of files that can be imported."""
 
+MARKS = ".?! "
+"""Ends of other people's sentences, which ours would double."""
+
+_REPAIR_LOG = ".repairs.txt"  # what `stormsail check` writes beside a mended file
 _DELIMITERS = ",;\t|"
 _HEAD = 1 << 16
+_BLOCK = 1 << 24
 _MAX_BYTES = 1 << 33
 _MAX_ROWS = 200_000_000  # 380 years of one-minute bars
 _FREE_GROWTH = 1 << 26
@@ -48,15 +53,18 @@ def find_files(sources: Iterable[str | Path]) -> list[Path]:
         DataError: if a source is not there, or a folder holds nothing that can be imported.
     """
     found: dict[Path, None] = {}
-    for source in sources:
+    listed = list(sources)
+    for source in listed:
         path = Path(source)
         if path.is_dir():
-            files = [one for one in path.iterdir() if one.name.lower().endswith(SUFFIXES)]
+            files = [one for one in path.iterdir() if _is_source(one)]
         elif path.exists():
+            if path.name.lower().endswith(_REPAIR_LOG) and len(listed) > 1:
+                continue  # the shell put it among the others
             files = [path]
         else:
             files = [Path(name) for name in glob.glob(str(source), recursive=True)]  # noqa: PTH207
-            files = [one for one in files if one.name.lower().endswith(SUFFIXES)]
+            files = [one for one in files if _is_source(one)]
         if not files:
             raise DataError(
                 "data-source",
@@ -67,6 +75,11 @@ def find_files(sources: Iterable[str | Path]) -> list[Path]:
             )
         found.update(dict.fromkeys(files))
     return sorted(found, key=lambda path: (path.name, str(path)))
+
+
+def _is_source(path: Path) -> bool:
+    name = path.name.lower()
+    return name.endswith(SUFFIXES) and not name.endswith(_REPAIR_LOG)
 
 
 def read_files(path: Path) -> Iterator[RawFile]:
@@ -107,7 +120,7 @@ def _unreadable(path: PurePath, found: str) -> DataError:
     return DataError(
         "data-unreadable",
         wrong=f"{path} must be a whole file of the kind that its name says",
-        found=found,
+        found=found.rstrip(MARKS),
         remedy="Download or export it again, and let `stormsail check` look at it.",
     )
 
@@ -221,7 +234,8 @@ def _parse(data: pa.Buffer, names: list[str], delimiter: str) -> pa.Table:
     convert = pcsv.ConvertOptions(null_values=[""], strings_can_be_null=True)
     return pcsv.read_csv(
         pa.BufferReader(data),
-        read_options=pcsv.ReadOptions(column_names=names),
+        # Arrow's reading threads may outlive an error and abort the interpreter at its exit.
+        read_options=pcsv.ReadOptions(column_names=names, use_threads=False, block_size=_BLOCK),
         parse_options=pcsv.ParseOptions(delimiter=delimiter),
         convert_options=convert,
     )

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import PurePath
 from typing import Literal
 
@@ -28,6 +27,8 @@ _FREQTRADE = re.compile(
     r"(?P<base>[A-Z0-9]+)_(?P<quote>[A-Z0-9]+)(_(?P<settle>[A-Z0-9]+))?"
     r"-(?P<interval>[1-9][0-9]*[mhdw])(-(?P<kind>\w+))?"
 )
+_PERPETUAL = ("PERP", "SWAP")
+_DATE = re.compile("[0-9]{6}")
 _STORE = re.compile(r"(?P<base>[A-Z0-9]+)-(?P<quote>[A-Z0-9]+)(_(?P<settle>[A-Z0-9]+))?")
 
 
@@ -40,6 +41,8 @@ class Named:
     settle: str | None = None
     interval: Interval | None = None
     kind: Kind = "bars"
+    dated: str | None = None
+    """Day on which a dated future expires, as the name has it."""
 
     @property
     def pair(self) -> str | None:
@@ -82,7 +85,7 @@ def read_name(path: PurePath) -> Named:
     """Return what the name says: Binance's, freqtrade's, the store's, or something like them."""
     stem = path.name.split(".")[0]
     freqtrade = _FREQTRADE.fullmatch(stem)
-    if freqtrade:
+    if freqtrade and _is_plain(freqtrade):
         # `BTC_USDT-1h` is spot, `BTC_USDT_USDT-1h-futures` a perpetual.
         return Named(
             freqtrade["base"],
@@ -92,24 +95,46 @@ def read_name(path: PurePath) -> Named:
             _kind(freqtrade["kind"] or ""),
         )
     folder = _STORE.fullmatch(path.parent.name)
-    if folder and (_interval(stem) or _kind(stem) == "funding"):
+    if folder and _is_plain(folder) and (_interval(stem) or _kind(stem) == "funding"):
         return Named(
             folder["base"], folder["quote"], folder["settle"], _interval(stem), _kind(stem)
         )
-    words = re.split(r"[-_ ]", stem)
-    base, quote = _pair([word.upper() for word in words])
+    return _read_words(re.split(r"[-_ ]", stem))
+
+
+def _is_plain(found: re.Match[str]) -> bool:
+    """Return whether no part of a pair is really a word on the kind of contract."""
+    words = [found["quote"], found["settle"] or "", found.groupdict().get("kind") or ""]
+    return not any(word.upper() in _PERPETUAL or _DATE.fullmatch(word) for word in words)
+
+
+def _read_words(words: list[str]) -> Named:
+    upper = [word.upper() for word in words]
+    base, quote, used = _pair(upper)
     interval = next((found for found in map(_interval, words[1:]) if found), None)
     kinds = {_kind(word) for word in words[1:]}
     kind: Kind = "other" if "other" in kinds else "funding" if "funding" in kinds else "bars"
-    return Named(base, quote, None, interval, kind)
+    settle = dated = None
+    rest = [*upper[: used.start], *upper[used.stop :]]
+    if base and any(word in _PERPETUAL for word in rest):
+        settle = base if quote == "USD" else quote
+    if base and any(_DATE.fullmatch(word) for word in upper[used.stop : used.stop + 1]):
+        dated = upper[used.stop]
+    return Named(base, quote, settle, interval, kind, dated)
 
 
-def _pair(words: list[str]) -> tuple[str, str] | tuple[None, None]:
-    """Return base and quote from `BTC`, `USDT` side by side, or else from `BTCUSDT`."""
-    for base, quote in pairwise(words):
-        if quote in QUOTES and re.fullmatch("[A-Z0-9]+", base):
-            return base, quote
-    return next((pair for pair in map(split_pair, words) if pair), (None, None))
+def _pair(words: list[str]) -> tuple[str | None, str | None, range]:
+    """Return base, quote and where they are: `BTC`, `USDT` at the start, or else `BTCUSDT`.
+
+    Side by side they are believed at the start only: in `my_data_BTC_1h`, `DATA` is no currency.
+    """
+    if len(words) > 1 and words[1] in QUOTES and re.fullmatch("[A-Z0-9]+", words[0]):
+        return words[0], words[1], range(2)
+    for place, word in enumerate(words):
+        pair = split_pair(word)
+        if pair:
+            return *pair, range(place, place + 1)
+    return None, None, range(0)
 
 
 def _interval(word: str) -> Interval | None:
@@ -128,6 +153,13 @@ def resolve_symbol(named: Named, *, symbol: str | None, market: Market | None, p
     Raises:
         DataError: if neither says it.
     """
+    if named.dated and not symbol:
+        raise DataError(
+            "data-symbol",
+            wrong=f"the symbol of {place} must be known",
+            found=f"the name of a future of {named.pair} that ends on a day, `{named.dated}`",
+            remedy="State what to store it as, such as `--symbol BTC/USDT:USDT`.",
+        )
     found = check_symbol(symbol) if symbol else named.symbol(market)
     if found is None:
         raise DataError(

@@ -10,7 +10,7 @@ from stormsail.core.clock import Clock
 from stormsail.core.errors import DataError
 from stormsail.market.bars import OPTIONAL, REQUIRED, Bars, Funding, column_type, iso
 from stormsail.market.importers.columns import FUNDING_COLUMNS, check_complete, match
-from stormsail.market.importers.files import RawFile
+from stormsail.market.importers.files import MARKS, RawFile
 from stormsail.market.importers.times import Times, TimeUnit, to_milliseconds
 from stormsail.market.interval import Interval
 from stormsail.market.validate import check_funding_table, check_table, repair
@@ -54,8 +54,14 @@ def named_bars(file: RawFile, options: Options, *, spot: bool) -> Raw:
         DataError: if a column is missing or ambiguous, or times name no zone.
     """
     place, names = file.path.name, file.table.column_names
-    chosen = {} if file.binance else options.columns
-    found = match(names, (*REQUIRED, *OPTIONAL), chosen, place=place)
+    if file.binance and options.columns:
+        raise DataError(
+            "data-column",
+            wrong=f"the columns of {place} must be left as they are: it is a dump of Binance's",
+            found=", ".join(f"`{ours}={theirs}`" for ours, theirs in options.columns.items()),
+            remedy="Leave `--columns` out, or import this file on its own.",
+        )
+    found = match(names, (*REQUIRED, *OPTIONAL), options.columns, place=place)
     check_complete(found, names, place)
     raw = _timed(file, found, options, binance_spot=file.binance and spot)
     extra = [name for name in names if name not in found.values()]
@@ -152,14 +158,19 @@ def judged(raw: Raw, symbol: str, interval: Interval, options: Options) -> tuple
     Raises:
         DataError: if rows have defects that no named repair takes away.
     """
-    table, lines = _without_unclosed(raw, symbol, interval, options.clock)
-    report = check_table(table, symbol=symbol, interval=interval)
+    now_ms = None if options.clock is None else options.clock.now_ns() // 1_000_000
+    table, lines = raw.table, list[str]()
     notes = {"source": _sources(raw.names), "time_unit": " and ".join(raw.units)}
     if options.repair:
+        report = check_table(table, symbol=symbol, interval=interval, now_ms=now_ms)
         table, log = repair(table, report, list(options.repair), interval=interval)
         lines += [f"repaired: {line}" for line in log]
         notes |= {"repaired": "; ".join(log)} if log else {}
-        report = check_table(table, symbol=symbol, interval=interval)
+    # After the repairs: only then are times in order and in one unit.
+    if now_ms is not None and (raw.doubt is None or options.repair):
+        table, dropped = _without_unclosed(raw, table, symbol, interval, now_ms)
+        lines += dropped
+    report = check_table(table, symbol=symbol, interval=interval, now_ms=now_ms)
     if report.errors:
         raise _defects(f"{symbol} {interval}", raw, [str(one) for one in report.errors])
     if raw.doubt is not None and not options.repair:
@@ -170,6 +181,7 @@ def judged(raw: Raw, symbol: str, interval: Interval, options: Options) -> tuple
 
 
 def _defects(what: str, raw: Raw, errors: Sequence[str]) -> DataError:
+    errors = [text.rstrip(MARKS) for text in errors]  # the message puts its own full stop
     more = f" ... and {len(errors) - _SHOWN} more kinds" if len(errors) > _SHOWN else ""
     return DataError(
         "data-defects",
@@ -185,13 +197,11 @@ def _sources(names: Sequence[str]) -> str:
 
 
 def _without_unclosed(
-    raw: Raw, symbol: str, interval: Interval, clock: Clock | None
+    raw: Raw, table: pa.Table, symbol: str, interval: Interval, now_ms: int
 ) -> tuple[pa.Table, list[str]]:
-    """Leave out the last bar if it has not closed; refuse bars that have not even opened."""
-    table = raw.table
-    if clock is None or raw.doubt is not None or not table.num_rows:
+    """Leave out bars that have not closed, wherever they are; refuse those that have not opened."""
+    if not table.num_rows or not pa.types.is_integer(table.schema.field("ts").type):
         return table, []
-    now_ms = clock.now_ns() // 1_000_000
     ts = table["ts"].fill_null(0).to_numpy()
     future = np.flatnonzero(ts > now_ms)
     if len(future):
@@ -200,10 +210,14 @@ def _without_unclosed(
             f"row {row} at {iso(ts[row])}, which is after {iso(now_ms)}; {len(future)} such rows"
         )
         raise _defects(f"{symbol} {interval}", raw, [found])
-    if ts[-1] + interval.milliseconds <= now_ms:
+    is_open = ts + interval.milliseconds > now_ms
+    if not is_open.any():
         return table, []
-    line = f"dropped: the bar of {iso(ts[-1])}, which closes after {iso(now_ms)}"
-    return table.slice(0, table.num_rows - 1), [line]
+    lines = [
+        f"dropped: the bar of {iso(when)}, which closes after {iso(now_ms)}"
+        for when in np.unique(ts[is_open])
+    ]
+    return table.filter(pa.array(~is_open)), lines
 
 
 def judged_funding(raw: Raw, symbol: str) -> tuple[Funding, list[str]]:

@@ -166,7 +166,9 @@ def _from_stamps(column: pa.ChunkedArray, place: str, *, assume_utc: bool) -> Ti
     try:
         return Times(column.cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64()), "iso", notes)
     except pa.ArrowException as error:
-        raise _uncertain(place, "be whole milliseconds", str(error).split("\n")[0]) from error
+        raise _uncertain(
+            place, "be whole milliseconds", str(error).split("\n")[0].rstrip(".?! ")
+        ) from error
 
 
 def _parsed(column: pa.ChunkedArray, place: str) -> pa.ChunkedArray:
@@ -178,7 +180,7 @@ def _parsed(column: pa.ChunkedArray, place: str) -> pa.ChunkedArray:
             return column.cast(pa.timestamp("us"))
         except pa.ArrowException as plain:
             mixed = "zone offset" in str(zoned) and "zone offset" in str(plain)
-            problem = str(plain).split("\n")[0]
+            problem = str(plain).split("\n")[0].rstrip(".?! ")
             raise DataError(
                 "data-type",
                 wrong=f"the times of {place} must be numbers, timestamps or ISO 8601 text",

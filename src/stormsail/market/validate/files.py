@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from stormsail.core.errors import DataError
 from stormsail.market.interval import Interval
-from stormsail.market.store import symbol_of
+from stormsail.market.store import FUNDING, Store, symbol_of
 from stormsail.market.validate.columns import rename
 from stormsail.market.validate.report import Collector, Report
 from stormsail.market.validate.stamps import read_stamps
@@ -109,7 +109,26 @@ def load_file(path: Path) -> Loaded:
     content = _unpack(data, path, loaded.found)
     if content is not None:
         _read(content, path, loaded)
+    if "seal" in loaded.notes:
+        _check_seal(path.absolute(), loaded.found)
     return loaded
+
+
+def _check_seal(path: Path, found: Collector) -> None:
+    """Report a file of a store that the store itself would refuse: changed, or put elsewhere."""
+    store = Store(path.parent.parent)
+    try:
+        symbol = symbol_of(path.parent.name)
+        interval = None if path.stem == FUNDING else Interval.parse(path.stem)
+    except DataError:  # a copy outside of a store has a seal but no place to belong to
+        return
+    try:
+        if interval is not None and store.path(symbol, interval) == path:
+            store.read(symbol, interval)
+        elif interval is None and store.funding_path(symbol) == path:
+            store.read_funding(symbol)
+    except DataError as error:
+        found.whole("truncated-file", f"not as the store wrote it: {error.found}")
 
 
 def interval_of(path: Path, loaded: Loaded) -> Interval:

@@ -32,7 +32,7 @@ def repair_file(
     Raises:
         DataError: if the source has no rows, is the target, or the target cannot be written.
     """
-    if target.suffix not in (".csv", ".parquet") or target.absolute() == source.absolute():
+    if target.suffix not in (".csv", ".parquet") or _same(source, target):
         raise DataError(
             "data-repair",
             wrong="repaired rows must go to another file that ends in .csv or .parquet",
@@ -41,7 +41,8 @@ def repair_file(
         )
     loaded = load_file(source)
     length = interval or interval_of(source, loaded)
-    table, notes = loaded.table, loaded.notes
+    table = loaded.table
+    notes = {key: text for key, text in loaded.notes.items() if key != "seal"}  # of other values
     report = check_loaded(loaded, source, symbol=symbol, interval=length, now_ms=now_ms)
     if table is None:
         raise DataError(
@@ -54,6 +55,14 @@ def repair_file(
     metadata = {b"stormsail." + key.encode(): text.encode() for key, text in notes.items()}
     _write(target, _numbers(repaired).replace_schema_metadata(metadata), log)
     return log
+
+
+def _same(source: Path, target: Path) -> bool:
+    """Return whether both names mean one file, however they are written or linked."""
+    try:
+        return source.resolve() == target.resolve() or source.samefile(target)
+    except (OSError, RuntimeError):  # one of them is not there, or links run in a circle
+        return False
 
 
 def _numbers(table: pa.Table) -> pa.Table:

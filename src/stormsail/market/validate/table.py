@@ -10,6 +10,7 @@ from stormsail.market.validate.levels import check_levels
 from stormsail.market.validate.prices import check_prices
 from stormsail.market.validate.report import Collector, Report
 from stormsail.market.validate.stamps import read_stamps
+from stormsail.market.validate.text import BINANCE
 from stormsail.market.validate.times import check_times
 
 _EIGHT_HOURS_MS = 8 * 3_600_000
@@ -61,7 +62,9 @@ def check_table(
 
 def _check_rows(found: Collector, table: pa.Table, interval: Interval, now_ms: int | None) -> None:
     columns = read_columns(found, table)
-    order = check_times(found, columns, interval, now_ms)
+    names = table.column_names
+    dump = len(names) == len(BINANCE) and {"close_time", "ignore"} <= {*names}
+    order = check_times(found, columns, interval, now_ms, dump=dump)
     if check_prices(found, columns, order):
         check_levels(found, columns, order, interval)
 

@@ -24,6 +24,8 @@ than the interval, so a few are enough to tell another interval from a single mi
 
 _MOST = 0.9
 _LEAP_MS = 1000
+_SWITCH_MS = 1_735_689_600_000
+"""2025-01-01: from here on Binance writes its spot dumps in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,26 @@ class Order:
 
 
 def check_times(
-    found: Collector, columns: Columns, interval: Interval, now_ms: int | None
+    found: Collector,
+    columns: Columns,
+    interval: Interval,
+    now_ms: int | None,
+    *,
+    dump: bool = False,
 ) -> Order:
-    """Report everything wrong with the times; return the rows in order."""
+    """Report everything wrong with the times; return the rows in order.
+
+    Args:
+        found: where findings go.
+        columns: the rows.
+        interval: how long a bar is.
+        now_ms: the present, if it is known.
+        dump: whether the columns are those of Binance's dumps, whose unit is documented.
+    """
     stamps = columns.stamps
     rows = None if stamps.valid.all() else np.flatnonzero(stamps.valid)
     ts = stamps.ms if rows is None else stamps.ms[rows]
-    _check_units(found, stamps)
+    _check_units(found, stamps, dump=dump)
     _check_present(found, stamps, interval, now_ms)
     order, repeated = _in_order(ts, rows)
     spans = _check_interval(found, order, interval)
@@ -59,7 +74,7 @@ def check_times(
     return order
 
 
-def _check_units(found: Collector, stamps: Stamps) -> None:
+def _check_units(found: Collector, stamps: Stamps, *, dump: bool) -> None:
     if stamps.naive:
         found.whole("naive-time", "no zone is named")
     if stamps.leap is not None:
@@ -70,11 +85,13 @@ def _check_units(found: Collector, stamps: Stamps) -> None:
         return
     counts = np.bincount(unit, minlength=len(UNITS))
     if np.count_nonzero(counts) == 1:
+        switched = UNITS[unit[0]] == "us" and bool((stamps.ms[counted] >= _SWITCH_MS).all())
         found.add(
             "time-unit",
             np.flatnonzero(counted),
             lambda row: f"a time in {UNITS[stamps.unit[row]]}",
             detail=f"all times in {UNITS[unit[0]]}",
+            severity="warning" if dump and switched else None,
         )
         return
     shares = ", ".join(f"{count} in {UNITS[i]}" for i, count in enumerate(counts) if count)

@@ -190,6 +190,32 @@ def test_microseconds_from_2025_on_are_named_with_their_first_row():
     assert str(finding.places[0]) == "row 60 2021-01-03T12:00:00Z us"
 
 
+@pytest.mark.parametrize(
+    ("start", "twelve", "severity"),
+    [
+        (1_735_689_600_000, True, "warning"),
+        (1_735_689_600_000, False, "error"),
+        (1_735_689_600_000 - HOUR_MS, True, "error"),
+    ],
+)
+def test_microseconds_from_2025_on_are_documented_in_dumps_of_twelve_columns(
+    start, twelve, severity
+):
+    ts = (start + HOUR_MS * np.arange(100)) * 1000
+    close = walk(100)
+    more = {
+        "close_time": ts + HOUR_MS * 1000 - 1,
+        "quote_volume": 5.0 * close,
+        "trades": np.full(100, 3),
+        "taker_buy_base": np.full(100, 2.0),
+        "taker_buy_quote": 2.0 * close,
+        "ignore": np.zeros(100),
+    }
+    report = check(bars(close, ts, **(more if twelve else {})))
+    (finding,) = [found for found in report.findings if found.number == "D26"]
+    assert (finding.severity, finding.count) == (severity, 100)
+
+
 def test_summary_and_json_say_the_same():
     import json
 
