@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := .venv-peers
 WORKERS ?= auto
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install test shapes check format mutants campaign clean
+.PHONY: install test shapes check format mutants campaign peers clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,5 +38,12 @@ mutants: $(STAMP)  ## plant each historical bug and show which test kills it
 campaign: $(STAMP)  ## the long versions; appends to docs/evidence.md
 	$(BIN)/python scripts/campaign.py
 
+$(PEERS)/.installed: bench/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --no-deps --requirement bench/peers.txt
+	touch $@
+
+peers: $(PEERS)/.installed  ## what `stormsail bench simulator` compares with, in its own environment
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

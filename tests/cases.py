@@ -15,10 +15,13 @@ from stormsail.functional import (
     advantage,
     categorical,
     distribution,
+    gradient_noise,
     indicators,
+    ledger,
     perturbation,
     policy,
     quantile,
+    recurrence,
     return_scale,
     returns,
     risk,
@@ -26,6 +29,7 @@ from stormsail.functional import (
     rolling,
     statistics,
     twin,
+    upgd,
     value_clip,
 )
 
@@ -99,7 +103,15 @@ class Draw:
 def build(seed: int = 7) -> list[Case]:
     """Return the calls, from one seed."""
     draw = Draw(seed)
-    return [*_single(draw), *_by_mode(draw), *_by_kind(draw), *_indicators(draw)]
+    return [
+        *_single(draw),
+        *_by_mode(draw),
+        *_by_kind(draw),
+        *_indicators(draw),
+        *_gradient_noise(draw),
+        *_ledger(draw),
+        *_recurrence(draw),
+    ]
 
 
 def _single(draw: Draw) -> list[Case]:
@@ -341,6 +353,11 @@ def _by_kind(draw: Draw) -> list[Case]:
         cases.append(Case(perturbation.random_start, start, options, (0,), norm))
         step = (0.2 * normal(B, N), normal(B, N))
         cases.append(Case(perturbation.pgd_step, step, {**options, "step": 0.1}, (), norm))
+    for gate in upgd.NORMS:
+        utility = normal(T, N)
+        ends = (utility.amin(), utility.amax(), utility.mean())
+        cases.append(Case(upgd.gate_line, ends, {"norm": gate}, (), gate))
+        cases.append(Case(upgd.step_share, (utility,), {"norm": gate}, (), gate))
     for schedule in perturbation.SCHEDULES:
         options = {"initial": 0.075, "final": 0.05, "schedule": schedule}
         progress = torch.tensor(0.1, dtype=torch.float64)
@@ -390,4 +407,90 @@ def _indicators(draw: Draw) -> list[Case]:
         Case(indicators.obv_change, (uniform(9, 2), uniform(9, 2)), {"window": 4}, (1,)),
         Case(indicators.relative_volume, (uniform(9, 2),), {"window": 4}, (0,)),
         Case(indicators.signed_share, (uniform(9, 2), uniform(9, 2)), {"window": 4}, (0, 1)),
+    ]
+
+
+def _gradient_noise(draw: Draw) -> list[Case]:
+    uniform = draw.uniform
+    count = torch.tensor([1.0, 2.0, 20.0], dtype=torch.float64)
+    parts = (uniform(B), uniform(B), 0.3 * uniform(B))
+    factor = {"alpha": 0.5, "floor": 0.3, "cap": 50.0}
+    return [
+        Case(gradient_noise.gain, (count,), {"beta": 0.9}, (0,)),
+        Case(gradient_noise.weight_concentration, (count,), {"beta": 0.9}, (0,)),
+        Case(gradient_noise.moving_spread, parts, {}, (0, 1, 2)),
+        Case(gradient_noise.noise_variance, parts[::2], {}, (0, 1)),
+        Case(gradient_noise.signal_square, parts, {}, (0, 1, 2)),
+        Case(gradient_noise.noise_to_signal, parts, {"eps_rel": 1e-3}, (0, 1, 2)),
+        Case(gradient_noise.noise_fraction, parts[:2], {}, (0, 1)),
+        Case(gradient_noise.scaling_factor, (3 * uniform(B),), factor, (0,)),
+        Case(gradient_noise.accumulated_variance, (uniform(B), 1 + 2 * uniform(B)), {}, (0, 1)),
+    ]
+
+
+def _ledger(draw: Draw) -> list[Case]:
+    normal, uniform = draw.normal, draw.uniform
+    quantity, order = normal(B), normal(B)
+    price, entry = 100 * uniform(B), 100 * uniform(B)
+    notional = 1e5 * uniform(B)
+    terms = ledger.Terms(
+        fee=1e-3 * uniform(B),
+        half_spread=1e-3 * uniform(B),
+        impact=1e-2 * uniform(B),
+        lot=torch.zeros(B, dtype=torch.float64),
+        tick=torch.zeros(B, dtype=torch.float64),
+    )
+    steps = torch.full_like(quantity, 0.25)
+    equity = 1e3 * uniform(B)
+    return [
+        Case(
+            ledger.order_quantity,
+            (uniform(B), equity, quantity, price, notional, terms),
+            {"min_rebalance": 1e-3},
+            (0, 1, 2, 3, 4),
+        ),
+        Case(
+            ledger.order_quantity,
+            (uniform(B), equity, quantity, price, notional, terms._replace(lot=steps)),
+            {},
+            (0, 1, 2, 3, 4),
+            "lots",
+        ),
+        Case(ledger.fill_price, (price, order, notional, terms), {}, (0, 1, 2)),
+        Case(
+            ledger.fill_price,
+            (price, order, notional, terms._replace(tick=steps)),
+            {},
+            (0, 1, 2),
+            "ticks",
+        ),
+        Case(ledger.cut_down, (normal(B), steps), {}, (0, 1)),
+        Case(ledger.entry_price, (quantity, entry, order, price), {}, (1, 3)),
+        Case(
+            ledger.liquidation_price,
+            (100 * normal(B), quantity),
+            {"maintenance": 0.01},
+            (0, 1),
+        ),
+        Case(ledger.log_growth, (equity, 1e3 * uniform(B)), {"floor": 10.0}, (0, 1)),
+    ]
+
+
+def _recurrence(draw: Draw) -> list[Case]:
+    normal = draw.normal
+    reset = draw.flags(T, B)
+    state, initial = (normal(B, D), normal(B, D)), (normal(D), normal(D))
+    return [
+        Case(
+            recurrence.lstm_sequence,
+            (normal(T, B, 4 * D), normal(4 * D, D), *state, reset, *initial),
+            {},
+            (0, 1, 2, 3, 5, 6),
+        ),
+        Case(
+            recurrence.gru_sequence,
+            (normal(T, B, 3 * D), normal(3 * D, D), normal(3 * D), state[0], reset, initial[0]),
+            {},
+            (0, 1, 2, 3, 5),
+        ),
     ]

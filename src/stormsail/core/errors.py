@@ -41,6 +41,11 @@ ErrorCode = Literal[
     "artifact-unreadable",
     "artifact-version",
     "artifact-write",
+    # runs
+    "run-busy",
+    # ledger
+    "engine-limit",
+    "ledger-identity",
     # generators
     "generator-mismatch",
     "generator-state",

@@ -125,6 +125,30 @@ def check_layer(*, weight: Tensor, bias: Tensor) -> None:
         )
 
 
+def check_recurrence(
+    *, gates: Tensor, weight: Tensor, hidden: Tensor, reset: Tensor, initial: Tensor, parts: int
+) -> None:
+    """Refuse sizes of a recurrent layer that do not fit each other."""
+    width = weight.shape[-1] if weight.ndim else 0
+    fits = (
+        gates.ndim == 3
+        and gates.shape[0] > 0
+        and weight.shape == (parts * width, width)
+        and gates.shape[-1] == parts * width
+        and hidden.shape == (gates.shape[1], width)
+        and reset.shape == gates.shape[:2]
+        and initial.shape[1:] == (width,)
+    )
+    if not fits:
+        raise ShapeError(
+            wrong=f"a layer of width H must have gates [T, B, {parts} H], weight [{parts} H, H], "
+            "a state [B, H], reset [T, B] and an initial state [H]",
+            found=f"gates {_shape(gates)}, weight {_shape(weight)}, state {_shape(hidden)}, "
+            f"reset {_shape(reset)} and initial state {_shape(initial[0])}",
+            remedy="Compute the gates of all rows, one or more, before the call.",
+        )
+
+
 def check_features(*, obs: Tensor, mask: Tensor) -> None:
     """Refuse a mask that has not one entry per feature."""
     if obs.ndim == 0 or tuple(mask.shape) != (obs.shape[-1],):
@@ -254,6 +278,13 @@ def check_unit_interval(value: float | Tensor, *, name: str, remedy: str) -> Non
     check_scalar(value, name=name)
     if not isinstance(value, Tensor) and not 0.0 <= value <= 1.0:
         raise _refuse_range(name, value, "lie in [0, 1]", remedy)
+
+
+def check_below_one(value: float | Tensor, *, name: str, remedy: str) -> None:
+    """Refuse a number outside [0, 1)."""
+    check_scalar(value, name=name)
+    if not isinstance(value, Tensor) and not 0.0 <= value < 1.0:
+        raise _refuse_range(name, value, "lie in [0, 1)", remedy)
 
 
 def check_at_least_zero(value: float | Tensor, *, name: str, remedy: str) -> None:

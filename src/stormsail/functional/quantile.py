@@ -6,6 +6,7 @@ from torch import Tensor
 
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, clamp
+from stormsail.functional.kernels.quantile_huber import QuantileHuber
 
 
 def midpoints(n: int, *, like: Tensor | None = None) -> Float[Tensor, " n"]:
@@ -74,7 +75,15 @@ def huber_loss(
     check.check_floating(predicted=predicted, target=target)
     check.check_levels(tau, count=predicted.shape[-1])
     check.check_kappa(kappa)
-    u = target.detach().unsqueeze(-2) - predicted.unsqueeze(-1)  # [*batch, N, M]
+    if predicted.device.type == "cpu" and not torch.compiler.is_compiling():
+        found: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa)
+        return found.to(predicted.dtype)
+    return _pairwise_huber(predicted, target.detach(), tau, kappa).to(predicted.dtype)
+
+
+def _pairwise_huber(predicted: Tensor, target: Tensor, tau: Tensor, kappa: Number) -> Tensor:
+    """Return the loss from all pairs at once; a compiler never makes the pairs."""
+    u = target.unsqueeze(-2) - predicted.unsqueeze(-1)  # [*batch, N, M]
     level = tau.unsqueeze(-1)  # [N, 1]
     weight = torch.where(u < 0, 1.0 - level, level)  # [*batch, N, M]
     if isinstance(kappa, Tensor) or kappa > 0.0:
@@ -82,7 +91,7 @@ def huber_loss(
         size = inner * (u - 0.5 * inner) / kappa
     else:
         size = u.abs()
-    return (weight * size).mean((-2, -1)).to(predicted.dtype)
+    return (weight * size).mean((-2, -1))
 
 
 def huber_active(

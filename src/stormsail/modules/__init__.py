@@ -1,1 +1,6 @@
-"""Networks: with which weights. Empty until the learner arrives."""
+"""With which weights: encoder, memory, actor, critics, normalisers, and the agent they make."""
+
+from stormsail.modules.agent import Agent, AgentSpec, Decision
+from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
+
+__all__ = ["Agent", "AgentSpec", "CriticConfig", "Decision", "NetworkConfig", "PolicyConfig"]

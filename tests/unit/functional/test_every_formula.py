@@ -70,7 +70,18 @@ def test_docstring_has_formula_or_reading_source_and_refusals(name):
 
 @pytest.mark.parametrize("name", sorted(public_functions()))
 def test_scalars_are_keyword_only(name):
-    allowed = {"mean", "std", "new_mean", "new_std", "progress", "n", "count", "limits", "account"}
+    allowed = {
+        "mean",
+        "std",
+        "new_mean",
+        "new_std",
+        "progress",
+        "n",
+        "count",
+        "limits",
+        "account",
+        "terms",
+    }
     for parameter in inspect.signature(public_functions()[name]).parameters.values():
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
             is_tensor = "Tensor" in str(parameter.annotation) or "Moments" in str(

@@ -1,0 +1,19 @@
+"""Registers `stormsail/Market-v0`. Importing this module is all it takes.
+
+Since version 1.0 Gymnasium does not look for the entry points of installed packages, so a name is
+known only after an import. `gymnasium.make("stormsail.core.gymnasium_plugin:stormsail/Market-v0")`
+does it by itself. The environments are named as text and loaded when one is made: registering
+imports no torch.
+"""
+
+import gymnasium
+
+MARKET = "stormsail/Market-v0"
+"""Name of the market, single and vector."""
+
+if MARKET not in gymnasium.registry:
+    gymnasium.register(
+        id=MARKET,
+        entry_point="stormsail.market.gymnasium_env:MarketEnv",
+        vector_entry_point="stormsail.market.gymnasium_vector:MarketVectorEnv",
+    )

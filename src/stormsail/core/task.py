@@ -1,0 +1,203 @@
+"""What a learner needs of any task: its actions, its sizes, and how it starts and steps.
+
+Markets and control tasks satisfy `Task` without knowing of one another. B environments run side by
+side; F is the number of observed features, A that of continuous action dimensions.
+
+Episodes follow the next-step rule of Gymnasium 1.0: the step that ends an episode shows its last
+observation; the step after it ignores the action, shows the first observation of a new episode, has
+reward 0, no flags and a sample weight of 0.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from stormsail.core.errors import DtypeError, RangeError, ShapeError
+
+State = TypeVar("State")
+
+
+class StepInfo(Protocol):
+    """What comes with every step of every task, as a named tuple of tensors."""
+
+    @property
+    def sample_weight(self) -> Tensor:
+        """One [B], but 0 on the row after an end, whose action was ignored."""
+
+
+Info = TypeVar("Info", bound=StepInfo, covariant=True)
+
+
+class Step(NamedTuple, Generic[Info]):
+    """What one step shows of each environment."""
+
+    observation: Tensor
+    """[B, F]; of an episode that just ended, its last one."""
+    reward: Tensor
+    """[B]."""
+    terminated: Tensor
+    """[B] bool: the task is over, so nothing follows that could be earned."""
+    truncated: Tensor
+    """[B] bool: cut by a limit although the task would go on; never where `terminated`."""
+    info: Info
+    """A named tuple of tensors; it always has `sample_weight` [B]."""
+
+
+@dataclass(frozen=True)
+class DiscreteActions:
+    """Actions are whole numbers from 0 to `count` - 1, as int64 [B]."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+            raise RangeError(
+                wrong="`count` must be a whole number of at least 1",
+                found=repr(self.count),
+                remedy="Pass the number of choices.",
+            )
+
+    def check(self, action: Tensor, *, batch: int, dtype: torch.dtype) -> None:
+        """Refuse another shape than [batch] or another dtype than int64; values are not read.
+
+        `dtype` is the task's own and does not matter here.
+
+        Raises:
+            ShapeError: for another shape.
+            DtypeError: for another dtype.
+        """
+        del dtype
+        _check_action(action, shape=(batch,), dtype=torch.int64)
+
+    def bad(self, action: Tensor) -> Tensor:
+        """Return [B] bool: where the index is none of 0 to `count` - 1."""
+        return (action < 0) | (action >= self.count)
+
+    def mend(self, action: Tensor) -> Tensor:
+        """Return the nearest allowed index, for paths in which nothing can be refused."""
+        return action.clamp(0, self.count - 1)
+
+    def refusal(self, action: Tensor, bad: Tensor) -> RangeError:
+        """Return the error for the first row marked in `bad` [B]; reads values."""
+        row = int(bad.int().argmax())
+        return RangeError(
+            wrong=f"every `action` must lie in 0 to {self.count - 1}",
+            found=f"{int(action[row])} in environment {row}",
+            remedy=f"Choose among {self.count} actions, counted from 0.",
+        )
+
+
+@dataclass(frozen=True)
+class ContinuousActions:
+    """Actions are numbers as [B, A] in the dtype of the task.
+
+    What lies outside `low` to `high` is clipped by the task, not refused: a Gaussian policy always
+    draws some.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.low or len(self.low) != len(self.high):
+            raise ShapeError(
+                wrong="`low` and `high` must have one entry for each action dimension",
+                found=f"{len(self.low)} and {len(self.high)} entries",
+                remedy="Pass one bound per dimension.",
+            )
+        if not all(low < high for low, high in zip(self.low, self.high, strict=True)):
+            raise RangeError(
+                wrong="every entry of `low` must be smaller than that of `high`",
+                found=f"low {self.low} and high {self.high}",
+                remedy="Leave out a dimension that cannot move.",
+            )
+
+    @property
+    def count(self) -> int:
+        """Number of dimensions A."""
+        return len(self.low)
+
+    def check(self, action: Tensor, *, batch: int, dtype: torch.dtype) -> None:
+        """Refuse another shape than [batch, A] or another dtype; values are not read.
+
+        Raises:
+            ShapeError: for another shape.
+            DtypeError: for another dtype than the task's.
+        """
+        _check_action(action, shape=(batch, self.count), dtype=dtype)
+
+    def bad(self, action: Tensor) -> Tensor:
+        """Return [B] bool: where any dimension is NaN or infinite."""
+        return ~action.isfinite().all(-1)
+
+    def mend(self, action: Tensor) -> Tensor:
+        """Return 0 for NaN and infinities, for paths in which nothing can be refused."""
+        return torch.where(action.isfinite(), action, 0.0)
+
+    def refusal(self, action: Tensor, bad: Tensor) -> RangeError:
+        """Return the error for the first row marked in `bad` [B]; reads values."""
+        row = int(bad.int().argmax())
+        return RangeError(
+            wrong="every `action` must be finite",
+            found=f"{action[row].tolist()} in environment {row}",
+            remedy="Look for a policy whose mean or scale became NaN.",
+        )
+
+
+Actions = DiscreteActions | ContinuousActions
+
+
+class Task(Protocol[State]):
+    """B environments that step together on one device.
+
+    `State` is a named tuple of tensors with B first; nothing of it is changed in place.
+    """
+
+    @property
+    def batch(self) -> int:
+        """Number of environments B."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where every tensor lives, and the generator too."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of observations, rewards and continuous actions."""
+
+    @property
+    def observation_size(self) -> int:
+        """Number of features F."""
+
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """One name per feature."""
+
+    @property
+    def actions(self) -> Actions:
+        """What may be done."""
+
+    def reset(self, generator: torch.Generator) -> tuple[State, Tensor]:
+        """Start B episodes; return the state and the observation [B, F]."""
+
+    def step(
+        self, state: State, action: Tensor, generator: torch.Generator
+    ) -> tuple[State, Step[StepInfo]]:
+        """Do one action in each environment; return the new state and what it shows."""
+
+
+def _check_action(action: Tensor, *, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if tuple(action.shape) != shape:
+        raise ShapeError(
+            wrong=f"`action` must have the shape {shape}",
+            found=f"action {tuple(action.shape)}",
+            remedy="Pass one action for each environment; this task never broadcasts.",
+        )
+    if action.dtype != dtype:
+        raise DtypeError(
+            wrong=f"`action` must be a tensor of {dtype}",
+            found=f"{action.dtype}",
+            remedy=f"Convert it with `.to({dtype})`.",
+        )

@@ -1,0 +1,410 @@
+"""The market's rules once more, for one account, in plain Decimals: the ledger that others meet.
+
+Slow, short and exact. Money (cash, equity, fees, funding, every identity) is summed and multiplied
+in a context that refuses to round. Only what the rules define by a division or a root is rounded,
+once, before it touches money, and against the account:
+
+- quantity: down, to the lot, or to 1e-24 without one;
+- impact: up, to 1e-24 of the open; without a tick the price that follows is exact;
+- price of a liquidation inside a bar: 36 digits, down for a long, up for a short;
+- weights, turnover, entry price, thresholds of the gate: 60 digits; none of them is money.
+
+So each quantity, price and rate has a bounded number of decimals, and cash never gains more of
+them, however long the run. The numbers of the configuration are taken as they are written (0.0005
+is five ten-thousandths); `reference_bars` takes the data as they are stored, Decimal(double).
+"""
+
+import decimal
+from collections.abc import Sequence
+from decimal import Decimal, localcontext
+from typing import TYPE_CHECKING, NamedTuple
+
+from stormsail.core.errors import RangeError, ShapeError
+from stormsail.evaluation.reference_book import (
+    EXACT,
+    ONE,
+    RATIO,
+    RATIO_DOWN,
+    RATIO_UP,
+    ZERO,
+    Book,
+    on_grid,
+    written,
+)
+from stormsail.evaluation.reference_gate import (
+    GateAccount,
+    NoTradeTimes,
+    Reason,
+    ReferenceLimits,
+    reference_gate,
+    same_day,
+)
+from stormsail.evaluation.reference_rows import ReferenceBar, reference_bars, trailing_notional
+
+if TYPE_CHECKING:
+    from stormsail.market.simulator.config import MarketConfig
+
+__all__ = [
+    "Book",
+    "Fill",
+    "Reason",
+    "Record",
+    "ReferenceBar",
+    "ReferenceLedger",
+    "reference_bars",
+    "replay",
+    "trailing_notional",
+]
+
+_QUANTUM = Decimal("1e-24")
+_FLOOR = decimal.Context(prec=36, rounding=decimal.ROUND_FLOOR)
+_CEILING = decimal.Context(prec=36, rounding=decimal.ROUND_CEILING)
+_LOG = decimal.Context(prec=30)
+_NAN = Decimal("NaN")
+
+
+class Record(NamedTuple):
+    """What one step did. Amounts in quote currency, positive where the account pays."""
+
+    ts_ms: int
+    equity: Decimal
+    cash: Decimal
+    quantity: Decimal
+    entry_price: Decimal
+    weight: Decimal
+    """Position over equity at the mark; NaN if the equity is 0."""
+    price: Decimal | None
+    """Price of the fill, None without one; a liquidation is no fill here."""
+    traded: Decimal
+    """Signed quantity of the fill."""
+    fee_total: Decimal
+    """Fee of the fill and of a liquidation."""
+    slippage: Decimal
+    funding: Decimal
+    turnover: Decimal
+    liquidated: bool
+    liquidation_price: Decimal | None
+    blocked: bool
+    """An order was wanted, and not allowed to go out at this row."""
+    reason: Reason
+    reward_raw_fraction: float
+    reward_used_fraction: float
+    reward_costs_fraction: float
+    signal_pos_requested: Decimal | None
+    signal_pos_next: Decimal
+    """Weight at the open, after the fill and before anything that happens inside the bar."""
+    sample_weight: float
+    terminated: bool
+    truncated: bool
+
+
+class Fill(NamedTuple):
+    """One order that was filled."""
+
+    traded: Decimal
+    price: Decimal
+    fee: Decimal
+    turnover: Decimal
+
+
+class _Happened(NamedTuple):
+    """What happened between a decision and the mark."""
+
+    reason: Reason
+    funding: Decimal
+    blocked: bool
+    fill: Fill | None
+    weight_after: Decimal
+    liquidation_price: Decimal | None
+
+
+class ReferenceLedger:
+    """One account trading one symbol for one episode.
+
+    Step 12 of the rules, the restart, is a new ledger with its own multipliers.
+
+    Args:
+        config: the market; its `randomise`, `degrade`, `features` and actions on offer are not
+            read: the multipliers are arguments, and an action that is not on offer comes as None.
+        symbol: decides which filters apply.
+        first_ts_ms: open time of the row at whose close the first decision falls.
+        first_close: that close.
+        episode_bars: steps until truncation; None takes the configuration's. Pass fewer where
+            the data end before.
+        fee_multiplier: of the episode, on the taker fee.
+        half_spread_multiplier: of the episode, on the half spread.
+        impact_multiplier: of the episode, on the impact.
+
+    Raises:
+        decimal.Inexact: later, by a step, if its numbers have so many digits (some thousands of
+            decimals) that money would have to be rounded.
+    """
+
+    def __init__(
+        self,
+        config: "MarketConfig",
+        *,
+        symbol: str,
+        first_ts_ms: int,
+        first_close: Decimal,
+        episode_bars: int | None = None,
+        fee_multiplier: Decimal = ONE,
+        half_spread_multiplier: Decimal = ONE,
+        impact_multiplier: Decimal = ONE,
+    ) -> None:
+        filters = config.filters_of(symbol)
+        self._lot, self._tick = written(filters.lot), written(filters.tick)
+        self._min_notional = written(filters.min_notional)
+        with localcontext(EXACT):
+            self._fee = written(config.costs.taker_fee) * fee_multiplier
+            self._half_spread = written(config.costs.half_spread) * half_spread_multiplier
+            self._impact = written(config.costs.impact) * impact_multiplier
+            self._liquidation_fee = self._fee + written(config.margin.liquidation_fee)
+            initial = written(config.initial_equity)
+            self._floor = written(config.stops.equity_floor) * initial
+        self._maintenance = written(config.margin.maintenance)
+        self._min_rebalance = written(config.min_rebalance)
+        drawdown = config.stops.drawdown
+        self._stop_drawdown = None if drawdown is None else written(drawdown)
+        self._limits = ReferenceLimits.of(config.limits)
+        self._closed = NoTradeTimes(config.no_trade)
+        self._config = config
+        self._steps_left = config.episode_bars if episode_bars is None else episode_bars
+        self._ts_ms = first_ts_ms
+        self._peak = self._day_start = initial
+        self._day_turnover = ZERO
+        self.book = Book(initial, first_close)
+        self.ended = False
+
+    def check_identity(self) -> None:
+        """Check the sums of the book; see `Book.check_identity`."""
+        self.book.check_identity()
+
+    def step(self, bar: ReferenceBar, weight: Decimal | None) -> Record:
+        """Decide at the close of the row before, fill at the open of `bar`, mark at its close.
+
+        Args:
+            bar: row n.
+            weight: target weight; None or a number that is not finite keeps the position, as far
+                as the gate lets it.
+
+        Raises:
+            RangeError: if the episode has ended.
+        """
+        if self.ended:
+            raise RangeError(
+                wrong="an episode that has ended must take no further step",
+                found=f"a bar at {bar.ts_ms} ms",
+                remedy="Start a new `ReferenceLedger` for the next episode.",
+            )
+        with localcontext(EXACT):
+            return self._step(bar, weight)
+
+    def _step(self, bar: ReferenceBar, weight: Decimal | None) -> Record:
+        book, before = self.book, self.book.equity
+        fees, slippage = book.fees, book.slippage
+        happened = self._trade(bar, weight)
+        book.move(bar.close)
+        self._ts_ms = bar.ts_ms
+        self._peak = max(self._peak, book.equity)
+        terminated, truncated = self._end()
+        raw, used = self._reward(before)
+        fee_total, slippage = book.fees - fees, book.slippage - slippage
+        costs = fee_total + slippage + happened.funding
+        fill, dropped = happened.fill, happened.blocked and self._config.no_trade.drop_samples
+        return Record(
+            ts_ms=bar.ts_ms,
+            equity=book.equity,
+            cash=book.cash,
+            quantity=book.quantity,
+            entry_price=book.entry_price,
+            weight=_share(book.quantity * book.mark, book.equity),
+            price=fill.price if fill else None,
+            traded=fill.traded if fill else ZERO,
+            fee_total=fee_total,
+            slippage=slippage,
+            funding=happened.funding,
+            turnover=fill.turnover if fill else ZERO,
+            liquidated=happened.liquidation_price is not None,
+            liquidation_price=happened.liquidation_price,
+            blocked=happened.blocked,
+            reason=happened.reason,
+            reward_raw_fraction=raw,
+            reward_used_fraction=used,
+            reward_costs_fraction=float(RATIO.divide(costs, before)),
+            signal_pos_requested=weight,
+            signal_pos_next=happened.weight_after,
+            sample_weight=0.0 if dropped else 1.0,
+            terminated=terminated,
+            truncated=truncated,
+        )
+
+    def _trade(self, bar: ReferenceBar, weight: Decimal | None) -> _Happened:
+        """Do everything from the decision to the bar's worst price: steps 1 to 8 of the rules."""
+        book, before = self.book, self.book.equity
+        if not same_day(bar.ts_ms, self._ts_ms):
+            self._day_start, self._day_turnover = before, ZERO
+        held = RATIO.divide(book.quantity * book.mark, before)
+        account = GateAccount(held, before, self._peak, self._day_start, self._day_turnover)
+        allowed, reason = reference_gate(weight, account, self._limits)
+
+        book.move(bar.open)
+        funding = book.quantity * bar.open * bar.funding_rate if self._config.funding else ZERO
+        book.pay_funding(funding)
+        lost_at = self._liquidate(bar.open) if self._margin_gone(bar.open) else None
+        wanted = lost_at is None and allowed != held
+        size = self._size(bar, allowed) if wanted else ZERO
+        buy = allowed * book.equity > book.quantity * bar.open
+        price = self._price(bar, size, buy=buy)
+        blocked = size != 0 and (self._is_blocked(bar) or price <= 0)
+        fill = None if blocked or size == 0 else self._filled(bar, size, price, buy=buy)
+        weight_after = _share(book.quantity * bar.open, book.equity)
+        if lost_at is None:
+            lost_at = self._liquidate_inside(bar)
+        return _Happened(reason, funding, blocked, fill, weight_after, lost_at)
+
+    def _is_blocked(self, bar: ReferenceBar) -> bool:
+        unknown_impact = self._impact > 0 and bar.trailing_notional == 0
+        insolvent = self.book.equity <= 0
+        return not bar.tradable or unknown_impact or insolvent or bar.ts_ms in self._closed
+
+    def _filled(
+        self, bar: ReferenceBar, size: Decimal, price: Decimal, *, buy: bool
+    ) -> Fill | None:
+        """Fill an order, unless it is worth less than the least that can be sent."""
+        book, equity = self.book, self.book.equity
+        if size * price < self._min_notional:
+            return None
+        fill = Fill(
+            traded=size if buy else -size,
+            price=price,
+            fee=self._fee * size * price,
+            turnover=RATIO.divide(size * bar.open, equity),
+        )
+        book.fill(fill.traded, price, fill.fee)
+        book.slippage += size * abs(price - bar.open)
+        self._day_turnover = RATIO.add(self._day_turnover, fill.turnover)
+        return fill
+
+    def _size(self, bar: ReferenceBar, weight: Decimal) -> Decimal:
+        """Return the unsigned quantity, with the costs of its own fill reserved."""
+        equity, quantity = self.book.equity, self.book.quantity
+        gap = weight * equity - quantity * bar.open
+        if gap == 0 or (weight != 0 and abs(gap) < self._min_rebalance * equity):
+            return ZERO
+        if weight == 0:
+            size = abs(quantity)
+        else:
+            side = ONE.copy_sign(gap)
+            slip = self._half_spread + self._impact_share(abs(gap), bar)
+            slip += RATIO_UP.divide(self._tick, bar.open)
+            rate = slip + self._fee * (1 + side * slip)
+            whole = 1 + side * weight * rate
+            if whole <= 0:  # the costs are more than the trade is worth
+                return ZERO
+            size = RATIO_DOWN.divide(RATIO_DOWN.divide(abs(gap), whole), bar.open)
+            if side * weight < 0:  # reducing never turns the position
+                size = min(size, abs(quantity))
+        if self._lot > 0:
+            return on_grid(size, self._lot, up=False)
+        return size if weight == 0 else size.quantize(_QUANTUM, context=RATIO_DOWN)
+
+    def _price(self, bar: ReferenceBar, size: Decimal, *, buy: bool) -> Decimal:
+        slip = self._half_spread + self._impact_share(size * bar.open, bar)
+        price = bar.open * (1 + slip if buy else 1 - slip)
+        return on_grid(price, self._tick, up=buy) if self._tick > 0 else price
+
+    def _impact_share(self, notional: Decimal, bar: ReferenceBar) -> Decimal:
+        if self._impact == 0 or bar.trailing_notional == 0:
+            return ZERO
+        root = RATIO_UP.sqrt(RATIO_UP.divide(notional, bar.trailing_notional))
+        return RATIO_UP.multiply(self._impact, root).quantize(_QUANTUM, context=RATIO_UP)
+
+    def _liquidate_inside(self, bar: ReferenceBar) -> Decimal | None:
+        """Take the position away where the margin ran out between open and the worst price."""
+        cash, quantity = self.book.cash, self.book.quantity
+        if not self._margin_gone(bar.low if quantity > 0 else bar.high):
+            return None
+        if quantity > 0:
+            price = _FLOOR.divide(-cash, quantity * (1 - self._maintenance))
+            return self._liquidate(min(price, bar.open))
+        price = _CEILING.divide(cash, -quantity * (1 + self._maintenance))
+        return self._liquidate(max(price, bar.open))
+
+    def _margin_gone(self, price: Decimal) -> bool:
+        cash, quantity = self.book.cash, self.book.quantity
+        equity = cash + quantity * price
+        return quantity != 0 and equity <= self._maintenance * abs(quantity) * price
+
+    def _liquidate(self, price: Decimal) -> Decimal:
+        quantity = self.book.quantity
+        self.book.move(price)
+        self.book.fill(-quantity, price, self._liquidation_fee * abs(quantity) * price)
+        return price
+
+    def _end(self) -> tuple[bool, bool]:
+        equity, peak = self.book.equity, self._peak
+        self._steps_left -= 1
+        stop = self._stop_drawdown
+        fell = stop is not None and peak - equity >= stop * peak
+        terminated = equity <= self._floor or fell
+        self.ended = terminated or self._steps_left <= 0
+        return terminated, self.ended and not terminated
+
+    def _reward(self, before: Decimal) -> tuple[float, float]:
+        """Return the log growth of the equity, as it is and clipped."""
+        after = self.book.equity
+        ratio = _LOG.divide(max(after, self._floor), max(before, self._floor))
+        raw = float(_LOG.ln(ratio))
+        if after <= self._floor:
+            raw -= self._config.ruin_penalty
+        clip = self._config.reward_clip
+        return raw, raw if clip is None else max(-clip, min(raw, clip))
+
+
+def _share(part: Decimal, whole: Decimal) -> Decimal:
+    return _NAN if whole == 0 else RATIO.divide(part, whole)
+
+
+def replay(
+    config: "MarketConfig",
+    bars: Sequence[ReferenceBar],
+    weights: Sequence[Decimal | None],
+    *,
+    symbol: str,
+    fee_multiplier: Decimal = ONE,
+    half_spread_multiplier: Decimal = ONE,
+    impact_multiplier: Decimal = ONE,
+) -> list[Record]:
+    """Return the records of one episode that starts at the first row, up to its end.
+
+    `weights[i]` is decided at the close of `bars[i]` and fills at the open of `bars[i + 1]`. The
+    episode ends by the configuration's rules or with the last bar. Every step is checked.
+
+    Raises:
+        ShapeError: if there is not one weight fewer than there are bars.
+        InvariantError: if money appeared or vanished.
+    """
+    if len(weights) != len(bars) - 1:
+        raise ShapeError(
+            wrong="`weights` must have one element fewer than `bars`",
+            found=f"{len(weights)} weights and {len(bars)} bars",
+            remedy="Leave out the weight of the last row; its order would fill after the data.",
+        )
+    ledger = ReferenceLedger(
+        config,
+        symbol=symbol,
+        first_ts_ms=bars[0].ts_ms,
+        first_close=bars[0].close,
+        episode_bars=min(config.episode_bars, len(weights)),
+        fee_multiplier=fee_multiplier,
+        half_spread_multiplier=half_spread_multiplier,
+        impact_multiplier=impact_multiplier,
+    )
+    records = []
+    for bar, weight in zip(bars[1:], weights, strict=True):
+        records.append(ledger.step(bar, weight))
+        ledger.check_identity()
+        if ledger.ended:
+            break
+    return records

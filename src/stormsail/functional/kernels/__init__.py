@@ -1,0 +1,1 @@
+"""Faster twins of formulas, each tested against the plain one. Nothing here is public."""

@@ -1,0 +1,116 @@
+"""Where an episode may start, and how its start and its costs are drawn."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.core.errors import DataError
+from stormsail.market.bars import iso
+from stormsail.market.panel import Panel
+from stormsail.market.simulator.config import MarketConfig
+from stormsail.market.splits import Span
+
+
+class Window(NamedTuple):
+    """The rows [first, last) in which episodes lie."""
+
+    first: int
+    last: int
+
+
+def window_of(panel: Panel, span: Span | None) -> Window:
+    """Return the rows of a span, or all of them."""
+    if span is None:
+        return Window(0, len(panel.ts))
+    rows = span.rows(panel.ts.cpu().numpy())
+    return Window(rows.start, rows.stop)
+
+
+@dataclass(frozen=True, eq=False)
+class Starts:
+    """Every pair of symbol and row at which an episode may start, each equally likely."""
+
+    symbol: Tensor
+    """int64 [K]."""
+    row: Tensor
+    """int64 [K]."""
+
+    @classmethod
+    def of(
+        cls,
+        panel: Panel,
+        config: MarketConfig,
+        window: Window,
+        *,
+        lookback: int,
+        device: torch.device,
+    ) -> "Starts":
+        """Find the starts from which a whole episode and its features have data.
+
+        Raises:
+            DataError: if there is none.
+        """
+        latest = window.last - 1 - config.episode_bars
+        known = panel.listed.cpu()
+        seen = known.long().cumsum(0)  # bars of each symbol so far
+        row = torch.arange(len(panel.ts))[:, None]
+        fits = known & (seen >= lookback) & (row >= window.first) & (row <= latest)
+        where = fits.nonzero()
+        if not len(where):
+            raise _too_short(panel, config, window, lookback)
+        return cls(where[:, 1].to(device), where[:, 0].to(device))
+
+    def pick(self, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """Return symbol and row for uniform numbers in [0, 1), float64 [B]."""
+        count = len(self.row)
+        index = (uniform * count).long().clamp(max=count - 1)
+        return self.symbol[index], self.row[index]
+
+
+def _too_short(panel: Panel, config: MarketConfig, window: Window, lookback: int) -> DataError:
+    found = max(window.last - window.first, 0)
+    since = iso(int(panel.ts[window.first])) if found else "no bar"
+    return DataError(
+        "data-span",
+        wrong=f"an episode of {config.episode_bars} bars must fit into the data, after "
+        f"{lookback} bars of some symbol that the first observation needs",
+        found=f"{found} bars from {since}, {len(panel.ts)} in the whole panel",
+        remedy="Use more data, fewer `episode_bars`, or features with a shorter lookback.",
+    )
+
+
+class Draws(NamedTuple):
+    """Uniform numbers of one step by name, each float64 [B]; None where nothing needs it."""
+
+    start: Tensor
+    costs: Tensor | None
+    """[3, B]: fee, half spread, impact."""
+    feed: Tensor | None
+    """[4, B]: stale, dropped, delayed, by how much."""
+
+
+def drawn_rows(config: MarketConfig) -> int:
+    """Return how many uniform numbers an environment needs a step."""
+    return 1 + 3 * costs_vary(config) + 4 * feed_fails(config)
+
+
+def costs_vary(config: MarketConfig) -> bool:
+    """Return whether the costs are drawn anew each episode."""
+    ranges = config.randomise
+    return {ranges.taker_fee, ranges.half_spread, ranges.impact} != {(1.0, 1.0)}
+
+
+def feed_fails(config: MarketConfig) -> bool:
+    """Return whether what the agent sees is degraded."""
+    feed = config.degrade
+    return max(feed.stale_prob, feed.drop_prob, feed.delay_prob) > 0.0
+
+
+def named(uniform: Tensor, config: MarketConfig) -> Draws:
+    """Return rows of uniform numbers [k, B] by what they are for."""
+    varies = 3 * costs_vary(config)
+    costs = uniform[1 : 1 + varies] if varies else None
+    feed = uniform[1 + varies :] if feed_fails(config) else None
+    return Draws(uniform[0], costs, feed)

@@ -1,0 +1,399 @@
+"""The market as a task: B accounts, each trading one symbol through one episode after another."""
+
+import torch
+from torch import Tensor
+
+from stormsail.core.errors import DataError, DtypeError, RangeError, ShapeError
+from stormsail.core.task import Actions, ContinuousActions, DiscreteActions, Step
+from stormsail.functional import ledger
+from stormsail.market.features import (
+    ACCOUNT_FEATURES,
+    BarTensors,
+    FeatureSet,
+    Scaler,
+    default_features,
+)
+from stormsail.market.panel import Panel
+from stormsail.market.simulator.compiled import Transition, compiled
+from stormsail.market.simulator.config import MarketConfig
+from stormsail.market.simulator.episodes import Draws, Starts, drawn_rows, named, window_of
+from stormsail.market.simulator.observation import Observer
+from stormsail.market.simulator.records import Info, State
+from stormsail.market.simulator.report import Happened, report
+from stormsail.market.simulator.tape import Tape
+from stormsail.market.simulator.trade import Fill, Rules, Steps, trade
+from stormsail.market.splits import Span
+
+_TIE_ULPS = 4
+"""Roundings within which equity counts as equal to a stop."""
+
+
+class Simulator:
+    """Thousands of accounts in one market, stepped together as tensors.
+
+    An action is decided at the close of a bar, filled at the open of the next and marked at that
+    bar's close. It is a target weight of equity: the index of a level, int64 [B], or the weight
+    itself, [B] or [B, 1]. The step after an episode's end ignores its action and shows the first
+    observation of a new one.
+
+    `transition` is pure tensor code without a host sync, so it can be compiled and captured in a
+    CUDA graph; there a bad action becomes the held position and is counted. `step` draws the
+    numbers that `transition` needs and, on a CPU where looking costs nothing, refuses bad actions.
+    The panel is laid out once and read by all environments.
+
+    Args:
+        panel: bars of one or more symbols, with what the features need of the past.
+        config: the market's rules.
+        batch: number of environments.
+        device: where everything lives.
+        dtype: float32 to learn, float64 where money counts.
+        features: columns of the observation; None takes those of the config.
+        scaler: fitted on the training span. None fits one on the rows of `span`, which is right
+            for training and wrong for judging.
+        span: episodes lie inside it; None allows all rows. Earlier rows only warm features up.
+
+    Raises:
+        DataError: if no episode fits into the data, or the scaler belongs to other features.
+        RangeError: if `batch` is less than 1.
+        DtypeError: if `dtype` is not float32 or float64.
+    """
+
+    def __init__(
+        self,
+        panel: Panel,
+        config: MarketConfig,
+        *,
+        batch: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        features: FeatureSet | None = None,
+        scaler: Scaler | None = None,
+        span: Span | None = None,
+    ) -> None:
+        _check_arguments(panel, config, batch, dtype)
+        self.config, self.batch, self.dtype = config, batch, dtype
+        self.device = torch.device(device)
+        self.symbols = panel.symbols
+        self.features = features or _features_of(panel, config)
+        window = window_of(panel, span)
+        self._end = window.last - 1
+        listed = panel.listed.cpu().to(torch.int8).argmax(0)  # first row of each symbol
+        self._first = listed.clamp(min=window.first)
+        self._starts = Starts.of(
+            panel, config, window, lookback=self.features.lookback, device=self.device
+        )
+        computed = self.features.compute(panel)
+        self.scaler = scaler or Scaler.fit(computed, window, schema=self.features.schema())
+        seen = self.scaler.transform(computed).values.to(device=self.device, dtype=dtype)
+        self._observer = Observer(seen, config)
+        self._tape = Tape.of(panel, config, device=self.device, dtype=dtype)
+        self._draws = drawn_rows(config)
+        self._floor = config.stops.equity_floor * config.initial_equity
+        self._rules = Rules(
+            config.limits.gate(),
+            config.margin.maintenance,
+            config.margin.liquidation_fee,
+            config.min_rebalance,
+        )
+        filters = [config.filters_of(symbol) for symbol in panel.symbols]
+        self._steps = Steps(
+            *(seen.new_tensor([getattr(one, name) for one in filters]) for name in Steps._fields)
+        )
+        self._levels = seen.new_tensor(config.levels)
+        self._transition: Transition = self.transition
+
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """Names of the columns: features of the market, then of the account."""
+        return (*self.features.names, *ACCOUNT_FEATURES)
+
+    @property
+    def observation_size(self) -> int:
+        """Number of columns F."""
+        return len(self.observation_names)
+
+    @property
+    def actions(self) -> Actions:
+        """What may be done: one of the levels, or a weight."""
+        if self.config.action == "levels":
+            return DiscreteActions(len(self.config.levels))
+        low, high = self.config.weight_range
+        return ContinuousActions((low,), (high,))
+
+    def compile(self) -> None:
+        """Compile `step` in place, as `torch.nn.Module.compile` does its module.
+
+        Raises:
+            ConfigError: if no compiler is found.
+        """
+        generator = torch.Generator(device=self.device).manual_seed(0)
+        state, _ = self.reset(generator)
+        kind = torch.int64 if self.config.action == "levels" else self.dtype
+        action = torch.zeros(self.batch, dtype=kind, device=self.device)
+        self._transition = compiled(self.transition, (state, action, self.draw(generator)))
+
+    def reset(self, generator: torch.Generator) -> tuple[State, Tensor]:
+        """Start B episodes at random; return state and observation [B, F]."""
+        draws = named(self.draw(generator), self.config)
+        symbol, row = self._starts.pick(draws.start)
+        last = row + self.config.episode_bars
+        state = _own(self._opened(symbol, row, last, self._costs(draws)))
+        return state, self._observer.first(state)
+
+    def place(
+        self, symbol: Tensor, row: Tensor, *, last_row: Tensor | None = None
+    ) -> tuple[State, Tensor]:
+        """Start one episode in each environment at a chosen symbol and row, at the config's costs.
+
+        Args:
+            symbol: columns of the panel, int64 [B].
+            row: rows whose close is the first decision, int64 [B]; inside the span, and not before
+                the symbol's first bar.
+            last_row: rows at which the episodes are truncated; None takes `episode_bars`, or the
+                end of the data where that comes first.
+
+        Raises:
+            ShapeError: if a tensor is not [B].
+            RangeError: if a symbol or row is not there, or no bar is left after the first.
+        """
+        last = row + self.config.episode_bars if last_row is None else last_row
+        last = last.clamp(max=self._end)
+        bounds = (
+            ("symbol", symbol, torch.zeros_like(symbol), len(self.symbols) - 1),
+            ("row", row, torch.zeros_like(row), self._end - 1),
+            ("last_row", last, row + 1, self._end),
+        )
+        for place in bounds:
+            _check_places(*place, self.batch)
+        self._check_known(symbol.cpu(), row.cpu())
+        symbol, row, last = (tensor.to(self.device) for tensor in (symbol, row, last))
+        state = _own(self._opened(symbol, row, last, self._costs(None)))
+        return state, self._observer.first(state)
+
+    def _check_known(self, symbol: Tensor, row: Tensor) -> None:
+        """Refuse a start before the span or before a symbol's first bar, where prices are made up.
+
+        Raises:
+            RangeError: if there is one.
+        """
+        early = row < self._first[symbol]
+        if early.any():
+            where = int(early.nonzero()[0])
+            column = int(symbol[where])
+            raise RangeError(
+                wrong=f"an episode of {self.symbols[column]} must start at row "
+                f"{int(self._first[column])} or later",
+                found=f"row {int(row[where])} in environment {where}",
+                remedy="Earlier rows lie before the span, or before the symbol's first bar.",
+            )
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """Return the uniform numbers that one `transition` uses up, float64 [k, B]."""
+        shape = (self._draws, self.batch)
+        return torch.rand(shape, generator=generator, dtype=torch.float64, device=self.device)
+
+    def step(
+        self, state: State, action: Tensor, generator: torch.Generator
+    ) -> tuple[State, Step[Info]]:
+        """Do one action in each environment; return the new state and what it shows.
+
+        Raises:
+            ShapeError: if there is not one action for each environment.
+            DtypeError: if the actions are of another type.
+            RangeError: on a CPU outside of compilation, if an action is not finite or not on
+                offer. Elsewhere it becomes the held position and `info.bad_action` says so.
+        """
+        action = self._shaped(action)
+        if self.device.type == "cpu" and not torch.compiler.is_compiling():
+            bad = self._bad(action) & ~state.done
+            if bad.any():
+                raise _bad_action(self.config, action, bad)
+        return self._transition(state, action, self.draw(generator))
+
+    def transition(self, state: State, action: Tensor, uniform: Tensor) -> tuple[State, Step[Info]]:
+        """Return what `step` returns, for uniform numbers from `draw`; pure, without a sync."""
+        draws = named(uniform, self.config)
+        bad = self._bad(action) & ~state.done
+        asked = self._asked(action, bad)
+        row = torch.minimum(state.row + 1, state.last_row)
+        bar = self._tape.bar(row, state.symbol)
+        fill = trade(state, asked, bar, self._steps_of(state.symbol), self._rules)
+        moved = self._moved(state, fill, row, bar.close, bad)
+        raw = ledger.log_growth(moved.equity, state.equity, floor=self._floor)
+        raw = torch.where(moved.equity <= self._floor, raw - self.config.ruin_penalty, raw)
+        terminated, truncated = self._ends(moved)
+        moved = moved._replace(done=terminated | truncated)
+
+        symbol, start = self._starts.pick(draws.start)
+        last = start + self.config.episode_bars
+        fresh = self._opened(symbol, start, last, self._costs(draws))
+        over = state.done
+        new = State(*(torch.where(over, a, b) for a, b in zip(fresh, moved, strict=True)))
+        new = new._replace(bad_actions=state.bad_actions + bad)
+        new, observation = self._observer.next(state, new, draws)
+        reward = torch.where(over, 0.0, self._clipped(raw))
+        ended, cut = terminated & ~over, truncated & ~over
+        happened = Happened(fill, asked, raw, reward, bad, cut, observation)
+        info = report(state, new, happened, self.config)
+        return State(*new), Step(observation, reward, ended, cut, info)
+
+    def _shaped(self, action: Tensor) -> Tensor:
+        """Return the action as [B], after refusing what is shaped or typed otherwise."""
+        offered = self.actions
+        if isinstance(offered, ContinuousActions) and action.ndim == 1:
+            action = action[:, None]
+        offered.check(action, batch=self.batch, dtype=self.dtype)
+        return action.reshape(self.batch)
+
+    def _bad(self, action: Tensor) -> Tensor:
+        if self.config.action == "levels":
+            return (action < 0) | (action >= len(self.config.levels))
+        low, high = self.config.weight_range
+        return ~((action >= low) & (action <= high))  # NaN is bad
+
+    def _asked(self, action: Tensor, bad: Tensor) -> Tensor:
+        """Return the weight asked for; NaN, which the gate reads as hold, for a bad action."""
+        weight = action
+        if self.config.action == "levels":
+            weight = self._levels[action.clamp(0, len(self.config.levels) - 1)]
+        return torch.where(bad, torch.nan, weight)
+
+    def _steps_of(self, symbol: Tensor) -> Steps:
+        return Steps(*(steps[symbol] for steps in self._steps))
+
+    def _costs(self, draws: Draws | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the episode's fee, half spread and impact, [B] each."""
+        costs, ranges = self.config.costs, self.config.randomise
+        uniform = None if draws is None else draws.costs
+        found = []
+        for index, name in enumerate(("taker_fee", "half_spread", "impact")):
+            base = self._levels.new_full((self.batch,), getattr(costs, name))
+            low, high = getattr(ranges, name)
+            if uniform is not None:
+                base = base * (low + (high - low) * uniform[index]).to(self.dtype)
+            found.append(base)
+        return found[0], found[1], found[2]
+
+    def _opened(
+        self, symbol: Tensor, row: Tensor, last: Tensor, costs: tuple[Tensor, Tensor, Tensor]
+    ) -> State:
+        """Return accounts that hold nothing but their initial cash."""
+        cash = self._levels.new_full((self.batch,), self.config.initial_equity)
+        nothing = torch.zeros_like(cash)
+        count = torch.zeros_like(row)
+        return State(
+            symbol=symbol,
+            row=row,
+            last_row=last,
+            shown_row=row,
+            cash=cash,
+            quantity=nothing,
+            entry_price=nothing,
+            price=self._tape.close(row, symbol),
+            equity=cash,
+            peak_equity=cash,
+            day_start_equity=cash,
+            turnover=nothing,
+            bars_in_position=count,
+            fee=costs[0],
+            half_spread=costs[1],
+            impact=costs[2],
+            bad_actions=count,
+            done=torch.zeros_like(row, dtype=torch.bool),
+        )
+
+    def _moved(self, state: State, fill: Fill, row: Tensor, close: Tensor, bad: Tensor) -> State:
+        """Return the accounts one bar later, their ends not yet judged."""
+        same = state.quantity * fill.quantity > 0.0
+        held = torch.where(same, state.bars_in_position, 0) + (fill.quantity != 0.0)
+        return state._replace(
+            row=row,
+            cash=fill.cash,
+            quantity=fill.quantity,
+            entry_price=fill.entry_price,
+            price=close,
+            equity=fill.equity,
+            peak_equity=torch.maximum(state.peak_equity, fill.equity),
+            day_start_equity=fill.day_start_equity,
+            turnover=fill.day_turnover,
+            bars_in_position=held,
+            bad_actions=state.bad_actions + bad,
+        )
+
+    def _ends(self, state: State) -> tuple[Tensor, Tensor]:
+        terminated = state.equity <= self._floor
+        stop = self.config.stops.drawdown
+        if stop is not None:
+            least = (1.0 - stop) * state.peak_equity
+            # a fall by exactly the stop ends the episode, whatever rounding makes of it
+            rounding = _TIE_ULPS * torch.finfo(self.dtype).eps * state.peak_equity
+            terminated = terminated | (state.equity <= least + rounding)
+        return terminated, (state.row >= state.last_row) & ~terminated
+
+    def _clipped(self, raw: Tensor) -> Tensor:
+        bound = self.config.reward_clip
+        return raw if bound is None else raw.clamp(-bound, bound)
+
+
+def _own(state: State) -> State:
+    """Return the state without shared memory, as every later state is."""
+    return State(*(tensor.clone() for tensor in state))
+
+
+def _features_of(panel: Panel, config: MarketConfig) -> FeatureSet:
+    if config.features is not None:
+        return FeatureSet(config.features, interval=panel.interval)
+    return default_features(panel.interval).available(BarTensors.of(panel).columns)
+
+
+def _check_arguments(panel: Panel, config: MarketConfig, batch: int, dtype: torch.dtype) -> None:
+    if batch < 1:
+        raise RangeError(
+            wrong="`batch` must be at least 1",
+            found=str(batch),
+            remedy="Pass the number of environments.",
+        )
+    if dtype not in (torch.float32, torch.float64):
+        raise DtypeError(
+            wrong="`dtype` of a simulator must be torch.float32 or torch.float64",
+            found=str(dtype),
+            remedy="Learn in float32, judge in float64; 16 bits cannot hold money.",
+        )
+    foreign = sorted(set(config.symbol_filters) - set(panel.symbols))
+    if foreign:
+        raise DataError(
+            "data-symbol",
+            wrong="`symbol_filters` must name symbols of the panel",
+            found=f"`{foreign[0]}` and a panel of {', '.join(panel.symbols)}",
+            remedy="Write the symbol as the panel does, or leave its filters out.",
+        )
+
+
+def _bad_action(config: MarketConfig, action: Tensor, bad: Tensor) -> RangeError:
+    where = int(bad.nonzero()[0])
+    if config.action == "levels":
+        allowed = f"the index of one of {len(config.levels)} levels, 0 to {len(config.levels) - 1}"
+    else:
+        allowed = f"a finite weight from {config.weight_range[0]} to {config.weight_range[1]}"
+    return RangeError(
+        wrong=f"every action must be {allowed}",
+        found=f"{action[where].item()} in environment {where}, and {int(bad.sum())} bad in all",
+        remedy="Look at what the policy returned; a NaN there often began in a loss.",
+    )
+
+
+def _check_places(name: str, given: Tensor, least: Tensor, most: int, batch: int) -> None:
+    if tuple(given.shape) != (batch,) or given.dtype != torch.int64:
+        raise ShapeError(
+            wrong=f"`{name}` must be an int64 tensor of {batch} environments",
+            found=f"{given.dtype} {tuple(given.shape)}",
+            remedy="Pass one number for each environment.",
+        )
+    wrong = (given < least) | (given > most)
+    if wrong.any():
+        where = int(wrong.nonzero()[0])
+        raise RangeError(
+            wrong=f"`{name}` must lie in {int(least[where])} to {most}",
+            found=f"{int(given[where])} in environment {where}",
+            remedy="A bar must be left after the first decision.",
+        )

@@ -1,0 +1,215 @@
+"""From the actor's numbers to an action: draw it, read its probability, give it to the market.
+
+A head keeps no weights. What it draws is the raw action, in which probabilities are exact even at
+the bounds: a class, a Gaussian number before squashing, or a share in (0, 1). `to_task` turns it
+into what a task takes.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from stormsail.core.errors import ConfigError
+from stormsail.core.task import Actions, ContinuousActions, DiscreteActions
+from stormsail.functional import distribution
+from stormsail.modules.config import PolicyConfig
+
+ENTROPY_SAMPLES = 4
+"""Draws of the corrected entropy of a squashed Gaussian."""
+
+_EDGE = 1e-6  # keeps a Beta draw inside the open interval in which its density exists
+
+
+class ActionHead(Protocol):
+    """What the learner asks of any kind of action. `parameters` is [*b, `width`]."""
+
+    width: int
+    """Numbers that the actor must give for one decision."""
+
+    def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a raw action for each decision."""
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """Return the raw action of a policy that does not explore."""
+
+    def log_prob(self, parameters: Tensor, raw: Tensor) -> Tensor:
+        """Return the log probability or density of a raw action, [*b]."""
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """Return the entropy in closed form, before squashing, [*b]."""
+
+    def squashed_entropy(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the entropy of what the task sees, by sampling where there is no closed form."""
+
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor | None:
+        """Return KL(first || other), [*b], or None where there is no closed form."""
+
+    def to_task(self, raw: Tensor) -> Tensor:
+        """Return what a task takes as its action."""
+
+
+class CategoricalHead:
+    """One of A classes."""
+
+    def __init__(self, actions: DiscreteActions) -> None:
+        self.width = actions.count
+
+    def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw by the Gumbel-max trick, which needs no host sync."""
+        uniform = torch.empty_like(parameters).uniform_(generator=generator)
+        least = torch.finfo(uniform.dtype).tiny
+        return (parameters - (-uniform.clamp(min=least).log()).log()).argmax(-1)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """Return the likeliest class."""
+        return parameters.argmax(-1)
+
+    def log_prob(self, parameters: Tensor, raw: Tensor) -> Tensor:
+        """Return the log probability of a class."""
+        return distribution.categorical_log_prob(parameters, raw)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """Return the entropy."""
+        return distribution.categorical_entropy(parameters)
+
+    def squashed_entropy(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the entropy; classes are not squashed."""
+        del generator
+        return self.entropy(parameters)
+
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
+        """Return KL(first || other)."""
+        return distribution.categorical_kl(parameters, other)
+
+    def to_task(self, raw: Tensor) -> Tensor:
+        """Return the class itself."""
+        return raw
+
+
+class SquashedGaussianHead:
+    """A Gaussian number u for each dimension, squashed by tanh into the allowed range.
+
+    The standard deviation is std_min + (std_max - std_min) * sigmoid(rho), so that exploration can
+    neither vanish nor explode.
+    """
+
+    def __init__(self, actions: ContinuousActions, config: PolicyConfig) -> None:
+        self.width = 2 * actions.count
+        self._actions = actions
+        self._low, self._span = config.std_min, config.std_max - config.std_min
+
+    def _law(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        mean, spread = parameters.chunk(2, -1)
+        return mean, self._low + self._span * spread.sigmoid()
+
+    def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw u."""
+        mean, std = self._law(parameters)
+        return mean + std * torch.empty_like(mean).normal_(generator=generator)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """Return the mean of u."""
+        return self._law(parameters)[0]
+
+    def log_prob(self, parameters: Tensor, raw: Tensor) -> Tensor:
+        """Return the log density of the squashed action, computed from u."""
+        mean, std = self._law(parameters)
+        return distribution.squashed_gaussian_log_prob(raw, mean, std, kind="tanh")
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """Return the entropy of u."""
+        return distribution.gaussian_entropy(self._law(parameters)[1])
+
+    def squashed_entropy(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the entropy of the squashed action from a few draws."""
+        mean, std = self._law(parameters)
+        shape = (ENTROPY_SAMPLES, *mean.shape)
+        noise = torch.empty(shape, dtype=mean.dtype, device=mean.device)
+        drawn = mean + std * noise.normal_(generator=generator)
+        return distribution.squashed_gaussian_entropy(drawn, std, kind="tanh")
+
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
+        """Return KL(first || other) of u, which squashing does not change."""
+        return distribution.gaussian_kl(*self._law(parameters), *self._law(other))
+
+    def to_task(self, raw: Tensor) -> Tensor:
+        """Return the action within its bounds."""
+        unit = 0.5 * (1.0 + distribution.squash(raw, kind="tanh"))
+        return _between(unit, self._actions)
+
+
+class BetaHead:
+    """A Beta law on (0, 1) for each dimension, with both parameters above 1: one mode."""
+
+    def __init__(self, actions: ContinuousActions) -> None:
+        self.width = 2 * actions.count
+        self._actions = actions
+
+    def _law(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        alpha, beta = (1.0 + torch.nn.functional.softplus(parameters)).chunk(2, -1)
+        return alpha, beta
+
+    def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw two Gamma numbers and take the share of the first."""
+        alpha, beta = self._law(parameters)
+        first = torch._standard_gamma(alpha, generator=generator)
+        second = torch._standard_gamma(beta, generator=generator)
+        return (first / (first + second)).clamp(_EDGE, 1.0 - _EDGE)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """Return the mean, which is inside the interval always."""
+        alpha, beta = self._law(parameters)
+        return alpha / (alpha + beta)
+
+    def log_prob(self, parameters: Tensor, raw: Tensor) -> Tensor:
+        """Return the log density of the share."""
+        return distribution.beta_log_prob(raw, *self._law(parameters))
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """Return the entropy of the share."""
+        return distribution.beta_entropy(*self._law(parameters))
+
+    def squashed_entropy(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the entropy; a Beta law is not squashed."""
+        del generator
+        return self.entropy(parameters)
+
+    def kl(self, parameters: Tensor, other: Tensor) -> None:
+        """Return None: the learner estimates it from the samples."""
+        del parameters, other
+
+    def to_task(self, raw: Tensor) -> Tensor:
+        """Return the action within its bounds."""
+        return _between(raw, self._actions)
+
+
+def action_head(actions: Actions, config: PolicyConfig) -> ActionHead:
+    """Return the head that fits the task's actions.
+
+    Raises:
+        ConfigError: if the chosen distribution cannot draw such actions.
+    """
+    chosen = config.distribution
+    if isinstance(actions, DiscreteActions):
+        if chosen in ("auto", "categorical"):
+            return CategoricalHead(actions)
+        fitting = "`auto` or `categorical` for discrete actions"
+    elif chosen == "beta":
+        return BetaHead(actions)
+    elif chosen in ("auto", "squashed_gaussian"):
+        return SquashedGaussianHead(actions, config)
+    else:
+        fitting = "`auto`, `squashed_gaussian` or `beta` for continuous actions"
+    raise ConfigError(
+        "config-inconsistent",
+        wrong=f"`policy.distribution` must be {fitting}",
+        found=f"`{chosen}`",
+        remedy="Change the distribution, or the task's actions.",
+    )
+
+
+def _between(unit: Tensor, actions: ContinuousActions) -> Tensor:
+    """Return shares of [0, 1] as actions; rounding never leaves the bounds."""
+    low, high = unit.new_tensor(actions.low), unit.new_tensor(actions.high)
+    return torch.minimum(torch.maximum(low + (high - low) * unit, low), high)

@@ -1,0 +1,316 @@
+"""The one object that decides: in training, in a backtest, and later with money."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from stormsail.core.artifact import Contents, read_artifact, write_artifact
+from stormsail.core.config import Config
+from stormsail.core.documents import JsonValue, plain
+from stormsail.core.errors import ArtifactError, ConfigError, ShapeError, StormsailError
+from stormsail.core.task import Actions, ContinuousActions, DiscreteActions
+from stormsail.modules.config import MAX_WIDTH, CriticConfig, NetworkConfig, PolicyConfig
+from stormsail.modules.network import Network
+from stormsail.modules.scale import ObservationScale, ReturnScale
+
+KIND = "agent"
+_MODEL = "model"
+_SPEC = "agent"
+
+
+class ActionSpec(Config):
+    """What a task takes as actions, as it is written into a file."""
+
+    kind: Literal["discrete", "continuous"]
+    """Classes, or numbers within bounds."""
+
+    count: Annotated[int, Field(ge=0, le=MAX_WIDTH)] = 0
+    """Number of classes."""
+
+    low: tuple[float, ...] = ()
+    """Lower bounds."""
+
+    high: tuple[float, ...] = ()
+    """Upper bounds."""
+
+    @classmethod
+    def of(cls, actions: Actions) -> Self:
+        """Return the description of a task's actions."""
+        if isinstance(actions, DiscreteActions):
+            return cls(kind="discrete", count=actions.count)
+        return cls(kind="continuous", low=actions.low, high=actions.high)
+
+    def actions(self) -> Actions:
+        """Return the actions that this describes."""
+        if self.kind == "discrete":
+            return DiscreteActions(self.count)
+        return ContinuousActions(self.low, self.high)
+
+
+class AgentSpec(Config):
+    """Everything but the weights that an agent is made of."""
+
+    observation_names: tuple[str, ...]
+    """Names of the columns it sees, in order."""
+
+    unscaled: tuple[str, ...] = ()
+    """Columns that it takes as they are."""
+
+    actions: ActionSpec
+    """What it may do."""
+
+    network: NetworkConfig = NetworkConfig()
+    """Trunk and head layers."""
+
+    policy: PolicyConfig = PolicyConfig()
+    """How it draws actions."""
+
+    critic: CriticConfig = CriticConfig()
+    """What its critics predict."""
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Self:
+        names = self.observation_names
+        if not names or len(set(names)) != len(names):
+            raise ValueError("`observation_names` must be one or more different names")
+        unknown = sorted(set(self.unscaled) - set(names))
+        if unknown:
+            raise ValueError(f"`unscaled` must name columns of the agent, not {unknown}")
+        return self
+
+
+class Decision(NamedTuple):
+    """What an agent decides for B environments, and what it knows about it."""
+
+    action: Tensor
+    """For the task."""
+    raw_action: Tensor
+    """The same before squashing, in which probabilities are exact."""
+    log_prob: Tensor
+    """[B]."""
+    parameters: Tensor
+    """Of the distribution it was drawn from, [B, D]."""
+    value: Tensor
+    """Expected return in reward units, [B]."""
+    law: Tensor
+    """Quantiles or the probabilities of atoms of the return, [B, W]; quantiles in reward units."""
+    predicted: Tensor
+    """What each critic said, normalised, [B, C, W]."""
+    memory: Tensor
+    """To be passed to the next call, [B, L, P, H]."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What an agent was trained for. It must agree before the agent decides anything."""
+
+    values: Mapping[str, JsonValue]
+
+    def check(self, **found: JsonValue) -> None:
+        """Refuse what differs, by name; what the agent was not bound to is not asked.
+
+        Raises:
+            ConfigError: if a value differs.
+        """
+        for name, wanted in self.values.items():
+            if name in found and plain(found[name]) != plain(wanted):  # a tuple is a list in files
+                raise ConfigError(
+                    "config-inconsistent",
+                    wrong=f"`{name}` must be what the agent was trained for, {wanted}",
+                    found=str(found[name]),
+                    remedy="Use the data and costs of its training, or train another agent.",
+                )
+
+
+class Agent(nn.Module):
+    """A network with its normalisers: observation in, decision out.
+
+    Args:
+        spec: what it is made of.
+        generator: source of the first weights.
+        binding: what it is trained for, such as feature schema, bar length and fees.
+    """
+
+    def __init__(
+        self,
+        spec: AgentSpec,
+        generator: torch.Generator,
+        *,
+        binding: Mapping[str, JsonValue] | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.binding = Binding(dict(binding or {}))
+        names = spec.observation_names
+        frozen = torch.tensor([name in spec.unscaled for name in names])
+        self.observation_scale = ObservationScale(len(names), frozen=frozen)
+        self.return_scale = ReturnScale()
+        self.network = Network(
+            len(names),
+            spec.actions.actions(),
+            network=spec.network,
+            policy=spec.policy,
+            critic=spec.critic,
+            generator=generator,
+        )
+
+    def initial_memory(self, batch: int) -> Tensor:
+        """Return what it remembers before an episode's first observation."""
+        return self.network.initial_memory(batch)
+
+    @torch.no_grad()
+    def decide(
+        self,
+        observation: Tensor,
+        memory: Tensor,
+        *,
+        deterministic: bool,
+        generator: torch.Generator | None = None,
+    ) -> Decision:
+        """Return a decision for each environment.
+
+        Args:
+            observation: as the task gives it, [B, F].
+            memory: from the decision before, or `initial_memory`; reset by the caller where an
+                episode begins.
+            deterministic: take the mode instead of drawing.
+            generator: needed to draw.
+
+        Raises:
+            ShapeError: if the observation has other columns.
+            ConfigError: if it must draw and has no generator.
+        """
+        seen = self.normalised(observation)
+        reset = torch.zeros(1, seen.shape[0], dtype=torch.bool, device=seen.device)
+        output = self.network(seen[None], memory, reset)
+        return self.decision(
+            output.actor[0], output.critic[0], output.memory, deterministic, generator
+        )
+
+    def decision(
+        self,
+        parameters: Tensor,
+        predicted: Tensor,
+        memory: Tensor,
+        deterministic: bool,  # noqa: FBT001 - `decide` is the public way in
+        generator: torch.Generator | None,
+    ) -> Decision:
+        """Return the decision that follows from what the network said."""
+        head, critic = self.network.head, self.network.critic
+        if deterministic:
+            raw = head.mode(parameters)
+        elif generator is None:
+            raise ConfigError(
+                "config-inconsistent",
+                wrong="a decision that is drawn must have a generator",
+                found="none",
+                remedy="Pass `generator`, or `deterministic=True`.",
+            )
+        else:
+            raw = head.sample(parameters, generator)
+        law = critic.law(predicted)
+        if self.spec.critic.kind != "categorical":
+            law = self.return_scale.decode(law)
+        return Decision(
+            action=head.to_task(raw),
+            raw_action=raw,
+            log_prob=head.log_prob(parameters, raw),
+            parameters=parameters,
+            value=self.return_scale.decode(critic.value(predicted)),
+            law=law,
+            predicted=predicted,
+            memory=memory,
+        )
+
+    def normalised(self, observation: Tensor) -> Tensor:
+        """Return the observation as the network sees it.
+
+        Raises:
+            ShapeError: if it has other columns.
+        """
+        columns = len(self.spec.observation_names)
+        if observation.shape[-1:] != (columns,):
+            raise ShapeError(
+                wrong=f"an observation must have the {columns} columns of the agent's training",
+                found=f"observation {tuple(observation.shape)}",
+                remedy="Compute the same features in the same order.",
+            )
+        return self.observation_scale(observation)  # type: ignore[no-any-return]
+
+    @property
+    def atoms(self) -> Tensor:
+        """Support of a categorical critic in reward units, [K]."""
+        return self.return_scale.decode(self.network.critic.atoms)
+
+    def contents(self) -> Contents:
+        """Return what goes into a file."""
+        return Contents(
+            tensors={_MODEL: self.state_dict()},
+            documents={_SPEC: self.spec.model_dump(mode="json")},
+            metadata={"binding": dict(self.binding.values)},
+        )
+
+    def save(self, path: Path | str) -> None:
+        """Write the agent as one artifact.
+
+        Raises:
+            ArtifactError: if the path is taken or the disk refuses.
+        """
+        write_artifact(path, kind=KIND, contents=self.contents())
+
+    @classmethod
+    def load(cls, path: Path | str, *, device: torch.device | str = "cpu") -> "Agent":
+        """Read an agent.
+
+        Raises:
+            ArtifactError: if the artifact is damaged, of another kind, or does not fit itself.
+        """
+        artifact = read_artifact(path, kind=KIND)
+        tensors = artifact.tensors.get(_MODEL, {})
+        spec = artifact.documents.get(_SPEC)
+        return cls.restored(spec, tensors, artifact.metadata, path).to(device)
+
+    @classmethod
+    def restored(
+        cls,
+        spec: JsonValue,
+        tensors: Mapping[str, Tensor],
+        metadata: Mapping[str, JsonValue],
+        path: Path | str,
+    ) -> "Agent":
+        """Return the agent that parts of an artifact describe.
+
+        Raises:
+            ArtifactError: if they do not fit each other.
+        """
+        binding = metadata.get("binding")
+        if not isinstance(spec, dict) or not isinstance(binding, dict):
+            raise _unfit(path, "no description of an agent")
+        try:
+            with torch.device("meta"):  # shapes only: a false description must not cost memory
+                agent = cls(AgentSpec.from_mapping(spec), torch.Generator("cpu"), binding=binding)
+        except StormsailError as error:
+            raise _unfit(path, str(error)) from None
+        own = agent.state_dict()
+        if set(own) != set(tensors) or any(_differs(own[name], tensors[name]) for name in own):
+            raise _unfit(path, "tensors of another network")
+        agent.to_empty(device="cpu").load_state_dict(dict(tensors))
+        return agent
+
+
+def _differs(own: Tensor, saved: Tensor) -> bool:
+    return own.shape != saved.shape or own.dtype != saved.dtype
+
+
+def _unfit(path: Path | str, found: str) -> ArtifactError:
+    return ArtifactError(
+        "artifact-document",
+        wrong=f"{path} must describe an agent and hold the tensors that it needs",
+        found=found,
+        remedy="Use an artifact that this version of the package wrote.",
+    )

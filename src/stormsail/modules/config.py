@@ -1,0 +1,121 @@
+"""Shape of an agent's network: what must be known to build it again from a file."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from stormsail.core.config import Config
+
+MAX_WIDTH = 65_536
+"""Beyond any layer of ours: a larger number is a slip, or a file that wants to exhaust memory."""
+
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
+
+
+class NetworkConfig(Config):
+    """Encoder, memory and the layers in front of the heads."""
+
+    encoder_sizes: tuple[Width, ...] = (64,)
+    """Widths of the layers between observation and memory."""
+
+    activation: Literal["tanh", "relu", "silu"] = "tanh"
+    """Non-linearity of encoder and head layers."""
+
+    memory: Literal["lstm", "gru", "none"] = "lstm"
+    """What carries information from step to step; `none` is for comparison."""
+
+    lstm_hidden_size: Width = 64
+    """Width H of the memory."""
+
+    num_layers: Annotated[int, Field(ge=1, le=64)] = 1
+    """Layers L of the memory."""
+
+    learn_initial_state: bool = False
+    """Learn the state at an episode's start, instead of zeros."""
+
+    enable_critic_lstm: bool = False
+    """Give the critics an encoder and a memory of their own, instead of sharing the actor's."""
+
+    head_sizes: tuple[Width, ...] = (64,)
+    """Widths of the layers between memory and outputs, separate for the actor and each critic."""
+
+
+class PolicyConfig(Config):
+    """How actions are drawn."""
+
+    distribution: Literal["auto", "categorical", "squashed_gaussian", "beta"] = "auto"
+    """`auto` takes categorical for discrete actions and a squashed Gaussian for continuous ones."""
+
+    std_min: Annotated[float, Field(gt=0.0)] = 0.2
+    """Least standard deviation of the Gaussian before squashing."""
+
+    std_max: Annotated[float, Field(gt=0.0)] = 1.5
+    """Largest one."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.std_min < self.std_max:
+            raise ValueError(
+                f"`std_min` must be below `std_max`, not {self.std_min} and {self.std_max}"
+            )
+        return self
+
+
+class CriticConfig(Config):
+    """What the critics predict, and how several of them are read as one."""
+
+    kind: Literal["quantile", "categorical", "scalar"] = "quantile"
+    """A law by its quantiles, a law on fixed atoms, or only its mean."""
+
+    num_quantiles: Width = 32
+    """N, the number of quantiles."""
+
+    huber_kappa: Annotated[float, Field(ge=0.0)] = 0.02
+    """Where the quantile loss turns from square to linear, in normalised units; 0 is pinball."""
+
+    monotone_quantiles: bool = False
+    """Build quantiles that cannot cross."""
+
+    num_atoms: Annotated[int, Field(ge=2, le=MAX_WIDTH)] = 51
+    """K, the number of atoms of a categorical critic."""
+
+    v_min: float = -10.0
+    """Lowest atom at the start, in normalised units."""
+
+    v_max: float = 10.0
+    """Highest atom at the start."""
+
+    v_range_ema_alpha: Annotated[float, Field(ge=0.0, le=1.0)] = 0.005
+    """How fast the support follows the returns; 0 keeps it fixed."""
+
+    use_twin_critics: bool = True
+    """Two critics instead of one."""
+
+    twin_value_mode: Literal["min", "mean"] = "min"
+    """How the scalar values of both become one."""
+
+    twin_dist_mode: Literal["argmin", "mixture", "elementwise_min"] = "argmin"
+    """How the laws of both become one, for readings of risk."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not self.v_min < self.v_max:
+            raise ValueError(f"`v_min` must be below `v_max`, not {self.v_min} and {self.v_max}")
+        if self.kind == "categorical" and self.twin_dist_mode == "elementwise_min":
+            raise ValueError(
+                "`twin_dist_mode` must be `argmin` or `mixture` for a categorical critic, not "
+                "`elementwise_min`, which compares quantiles"
+            )
+        return self
+
+    @property
+    def critics(self) -> int:
+        """C, the number of critics."""
+        return 2 if self.use_twin_critics else 1
+
+    @property
+    def width(self) -> int:
+        """Numbers that one critic predicts."""
+        return {"quantile": self.num_quantiles, "categorical": self.num_atoms, "scalar": 1}[
+            self.kind
+        ]

@@ -1,0 +1,67 @@
+"""Statistics that travel with a network: of observations, and of returns."""
+
+import torch
+from torch import Tensor, nn
+
+from stormsail.functional import return_scale, statistics
+from stormsail.functional.statistics import Moments
+
+CLIP = 10.0
+"""Largest normalised observation."""
+
+
+class ObservationScale(nn.Module):
+    """Running mean and variance of each column; frozen between calls of `commit`.
+
+    Args:
+        width: number of columns F.
+        frozen: columns that are passed on as they are, because they are scaled already.
+    """
+
+    def __init__(self, width: int, *, frozen: Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
+        self.register_buffer("m2", torch.zeros(width, dtype=torch.float64))
+        keep = torch.zeros(width, dtype=torch.bool) if frozen is None else frozen
+        self.register_buffer("frozen", keep)
+        self.count: Tensor
+        self.mean: Tensor
+        self.m2: Tensor
+        self.frozen: Tensor
+
+    @property
+    def moments(self) -> Moments:
+        """Count, mean and sum of squared deviations seen so far."""
+        return Moments(self.count, self.mean, self.m2)
+
+    def commit(self, seen: Moments) -> None:
+        """Take the moments of new observations in."""
+        merged = statistics.merge(self.moments, seen)
+        for old, new in zip(self.moments, merged, strict=True):
+            old.copy_(new)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Return the observation standardised, within +-10; before any statistics, as it is."""
+        variance = statistics.variance(self.moments)
+        scaled = statistics.standardise(observation, self.mean, variance, clip=CLIP)
+        return torch.where(self.frozen | (self.count <= 0.0), observation, scaled)
+
+
+class ReturnScale(nn.Module):
+    """Mean and standard deviation in which the critics predict returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("std", torch.ones((), dtype=torch.float64))
+        self.mean: Tensor
+        self.std: Tensor
+
+    def encode(self, returns: Tensor) -> Tensor:
+        """Return normalised returns, (R - mean) / std."""
+        return return_scale.encode(returns, self.mean, self.std)
+
+    def decode(self, predicted: Tensor) -> Tensor:
+        """Return predictions in reward units, std * v + mean."""
+        return return_scale.decode(predicted, self.mean, self.std)

@@ -1,0 +1,424 @@
+"""Shorten the steps of parameters whose gradient is mostly noise."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from stormsail.core.errors import ArtifactError, ShapeError
+from stormsail.functional import _checks as check
+from stormsail.functional import gradient_noise
+from stormsail.optim import _step_scale as step_scale
+from stormsail.optim import _tensor_lists as tensor_lists
+from stormsail.optim._noise_estimators import PERCENTILE, STATISTICS, Estimator, Noise
+from stormsail.optim._tensor_lists import Layout
+from stormsail.optim._vgs_arguments import Parameters, by_name, check_numbers, common_place
+
+VERSION = 4
+"""Of the state. 1 to 3 are the versions of the scaler's history, which measured something else."""
+
+LARGEST = {torch.float32: 1e15, torch.float64: 1e150}
+"""Absolute value of an element above which a gradient counts as not finite: the sum of squares of a
+tensor would not fit the dtype of the statistics."""
+
+SCOPES = ("per_tensor", "global")
+APPLY_TO = ("auto", "grad", "update")
+
+
+class VarianceGradientScaler:
+    r"""Measure the noise of each tensor's gradient and shrink its steps accordingly.
+
+    For each tensor, over the gradients of its own steps with a moving average of decay beta:
+    noise :math:`\sigma^2` (temporal variance, mean over elements), signal :math:`S^2` (square of
+    the mean gradient, mean over elements), both corrected for the average's own bias, and
+
+    .. math::
+        NSR = \sigma^2 / (S^2 + \epsilon_{rel}\,\hat s), \qquad
+        c = \max\big(c_{min},\ 1 / (1 + \alpha \min(NSR, cap))\big) \le 1.
+
+    With alpha = 1 and no bound, c is the factor that brings a noisy gradient nearest to the true
+    one; the defaults are milder. Ours; the formulas are in `functional.gradient_noise`, the
+    alternatives and what each of them really measures in the statistics' own classes.
+
+    Two lines in a training loop::
+
+        scaler = VarianceGradientScaler(model.named_parameters(), optimizer=optimizer)
+        ...
+        loss.backward()
+        scaler.step()       # before any clipping: it must see the raw gradient
+        optimizer.step()
+
+    Where c acts (`apply_to`): `grad` multiplies `.grad`; `update` leaves `.grad` alone and
+    multiplies the change that the next `optimizer.step()` makes. `auto` takes `update` unless the
+    optimizer is plain descent (`torch.optim.SGD`, `ASGD`) or none is given: an Adam-type step does
+    not depend on a constant factor of the gradient. The optimizers of this package take c as a
+    step scale, which leaves weight decay alone. For others the step is shortened afterwards,
+    p <- p0 + c (p - p0), at the cost of one copy of the parameters; there decoupled weight decay is
+    part of the step and shrinks with it.
+
+    A tensor without a gradient is skipped, and so is one whose gradient is not finite (or so large
+    that its square is not); the latter is counted. Nothing here waits for the device. The state is
+    float32 for gradients of lower precision, and tensors plus plain values when saved.
+
+    Args:
+        named_parameters: (name, parameter) pairs, or parameters, which are then named by position.
+        optimizer: whose steps to scale.
+        beta: decay of the moving averages, in [0, 1).
+        alpha: strength; 0 measures and changes nothing.
+        eps_rel: floor of the ratio's denominator as a share of the mean square.
+        warmup_steps: c is 1 while a tensor has seen fewer gradients than this.
+        min_scaling_factor: smallest c, in (0, 1].
+        variance_cap: largest ratio that is acted on.
+        statistic: what is measured: `elementwise`, `total`, `mean`, `norm`, `elementwise_full`
+            or `microbatch`.
+        scope: `per_tensor`, or `global` for one c from the 90th percentile of the ratios. A global
+            c on the gradient is undone by a clip of the global norm that follows.
+        apply_to: `auto`, `grad` or `update`.
+        enabled: false makes every call do nothing.
+
+    Raises:
+        RangeError: if a number lies outside its range.
+        ChoiceError: if a name is unknown.
+        ArgumentError: if a name comes twice, or `update` is asked for without an optimizer.
+    """
+
+    def __init__(
+        self,
+        named_parameters: Parameters,
+        *,
+        optimizer: Optimizer | None = None,
+        beta: float = 0.99,
+        alpha: float = 0.1,
+        eps_rel: float = 1e-3,
+        warmup_steps: int = 100,
+        min_scaling_factor: float = 0.5,
+        variance_cap: float = 50.0,
+        statistic: str = "elementwise",
+        scope: str = "per_tensor",
+        apply_to: str = "auto",
+        enabled: bool = True,
+    ) -> None:
+        check.check_choice(statistic, tuple(STATISTICS), name="statistic")
+        check.check_choice(scope, SCOPES, name="scope")
+        check.check_choice(apply_to, APPLY_TO, name="apply_to")
+        check_numbers(beta, alpha, eps_rel, warmup_steps, min_scaling_factor, variance_cap)
+        self.beta, self.alpha, self.eps_rel = beta, alpha, eps_rel
+        self.warmup_steps = warmup_steps
+        self.min_scaling_factor, self.variance_cap = min_scaling_factor, variance_cap
+        self.statistic, self.scope = statistic, scope
+        self.enabled = enabled
+        self._link(named_parameters)
+        self._applier = step_scale.applier(optimizer, apply_to)
+
+    def _link(self, named_parameters: Parameters) -> None:
+        self._parameters = by_name(named_parameters)
+        tensors = list(self._parameters.values())
+        self._device, dtype = common_place(tensors)
+        self._layouts: dict[tuple[bool, ...], Layout] = {}
+        self._estimator: Estimator = STATISTICS[self.statistic](
+            [tensor.shape for tensor in tensors],
+            beta=self.beta,
+            eps_rel=self.eps_rel,
+            dtype=dtype,
+            device=self._device,
+        )
+        self._dtype = dtype
+        self._nonfinite = torch.zeros(len(tensors), dtype=torch.int64, device=self._device)
+        self._steps = torch.zeros((), dtype=torch.int64, device=self._device)
+        self._largest = torch.zeros((), dtype=torch.float64, device=self._device)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parameters, in order."""
+        return tuple(self._parameters)
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The optimizer whose steps are scaled."""
+        return self._applier.optimizer
+
+    @property
+    def apply_to(self) -> Literal["grad", "update"]:
+        """Where the factors act, `auto` resolved."""
+        return self._applier.acts_on
+
+    # -- measuring and scaling --------------------------------------------------------------------
+
+    def _present(self) -> tuple[list[Tensor], Layout]:
+        """Return the gradients that are there, and their layout, which is kept for the next time.
+
+        The layout lives on the device; making it copies from the host, so a graph is captured
+        after a first step with the same gradients present.
+        """
+        tensors = list(self._parameters.values())
+        here = tuple(tensor.grad is not None and tensor.numel() > 0 for tensor in tensors)
+        if here not in self._layouts:
+            sizes = [tensor.numel() for tensor in tensors]
+            self._layouts[here] = tensor_lists.layout(here, sizes, device=self._device)
+        grads = [tensor.grad for tensor in tensors if tensor.grad is not None and tensor.numel()]
+        return grads, self._layouts[here]
+
+    @torch.no_grad()
+    def update_statistics(self, *, veto: Tensor | None = None) -> None:
+        """Take the raw gradients in, before anything scales or clips them.
+
+        Args:
+            veto: device flag; where true, nothing is learned from this step, and gradients that are
+                not finite are counted all the same.
+        """
+        if not self.enabled:
+            return
+        raw, where = self._present()
+        if not raw:
+            return
+        grads = tensor_lists.as_dtype(raw, self._dtype)
+        peak = tensor_lists.fill(tensor_lists.largest(grads), where)
+        finite = where.mask & (peak <= LARGEST[self._dtype])
+        self._nonfinite += where.mask & ~finite
+        seen = finite if veto is None else finite & ~veto
+        self._estimator.update(grads, where, seen)
+        learned = seen.any()
+        self._steps += learned
+        gain = gradient_noise.gain(self._steps.double(), beta=self.beta)
+        largest = torch.where(seen, peak, 0.0).amax()
+        moved = self._largest + gain * (largest - self._largest)
+        self._largest.copy_(torch.where(learned, moved, self._largest))
+
+    @torch.no_grad()
+    def observe_microbatch(self) -> None:
+        """Take in the gradients accumulated so far; call it after the backward of each micro-batch.
+
+        Only the statistic `microbatch` uses it. The parts must have equal shares of the sum.
+        """
+        if not self.enabled:
+            return
+        raw, where = self._present()
+        self._estimator.observe(tensor_lists.as_dtype(raw, self._dtype), where)
+
+    @torch.no_grad()
+    def scale_gradients(self) -> None:
+        """Apply the factors: to `.grad`, or to the next step of the optimizer."""
+        if not self.enabled:
+            return
+        if self.apply_to == "grad":
+            grads, where = self._present()
+            factor = tensor_lists.pick(self._factors(), where).to(self._dtype)
+            tensor_lists.scale_(grads, factor, where)
+        else:
+            tensors = list(self._parameters.values())
+            self._applier.set(tensors, self._factors().to(self._dtype))
+
+    def step(self) -> None:
+        """Measure, then scale."""
+        self.update_statistics()
+        self.scale_gradients()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def _noise(self) -> Noise:
+        return self._estimator.noise()
+
+    def _scale(self, ratio: Tensor) -> Tensor:
+        return gradient_noise.scaling_factor(
+            ratio, alpha=self.alpha, floor=self.min_scaling_factor, cap=self.variance_cap
+        )
+
+    def _factors(self, noise: Noise | None = None) -> Tensor:
+        """Return [P] factors as they are applied: 1 in a tensor's warm-up."""
+        if not self.enabled:
+            return torch.ones_like(self._estimator.size)
+        ratio = (noise or self._noise()).ratio
+        if self.scope == "global":
+            ratio = self._percentile(ratio, PERCENTILE).expand_as(ratio)
+        warm = self._estimator.count >= max(self.warmup_steps, 1)
+        return torch.where(warm, self._scale(ratio), 1.0)
+
+    def _percentile(self, values: Tensor, level: float) -> Tensor:
+        """Return a percentile over the tensors that have seen a gradient; 0 if there is none."""
+        known = torch.where(self._estimator.count > 0, values, math.nan)
+        found = known.nanquantile(level)
+        return torch.where(found.isnan(), 0.0, found)
+
+    def _named(self, values: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self._parameters, values.unbind(), strict=True))
+
+    @torch.no_grad()
+    def variance(self) -> dict[str, Tensor]:
+        """Return the noise variance of each tensor, by name."""
+        return self._named(self._noise().variance)
+
+    @torch.no_grad()
+    def factors(self) -> dict[str, Tensor]:
+        """Return the factor of each tensor as it is applied (1 in its warm-up), by name."""
+        return self._named(self._factors())
+
+    def nonfinite(self) -> dict[str, Tensor]:
+        """Return how many gradients of each tensor were not finite, by name."""
+        return self._named(self._nonfinite.clone())
+
+    @torch.no_grad()
+    def get_normalized_variance(self) -> Tensor:
+        """Return the 90th percentile over tensors of the noise-to-signal ratio, warm-up or not."""
+        return self._percentile(self._noise().ratio, PERCENTILE)
+
+    def get_scaling_factor(self) -> Tensor:
+        """Return the factor that belongs to `get_normalized_variance`, warm-up or not."""
+        return self._scale(self.get_normalized_variance())
+
+    @torch.no_grad()
+    def metrics(self) -> dict[str, Tensor]:
+        """Return what to log, as tensors without dimensions.
+
+        Percentiles and means are over tensors that have seen a gradient. `scaling_factor` is the
+        mean of the factors as applied. `noise_fraction` is the share of the gradient's mean square
+        that is noise, over all elements. `grad_norm_ema` is the root of the moving mean of the
+        squared norm. `effect_on_update` is the share of the step's length that the factors take:
+        steps count by their number of elements where c acts on the update (an Adam-type step is
+        about as long in each element), by the gradient's square where it acts on the gradient.
+        """
+        found, count = self._noise(), self._estimator.count
+        size = torch.where(count > 0, self._estimator.size, 0.0)
+        factor = self._factors(found)
+        total = (size * found.second_moment).sum()
+        length = size if self.apply_to == "update" else size * found.second_moment
+        kept = _share((factor.square() * length).sum(), length.sum(), empty=1.0)
+        cold = (count > 0) & (count < self.warmup_steps)
+        known = (count > 0).double()
+        spread = {
+            f"stochastic_var_p{level}": self._percentile(found.variance, level / 100)
+            for level in (10, 50, 90)
+        }
+        values = {
+            "normalized_variance": self._percentile(found.ratio, PERCENTILE),
+            **spread,
+            "stochastic_var_mean": _share((known * found.variance).sum(), known.sum()),
+            "grad_norm_ema": total.sqrt(),
+            "grad_max_ema": self._largest.clone(),
+            "scaling_factor": _share((known * factor).sum(), known.sum(), empty=1.0),
+            "step_count": self._steps.clone(),
+            "warmup_active": (cold.any() | (self._steps == 0)).double(),
+            "noise_fraction": gradient_noise.noise_fraction(
+                (size * found.variance).sum(), (size * found.signal).sum()
+            ),
+            "effect_on_update": 1.0 - kept.sqrt(),
+        }
+        return {f"vgs/{name}": value for name, value in values.items()}
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state: tensors by parameter name, and plain values."""
+        estimator = self._estimator
+        rows = {"count": estimator.count, **estimator.rows}
+        parameters = {
+            name: {
+                **{key: row[place].clone() for key, row in rows.items()},
+                **{key: parts[place].clone() for key, parts in estimator.tensors.items()},
+            }
+            for place, name in enumerate(self._parameters)
+        }
+        return {
+            "version": VERSION,
+            "statistic": self.statistic,
+            "parameters": parameters,
+            "steps": self._steps.clone(),
+            "largest": self._largest.clone(),
+            "nonfinite": self.nonfinite(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state, in place; tensors are found by name.
+
+        A state of another version or statistic measures something else: everything is reset, with
+        a warning.
+
+        Raises:
+            ArtifactError: if the state has other names.
+            ShapeError: if a tensor has another shape.
+        """
+        mine = {"version": VERSION, "statistic": self.statistic}
+        for key, expected in mine.items():
+            if state.get(key) != expected:
+                self._reset()
+                warnings.warn(
+                    f"The state of the gradient scaler has the {key} {state.get(key)!r}, this one"
+                    f" the {key} {expected!r}: it starts anew.",
+                    UserWarning,
+                    stacklevel=2,
+                )
+                return
+        self._check_state(state["parameters"])
+        estimator = self._estimator
+        for place, name in enumerate(self._parameters):
+            saved = state["parameters"][name]
+            for key, row in {"count": estimator.count, **estimator.rows}.items():
+                row[place].copy_(saved[key])
+            for key, parts in estimator.tensors.items():
+                parts[place].copy_(saved[key])
+            self._nonfinite[place].copy_(state["nonfinite"][name])
+        self._steps.copy_(state["steps"])
+        self._largest.copy_(state["largest"])
+
+    def _check_state(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+        if set(saved) != set(self._parameters):
+            differ = sorted(set(saved) ^ set(self._parameters))
+            raise ArtifactError(
+                "artifact-mismatch",
+                wrong="the state must have the names of the parameters",
+                found=f"`{differ[0]}` in only one of them",
+                remedy="Load the state into a scaler of the same network.",
+            )
+        for name, tensor in self._parameters.items():
+            for key in self._estimator.tensors:
+                if saved[name][key].shape != tensor.shape:
+                    raise ShapeError(
+                        wrong=f"the state of `{name}` must have its shape {tuple(tensor.shape)}",
+                        found=f"{tuple(saved[name][key].shape)}",
+                        remedy="Load the state into a scaler of the same network.",
+                    )
+
+    @torch.no_grad()
+    def _reset(self) -> None:
+        estimator = self._estimator
+        for row in (estimator.count, *estimator.rows.values()):
+            row.zero_()
+        for parts in estimator.tensors.values():
+            torch._foreach_zero_(parts)
+        for value in (self._nonfinite, self._steps, self._largest):
+            value.zero_()
+
+    def relink(self, named_parameters: Parameters) -> None:
+        """Follow other tensors of the same names, as after a model was loaded or rebuilt.
+
+        Statistics move with the names, whatever the order or the device.
+
+        Raises:
+            ArtifactError: if the names differ.
+            ShapeError: if a tensor has another shape.
+        """
+        state = self.state_dict()
+        before = self.__dict__.copy()
+        self._link(named_parameters)
+        try:
+            self.load_state_dict(state)
+        except (ArtifactError, ShapeError):
+            self.__dict__.update(before)
+            raise
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(statistic={self.statistic!r}, scope={self.scope!r}, "
+            f"apply_to={self.apply_to!r}, beta={self.beta}, alpha={self.alpha}, "
+            f"eps_rel={self.eps_rel}, warmup_steps={self.warmup_steps}, "
+            f"min_scaling_factor={self.min_scaling_factor}, variance_cap={self.variance_cap}, "
+            f"enabled={self.enabled}, tensors={len(self._parameters)})"
+        )
+
+
+def _share(part: Tensor, whole: Tensor, *, empty: float = 0.0) -> Tensor:
+    return torch.where(whole > 0, part / torch.where(whole > 0, whole, 1.0), empty)

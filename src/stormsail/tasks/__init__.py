@@ -1,0 +1,24 @@
+"""Classic control tasks as batched tensor code, equal to Gymnasium's step by step.
+
+On them the learner is compared with published results. The velocity-masked versions, called NoVel,
+leave the rates to be worked out from memory.
+"""
+
+from stormsail.tasks.acrobot import Acrobot
+from stormsail.tasks.base import ControlInfo, ControlState, ControlTask
+from stormsail.tasks.cartpole import CartPole
+from stormsail.tasks.mountain_car import MountainCarContinuous
+from stormsail.tasks.pendulum import Pendulum
+from stormsail.tasks.registry import NAMES, make
+
+__all__ = [
+    "NAMES",
+    "Acrobot",
+    "CartPole",
+    "ControlInfo",
+    "ControlState",
+    "ControlTask",
+    "MountainCarContinuous",
+    "Pendulum",
+    "make",
+]
