@@ -91,9 +91,11 @@ class Plan:
         """
         share = held * self.rows[t].close / equity
         weight = self.weights[t]
-        wanted = weight if self._on_offer(weight) else share
+        offered = self._on_offer(weight)
+        wanted = weight if offered else share
         allowed = max(-self.max_leverage, min(self.max_leverage, wanted))
-        return None if allowed == share else allowed
+        holds = allowed == share and not (offered and allowed == weight)
+        return None if holds else allowed
 
     def _on_offer(self, weight: Decimal) -> bool:
         if not weight.is_finite():

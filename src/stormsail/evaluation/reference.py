@@ -56,6 +56,9 @@ __all__ = [
     "trailing_notional",
 ]
 
+_DUST = Decimal("1e-12")
+"""A gap of this share of the position is rounding and not an order."""
+
 _QUANTUM = Decimal("1e-24")
 _FLOOR = decimal.Context(prec=36, rounding=decimal.ROUND_FLOOR)
 _CEILING = decimal.Context(prec=36, rounding=decimal.ROUND_CEILING)
@@ -252,7 +255,8 @@ class ReferenceLedger:
         funding = book.quantity * bar.open * bar.funding_rate if self._config.funding else ZERO
         book.pay_funding(funding)
         lost_at = self._liquidate(bar.open) if self._margin_gone(bar.open) else None
-        wanted = lost_at is None and allowed != held
+        holds = allowed == held and reason is not Reason.NONE
+        wanted = lost_at is None and not holds
         size = self._size(bar, allowed) if wanted else ZERO
         buy = allowed * book.equity > book.quantity * bar.open
         price = self._price(bar, size, buy=buy)
@@ -290,7 +294,9 @@ class ReferenceLedger:
         """Return the unsigned quantity, with the costs of its own fill reserved."""
         equity, quantity = self.book.equity, self.book.quantity
         gap = weight * equity - quantity * bar.open
-        if gap == 0 or (weight != 0 and abs(gap) < self._min_rebalance * equity):
+        if weight != 0 and (
+            abs(gap) <= _DUST * abs(quantity) * bar.open or abs(gap) < self._min_rebalance * equity
+        ):
             return ZERO
         if weight == 0:
             size = abs(quantity)

@@ -14,6 +14,10 @@ _SNAP_ULPS = 64
 three lots of 0.1, though 0.3 / 0.1 is less than 3 in floating point."""
 
 
+_DUST, _DUST_ULPS = 1e-12, 8
+"""A gap of this share of the position, or of so many roundings, is rounding and not an order."""
+
+
 class Terms(NamedTuple):
     """What trading costs and how orders are cut, for each account."""
 
@@ -58,7 +62,8 @@ def order_quantity(
         notional: trailing mean notional M of a bar; where it is not greater than 0 there is no
             impact.
         terms: costs and steps.
-        min_rebalance: a change of weight smaller than this gives 0, unless the target is 0.
+        min_rebalance: a change of weight smaller than this gives 0, unless the target is 0. So
+            does a change within rounding.
 
     Raises:
         ShapeError: if the tensors differ in shape.
@@ -77,7 +82,8 @@ def order_quantity(
     wanted = gap.abs() / torch.where(share > 0.0, share, torch.inf) / price
     wanted = torch.where(side * weight < 0.0, torch.minimum(wanted, quantity.abs()), wanted)
     order = side * cut_down(wanted, terms.lot)
-    small = (weight - held / equity).abs() < min_rebalance
+    dust = max(_DUST, _DUST_ULPS * torch.finfo(gap.dtype).eps)
+    small = ((weight - held / equity).abs() < min_rebalance) | (gap.abs() <= dust * held.abs())
     return torch.where(weight == 0.0, -quantity, torch.where(small, 0.0, order))
 
 

@@ -144,7 +144,8 @@ def _cap_turnover(weight: Tensor, held: Tensor, turnover: Tensor, limit: Number)
 
 def _fell(equity: Tensor, reference: Tensor, limit: Number) -> Bool[Tensor, "*batch"]:
     """Return where the fall below the reference reached the limit, or is not known."""
-    within = (reference > 0) & (1.0 - equity / reference < limit)
+    known = reference.double()
+    within = (known > 0) & (known - equity.double() < limit * known)  # no rounding at a tie
     return ~within
 
 

@@ -105,8 +105,9 @@ class Network(nn.Module):
             features, after = self.trunk(observation, memory[:, :own], reset)
             judged, other = self.critic_trunk(observation, memory[:, own:], reset)
             after = torch.cat((after, other), 1)
-        actor = self.actor_last(self.actor_body(features))
-        return Output(actor, self.critic(judged), after)
+        actor, predicted = self.actor_last(self.actor_body(features)), self.critic(judged)
+        exact = self.actor_last.weight.dtype  # probabilities and losses need more than bfloat16
+        return Output(actor.to(exact), predicted.to(exact), after)
 
     def initial_memory(self, batch: int) -> Tensor:
         """Return the state at the start of an episode, [B, L, P, H]."""

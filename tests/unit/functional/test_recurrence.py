@@ -195,6 +195,7 @@ def test_strided_inputs_give_the_same_numbers(kind):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-15)
 
 
+@pytest.mark.refusal
 def test_a_flag_that_is_a_number_is_refused():
     args = list(draw("gru"))
     args[4] = args[4].double()
@@ -202,6 +203,7 @@ def test_a_flag_that_is_a_number_is_refused():
         recurrence.gru_sequence(*args)
 
 
+@pytest.mark.refusal
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("position", [0, 1, 2, 3, RESET, -1])
 def test_a_part_of_another_width_is_refused(kind, position):

@@ -59,8 +59,8 @@ def test_a_repeated_weight_is_the_weight_after_every_fill():
 def test_a_repeated_weight_is_restored_after_the_price_moved():
     panel = market(steady([100.0, 100.0, 200.0, 200.0, 200.0]))
     rows = numbers(panel, settings(episode_bars=3), [0.5, 0.5, 0.5])
-    # 50 bought at 100; decided at 200, equity is 15,000 and half of it is 37.5.
-    assert column(rows, "traded") == [50.0, 0.0, -12.5]
+    # 50 bought at 100; the next order meets an open of 200: equity 15,000, half of it is 37.5.
+    assert column(rows, "traded") == [50.0, -12.5, 0.0]
     assert rows[2]["quantity"] == 37.5
 
 

@@ -107,11 +107,12 @@ def test_a_daily_loss_allows_only_reducing_until_midnight():
     prices = [100.0] * 21 + [80.0] * 6
     config = settings(episode_bars=24, **{"limits.max_daily_loss": 0.09})
     rows = numbers(market(steady(prices)), config, [0.0] * 19 + [0.5, 0.5, 1.0, 1.0, 1.0])
-    # Row 21 at 80: equity 9,000, a loss of 0.1. The order of row 24 falls on the new day.
+    # Row 21 opens at 80: equity 9,000, half of it is 56.25, and the day's loss is 0.1. From then on
+    # nothing may grow. The order of row 24 falls on the new day.
     assert [Reason(code).name for code in column(rows, "reason")[20:]] == [
         "NONE", "DAILY_LOSS", "DAILY_LOSS", "NONE",
     ]  # fmt: skip
-    assert column(rows, "quantity")[20:23] == [50.0] * 3
+    assert column(rows, "quantity")[19:23] == [50.0, 56.25, 56.25, 56.25]
     assert rows[23]["weight"] == pytest.approx(1.0, rel=1e-14)
 
 

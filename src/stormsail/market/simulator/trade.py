@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stormsail.functional import ledger
-from stormsail.functional.risk_gate import Account, Limits, risk_gate
+from stormsail.functional.risk_gate import Account, Limits, Reason, risk_gate
 from stormsail.market.simulator.records import State, held_weight
 from stormsail.market.simulator.tape import Bar
 
@@ -80,7 +80,9 @@ def trade(state: State, asked: Tensor, bar: Bar, steps: Steps, rules: Rules) -> 
         terms,
         min_rebalance=rules.min_rebalance,
     )
-    wanted = torch.where((allowed == held) | gapped, 0.0, wanted)  # the held weight is: no order
+    # a gate that leaves exactly the held weight says: hold; so does a bad action
+    holds = (allowed == held) & (reason != int(Reason.NONE))
+    wanted = torch.where(holds | gapped, 0.0, wanted)
     price = ledger.fill_price(bar.open, wanted, bar.notional, terms)
     illiquid = ((state.impact > 0.0) & (bar.notional <= 0.0)) | (price <= 0.0)
     closed = ~bar.may_trade | illiquid | (equity <= 0.0)
@@ -89,7 +91,9 @@ def trade(state: State, asked: Tensor, bar: Bar, steps: Steps, rules: Rules) -> 
 
     fee = state.fee * order.abs() * price
     cash = cash - order * price - fee
-    quantity = _on_grid(state.quantity + order, steps.lot)
+    quantity = torch.where(
+        order == 0.0, state.quantity, _on_grid(state.quantity + order, steps.lot)
+    )
     entry = ledger.entry_price(state.quantity, state.entry_price, order, price)
     after = cash + quantity * bar.open
     turnover = torch.where(order == 0.0, 0.0, order.abs() * bar.open / equity)

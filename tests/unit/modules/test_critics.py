@@ -1,0 +1,218 @@
+"""Critics: twins that differ, readings of several as one, and units that move."""
+
+import pytest
+import torch
+
+from stormsail.core.errors import ConfigError
+from stormsail.modules.config import CriticConfig
+from stormsail.modules.critics import Critic
+from stormsail.modules.scale import ReturnScale
+
+H = 6
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def build(*, seed=0, dtype=torch.float64, sizes=(8,), **settings):
+    config = CriticConfig(**settings)
+    made = Critic(H, config, sizes=sizes, activation="tanh", generator=seeded(seed))
+    return made.to(dtype)
+
+
+def features(*shape, seed=1):
+    return torch.randn(*shape, H, generator=seeded(seed), dtype=torch.float64)
+
+
+KINDS = {
+    "quantile": {"kind": "quantile", "num_quantiles": 7},
+    "monotone": {"kind": "quantile", "num_quantiles": 7, "monotone_quantiles": True},
+    "categorical": {"kind": "categorical", "num_atoms": 9},
+    "scalar": {"kind": "scalar"},
+}
+all_kinds = pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
+
+
+@all_kinds
+@pytest.mark.parametrize("twins", [False, True])
+def test_shapes(settings, twins):
+    critic = build(**settings, use_twin_critics=twins)
+    width = {"quantile": 7, "categorical": 9, "scalar": 1}[settings["kind"]]
+    predicted = critic(features(4, 3))
+    assert predicted.shape == (4, 3, 1 + twins, width)
+    assert critic.means(predicted).shape == (4, 3, 1 + twins)
+    assert critic.value(predicted).shape == (4, 3)
+    assert critic.law(predicted).shape == (4, 3, width)
+    assert len(critic.last_layers()) == 1 + twins
+
+
+@pytest.mark.parametrize("count", [1, 2, 21, 51])
+@pytest.mark.spec("T-Q4", "S2-opt2")
+def test_any_number_of_quantiles_works(count):
+    critic = build(num_quantiles=count)
+    predicted = critic(features(2))
+    assert predicted.shape == (2, 2, count)
+    assert torch.equal(critic.means(predicted), predicted.mean(-1))
+
+
+@all_kinds
+@pytest.mark.parametrize("sizes", [(), (8,), (8, 5)])
+def test_twins_start_different_in_every_layer(settings, sizes):
+    first, second = build(**settings, sizes=sizes).heads
+    pairs = list(zip(first.named_parameters(), second.named_parameters(), strict=True))
+    assert len(pairs) == 2 * (1 + len(sizes))
+    for (name, one), (_, other) in pairs:
+        assert not name.endswith("weight") or not torch.equal(one, other)
+    x = features(5)
+    assert (first(x) - second(x)).abs().max() > 0.05
+
+
+@all_kinds
+def test_weights_start_orthogonal_with_the_gains_of_ppo(settings):
+    for head in build(**settings).heads:
+        body, last = head.body.layers[0], head.last
+        square = body.weight.t() @ body.weight  # 8 x 6: columns
+        torch.testing.assert_close(square, 2.0 * torch.eye(H).double(), rtol=0, atol=1e-6)
+        wide = last.weight @ last.weight.t() if last.weight.shape[0] <= 8 else None
+        if wide is not None:
+            eye = torch.eye(len(wide)).double()
+            torch.testing.assert_close(wide, eye, rtol=0, atol=1e-6)
+        assert not body.bias.any()
+        assert not last.bias.any()
+
+
+def test_the_same_generator_gives_the_same_critics():
+    one, again, other = build(seed=3), build(seed=3), build(seed=4)
+    assert all(map(torch.equal, one.parameters(), again.parameters()))
+    assert not torch.equal(one.heads[0].last.weight, other.heads[0].last.weight)
+
+
+def biased(kind, *, gap=1.0, **settings):
+    """Return two equal critics, of which the first predicts `gap` more."""
+    critic = build(**KINDS[kind], **settings)
+    critic.heads[0].load_state_dict(critic.heads[1].state_dict())
+    with torch.no_grad():
+        critic.heads[0].last.bias.add_(gap)
+    return critic
+
+
+@pytest.mark.spec("T-T2", "S1-T1", "S3-FP2")
+@pytest.mark.parametrize("kind", ["quantile", "scalar"])
+def test_the_smaller_of_two_biased_critics_is_read(kind):
+    critic = biased(kind)
+    predicted = critic(features(5))
+    torch.testing.assert_close(critic.value(predicted), predicted[:, 1].mean(-1))
+    torch.testing.assert_close(critic.law(predicted), predicted[:, 1])
+    both = biased(kind, twin_value_mode="mean")
+    torch.testing.assert_close(both.value(predicted), predicted[:, 1].mean(-1) + 0.5)
+
+
+def test_laws_of_a_categorical_critic_are_probabilities():
+    critic = build(**KINDS["categorical"])
+    predicted = critic(features(5))
+    probs = predicted.softmax(-1)
+    torch.testing.assert_close(critic.law(predicted).sum(-1), torch.ones(5).double())
+    means = (probs * critic.atoms).sum(-1)
+    torch.testing.assert_close(critic.means(predicted), means)
+    torch.testing.assert_close(critic.value(predicted), means.amin(-1))
+    chosen = probs[torch.arange(5), means.argmin(-1)]
+    torch.testing.assert_close(critic.law(predicted), chosen)
+    mixed = build(**KINDS["categorical"], twin_dist_mode="mixture")
+    torch.testing.assert_close(mixed.law(predicted), probs.mean(-2))
+
+
+def test_monotone_quantiles_never_cross():
+    predicted = build(**KINDS["monotone"])(10.0 * features(200))
+    assert (predicted.diff(dim=-1) >= 0.0).all()
+    assert (build(**KINDS["quantile"])(10.0 * features(200)).diff(dim=-1) < 0.0).any()
+
+
+MOVES = [((0.0, 1.0), (3.0, 0.25)), ((2.0, 0.5), (-400.0, 30.0)), ((-1.0, 2.0), (-1.0, 2.0))]
+
+
+def decoded(critic, x, mean, std):
+    """Return every prediction in reward units: quantiles or values, or atoms and probabilities."""
+    scale = ReturnScale()
+    scale.mean.fill_(mean)
+    scale.std.fill_(std)
+    predicted = critic(x)
+    if critic.config.kind == "categorical":
+        return [
+            scale.decode(critic.atoms),
+            predicted.softmax(-1),
+            scale.decode(critic.means(predicted)),
+        ]
+    return [scale.decode(predicted), scale.decode(critic.value(predicted))]
+
+
+@pytest.mark.spec("T-R1", "S0-3", "S2-3")
+@all_kinds
+@pytest.mark.parametrize(("old", "new"), MOVES)
+def test_decoded_predictions_stay_while_units_move(settings, old, new):
+    critic, x = build(**settings), features(20)
+    before = [part.detach().clone() for part in decoded(critic, x, *old)]
+    numbers = [torch.tensor(value, dtype=torch.float64) for value in (*old, *new)]
+    critic.rescale(*numbers)
+    for a, b in zip(decoded(critic, x, *new), before, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    if old != new and settings["kind"] != "categorical":  # both critics moved
+        raw = critic(x)
+        assert ((raw[:, 0] - before[0][:, 0]).abs() > 1e-3).any()
+        assert ((raw[:, 1] - before[0][:, 1]).abs() > 1e-3).any()
+
+
+@all_kinds
+def test_a_thousand_moves_cost_no_digits_in_float32(settings):
+    critic, x = build(**settings, dtype=torch.float32), features(20).float()
+    units = (0.0, 1.0)
+    before = [part.detach().clone() for part in decoded(critic, x, *units)]
+    steps = torch.randn(1000, 2, generator=seeded(9)).double()
+    for shift, stretch in steps.tolist():
+        moved = (0.95 * units[0] + 0.1 * shift, min(max(units[1] * 1.1**stretch, 0.2), 5.0))
+        critic.rescale(*(torch.tensor(value).double() for value in (*units, *moved)))
+        units = moved
+    for a, b in zip(decoded(critic, x, *units), before, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_rescaling_is_not_recorded_and_keeps_the_parameters():
+    critic = build()
+    kept = list(critic.parameters())
+    critic.rescale(*(torch.tensor(value).double() for value in (0.0, 1.0, 1.0, 2.0)))
+    assert all(one is other for one, other in zip(kept, critic.parameters(), strict=True))
+    assert all(parameter.is_leaf and parameter.grad is None for parameter in kept)
+
+
+def test_gradients_of_one_critic_stay_its_own():
+    critic = build()
+    critic(features(5))[:, 0].sum().backward()
+    assert all(parameter.grad.any() for parameter in critic.heads[0].parameters())
+    assert all(
+        parameter.grad is None or not parameter.grad.any()
+        for parameter in critic.heads[1].parameters()
+    )
+
+
+def test_the_support_starts_where_the_configuration_says():
+    critic = build(kind="categorical", num_atoms=5, v_min=-2.0, v_max=6.0)
+    assert critic.atoms.tolist() == [-2.0, 0.0, 2.0, 4.0, 6.0]
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"v_min": 1.0, "v_max": 1.0}, "`v_min` must be below `v_max`, not 1.0 and 1.0"),
+        (
+            {"kind": "categorical", "twin_dist_mode": "elementwise_min"},
+            "`twin_dist_mode` must be `argmin` or `mixture` for a categorical critic",
+        ),
+        ({"num_atoms": 1}, "num_atoms"),
+        ({"num_quantiles": 0}, "num_quantiles"),
+    ],
+)
+def test_settings_that_fit_no_critic_are_refused(settings, words):
+    with pytest.raises(ConfigError) as caught:
+        CriticConfig(**settings)
+    assert words in str(caught.value)
