@@ -4,15 +4,21 @@ import os
 import sys
 
 # Imported once here, so that each forked trial starts with them in memory.
+import gymnasium
 import hypothesis
+import jaxtyping
 import numpy
+import pyarrow
+import pydantic
+import safetensors.torch
 import scipy.stats
 import torch
+import torch._dynamo
 
 from mutants.harness import campaign
 from mutants.table import MUTANTS
 
-PRELOADED = (hypothesis, numpy, scipy.stats, torch)
+PRELOADED = (gymnasium, hypothesis, jaxtyping, numpy, pyarrow, pydantic, safetensors, scipy, torch)
 
 if __name__ == "__main__":
     wanted = sys.argv[1:]

@@ -1,1 +1,6 @@
-"""In which order: rollout, update, checkpoint. Empty until the learner arrives."""
+"""In which order: rollout, update, checkpoint, and the run around them."""
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.trainer import Progress, Run, Trainer, train
+
+__all__ = ["Progress", "Run", "TrainConfig", "Trainer", "train"]

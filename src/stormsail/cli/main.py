@@ -8,10 +8,13 @@ import typer
 from stormsail import __version__
 from stormsail.cli.bench import app as bench
 from stormsail.cli.bench_features import features
+from stormsail.cli.bench_simulator import simulator
 from stormsail.cli.check import check
 from stormsail.cli.fetch import fetch
 from stormsail.cli.import_ import import_bars
+from stormsail.cli.resume import resume
 from stormsail.cli.synth import synth
+from stormsail.cli.train import train
 from stormsail.core.errors import StormsailError
 
 USAGE_ERROR = 2
@@ -26,7 +29,10 @@ app.command()(synth)
 app.command("import")(import_bars)
 app.command()(fetch)
 app.command()(check)
+app.command()(train)
+app.command()(resume)
 bench.command()(features)
+bench.command()(simulator)
 app.add_typer(bench, name="bench")
 
 

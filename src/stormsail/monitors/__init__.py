@@ -1,1 +1,1 @@
-"""Verdicts on metrics, never actions. Empty until the learner arrives."""
+"""Verdicts on metrics and places to write them down; never actions."""

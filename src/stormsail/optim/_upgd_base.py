@@ -31,6 +31,7 @@ class UtilityOptimizer(torch.optim.Optimizer):
 
     generator: torch.Generator
     step_scale: dict[Tensor, Tensor]
+    _other_step: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -84,10 +85,21 @@ class UtilityOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_capture()
+        if self._other_step is not None:
+            self._other_step()
+            return loss
         buckets = self._buckets()
         if buckets:
             upgd_step_(buckets, self.generator)
         return loss
+
+    def step_by(self, arithmetic: Callable[[], None]) -> None:
+        """Take one step whose arithmetic is done elsewhere; hooks and schedulers see a step."""
+        self._other_step = arithmetic
+        try:
+            self.step()
+        finally:
+            self._other_step = None
 
     def set_step_scale(
         self, parameters: Iterable[Tensor], scales: Sequence[Tensor] | Tensor
@@ -203,14 +215,15 @@ class UtilityOptimizer(torch.optim.Optimizer):
             spans=spans,
             params=params,
             grads=[param.grad for param in params if param.grad is not None],
-            states=[self._state_of(param) for param in params],
+            states=[self.state_of(param) for param in params],
             direction=direction,
             share=share,
             noise=noise,
             step_scale=self._scales_of(params, direction.flat),
         )
 
-    def _state_of(self, param: Tensor) -> dict[str, Tensor]:
+    def state_of(self, param: Tensor) -> dict[str, Tensor]:
+        """Return the state of a parameter, which begins with zeros."""
         state: dict[str, Tensor] = self.state[param]
         if not state:
             dtype, device = state_dtype(param.dtype), param.device

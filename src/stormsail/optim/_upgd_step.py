@@ -5,15 +5,15 @@ then one statistic over all of them, then the steps.
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from stormsail.functional.upgd import gate_line
 from stormsail.optim._upgd_buckets import Bucket, Span
-from stormsail.optim._upgd_noise import add_normal_, fill_normal_
+from stormsail.optim._upgd_noise import fill_normal_
 
 
 class Utilities(NamedTuple):
@@ -144,29 +144,23 @@ def _set_share_(bucket: Bucket, span: Span, utilities: Utilities) -> None:
     share.sub_(shift).div_(-width).sigmoid_()
 
 
-def _is_noisy(span: Span) -> bool:
-    sigma = span.group["sigma"]
+def is_noisy(group: Mapping[str, Any]) -> bool:
+    """Say whether a parameter group draws noise; a tensor may become other than 0."""
+    sigma = group["sigma"]
     return isinstance(sigma, Tensor) or sigma != 0.0
 
 
 def _perturb_(bucket: Bucket, generator: torch.Generator) -> None:
     """Add the noise of every group to its direction."""
-    first = bucket.spans[0].group
-    plain = first["variant"] == "fixed" and first["noise_scale"] == "absolute"
-    if len(bucket.spans) == 1 and plain and not isinstance(first["sigma"], Tensor):
-        if _is_noisy(bucket.spans[0]):
-            direction, room = bucket.direction.flat, bucket.noise.flat
-            add_normal_(direction, first["sigma"], generator, room=room)
-        return
     _draw_(bucket, generator)
     for span in bucket.spans:
-        if _is_noisy(span):
+        if is_noisy(span.group):
             _add_noise_(bucket, span)
 
 
 def _draw_(bucket: Bucket, generator: torch.Generator) -> None:
     """Fill `noise` with N(0, 1): in one draw, so that it does not depend on the groups."""
-    variants = {span.group["variant"] for span in bucket.spans if _is_noisy(span)}
+    variants = {span.group["variant"] for span in bucket.spans if is_noisy(span.group)}
     if "fixed" in variants:
         fill_normal_(bucket.noise.flat, generator)
     if "official" in variants:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -130,6 +130,11 @@ class VarianceGradientScaler:
         self._nonfinite = torch.zeros(len(tensors), dtype=torch.int64, device=self._device)
         self._steps = torch.zeros((), dtype=torch.int64, device=self._device)
         self._largest = torch.zeros((), dtype=torch.float64, device=self._device)
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The parameters, in order."""
+        return tuple(self._parameters.values())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -307,6 +312,19 @@ class VarianceGradientScaler:
             "effect_on_update": 1.0 - kept.sqrt(),
         }
         return {f"vgs/{name}": value for name, value in values.items()}
+
+    # -- being advanced by a compiled step --------------------------------------------------------
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return counts, spreads, mean squares, refusals, steps and peak: the state itself."""
+        count, rows = self._estimator.count, self._estimator.rows
+        mine = (self._nonfinite, self._steps, self._largest)
+        return count, rows["spread"], rows["mean_square"], *mine
+
+    def means(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return the moving means of the statistic `elementwise` themselves, for parameters."""
+        places = {id(one): place for place, one in enumerate(self._parameters.values())}
+        return [self._estimator.tensors["mean"][places[id(one)]] for one in parameters]
 
     # -- keeping ----------------------------------------------------------------------------------
 

@@ -8,10 +8,7 @@ the compiler directly; shapes and types are checked by `Simulator.step` anyway.
 from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch._inductor
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from stormsail.core.errors import ConfigError
 from stormsail.core.task import Step
@@ -28,6 +25,8 @@ def compiled(transition: Transition, example: tuple[State, Tensor, Tensor]) -> T
     Raises:
         ConfigError: if there is no compiler, or it fails.
     """
+    import torch._inductor  # takes seconds, which only those who compile should wait
+    from torch.fx.experimental.proxy_tensor import make_fx
 
     def flat(*tensors: Tensor) -> list[Tensor]:
         action, uniform = tensors[_STATE:]

@@ -1,0 +1,109 @@
+"""Write docs/config.md from the settings themselves, so that the page cannot be out of date."""
+
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.core.config import Config
+
+PAGE = Path(__file__).parent.parent / "docs" / "config.md"
+
+HEAD = """# Settings
+
+Every setting of a training run, made by `scripts/config_page.py` from the code. A run is configured
+by a TOML file, in which a section is a table, and by `--set` on the command line:
+
+```sh
+stormsail train configs/quickstart.toml --out runs/first --set ppo.clip_range=0.1
+```
+
+Unknown names are refused with the nearest one suggested. Nothing is converted silently.
+"""
+
+
+def sections(config: type[Config], prefix: str = "") -> Iterator[tuple[str, type[Config]]]:
+    """Yield every section with its path, outermost first."""
+    yield prefix, config
+    for name, field in config.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Config):
+            yield from sections(inner, f"{prefix}{name}.")
+
+
+def shown_type(kind: object) -> str:
+    """Return a type in words a user of TOML knows."""
+    if kind is types.NoneType:
+        return "none"
+    plain = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+    if isinstance(kind, type) and kind in plain:
+        return plain[kind]
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return " · ".join(f"`{choice}`" for choice in parts)
+    if origin is typing.Annotated:
+        return shown_type(parts[0])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(shown_type(part) for part in parts)
+    if origin is tuple:
+        inner = [part for part in parts if part is not Ellipsis]
+        return "list of " + ", ".join(dict.fromkeys(shown_type(part) for part in inner))
+    if origin is dict or origin is not None:
+        return "table"
+    return getattr(kind, "__name__", str(kind))
+
+
+def bounds(field: FieldInfo) -> str:
+    """Return the range that a number must lie in."""
+    words = {Ge: "≥ {}", Gt: "> {}", Le: "≤ {}", Lt: "< {}"}
+    found = []
+    for rule in field.metadata:
+        for kind, text in words.items():
+            if isinstance(rule, kind):
+                found.append(text.format(getattr(rule, kind.__name__.lower())))
+    return ", ".join(found)
+
+
+def default(field: FieldInfo) -> str:
+    """Return a default as TOML writes it."""
+    value = field.get_default(call_default_factory=True)
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{list(value) if isinstance(value, tuple) else value}`"
+
+
+def page() -> str:
+    """Return the whole page."""
+    lines = [HEAD]
+    for prefix, config in sections(TrainConfig):
+        fields = {
+            name: field
+            for name, field in config.model_fields.items()
+            if not (isinstance(field.annotation, type) and issubclass(field.annotation, Config))
+        }
+        if not fields:
+            continue
+        words = (config.__doc__ or "").strip().splitlines()[0]
+        lines += [f"## {prefix.rstrip('.') or 'top level'}", "", words, ""]
+        lines += ["| setting | default | kind | what it does |", "|---|---|---|---|"]
+        for name, field in fields.items():
+            kind = ", ".join(part for part in (shown_type(field.annotation), bounds(field)) if part)
+            text = " ".join((field.description or "").split()).replace("|", "\\|")
+            lines.append(f"| `{prefix}{name}` | {default(field)} | {kind} | {text} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(
+            0 if PAGE.read_text() == page() else "docs/config.md is old: run this without --check"
+        )
+    PAGE.write_text(page())

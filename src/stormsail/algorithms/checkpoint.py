@@ -1,0 +1,253 @@
+"""The whole state of a learner as one artifact, and a learner put back to exactly that state.
+
+Saved are the agent with its normalisers, optimizer, scaler, controllers, statistics of returns,
+where every environment stands and what it remembers, every random stream, and the counters. A run
+that goes on from it computes what it would have computed, bit for bit.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail import __version__
+from stormsail.algorithms.config import CheckpointConfig, TrainConfig
+from stormsail.algorithms.ppo import Ppo
+from stormsail.algorithms.rollout import Play, begin
+from stormsail.algorithms.state_tree import flatten, unflatten
+from stormsail.core import tensor_file
+from stormsail.core.artifact import Artifact, Contents
+from stormsail.core.documents import JsonValue
+from stormsail.core.errors import ArtifactError
+from stormsail.tasks.gymnasium_task import GymnasiumTask
+
+FORMAT = 1
+"""Version of what stands in a checkpoint; another one is refused."""
+
+KIND = "checkpoint"
+
+METRICS = "metrics"
+"""The one part whose tensors may hold NaN: a metric that means nothing yet."""
+
+_STATE = "state"
+_CONFIG = "config.toml"
+
+State = dict[str, Any]
+"""Parts of a run by name, each a nested value as `state_tree` takes it."""
+
+
+class Counters(NamedTuple):
+    """What the learner counts, besides its parts."""
+
+    update_count: int
+    explained_variance: float | None
+    rate_factor: float
+    refusals: int
+
+
+def identity(config: TrainConfig, binding: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return what must agree before a checkpoint is used: versions, settings, data, task.
+
+    Settings of what is kept on the disk change nothing that is computed, so they may differ.
+    """
+    return {
+        "format": FORMAT,
+        "code_version": __version__,
+        "config_hash": computed_config(config).config_hash(),
+        **{f"bound_{name}": value for name, value in binding.items()},
+    }
+
+
+def computed_config(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with the settings of the disk at their defaults."""
+    plain = CheckpointConfig(every_updates=config.checkpoint.every_updates)
+    return config.replace(checkpoint=plain)
+
+
+def pack(
+    state: Mapping[str, object], config: TrainConfig, metadata: Mapping[str, object]
+) -> Contents:
+    """Return the contents of an artifact that holds these parts."""
+    trees: dict[str, JsonValue] = {}
+    groups: dict[str, dict[str, Tensor]] = {}
+    for part, value in state.items():
+        trees[part], tensors = flatten(value)
+        if tensors:
+            groups[part] = tensors
+    return Contents(
+        tensors=groups,
+        documents={_STATE: trees},
+        blobs={_CONFIG: config.to_toml().encode("utf-8")},
+        metadata=metadata,
+        allow_nonfinite=(METRICS,),
+    )
+
+
+def unpack(artifact: Artifact) -> State:
+    """Return the parts of a checkpoint.
+
+    Raises:
+        ArtifactError: if its document and its tensors do not belong together.
+    """
+    trees = artifact.documents.get(_STATE)
+    if not isinstance(trees, dict) or not set(artifact.tensors) <= set(trees):
+        raise _unfit(_STATE, "no table of its parts")
+    return {part: unflatten(tree, artifact.tensors.get(part, {})) for part, tree in trees.items()}
+
+
+def learner_state(ppo: Ppo) -> State:
+    """Return everything that the coming updates of a learner depend on."""
+    counters = Counters(ppo.update_count, ppo.explained_variance, ppo.rate_factor, ppo.refusals)
+    return {
+        "agent": dict(ppo.agent.state_dict()),
+        "optimizer": ppo.optimizer.state_dict(),
+        "scaler": None if ppo.pipeline.scaler is None else ppo.pipeline.scaler.state_dict(),
+        "kl": ppo.kl.state_dict(),
+        "entropy": ppo.entropy.state_dict(),
+        "returns": ppo.returns.state_dict(),
+        "advantages": ppo.advantage_statistics,
+        "play": ppo.play,
+        "generators": ppo.generators.state(),
+        "counters": counters._asdict(),
+    }
+
+
+def restore_learner(ppo: Ppo, state: State) -> None:
+    """Put a newly made learner into a saved state. One that refuses must be thrown away.
+
+    Raises:
+        ArtifactError: if the state is not one of such a learner.
+    """
+    with _refusing("agent"):
+        saved = _fitting("agent", state["agent"], ppo.agent.state_dict())
+        ppo.agent.load_state_dict(saved)
+    with _refusing("optimizer"):
+        _restore_optimizer(ppo, state["optimizer"])
+    with _refusing("scaler"):
+        _restore_scaler(ppo, state["scaler"])
+    parts: dict[str, Callable[[JsonValue], None]] = {
+        "kl": ppo.kl.load_state_dict,
+        "entropy": ppo.entropy.load_state_dict,
+        "returns": ppo.returns.load_state_dict,
+    }
+    for part, load in parts.items():
+        with _refusing(part):
+            load(state[part])
+    with _refusing("counters"):
+        _restore_counters(ppo, state)
+    with _refusing("generators"):
+        ppo.generators.restore(state["generators"])
+    with _refusing("play"):
+        _restore_play(ppo, state["play"])
+
+
+def _restore_optimizer(ppo: Ppo, saved: dict[str, Any]) -> None:
+    """Load the optimizer after checking that its tensors are those of these parameters."""
+    own = ppo.optimizer.state_dict()
+    for old, new in zip(own["param_groups"], saved["param_groups"], strict=True):
+        if {**new, "lr": None} != {**old, "lr": None}:
+            raise _unfit("optimizer", "settings of another one")
+    parameters = [one for group in ppo.optimizer.param_groups for one in group["params"]]
+    for number, entry in saved["state"].items():
+        shape = parameters[number].shape
+        for name, tensor in entry.items():
+            if tensor.shape != (() if name == "step" else shape) or not tensor.is_floating_point():
+                raise _unfit("optimizer", f"`{name}` of the shape {tuple(tensor.shape)}")
+    ppo.optimizer.load_state_dict(saved)
+
+
+def _restore_scaler(ppo: Ppo, saved: dict[str, Any] | None) -> None:
+    scaler = ppo.pipeline.scaler
+    if (scaler is None) != (saved is None):
+        raise _unfit("scaler", "one" if scaler is None else "none")
+    if scaler is None or saved is None:
+        return
+    own = scaler.state_dict()
+    for name in ("version", "statistic"):
+        if saved[name] != own[name]:  # the scaler itself would start anew, with a warning
+            raise _unfit("scaler", f"the {name} {saved[name]!r}")
+    _fitting("scaler", flatten(saved)[1], flatten(own)[1])
+    scaler.load_state_dict(saved)
+
+
+def _restore_counters(ppo: Ppo, state: State) -> None:
+    counters = Counters(**state["counters"])
+    kinds: tuple[tuple[object, type | tuple[type, ...]], ...] = (
+        (counters.update_count, int),
+        (counters.explained_variance, (float, type(None))),
+        (counters.rate_factor, float),
+        (counters.refusals, int),
+    )
+    if not all(isinstance(value, kind) for value, kind in kinds) or counters.update_count < 0:
+        raise _unfit("counters", f"{counters}")
+    ppo.update_count, ppo.explained_variance = counters.update_count, counters.explained_variance
+    ppo.rate_factor, ppo.refusals = counters.rate_factor, counters.refusals
+    device, statistics = ppo.task.device, state["advantages"]
+    if statistics is not None:
+        mean, std = statistics
+        statistics = (mean.to(device), std.to(device))
+    ppo.advantage_statistics = statistics
+
+
+def _restore_play(ppo: Ppo, saved: object) -> None:
+    """Put the environments back, and let them take one step that counts for nothing.
+
+    What a state may hold only its task knows; a step that fails shows a state that is none. The
+    environments of Gymnasium keep their state to themselves, so there new episodes begin.
+    """
+    if isinstance(ppo.task, GymnasiumTask):
+        ppo.play = begin(ppo.task, ppo.agent, ppo.generators.stream("task"))
+        return
+    play: Play = _like(ppo.play, saved)
+    decision = ppo.agent.decide(play.observation, play.memory, deterministic=True)
+    spare = torch.Generator(device=ppo.task.device).manual_seed(0)
+    ppo.task.step(play.state, decision.action, spare)
+    ppo.play = play
+
+
+def _like(template: Any, saved: Any) -> Any:  # noqa: ANN401 - a nest of named tuples and tensors
+    """Return the saved nest with the named tuples and on the device of the template."""
+    if isinstance(template, Tensor):
+        if not isinstance(saved, Tensor) or (saved.dtype, saved.shape) != (
+            template.dtype,
+            template.shape,
+        ):
+            raise _unfit("play", "a tensor of another type or shape")
+        return saved.to(template.device)
+    if not isinstance(template, tuple) or not isinstance(saved, tuple):
+        raise _unfit("play", f"a value of the type {type(saved).__name__}")
+    return type(template)(*(_like(a, b) for a, b in zip(template, saved, strict=True)))
+
+
+def _fitting(
+    part: str, saved: Mapping[str, Tensor], own: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the saved tensors if they have the names, types and shapes of the part's own."""
+    expected, found = tensor_file.specification(own), tensor_file.specification(saved)
+    difference = tensor_file.difference(expected, found)
+    if difference is not None:
+        raise _unfit(part, difference)
+    return dict(saved)
+
+
+@contextlib.contextmanager
+def _refusing(part: str) -> Iterator[None]:
+    """Turn whatever a part says about data that are not its own into one kind of refusal."""
+    try:
+        yield
+    except ArtifactError:
+        raise
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        found = f"{type(error).__name__} {error}".splitlines()[0]
+        raise _unfit(part, found) from error
+
+
+def _unfit(part: str, found: str) -> ArtifactError:
+    return ArtifactError(
+        "artifact-document",
+        wrong=f"the saved state of `{part}` must be one of this run",
+        found=found,
+        remedy="Go back to an older generation, or start a new run.",
+    )

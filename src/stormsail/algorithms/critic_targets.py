@@ -1,0 +1,132 @@
+"""What the critics are trained towards, and how far they are from it, for each kind of critic.
+
+Targets are made in reward units from the law that the critics gave to the state each step reached,
+and encoded with the return statistics that the heads are trained in.
+"""
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms.config import TargetConfig, TrainConfig
+from stormsail.algorithms.rollout import Rollout
+from stormsail.core.errors import InvariantError
+from stormsail.functional import categorical, quantile, returns, value_clip
+from stormsail.modules.agent import Agent
+
+
+def reached_law(agent: Agent, rollout: Rollout) -> Tensor:
+    """Return the law of the state that each step reached, [T, B, W].
+
+    Quantiles are in reward units; probabilities belong to `agent.atoms`.
+    """
+    law = agent.network.critic.law(rollout.reached)
+    return law if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(law)
+
+
+def targets(agent: Agent, rollout: Rollout, scalar_return: Tensor, config: TrainConfig) -> Tensor:
+    """Return what the critics should have said of each row.
+
+    Args:
+        agent: gives the law of the reached states.
+        rollout: what happened.
+        scalar_return: the lambda return R of each row in reward units, [T, B].
+        config: which target.
+
+    Returns:
+        Quantile atoms in reward units [T, B, M], probabilities of `agent.atoms` [T, B, K], or
+        the scalar return [T, B, 1].
+    """
+    kind = agent.spec.critic.kind
+    if config.target.kind == "lambda_return":
+        if kind == "categorical":
+            return categorical.project(scalar_return, agent.atoms.to(scalar_return.dtype))
+        return scalar_return[..., None]
+    law = reached_law(agent, rollout)
+    flags = (rollout.terminated, rollout.truncated)
+    gamma, steps = config.ppo.gamma, _steps(config.target, rollout)
+    if kind == "categorical":
+        atoms = agent.atoms.to(law.dtype)
+        return returns.categorical_nstep_targets(
+            rollout.reward, law, *flags, atoms, gamma=gamma, steps=steps
+        )
+    if config.target.kind == "lambda_mixture":
+        lam = config.target.mixture_lambda
+        return returns.quantile_lambda_targets(rollout.reward, law, *flags, gamma=gamma, lam=lam)
+    return returns.quantile_nstep_targets(rollout.reward, law, *flags, gamma=gamma, steps=steps)
+
+
+def _steps(config: TargetConfig, rollout: Rollout) -> int:
+    rows = rollout.reward.shape[0]
+    return {"td": 1, "mc": rows, "nstep": min(config.steps, rows)}.get(config.kind, rows)
+
+
+def encoded(agent: Agent, target: Tensor, config: TrainConfig) -> Tensor:
+    """Return a target in the units of the heads; probabilities stay as they are.
+
+    A scalar target is limited to `returns.ret_clip`. A law is not: the cut would fall on the tail.
+    Nor is what is learned in reward units, where that many spreads mean nothing.
+    """
+    if agent.spec.critic.kind == "categorical":
+        return target
+    normal = agent.return_scale.encode(target)
+    if config.target.kind == "lambda_return" and config.returns.normalize_returns != "off":
+        return normal.clamp(-config.returns.ret_clip, config.returns.ret_clip)
+    return normal
+
+
+def losses(agent: Agent, predicted: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of each critic for each row, [*b, C]."""
+    critic = agent.spec.critic
+    wide = target[..., None, :].expand(*predicted.shape[:-1], target.shape[-1])
+    if critic.kind == "quantile":
+        tau = quantile.midpoints(critic.num_quantiles, like=predicted)
+        return quantile.huber_loss(predicted, wide, tau, kappa=critic.huber_kappa)
+    if critic.kind == "categorical":
+        normaliser = categorical.cross_entropy_normaliser(critic.num_atoms)
+        return categorical.cross_entropy(predicted, wide) / normaliser
+    return 0.5 * (predicted - wide).square().mean(-1)
+
+
+def clipped_losses(
+    agent: Agent, predicted: Tensor, old: Tensor, target: Tensor, config: TrainConfig
+) -> Tensor:
+    """Return the loss of predictions that are held near the old ones of the same critic, [*b, C].
+
+    Raises:
+        InvariantError: if clipping is off; then there is nothing to hold.
+    """
+    clip = config.value_clip
+    if clip.clip_range_vf is None:
+        raise InvariantError(
+            "missing-argument",
+            wrong="`value_clip.clip_range_vf` must be set where predictions are clipped",
+            found="None",
+            remedy="Call `losses` instead.",
+        )
+    std = agent.return_scale.std
+    epsilon: Tensor | float = clip.clip_range_vf
+    if clip.vf_clip_units == "raw":
+        epsilon = (epsilon / std).to(predicted.dtype)
+    mode, factor = clip.distributional_vf_clip_mode, clip.distributional_vf_clip_variance_factor
+    if agent.spec.critic.kind == "categorical":
+        atoms = agent.network.critic.atoms
+        held = value_clip.clip_law(
+            predicted.softmax(-1),
+            old.softmax(-1),
+            atoms,
+            epsilon=epsilon,
+            mode=mode,
+            variance_factor=factor,
+        )
+        tiny = torch.finfo(held.dtype).tiny
+        return losses(agent, held.clamp(min=tiny).log(), target)
+    if agent.spec.critic.kind == "scalar":
+        mode = "mean_only"
+    held = value_clip.clip_quantiles(
+        predicted, old, epsilon=epsilon, mode=mode, variance_factor=factor
+    )
+    if clip.value_clip_limit is not None:
+        held = value_clip.limit_encoded(
+            held, limit=clip.value_clip_limit, mean=agent.return_scale.mean, std=std
+        )
+    return losses(agent, held, target)

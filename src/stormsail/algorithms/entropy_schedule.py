@@ -1,0 +1,127 @@
+"""The entropy coefficient: one decay with one start, a boost for blind critics, a floor."""
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+import torch
+
+from stormsail.algorithms.config import EntropyConfig
+from stormsail.algorithms.saved_state import read_state
+from stormsail.core.config import Config
+from stormsail.core.documents import JsonValue
+from stormsail.functional import statistics
+
+
+class Coefficient(NamedTuple):
+    """The coefficient of an update and where it comes from."""
+
+    effective: float
+    """What multiplies the entropy."""
+    nominal: float
+    """By plan, before boost and floor."""
+    boosted: bool
+
+
+class EntropyState(Config):
+    """What a resumed schedule needs."""
+
+    start: int | None = None
+    """Update at which the decay started."""
+    plateau: bool = False
+    """Whether the last update was on a plateau."""
+    slope: float | None = None
+    """Of the entropy over the window."""
+    bad_updates: int = 0
+    """Updates in a row in which the critics were worse than a constant."""
+    seen: tuple[tuple[int, float], ...] = ()
+    """Updates of the window and their entropy."""
+
+
+class EntropySchedule:
+    """Decides when the decay starts, once, and remembers it.
+
+    The decay starts at the first update at which the entropy has been level over the window, or at
+    update 0 without a window. A later plateau changes nothing: nothing is ever applied twice. Nor
+    does one while the coefficient is at its end or floor already.
+    """
+
+    def __init__(self, config: EntropyConfig) -> None:
+        self.config = config
+        self.start: int | None = 0 if config.ent_coef_plateau_window == 0 else None
+        self.plateau = False
+        self.slope = math.nan
+        self.bad_updates = 0
+        self._seen: deque[tuple[int, float]] = deque(maxlen=max(config.ent_coef_plateau_window, 2))
+
+    def coefficient(self, update: int) -> Coefficient:
+        """Return the coefficient of an update; pure."""
+        config = self.config
+        nominal = self._nominal(update)
+        floored = max(nominal, config.ent_coef_min)
+        cap = config.entropy_boost_cap * config.ent_coef
+        raised = max(min(floored * self._boost(), cap), floored)
+        return Coefficient(raised, nominal, raised > floored)
+
+    def _boost(self) -> float:
+        """Return the factor for blind critics; beyond any float it is infinite, and capped."""
+        over = self.bad_updates - self.config.bad_explained_patience
+        try:
+            return self.config.entropy_boost_factor ** max(over, 0)
+        except OverflowError:
+            return math.inf
+
+    def _nominal(self, update: int) -> float:
+        config = self.config
+        if self.start is None:
+            return config.ent_coef
+        if config.ent_coef_decay_steps <= 0:
+            return config.ent_coef_final
+        share = min(1.0, max(0.0, (update - self.start) / config.ent_coef_decay_steps))
+        return config.ent_coef + (config.ent_coef_final - config.ent_coef) * share
+
+    def observe(self, update: int, entropy: float, explained_variance: float) -> None:
+        """Take the entropy and the critics' quality of a finished update in."""
+        self.bad_updates = self.bad_updates + 1 if explained_variance < 0.0 else 0
+        window = self.config.ent_coef_plateau_window
+        self.plateau = False
+        if window == 0 or not math.isfinite(entropy):  # an unknown entropy is level with nothing
+            return
+        self._seen.append((update, entropy))
+        if len(self._seen) < max(window, 2):
+            return
+        x, y = (
+            torch.tensor(column, dtype=torch.float64) for column in zip(*self._seen, strict=True)
+        )
+        self.slope = float(statistics.slope(y, x=x))
+        level = abs(self.slope) <= self.config.ent_coef_plateau_tolerance
+        self.plateau = level and update >= self.config.ent_coef_plateau_min_updates
+        if self.plateau and self.start is None and self._may_fall(update):
+            self.start = update
+
+    def _may_fall(self, update: int) -> bool:
+        """Return whether a decay would lower the coefficient: it is above its end and floor."""
+        config = self.config
+        return self._nominal(update) > max(config.ent_coef_final, config.ent_coef_min)
+
+    def state_dict(self) -> dict[str, JsonValue]:
+        """Return what a resumed run needs."""
+        return EntropyState(
+            start=self.start,
+            plateau=self.plateau,
+            slope=None if math.isnan(self.slope) else self.slope,
+            bad_updates=self.bad_updates,
+            seen=tuple(self._seen),
+        ).model_dump(mode="json")
+
+    def load_state_dict(self, state: JsonValue) -> None:
+        """Take up where another schedule stood.
+
+        Raises:
+            ArtifactError: if the state is not one of a schedule.
+        """
+        saved = read_state(EntropyState, state, part="entropy")
+        self.start, self.plateau, self.bad_updates = saved.start, saved.plateau, saved.bad_updates
+        self.slope = math.nan if saved.slope is None else saved.slope
+        self._seen.clear()
+        self._seen.extend(saved.seen)

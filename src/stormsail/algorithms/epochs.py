@@ -1,0 +1,163 @@
+"""Learning from one rollout: epochs of minibatches of micro-batches, until the policy moved enough.
+
+The gradient of a minibatch is that of one mean over its samples, however it is cut into
+micro-batches: every micro-batch adds its weighted sum over the minibatch's weight, and what was
+dropped on the way is made up for at the end.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.kl_control import KlControl
+from stormsail.algorithms.losses import Batch, Sums, batch_sums, imitation_unit
+from stormsail.algorithms.schedules import Scheduled
+from stormsail.modules.agent import Agent
+from stormsail.optim.pipeline import GradientPipeline, GradientReport
+
+
+class MinibatchReport(NamedTuple):
+    """What one optimizer step saw and did."""
+
+    sums: Sums
+    gradient: GradientReport
+    micro_batches: int
+    skipped: bool
+    """No sample had weight, or one that is not finite voided all, so nothing was done."""
+
+
+@dataclass(frozen=True, eq=False)
+class EpochReport:
+    """What an update saw and did."""
+
+    minibatches: list[MinibatchReport]
+    epochs: int
+    """Epochs that were begun."""
+    stopped: str
+    """Rule that ended them early; empty if none did."""
+    divergence: list[float]
+    """Mean divergence of each minibatch."""
+
+
+OnStep = Callable[[], None]
+"""Called when a step was taken."""
+
+OnRefusal = Callable[[Batch, MinibatchReport], None]
+"""Called when a step was refused because the loss or a gradient was not finite."""
+
+
+def learn(
+    agent: Agent,
+    data: Batch,
+    pipeline: GradientPipeline,
+    control: KlControl,
+    now: Scheduled,
+    config: TrainConfig,
+    *,
+    generators: tuple[torch.Generator, torch.Generator],
+    on_refusal: OnRefusal,
+    on_step: OnStep = lambda: None,
+) -> EpochReport:
+    """Go through the sequences of a rollout `n_epochs` times, or fewer.
+
+    Args:
+        agent: learns.
+        data: all sequences.
+        pipeline: from gradients to a step.
+        control: says when the policy has moved enough.
+        now: numbers of this update.
+        config: of the run.
+        generators: of the order of sequences, and of sampled entropies.
+        on_refusal: see `OnRefusal`.
+        on_step: see `OnStep`.
+    """
+    control.begin_update()
+    reports: list[MinibatchReport] = []
+    divergences: list[float] = []
+    for epoch in range(config.ppo.n_epochs):
+        control.begin_epoch(epoch)
+        for chosen in _minibatches(data, config.ppo.batch_size, generators[0]):
+            batch = select(data, chosen)
+            report = _step(agent, batch, pipeline, now, config, generators[1])
+            reports.append(report)
+            if report.skipped:
+                continue
+            if bool(report.gradient.stepped):
+                on_step()
+            else:
+                on_refusal(batch, report)
+            divergences.append(float(report.sums.kl / report.sums.weight))
+            if control.stops(divergences[-1]):
+                return EpochReport(reports, epoch + 1, control.reason, divergences)
+    return EpochReport(reports, config.ppo.n_epochs, "", divergences)
+
+
+def _minibatches(data: Batch, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    count = data.weight.shape[1]
+    order = torch.randperm(count, generator=generator, device=generator.device)
+    yield from order.to(data.weight.device).split(size)
+
+
+def select(data: Batch, chosen: Tensor) -> Batch:
+    """Return some of the sequences."""
+    parts = {}
+    for field in fields(data):
+        value = getattr(data, field.name)
+        axis = 0 if field.name == "memory" else 1
+        parts[field.name] = value.index_select(axis, chosen)
+    return Batch(**parts)
+
+
+def _step(
+    agent: Agent,
+    batch: Batch,
+    pipeline: GradientPipeline,
+    now: Scheduled,
+    config: TrainConfig,
+    generator: torch.Generator,
+) -> MinibatchReport:
+    """Take one optimizer step from a minibatch."""
+    pipeline.optimizer.zero_grad(set_to_none=True)
+    planned = batch.weight.sum()
+    size = config.ppo.microbatch_size or batch.weight.shape[1]
+    imitation = imitation_unit(batch, now, config)
+    found: list[Sums] = []
+    for part in torch.arange(batch.weight.shape[1], device=batch.weight.device).split(size):
+        sums = batch_sums(agent, select(batch, part), now, config, generator, imitation=imitation)
+        (sums.loss / planned.clamp(min=torch.finfo(planned.dtype).tiny)).backward()
+        found.append(Sums(*(value.detach() for value in sums)))
+        if pipeline.scaler is not None and config.vgs.statistic == "microbatch":
+            pipeline.scaler.observe_microbatch()
+    total = _added(found)
+    void = config.ppo.nonfinite_policy == "skip" and bool(total.nan + total.inf > 0)
+    if void or not bool(total.weight > 0.0):
+        return MinibatchReport(total, _nothing(pipeline), len(found), skipped=True)
+    if not bool(total.loss.isfinite()):
+        # A quantile loss has bounded gradients: an infinite target passes the pipeline's guard.
+        return MinibatchReport(total, _nothing(pipeline), len(found), skipped=False)
+    _reweigh(agent, planned / total.weight)
+    return MinibatchReport(total, pipeline.step(), len(found), skipped=False)
+
+
+def _added(found: list[Sums]) -> Sums:
+    """Return the sums of all micro-batches; the largest of what is a maximum."""
+    added = Sums(*(torch.stack(values).sum(0) for values in zip(*found, strict=True)))
+    largest = torch.stack([sums.log_ratio_max for sums in found]).max()
+    return added._replace(log_ratio_max=largest)
+
+
+def _reweigh(agent: Agent, factor: Tensor) -> None:
+    """Make up for samples that were dropped after the gradients had been divided."""
+    grads = [parameter.grad for parameter in agent.parameters() if parameter.grad is not None]
+    torch._foreach_mul_(grads, factor)
+
+
+def _nothing(pipeline: GradientPipeline) -> GradientReport:
+    zero = torch.zeros(())
+    none = torch.zeros((), dtype=torch.bool)
+    norms = torch.zeros(len(pipeline.names))
+    return GradientReport(none, zero, norms, zero, zero, zero)

@@ -1,0 +1,229 @@
+"""The loss of a batch of sequences: policy, critics, entropy, divergence, imitation.
+
+Every term is a sum over samples times their weights. Whoever adds up several batches divides by the
+weight that was really used, once, at the end.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms import critic_targets
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.schedules import Scheduled
+from stormsail.core.errors import DataError
+from stormsail.functional import policy, quantile, statistics, twin
+from stormsail.modules.agent import Agent
+
+EXTREME_LOG_RATIO = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Sequences to learn from, time first: L rows of n sequences."""
+
+    observation: Tensor
+    """Normalised, [L, n, F]."""
+    memory: Tensor
+    """Before the first row, [n, L, P, H]."""
+    reset: Tensor
+    raw_action: Tensor
+    log_prob: Tensor
+    """Of the policy that acted."""
+    parameters: Tensor
+    """Of its distribution."""
+    predicted: Tensor
+    """What its critics said, in today's units, [L, n, C, W]."""
+    weight: Tensor
+    advantage: Tensor
+    """Normalised."""
+    target: Tensor
+    """Encoded, [L, n, M]."""
+
+
+class Sums(NamedTuple):
+    """Sums over the samples of a batch, each weighted; 0-dim tensors."""
+
+    loss: Tensor
+    """All terms with their coefficients; carries the gradient."""
+    weight: Tensor
+    """Weight that was used: of all samples but the dropped ones."""
+    policy: Tensor
+    value: Tensor
+    value_by_critic: Tensor
+    """[C]."""
+    entropy: Tensor
+    kl: Tensor
+    """k3 estimate."""
+    analytic_kl: Tensor
+    """NaN where the distribution has none."""
+    bc: Tensor
+    log_ratio: Tensor
+    log_ratio_square: Tensor
+    ratio: Tensor
+    ratio_square: Tensor
+    clipped: Tensor
+    extreme: Tensor
+    vf_clipped: Tensor
+    huber_linear: Tensor
+    crossing: Tensor
+    value_gap: Tensor
+    log_ratio_max: Tensor
+    """Largest size, not a sum."""
+    nan: Tensor
+    """Samples whose log ratio is NaN."""
+    inf: Tensor
+
+
+def batch_sums(
+    agent: Agent,
+    batch: Batch,
+    now: Scheduled,
+    config: TrainConfig,
+    generator: torch.Generator,
+    *,
+    imitation: Tensor | None = None,
+) -> Sums:
+    """Return the weighted sums of all terms of a batch.
+
+    Args:
+        agent: learns.
+        batch: to learn from.
+        now: numbers of this update.
+        config: of the run.
+        generator: of sampled entropies.
+        imitation: what imitation is divided by, of the whole that this batch is a part of; None
+            takes it from this batch.
+    """
+    network = agent.network
+    output = network(batch.observation, batch.memory, batch.reset)
+    log_prob = network.head.log_prob(output.actor, batch.raw_action)
+    bad = policy.count_nonfinite(torch.where(batch.weight > 0.0, log_prob - batch.log_prob, 0.0))
+    log_prob, old_log_prob, weight = _guarded(log_prob, batch, config)
+    log_ratio = log_prob - old_log_prob
+
+    def total(x: Tensor) -> Tensor:
+        return torch.where(weight > 0.0, x * weight, 0.0).sum()
+
+    surrogate = policy.clipped_surrogate(
+        log_prob, old_log_prob, batch.advantage, clip=now.clip_range
+    )
+    analytic = network.head.kl(batch.parameters, output.actor)
+    bounded = log_ratio.clamp(-policy.LOG_RATIO_LIMIT, policy.LOG_RATIO_LIMIT)
+    estimate = policy.kl_estimate(bounded, kind="k3")
+    divergence = estimate if analytic is None else analytic
+    entropy = _entropy(agent, output.actor, config, generator)
+    unit = imitation_unit(batch, now, config) if imitation is None else imitation
+    imitated = _imitation(log_prob, batch.advantage, now, config) / unit
+    by_critic, clipped_by_critic = _value_losses(agent, output.critic, batch, now, config)
+    value = twin.twin_loss(by_critic, clipped_by_critic)
+    loss = now.vf_coef * value
+    if now.trains_policy:
+        loss = (
+            loss
+            + surrogate
+            + now.ent_coef * policy.entropy_loss(entropy, log_prob)
+            + now.kl_beta * divergence
+            + now.bc_coef * imitated
+        )
+    ratio = bounded.detach().exp()
+    means = network.critic.means(output.critic.detach())
+    return Sums(
+        loss=total(loss),
+        weight=weight.sum(),
+        policy=total(surrogate),
+        value=total(value),
+        value_by_critic=torch.stack([total(part) for part in by_critic.unbind(-1)]),
+        entropy=total(entropy),
+        kl=total(estimate),
+        analytic_kl=torch.full_like(weight.sum(), torch.nan)
+        if analytic is None
+        else total(analytic),
+        bc=total(imitated),
+        log_ratio=total(log_ratio),
+        log_ratio_square=total(log_ratio.square()),
+        ratio=total(ratio),
+        ratio_square=total(ratio.square()),
+        clipped=total(policy.ratio_is_clipped(log_ratio, clip=now.clip_range).to(ratio.dtype)),
+        extreme=total((log_ratio.abs() > EXTREME_LOG_RATIO).to(ratio.dtype)),
+        vf_clipped=total((clipped_by_critic > by_critic).to(ratio.dtype).mean(-1)),
+        huber_linear=total(_huber_linear(agent, output.critic, batch)),
+        crossing=total(_crossing(agent, output.critic)),
+        value_gap=total((means.amax(-1) - means.amin(-1)) * agent.return_scale.std.to(means.dtype)),
+        log_ratio_max=torch.where(weight > 0.0, log_ratio.abs(), 0.0).max(),
+        nan=bad.nan,
+        inf=bad.inf,
+    )
+
+
+def _guarded(log_prob: Tensor, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log probabilities and weights after the rule for ratios that are not finite."""
+    rule = config.ppo.nonfinite_policy
+    if rule == "drop":
+        return policy.drop_nonfinite(log_prob, batch.log_prob, batch.weight)
+    # an ignored row is replaced as well: 0 times NaN is NaN on the way back
+    finite = (log_prob - batch.log_prob).isfinite()
+    bad = ~finite & (batch.weight > 0.0)
+    if rule == "raise" and bool(bad.any()):
+        raise DataError(
+            "data-defects",
+            wrong="every log ratio must be finite",
+            found=f"{int(bad.sum())} that are not",
+            remedy="Lower the learning rate, or set `ppo.nonfinite_policy` to `drop`.",
+        )
+    new, old = (torch.where(finite, part, 0.0) for part in (log_prob, batch.log_prob))
+    return new, old, batch.weight * ~bad.any() if rule == "skip" else batch.weight
+
+
+def _entropy(
+    agent: Agent, parameters: Tensor, config: TrainConfig, generator: torch.Generator
+) -> Tensor:
+    head = agent.network.head
+    if config.entropy.entropy_mode == "corrected_mc":
+        return head.squashed_entropy(parameters, generator)
+    return head.entropy(parameters)
+
+
+def _imitation(log_prob: Tensor, advantage: Tensor, now: Scheduled, config: TrainConfig) -> Tensor:
+    """Return the imitation loss of each sample; 0 without computing it where it has no weight."""
+    if now.bc_coef == 0.0:
+        return torch.zeros_like(log_prob)
+    options = {"beta": config.bc.cql_beta, "max_weight": config.bc.max_weight}
+    return policy.awr_loss(log_prob, advantage, **options)
+
+
+def imitation_unit(batch: Batch, now: Scheduled, config: TrainConfig) -> Tensor:
+    """Return what imitation is divided by: the mean weight of the samples that count, or 1."""
+    if now.bc_coef == 0.0 or not config.bc.awr_normalize:
+        return torch.ones_like(batch.weight[0, 0])
+    options = {"beta": config.bc.cql_beta, "max_weight": config.bc.max_weight}
+    mean = statistics.weighted_mean(policy.awr_weight(batch.advantage, **options), batch.weight)
+    return torch.where(mean > 0.0, mean, 1.0)
+
+
+def _value_losses(
+    agent: Agent, predicted: Tensor, batch: Batch, now: Scheduled, config: TrainConfig
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of each critic, plain and clipped; the same one twice without clipping."""
+    plain = critic_targets.losses(agent, predicted, batch.target)
+    if not now.clips_values:
+        return plain, plain
+    clipped = critic_targets.clipped_losses(agent, predicted, batch.predicted, batch.target, config)
+    return plain, clipped
+
+
+def _huber_linear(agent: Agent, predicted: Tensor, batch: Batch) -> Tensor:
+    """Return the share of pairs in the linear part of the quantile loss; 0 for other critics."""
+    if agent.spec.critic.kind != "quantile":
+        return torch.zeros_like(batch.weight)
+    first = predicted.detach()[..., 0, :]
+    return quantile.huber_active(first, batch.target, kappa=agent.spec.critic.huber_kappa)
+
+
+def _crossing(agent: Agent, predicted: Tensor) -> Tensor:
+    """Return the share of neighbouring quantiles in the wrong order; 0 for other critics."""
+    if agent.spec.critic.kind != "quantile":
+        return torch.zeros_like(predicted.detach()[..., 0, 0])
+    return quantile.crossing_fraction(predicted.detach()).mean(-1)

@@ -1,0 +1,57 @@
+"""The optimizer, the scaler and the gradient pipeline of a configuration."""
+
+import torch
+from torch.optim import AdamW, Optimizer
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.modules.agent import Agent
+from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD
+from stormsail.optim.pipeline import GradientPipeline
+from stormsail.optim.vgs import VarianceGradientScaler
+
+
+def build_optimizer(agent: Agent, config: TrainConfig, generator: torch.Generator) -> Optimizer:
+    """Return the optimizer of all weights; `generator` draws its noise."""
+    chosen = config.optimizer
+    parameters = list(agent.parameters())
+    adam = {"betas": (chosen.beta1, chosen.beta2), "eps": chosen.eps}
+    plain = {"lr": config.ppo.learning_rate, "weight_decay": chosen.weight_decay}
+    if chosen.optimizer_class == "AdamW":
+        return AdamW(parameters, **plain, **adam)  # type: ignore[arg-type]
+    utility = {
+        "beta_utility": chosen.beta_utility,
+        "sigma": chosen.sigma,
+        "noise_scale": chosen.noise_scale,
+        "utility_norm": chosen.utility_norm,
+        "lr_compensation": chosen.lr_compensation,
+        "generator": generator,
+    }
+    if chosen.optimizer_class == "UPGD":
+        return UPGD(parameters, **plain, **utility)  # type: ignore[arg-type]
+    kind = AdaptiveUPGD if chosen.optimizer_class == "AdaptiveUPGD" else UPGDW
+    return kind(parameters, **plain, **adam, **utility)  # type: ignore[arg-type]
+
+
+def build_pipeline(agent: Agent, optimizer: Optimizer, config: TrainConfig) -> GradientPipeline:
+    """Return the one way from gradients to a step."""
+    vgs = config.vgs
+    scaler = None
+    if vgs.enabled:
+        scaler = VarianceGradientScaler(
+            agent.named_parameters(),
+            optimizer=optimizer,
+            beta=vgs.beta,
+            alpha=vgs.alpha,
+            eps_rel=vgs.eps_rel,
+            warmup_steps=vgs.warmup_steps,
+            min_scaling_factor=vgs.min_scaling_factor,
+            variance_cap=vgs.variance_cap,
+            statistic=vgs.statistic,
+            scope=vgs.scope,
+        )
+    return GradientPipeline(
+        agent.named_parameters(),
+        optimizer,
+        scaler=scaler,
+        max_grad_norm=config.ppo.max_grad_norm,
+    )

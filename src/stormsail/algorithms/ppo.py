@@ -1,0 +1,243 @@
+"""One update of recurrent distributional PPO: the order. What is computed stands elsewhere."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms import schedules
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.critic_targets import encoded
+from stormsail.algorithms.entropy_schedule import EntropySchedule
+from stormsail.algorithms.epochs import EpochReport, MinibatchReport, OnRefusal, learn
+from stormsail.algorithms.estimates import Estimates, estimate, kept_statistics, normalised
+from stormsail.algorithms.kl_control import KlControl
+from stormsail.algorithms.losses import Batch
+from stormsail.algorithms.optimizers import build_optimizer, build_pipeline
+from stormsail.algorithms.quarantine import Diverged, check_estimates, check_rollout
+from stormsail.algorithms.return_statistics import ReturnStatistics
+from stormsail.algorithms.rollout import Play, Rollout, begin, collect, cut_rows, sequences
+from stormsail.algorithms.schedules import Scheduled
+from stormsail.algorithms.units import move_support, move_units
+from stormsail.core.generators import Generators
+from stormsail.core.task import Task
+from stormsail.functional.statistics import Moments
+from stormsail.modules.agent import Agent
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """Everything that one update saw, for whoever measures it."""
+
+    number: int
+    now: Scheduled
+    rollout: Rollout
+    estimates: Estimates
+    advantage: Tensor
+    target: Tensor
+    """Encoded, [T, B, M]."""
+    predicted: Tensor
+    """What the critics said during the rollout, in the units of the epochs, [T, B, C, W]."""
+    units: tuple[Tensor, Tensor]
+    """Mean and spread that targets and predictions are encoded with."""
+    learned: EpochReport
+    observation_before: Moments
+    """Statistics of observations before this rollout was taken in."""
+
+
+REFUSALS_IN_A_ROW = 3
+
+
+class Ppo:
+    """The learner: a task, an agent, and the state that carries over from update to update.
+
+    Args:
+        task: what is learned.
+        agent: who learns.
+        config: all settings.
+        generators: source of everything random.
+    """
+
+    def __init__(
+        self, task: Task[Any], agent: Agent, config: TrainConfig, generators: Generators
+    ) -> None:
+        self.task, self.agent, self.config, self.generators = task, agent, config, generators
+        noise = generators.stream("optimizer.noise")
+        self.optimizer = build_optimizer(agent, config, noise)
+        self.pipeline = build_pipeline(agent, self.optimizer, config)
+        self.entropy = EntropySchedule(config.entropy)
+        self.kl = KlControl(config.kl)
+        self.returns = ReturnStatistics(config.returns)
+        self.play: Play = begin(task, agent, generators.stream("task"))
+        self.update_count = 0
+        self.explained_variance: float | None = None
+        self.advantage_statistics: tuple[Tensor, Tensor] | None = None
+        self.rate_factor = 1.0
+        """Halved after every refused step."""
+        self.refusals = 0
+        """Refused steps in a row."""
+        self.on_refusal: OnRefusal | None = None
+        """Shown every batch whose step was refused, before it is gone."""
+
+    @property
+    def steps(self) -> int:
+        """Environment steps done."""
+        return self.update_count * self.config.ppo.n_steps * self.config.ppo.n_envs
+
+    def update(self) -> Update:
+        """Play a rollout and learn from it.
+
+        Raises:
+            Diverged: if steps keep being refused, or the network gives what is not finite.
+            DataError: if the task gives observations or rewards that are not finite.
+        """
+        agent, config = self.agent, self.config
+        now = self.schedule()
+        self._set_rate(now.learning_rate)
+        before = Moments(*(part.clone() for part in agent.observation_scale.moments))
+        self.play, rollout = self._collect()
+        check_rollout(rollout)
+        estimates = estimate(agent, rollout, config)
+        check_estimates(estimates)
+        # The CVaR constraint belongs here: it reads the finished episodes and the laws of the
+        # rollout, moves its multiplier once, and adds the risk advantage to the raw one.
+        advantage = normalised(
+            estimates.raw_advantage, estimates, rollout, config, self.advantage_statistics
+        )
+        target, predicted = self._move_units(rollout, estimates)
+        units = (agent.return_scale.mean.clone(), agent.return_scale.std.clone())
+        self._commit_observations(rollout)
+        data = self._batch(rollout, predicted, advantage, target)
+        learned = learn(
+            agent,
+            data,
+            self.pipeline,
+            self.kl,
+            now,
+            config,
+            generators=(self.generators.stream("minibatches"), self.generators.stream("entropy")),
+            on_refusal=self._refused,
+            on_step=self._stepped,
+        )
+        done = Update(
+            number=self.update_count,
+            now=now,
+            rollout=rollout,
+            estimates=estimates,
+            advantage=advantage,
+            target=target,
+            predicted=predicted,
+            units=units,
+            learned=learned,
+            observation_before=before,
+        )
+        self._finish(done)
+        return done
+
+    def schedule(self) -> Scheduled:
+        """Return the numbers of the coming update."""
+        config, update = self.config, self.update_count
+        return Scheduled(
+            learning_rate=schedules.learning_rate(config.ppo, self.steps) * self.rate_factor,
+            clip_range=schedules.clip_range(config.ppo, update),
+            vf_coef=schedules.vf_coef(config.ppo, update, self.explained_variance),
+            bc_coef=schedules.bc_coef(config.bc, self.steps),
+            ent_coef=self.entropy.coefficient(update).effective,
+            kl_beta=self.kl.penalty,
+            clips_values=schedules.clips_values(config.value_clip, update, self.explained_variance),
+            trains_policy=update >= config.ppo.critic_grad_warmup_updates,
+        )
+
+    def _collect(self) -> tuple[Play, Rollout]:
+        ppo = self.config.ppo
+        streams = (self.generators.stream("actions"), self.generators.stream("task"))
+        return collect(
+            self.task,
+            self.agent,
+            self.play,
+            steps=ppo.n_steps,
+            sequence_length=ppo.sequence_length or ppo.n_steps,
+            generators=streams,
+            online=self.config.observation.normalise
+            and self.config.observation.obs_stats_update == "online",
+        )
+
+    def _move_units(self, rollout: Rollout, estimates: Estimates) -> tuple[Tensor, Tensor]:
+        """Return encoded targets and old predictions, both in the units of the coming epochs."""
+        agent, config = self.agent, self.config
+        weight = rollout.weight.flatten()
+        atoms = estimates.target.flatten(0, 1)
+        returns = estimates.returns.flatten()
+        predicted = move_units(
+            agent,
+            self.returns,
+            returns if agent.spec.critic.kind == "categorical" else atoms,
+            weight,
+            rollout.predicted,
+            config,
+            self.optimizer,
+        )
+        chosen = config.returns
+        warming = chosen.normalize_returns != "off" and self.returns.update <= chosen.warmup_updates
+        target, predicted = move_support(
+            agent, returns, weight, estimates.target, predicted, warming=warming
+        )
+        return encoded(agent, target, config), predicted
+
+    def _commit_observations(self, rollout: Rollout) -> None:
+        choice = self.config.observation
+        if choice.normalise and choice.obs_stats_update == "between_rollouts":
+            self.agent.observation_scale.commit(rollout.seen)
+
+    def _batch(
+        self, rollout: Rollout, predicted: Tensor, advantage: Tensor, target: Tensor
+    ) -> Batch:
+        """Return all sequences of a rollout, ready to be learned from."""
+        length = self.config.ppo.sequence_length or self.config.ppo.n_steps
+        cut = sequences(rollout, length)
+        others = {"predicted": predicted, "advantage": advantage, "target": target}
+        return Batch(
+            observation=cut.observation,
+            memory=cut.memory,
+            reset=cut.reset,
+            raw_action=cut.raw_action,
+            log_prob=cut.log_prob,
+            parameters=cut.parameters,
+            weight=cut.weight,
+            **{name: cut_rows(value, length) for name, value in others.items()},
+        )
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def _refused(self, batch: Batch, report: MinibatchReport) -> None:
+        if self.on_refusal is not None:
+            self.on_refusal(batch, report)
+        self.rate_factor *= 0.5
+        self.refusals += 1
+        if self.refusals >= REFUSALS_IN_A_ROW:
+            raise Diverged(f"{self.refusals} losses or gradients in a row were not finite")
+
+    def _stepped(self) -> None:
+        self.refusals = 0
+
+    def _finish(self, done: Update) -> None:
+        """Keep what the next update needs."""
+        self.explained_variance = float(done.estimates.explained_variance)
+        self.advantage_statistics = kept_statistics(
+            done.estimates.raw_advantage,
+            done.rollout.weight,
+            self.config,
+            self.advantage_statistics,
+        )
+        weights = torch.stack([report.sums.weight for report in done.learned.minibatches]).sum()
+        entropy = torch.stack([report.sums.entropy for report in done.learned.minibatches]).sum()
+        self.entropy.observe(self.update_count, float(entropy / weights), self.explained_variance)
+        divergence = done.learned.divergence
+        self.kl.end_update(sum(divergence) / len(divergence) if divergence else float("nan"))
+        self.update_count += 1

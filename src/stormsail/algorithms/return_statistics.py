@@ -1,0 +1,148 @@
+"""Mean and spread of returns over recent updates: the units in which the critics predict."""
+
+import math
+from collections import deque
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms.config import ReturnConfig
+from stormsail.algorithms.saved_state import read_state
+from stormsail.core.config import Config
+from stormsail.core.documents import JsonValue
+from stormsail.functional import return_scale, statistics
+
+_ADAPTIVE_SHARE = 0.1
+"""The adaptive floor is this share of the median spread so far."""
+
+_HISTORY = 256
+"""Updates whose spread the adaptive floor looks back on."""
+
+
+class Units(NamedTuple):
+    """Mean and spread in which returns are encoded."""
+
+    mean: float
+    std: float
+
+
+class ReturnState(Config):
+    """What resumed statistics need."""
+
+    update: int
+    """Updates seen."""
+    unfloored: float
+    """Spread of the window."""
+    window: tuple[tuple[float, float, float], ...]
+    """Weight, mean and variance of recent updates."""
+    spreads: tuple[float, ...]
+    """Spreads of earlier updates."""
+
+
+class ReturnStatistics:
+    """Follows the returns: a window of updates, a moving average, limits on each step.
+
+    Each update adds the mean and the variance of its returns, or of the atoms of its distributional
+    targets, whose spread is the one the critics must resolve. The window's moments are followed by
+    an average with weight `ema_beta`; the mean moves by at most `max_rel_step` times the larger of
+    its size and the spread, the spread by at most a factor of 1 + `max_rel_step`, but never below
+    its floor.
+    """
+
+    def __init__(self, config: ReturnConfig) -> None:
+        self.config = config
+        self.update = 0
+        self.unfloored = 1.0
+        """Spread of the window before any floor; the alarm looks at this one."""
+        self._window: deque[tuple[float, float, float]] = deque(maxlen=config.window_updates)
+        self._spreads: deque[float] = deque(maxlen=_HISTORY)
+
+    def step(self, returns: Tensor, weight: Tensor, now: Units) -> Units:
+        """Take the returns of an update in; return the units to use from now on.
+
+        Args:
+            returns: in reward units, [n] or [n, M] with atoms.
+            weight: of each row, [n]; rows of weight 0 do not count.
+            now: the units in use.
+        """
+        self.update += 1
+        frozen = self.config.freeze_after
+        if frozen is not None and self.update > frozen:
+            return now
+        self._window.append(self._moments(returns, weight))
+        count = math.fsum(part[0] for part in self._window)
+        if count == 0.0:
+            return now
+        mean = math.fsum(part[0] * part[1] for part in self._window) / count
+        # variance within the updates and between them; squares of a large mean would cost digits
+        spread = math.fsum(
+            weight * (within + (centre - mean) ** 2) for weight, centre, within in self._window
+        )
+        self.unfloored = math.sqrt(spread / count)
+        self._spreads.append(self.unfloored)
+        wanted = Units(mean, max(self.unfloored, self._floor()))
+        return wanted if self.update <= self.config.warmup_updates else self._limited(now, wanted)
+
+    def _moments(self, returns: Tensor, weight: Tensor) -> tuple[float, float, float]:
+        """Return weight, mean and variance of the rows that count."""
+        rows = returns if returns.ndim == 2 else returns[:, None]
+        wide = weight[:, None].expand_as(rows)
+        flat, mass = rows.flatten().double(), wide.flatten().double()
+        seen = statistics.moments(flat[:, None], weight=mass)
+        count, mean = float(seen.count), float(seen.mean)
+        if count == 0.0:
+            return 0.0, 0.0, 0.0
+        variance = float(statistics.variance(seen))
+        if self.config.return_stat == "mad":
+            kept = flat[mass > 0.0]
+            variance = float(statistics.median_absolute_deviation_std(kept)) ** 2
+        return count, mean, variance
+
+    def _floor(self) -> float:
+        floor = self.config.std_floor
+        if self.config.std_floor_mode == "adaptive":
+            floor = max(floor, _ADAPTIVE_SHARE * median(self._spreads))
+        return floor
+
+    def _limited(self, now: Units, wanted: Units) -> Units:
+        beta, step = self.config.ema_beta, self.config.max_rel_step
+        mean = beta * now.mean + (1.0 - beta) * wanted.mean
+        std = beta * now.std + (1.0 - beta) * wanted.std
+        reach = step * max(abs(now.mean), now.std)
+        mean = min(max(mean, now.mean - reach), now.mean + reach)
+        std = min(max(std, now.std / (1.0 + step)), now.std * (1.0 + step))
+        return Units(mean, max(std, self._floor()))
+
+    def target_scale(self) -> float:
+        """Return the gain from returns to targets, for the alarm; it sees no floor."""
+        scale = return_scale.value_target_scale(
+            torch.tensor(self.unfloored, dtype=torch.float64),
+            clip=self.config.ret_clip,
+            floor=torch.finfo(torch.float64).tiny,
+            cap=self.config.value_target_scale_cap,
+        )
+        return float(scale)
+
+    def state_dict(self) -> dict[str, JsonValue]:
+        """Return what a resumed run needs."""
+        return ReturnState(
+            update=self.update,
+            unfloored=self.unfloored,
+            window=tuple(self._window),
+            spreads=tuple(self._spreads),
+        ).model_dump(mode="json")
+
+    def load_state_dict(self, state: JsonValue) -> None:
+        """Take up where another one stood.
+
+        Raises:
+            ArtifactError: if the state is not one of return statistics.
+        """
+        saved = read_state(ReturnState, state, part="returns")
+        self.update, self.unfloored = saved.update, saved.unfloored
+        self._window.clear()
+        self._window.extend(saved.window)
+        self._spreads.clear()
+        self._spreads.extend(saved.spreads)

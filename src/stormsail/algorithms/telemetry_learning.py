@@ -1,0 +1,233 @@
+"""What the epochs of an update report: losses, ratios, divergence, gradients."""
+
+import math
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from stormsail.algorithms.epochs import EpochReport, MinibatchReport
+from stormsail.algorithms.losses import Sums
+from stormsail.algorithms.ppo import Ppo, Update
+from stormsail.algorithms.telemetry_values import Values, largest, mean, percentile, share
+
+Held: TypeAlias = nn.Module | list[nn.Parameter]
+"""Whose gradients are measured together."""
+
+STOP_RULES = ("", "absolute", "consecutive", "fraction")
+"""Rules that end the epochs; `train/kl_stop_reason` is the place in this list."""
+
+
+def losses(ppo: Ppo, update: Update) -> Values:
+    """Return the mean of every term of the loss over all samples of all epochs."""
+    sums = _summed(update.learned.minibatches)
+    now = update.now
+
+    def average(part: Tensor) -> Tensor:
+        return share(part, sums.weight)
+
+    surrogate, imitation = average(sums.policy), average(sums.bc)
+    penalty = now.kl_beta * _divergence(sums)
+    by_critic = [average(part) for part in sums.value_by_critic.unbind()]
+    values: Values = {
+        "train/loss": average(sums.loss),
+        "train/policy_loss": surrogate + now.bc_coef * imitation + penalty,
+        "train/policy_loss_ppo": surrogate,
+        "train/policy_loss_bc": imitation,
+        "train/policy_loss_bc_weighted": now.bc_coef * imitation,
+        "train/policy_loss_kl_penalty": penalty,
+        "train/policy_bc_coef": now.bc_coef,
+        "train/policy_bc_vs_ppo_ratio": share((now.bc_coef * imitation).abs(), surrogate.abs()),
+        "train/value_loss": average(sums.value),
+        "train/entropy_loss": -average(sums.entropy),
+        "train/policy_entropy": average(sums.entropy),
+    }
+    if ppo.agent.spec.critic.kind == "quantile":
+        values["train/quantile_crossing_frac"] = average(sums.crossing)
+    if len(by_critic) == 2:
+        values |= {
+            "train/twin_critics/critic_1_loss": by_critic[0],
+            "train/twin_critics/critic_2_loss": by_critic[1],
+            "train/twin_critics/loss_diff": by_critic[0] - by_critic[1],
+            "train/twin_critics/value_gap": average(sums.value_gap),
+        }
+    return values
+
+
+def ratios(update: Update) -> Values:
+    """Return what became of the probability ratios."""
+    sums = _summed(update.learned.minibatches)
+    log_mean, ratio_mean = (share(part, sums.weight) for part in (sums.log_ratio, sums.ratio))
+    log_square = share(sums.log_ratio_square, sums.weight)
+    ratio_square = share(sums.ratio_square, sums.weight)
+    clipped = share(sums.clipped, sums.weight)
+    return {
+        "train/log_ratio_mean": log_mean,
+        "train/log_ratio_std": (log_square - log_mean.square()).clamp(min=0.0).sqrt(),
+        "train/log_ratio_max_abs": sums.log_ratio_max,
+        "train/log_ratio_extreme_fraction": share(sums.extreme, sums.weight),
+        "train/log_ratio_nan_count": sums.nan,
+        "train/log_ratio_inf_count": sums.inf,
+        "train/ratio_mean": ratio_mean,
+        "train/ratio_std": (ratio_square - ratio_mean.square()).clamp(min=0.0).sqrt(),
+        "train/clip_fraction": clipped,
+        "train/clip_active_frac/ratio": clipped,
+        "train/clip_active_frac/vf": share(sums.vf_clipped, sums.weight),
+        "train/clip_active_frac/quantile": share(sums.huber_linear, sums.weight),
+    }
+
+
+def divergence(ppo: Ppo, update: Update) -> Values:
+    """Return how far the policy moved, and what the controller did about it."""
+    sums = _summed(update.learned.minibatches)
+    seen = torch.tensor(update.learned.divergence, dtype=torch.float64)
+    every = torch.ones_like(seen, dtype=torch.bool)
+    config, control = ppo.config.kl, ppo.kl
+    target = math.nan if config.target_kl is None else config.target_kl
+    average = math.nan if control.average is None else control.average
+    return {
+        "train/approx_kl": share(sums.kl, sums.weight),
+        "train/approx_kl_raw": -share(sums.log_ratio, sums.weight),
+        "train/approx_kl_median": percentile(seen, every, 0.5),
+        "train/approx_kl_p90": percentile(seen, every, 0.9),
+        "train/approx_kl_max": largest(seen, every),
+        "train/approx_kl_ema": average,
+        "train/kl_analytic": share(sums.analytic_kl, sums.weight),
+        "train/kl_target": target,
+        "train/kl_exceed_fraction": share((seen > target).sum(), every.sum()),
+        "train/kl_early_stop": float(update.learned.stopped != ""),
+        "train/kl_stop_reason": float(STOP_RULES.index(update.learned.stopped)),
+        "train/kl_beta": update.now.kl_beta,
+        "train/kl_error": control.error,
+        "train/kl_integral": control.integral,
+    }
+
+
+def steps(ppo: Ppo, update: Update) -> Values:
+    """Return how many steps were made, of which size."""
+    learned, config = update.learned, ppo.config.ppo
+    length = config.sequence_length or config.n_steps
+    taken = [report for report in learned.minibatches if not report.skipped]
+    sums = _summed(learned.minibatches)
+    stepped = _stepped(learned)
+    return {
+        "train/epochs": float(learned.epochs),
+        "train/minibatches": float(len(learned.minibatches)),
+        "train/minibatches_skipped": float(len(learned.minibatches) - len(taken)),
+        "train/optimizer_steps": stepped.sum(),
+        "train/steps_refused": (~stepped).sum(),
+        "train/expected_batch_size": float(config.batch_size * length),
+        "train/actual_batch_size": sums.weight.double() / max(len(taken), 1),
+        "train/microbatch_size": float((config.microbatch_size or config.batch_size) * length),
+        "train/grad_accum_steps": float(
+            max((report.micro_batches for report in learned.minibatches), default=0)
+        ),
+    }
+
+
+def gradients(ppo: Ppo, update: Update) -> Values:
+    """Return norms of gradients: means over the steps that were taken, and the largest."""
+    taken = [report for report in update.learned.minibatches if not report.skipped]
+    stepped = _stepped(update.learned)
+    values: Values = {}
+    for name, label in (
+        ("raw_norm", "grad_norm_raw"),
+        ("grad_norm_pre_clip", "grad_norm_pre_clip"),
+        ("grad_norm_post_clip", "grad_norm_post_clip"),
+    ):
+        norms = _stacked([getattr(report.gradient, name) for report in taken], stepped)
+        values[f"train/{label}"] = mean(torch.where(stepped, norms, 0.0), stepped.double())
+        if name != "raw_norm":
+            values[f"train/{label}_max"] = largest(norms, stepped)
+    for label, module in _watched(ppo).items():
+        norms = module_norms(ppo, module, taken)
+        values[label] = mean(torch.where(stepped, norms, 0.0), stepped.double())
+    first, second = (values.get(f"train/critic{n}_grad_norm") for n in (1, 2))
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        values["train/critics_grad_ratio"] = share(first, second)
+    return values | _scaled(ppo, taken)
+
+
+def module_norms(ppo: Ppo, module: Held, taken: list[MinibatchReport]) -> Tensor:
+    """Return the raw gradient norm of a module's own tensors at each step, each counted once.
+
+    The tensors are found by identity, not by name: sqrt(sum of squares) over what the module
+    holds, whatever it is called and however it is nested.
+    """
+    places = _places(ppo, module)
+    if not taken or not places:
+        return torch.zeros(len(taken), dtype=torch.float64)
+    norms = torch.stack([report.gradient.norms for report in taken]).double()
+    return norms[:, places].square().sum(-1).sqrt()
+
+
+def _places(ppo: Ppo, module: Held) -> list[int]:
+    names = {id(value): name for name, value in ppo.agent.named_parameters()}
+    order = {name: place for place, name in enumerate(ppo.pipeline.names)}
+    held = module.parameters() if isinstance(module, nn.Module) else module
+    wanted = dict.fromkeys(names[id(value)] for value in held)
+    return [order[name] for name in wanted]
+
+
+def _watched(ppo: Ppo) -> dict[str, Held]:
+    """Return what has a norm of its own, by metric name."""
+    network = ppo.agent.network
+    found: dict[str, Held] = {}
+    for number, head in enumerate(network.critic.heads, start=1):
+        found[f"train/critic{number}_grad_norm"] = head
+    for name, trunk in (("trunk", network.trunk), ("critic_trunk", network.critic_trunk)):
+        if trunk is None or trunk.memory.layers == 0:
+            continue
+        memory = trunk.memory
+        found[f"train/lstm_grad_norm/{name}"] = memory
+        for layer in range(memory.layers):
+            # `initial` is one tensor for all layers and counts for the module only.
+            found[f"train/lstm_grad_norm/{name}_layer{layer}"] = [
+                memory.input_weights[layer],
+                memory.hidden_weights[layer],
+                memory.input_biases[layer],
+                memory.hidden_biases[layer],
+            ]
+    return found
+
+
+def _scaled(ppo: Ppo, taken: list[MinibatchReport]) -> Values:
+    """Return the norms of the critics' last gradients after the scaler's factors, where it runs."""
+    scaler = ppo.pipeline.scaler
+    if scaler is None:
+        return {}
+    factors = torch.stack([scaler.factors()[name] for name in ppo.pipeline.names]).double()
+    values: Values = {}
+    for number, head in enumerate(ppo.agent.network.critic.heads, start=1):
+        places = _places(ppo, head)
+        label = f"train/critic{number}_grad_norm_scaled"
+        if not taken:
+            values[label] = math.nan
+            continue
+        last = taken[-1].gradient.norms.double()
+        values[label] = (last[places] * factors[places]).square().sum().sqrt()
+    return values
+
+
+def _stepped(learned: EpochReport) -> Tensor:
+    """Return which of the minibatches that were not skipped led to a step, bool [M]."""
+    flags = [report.gradient.stepped for report in learned.minibatches if not report.skipped]
+    return torch.stack(flags) if flags else torch.zeros(0, dtype=torch.bool)
+
+
+def _stacked(parts: list[Tensor], like: Tensor) -> Tensor:
+    return torch.stack(parts).double() if parts else torch.zeros_like(like, dtype=torch.float64)
+
+
+def _summed(reports: list[MinibatchReport]) -> Sums:
+    """Return the sums over all minibatches; the largest of what is a maximum."""
+    columns = zip(*(report.sums for report in reports), strict=True)
+    total = Sums(*(torch.stack(column).sum(0) for column in columns))
+    largest_one = torch.stack([report.sums.log_ratio_max for report in reports]).max()
+    return total._replace(log_ratio_max=largest_one)
+
+
+def _divergence(sums: Sums) -> Tensor:
+    """Return the divergence that a penalty is taken of: in closed form, or else estimated."""
+    exact = share(sums.analytic_kl, sums.weight)
+    return torch.where(exact.isnan(), share(sums.kl, sums.weight), exact)

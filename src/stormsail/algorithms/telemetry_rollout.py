@@ -1,0 +1,258 @@
+"""What a rollout reports: episodes, rewards, advantages, values, memory, observations."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms.ppo import Ppo, Update
+from stormsail.algorithms.rollout import Rollout
+from stormsail.algorithms.telemetry_values import (
+    Values,
+    largest,
+    mean,
+    percentile,
+    share,
+    spread,
+)
+from stormsail.functional import advantage, categorical, risk, statistics
+from stormsail.functional.statistics import Moments
+from stormsail.modules.agent import Agent
+
+SATURATED = 0.95
+"""Size of a hidden unit beyond which its gradient is nearly gone."""
+
+
+def episodes(rollout: Rollout) -> Values:
+    """Return what the finished episodes earned. An episode that earned more than 0 is won."""
+    ended = rollout.ended
+    total = rollout.earned.double() + rollout.reward.double()
+    won = ended & (total > 0.0)
+    flags = ended.double()
+    return {
+        "rollout/episodes": ended.sum(),
+        "rollout/wins": won.sum(),
+        "rollout/win_rate": share(won.sum(), ended.sum()),
+        "rollout/steps_to_win_mean": mean(rollout.length, won.double()),
+        "rollout/steps_to_win_p50": percentile(rollout.length, won, 0.5),
+        "rollout/steps_to_win_p90": percentile(rollout.length, won, 0.9),
+        "rollout/episode_return_mean": mean(total, flags),
+        "rollout/episode_return_std": spread(total, flags),
+        "rollout/episode_return_min": -largest(-total, ended),
+        "rollout/episode_return_p05": percentile(total, ended, 0.05),
+        "rollout/episode_return_p50": percentile(total, ended, 0.5),
+        "rollout/episode_return_max": largest(total, ended),
+        "rollout/episode_length_mean": mean(rollout.length, flags),
+        "rollout/terminated": rollout.terminated.sum(),
+        "rollout/truncated": rollout.truncated.sum(),
+    }
+
+
+def rewards(ppo: Ppo, rollout: Rollout) -> Values:
+    """Return rewards, costs and the entropy of the policy that acted."""
+    weight = rollout.weight
+    closed = ppo.agent.network.head.entropy(rollout.parameters)
+    values: Values = {
+        "rollout/samples": weight.double().sum(),
+        "rollout/reward_mean": mean(rollout.reward, weight),
+        "rollout/reward_std": spread(rollout.reward, weight),
+        "rollout/policy_entropy": -mean(rollout.log_prob, weight),
+        "train/policy_entropy_raw": mean(closed, weight),
+    }
+    if "reward_raw_fraction" in rollout.info:
+        raw = rollout.info["reward_raw_fraction"]
+        values["rollout/raw_reward_mean_in_fraction"] = mean(raw, weight)
+    if "reward_costs_fraction" in rollout.info:
+        values |= costs(rollout.info["reward_costs_fraction"], weight)
+    return values
+
+
+def costs(fraction: Tensor, weight: Tensor) -> Values:
+    """Return the costs of the steps with weight; those that are not finite are only counted."""
+    used = weight > 0.0
+    known = used & fraction.isfinite()
+    return {
+        "rollout/reward_costs_fraction_mean": mean(fraction, torch.where(known, weight, 0.0)),
+        "rollout/reward_costs_fraction_p95": percentile(fraction, known, 0.95),
+        "rollout/reward_costs_fraction_max": largest(fraction, known),
+        "rollout/reward_costs_nonfinite_count": (used & ~fraction.isfinite()).sum(),
+    }
+
+
+def advantages(ppo: Ppo, update: Update) -> Values:
+    """Return the advantages before and after they were normalised."""
+    raw, normal, weight = update.estimates.raw_advantage, update.advantage, update.rollout.weight
+    sizes = [update.estimates.returns.abs().max(), update.estimates.value.abs().max()]
+    resolution = advantage.RESOLUTION * torch.stack(sizes).max().double()
+    deviation = spread(raw, weight)
+    floor = resolution.clamp(min=ppo.config.ppo.adv_std_floor)
+    return {
+        "train/advantages_mean_raw": mean(raw, weight),
+        "train/advantages_std_raw": deviation,
+        "train/advantages_std_clamped": torch.maximum(deviation, floor),
+        "train/advantages_norm_max_abs": largest(normal.abs(), weight > 0.0),
+        "train/advantages_norm_mean": mean(normal, weight),
+        "train/advantages_norm_std": spread(normal, weight),
+    }
+
+
+def explained(update: Update) -> Values:
+    """Return how well the values foretold the returns, before the update."""
+    rollout = update.rollout
+    target, value, weight = update.estimates.returns, update.estimates.value, rollout.weight
+    symbol = rollout.info.get("symbol", torch.zeros_like(rollout.length))
+    grouped = grouped_explained_variance(target, value, weight, symbol)
+    known = ~grouped.isnan()
+    deviations = [x.double() - mean(x, weight) for x in (target, value)]
+    together = mean(deviations[0] * deviations[1], weight)
+    sizes = [mean(x.square(), weight) for x in deviations]
+    whole = update.estimates.explained_variance
+    return {
+        "train/explained_variance": whole,
+        "train/ev/global": whole,
+        "train/ev/mean_grouped": mean(torch.where(known, grouped, 0.0), known.double()),
+        "train/ev/median_grouped": percentile(grouped, known, 0.5),
+        "train/ev/corr": together / (sizes[0] * sizes[1]).sqrt(),
+        "train/ev/bias": mean(value.double() - target.double(), weight),
+        "train/ev/n_samples": (weight > 0.0).sum(),
+    }
+
+
+def grouped_explained_variance(
+    target: Tensor, value: Tensor, weight: Tensor, group: Tensor
+) -> Tensor:
+    """Return the explained variance within each group, [G]; NaN where it means nothing.
+
+    By the rule of `statistics.explained_variance`: fewer than two entries, or no spread.
+    """
+    found, place = group.flatten().unique(return_inverse=True)
+    used = weight.flatten() > 0.0
+    mass = torch.where(used, weight.flatten(), 0.0).double()
+
+    def per_group(x: Tensor) -> Tensor:
+        return mass.new_zeros(len(found)).index_add_(0, place, x)
+
+    def variance(x: Tensor) -> Tensor:
+        known = torch.where(used, x.flatten().double(), 0.0)
+        total = per_group(mass)
+        total = torch.where(total > 0.0, total, 1.0)
+        centred = known - (per_group(mass * known) / total)[place]
+        return per_group(mass * centred.square()) / total
+
+    wanted, missed = variance(target), variance(target.double() - value.double())
+    meaningful = (per_group(used.double()) > 1.0) & (wanted > statistics.LEAST_VARIANCE)
+    return torch.where(meaningful, 1.0 - missed / wanted, torch.nan)
+
+
+def values(ppo: Ppo, update: Update) -> Values:
+    """Return what the critics said during the rollout, and how its targets fit their range."""
+    agent, weight = ppo.agent, update.rollout.weight
+    limit = ppo.config.value_clip.value_clip_limit
+    at_limit = update.estimates.value.abs() >= (math.inf if limit is None else limit)
+    scale = agent.return_scale
+    gaps = [
+        (now - then).abs() for now, then in zip((scale.mean, scale.std), update.units, strict=True)
+    ]
+    return {
+        "train/ret_mean": scale.mean,
+        "train/ret_std": scale.std,
+        "train/return_stats/std_unfloored": ppo.returns.unfloored,
+        "train/return_stats/decode_encode_mismatch": torch.stack(gaps).max(),
+        "train/value_target_scale": ppo.returns.target_scale(),
+        "train/clip_active_frac/limit": mean(at_limit.double(), weight),
+        **_law(agent, update),
+        **_range(ppo, update),
+    }
+
+
+def _law(agent: Agent, update: Update) -> Values:
+    """Return median and quartile range of the predicted laws, averaged over the rollout."""
+    kind, weight = agent.spec.critic.kind, update.rollout.weight
+    if kind == "scalar":
+        return {}
+    law = agent.network.critic.law(update.predicted)
+    if kind == "categorical":
+        atoms = agent.network.critic.atoms
+        low, middle, high = (
+            risk.categorical_value_at_risk(law, atoms, alpha=level) for level in (0.25, 0.5, 0.75)
+        )
+    else:
+        ordered, count = law.sort(-1).values, law.shape[-1]
+        low, middle, high = (
+            ordered[..., math.ceil(level * count) - 1] for level in (0.25, 0.5, 0.75)
+        )
+    width = mean(high - low, weight)
+    return {
+        "train/value_quantile_p50": agent.return_scale.decode(mean(middle, weight)),
+        "train/value_quantile_iqr": width * agent.return_scale.std,
+        "train/value_quantile_iqr_norm": width,
+    }
+
+
+def _range(ppo: Ppo, update: Update) -> Values:
+    """Return how many targets reached the bound of their range."""
+    agent, weight = ppo.agent, update.rollout.weight
+    if agent.spec.critic.kind != "categorical":
+        reached = update.target.abs() >= ppo.config.returns.ret_clip
+        return {"train/clip_active_frac/norm": mean(reached.double().mean(-1), weight)}
+    atoms = agent.network.critic.atoms
+    normal = agent.return_scale.encode(update.estimates.returns)
+    below, above = (
+        mean(outside.double(), weight) for outside in categorical.outside_support(normal, atoms)
+    )
+    return {
+        "train/v_min": atoms[0],
+        "train/v_max": atoms[-1],
+        "train/value_target_below_frac": below,
+        "train/value_target_above_frac": above,
+        "train/clip_active_frac/norm": below + above,
+    }
+
+
+def memory(ppo: Ppo, rollout: Rollout) -> Values:
+    """Return statistics of what is remembered at the rollout's end, and of resets within it."""
+    layers = layer_statistics(ppo.play.memory)
+    if not layers:
+        return {}
+    reset = rollout.reset.double()
+    return {
+        **layers,
+        "lstm/h_norm_pre_reset": mean(rollout.hidden_norm[..., 0], reset),
+        "lstm/h_norm_post_reset": mean(rollout.hidden_norm[..., 1], reset),
+    }
+
+
+def layer_statistics(state: Tensor) -> Values:
+    """Return statistics of each layer of a state [B, L, P, H], over environments and units.
+
+    The critics' own layers follow those that the actor uses. P is 2 for an LSTM (hidden, cell).
+    """
+    found: Values = {}
+    for layer, parts in enumerate(state.unbind(1)):
+        hidden = parts[:, 0].double()
+        found |= {
+            f"lstm/h_mean_layer{layer}": hidden.mean(),
+            f"lstm/h_std_layer{layer}": hidden.std(correction=0),
+            f"lstm/h_norm_layer{layer}": torch.linalg.vector_norm(hidden, dim=-1).mean(),
+            f"lstm/h_saturated_frac_layer{layer}": (hidden.abs() > SATURATED).double().mean(),
+        }
+        if parts.shape[1] == 2:
+            found[f"lstm/c_max_abs_layer{layer}"] = parts[:, 1].abs().max()
+    return found
+
+
+def observations(ppo: Ppo, update: Update) -> Values:
+    """Return how far this rollout moved the statistics of the columns that are scaled by them."""
+    spec = ppo.agent.spec
+    names = enumerate(spec.observation_names)
+    places = [place for place, name in names if name not in spec.unscaled]
+    before, after = (
+        Moments(moments.count, moments.mean[places], moments.m2[places])
+        for moments in (update.observation_before, ppo.agent.observation_scale.moments)
+    )
+    shift, widening = statistics.drift(before, after)
+    known = before.count > 0.0
+    return {
+        "debug/vecnormalize_mean_drift": torch.where(known, shift, torch.nan),
+        "debug/vecnormalize_std_drift": torch.where(known, widening, torch.nan),
+    }

@@ -1,0 +1,20 @@
+"""`stormsail resume`: go on with a run from its folder alone."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the run.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="path=value; only what is kept on the disk may change."),
+    ] = None,
+) -> None:
+    """Go on with a run where its last checkpoint stands."""
+    from stormsail.algorithms.run_folder import read_config
+    from stormsail.cli.train import finish, run
+
+    finish(run(read_config(folder, settings or []), folder))

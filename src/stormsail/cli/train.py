@@ -1,0 +1,166 @@
+"""`stormsail train`: learn in a run folder; the same command goes on where it was interrupted."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from stormsail.algorithms.config import TrainConfig
+    from stormsail.algorithms.trainer import OnProgress, Progress, Run
+    from stormsail.core.clock import Clock
+
+STOPPED = 1
+"""Exit status of a run that kept diverging."""
+
+BY_SIGNAL = 128
+"""Added to the number of the signal that interrupted a run, as a shell reports it."""
+
+SHOWN = {
+    "return": ("rollout/episode_return_mean", "{:.4g}"),
+    "score": ("validation/best_score", "{:.4g}"),
+    "KL": ("train/approx_kl", "{:.4f}"),
+    "entropy": ("train/policy_entropy", "{:.3f}"),
+    "EV": ("train/explained_variance", "{:.2f}"),
+}
+"""What is shown while a run goes on: title, metric, form."""
+
+_LINE_SECONDS = 5.0
+"""Time between two lines where there is no terminal to draw on."""
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(help="TOML file with the settings.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; default: under `runs`.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="path=value, such as ppo.n_envs=8.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="market, CartPole-v1, gym:<id>, ...; as task.name.")
+    ] = None,
+) -> None:
+    """Train an agent. Ctrl-C saves and ends; the same command goes on from there."""
+    from stormsail.algorithms.config import TrainConfig
+
+    overrides = [*(settings or []), *([f'task.name="{task}"'] if task else [])]
+    if config is None:
+        from stormsail.core.overrides import apply_overrides
+
+        chosen = TrainConfig.from_mapping(apply_overrides({}, overrides))
+    else:
+        chosen = TrainConfig.load(config, overrides)
+    if out is None and config is not None:
+        out = Path("runs") / config.stem
+    finish(run(chosen, out))
+
+
+def run(config: "TrainConfig", out: Path | None) -> "Run":
+    """Train under a progress display."""
+    from stormsail.algorithms.trainer import train as learn
+    from stormsail.core.clock import SystemClock
+
+    clock = SystemClock()
+    with _display(clock) as on_progress:
+        return learn(config, out=out, on_progress=on_progress, clock=clock)
+
+
+def finish(done: "Run") -> None:
+    """Say how a run ended, and end the process accordingly."""
+    best = "" if done.best_score is None else f", best score {done.best_score:.6g}"
+    typer.echo(f"{done.path}: {done.status} after {done.steps} steps{best}")
+    if done.best_score is not None:
+        typer.echo(f"best agent: {done.best}")
+    if done.status == "interrupted":
+        typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
+        raise typer.Exit(BY_SIGNAL + (done.signal or 0))
+    if done.status == "stopped":
+        typer.echo(f"stormsail: {done.reason}.", err=True)
+        raise typer.Exit(STOPPED)
+
+
+@contextmanager
+def _display(clock: "Clock") -> "Iterator[OnProgress]":
+    """Show a bar on a terminal, and a line now and then elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(clock)
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    rate = _Rate(clock)
+    with Bars(*columns, console=console, transient=True) as bar:
+        shown = bar.add_task("starting", total=None)
+
+        def on_progress(progress: "Progress") -> None:
+            words = f"{rate.of(progress):,.0f} steps/s  {_words(progress)}"
+            bar.update(
+                shown, description=words, completed=progress.steps, total=progress.total_steps
+            )
+            for alarm in progress.alarms:
+                bar.console.print(f"update {progress.update}: {alarm}")
+
+        yield on_progress
+
+
+def _lines(clock: "Clock") -> "OnProgress":
+    rate = _Rate(clock)
+    last = [clock.monotonic_ns()]
+
+    def on_progress(progress: "Progress") -> None:
+        for alarm in progress.alarms:
+            typer.echo(f"update {progress.update}: {alarm}", err=True)
+        speed, now = rate.of(progress), clock.monotonic_ns()
+        ended = progress.steps >= progress.total_steps
+        if ended or now - last[0] >= _LINE_SECONDS * 1e9:
+            last[0] = now
+            left = (progress.total_steps - progress.steps) / speed if speed else 0.0
+            typer.echo(
+                f"{progress.steps} of {progress.total_steps} steps, {speed:,.0f} steps/s, "
+                f"{max(left, 0.0):.0f} s left, {_words(progress)}",
+                err=True,
+            )
+
+    return on_progress
+
+
+class _Rate:
+    """Steps a second since this process began to learn."""
+
+    def __init__(self, clock: "Clock") -> None:
+        self._clock = clock
+        self._first: tuple[int, int] | None = None
+
+    def of(self, progress: "Progress") -> float:
+        now = self._clock.monotonic_ns()
+        if self._first is None:
+            self._first = (now, progress.steps)
+            return 0.0
+        elapsed = (now - self._first[0]) / 1e9
+        return (progress.steps - self._first[1]) / elapsed if elapsed > 0.0 else 0.0
+
+
+def _words(progress: "Progress") -> str:
+    """Return the figures of an update; what is not known yet is left out."""
+    found = dict(progress.metrics)
+    if progress.best_score is not None:
+        found["validation/best_score"] = progress.best_score
+    words = []
+    for title, (name, form) in SHOWN.items():
+        value = found.get(name, math.nan)
+        if not math.isnan(value):
+            words.append(f"{title} {form.format(value)}")
+    return "  ".join(words)

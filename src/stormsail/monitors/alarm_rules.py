@@ -1,0 +1,296 @@
+"""When an alarm sounds, and in which words. One row a rule; thresholds stand here only."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["warning", "alert", "error"]
+"""Look at it soon; look at it now; it must not be."""
+
+Metrics = Mapping[str, float]
+
+VANISHING = 1e-8
+IMBALANCE = 100.0
+PERSISTENT = 6
+"""Updates in a row, so more than five."""
+
+LOSSES = ("train/loss", "train/policy_loss", "train/value_loss", "train/entropy_loss")
+RELATIVE_SPREAD = "train/ret_std_over_median"
+"""Spread of returns over its own running median; `Alarms` adds it to the metrics."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What sounds when."""
+
+    name: str
+    severity: Severity
+    metric: str
+    """Whose value is reported."""
+    holds: Callable[[Metrics], bool]
+    """Whether the condition is met in one update."""
+    message: str
+    """With a place for `value`."""
+    patience: int = 1
+    """Updates in a row before it sounds."""
+
+
+def _above(metric: str, bound: float) -> Callable[[Metrics], bool]:
+    return lambda metrics: metrics.get(metric, math.nan) > bound
+
+
+def _critic_vanishes(number: int) -> Callable[[Metrics], bool]:
+    # NaN where no step was taken: then nothing can be said.
+    return lambda metrics: metrics.get(f"train/critic{number}_grad_norm", math.nan) < VANISHING
+
+
+def _critics_differ(metrics: Metrics) -> bool:
+    first = metrics.get("train/critic1_grad_norm", math.nan)
+    second = metrics.get("train/critic2_grad_norm", math.nan)
+    ratio = metrics.get("train/critics_grad_ratio", math.nan)
+    measurable = first > VANISHING and second > VANISHING
+    return measurable and (ratio > IMBALANCE or ratio < 1.0 / IMBALANCE)
+
+
+def _loss_is_bad(metrics: Metrics) -> bool:
+    return any(not abs(metrics[name]) <= 1000.0 for name in LOSSES if name in metrics)
+
+
+def _clip_failed(metrics: Metrics) -> bool:
+    bound = metrics.get("config/max_grad_norm", math.nan)
+    largest = metrics.get("train/grad_norm_post_clip_max", math.nan)
+    return bound > 0.0 and largest > bound * (1.0 + 1e-6)
+
+
+def _log_ratio_is_bad(metrics: Metrics) -> bool:
+    names = ("train/log_ratio_nan_count", "train/log_ratio_inf_count")
+    return any(metrics.get(name, 0.0) > 0.0 for name in names)
+
+
+def _spread_jumped(metrics: Metrics) -> bool:
+    ratio = metrics.get(RELATIVE_SPREAD, math.nan)
+    return ratio < 0.2 or ratio > 5.0
+
+
+def _rate_at_floor(metrics: Metrics) -> bool:
+    rate = metrics.get("train/optimizer_lr", math.nan)
+    return rate <= metrics.get("train/optimizer_lr_min", math.nan)
+
+
+def _parts_differ(metrics: Metrics) -> bool:
+    whole = metrics.get("train/expected_batch_size", 0.0)
+    part = metrics.get("train/microbatch_size", 0.0)
+    return part > 0.0 and whole % part != 0.0
+
+
+def _advantages_flat(metrics: Metrics) -> bool:
+    raw = metrics.get("train/advantages_std_raw", math.nan)
+    return raw < metrics.get("train/advantages_std_clamped", math.nan)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "warn/excessive_return_scaling",
+        "warning",
+        "train/value_target_scale",
+        _above("train/value_target_scale", 100.0),
+        "returns are scaled by {value:.4g}, above 100: their spread is so small that noise is "
+        "amplified; raise `returns.std_floor`, or check the unit of the reward",
+    ),
+    Rule(
+        "warn/ret_std_triggering_scaling",
+        "warning",
+        "train/return_stats/std_unfloored",
+        _above("train/value_target_scale", 100.0),
+        "the spread of returns before any floor is {value:.4g}, which scales them by more than 100",
+    ),
+    Rule(
+        "alert/gradient_explosion",
+        "alert",
+        "train/grad_norm_pre_clip_max",
+        _above("train/grad_norm_pre_clip_max", 50.0),
+        "a gradient norm before the clip is {value:.4g}, above 50 (healthy: below 10); lower the "
+        "learning rate, or look for outliers in rewards and advantages",
+    ),
+    Rule(
+        "alert/advantage_outliers",
+        "alert",
+        "train/advantages_norm_max_abs",
+        _above("train/advantages_norm_max_abs", 20.0),
+        "a normalised advantage is {value:.4g}, above 20 (healthy: below 10): one sample decides "
+        "the update; look for outliers in rewards, or set `ppo.adv_clip`",
+    ),
+    Rule(
+        "alert/loss",
+        "alert",
+        "train/loss",
+        _loss_is_bad,
+        "a loss is not finite or beyond 1000 in size (total {value:.4g}); lower the learning rate, "
+        "or look at the rewards",
+    ),
+    Rule(
+        "alert/steps_refused",
+        "alert",
+        "train/steps_refused",
+        _above("train/steps_refused", 0.0),
+        "{value:.0f} steps were refused because a gradient was not finite; the learning rate was "
+        "halved for each",
+    ),
+    Rule(
+        "error/post_clip_invariant",
+        "error",
+        "train/grad_norm_post_clip_max",
+        _clip_failed,
+        "a gradient norm after the clip is {value:.6g}, above `ppo.max_grad_norm`: something "
+        "scales gradients after the clip",
+    ),
+    Rule(
+        "error/decode_encode_mismatch",
+        "error",
+        "train/return_stats/decode_encode_mismatch",
+        lambda metrics: metrics.get("train/return_stats/decode_encode_mismatch", 0.0) != 0.0,
+        "return statistics moved by {value:.4g} after targets were encoded: values are decoded "
+        "with others than the critics were trained with",
+    ),
+    Rule(
+        "warn/twin_critics_gradient_imbalance",
+        "warning",
+        "train/critics_grad_ratio",
+        _critics_differ,
+        "the gradient norm of critic 1 is {value:.4g} times that of critic 2, outside 0.01 to 100; "
+        "possible causes: architecture, initialisation, a learning rate that is too high",
+    ),
+    Rule(
+        "warn/twin_critics_persistent_imbalance",
+        "warning",
+        "train/critics_grad_ratio",
+        _critics_differ,
+        "the critics' gradient norms have differed by more than a factor of 100 for more than 5 "
+        "updates in a row (now {value:.4g}): one critic is stuck",
+        patience=PERSISTENT,
+    ),
+    Rule(
+        "warn/critic1_vanishing_gradients",
+        "warning",
+        "train/critic1_grad_norm",
+        _critic_vanishes(1),
+        "the gradient norm of critic 1 is {value:.4g}, below 1e-8: it no longer learns",
+    ),
+    Rule(
+        "warn/critic2_vanishing_gradients",
+        "warning",
+        "train/critic2_grad_norm",
+        _critic_vanishes(2),
+        "the gradient norm of critic 2 is {value:.4g}, below 1e-8: it no longer learns",
+    ),
+    Rule(
+        "error/log_ratio_nonfinite",
+        "error",
+        "train/log_ratio_max_abs",
+        _log_ratio_is_bad,
+        "log ratios are not finite; those samples were treated by `ppo.nonfinite_policy` (largest "
+        "finite size {value:.4g})",
+    ),
+    Rule(
+        "error/log_ratio_nan_count",
+        "error",
+        "train/log_ratio_nan_count",
+        _above("train/log_ratio_nan_count", 0.0),
+        "{value:.0f} log ratios are NaN",
+    ),
+    Rule(
+        "error/log_ratio_inf_count",
+        "error",
+        "train/log_ratio_inf_count",
+        _above("train/log_ratio_inf_count", 0.0),
+        "{value:.0f} log ratios are infinite",
+    ),
+    Rule(
+        "warn/log_ratio_concerning",
+        "warning",
+        "train/log_ratio_max_abs",
+        _above("train/log_ratio_max_abs", 1.0),
+        "a log ratio has the size {value:.4g}, above 1: the policy moved far within one update",
+    ),
+    Rule(
+        "warn/log_ratio_severe_instability",
+        "warning",
+        "train/log_ratio_max_abs",
+        _above("train/log_ratio_max_abs", 10.0),
+        "a log ratio has the size {value:.4g}, above 10: the update is unstable; lower the "
+        "learning rate or `kl.target_kl`",
+    ),
+    Rule(
+        "warn/explained_variance_low",
+        "warning",
+        "train/explained_variance",
+        lambda metrics: metrics.get("train/explained_variance", math.nan) <= 0.3,
+        "the explained variance is {value:.4g}, at most 0.3 for 3 updates in a row: the critics "
+        "foretell little of the returns",
+        patience=3,
+    ),
+    Rule(
+        "warn/ret_std_out_of_range",
+        "warning",
+        RELATIVE_SPREAD,
+        _spread_jumped,
+        "the spread of returns is {value:.4g} times its own running median, outside 0.2 to 5: the "
+        "task or the policy changed",
+    ),
+    Rule(
+        "warn/optimizer_lr_floor_hit",
+        "warning",
+        "train/optimizer_lr",
+        _rate_at_floor,
+        "the learning rate is {value:.4g}, at or below `ppo.optimizer_lr_min`",
+    ),
+    Rule(
+        "warn/empty_rollout_buffer",
+        "warning",
+        "rollout/samples",
+        lambda metrics: metrics.get("rollout/samples", math.nan) <= 0.0,
+        "no sample of the rollout has weight ({value:.0f}): there is nothing to learn from",
+    ),
+    Rule(
+        "warn/empty_microbatch_group",
+        "warning",
+        "train/minibatches_skipped",
+        _above("train/minibatches_skipped", 0.0),
+        "{value:.0f} minibatches had no sample with weight and were skipped",
+    ),
+    Rule(
+        "warn/microbatch_size_mismatch",
+        "warning",
+        "train/microbatch_size",
+        _parts_differ,
+        "a minibatch is no multiple of {value:.0f} samples, so its last micro-batch is smaller; "
+        "its gradients are weighted accordingly",
+    ),
+    Rule(
+        "warn/advantages_std_below_floor",
+        "warning",
+        "train/advantages_std_raw",
+        _advantages_flat,
+        "the spread of advantages is {value:.4g}, below what can be told from rounding: the policy "
+        "learns next to nothing",
+    ),
+    Rule(
+        "warn/normalization_mean_nonzero",
+        "warning",
+        "train/advantages_norm_mean",
+        lambda metrics: abs(metrics.get("train/advantages_norm_mean", 0.0)) > 0.1,
+        "normalised advantages have the mean {value:.4g}, beyond 0.1 in size: they should have 0",
+    ),
+    Rule(
+        "warn/value_targets_outside_support",
+        "warning",
+        "train/clip_active_frac/norm",
+        lambda metrics: (
+            "train/v_min" in metrics and metrics.get("train/clip_active_frac/norm", 0.0) > 0.01
+        ),
+        "a share of {value:.4g} of the targets lies outside the atoms, above 0.01; widen "
+        "`critic.v_min` and `critic.v_max`, or raise `critic.v_range_ema_alpha`",
+    ),
+)
+"""In the order in which they are reported."""

@@ -1,0 +1,128 @@
+"""Alarms over the metrics of a run: each sounds when its condition begins, not every update."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from stormsail.core.config import Config
+from stormsail.core.documents import JsonValue
+from stormsail.core.errors import ArtifactError, ConfigError
+from stormsail.monitors.alarm_rules import RELATIVE_SPREAD, RULES, Metrics, Severity
+
+_HISTORY = 256
+"""Updates whose spread of returns is remembered."""
+
+_ENOUGH = 8
+"""Updates before a spread is compared with the median of the earlier ones."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One alarm, at the update at which its condition began to hold long enough."""
+
+    name: str
+    severity: Severity
+    message: str
+    value: float
+    """Of the metric that the message is about; NaN where that is unknown."""
+
+    def record(self) -> dict[str, JsonValue]:
+        """Return it as plain JSON, with null for an unknown value."""
+        return {
+            "name": self.name,
+            "severity": self.severity,
+            "message": self.message,
+            "value": self.value if math.isfinite(self.value) else None,
+        }
+
+
+class AlarmState(Config):
+    """What resumed alarms need."""
+
+    streaks: dict[str, int]
+    """For how many updates in a row each condition has held; only of those that hold."""
+    spreads: tuple[float, ...]
+    """Spread of the returns in recent updates."""
+
+
+class Alarms:
+    """Judges the metrics of one update after another by the table in `alarm_rules`.
+
+    An alarm sounds at the update at which its condition has held for as many updates in a row as
+    the rule asks for, and then not again before the condition has ended once. A metric that is
+    missing or NaN meets no condition, but a loss that is NaN does.
+    """
+
+    def __init__(self) -> None:
+        self._streaks: dict[str, int] = {}
+        self._spreads: deque[float] = deque(maxlen=_HISTORY)
+
+    def check(self, metrics: Mapping[str, float]) -> list[Alarm]:
+        """Take the metrics of an update in; return the alarms that begin with it."""
+        seen = self._with_spread(metrics)
+        begun = []
+        for rule in RULES:
+            if not rule.holds(seen):
+                self._streaks.pop(rule.name, None)
+                continue
+            streak = self._streaks[rule.name] = self._streaks.get(rule.name, 0) + 1
+            if streak == rule.patience:
+                value = seen.get(rule.metric, math.nan)
+                message = rule.message.format(value=value)
+                begun.append(Alarm(rule.name, rule.severity, message, value))
+        return begun
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """Names of the alarms whose condition still holds."""
+        return tuple(
+            rule.name for rule in RULES if self._streaks.get(rule.name, 0) >= rule.patience
+        )
+
+    def streak(self, name: str) -> int:
+        """Return for how many updates in a row the condition of an alarm has held."""
+        return self._streaks.get(name, 0)
+
+    def _with_spread(self, metrics: Mapping[str, float]) -> Metrics:
+        """Return the metrics with the spread of returns relative to its own past."""
+        spread = metrics.get("train/ret_std", math.nan)
+        relative = math.nan
+        if len(self._spreads) >= _ENOUGH:
+            usual = median(self._spreads)
+            relative = spread / usual if usual > 0.0 else math.nan
+        if math.isfinite(spread):
+            self._spreads.append(spread)
+        return {**metrics, RELATIVE_SPREAD: relative}
+
+    def state_dict(self) -> dict[str, JsonValue]:
+        """Return what a resumed run needs, as plain JSON."""
+        state = AlarmState(streaks=dict(self._streaks), spreads=tuple(self._spreads))
+        return state.model_dump(mode="json")
+
+    def load_state_dict(self, state: JsonValue) -> None:
+        """Take up where other alarms stood.
+
+        Raises:
+            ArtifactError: if the state is not one of alarms.
+        """
+        found = f"a {type(state).__name__}"
+        if isinstance(state, dict):
+            try:
+                saved = AlarmState.from_mapping(state)
+            except ConfigError as error:
+                found = str(error)
+            else:
+                unknown = set(saved.streaks) - {rule.name for rule in RULES}
+                if not unknown:
+                    self._streaks = dict(saved.streaks)
+                    self._spreads = deque(saved.spreads, maxlen=_HISTORY)
+                    return
+                found = f"the unknown alarm `{min(unknown)}`"
+        raise ArtifactError(
+            "artifact-document",
+            wrong="the saved state of `alarms` must be what this version writes",
+            found=found,
+            remedy="Resume with the version that wrote it, or start a new run.",
+        )

@@ -1,0 +1,445 @@
+"""The bugs of the optimizers: variance gradient scaler, gradient pipeline, UPGD."""
+
+from mutants.harness import Mutant
+from mutants.nodes import unit
+
+GATE_OF_UTILITY = "functional/upgd.py"
+GRADIENT_NOISE = "functional/gradient_noise.py"
+UPGD_STEP = "optim/_upgd_step.py"
+UPGD_BASE = "optim/_upgd_base.py"
+UPGD_NOISE = "optim/_upgd_noise.py"
+ADAPTIVE = "optim/adaptive_upgd.py"
+SCALER = "optim/vgs.py"
+ESTIMATORS = "optim/_noise_estimators.py"
+STEP_SCALE = "optim/_step_scale.py"
+PIPELINE = "optim/pipeline.py"
+
+
+def optim(module: str, *names: str) -> tuple[str, ...]:
+    """Return node ids of unit tests of the optimizers."""
+    return unit(module, *names, part="optim")
+
+
+OPTIMIZERS = (
+    # --- variance gradient scaler: what it measures
+    Mutant(
+        "vgs-variance-of-the-mean",
+        "S0-1 S1-1a",
+        SCALER,
+        'statistic: str = "elementwise"',
+        'statistic: str = "mean"',
+        optim("vgs", "test_vgs_anticorrelated_gradients"),
+    ),
+    Mutant(
+        "vgs-noise-divided-by-size",
+        "S1-1a",
+        ESTIMATORS,
+        '    "elementwise": Elementwise,',
+        '    "elementwise": Mean,',
+        optim("vgs", "test_vgs_variance_parameter_size_invariant"),
+    ),
+    Mutant(
+        "vgs-total-variance",
+        "S1-1b",
+        SCALER,
+        'statistic: str = "elementwise"',
+        'statistic: str = "total"',
+        optim("vgs", "test_vgs_variance_temporal_not_spatial"),
+    ),
+    Mutant(
+        "vgs-spread-without-its-own-weight",
+        "S1-V1",
+        GRADIENT_NOISE,
+        "(1.0 - gain) * (spread + gain * distance_square)",
+        "(1.0 - gain) * spread + gain * distance_square",
+        optim("vgs", "test_every_step_equals_the_sum_over_the_history"),
+    ),
+    Mutant(
+        "vgs-without-bias-correction",
+        "S1-V1",
+        GRADIENT_NOISE,
+        "clamp(spread, low=0.0) / where(left > 0, left, 1.0)",
+        "clamp(spread, low=0.0)",
+        optim("vgs", "test_the_variance_is_right_from_the_second_gradient_on"),
+    ),
+    Mutant(
+        "vgs-noise-counts-as-signal",
+        "S1-V1",
+        GRADIENT_NOISE,
+        "clamp(mean_square - concentration * variance, low=0.0)",
+        "clamp(mean_square, low=0.0)",
+        optim("vgs", "test_the_ratio_of_pure_noise_is_not_bounded_by_the_missing_correction"),
+    ),
+    Mutant(
+        "vgs-measures-clipped-gradients",
+        "S1-V2 X2",
+        PIPELINE,
+        "            self.scaler.update_statistics(veto=veto)\n"
+        "            self.scaler.scale_gradients()\n",
+        "            torch._foreach_mul_(grads, self.max_grad_norm / norms.square().sum().sqrt())\n"
+        "            self.scaler.update_statistics(veto=veto)\n"
+        "            self.scaler.scale_gradients()\n",
+        optim("pipeline", "test_statistics_are_taken_from_the_raw_gradient"),
+    ),
+    Mutant(
+        "vgs-measures-its-own-work",
+        "S1-V2 X2",
+        PIPELINE,
+        "            self.scaler.update_statistics(veto=veto)\n"
+        "            self.scaler.scale_gradients()\n",
+        "            self.scaler.scale_gradients()\n"
+        "            self.scaler.update_statistics(veto=veto)\n",
+        optim("pipeline", "test_scaling_comes_after_the_statistics_and_before_the_clip"),
+    ),
+    Mutant(
+        "vgs-scales-before-it-measures",
+        "S1-V2",
+        SCALER,
+        "        self.update_statistics()\n        self.scale_gradients()",
+        "        self.scale_gradients()\n        self.update_statistics()",
+        optim("vgs", "test_step_updates_from_the_raw_gradient_and_then_scales"),
+    ),
+    Mutant(
+        "vgs-global-factor-on-the-gradient",
+        "S1-V3 X2",
+        SCALER,
+        'scope: str = "per_tensor",\n        apply_to: str = "auto"',
+        'scope: str = "global",\n        apply_to: str = "grad"',
+        optim("pipeline", "test_with_an_adaptive_optimizer_the_scaler_changes_the_path"),
+    ),
+    Mutant(
+        "vgs-one-counter-for-all",
+        "S1-V4 X2",
+        ESTIMATORS,
+        "self.count += seen",
+        "self.count += seen.any()",
+        optim("vgs", "test_a_tensor_with_every_second_gradient_has_its_own_average"),
+    ),
+    Mutant(
+        "vgs-state-by-position",
+        "S1-V4",
+        SCALER,
+        'saved = state["parameters"][name]',
+        'saved = list(state["parameters"].values())[place]',
+        optim("vgs", "test_a_state_finds_its_tensors_by_name_in_any_order"),
+    ),
+    Mutant(
+        "vgs-without-warm-up",
+        "S1-V4",
+        SCALER,
+        "self._estimator.count >= max(self.warmup_steps, 1)",
+        "self._estimator.count >= 1",
+        optim("vgs", "test_warm_up_counts_the_gradients_of_each_tensor"),
+    ),
+    Mutant(
+        "vgs-nonfinite-enters-the-average",
+        "S1-V4",
+        SCALER,
+        "finite = where.mask & (peak <= LARGEST[self._dtype])",
+        "finite = where.mask.clone()",
+        optim("vgs", "test_a_gradient_that_is_not_finite_is_skipped_and_counted"),
+    ),
+    Mutant(
+        "vgs-absolute-epsilon",
+        "S1-V5",
+        GRADIENT_NOISE,
+        "floor = signal + eps_rel * second_moment",
+        "floor = signal + 1e-8",
+        optim("vgs", "test_the_ratio_does_not_depend_on_the_unit_of_the_gradient"),
+    ),
+    Mutant(
+        "vgs-enlarges-on-a-negative-ratio",
+        "S4-O3",
+        GRADIENT_NOISE,
+        "clamp(clamp(ratio, low=0.0), high=cap)",
+        "clamp(ratio, high=cap)",
+        optim("vgs", "test_a_ratio_that_rounding_made_negative_is_none"),
+    ),
+    Mutant(
+        "vgs-without-cap",
+        "S4-O3",
+        GRADIENT_NOISE,
+        "clamp(clamp(ratio, low=0.0), high=cap)",
+        "clamp(ratio, low=0.0)",
+        optim("vgs", "test_pure_noise_gets_the_factor_of_the_cap"),
+    ),
+    Mutant(
+        "vgs-median-instead-of-p90",
+        "vgs",
+        ESTIMATORS,
+        "PERCENTILE = 0.9",
+        "PERCENTILE = 0.5",
+        optim("vgs", "test_the_global_ratio_is_the_ninetieth_percentile_over_tensors"),
+    ),
+    Mutant(
+        "vgs-micro-batches-biased",
+        "S1-V1",
+        GRADIENT_NOISE,
+        "where(pairs, count - 1.0, 1.0)",
+        "where(pairs, count, 1.0)",
+        optim("vgs", "test_micro_batches_of_one_step_disagree_as_the_oracle_says"),
+    ),
+    # --- variance gradient scaler: what it does and keeps
+    Mutant(
+        "vgs-factor-lingers",
+        "S1-V3",
+        STEP_SCALE,
+        "            self._own.clear_step_scale()",
+        "            pass",
+        optim("vgs", "test_a_factor_is_used_for_one_step_only"),
+    ),
+    Mutant(
+        "vgs-foreign-step-shortened-by-c",
+        "S1-V3",
+        STEP_SCALE,
+        "back = 1.0 - self._factors",
+        "back = self._factors",
+        optim("vgs", "test_with_a_foreign_optimizer_the_step_is_shortened_towards_where_it_began"),
+    ),
+    Mutant(
+        "vgs-gradient-scaled-for-adam",
+        "S1-V3 X2",
+        STEP_SCALE,
+        'if optimizer is None or apply_to == "grad":',
+        "if True:",
+        optim("vgs", "test_in_update_mode_the_gradient_is_left_alone"),
+    ),
+    Mutant(
+        "vgs-reads-tensors-nobody-trains",
+        "S1-V4",
+        SCALER,
+        "        self._link(named_parameters)\n        try:",
+        "        try:",
+        optim("vgs", "test_relinking_follows_the_new_tensors"),
+    ),
+    Mutant(
+        "vgs-takes-any-version",
+        "S1-V4",
+        SCALER,
+        'mine = {"version": VERSION, "statistic": self.statistic}',
+        'mine = {"statistic": self.statistic}',
+        optim("vgs", "test_a_state_of_another_version_is_dropped_with_a_warning"),
+    ),
+    Mutant(
+        "vgs-does-not-say-what-it-measures",
+        "S0-8",
+        SCALER,
+        "(statistic={self.statistic!r}, scope=",
+        "(scope=",
+        optim("vgs", "test_its_repr_names_the_statistic"),
+    ),
+    # --- gradient pipeline
+    Mutant(
+        "pipeline-without-guard",
+        "pipeline",
+        PIPELINE,
+        "refused = bad.any()",
+        "refused = torch.zeros_like(bad).any()",
+        optim("pipeline", "test_a_gradient_that_is_not_finite_leaves_everything_as_it_was"),
+    ),
+    Mutant(
+        "pipeline-clip-lengthens",
+        "S4-O3",
+        PIPELINE,
+        "(before + 1e-6)).clamp(max=1.0)",
+        "(before + 1e-6))",
+        optim("pipeline", "test_after_the_clip_no_gradient_is_longer_than_allowed"),
+    ),
+    Mutant(
+        "pipeline-clips-by-the-raw-norm",
+        "S4-O3",
+        PIPELINE,
+        "                norms = tensor_lists.norms(grads).to(self._device)\n        before",
+        "                pass\n        before",
+        optim("pipeline", "test_the_norm_before_the_clip_is_the_one_after_the_scaler"),
+    ),
+    Mutant(
+        "pipeline-refused-step-is-learned-from",
+        "pipeline",
+        PIPELINE,
+        "before, after = self._go(grads, norms, veto=refused)",
+        "before, after = self._go(grads, norms, veto=None)",
+        optim("pipeline", "test_the_guard_that_never_waits_leaves_everything_as_it_was_too"),
+    ),
+    Mutant(
+        "pipeline-refused-step-is-kept",
+        "pipeline",
+        PIPELINE,
+        "torch._foreach_add_(now, then)",
+        "pass",
+        optim("pipeline", "test_the_guard_that_never_waits_leaves_everything_as_it_was_too"),
+    ),
+    # --- UPGD
+    Mutant(
+        "upgd-divides-by-a-negative-maximum",
+        "S1-U1",
+        GATE_OF_UTILITY,
+        "        shift = torch.where(high > 0, 0.0, middle)\n"
+        "        width = torch.where(high > 0, high, half)",
+        "        shift, width = torch.zeros_like(size), high",
+        optim("upgd", "test_of_useless_weights_the_most_useless_moves_most"),
+    ),
+    Mutant(
+        "upgd-utility-with-the-wrong-sign",
+        "S1-U1",
+        UPGD_STEP,
+        "value=beta - 1.0",
+        "value=1.0 - beta",
+        optim("upgd", "test_of_useless_weights_the_most_useless_moves_most"),
+    ),
+    Mutant(
+        "upgd-compensation-dropped",
+        "S1-U2",
+        UPGD_STEP,
+        "alpha=-compensation * rate",
+        "alpha=-rate",
+        optim("upgd", "test_with_equal_utilities_and_no_noise_it_is_the_plain_optimizer"),
+    ),
+    Mutant(
+        "upgd-compensation-of-one",
+        "S1-U2",
+        ADAPTIVE,
+        "lr_compensation: float = 2.0",
+        "lr_compensation: float = 1.0",
+        optim("upgd", "test_with_equal_utilities_and_no_noise_it_is_the_plain_optimizer"),
+    ),
+    Mutant(
+        "upgd-no-range-is-the-lower-end",
+        "S1-U2",
+        GATE_OF_UTILITY,
+        "return shift, torch.where(is_flat, torch.inf, width)",
+        "return torch.where(is_flat, mean + 1.0, shift), torch.where(is_flat, 1.0, width)",
+        optim("upgd", "test_with_equal_utilities_and_no_noise_it_is_the_plain_optimizer"),
+    ),
+    Mutant(
+        "upgd-rounding-opens-the-gate",
+        "S1-U2",
+        GATE_OF_UTILITY,
+        "is_flat = spread <= (ZERO_RANGE * number.eps * size).clamp(min=number.tiny)",
+        "is_flat = spread <= number.tiny",
+        optim("upgd", "test_rounding_of_equal_utilities_does_not_open_the_gate"),
+    ),
+    Mutant(
+        "upgd-zero-over-zero",
+        "X14",
+        GATE_OF_UTILITY,
+        "return shift, torch.where(is_flat, torch.inf, width)",
+        "return shift, width",
+        optim("upgd", "test_zero_weights_with_zero_gradients_stay_finite"),
+    ),
+    Mutant(
+        "upgd-utilities-uncorrected",
+        "S1-U2",
+        UPGD_STEP,
+        "factors = (1.0 / (1.0 - beta**steps)).to(bucket.dtype)",
+        "factors = torch.ones_like(steps).to(bucket.dtype)",
+        optim("upgd", "test_a_tensor_counts_its_own_steps"),
+    ),
+    Mutant(
+        "upgd-gate-of-one-tensor",
+        "S1-U1",
+        UPGD_STEP,
+        "low, high = flat.aminmax()",
+        "low, high = bucket.share.views[0].aminmax()",
+        optim("upgd", "test_the_gate_looks_at_all_tensors_of_all_groups_together"),
+    ),
+    Mutant(
+        "upgd-decay-compensated",
+        "S1-U2",
+        UPGD_STEP,
+        "1.0 - rate * decay",
+        '1.0 - span.group["lr_compensation"] * rate * decay',
+        optim("upgd", "test_with_equal_utilities_and_no_noise_it_is_the_plain_optimizer"),
+    ),
+    Mutant(
+        "upgd-noise-reused-for-every-tensor",
+        "S1-U3",
+        UPGD_STEP,
+        "        fill_normal_(bucket.noise.flat, generator)",
+        "        seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator))\n"
+        "        for view in bucket.noise.views:\n"
+        "            fill_normal_(view.view(-1), torch.Generator().manual_seed(seed))",
+        optim("upgd", "test_noise_is_independent_between_tensors_and_steps"),
+    ),
+    Mutant(
+        "upgd-noise-reused-for-every-step",
+        "S1-U3",
+        UPGD_NOISE,
+        "        out.normal_(generator=generator)",
+        "        out.normal_(generator=torch.Generator().manual_seed(generator.initial_seed()))",
+        optim("upgd", "test_noise_is_independent_between_tensors_and_steps"),
+    ),
+    Mutant(
+        "upgd-noise-from-the-global-generator",
+        "S1-U3",
+        UPGD_NOISE,
+        "        out.normal_(generator=generator)",
+        "        out.normal_()",
+        optim("upgd", "test_noise_takes_nothing_from_the_global_generator"),
+    ),
+    Mutant(
+        "upgd-noise-of-half-the-deviation",
+        "S1-U3",
+        UPGD_STEP,
+        "direction.add_(noise, alpha=sigma)",
+        "direction.add_(noise, alpha=0.5 * sigma)",
+        optim("upgd", "test_noise_has_the_written_deviation"),
+    ),
+    Mutant(
+        "upgd-noise-grows-with-the-tensor",
+        "X13",
+        UPGD_STEP,
+        "[1.0 / math.sqrt(p.numel()) for p in bucket.params[span.tensors]]",
+        "[1.0 for p in bucket.params[span.tensors]]",
+        optim("upgd", "test_noise_against_the_update_does_not_grow_with_the_tensor"),
+    ),
+    Mutant(
+        "upgd-noise-position-not-restored",
+        "S1-U3",
+        UPGD_BASE,
+        "self.generator.set_state(state_dict[_GENERATOR].cpu())",
+        "pass",
+        optim("upgd", "test_a_state_saved_half_way_continues_bit_for_bit"),
+    ),
+    Mutant(
+        "upgd-loaded-state-in-half-precision",
+        "upgd",
+        UPGD_BASE,
+        "        self._restore_exactly(state_dict)\n",
+        "",
+        optim("upgd", "test_loading_keeps_float32_state_for_bfloat16_weights"),
+    ),
+    Mutant(
+        "upgd-official-maximum-corrected",
+        "S1-U2",
+        UPGD_STEP,
+        "share.div_(utilities.raw_high.to",
+        "share.div_(utilities.high.to",
+        optim("upgd", "test_the_official_variant_repeats_the_published_steps_on_a_seed"),
+    ),
+    Mutant(
+        "upgd-step-scale-ignored",
+        "S1-V3",
+        UPGD_STEP,
+        "if bucket.step_scale is not None:",
+        "if False:",
+        optim("upgd", "test_a_step_scale_shrinks_the_step_and_not_the_decay"),
+    ),
+    # --- counted noise of compiled steps
+    Mutant(
+        "philox-one-round-short",
+        "upgd",
+        "optim/_philox.py",
+        "ROUNDS = 10",
+        "ROUNDS = 9",
+        optim("compiled_step", "test_philox_gives_the_published_answers"),
+    ),
+    Mutant(
+        "counted-noise-uses-an-angle-twice",
+        "upgd",
+        "optim/_philox.py",
+        "radius * turn.sin()]",
+        "radius * turn.cos()]",
+        optim("compiled_step", "test_counted_noise_is_gaussian_and_every_key_gives_other_numbers"),
+    ),
+)

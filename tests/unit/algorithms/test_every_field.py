@@ -1,0 +1,302 @@
+"""Every setting of a training run reaches the computation: change one, and some number differs."""
+
+import hashlib
+import math
+from functools import cache
+
+import pytest
+import torch
+
+from learner_lab import NUMBERS, SMALL, aged, learner, script
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.return_statistics import ReturnStatistics
+from stormsail.core.config import Config
+
+UPDATES = 3
+BASE = {
+    **SMALL,
+    "optimizer.optimizer_class": "AdaptiveUPGD",
+    "ppo.n_envs": 4, "ppo.n_steps": 4, "ppo.batch_size": 2, "ppo.n_epochs": 2,
+    "kl.target_kl": None,
+}  # fmt: skip
+CATEGORICAL = {"critic.kind": "categorical"}
+RETURN = {"target.kind": "lambda_return"}
+HELD = {"value_clip.clip_range_vf": 1e-3}
+WIDE = {**HELD, "value_clip.distributional_vf_clip_mode": "mean_and_variance"}
+BLIND = {"entropy.bad_explained_patience": 0, "entropy.entropy_boost_factor": 100.0}
+LEVEL = {
+    "entropy.ent_coef_plateau_window": 2, "entropy.ent_coef_plateau_min_updates": 0,
+    "entropy.ent_coef_plateau_tolerance": 1e3, "entropy.ent_coef_decay_steps": 2,
+}  # fmt: skip
+STOP = {
+    "kl.target_kl": 1e-5, "kl.kl_absolute_stop_factor": 1e9, "kl.kl_exceed_stop_fraction": 1.0,
+    "kl.kl_consec_minibatches": 2, "kl.use_ema": False, "ppo.n_epochs": 3,
+}  # fmt: skip
+SLOW = {**STOP, "kl.use_ema": True, "kl.kl_ema_alpha": 1.0}
+FAR = {"kl.target_kl": 1e-5, "kl.kl_early_stop": False, "kl.penalty": True}
+NEAR = {**FAR, "kl.target_kl": 10.0}
+GENTLE = {
+    **FAR,
+    "kl.target_kl": 5e-3,
+    "kl.beta_max": 1e6,
+    "kl.beta_min": 1e-12,
+    "kl.beta_init": 5.0,
+}
+FOLLOW = {"returns.warmup_updates": 0}
+IMITATE = {"bc.cql_alpha": 0.5}
+FALL = {**IMITATE, "bc.bc_warmup_steps": 0, "bc.bc_decay_steps": 40}
+NOISE = {"vgs.enabled": True, "vgs.warmup_steps": 0, "vgs.min_scaling_factor": 0.01,
+         "vgs.alpha": 1.0}  # fmt: skip
+BAD_CRITICS = {"ppo.vf_bad_explained_scale": 0.1}
+GAUSSIAN = {"actions": NUMBERS}
+POISON = {"poison": True}
+FADING = {"fading": True, "returns.window_updates": 1}
+
+FIELDS = {
+    "seed": (1, {}),
+    "network.encoder_sizes": ((6,), {}),
+    "network.activation": ("relu", {}),
+    "network.memory": ("gru", {}),
+    "network.lstm_hidden_size": (3, {}),
+    "network.num_layers": (2, {}),
+    "network.learn_initial_state": (True, {}),
+    "network.enable_critic_lstm": (True, {}),
+    "network.head_sizes": ((6,), {}),
+    "policy.distribution": ("beta", GAUSSIAN),
+    "policy.std_min": (0.7, GAUSSIAN),
+    "policy.std_max": (0.9, GAUSSIAN),
+    "critic.kind": ("categorical", {}),
+    "critic.num_quantiles": (5, {}),
+    "critic.huber_kappa": (1.0, {}),
+    "critic.monotone_quantiles": (True, {}),
+    "critic.num_atoms": (9, CATEGORICAL),
+    "critic.v_min": (-3.0, CATEGORICAL),
+    "critic.v_max": (3.0, CATEGORICAL),
+    "critic.v_range_ema_alpha": (0.5, {**CATEGORICAL, "returns.warmup_updates": 0}),
+    "critic.use_twin_critics": (False, {}),
+    "critic.twin_value_mode": ("mean", {}),
+    "critic.twin_dist_mode": ("mixture", {}),
+    "target.kind": ("td", {}),
+    "target.steps": (2, {}),
+    "target.mixture_lambda": (0.2, {"target.kind": "lambda_mixture"}),
+    "ppo.total_steps": (100, {"ppo.learning_rate_final": 0.0}),
+    "ppo.n_steps": (8, {}),
+    "ppo.n_envs": (6, {}),
+    "ppo.n_epochs": (1, {}),
+    "ppo.batch_size": (3, {}),
+    "ppo.microbatch_size": (1, {}),
+    "ppo.sequence_length": (2, {}),
+    "ppo.learning_rate": (1e-3, {}),
+    "ppo.learning_rate_final": (1e-3, {"ppo.total_steps": 100}),
+    "ppo.optimizer_lr_min": (5e-3, {"ppo.learning_rate_final": 0.0, "ppo.total_steps": 40}),
+    "ppo.optimizer_lr_max": (1e-3, {}),
+    "ppo.gamma": (0.5, {}),
+    "ppo.gae_lambda": (0.5, {}),
+    "ppo.clip_range": (1e-3, {}),
+    "ppo.clip_range_warmup": (1e-3, {"ppo.clip_range_warmup_updates": 5}),
+    "ppo.clip_range_warmup_updates": (5, {"ppo.clip_range_warmup": 1e-3}),
+    "ppo.vf_coef": (2.0, {}),
+    "ppo.vf_coef_warmup": (2.0, {"ppo.vf_coef_warmup_updates": 5}),
+    "ppo.vf_coef_warmup_updates": (5, {"ppo.vf_coef_warmup": 2.0}),
+    "ppo.vf_bad_explained_scale": (0.1, {}),
+    "ppo.vf_bad_explained_floor": (0.4, BAD_CRITICS),
+    "ppo.critic_grad_warmup_updates": (1, {}),
+    "ppo.max_grad_norm": (0.01, {}),
+    "ppo.normalize_advantage": (False, {}),
+    "ppo.normalize_advantage_per_env": (True, {}),
+    "ppo.advantage_mode": ("skip", {"ppo.adv_std_floor": 100.0}),
+    "ppo.adv_std_floor": (100.0, {}),
+    "ppo.adv_clip": (0.1, {}),
+    "ppo.nonfinite_policy": ("zero", POISON),
+    "entropy.ent_coef": (0.5, {}),
+    "entropy.ent_coef_final": (0.5, {"entropy.ent_coef_decay_steps": 2}),
+    "entropy.ent_coef_min": (0.5, {}),
+    "entropy.ent_coef_decay_steps": (2, {}),
+    "entropy.ent_coef_plateau_window": (2, {"entropy.ent_coef_decay_steps": 2}),
+    "entropy.ent_coef_plateau_tolerance": (1e-12, LEVEL),
+    "entropy.ent_coef_plateau_min_updates": (40, LEVEL),
+    "entropy.entropy_boost_factor": (2.0, {"entropy.bad_explained_patience": 0}),
+    "entropy.entropy_boost_cap": (50.0, BLIND),
+    "entropy.bad_explained_patience": (2, BLIND),
+    "entropy.entropy_mode": ("corrected_mc", GAUSSIAN),
+    "kl.target_kl": (1e-9, {}),
+    "kl.kl_early_stop": (False, STOP),
+    "kl.kl_absolute_stop_factor": (1e-3, STOP),
+    "kl.kl_consec_minibatches": (4, STOP),
+    "kl.kl_exceed_stop_fraction": (0.1, {**STOP, "kl.kl_consec_minibatches": 4}),
+    "kl.kl_epoch_decay": (1e-6, {**STOP, "kl.target_kl": 1.0}),
+    "kl.use_ema": (True, {**STOP, "kl.kl_ema_alpha": 1e-9}),
+    "kl.kl_ema_updates": (1e9, {**STOP, "kl.use_ema": True, "kl.kl_ema_updates": 1.0}),
+    "kl.kl_ema_alpha": (1e-9, SLOW),
+    "kl.penalty": (True, {"kl.target_kl": 1e-5, "kl.kl_early_stop": False}),
+    "kl.beta_init": (1.0, FAR),
+    "kl.beta_min": (5e-3, NEAR),
+    "kl.beta_max": (0.5, FAR),
+    "kl.kp": (2.0, GENTLE),
+    "kl.ki": (1.0, GENTLE),
+    "kl.kd": (3.0, GENTLE),
+    "value_clip.clip_range_vf": (1e-3, {}),
+    "value_clip.vf_clip_units": ("raw", {**HELD, "value_clip.clip_range_vf": 0.05}),
+    "value_clip.distributional_vf_clip_mode": ("per_quantile", HELD),
+    "value_clip.distributional_vf_clip_variance_factor": (0.1, WIDE),
+    "value_clip.vf_clip_warmup_updates": (2, HELD),
+    "value_clip.vf_clip_threshold_ev": (2.0, HELD),
+    "value_clip.value_clip_limit": (0.05, {}),
+    "returns.normalize_returns": ("off", {}),
+    "returns.return_stat": ("mad", {}),
+    "returns.ret_clip": (0.5, RETURN),
+    "returns.std_floor": (100.0, {}),
+    "returns.std_floor_mode": ("adaptive", FADING),
+    "returns.ema_beta": (0.1, FOLLOW),
+    "returns.window_updates": (1, {}),
+    "returns.warmup_updates": (1, {}),
+    "returns.freeze_after": (1, {}),
+    "returns.max_rel_step": (0.01, FOLLOW),
+    "observation.normalise": (False, {}),
+    "observation.obs_stats_update": ("online", {}),
+    "bc.cql_alpha": (0.5, {}),
+    "bc.cql_beta": (0.5, IMITATE),
+    "bc.max_weight": (0.5, IMITATE),
+    "bc.awr_normalize": (True, IMITATE),
+    "bc.bc_warmup_steps": (0, {**IMITATE, "bc.bc_decay_steps": 40}),
+    "bc.bc_decay_steps": (400, FALL),
+    "bc.bc_final_coef": (0.4, FALL),
+    "optimizer.optimizer_class": ("UPGD", {}),
+    "optimizer.weight_decay": (0.1, {}),
+    "optimizer.beta1": (0.5, {}),
+    "optimizer.beta2": (0.5, {}),
+    "optimizer.eps": (1.0, {}),
+    "optimizer.beta_utility": (0.5, {}),
+    "optimizer.sigma": (0.1, {}),
+    "optimizer.noise_scale": ("rms_update", {}),
+    "optimizer.utility_norm": ("minmax", {}),
+    "optimizer.lr_compensation": (1.0, {}),
+    "vgs.enabled": (True, {"vgs.warmup_steps": 0}),
+    "vgs.beta": (0.5, NOISE),
+    "vgs.alpha": (5.0, NOISE),
+    "vgs.eps_rel": (10.0, NOISE),
+    "vgs.warmup_steps": (100, NOISE),
+    "vgs.min_scaling_factor": (1.0, NOISE),
+    "vgs.variance_cap": (0.1, NOISE),
+    "vgs.statistic": ("total", NOISE),
+    "vgs.scope": ("global", NOISE),
+}
+"""Path: another value, and the settings under which it matters."""
+
+ELSEWHERE = {
+    "returns.value_target_scale_cap": "a reading only, below",
+    "device": "the task factory and the trainer",
+    "task.": "the task factory and the simulator",
+    "checkpoint.": "the trainer",
+    "validation.": "the trainer",
+}
+"""Settings that act outside of an update, and where."""
+
+
+def leaves(config, prefix=""):
+    """Yield the dotted path of every setting."""
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, Config):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def poisoned(ppo):
+    """Let one log probability of every rollout be NaN."""
+    batch_of = ppo._batch
+
+    def batch(*parts):
+        data = batch_of(*parts)
+        data.log_prob[0, 0] = math.nan
+        return data
+
+    ppo._batch = batch
+
+
+def built(changes):
+    """Return a learner; `actions`, `poison` and `fading` are no settings but circumstances."""
+    changes = dict(changes)
+    actions = changes.pop("actions", None)
+    poison, fading = changes.pop("poison", False), changes.pop("fading", False)
+    config = TrainConfig().replace(**{**BASE, **changes})
+    ends = ("....................", "..T....U............", "...U................",
+            "......T.............", "...................T", "U...................")  # fmt: skip
+    told = script(ends[: config.ppo.n_envs])
+    if fading:
+        told.reward[4:] = 0.0
+        told.reward[:4] *= 1e3
+    options = {} if actions is None else {"actions": actions}
+    ppo = learner(config, told=told, seed=config.seed, **options)
+    if poison:
+        poisoned(ppo)
+    return ppo
+
+
+def fingerprint(changes):
+    """Return a hash of everything that a few updates computed and left behind."""
+    ppo = aged(built(changes))
+    digest = hashlib.sha256()
+    for _ in range(UPDATES):
+        update = ppo.update()
+        learned = update.learned
+        digest.update(repr((learned.epochs, learned.stopped, learned.divergence)).encode())
+        digest.update(repr([m.micro_batches for m in learned.minibatches]).encode())
+    states = ppo.agent.state_dict(), ppo.optimizer.state_dict()["state"], ppo.kl.state_dict()
+    for parameter in ppo.agent.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    torch.set_printoptions(precision=8, threshold=10**6)
+    try:
+        digest.update(repr(states).encode())
+    finally:
+        torch.set_printoptions(profile="default")
+    digest.update(repr(ppo.play.memory.shape).encode())
+    return digest.hexdigest()
+
+
+@cache
+def plain(circumstances):
+    return fingerprint(dict(circumstances))
+
+
+@pytest.mark.parametrize("path", FIELDS)
+@pytest.mark.spec("X22")
+def test_a_change_of_any_setting_is_seen_in_what_is_learned(path):
+    value, circumstances = FIELDS[path]
+    assert fingerprint({**circumstances, path: value}) != plain(tuple(circumstances.items()))
+
+
+def test_equal_settings_leave_equal_traces():
+    """Otherwise the test above would pass for a setting that does nothing."""
+    for circumstances in ({}, NOISE, POISON, FADING, GAUSSIAN):
+        assert fingerprint(circumstances) == plain(tuple(circumstances.items()))
+
+
+def test_no_setting_is_missing_from_the_table():
+    known = {*FIELDS, *ELSEWHERE}
+    sections = tuple(name for name in ELSEWHERE if name.endswith("."))
+    missing = [
+        path for path in leaves(TrainConfig())
+        if path not in known and not path.startswith(sections)
+    ]  # fmt: skip
+    assert missing == []
+    assert [path for path in FIELDS if path not in set(leaves(TrainConfig()))] == []
+
+
+def test_every_value_in_the_table_differs_from_what_it_replaces():
+    for path, (value, circumstances) in FIELDS.items():
+        settings = {k: v for k, v in circumstances.items() if "." in k}
+        config = TrainConfig().replace(**{**BASE, **settings})
+        now = config
+        for name in path.split("."):
+            now = getattr(now, name)
+        assert now != value, path
+
+
+def test_the_cap_of_a_reported_scale_is_read():
+    config = TrainConfig().returns
+    for cap in (1000.0, 50.0):
+        found = ReturnStatistics(config.replace(value_target_scale_cap=cap))
+        found.unfloored = 0.0
+        assert found.target_scale() == cap

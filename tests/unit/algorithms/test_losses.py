@@ -1,0 +1,408 @@
+"""The loss of a batch, term by term, against a float64 replay."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from learner_lab import ACTIONS, CLASSES, CRITICS, ENDS, SCALAR, aged, learner, script, settings
+from oracles import learner as oracle
+from stormsail.algorithms import losses as module
+from stormsail.algorithms.losses import Batch, batch_sums
+from stormsail.algorithms.schedules import Scheduled
+from stormsail.core.errors import DataError, ShapeError
+
+T, B = 8, len(ENDS)
+NOW = Scheduled(
+    learning_rate=1e-3, clip_range=0.15, vf_coef=0.7, bc_coef=0.0, ent_coef=0.05, kl_beta=0.0,
+    clips_values=False, trains_policy=True,
+)  # fmt: skip
+
+
+def prepared(config=None, *, actions=CLASSES, weights=(1.0, 0.25, 0.5), shake=0.3):
+    """Return a learner whose weights have moved since its batch was played, and that batch."""
+    config = config or settings()
+    ppo = aged(learner(config, told=script(weights=weights), actions=actions))
+    kept = {}
+    learn = module.batch_sums
+
+    def watch(agent, batch, *rest, **named):
+        kept.setdefault("batch", batch)
+        return learn(agent, batch, *rest, **named)
+
+    from stormsail.algorithms import epochs
+
+    epochs.batch_sums = watch
+    try:
+        ppo.update()
+        kept.clear()
+        ppo.update()
+    finally:
+        epochs.batch_sums = learn
+    source = torch.Generator().manual_seed(8)
+    with torch.no_grad():
+        for parameter in ppo.agent.parameters():
+            parameter.add_(shake * torch.randn(parameter.shape, generator=source))
+    return ppo, kept["batch"]
+
+
+def sums(ppo, batch, now=NOW, config=None):
+    source = torch.Generator().manual_seed(6)
+    return batch_sums(ppo.agent, batch, now, config or ppo.config, source)
+
+
+def number(x):
+    return float(x.detach())
+
+
+def gradients(ppo, loss):
+    """Return the gradient of every parameter, 0 where there is none."""
+    parameters = dict(ppo.agent.named_parameters())
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(parameter) if grad is None else grad
+        for (name, parameter), grad in zip(parameters.items(), found, strict=True)
+    }
+
+
+def changed(batch, **parts):
+    return dataclasses.replace(batch, **parts)
+
+
+FULL = Scheduled(
+    learning_rate=1e-3, clip_range=0.15, vf_coef=0.7, bc_coef=0.2, ent_coef=0.05, kl_beta=0.4,
+    clips_values=True, trains_policy=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.spec("T-P1", "T-W1", "T-F5", "T-F6", "S1-P1", "S4-V4", "S4-V6", "S3-1", "S4-V2")
+def test_the_loss_of_a_batch_is_that_of_the_replay(critic):
+    config = settings(
+        **CRITICS[critic], critic__huber_kappa=0.2, bc__cql_beta=2.0, bc__max_weight=3.0,
+        value_clip__clip_range_vf=0.2, value_clip__value_clip_limit=None,
+        value_clip__distributional_vf_clip_mode="mean_and_variance",
+    )  # fmt: skip
+    ppo, batch = prepared(config)
+    found = sums(ppo, batch, FULL)
+    output = ppo.agent.network(batch.observation, batch.memory, batch.reset)
+
+    def flat(x):
+        x = x.detach().flatten(0, 1)
+        return (x.double() if x.is_floating_point() else x).numpy()
+
+    scale = ppo.agent.return_scale
+    expected = oracle.batch_loss(
+        {
+            "actor": flat(output.actor), "old_actor": flat(batch.parameters),
+            "action": flat(batch.raw_action), "old_log_prob": flat(batch.log_prob),
+            "advantage": flat(batch.advantage), "weight": flat(batch.weight),
+            "predicted": flat(output.critic), "old": flat(batch.predicted),
+            "target": flat(batch.target),
+        },
+        {"clip_range": 0.15, "vf": 0.7, "ent": 0.05, "kl": 0.4, "bc": 0.2},
+        kind=critic, kappa=0.2, atoms=ppo.agent.network.critic.atoms.double().numpy(),
+        clip={"epsilon": 0.2, "mode": "mean_and_variance", "factor": 2.0, "limit": None,
+              "mean": float(scale.mean), "std": float(scale.std)},
+        bc=(2.0, 3.0),
+    )  # fmt: skip
+    assert number(found.weight) == pytest.approx(float(batch.weight.sum()))
+    assert float((found.loss / found.weight).detach()) == pytest.approx(expected, rel=2e-4)
+
+
+def test_the_readings_are_weighted_sums_over_rows_that_count():
+    ppo, batch = prepared()
+    found = sums(ppo, batch)
+    output = ppo.agent.network(batch.observation, batch.memory, batch.reset)
+    new = ppo.agent.network.head.log_prob(output.actor, batch.raw_action).detach().double()
+    ratio = new - batch.log_prob.double()
+    weight = batch.weight.double()
+    for name, each in {
+        "log_ratio": ratio, "log_ratio_square": ratio**2, "ratio": ratio.exp(),
+        "ratio_square": ratio.exp() ** 2, "kl": ratio.expm1() - ratio,
+        "clipped": ((ratio.exp() - 1.0).abs() > 0.15).double(),
+        "extreme": (ratio.abs() > 10.0).double(),
+    }.items():  # fmt: skip
+        expected = float((weight * each).sum())
+        assert number(getattr(found, name)) == pytest.approx(expected, rel=1e-4, abs=1e-6), name
+    largest = float(ratio.abs()[weight > 0.0].max())
+    assert number(found.log_ratio_max) == pytest.approx(largest, rel=1e-4)
+    means = output.critic.detach().double().mean(-1)
+    gap = (means[..., 0] - means[..., 1]).abs() * float(ppo.agent.return_scale.std)
+    assert number(found.value_gap) == pytest.approx(float((weight * gap).sum()), rel=1e-4)
+
+
+@pytest.mark.spec("X9", "T-G3")
+def test_rows_of_weight_0_change_neither_a_number_nor_a_gradient():
+    ppo, batch = prepared()
+    dead = batch.weight == 0.0
+    assert int(dead.sum()) == 12
+    wild = changed(
+        batch,
+        advantage=torch.where(dead, 1e6, batch.advantage),
+        target=torch.where(dead[..., None], -1e6, batch.target),
+        log_prob=torch.where(dead, -30.0, batch.log_prob),
+        predicted=torch.where(dead[..., None, None], 1e6, batch.predicted),
+    )
+    config = ppo.config.replace(**{"value_clip.clip_range_vf": 0.2})
+    first, second = (sums(ppo, each, FULL, config) for each in (batch, wild))
+    for name, a, b in zip(first._fields, first, second, strict=True):
+        assert torch.equal(a, b), name
+    a, b = gradients(ppo, first.loss), gradients(ppo, second.loss)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.spec("S3-1", "T-T5")
+def test_twin_critics_vf_clipping():
+    """Each critic keeps the worse of its own two losses; only then they are averaged.
+
+    The audit asks for an average before the maximum, which lets one critic switch the other off.
+    """
+    config = settings(**SCALAR, value_clip__clip_range_vf=0.5)
+    ppo, batch = prepared(config)
+    output = ppo.agent.network(batch.observation, batch.memory, batch.reset).critic.detach()
+    # critic 1 has moved by 1 towards the target: held, it is farther; critic 2 has not moved
+    old = output.clone()
+    old[:, :, 0] -= 1.0
+    target = (output[:, :, 0] + output[:, :, 1]) * 0.0 + 5.0
+    data = changed(batch, predicted=old, target=target, weight=torch.ones(T, B))
+    found = sums(ppo, data, NOW._replace(clips_values=True))
+    first = 0.5 * (5.0 - (output[:, :, 0] - 0.5)) ** 2
+    second = 0.5 * (5.0 - output[:, :, 1]) ** 2
+    assert bool((first > 0.5 * (5.0 - output[:, :, 0]) ** 2).all())
+    assert number(found.value) == pytest.approx(float((0.5 * (first + second)).sum()), rel=1e-5)
+    assert number(found.vf_clipped) == 0.5 * T * B
+    grads = gradients(ppo, found.value)
+    # the held branch of critic 1 is flat, that of critic 2 is not
+    assert float(grads["network.critic.heads.0.last.bias"].abs().max()) == 0.0
+    expected = float((output[:, :, 1] - 5.0).sum()) / 2.0
+    found_bias = float(grads["network.critic.heads.1.last.bias"])
+    assert found_bias == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.spec("T-F6", "S4-V6")
+def test_the_worse_branch_is_chosen_sample_by_sample():
+    config = settings(**SCALAR, critic__use_twin_critics=False, value_clip__clip_range_vf=0.5)
+    ppo, batch = prepared(config)
+    output = ppo.agent.network(batch.observation, batch.memory, batch.reset).critic.detach()
+    old = output.clone()
+    old[::2] -= 1.0
+    old[1::2] += 1.0
+    data = changed(batch, predicted=old, target=output[:, :, 0] + 4.0, weight=torch.ones(T, B))
+    found = sums(ppo, data, NOW._replace(clips_values=True))
+    # even rows: free 8, held 10.125; odd rows: free 8, held 6.125
+    assert number(found.value) == pytest.approx(T * B * (10.125 + 8.0) / 2.0, rel=1e-4)
+
+
+def test_values_are_held_only_when_the_schedule_says_so():
+    ppo, batch = prepared(settings(value_clip__clip_range_vf=0.01))
+    free, held = (sums(ppo, batch, NOW._replace(clips_values=on)) for on in (False, True))
+    assert number(free.vf_clipped) == 0.0
+    assert number(held.vf_clipped) > 1.0
+    assert number(held.value) > number(free.value) + 0.1
+
+
+@pytest.mark.spec("T-P2", "S3-6")
+@pytest.mark.parametrize("action", ACTIONS)
+def test_policy_gradient_explosion_detection(action):
+    """One NaN and one infinity are counted and dropped; the others learn as if alone.
+
+    The audit clamps, which leaves a NaN a NaN.
+    """
+    actions, distribution = ACTIONS[action]
+    ppo, batch = prepared(settings(**distribution), actions=actions, weights=(1.0, 0.5))
+    old, weight = batch.log_prob.clone(), batch.weight.clone()
+    assert weight[0, 0] > 0.0 < weight[5, 7]
+    old[0, 0], old[5, 7] = math.nan, -math.inf
+    weight[0, 0] = weight[5, 7] = 0.0
+    found = sums(ppo, changed(batch, log_prob=old))
+    alone = sums(ppo, changed(batch, weight=weight))
+    assert (int(found.nan), int(found.inf)) == (1, 1)
+    assert number(found.weight) == number(alone.weight) == float(weight.sum())
+    a, b = gradients(ppo, found.loss), gradients(ppo, alone.loss)
+    assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a)
+
+
+def test_what_is_not_finite_on_an_ignored_row_is_nobodys_business():
+    ppo, batch = prepared()
+    old = torch.where(batch.weight == 0.0, math.nan, batch.log_prob)
+    for rule in ("drop", "zero", "skip", "raise"):
+        config = ppo.config.replace(**{"ppo.nonfinite_policy": rule})
+        found, plain = sums(ppo, changed(batch, log_prob=old), NOW, config), sums(ppo, batch)
+        assert (int(found.nan), int(found.inf)) == (0, 0)
+        a, b = gradients(ppo, found.loss), gradients(ppo, plain.loss)
+        assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a), rule
+
+
+@pytest.mark.spec("T-P2", "S3-6")
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_bad_ratio_may_count_as_one(bad):
+    config = settings(ppo__nonfinite_policy="zero")
+    ppo, batch = prepared(config)
+    old = batch.log_prob.clone()
+    old[0, 0] = bad
+    found, plain = sums(ppo, changed(batch, log_prob=old)), sums(ppo, batch)
+    assert number(found.weight) == number(plain.weight)
+    assert bool(found.loss.isfinite())
+    own = float(batch.weight[0, 0])
+    keep = batch.weight.clone()
+    keep[0, 0] = 0.0
+    rest = sums(ppo, changed(batch, weight=keep))
+    # the sample pays its advantage at ratio 1, and no gradient of the policy
+    expected = number(rest.policy) - own * float(batch.advantage[0, 0])
+    assert number(found.policy) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    a, b = gradients(ppo, found.policy), gradients(ppo, rest.policy)
+    assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a)
+
+
+def test_a_bad_ratio_may_void_the_batch():
+    config = settings(ppo__nonfinite_policy="skip")
+    ppo, batch = prepared(config)
+    old = batch.log_prob.clone()
+    old[0, 0] = math.nan
+    found = sums(ppo, changed(batch, log_prob=old))
+    assert number(found.weight) == 0.0
+    assert all(float(grad.abs().max()) == 0.0 for grad in gradients(ppo, found.loss).values())
+
+
+@pytest.mark.refusal
+def test_a_bad_ratio_may_stop_everything():
+    config = settings(ppo__nonfinite_policy="raise")
+    ppo, batch = prepared(config)
+    old = batch.log_prob.clone()
+    old[0, :2] = math.nan
+    with pytest.raises(DataError) as refusal:
+        sums(ppo, changed(batch, log_prob=old))
+    count = int((batch.weight[0, :2] > 0.0).sum())
+    assert str(refusal.value) == (
+        f"every log ratio must be finite; found {count} that are not. Lower the learning rate, or "
+        "set `ppo.nonfinite_policy` to `drop`. [data-defects]"
+    )
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.4])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_extreme_ratio_stays_finite_in_every_term(action, beta):
+    """e^100 is infinite in float32, and 0 times infinity is no number."""
+    actions, distribution = ACTIONS[action]
+    ppo, batch = prepared(settings(**distribution), actions=actions)
+    old = batch.log_prob.clone()
+    old[0, 0] -= 200.0
+    found = sums(ppo, changed(batch, log_prob=old), NOW._replace(kl_beta=beta))
+    assert all(bool(grad.isfinite().all()) for grad in gradients(ppo, found.loss).values())
+    for name in ("loss", "kl", "ratio", "ratio_square", "policy"):
+        assert bool(getattr(found, name).isfinite()), name
+    assert number(found.extreme) == float(batch.weight[0, 0])
+
+
+# --- imitation -----------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("T-W1", "S4-V2")
+def test_imitation_without_weight_is_not_computed(monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("computed for nothing")
+
+    ppo, batch = prepared()
+    monkeypatch.setattr(module.policy, "awr_loss", never)
+    monkeypatch.setattr(module.policy, "awr_weight", never)
+    assert number(sums(ppo, batch).bc) == 0.0
+    with pytest.raises(AssertionError, match="for nothing"):
+        sums(ppo, batch, NOW._replace(bc_coef=0.1))
+
+
+def test_imitation_weights_may_be_divided_by_their_mean_over_rows_that_count():
+    config = settings(bc__cql_beta=0.5)
+    ppo, batch = prepared(config)
+    dead = batch.weight == 0.0
+    data = changed(batch, advantage=torch.where(dead, 50.0, batch.advantage))
+    now = NOW._replace(bc_coef=0.1)
+    plain = sums(ppo, data, now)
+    divided = sums(ppo, data, now, config.replace(**{"bc.awr_normalize": True}))
+    each = (batch.advantage / 0.5).exp().clamp(max=100.0)
+    mean = float((batch.weight * each).sum() / batch.weight.sum())
+    assert number(divided.bc) == pytest.approx(number(plain.bc) / mean, rel=1e-5)
+
+
+# --- entropy and warm-up -------------------------------------------------------------------------
+
+
+@pytest.mark.spec("S3-5", "T-E2", "T-S4")
+@pytest.mark.parametrize("action", ACTIONS)
+def test_the_bonus_is_the_entropy_of_the_whole_action(action):
+    actions, distribution = ACTIONS[action]
+    ppo, batch = prepared(settings(**distribution), actions=actions)
+    low, high = (sums(ppo, batch, NOW._replace(ent_coef=c)) for c in (0.0, 0.1))
+    difference = float((high.loss - low.loss).detach())
+    assert difference == pytest.approx(-0.1 * number(low.entropy), rel=1e-3, abs=1e-3)
+    parameters = ppo.agent.network(batch.observation, batch.memory, batch.reset).actor
+    each = ppo.agent.network.head.entropy(parameters)
+    assert each.shape == (T, B)
+    assert number(low.entropy) == pytest.approx(float((each * batch.weight).sum().detach()))
+
+
+@pytest.mark.spec("S3-5", "T-E2")
+def test_entropy_multidim_action(monkeypatch):
+    """An entropy that still has its action axis is refused, not summed once more."""
+    actions, _ = ACTIONS["gaussian"]
+    ppo, batch = prepared(actions=actions)
+    head = ppo.agent.network.head
+    monkeypatch.setattr(head, "entropy", lambda parameters: parameters[..., :2])
+    with pytest.raises(ShapeError):
+        sums(ppo, batch)
+
+
+def test_the_entropy_after_squashing_is_sampled_when_asked_for():
+    actions, _ = ACTIONS["gaussian"]
+    config = settings(entropy__entropy_mode="corrected_mc")
+    ppo, batch = prepared(config, actions=actions)
+    found = sums(ppo, batch)
+    output = ppo.agent.network(batch.observation, batch.memory, batch.reset).actor
+    each = ppo.agent.network.head.squashed_entropy(output, torch.Generator().manual_seed(6))
+    assert number(found.entropy) == pytest.approx(float((each * batch.weight).sum().detach()))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_while_only_critics_learn_the_actor_gets_no_gradient(own):
+    ppo, batch = prepared(settings(network__enable_critic_lstm=own))
+    found = sums(ppo, batch, FULL._replace(trains_policy=False, clips_values=False))
+    grads = gradients(ppo, found.loss)
+    for name, grad in grads.items():
+        actor = name.startswith("network.actor") or (own and name.startswith("network.trunk"))
+        assert (float(grad.abs().max()) == 0.0) is actor, name
+    assert number(found.loss) == pytest.approx(0.7 * number(found.value), rel=1e-6)
+    trained = gradients(ppo, sums(ppo, batch).loss)
+    assert float(trained["network.actor_last.weight"].abs().max()) > 1e-3
+
+
+@pytest.mark.spec("T-P3", "S3-12", "X16")
+def test_the_penalty_is_the_analytic_divergence_from_the_policy_that_played():
+    ppo, batch = prepared()
+    without, with_it = (sums(ppo, batch, NOW._replace(kl_beta=b)) for b in (0.0, 2.0))
+    output = ppo.agent.network(batch.observation, batch.memory, batch.reset).actor
+    old, new = batch.parameters.log_softmax(-1), output.log_softmax(-1)
+    each = (old.exp() * (old - new)).sum(-1).detach()
+    expected = float((each * batch.weight).sum())
+    assert number(with_it.analytic_kl) == pytest.approx(expected, rel=1e-4)
+    difference = float((with_it.loss - without.loss).detach())
+    assert difference == pytest.approx(2.0 * expected, rel=1e-3)
+
+
+def test_a_law_without_a_closed_divergence_is_penalised_by_its_estimate():
+    actions, distribution = ACTIONS["beta"]
+    ppo, batch = prepared(settings(**distribution), actions=actions)
+    without, with_it = (sums(ppo, batch, NOW._replace(kl_beta=b)) for b in (0.0, 2.0))
+    assert bool(with_it.analytic_kl.isnan())
+    difference = float((with_it.loss - without.loss).detach())
+    assert difference == pytest.approx(2.0 * number(with_it.kl), rel=1e-3)
+
+
+def test_a_batch_is_made_of_tensors_that_are_selected_together():
+    names = {field.name for field in dataclasses.fields(Batch)}
+    assert names == {
+        "observation", "memory", "reset", "raw_action", "log_prob", "parameters", "predicted",
+        "weight", "advantage", "target",
+    }  # fmt: skip
+    assert np.isfinite(float(prepared()[1].advantage.abs().sum()))

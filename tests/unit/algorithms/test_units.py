@@ -1,0 +1,281 @@
+"""Moving the units of the critics: what they say stays, what is stored follows."""
+
+import numpy as np
+import pytest
+import torch
+
+from learner_lab import CRITICS, ENDS, SCALAR, aged, learner, settings
+from oracles import categorical as categorical_oracle
+from stormsail.algorithms.return_statistics import Units
+from stormsail.algorithms.rollout import collect
+from stormsail.algorithms.units import move_support, move_units
+
+T, B = 8, len(ENDS)
+NEW = Units(3.0, 0.8)
+
+
+class Told:
+    """Return statistics that say what they are told."""
+
+    def __init__(self, new=NEW):
+        self.new, self.asked = new, None
+
+    def step(self, returns, weight, now):
+        self.asked = (returns, weight, now)
+        return self.new
+
+
+def played(config):
+    ppo = aged(learner(config))
+    streams = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
+    _, rollout = collect(
+        ppo.task, ppo.agent, ppo.play, steps=T, sequence_length=T, generators=streams
+    )
+    return ppo, rollout
+
+
+@torch.no_grad()
+def decoded(ppo, rollout):
+    """Return what each critic says of every row in reward units: its law's atoms, or its mean."""
+    agent = ppo.agent
+    output = agent.network(rollout.observation, rollout.memory[0], rollout.reset).critic
+    if agent.spec.critic.kind == "categorical":
+        return (output.softmax(-1) * agent.atoms).sum(-1)
+    return agent.return_scale.decode(output)
+
+
+def move(ppo, rollout, told=None, returns=None):
+    returns = torch.ones(T * B) if returns is None else returns
+    weight = rollout.weight.flatten()
+    return move_units(
+        ppo.agent, told or Told(), returns, weight, rollout.predicted, ppo.config, ppo.optimizer
+    )
+
+
+@pytest.mark.parametrize("monotone", [False, True])
+@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.spec("T-R1", "T-R2", "S0-3", "S2-3", "S4-Q1", "T-R4")
+def test_return_snapshot_freshness(critic, monotone):
+    """Both critics say in reward units what they said, and stored words follow.
+
+    The audit wants new statistics before the advantages, which would decode old heads wrongly.
+    """
+    ppo, rollout = played(settings(**CRITICS[critic], critic__monotone_quantiles=monotone))
+    before = decoded(ppo, rollout)
+    old = ppo.agent.return_scale.decode(rollout.predicted)
+    predicted = move(ppo, rollout)
+    scale = ppo.agent.return_scale
+    assert (float(scale.mean), float(scale.std)) == (3.0, 0.8)
+    assert torch.allclose(decoded(ppo, rollout), before, atol=1e-5)
+    if critic == "categorical":
+        assert torch.equal(predicted, rollout.predicted)
+    else:
+        assert torch.allclose(scale.decode(predicted), old, atol=1e-5)
+    # the stored words are what the network would say now
+    output = ppo.agent.network(rollout.observation, rollout.memory[0], rollout.reset).critic
+    assert torch.allclose(output, predicted, atol=1e-4)
+
+
+def test_statistics_are_asked_with_what_counts_and_the_units_in_use():
+    ppo, rollout = played(settings())
+    told, returns = Told(), torch.randn(T * B)
+    move(ppo, rollout, told, returns)
+    assert told.asked[0] is returns
+    assert torch.equal(told.asked[1], rollout.weight.flatten())
+    assert told.asked[2] == Units(0.7, 1.9)
+
+
+def test_scaled_returns_are_divided_by_the_bound_times_the_spread_and_not_centred():
+    config = settings(returns__normalize_returns="scale", returns__ret_clip=5.0)
+    ppo, rollout = played(config)
+    told = Told()
+    before = decoded(ppo, rollout)
+    move(ppo, rollout, told)
+    assert told.asked[2] == pytest.approx((0.7, 1.9 / 5.0))
+    scale = ppo.agent.return_scale
+    assert float(scale.mean) == 0.0
+    assert float(scale.std) == pytest.approx(4.0)
+    assert torch.allclose(decoded(ppo, rollout), before, atol=1e-5)
+
+
+def test_a_frozen_lag_changes_the_units_and_nothing_else():
+    ppo, rollout = played(settings(returns__normalize_returns="frozen_lag"))
+    weights = [p.detach().clone() for p in ppo.agent.parameters()]
+    predicted = move(ppo, rollout)
+    assert predicted is rollout.predicted
+    assert all(torch.equal(a, b) for a, b in zip(weights, ppo.agent.parameters(), strict=True))
+    assert (float(ppo.agent.return_scale.mean), float(ppo.agent.return_scale.std)) == (3.0, 0.8)
+
+
+def test_returns_in_reward_units_are_left_alone():
+    ppo, rollout = played(settings(returns__normalize_returns="off"))
+    told = Told()
+    assert move(ppo, rollout, told) is rollout.predicted
+    assert told.asked is None
+    assert (float(ppo.agent.return_scale.mean), float(ppo.agent.return_scale.std)) == (0.7, 1.9)
+
+
+@pytest.mark.parametrize("mode", ["popart", "scale", "frozen_lag"])
+def test_units_that_do_not_move_change_not_a_bit(mode):
+    ppo, rollout = played(settings(returns__normalize_returns=mode, returns__ret_clip=4.0))
+    ppo.agent.return_scale.mean.fill_(0.0)
+    weights = [p.detach().clone() for p in ppo.agent.parameters()]
+    std = 1.9 / 4.0 if mode == "scale" else 1.9
+    assert move(ppo, rollout, Told(Units(0.0, std))) is rollout.predicted
+    assert all(torch.equal(a, b) for a, b in zip(weights, ppo.agent.parameters(), strict=True))
+
+
+def remembered(optimizer_class, **changes):
+    """Return a learner whose optimizer has stepped, its rollout, and its last layer's state."""
+    config = settings(optimizer__optimizer_class=optimizer_class, **changes)
+    ppo, rollout = played(config)
+    ppo.play, _ = ppo._collect()
+    for parameter in ppo.agent.parameters():
+        parameter.grad = torch.full_like(parameter, 0.5)
+    ppo.optimizer.step()
+    states = [
+        {key: value.clone() for key, value in ppo.optimizer.state[layer].items()
+         if isinstance(value, torch.Tensor)}
+        for last in ppo.agent.network.critic.last_layers() for layer in (last.weight, last.bias)
+    ]  # fmt: skip
+    return ppo, rollout, states
+
+
+def states_of(ppo):
+    layers = [
+        x for last in ppo.agent.network.critic.last_layers() for x in (last.weight, last.bias)
+    ]
+    return [ppo.optimizer.state[layer] for layer in layers]
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "AdaptiveUPGD"])
+def test_moments_of_a_squared_loss_follow_the_units(optimizer):
+    ppo, rollout, before = remembered(optimizer, **SCALAR)
+    move(ppo, rollout)
+    ratio = 1.9 / 0.8
+    for old, new in zip(before, states_of(ppo), strict=True):
+        assert torch.allclose(new["exp_avg"], old["exp_avg"] * ratio, rtol=1e-5)
+        assert torch.allclose(new["exp_avg_sq"], old["exp_avg_sq"] * ratio**2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "AdaptiveUPGD"])
+@pytest.mark.parametrize("changes", [{}, {"critic.kind": "categorical"}], ids=["quantile", "atoms"])
+def test_moments_of_a_loss_without_units_stay(optimizer, changes):
+    ppo, rollout, before = remembered(optimizer, **changes)
+    move(ppo, rollout)
+    for old, new in zip(before, states_of(ppo), strict=True):
+        assert torch.equal(new["exp_avg"], old["exp_avg"])
+        assert torch.equal(new["exp_avg_sq"], old["exp_avg_sq"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "power"),
+    [({}, 1), (SCALAR, 2), ({"critic.kind": "categorical"}, 0),
+     ({"critic.monotone_quantiles": True}, 0)],
+    ids=["quantile", "scalar", "categorical", "monotone"],
+)  # fmt: skip
+def test_utilities_follow_weight_times_gradient(changes, power):
+    """A weight takes the factor once; the gradient of a squared loss takes it once more."""
+    ppo, rollout, before = remembered("AdaptiveUPGD", **changes)
+    move(ppo, rollout)
+    after = states_of(ppo)
+    for place in (0, 2):
+        expected = before[place]["avg_utility"] * (1.9 / 0.8) ** power
+        assert torch.allclose(after[place]["avg_utility"], expected, rtol=1e-5)
+
+
+# --- the support of a categorical critic ---------------------------------------------------------
+
+
+def support(alpha=0.25, **changes):
+    return settings(critic__kind="categorical", critic__v_range_ema_alpha=alpha, **changes)
+
+
+def moved(ppo, rollout, returns, weight=None, **options):
+    target = torch.rand(T, B, 7, generator=torch.Generator().manual_seed(1))
+    target = target / target.sum(-1, keepdim=True)
+    weight = torch.ones(len(returns)) if weight is None else weight
+    return target, move_support(ppo.agent, returns, weight, target, rollout.predicted, **options)
+
+
+@pytest.mark.spec("T-K4", "X11")
+def test_targets_and_old_laws_are_projected_when_the_support_moves():
+    ppo, rollout = played(support())
+    atoms = ppo.agent.network.critic.atoms.double().numpy().copy()
+    # decoded (0.7, 1.9): normalised returns from -20 to 20, so the support widens
+    returns = 0.7 + 1.9 * torch.linspace(-20.0, 20.0, 101)
+    target, (wanted, logits) = moved(ppo, rollout, returns)
+    new = ppo.agent.network.critic.atoms.double().numpy()
+    least = 0.5 * (-20.0 - 19.2)
+    room = 0.05 * 2.0 * 19.6
+    low = -10.0 + 0.25 * (least - room + 10.0)
+    assert new == pytest.approx(np.linspace(low, -low, 7), rel=1e-5, abs=1e-6)
+    laws = rollout.predicted.double().softmax(-1).numpy()
+    after = logits.double().softmax(-1).numpy()
+    for t, b in np.ndindex(T, B):
+        expected = categorical_oracle.project_law(target[t, b].double().numpy(), atoms, new)
+        assert wanted[t, b].numpy() == pytest.approx(expected, abs=1e-5)
+        for c in range(2):
+            expected = categorical_oracle.project_law(laws[t, b, c], atoms, new)
+            assert after[t, b, c] == pytest.approx(expected, abs=1e-5)
+    # inside the new support nothing is lost: total mass and means are kept
+    assert wanted.sum(-1).numpy() == pytest.approx(np.ones((T, B)), abs=1e-5)
+    mean = (wanted.double().numpy() * new).sum(-1)
+    assert mean == pytest.approx((target.double().numpy() * atoms).sum(-1), abs=1e-4)
+
+
+def test_a_bound_moves_by_at_most_half_a_span():
+    ppo, rollout = played(support(alpha=1.0))
+    moved(ppo, rollout, 0.7 + 1.9 * torch.linspace(-1e6, 1e6, 11))
+    atoms = ppo.agent.network.critic.atoms
+    assert (float(atoms[0]), float(atoms[-1])) == pytest.approx((-20.0, 20.0))
+
+
+def test_a_support_never_collapses():
+    ppo, rollout = played(support(alpha=1.0))
+    for _ in range(30):
+        moved(ppo, rollout, torch.full((11,), 0.7))
+    atoms = ppo.agent.network.critic.atoms
+    assert bool((atoms.diff() > 0.0).all())
+
+
+def test_rows_of_weight_0_do_not_move_the_support():
+    ppo, rollout = played(support())
+    returns = 0.7 + 1.9 * torch.linspace(-20.0, 20.0, 101)
+    weight = torch.ones(101)
+    weight[80:] = 0.0
+    moved(ppo, rollout, returns, weight)
+    found = ppo.agent.network.critic.atoms.clone()
+    other, rollout = played(support())
+    moved(other, rollout, returns[:80])
+    assert torch.equal(found, other.agent.network.critic.atoms)
+
+
+@pytest.mark.parametrize("case", ["another critic", "fixed", "nothing counts"])
+def test_a_support_stays_where_nothing_moves_it(case):
+    config = {"another critic": settings(), "fixed": support(alpha=0.0)}.get(case, support())
+    ppo, rollout = played(config)
+    atoms = ppo.agent.network.critic.atoms.clone()
+    weight = torch.zeros(3) if case == "nothing counts" else torch.ones(3)
+    target, (wanted, logits) = moved(ppo, rollout, torch.tensor([1e3, 0.0, -1e3]), weight)
+    assert wanted is target
+    assert logits is rollout.predicted
+    assert torch.equal(ppo.agent.network.critic.atoms, atoms)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.25])
+def test_while_statistics_warm_up_the_support_is_that_of_the_settings(alpha):
+    """Moved with its units alone, it would stay for good what the first rewards made of it."""
+    ppo, rollout = played(support(alpha, critic__v_min=-4.0, critic__v_max=6.0))
+    critic = ppo.agent.network.critic
+    critic.atoms.copy_(torch.linspace(-400.0, 600.0, 7))
+    atoms = critic.atoms.double().numpy().copy()
+    returns = torch.randn(T * B, generator=torch.Generator().manual_seed(2))
+    target, (wanted, logits) = moved(ppo, rollout, returns, warming=True)
+    new = critic.atoms.double().numpy()
+    assert new == pytest.approx(np.linspace(-4.0, 6.0, 7), abs=1e-6)
+    law = rollout.predicted[0, 0, 0].double().softmax(-1).numpy()
+    expected = categorical_oracle.project_law(law, atoms, new)
+    assert logits[0, 0, 0].double().softmax(-1).numpy() == pytest.approx(expected, abs=1e-5)
+    expected = categorical_oracle.project_law(target[0, 0].double().numpy(), atoms, new)
+    assert wanted[0, 0].numpy() == pytest.approx(expected, abs=1e-5)

@@ -1,0 +1,239 @@
+"""Each alarm at its threshold, once, and the same after a resume."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from stormsail.core import documents
+from stormsail.core.errors import ArtifactError
+from stormsail.monitors.alarm_rules import RULES
+from stormsail.monitors.alarms import Alarm, Alarms
+
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+BOTH = {"train/critic1_grad_norm": 1.0, "train/critic2_grad_norm": 1.0}
+FLOOR = {"train/optimizer_lr_min": 5e-6}
+SCALE = {"train/return_stats/std_unfloored": 0.0009}
+CLIP = {"config/max_grad_norm": 0.5}
+
+# What sounds at once: metrics beside it, the metric, a value that is quiet, one that sounds.
+THRESHOLDS = {
+    "warn/excessive_return_scaling": (SCALE, "train/value_target_scale", 100.0, 100.1),
+    "warn/ret_std_triggering_scaling": (SCALE, "train/value_target_scale", 100.0, 100.1),
+    "alert/gradient_explosion": ({}, "train/grad_norm_pre_clip_max", 50.0, 50.1),
+    "alert/advantage_outliers": ({}, "train/advantages_norm_max_abs", 20.0, 25.0),
+    "alert/loss": ({}, "train/value_loss", 1000.0, 1000.1),
+    "alert/steps_refused": ({}, "train/steps_refused", 0.0, 1.0),
+    "error/post_clip_invariant": (CLIP, "train/grad_norm_post_clip_max", 0.5, 0.50001),
+    "error/decode_encode_mismatch": (
+        {},
+        "train/return_stats/decode_encode_mismatch",
+        0.0,
+        1e-12,
+    ),
+    "warn/twin_critics_gradient_imbalance": (BOTH, "train/critics_grad_ratio", 99.0, 101.0),
+    "warn/critic1_vanishing_gradients": ({}, "train/critic1_grad_norm", 1.1e-8, 0.9e-8),
+    "warn/critic2_vanishing_gradients": ({}, "train/critic2_grad_norm", 1.1e-8, 0.9e-8),
+    "error/log_ratio_nonfinite": ({}, "train/log_ratio_inf_count", 0.0, 2.0),
+    "error/log_ratio_nan_count": ({}, "train/log_ratio_nan_count", 0.0, 1.0),
+    "error/log_ratio_inf_count": ({}, "train/log_ratio_inf_count", 0.0, 1.0),
+    "warn/log_ratio_concerning": ({}, "train/log_ratio_max_abs", 1.0, 1.1),
+    "warn/log_ratio_severe_instability": ({}, "train/log_ratio_max_abs", 10.0, 10.1),
+    "warn/optimizer_lr_floor_hit": (FLOOR, "train/optimizer_lr", 6e-6, 5e-6),
+    "warn/empty_rollout_buffer": ({}, "rollout/samples", 1.0, 0.0),
+    "warn/empty_microbatch_group": ({}, "train/minibatches_skipped", 0.0, 1.0),
+    "warn/microbatch_size_mismatch": (
+        {"train/expected_batch_size": 64.0},
+        "train/microbatch_size",
+        32.0,
+        48.0,
+    ),
+    "warn/advantages_std_below_floor": (
+        {"train/advantages_std_clamped": 1e-8},
+        "train/advantages_std_raw",
+        1e-8,
+        9e-9,
+    ),
+    "warn/normalization_mean_nonzero": ({}, "train/advantages_norm_mean", -0.1, -0.11),
+    "warn/value_targets_outside_support": (
+        {"train/v_min": -10.0},
+        "train/clip_active_frac/norm",
+        0.01,
+        0.02,
+    ),
+}
+PATIENT = {
+    "warn/twin_critics_persistent_imbalance": (BOTH, "train/critics_grad_ratio", 1.0, 0.009, 6),
+    "warn/explained_variance_low": ({}, "train/explained_variance", 0.31, 0.3, 3),
+}
+RELATIVE = "warn/ret_std_out_of_range"
+
+
+def names(alarms):
+    return [alarm.name for alarm in alarms]
+
+
+def sounded(alarms, name, metrics):
+    return name in names(alarms.check(metrics))
+
+
+def test_every_rule_has_a_case_here_and_a_row_in_the_page():
+    listed = {rule.name for rule in RULES}
+    assert listed == {*THRESHOLDS, *PATIENT, RELATIVE}
+    rows = re.findall(r"^\| `((?:warn|alert|error)/\w+)` \| (\w+) \|", DOCS.read_text(), re.M)
+    assert rows == [(rule.name, rule.severity) for rule in RULES]
+
+
+@pytest.mark.spec("S4-R1", "S4-O2", "T-M3", "T-M4")
+@pytest.mark.parametrize("name", list(THRESHOLDS))
+def test_an_alarm_sounds_beyond_its_threshold_and_only_when_that_begins(name):
+    beside, metric, quiet, loud = THRESHOLDS[name]
+    alarms = Alarms()
+    assert not sounded(alarms, name, {**beside, metric: quiet})
+    assert sounded(alarms, name, {**beside, metric: loud})
+    assert name in alarms.active
+    assert not sounded(alarms, name, {**beside, metric: loud})
+    assert alarms.streak(name) == 2
+    assert not sounded(alarms, name, {**beside, metric: quiet})
+    assert alarms.streak(name) == 0
+    assert name not in alarms.active
+    assert sounded(alarms, name, {**beside, metric: loud})
+
+
+@pytest.mark.spec("S2-7")
+@pytest.mark.parametrize("name", list(PATIENT))
+def test_a_patient_alarm_waits_for_its_streak(name):
+    beside, metric, quiet, loud, patience = PATIENT[name]
+    alarms = Alarms()
+    loud, quiet = {**beside, metric: loud}, {**beside, metric: quiet}
+    assert [sounded(alarms, name, loud) for _ in range(patience - 1)] == [False] * (patience - 1)
+    assert not sounded(alarms, name, quiet)
+    streak = [sounded(alarms, name, loud) for _ in range(patience + 3)]
+    assert streak == [False] * (patience - 1) + [True] + [False] * 3
+
+
+@pytest.mark.spec("X20")
+@pytest.mark.parametrize("unit", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize(
+    ("factor", "loud"), [(0.19, True), (0.21, False), (4.9, False), (5.1, True)]
+)
+def test_the_spread_of_returns_is_judged_by_its_own_median_in_any_unit(unit, factor, loud):
+    alarms = Alarms()
+    for step in range(8):
+        assert alarms.check({"train/ret_std": unit * (0.9 + 0.2 * (step % 2))}) == []
+    begun = alarms.check({"train/ret_std": unit * factor})
+    assert names(begun) == [RELATIVE] * loud
+    if loud:
+        assert begun[0].value == pytest.approx(factor)
+
+
+def test_the_spread_is_not_judged_before_there_is_a_past():
+    alarms = Alarms()
+    assert [alarms.check({"train/ret_std": 10.0**step}) for step in range(8)] == [[]] * 8
+
+
+def test_the_ratio_of_critics_says_nothing_where_one_has_no_gradient():
+    metrics = {
+        "train/critic1_grad_norm": 1.0,
+        "train/critic2_grad_norm": 1e-9,
+        "train/critics_grad_ratio": 1e9,
+    }
+    assert names(Alarms().check(metrics)) == ["warn/critic2_vanishing_gradients"]
+
+
+@pytest.mark.parametrize("loss", [math.nan, -1001.0])
+@pytest.mark.parametrize("name", ["train/loss", "train/policy_loss", "train/entropy_loss"])
+def test_any_loss_that_is_unknown_or_large_in_size_is_an_alert(name, loss):
+    assert names(Alarms().check({name: loss})) == ["alert/loss"]
+
+
+def test_without_a_bound_the_norm_after_the_clip_may_be_anything():
+    metrics = {"config/max_grad_norm": 0.0, "train/grad_norm_post_clip_max": 40.0}
+    assert Alarms().check(metrics) == []
+
+
+def test_metrics_that_are_unknown_or_missing_meet_no_condition():
+    every = {metric for _, metric, *_ in (*THRESHOLDS.values(), *PATIENT.values())}
+    beside = {name for parts, *_ in THRESHOLDS.values() for name in parts}
+    unknown = {
+        name: math.nan for name in every | beside if "loss" not in name and "mismatch" not in name
+    }
+    alarms = Alarms()
+    assert [alarms.check(unknown) for _ in range(8)] == [[]] * 8
+    assert Alarms().check({}) == []
+
+
+def test_an_alarm_says_the_value_the_bound_and_what_to_do():
+    alarm = Alarms().check({"train/grad_norm_pre_clip_max": 61.25})[0]
+    assert alarm == Alarm(
+        "alert/gradient_explosion",
+        "alert",
+        "a gradient norm before the clip is 61.25, above 50 (healthy: below 10); lower the "
+        "learning rate, or look for outliers in rewards and advantages",
+        61.25,
+    )
+
+
+def test_an_alarm_of_an_unknown_value_is_still_json():
+    alarm = Alarms().check({"train/value_loss": math.nan})[0]
+    assert math.isnan(alarm.value)
+    assert alarm.record()["value"] is None
+    assert b'"name":"alert/loss"' in documents.encode(alarm.record())
+
+
+def story(length):
+    """Return metrics in which many conditions begin, last and end."""
+    return [
+        {
+            **BOTH,
+            "train/explained_variance": 0.1 if step % 7 < 5 else 0.9,
+            "train/critics_grad_ratio": 200.0 if step % 11 < 8 else 1.0,
+            "train/log_ratio_max_abs": float(step % 3),
+            "train/ret_std": 30.0 if step % 13 == 12 else 1.0,
+        }
+        for step in range(length)
+    ]
+
+
+@pytest.mark.parametrize("cut", range(0, 30, 3))
+def test_resumed_alarms_sound_as_if_nothing_had_happened(cut):
+    whole, first, second = Alarms(), Alarms(), Alarms()
+    updates = story(30)
+    expected = [whole.check(metrics) for metrics in updates]
+    begun = [first.check(metrics) for metrics in updates[:cut]]
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    begun += [second.check(metrics) for metrics in updates[cut:]]
+    assert begun == expected
+    # imbalance at 0, 11, 22; persistent at 5, 16, 27; ten log ratios; variance at 2, 9, 16, 23;
+    # spread at 12, 25
+    assert sum(map(len, expected)) == 3 + 3 + 10 + 4 + 2
+    assert documents.encode(second.state_dict()) == documents.encode(whole.state_dict())
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        (None, "a NoneType"),
+        ({"streaks": {"warn/no_such": 1}, "spreads": []}, "the unknown alarm `warn/no_such`"),
+    ],
+)
+def test_a_foreign_state_is_refused(state, found):
+    with pytest.raises(ArtifactError) as refusal:
+        Alarms().load_state_dict(state)
+    assert str(refusal.value) == (
+        "the saved state of `alarms` must be what this version writes; "
+        f"found {found}. Resume with the version that wrote it, or start a new run. "
+        "[artifact-document]"
+    )
+
+
+def test_a_state_with_other_fields_is_refused_and_changes_nothing():
+    alarms = Alarms()
+    alarms.check({"train/log_ratio_max_abs": 2.0})
+    with pytest.raises(ArtifactError):
+        alarms.load_state_dict({"streaks": {}, "spreads": ["a"]})
+    assert alarms.streak("warn/log_ratio_concerning") == 1
