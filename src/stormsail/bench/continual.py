@@ -33,6 +33,8 @@ class Plan:
     tuning_tasks: int = 30
     tuning_seeds: int = 2
     methods: tuple[Method, ...] = METHODS
+    around: tuple[float, ...] = (0.5, 0.7, 1.4, 2.0)
+    """Factors of the chosen rate that are tried after the grid, whose steps are of about 3."""
 
     @classmethod
     def quick(cls) -> "Plan":
@@ -41,7 +43,7 @@ class Plan:
             replace(method, rates=method.rates[1:3], knobs=method.knobs[:2]) for method in METHODS
         )
         sizes = Sizes(tasks=5, steps=20, probe=64)
-        return cls(sizes, seeds=2, tuning_tasks=2, tuning_seeds=1, methods=methods)
+        return cls(sizes, seeds=2, tuning_tasks=2, tuning_seeds=1, methods=methods, around=(1.5,))
 
     def variants(self) -> tuple[Variant, ...]:
         """Return every line of the table."""
@@ -148,16 +150,28 @@ def _use_one_thread() -> None:
     torch.set_num_threads(1)  # networks this small are slower with more
 
 
+Pair = tuple[Kind, Variant]
+
+
 def compare(plan: Plan, runs: Runner, *, say: Callable[[str], None]) -> Comparison:
     """Choose settings on seeds of their own, then measure every variant on the others.
 
     The learning rate and, where a method has one, its own knob are chosen together, on the mean
     accuracy of shorter sequences. A variant with the scaler keeps the knob of the plain one and
     chooses its rate anew: the scaler shortens steps, and a rate that was right without it is not
-    right with it.
+    right with it. Then rates around the chosen one are tried: without that, a method whose rate is
+    finely divided by something else seems better than one that has to take a rate of the grid.
     """
-    pairs = [(kind, variant) for kind in KINDS for variant in plan.variants()]
     say(f"choosing settings on {plan.tuning_seeds} seeds of {plan.tuning_tasks} tasks")
+    chosen = refine(plan, _coarse(plan, runs), runs)
+    say(f"measuring {len(chosen)} lines on {plan.seeds} seeds of {plan.sizes.tasks} tasks")
+    rows = measure(plan, chosen, runs)
+    return Comparison(tuple(rows), tuple(differences(rows)))
+
+
+def _coarse(plan: Plan, runs: Runner) -> dict[Pair, Choice]:
+    """Return the best of the grid for every line, in the order of the table."""
+    pairs = [(kind, variant) for kind in KINDS for variant in plan.variants()]
     plain = {pair: _settings(pair[1].method) for pair in pairs if not pair[1].scaled}
     chosen = _choose(plan, plain, runs)
     scaled = {
@@ -169,27 +183,52 @@ def compare(plan: Plan, runs: Runner, *, say: Callable[[str], None]) -> Comparis
         if variant.scaled
     }
     chosen |= _choose(plan, scaled, runs)
-    say(f"measuring {len(pairs)} lines on {plan.seeds} seeds of {plan.sizes.tasks} tasks")
+    return {pair: chosen[pair] for pair in pairs}
+
+
+def refine(plan: Plan, chosen: dict[Pair, Choice], runs: Runner) -> dict[Pair, Choice]:
+    """Return the better of each choice and the best rate around it, the knob left alone."""
+    around = {
+        pair: [replace(one.setting, rate=one.setting.rate * factor) for factor in plan.around]
+        for pair, one in chosen.items()
+    }
+    if not plan.around:
+        return chosen
+    found = _choose(plan, around, runs)
+    better = {
+        pair: max(one, found[pair], key=lambda choice: choice.accuracy)
+        for pair, one in chosen.items()
+    }
+    return {
+        pair: replace(one, at_edge=_is_edge(one.setting, pair[1].method, around[pair]))
+        for pair, one in better.items()
+    }
+
+
+def _is_edge(setting: Setting, method: Method, around: Sequence[Setting]) -> bool:
+    tried = [*method.rates, *(other.rate for other in around)]
+    return setting.rate in (min(tried), max(tried))
+
+
+def measure(plan: Plan, chosen: dict[Pair, Choice], runs: Runner) -> list[Row]:
+    """Return the rows of the table with the settings that were chosen."""
     jobs = [
-        Job(kind, variant, chosen[kind, variant].setting, seed, plan.sizes)
-        for kind, variant in pairs
+        Job(*pair, choice.setting, seed, plan.sizes)
+        for pair, choice in chosen.items()
         for seed in range(plan.seeds)
     ]
     outcomes = runs(jobs)
-    rows = [
-        _row(*pair, chosen[pair], outcomes[place * plan.seeds : (place + 1) * plan.seeds])
-        for place, pair in enumerate(pairs)
+    return [
+        _row(*pair, choice, outcomes[place * plan.seeds : (place + 1) * plan.seeds])
+        for place, (pair, choice) in enumerate(chosen.items())
     ]
-    return Comparison(tuple(rows), tuple(_differences(rows)))
 
 
 def _settings(method: Method) -> list[Setting]:
     return [Setting(rate, knob) for rate in method.rates for knob in method.knobs]
 
 
-def _choose(
-    plan: Plan, settings: dict[tuple[Kind, Variant], list[Setting]], runs: Runner
-) -> dict[tuple[Kind, Variant], Choice]:
+def _choose(plan: Plan, settings: dict[Pair, list[Setting]], runs: Runner) -> dict[Pair, Choice]:
     """Return the best of its settings for each variant; of equals, the first."""
     sizes = replace(plan.sizes, tasks=plan.tuning_tasks)
     seeds = range(TUNING_SEED, TUNING_SEED + plan.tuning_seeds)
@@ -204,8 +243,7 @@ def _choose(
     for pair, candidates in settings.items():
         scores = [statistics.fmean([next(means) for _ in seeds]) for _ in candidates]
         best = max(range(len(candidates)), key=scores.__getitem__)
-        rates = pair[1].method.rates
-        at_edge = candidates[best].rate in (rates[0], rates[-1])
+        at_edge = _is_edge(candidates[best], pair[1].method, [])
         chosen[pair] = Choice(candidates[best], scores[best], at_edge)
     return chosen
 
@@ -233,7 +271,7 @@ _AGAINST = {"UPGD": "SGD", "AdaptiveUPGD": "Adam"}
 """The optimizer that each of ours becomes when all utilities are equal and there is no noise."""
 
 
-def _differences(rows: Iterable[Row]) -> Iterator[Difference]:
+def differences(rows: Iterable[Row]) -> Iterator[Difference]:
     """Yield what the scaler adds to each method, and what the gate and the noise add."""
     found = {(row.kind, row.variant.name): row for row in rows}
     for (kind, name), row in found.items():

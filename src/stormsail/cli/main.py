@@ -7,7 +7,9 @@ import typer
 
 from stormsail import __version__
 from stormsail.cli.bench import app as bench
+from stormsail.cli.bench_continual import continual, shrinkage
 from stormsail.cli.bench_features import features
+from stormsail.cli.bench_optim import optim
 from stormsail.cli.bench_simulator import simulator
 from stormsail.cli.check import check
 from stormsail.cli.fetch import fetch
@@ -32,6 +34,9 @@ app.command()(check)
 app.command()(train)
 app.command()(resume)
 bench.command()(features)
+bench.command()(continual)
+bench.command()(shrinkage)
+bench.command()(optim)
 bench.command()(simulator)
 app.add_typer(bench, name="bench")
 
