@@ -4,6 +4,7 @@ from mutants.harness import Mutant
 from mutants.nodes import integration, law, unit
 
 LEDGER = "functional/ledger.py"
+GATE = "functional/risk_gate.py"
 TRADE = "market/simulator/trade.py"
 SIMULATOR = "market/simulator/simulator.py"
 TAPE = "market/simulator/tape.py"
@@ -501,6 +502,41 @@ SIMULATOR_RULES = (
         "torch.where(dropped[:, None], 0.0, self._market(state))",
         "self._market(state)",
         sim("test_a_dropped_row_is_zero_and_the_feed_recovers", part="_episodes"),
+    ),
+    # --- ties and rounding
+    Mutant(
+        "rounding-is-traded",
+        "orders",
+        LEDGER,
+        " | (gap.abs() <= dust * held.abs())",
+        "",
+        sim("test_asking_for_the_held_weight_trades_no_rounding", part="_ties"),
+    ),
+    Mutant(
+        "blocked-order-uses-up-turnover",
+        "M30",
+        TRADE,
+        "torch.where(order == 0.0, 0.0, order.abs() * bar.open / equity)",
+        "torch.where(wanted == 0.0, 0.0, wanted.abs() * bar.open / equity)",
+        sim("test_an_order_that_is_not_sent_uses_no_turnover", part="_ties"),
+    ),
+    Mutant(
+        "stop-missed-by-rounding",
+        "stops",
+        SIMULATOR,
+        "(state.equity <= least + rounding)",
+        "(state.equity <= least)",
+        sim("test_a_fall_by_exactly_the_stop_ends_an_episode_at_every_price", part="_ties"),
+    ),
+    Mutant(
+        "loss-at-the-limit-rounded-away",
+        "gate",
+        GATE,
+        "(known - equity.double() < limit * known)",
+        "(1.0 - equity / known.to(equity.dtype) < limit)",
+        sim(
+            "test_a_fall_by_exactly_the_limit_trips_it_whatever_rounding_makes_of_it", part="_ties"
+        ),
     ),
     # --- the reference in decimals
     Mutant(

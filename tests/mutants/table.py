@@ -5,9 +5,20 @@ An entry is a unique snippet, what to put in its place, and who must notice.
 
 from mutants.critics import CRITICS
 from mutants.formulas import FORMULAS
+from mutants.learner import LEARNER
 from mutants.market import MARKET_DATA
 from mutants.modules import MODULES
+from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
 from mutants.simulator import SIMULATOR_RULES
 
-MUTANTS = (*CRITICS, *FORMULAS, *MARKET_DATA, *SIMULATOR_RULES, *MODULES, *OPTIMIZERS)
+MUTANTS = (
+    *CRITICS,
+    *FORMULAS,
+    *MARKET_DATA,
+    *SIMULATOR_RULES,
+    *MODULES,
+    *OPTIMIZERS,
+    *LEARNER,
+    *MONITORS,
+)

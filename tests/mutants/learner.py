@@ -1,0 +1,624 @@
+"""The bugs of the learner: rollout, estimates, targets, losses, epochs, units and their order."""
+
+from mutants.harness import Mutant
+from mutants.nodes import integration, unit
+
+ROLLOUT = "algorithms/rollout.py"
+ESTIMATES = "algorithms/estimates.py"
+TARGETS = "algorithms/critic_targets.py"
+LOSSES = "algorithms/losses.py"
+EPOCHS = "algorithms/epochs.py"
+UNITS = "algorithms/units.py"
+ORDER = "algorithms/ppo.py"
+
+
+def learner(name: str, *tests: str) -> tuple[str, ...]:
+    """Return node ids of unit tests of one module of the learner."""
+    return unit(name, *tests, part="algorithms")
+
+
+RATIO = integration(
+    "learner_invariants",
+    "test_before_the_first_step_every_ratio_is_one[lstm-quantile-sequences of 4-False-categorical]",
+)
+
+LEARNER = (
+    # --- playing
+    Mutant(
+        "rollout-state-after-the-step",
+        "X10",
+        ROLLOUT,
+        "            memories.append(play.memory)\n"
+        "        play, row = _advance(task, agent, play, generators)\n",
+        "            pass\n"
+        "        play, row = _advance(task, agent, play, generators)\n"
+        "        if t % sequence_length == 0:\n"
+        "            memories.append(play.memory)\n",
+        RATIO,
+    ),
+    Mutant(
+        "rollout-reset-on-the-ignored-row",
+        "S3-8",
+        ROLLOUT,
+        "        reset=play.ignored,\n",
+        "        reset=ends,\n",
+        learner(
+            "rollout",
+            "test_a_time_out_reaches_the_value_of_its_last_observation_with_the_unbroken_memory",
+        ),
+    ),
+    Mutant(
+        "rollout-never-resets",
+        "S1-L1 S3-FP3",
+        ROLLOUT,
+        "torch.where(where, initial, play.memory)",
+        "play.memory",
+        learner("rollout", "test_every_row_is_what_a_float64_walk_with_that_memory_says"),
+    ),
+    Mutant(
+        "rollout-resets-everyone",
+        "S1-L1 S3-FP3",
+        ROLLOUT,
+        "torch.where(where, initial, play.memory)",
+        "torch.where(where.any(), initial, play.memory)",
+        learner(
+            "rollout",
+            "test_a_learned_initial_state_is_put_only_where_an_episode_begins_and_not_shared",
+        ),
+    ),
+    Mutant(
+        "rollout-ignored-row-weighs",
+        "X9",
+        ROLLOUT,
+        "weight = torch.where(play.ignored, 0.0, step.info.sample_weight)",
+        "weight = step.info.sample_weight",
+        learner("rollout", "test_a_task_that_weighs_the_ignored_row_does_not_get_it_learned"),
+    ),
+    Mutant(
+        "rollout-last-state-with-a-broken-memory",
+        "S3-8",
+        ROLLOUT,
+        "final = agent.decide(last.observation, last.memory, deterministic=True)",
+        "final = agent.decide(last.observation, agent.initial_memory(task.batch), "
+        "deterministic=True)",
+        learner("rollout", "test_the_look_at_the_last_state_leaves_no_trace"),
+    ),
+    Mutant(
+        "rollout-reached-is-this-state",
+        "S3-8",
+        ROLLOUT,
+        "reached=torch.cat((predicted[1:], final.predicted[None])),",
+        "reached=predicted,",
+        learner(
+            "rollout",
+            "test_a_time_out_reaches_the_value_of_its_last_observation_with_the_unbroken_memory",
+        ),
+    ),
+    Mutant(
+        "rollout-statistics-of-ignored-rows",
+        "observations",
+        ROLLOUT,
+        "seen=statistics.moments(raw.flatten(0, 1), weight=weight.flatten()),",
+        "seen=statistics.moments(raw.flatten(0, 1)),",
+        learner(
+            "rollout", "test_statistics_stand_still_during_a_rollout_and_gather_rows_with_weight"
+        ),
+    ),
+    Mutant(
+        "rollout-statistics-always-online",
+        "S0-4",
+        ROLLOUT,
+        "        if online:\n",
+        "        if True:\n",
+        learner(
+            "rollout", "test_statistics_stand_still_during_a_rollout_and_gather_rows_with_weight"
+        ),
+    ),
+    Mutant(
+        "rollout-raw-observations-kept",
+        "S0-4",
+        ROLLOUT,
+        "observation=agent.normalised(play.observation),",
+        "observation=play.observation,",
+        RATIO,
+    ),
+    Mutant(
+        "rollout-episode-earns-on",
+        "episodes",
+        ROLLOUT,
+        "earned=torch.where(ends, 0.0, earned),",
+        "earned=earned,",
+        learner("rollout", "test_episodes_are_added_up_from_their_first_step_across_rollouts"),
+    ),
+    Mutant(
+        "rollout-ignored-step-counts",
+        "episodes",
+        ROLLOUT,
+        "length = play.length + ~play.ignored",
+        "length = play.length + 1",
+        learner("rollout", "test_episodes_are_added_up_from_their_first_step_across_rollouts"),
+    ),
+    Mutant(
+        "rollout-sequences-shuffled",
+        "X10",
+        ROLLOUT,
+        "value = value.flatten(0, 1)",
+        "value = value.transpose(0, 1).flatten(0, 1)",
+        learner(
+            "rollout", "test_a_rollout_is_cut_into_neighbouring_sequences_with_their_own_memory"
+        ),
+    ),
+    # --- estimates
+    Mutant(
+        "estimates-first-critic-only",
+        "S1-T1 S3-FP2",
+        ESTIMATES,
+        "bootstrap = decoded_value(agent, rollout.reached, config)",
+        "bootstrap = decoded_value(agent, rollout.reached[:, :, :1], config)",
+        learner("estimates", "test_the_lower_critic_speaks_for_this_state_the_next_and_the_last"),
+    ),
+    Mutant(
+        "estimates-time-out-is-an-end",
+        "X1",
+        ESTIMATES,
+        "        rollout.terminated,\n",
+        "        rollout.ended,\n",
+        integration(
+            "learner_invariants",
+            "test_a_reward_of_one_for_ever_is_worth_one_over_one_minus_gamma[scalar]",
+        ),
+    ),
+    Mutant(
+        "estimates-limit-forgotten",
+        "value limit",
+        ESTIMATES,
+        "return value if limit is None else value.clamp(-limit, limit)",
+        "return value",
+        learner("estimates", "test_the_limit_holds_values_and_bootstraps_and_never_targets"),
+    ),
+    Mutant(
+        "estimates-variance-of-ignored-rows",
+        "explained variance",
+        ESTIMATES,
+        "explained_variance(total, value, weight=rollout.weight)",
+        "explained_variance(total, value)",
+        learner("estimates", "test_explained_variance_is_that_of_the_rows_that_count"),
+    ),
+    Mutant(
+        "advantage-of-ignored-rows",
+        "S4-V1",
+        ESTIMATES,
+        "        weight=rollout.weight,\n",
+        "        weight=None,\n",
+        learner(
+            "estimates", "test_advantages_are_normalised_over_rows_with_weight_by_their_weight"
+        ),
+    ),
+    Mutant(
+        "advantage-blunted-by-ignored-rows",
+        "S3-2",
+        ESTIMATES,
+        "magnitude=torch.maximum(estimates.returns.abs(), estimates.value.abs()),",
+        "magnitude=estimates.returns.abs().max(),",
+        learner("estimates", "test_what_ignored_rows_return_does_not_blunt_the_others"),
+    ),
+    Mutant(
+        "estimates-unchecked",
+        "S4-O1",
+        ESTIMATES,
+        "if any(bad.values()):",
+        "if False:",
+        learner("estimates", "test_a_number_that_is_not_finite_is_named_with_its_place"),
+    ),
+    Mutant(
+        "advantage-earlier-statistics-lost",
+        "advantages",
+        ORDER,
+        "        self.advantage_statistics = kept_statistics(\n",
+        "        kept_statistics(\n",
+        learner("ppo", "test_earlier_advantages_stand_in_for_a_rollout_without_spread"),
+    ),
+    # --- targets
+    Mutant(
+        "target-limited",
+        "S3-4 S3-FP1",
+        TARGETS,
+        "    law = reached_law(agent, rollout)\n    flags",
+        "    law = reached_law(agent, rollout).clamp(-1.0, 1.0)\n    flags",
+        learner("estimates", "test_the_limit_holds_values_and_bootstraps_and_never_targets"),
+    ),
+    Mutant(
+        "target-lambda-return-for-a-law",
+        "X5",
+        TARGETS,
+        'if config.target.kind == "lambda_return":\n        if kind',
+        'if config.target.kind in ("lambda_return", "nstep"):\n        if kind',
+        learner("critic_targets", "test_targets_are_those_of_the_replay_in_reward_units"),
+    ),
+    Mutant(
+        "target-law-cut-at-its-tail",
+        "targets",
+        TARGETS,
+        'if config.target.kind == "lambda_return" and config.returns.normalize_returns != "off":',
+        'if config.returns.normalize_returns != "off":',
+        learner("critic_targets", "test_only_a_scalar_target_is_limited"),
+    ),
+    Mutant(
+        "target-law-not-decoded",
+        "S0-3",
+        TARGETS,
+        'return law if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(law)',
+        "return law",
+        learner(
+            "critic_targets",
+            "test_the_law_of_reached_states_is_decoded_with_the_statistics_of_the_heads",
+        ),
+    ),
+    Mutant(
+        "clip-in-raw-units",
+        "X18",
+        TARGETS,
+        'if clip.vf_clip_units == "raw":',
+        "if True:",
+        learner("critic_targets", "test_held_predictions_cost_what_the_replay_says"),
+    ),
+    Mutant(
+        "clip-limit-on-the-target",
+        "S3-FP1",
+        TARGETS,
+        "    return losses(agent, held, target)\n",
+        "    if clip.value_clip_limit is not None:\n"
+        "        target = value_clip.limit_encoded(target, limit=clip.value_clip_limit, "
+        "mean=agent.return_scale.mean, std=std)\n"
+        "    return losses(agent, held, target)\n",
+        learner("critic_targets", "test_the_limit_holds_the_clipped_branch_and_the_target_stays"),
+    ),
+    Mutant(
+        "clip-pessimistic-old-value",
+        "S1-T2",
+        TARGETS,
+        "    std = agent.return_scale.std\n    epsilon",
+        "    std = agent.return_scale.std\n"
+        "    old = old.amin(-2, keepdim=True).expand_as(old)\n"
+        "    epsilon",
+        learner("critic_targets", "test_held_predictions_cost_what_the_replay_says"),
+    ),
+    Mutant(
+        "cross-entropy-without-its-unit",
+        "S4-V3",
+        TARGETS,
+        "categorical.cross_entropy(predicted, wide) / normaliser",
+        "categorical.cross_entropy(predicted, wide)",
+        learner(
+            "critic_targets", "test_a_uniform_prediction_costs_one_whatever_the_number_of_atoms"
+        ),
+    ),
+    # --- losses
+    Mutant(
+        "loss-average-before-the-worse",
+        "S3-1",
+        LOSSES,
+        "value = twin.twin_loss(by_critic, clipped_by_critic)",
+        "value = torch.maximum(by_critic.mean(-1), clipped_by_critic.mean(-1))",
+        learner(
+            "losses",
+            "test_twin_critics_vf_clipping",
+            "test_the_loss_of_a_batch_is_that_of_the_replay",
+        ),
+    ),
+    Mutant(
+        "loss-ignored-rows",
+        "X9",
+        LOSSES,
+        "return torch.where(weight > 0.0, x * weight, 0.0).sum()",
+        "return x.sum()",
+        learner("losses", "test_rows_of_weight_0_change_neither_a_number_nor_a_gradient"),
+    ),
+    Mutant(
+        "loss-entropy-is-a-cost",
+        "S3-5",
+        LOSSES,
+        "+ now.ent_coef * policy.entropy_loss(entropy, log_prob)",
+        "+ now.ent_coef * entropy",
+        learner("losses", "test_the_bonus_is_the_entropy_of_the_whole_action"),
+    ),
+    Mutant(
+        "loss-entropy-without-contract",
+        "S3-5",
+        LOSSES,
+        "+ now.ent_coef * policy.entropy_loss(entropy, log_prob)",
+        "- now.ent_coef * entropy.reshape(*log_prob.shape, -1).sum(-1)",
+        learner("losses", "test_entropy_multidim_action"),
+    ),
+    Mutant(
+        "loss-warm-up-trains-the-actor",
+        "warm-up",
+        LOSSES,
+        "    if now.trains_policy:\n",
+        "    if True:\n",
+        learner("losses", "test_while_only_critics_learn_the_actor_gets_no_gradient"),
+    ),
+    Mutant(
+        "loss-penalty-backwards",
+        "X16",
+        LOSSES,
+        "network.head.kl(batch.parameters, output.actor)",
+        "network.head.kl(output.actor, batch.parameters)",
+        learner(
+            "losses", "test_the_penalty_is_the_analytic_divergence_from_the_policy_that_played"
+        ),
+    ),
+    Mutant(
+        "loss-first-estimate",
+        "X16 S3-12",
+        LOSSES,
+        'policy.kl_estimate(bounded, kind="k3")',
+        'policy.kl_estimate(bounded, kind="k1")',
+        learner("losses", "test_the_readings_are_weighted_sums_over_rows_that_count"),
+    ),
+    Mutant(
+        "loss-estimate-without-bound",
+        "S3-6",
+        LOSSES,
+        'policy.kl_estimate(bounded, kind="k3")',
+        'policy.kl_estimate(log_ratio, kind="k3")',
+        learner("losses", "test_an_extreme_ratio_stays_finite_in_every_term"),
+    ),
+    Mutant(
+        "loss-nan-reaches-the-weights",
+        "S3-6",
+        LOSSES,
+        "        return policy.drop_nonfinite(log_prob, batch.log_prob, batch.weight)\n",
+        "        return log_prob, batch.log_prob, batch.weight\n",
+        learner("losses", "test_policy_gradient_explosion_detection"),
+    ),
+    Mutant(
+        "loss-zero-keeps-the-nan",
+        "S3-6",
+        LOSSES,
+        "torch.where(finite, part, 0.0) for part in (log_prob, batch.log_prob)",
+        "torch.where(finite, part, batch.log_prob) for part in (log_prob, batch.log_prob)",
+        learner("losses", "test_a_bad_ratio_may_count_as_one"),
+    ),
+    Mutant(
+        "loss-imitation-always",
+        "S4-V2",
+        LOSSES,
+        "    if now.bc_coef == 0.0:\n",
+        "    if False:\n",
+        learner("losses", "test_imitation_without_weight_is_not_computed"),
+    ),
+    Mutant(
+        "loss-imitation-mean-of-ignored-rows",
+        "S4-V2",
+        LOSSES,
+        "statistics.weighted_mean(policy.awr_weight(batch.advantage, **options), batch.weight)",
+        "policy.awr_weight(batch.advantage, **options).mean()",
+        learner(
+            "losses", "test_imitation_weights_may_be_divided_by_their_mean_over_rows_that_count"
+        ),
+    ),
+    Mutant(
+        "loss-values-held-always",
+        "schedules",
+        LOSSES,
+        "    if not now.clips_values:\n",
+        "    if config.value_clip.clip_range_vf is None:\n",
+        learner("losses", "test_values_are_held_only_when_the_schedule_says_so"),
+    ),
+    # --- epochs
+    Mutant(
+        "epochs-mean-of-parts",
+        "S0-2 S2-2",
+        EPOCHS,
+        "(sums.loss / planned.clamp(min=torch.finfo(planned.dtype).tiny)).backward()",
+        "(sums.loss / sums.weight.clamp(min=1e-30) * size / batch.weight.shape[1]).backward()",
+        learner("epochs", "test_micro_batches_add_up_to_the_gradient_of_their_minibatch"),
+    ),
+    Mutant(
+        "epochs-stale-weight",
+        "S2-2",
+        EPOCHS,
+        "_reweigh(agent, planned / total.weight)",
+        "_reweigh(agent, planned / planned)",
+        learner("epochs", "test_what_was_dropped_leaves_the_mean_of_the_rest"),
+    ),
+    Mutant(
+        "epochs-imitation-of-each-part",
+        "S4-V2",
+        EPOCHS,
+        "generator, imitation=imitation)",
+        "generator)",
+        learner("epochs", "test_micro_batches_add_up_to_the_gradient_of_their_minibatch"),
+    ),
+    Mutant(
+        "epochs-empty-minibatch-trained",
+        "X9",
+        EPOCHS,
+        "    if void or not bool(total.weight > 0.0):\n",
+        "    if void:\n",
+        learner("epochs", "test_a_minibatch_in_which_nothing_counts_is_left_out"),
+    ),
+    Mutant(
+        "epochs-void-part-only",
+        "S3-6",
+        EPOCHS,
+        "    if void or not",
+        "    if not",
+        learner("epochs", "test_one_bad_ratio_voids_its_whole_minibatch_however_it_is_cut"),
+    ),
+    Mutant(
+        "epochs-infinite-loss-steps",
+        "refusals",
+        EPOCHS,
+        "    if not bool(total.loss.isfinite()):\n",
+        "    if False:\n",
+        learner(
+            "epochs", "test_a_loss_that_is_not_finite_is_refused_though_its_gradient_is_bounded"
+        ),
+    ),
+    Mutant(
+        "epochs-gradients-pile-up",
+        "S0-2",
+        EPOCHS,
+        "    pipeline.optimizer.zero_grad(set_to_none=True)\n",
+        "",
+        learner("epochs", "test_micro_batches_add_up_to_the_gradient_of_their_minibatch"),
+    ),
+    Mutant(
+        "epochs-rest-is-lost",
+        "epochs",
+        EPOCHS,
+        "yield from order.to(data.weight.device).split(size)",
+        "yield from order.to(data.weight.device)[: count // size * size].split(size)",
+        learner("epochs", "test_every_sequence_is_seen_once_an_epoch_and_the_rest_is_not_lost"),
+    ),
+    Mutant(
+        "epochs-never-stop",
+        "X16",
+        EPOCHS,
+        "if control.stops(divergences[-1]):",
+        "if control.stops(divergences[-1]) and False:",
+        learner("epochs", "test_epochs_end_when_the_policy_has_moved_enough"),
+    ),
+    Mutant(
+        "epochs-memory-of-another-column",
+        "X10",
+        EPOCHS,
+        'axis = 0 if field.name == "memory" else 1\n'
+        "        parts[field.name] = value.index_select(axis, chosen)",
+        'axis = 0 if field.name == "memory" else 1\n'
+        "        parts[field.name] = value.index_select(axis, chosen.sort().values if axis "
+        "== 0 else chosen)",
+        learner("epochs", "test_a_selection_keeps_each_sequence_whole"),
+    ),
+    # --- units
+    Mutant(
+        "units-refresh-without-rescale",
+        "S0-3 S2-3",
+        UNITS,
+        "    agent.network.critic.rescale(*moved)\n",
+        "",
+        learner("units", "test_return_snapshot_freshness"),
+    ),
+    Mutant(
+        "units-old-words-in-old-units",
+        "S0-3 S1-T2",
+        UNITS,
+        "    return return_scale.re_express(predicted, *moved)\n",
+        "    return predicted\n",
+        learner("units", "test_return_snapshot_freshness"),
+    ),
+    Mutant(
+        "units-support-without-projection",
+        "X11",
+        UNITS,
+        "    return moved, law.clamp(min=torch.finfo(law.dtype).tiny).log()\n",
+        "    return target, predicted\n",
+        learner("units", "test_targets_and_old_laws_are_projected_when_the_support_moves"),
+    ),
+    Mutant(
+        "units-support-jumps",
+        "support",
+        UNITS,
+        "_MAX_STEP = 0.5",
+        "_MAX_STEP = 50.0",
+        learner("units", "test_a_bound_moves_by_at_most_half_a_span"),
+    ),
+    Mutant(
+        "units-moments-of-quantiles-rescaled",
+        "moments",
+        UNITS,
+        'if kind == "scalar" and "exp_avg" in state:',
+        'if "exp_avg" in state:',
+        learner("units", "test_moments_of_a_loss_without_units_stay"),
+    ),
+    Mutant(
+        "units-utility-of-a-squared-loss",
+        "moments",
+        UNITS,
+        'power = 2 if kind == "scalar" else 1',
+        "power = 1",
+        learner("units", "test_utilities_follow_weight_times_gradient"),
+    ),
+    Mutant(
+        "units-scale-centred",
+        "units",
+        UNITS,
+        'Units(0.0 if mode == "scale" else new.mean, new.std * gain)',
+        "Units(new.mean, new.std * gain)",
+        learner(
+            "units", "test_scaled_returns_are_divided_by_the_bound_times_the_spread_and_not_centred"
+        ),
+    ),
+    Mutant(
+        "units-support-of-the-first-rewards",
+        "support",
+        ORDER,
+        "predicted, warming=warming\n",
+        "predicted, warming=False\n",
+        learner("ppo", "test_the_support_of_a_categorical_critic_fits_rewards_of_any_size"),
+    ),
+    Mutant(
+        "units-warm-support-without-projection",
+        "support",
+        UNITS,
+        "low, high = (config.v_min, config.v_max) if warming else _bounds(kept, atoms, config)",
+        "low, high = _bounds(kept, atoms, config)",
+        learner("units", "test_while_statistics_warm_up_the_support_is_that_of_the_settings"),
+    ),
+    # --- the order
+    Mutant(
+        "order-units-before-estimates",
+        "S0-3 S2-3",
+        ORDER,
+        "        estimates = estimate(agent, rollout, config)\n",
+        "        first = estimate(agent, rollout, config)\n"
+        "        self._move_units(rollout, first)\n"
+        "        estimates = estimate(agent, rollout, config)\n",
+        learner("ppo", "test_an_update_goes_from_rollout_to_epochs_in_the_order_of_the_replay"),
+    ),
+    Mutant(
+        "order-statistics-before-the-rollout-ends",
+        "S0-4",
+        ORDER,
+        "        self.play, rollout = self._collect()\n",
+        "        self.play, rollout = self._collect()\n"
+        "        self._commit_observations(rollout)\n",
+        learner(
+            "ppo", "test_observation_statistics_are_taken_in_after_the_rollout_and_before_the_next"
+        ),
+    ),
+    Mutant(
+        "order-raw-advantage",
+        "S4-V1",
+        ORDER,
+        "data = self._batch(rollout, predicted, advantage, target)",
+        "data = self._batch(rollout, predicted, estimates.raw_advantage, target)",
+        learner("ppo", "test_advantages_are_normalised_once_a_rollout"),
+    ),
+    Mutant(
+        "order-units-of-scalar-returns",
+        "S4-Q1",
+        ORDER,
+        'returns if agent.spec.critic.kind == "categorical" else atoms,',
+        "returns,",
+        learner("ppo", "test_units_are_those_of_what_the_critics_must_resolve"),
+    ),
+    Mutant(
+        "order-refusals-forgotten",
+        "refusals",
+        ORDER,
+        "        self.refusals += 1\n",
+        "        self.refusals = 1\n",
+        learner("ppo", "test_three_refusals_in_a_row_end_the_run"),
+    ),
+    Mutant(
+        "order-rate-not-set",
+        "schedules",
+        ORDER,
+        "        self._set_rate(now.learning_rate)\n",
+        "",
+        learner("ppo", "test_every_number_of_an_update_comes_from_its_schedule"),
+    ),
+)
