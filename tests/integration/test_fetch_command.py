@@ -14,10 +14,10 @@ from venue import HOUR, Fault, Venue, candles, rates
 START = 1_609_459_200_000  # 2021-01-01T00:00:00Z
 H1 = Interval.parse("1h")
 # The verb, also where the command line does not list it yet.
+# A shell that starts a job in the background has it ignore interrupts; here they must arrive.
 CODE = (
-    "import stormsail.cli.main as m; from stormsail.cli.fetch import fetch\n"
-    "if not any(c.callback is fetch for c in m.app.registered_commands): m.app.command()(fetch)\n"
-    "m.main()"
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "import stormsail.cli.main as m; m.main()"
 )
 
 

@@ -653,9 +653,9 @@ def test_ansi_is_one_line():
     env.reset(options={"row": 1})
     env.step(2)
     env.step(2)
-    # 5,000 of 10,000 gain a tenth; 5,500 of 10,500 are 52 %.
+    # 50 bought at 100; at the open of 110 equity is 10,500, and half of it is kept.
     assert env.render() == (
-        "AAA/USDT:USDT 2021-01-04T03:00:00Z bar 2/3 price 110 position +0.52 equity 10500.00 "
+        "AAA/USDT:USDT 2021-01-04T03:00:00Z bar 2/3 price 110 position +0.50 equity 10500.00 "
         "(+5.00%)"
     )
 
