@@ -480,8 +480,8 @@ SIMULATOR_RULES = (
         "next-row-shown",
         "R12",
         OBSERVATION,
-        "self._rows[state.shown_row * self._symbols + state.symbol]",
-        "self._rows[(state.shown_row + 1) * self._symbols + state.symbol]",
+        "self._rows[state.symbol * self._length + state.shown_row]",
+        "self._rows[state.symbol * self._length + state.shown_row + 1]",
         sim("test_what_comes_later_changes_nothing_before", part="_batch"),
     ),
     Mutant(

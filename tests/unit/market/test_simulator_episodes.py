@@ -259,7 +259,7 @@ FEED = {
 
 
 def feed(stale=0.9, dropped=0.9, late=0.9, length=0.0):
-    return torch.tensor([[0.0], [stale], [dropped], [late], [length]], dtype=torch.float64)
+    return torch.tensor([[0.0], [0.0], [stale], [dropped], [late], [length]])
 
 
 def watch(script):

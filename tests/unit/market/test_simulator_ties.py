@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from simulator_lab import market, play, settings, steady
 
+from simulator_lab import market, play, settings, steady
 from stormsail.functional import ledger
 from stormsail.functional.risk_gate import Account, Limits, Reason, risk_gate
 

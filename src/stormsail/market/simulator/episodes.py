@@ -82,9 +82,10 @@ def _too_short(panel: Panel, config: MarketConfig, window: Window, lookback: int
 
 
 class Draws(NamedTuple):
-    """Uniform numbers of one step by name, each float64 [B]; None where nothing needs it."""
+    """Uniform numbers of one step by name; None where nothing needs them."""
 
     start: Tensor
+    """float64 [B], from two numbers: one of 24 bits could not reach every row of a long panel."""
     costs: Tensor | None
     """[3, B]: fee, half spread, impact."""
     feed: Tensor | None
@@ -93,7 +94,7 @@ class Draws(NamedTuple):
 
 def drawn_rows(config: MarketConfig) -> int:
     """Return how many uniform numbers an environment needs a step."""
-    return 1 + 3 * costs_vary(config) + 4 * feed_fails(config)
+    return 2 + 3 * costs_vary(config) + 4 * feed_fails(config)
 
 
 def costs_vary(config: MarketConfig) -> bool:
@@ -111,6 +112,7 @@ def feed_fails(config: MarketConfig) -> bool:
 def named(uniform: Tensor, config: MarketConfig) -> Draws:
     """Return rows of uniform numbers [k, B] by what they are for."""
     varies = 3 * costs_vary(config)
-    costs = uniform[1 : 1 + varies] if varies else None
-    feed = uniform[1 + varies :] if feed_fails(config) else None
-    return Draws(uniform[0], costs, feed)
+    costs = uniform[2 : 2 + varies] if varies else None
+    feed = uniform[2 + varies :] if feed_fails(config) else None
+    start = uniform[0].double() + uniform[1].double() * 2.0**-24
+    return Draws(start, costs, feed)

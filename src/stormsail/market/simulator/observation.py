@@ -18,8 +18,8 @@ class Observer:
     """
 
     def __init__(self, features: Tensor, config: MarketConfig) -> None:
-        self._symbols = features.shape[1]
-        self._rows = features.reshape(-1, features.shape[-1])
+        self._length = features.shape[0]
+        self._rows = features.transpose(0, 1).reshape(-1, features.shape[-1])
         self._config = config
 
     def first(self, state: State) -> Tensor:
@@ -48,7 +48,7 @@ class Observer:
         return state, torch.cat((market, self._account(state)), -1)
 
     def _market(self, state: State) -> Tensor:
-        return self._rows[state.shown_row * self._symbols + state.symbol]
+        return self._rows[state.symbol * self._length + state.shown_row]
 
     def _account(self, state: State) -> Tensor:
         account = AccountTensors(

@@ -100,6 +100,13 @@ class Simulator:
             *(seen.new_tensor([getattr(one, name) for one in filters]) for name in Steps._fields)
         )
         self._levels = seen.new_tensor(config.levels)
+        self.actions: Actions
+        if config.action == "levels":
+            self.actions = DiscreteActions(len(config.levels))
+            self._lowest, self._highest = 0.0, len(config.levels) - 1.0
+        else:
+            self._lowest, self._highest = config.weight_range
+            self.actions = ContinuousActions((self._lowest,), (self._highest,))
         self._transition: Transition = self.transition
 
     @property
@@ -111,14 +118,6 @@ class Simulator:
     def observation_size(self) -> int:
         """Number of columns F."""
         return len(self.observation_names)
-
-    @property
-    def actions(self) -> Actions:
-        """What may be done: one of the levels, or a weight."""
-        if self.config.action == "levels":
-            return DiscreteActions(len(self.config.levels))
-        low, high = self.config.weight_range
-        return ContinuousActions((low,), (high,))
 
     def compile(self) -> None:
         """Compile `step` in place, as `torch.nn.Module.compile` does its module.
@@ -188,9 +187,9 @@ class Simulator:
             )
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """Return the uniform numbers that one `transition` uses up, float64 [k, B]."""
+        """Return the uniform numbers that one `transition` uses up, float32 [k, B]."""
         shape = (self._draws, self.batch)
-        return torch.rand(shape, generator=generator, dtype=torch.float64, device=self.device)
+        return torch.rand(shape, generator=generator, dtype=torch.float32, device=self.device)
 
     def step(
         self, state: State, action: Tensor, generator: torch.Generator
@@ -205,9 +204,11 @@ class Simulator:
         """
         action = self._shaped(action)
         if self.device.type == "cpu" and not torch.compiler.is_compiling():
-            bad = self._bad(action) & ~state.done
-            if bad.any():
-                raise _bad_action(self.config, action, bad)
+            low, high = action.aminmax()  # cheaper than a look at each, which is rarely needed
+            if not (low >= self._lowest and high <= self._highest):
+                bad = self._bad(action) & ~state.done
+                if bad.any():
+                    raise _bad_action(self.config, action, bad)
         return self._transition(state, action, self.draw(generator))
 
     def transition(self, state: State, action: Tensor, uniform: Tensor) -> tuple[State, Step[Info]]:
@@ -239,10 +240,9 @@ class Simulator:
 
     def _shaped(self, action: Tensor) -> Tensor:
         """Return the action as [B], after refusing what is shaped or typed otherwise."""
-        offered = self.actions
-        if isinstance(offered, ContinuousActions) and action.ndim == 1:
+        if isinstance(self.actions, ContinuousActions) and action.ndim == 1:
             action = action[:, None]
-        offered.check(action, batch=self.batch, dtype=self.dtype)
+        self.actions.check(action, batch=self.batch, dtype=self.dtype)
         return action.reshape(self.batch)
 
     def _bad(self, action: Tensor) -> Tensor:

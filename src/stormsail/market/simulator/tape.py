@@ -37,10 +37,14 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """Bars of all symbols as rows [T * S, columns]; row t of symbol s is at t * S + s."""
+    """Bars of all symbols as rows [S * T, columns]; row t of symbol s is at s * T + t.
+
+    The next bar of a symbol is the next row: an account moves through memory as through time.
+    """
 
     rows: Tensor
-    symbols: int
+    length: int
+    """T."""
 
     @classmethod
     def of(
@@ -64,18 +68,18 @@ class Tape:
             new_day=first[:, None].expand(panel.shape),
         )
         table = torch.stack([column.double() for column in columns], -1)
-        rows = table.reshape(-1, len(columns)).to(device=device, dtype=dtype)
-        return cls(rows, len(panel.symbols))
+        rows = table.transpose(0, 1).reshape(-1, len(columns)).to(device=device, dtype=dtype)
+        return cls(rows, len(panel.ts))
 
     def bar(self, row: Tensor, symbol: Tensor) -> Bar:
         """Return one bar for each environment."""
-        found = self.rows[row * self.symbols + symbol].unbind(-1)
+        found = self.rows[symbol * self.length + row].unbind(-1)
         open_, high, low, close, rate, notional, may_trade, new_day = found
         return Bar(open_, high, low, close, rate, notional, may_trade > 0.5, new_day > 0.5)
 
     def close(self, row: Tensor, symbol: Tensor) -> Tensor:
         """Return one close for each environment."""
-        return self.rows[row * self.symbols + symbol, Bar._fields.index("close")]
+        return self.rows[symbol * self.length + row, Bar._fields.index("close")]
 
 
 def closed_times(ts: Tensor, windows: NoTrade) -> Tensor:
