@@ -41,12 +41,24 @@ CAMPAIGNS = (
         (*PYTEST, "-m", "campaign", "tests/unit/functional"),
     ),
     Campaign(
-        "files: faults, kills and corruption of artifacts, stores and fetches",
+        "files: faults, kills and corruption of artifacts, stores, fetches and runs",
         (*PYTEST, "-m", "campaign", "tests/fault"),
     ),
     Campaign(
         "data: planted defects, clean files, leaks and hostile bytes",
         (*PYTEST, "-m", "campaign", "tests/unit/market"),
+    ),
+    Campaign(
+        "ledgers: 1,000 streams of the simulator against exact decimals",
+        (*PYTEST, "-m", "campaign", "tests/integration/test_three_ledgers.py"),
+    ),
+    Campaign(
+        "ledgers: 100 streams of exact decimals against NautilusTrader",
+        (*PYTEST, "-m", "campaign", "tests/integration/test_nautilus_ledger.py"),
+    ),
+    Campaign(
+        "ledgers: identity to the last digit over ten million events",
+        (*PYTEST, "-m", "campaign", "tests/property/test_reference_ledger.py"),
     ),
     Campaign(
         "mutants",
