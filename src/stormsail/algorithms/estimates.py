@@ -23,8 +23,6 @@ class Estimates:
     """Generalised advantage estimate."""
     returns: Tensor
     """R = A + V."""
-    advantage: Tensor
-    """What the policy is trained with."""
     target: Tensor
     """What the critics are trained towards, [T, B, M], not yet encoded."""
     explained_variance: Tensor
@@ -62,7 +60,6 @@ def estimate(agent: Agent, rollout: Rollout, config: TrainConfig) -> Estimates:
         value=value,
         raw_advantage=raw,
         returns=total,
-        advantage=raw,
         target=critic_targets.targets(agent, rollout, total, config),
         explained_variance=statistics.explained_variance(total, value, weight=rollout.weight),
     )

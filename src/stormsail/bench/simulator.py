@@ -166,7 +166,7 @@ def device_name(device: str) -> str:
 
 
 def compiler_found() -> bool:
-    """Return whether there is a C++ compiler, without which `torch.compile` cannot work."""
+    """Return whether there is a C++ compiler, without which nothing can be compiled."""
     names = [os.environ.get("CXX") or "g++", "clang++"]
     return any(shutil.which(name) for name in names)
 
@@ -198,7 +198,6 @@ def speeds(
         simulator = Simulator(panel, config, batch=batch, device=device)
         for way in ("eager", "compiled") if compiled else ("eager",):
             if way == "compiled":
-                torch.compiler.reset()  # or the second size would be compiled for any size
                 simulator.compile()
             plain = partial(Plain, simulator, seed=seed)
             yield _measured(plain, way, seconds=seconds, repeats=repeats)

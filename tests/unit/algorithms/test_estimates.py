@@ -144,7 +144,6 @@ def prepared(advantage, weight, *, value=None, returns=None, **changes):
         value=zeros if value is None else value,
         raw_advantage=advantage,
         returns=zeros if returns is None else returns,
-        advantage=advantage,
         target=zeros[..., None],
         explained_variance=torch.tensor(0.0),
     )

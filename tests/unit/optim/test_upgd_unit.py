@@ -75,7 +75,7 @@ def test_long_noise_has_no_pattern_in_rows_columns_or_rectangles():
         c, d = grid[down:, :-across], grid[down:, across:]
         for pair in (a * b, a * c, a * d):
             assert abs(pair.mean()) < 4.5 * error
-        # without the hash, the four words at the corners cancel and these do not vanish
+        # a generator that adds words of rows and columns passes all pairs and fails here
         assert abs((a * b * c * d).mean()) < 4.5 * error
         energy = (a**2 - 1) * (b**2 - 1) * (c**2 - 1) * (d**2 - 1)  # variance 2^4
         assert abs(energy.mean()) < 4.5 * 4 * error
