@@ -17,6 +17,10 @@ from stormsail import __version__
 ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = ROOT / "docs" / "evidence.md"
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "auto")
+THOUSAND_KILLS = (
+    "tests/fault/test_train_kills.py::test_a_thousand_kills_at_random_moments_change_no_byte"
+)
+EVERY_CALL = "tests/fault/test_train_syscalls.py"
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,20 @@ CAMPAIGNS = (
     ),
     Campaign(
         "files: faults, kills and corruption of artifacts, stores, fetches and runs",
-        (*PYTEST, "-m", "campaign", "tests/fault"),
+        (
+            *(*PYTEST, "-m", "campaign", "tests/fault"),
+            *("--deselect", THOUSAND_KILLS, "--deselect", EVERY_CALL),
+        ),
+    ),
+    Campaign(
+        "training: 1,000 kills -9 at random moments, the same bytes at the end",
+        (sys.executable, "-m", "pytest", "-q", "-s", THOUSAND_KILLS),
+        passed=r"(\d+) kills in \d+ runs",
+    ),
+    Campaign(
+        "training: killed by the kernel at every call of a checkpoint, none torn",
+        (sys.executable, "-m", "pytest", "-q", "-s", EVERY_CALL),
+        passed=r"(\d+) kills at \w+, 0 torn",
     ),
     Campaign(
         "data: planted defects, clean files, leaks and hostile bytes",

@@ -232,6 +232,7 @@ def _single(draw: Draw) -> list[Case]:
             (0,),
             "weighted",
         ),
+        Case(risk.empirical_cvar_error, (normal(B, 9),), {"alpha": 0.3}, (0,)),
         Case(risk.risk_advantage, (normal(B), normal(B, N)), {"alpha": 0.3}),
         Case(risk.categorical_risk_advantage, (normal(B), law(B, K), atoms), {"alpha": 0.3}),
         Case(risk.budget_advantage, (normal(B, N), normal(B, N), normal(B)), {"alpha": 0.3}),

@@ -70,6 +70,15 @@ MARKET: dict[str, Any] = {
     "returns.warmup_updates": 2,
     "returns.std_floor_mode": "adaptive",
     "critic.v_range_ema_alpha": 0.2,
+    "risk.cvar_use_constraint": True,
+    "risk.cvar_limit": -0.005,
+    "risk.cvar_weight": 0.2,
+    "risk.cvar_alpha": 0.4,
+    "risk.cvar_window": 7,
+    "risk.cvar_min_samples": 4,
+    "risk.cvar_min_tail_samples": 1,
+    "risk.cvar_activation_threshold": -50.0,
+    "risk.cvar_ramp_updates": 4,
 }
 """The market with everything on that carries something from update to update."""
 

@@ -10,6 +10,8 @@ LOSSES = "algorithms/losses.py"
 EPOCHS = "algorithms/epochs.py"
 UNITS = "algorithms/units.py"
 ORDER = "algorithms/ppo.py"
+LEARNING_SETTINGS = "algorithms/config_learning.py"
+LEARNING_REPORT = "algorithms/telemetry_learning.py"
 
 
 def learner(name: str, *tests: str) -> tuple[str, ...]:
@@ -87,7 +89,7 @@ LEARNER = (
         "rollout-reached-is-this-state",
         "S3-8",
         ROLLOUT,
-        "reached=torch.cat((predicted[1:], final.predicted[None])),",
+        "reached=torch.cat((predicted[1:], last[None])),",
         "reached=predicted,",
         learner(
             "rollout",
@@ -118,8 +120,8 @@ LEARNER = (
         "rollout-raw-observations-kept",
         "S0-4",
         ROLLOUT,
-        "observation=agent.normalised(play.observation),",
-        "observation=play.observation,",
+        "        observation=seen,\n",
+        "        observation=play.observation,\n",
         RATIO,
     ),
     Mutant(
@@ -310,8 +312,8 @@ LEARNER = (
         "loss-ignored-rows",
         "X9",
         LOSSES,
-        "return torch.where(weight > 0.0, x * weight, 0.0).sum()",
-        "return x.sum()",
+        "return torch.where(weight > 0.0, columns * weight, 0.0).sum((1, 2))",
+        "return columns.sum((1, 2))",
         learner("losses", "test_rows_of_weight_0_change_neither_a_number_nor_a_gradient"),
     ),
     Mutant(
@@ -419,8 +421,8 @@ LEARNER = (
         "epochs-stale-weight",
         "S2-2",
         EPOCHS,
-        "_reweigh(agent, planned / total.weight)",
-        "_reweigh(agent, planned / planned)",
+        "_reweigh(pipeline, planned / total.weight)",
+        "_reweigh(pipeline, planned / planned)",
         learner("epochs", "test_what_was_dropped_leaves_the_mean_of_the_rest"),
     ),
     Mutant(
@@ -620,5 +622,83 @@ LEARNER = (
         "        self._set_rate(now.learning_rate)\n",
         "",
         learner("ppo", "test_every_number_of_an_update_comes_from_its_schedule"),
+    ),
+    # --- settings, readings and what is left behind
+    Mutant(
+        "threshold-of-one-by-default",
+        "X4",
+        "modules/config.py",
+        "huber_kappa: Annotated[float, Field(ge=0.0)] = 0.02",
+        "huber_kappa: Annotated[float, Field(ge=0.0)] = 1.0",
+        learner("quantile_critic", "test_the_threshold_of_a_run_is_two_hundredths_of_a_deviation"),
+    ),
+    Mutant(
+        "threshold-lost-on-the-way-to-the-loss",
+        "X4",
+        TARGETS,
+        "return quantile.huber_loss(predicted, wide, tau, kappa=critic.huber_kappa)",
+        "return quantile.huber_loss(predicted, wide, tau, kappa=1.0)",
+        learner("quantile_critic", "test_the_threshold_reaches_the_loss"),
+    ),
+    Mutant(
+        "critic-levels-upside-down",
+        "S2-opt2",
+        TARGETS,
+        "tau = quantile.midpoints(critic.num_quantiles, like=predicted)",
+        "tau = 1.0 - quantile.midpoints(critic.num_quantiles, like=predicted)",
+        learner("quantile_critic", "test_any_number_of_quantiles_costs_what_all_its_pairs_cost"),
+    ),
+    Mutant(
+        "forward-keeps-what-it-computed",
+        "S3-arch",
+        "modules/scale.py",
+        "scaled = statistics.standardise(",
+        "scaled = self.last_scaled = statistics.standardise(",
+        learner("no_hidden_state", "test_no_forward_pass_leaves_anything_in_a_module"),
+    ),
+    Mutant(
+        "share-of-held-predictions-counts-ties",
+        "S4-V7",
+        LOSSES,
+        "(clipped_by_critic > by_critic)",
+        "(clipped_by_critic >= by_critic)",
+        learner("clip_shares", "test_where_nothing_is_held_no_share_is"),
+    ),
+    Mutant(
+        "share-of-pairs-by-another-threshold",
+        "S4-V7",
+        LOSSES,
+        "batch.target, kappa=agent.spec.critic.huber_kappa)",
+        "batch.target, kappa=1.0)",
+        learner("clip_shares", "test_the_share_of_pairs_follows_the_threshold"),
+    ),
+    Mutant(
+        "share-of-predictions-is-that-of-pairs",
+        "S4-V7",
+        LEARNING_REPORT,
+        "share(sums.vf_clipped, sums.weight)",
+        "share(sums.huber_linear, sums.weight)",
+        learner(
+            "clip_shares", "test_shares_of_pairs_and_of_held_predictions_are_those_of_the_batch"
+        ),
+    ),
+    Mutant(
+        "imitation-on-unless-told-otherwise",
+        "X23",
+        LEARNING_SETTINGS,
+        "cql_alpha: NonNegative = 0.0",
+        "cql_alpha: NonNegative = 1.0",
+        learner("shipped_configs", "test_leaving_a_setting_out_switches_nothing_on"),
+    ),
+    Mutant(
+        "optimizer-alone-has-another-default",
+        "X23",
+        "optim/adaptive_upgd.py",
+        "        lr_compensation: float = 2.0,\n",
+        "        lr_compensation: float = 1.0,\n",
+        learner(
+            "shipped_configs",
+            "test_an_optimizer_by_itself_has_the_defaults_of_a_run_but_for_these",
+        ),
     ),
 )

@@ -4,6 +4,7 @@ from mutants.harness import Mutant
 from mutants.nodes import unit
 
 RECURRENCE = "functional/recurrence.py"
+PACKED = "functional/kernels/packed_lstm.py"
 MEMORY = "modules/memory.py"
 NETWORK = "modules/network.py"
 CRITICS = "modules/critics.py"
@@ -23,22 +24,27 @@ def task(name: str, *tests: str) -> tuple[str, ...]:
     return unit(name, *tests, part="tasks")
 
 
+WAYS = module(
+    "memory_ways",
+    "test_every_way_gives_outputs_states_and_gradients_of_the_rows_one_by_one",
+)
+
 MODULES = (
     # --- recurrence
     Mutant(
         "lstm-reset-one-row-late",
         "S1-L1 S3-FP3",
         RECURRENCE,
-        "h = torch.where(start[t], initial[0], hidden, out=before_h[t])",
-        "h = torch.where(start[t - 1], initial[0], hidden, out=before_h[t])",
+        "torch.where(start, first_h, hidden, out=h)",
+        "torch.where(reset[t - 1, :, None], first_h, hidden, out=h)",
         unit("recurrence", "test_a_sequence_with_resets_is_several_sequences_without"),
     ),
     Mutant(
         "lstm-cell-survives-a-reset",
         "S1-L1 S3-FP3",
         RECURRENCE,
-        "c = torch.where(start[t], initial[1], cell, out=before_c[t])",
-        "c = before_c[t].copy_(cell)",
+        "torch.where(start, first_c, cell, out=c)",
+        "c.copy_(cell)",
         unit("recurrence", "test_a_sequence_with_resets_is_several_sequences_without"),
     ),
     Mutant(
@@ -53,16 +59,16 @@ MODULES = (
         "hidden-gradient-crosses-a-reset",
         "S1-L1",
         RECURRENCE,
-        "dh = torch.where(start[t], above[t], torch.addmm(above[t], grad_gates[t], weight))",
-        "dh = torch.addmm(above[t], grad_gates[t], weight)",
+        "dh = torch.where(start, below, torch.addmm(below, result, weight))",
+        "dh = torch.addmm(below, result, weight)",
         unit("recurrence", "test_no_gradient_crosses_a_reset"),
     ),
     Mutant(
         "cell-gradient-crosses-a-reset",
         "S1-L1",
         RECURRENCE,
-        "out=dc_all[t]).masked_fill(start[t], 0.0)",
-        "out=dc_all[t])",
+        "out=dc_row).masked_fill(start, 0.0)",
+        "out=dc_row)",
         unit("recurrence", "test_no_gradient_crosses_a_reset"),
     ),
     Mutant(
@@ -86,7 +92,7 @@ MODULES = (
         "memory-is-never-reset",
         "S1-L1 S3-FP3",
         MEMORY,
-        "begin = torch.where(reset[0][:, None, None], self.initial[layer], state)",
+        "begin = torch.where(reset[:, None, None], self.initial[layer], state)",
         "begin = state",
         module("network", "test_a_reset_reaches_the_memory_of_actor_and_critics"),
     ),
@@ -94,8 +100,8 @@ MODULES = (
         "memory-of-all-environments-is-reset",
         "S1-L1 S3-FP3",
         MEMORY,
-        "torch.where(reset[0][:, None, None], self.initial[layer], state)",
-        "torch.where(reset[0].any(), self.initial[layer], state)",
+        "torch.where(reset[:, None, None], self.initial[layer], state)",
+        "torch.where(reset.any(), self.initial[layer], state)",
         module("network", "test_a_reset_reaches_the_memory_of_actor_and_critics"),
     ),
     Mutant(
@@ -110,9 +116,41 @@ MODULES = (
         "reset-inside-a-sequence-overlooked",
         "S1-L1 S3-FP3",
         MEMORY,
-        "whole = _may_look(reset) and not bool(reset[1:].any())",
-        "whole = _may_look(reset)",
+        "lengths = _between_resets(reset)",
+        "lengths = [len(reset)]",
         module("memory", "test_a_reset_inside_a_sequence_starts_a_separate_one"),
+    ),
+    Mutant(
+        "pieces-forget-those-before",
+        "S1-L1",
+        MEMORY,
+        "            output, state = self._piece(layer, rows, state, flags[0])\n",
+        "            output, _ = self._piece(layer, rows, state, flags[0])\n",
+        WAYS,
+    ),
+    Mutant(
+        "stretches-go-on-where-others-ended",
+        "S1-L1",
+        MEMORY,
+        "fresh=reset[row, column],",
+        "fresh=torch.zeros_like(column, dtype=torch.bool),",
+        WAYS,
+    ),
+    Mutant(
+        "last-cells-of-other-stretches",
+        "S1-L1",
+        PACKED,
+        "torch.cat(ended[::-1])",
+        "torch.cat(ended)",
+        WAYS,
+    ),
+    Mutant(
+        "packed-gradient-stops-after-a-row",
+        "S1-L1",
+        PACKED,
+        "            below.addmm_(results[t], weight)\n",
+        "            below if t else below.addmm_(results[t], weight)\n",
+        WAYS,
     ),
     Mutant(
         "every-layer-starts-from-the-first",

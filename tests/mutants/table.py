@@ -4,6 +4,7 @@ An entry is a unique snippet, what to put in its place, and who must notice.
 """
 
 from mutants.critics import CRITICS
+from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.learner import LEARNER
 from mutants.market import MARKET_DATA
@@ -21,4 +22,5 @@ MUTANTS = (
     *OPTIMIZERS,
     *LEARNER,
     *MONITORS,
+    *EVALUATION,
 )

@@ -158,3 +158,14 @@ def law_of_sum(branches):
         merged[x] = merged.get(x, 0.0) + mass
     atoms = np.array(sorted(merged))
     return atoms, np.array([merged[x] for x in atoms])
+
+
+def empirical_cvar_error(sample, alpha):
+    """s / sqrt(n) of the influence values nu + min(x - nu, 0) / alpha, s with n - 1."""
+    n = len(sample)
+    if n < 2:
+        return math.nan
+    level = value_at_risk(list(sample), alpha)
+    values = [level + min(x - level, 0.0) / alpha for x in sample]
+    mean = math.fsum(values) / n
+    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)

@@ -123,6 +123,13 @@ def test_empirical_cvar_equals_its_definition(pair, alpha):
     np.testing.assert_allclose(actual, oracle.cvar(sample, alpha), rtol=1e-9, atol=1e-9)
 
 
+@given(atoms_of, levels)
+def test_the_error_of_the_empirical_cvar_equals_its_definition(sample, alpha):
+    actual = risk.empirical_cvar_error(tensor(sample), alpha=alpha)
+    expected = oracle.empirical_cvar_error(sample, alpha)
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
+
+
 @given(samples(), levels, st.sampled_from([math.nan, math.inf, -math.inf, 1e30]))
 def test_entries_of_weight_zero_never_matter(pair, alpha, poison):
     sample, weight = pair
@@ -480,6 +487,7 @@ def test_every_function_keeps_the_dtype_of_its_first_tensor(dtype):
         risk.categorical_value_at_risk(probs, atoms, alpha=0.4),
         risk.categorical_cvar(probs, atoms, alpha=0.4),
         risk.empirical_cvar(q, alpha=0.4, weight=probs),
+        risk.empirical_cvar_error(q, alpha=0.4),
         risk.risk_advantage(G, q, alpha=0.4),
         risk.categorical_risk_advantage(G, probs, atoms, alpha=0.4),
         risk.budget_advantage(q, q, G, alpha=0.4),

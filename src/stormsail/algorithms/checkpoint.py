@@ -23,7 +23,7 @@ from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ArtifactError
 from stormsail.tasks.gymnasium_task import GymnasiumTask
 
-FORMAT = 1
+FORMAT = 2
 """Version of what stands in a checkpoint; another one is refused."""
 
 KIND = "checkpoint"
@@ -107,6 +107,7 @@ def learner_state(ppo: Ppo) -> State:
         "kl": ppo.kl.state_dict(),
         "entropy": ppo.entropy.state_dict(),
         "returns": ppo.returns.state_dict(),
+        "risk": None if ppo.risk is None else ppo.risk.state_dict(),
         "advantages": ppo.advantage_statistics,
         "play": ppo.play,
         "generators": ppo.generators.state(),
@@ -135,6 +136,8 @@ def restore_learner(ppo: Ppo, state: State) -> None:
     for part, load in parts.items():
         with _refusing(part):
             load(state[part])
+    with _refusing("risk"):
+        _restore_risk(ppo, state["risk"])
     with _refusing("counters"):
         _restore_counters(ppo, state)
     with _refusing("generators"):
@@ -170,6 +173,13 @@ def _restore_scaler(ppo: Ppo, saved: dict[str, Any] | None) -> None:
             raise _unfit("scaler", f"the {name} {saved[name]!r}")
     _fitting("scaler", flatten(saved)[1], flatten(own)[1])
     scaler.load_state_dict(saved)
+
+
+def _restore_risk(ppo: Ppo, saved: JsonValue) -> None:
+    if (ppo.risk is None) != (saved is None):
+        raise _unfit("risk", "one" if ppo.risk is None else "none")
+    if ppo.risk is not None:
+        ppo.risk.load_state_dict(saved)
 
 
 def _restore_counters(ppo: Ppo, state: State) -> None:

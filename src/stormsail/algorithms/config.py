@@ -1,461 +1,51 @@
 """Every setting of a training run. One source of defaults; `docs/config.md` is made from it."""
 
-from typing import Annotated, Literal, Self
+from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
+from stormsail.algorithms.config_learning import (
+    BcConfig,
+    EntropyConfig,
+    KlConfig,
+    ObservationConfig,
+    OptimizerConfig,
+    PpoConfig,
+    ReturnConfig,
+    TargetConfig,
+    ValueClipConfig,
+    VgsConfig,
+)
+from stormsail.algorithms.config_numbers import Whole
+from stormsail.algorithms.config_risk import RiskConfig
+from stormsail.algorithms.config_run import (
+    CheckpointConfig,
+    DataConfig,
+    TaskConfig,
+    ValidationConfig,
+)
 from stormsail.core.config import Config
-from stormsail.market.simulator.config import MarketConfig
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 
-Positive = Annotated[float, Field(gt=0.0)]
-NonNegative = Annotated[float, Field(ge=0.0)]
-Unit = Annotated[float, Field(ge=0.0, le=1.0)]
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
-
-
-class DataConfig(Config):
-    """Bars to train on: a store, or a synthetic world."""
-
-    store: str | None = None
-    """Folder of a store that `stormsail import`, `fetch` or `synth` wrote; None draws `world`."""
-
-    symbols: tuple[str, ...] = ()
-    """Symbols of the store to trade; empty takes all that it has at this interval."""
-
-    interval: str = "1h"
-    """Length of a bar."""
-
-    world: str = "regime"
-    """Synthetic world that is drawn where no store is given."""
-
-    world_bars: Count = 20_000
-    """Bars of each symbol of that world."""
-
-    world_symbols: Count = 4
-    """Symbols of that world."""
-
-    world_seed: Whole = 0
-    """Seed of that world; the same world for every seed of training."""
-
-    world_parameters: dict[str, float] = Field(default_factory=dict)
-    """Settings of that world that differ from its defaults."""
-
-    validation_share: Annotated[float, Field(gt=0.0, lt=0.9)] = 0.2
-    """Share of the bars, the last ones, that is kept from training and chooses the best agent."""
-
-
-class TaskConfig(Config):
-    """What is learned."""
-
-    name: str = "market"
-    """`market`, a classic task such as `CartPole-v1` or `CartPoleNoVel-v1`, or `gym:<id>`."""
-
-    data: DataConfig = DataConfig()
-    """Bars of the market."""
-
-    market: MarketConfig = MarketConfig()
-    """Rules of the market."""
-
-    compile_step: bool = False
-    """Compile the simulator's step; worth it for long runs where a compiler is found."""
-
-
-class PpoConfig(Config):
-    """Rollout, epochs and the policy's loss."""
-
-    total_steps: Count = 1_000_000
-    """Steps of all environments together after which training ends."""
-
-    n_steps: Count = 128
-    """T, rows of a rollout."""
-
-    n_envs: Count = 64
-    """B, environments side by side, columns of a rollout."""
-
-    n_epochs: Count = 4
-    """Passes over a rollout."""
-
-    batch_size: Count = 16
-    """Columns of a minibatch; with `sequence_length` it counts sequences."""
-
-    microbatch_size: Count | None = None
-    """Columns whose gradients are computed at once; None takes the whole minibatch."""
-
-    sequence_length: Count | None = None
-    """Rows of a training sequence, which must divide `n_steps`; None takes whole columns."""
-
-    learning_rate: Positive = 3e-4
-    """At the start."""
-
-    learning_rate_final: NonNegative = 0.0
-    """At the end of training, reached linearly; equal to `learning_rate` keeps it constant."""
-
-    optimizer_lr_min: NonNegative = 5e-6
-    """The learning rate is never below this."""
-
-    optimizer_lr_max: Positive | None = None
-    """The learning rate is never above this."""
-
-    gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
-    """Discount of one step."""
-
-    gae_lambda: Unit = 0.95
-    """How far advantages look before they trust the critic."""
-
-    clip_range: Positive = 0.2
-    """The ratio counts up to 1 plus or minus this."""
-
-    clip_range_warmup: Positive = 0.2
-    """The same at the first update."""
-
-    clip_range_warmup_updates: Whole = 0
-    """Updates in which the one turns into the other."""
-
-    vf_coef: NonNegative = 0.5
-    """Weight of the critics' loss."""
-
-    vf_coef_warmup: NonNegative = 0.5
-    """The same at the first update."""
-
-    vf_coef_warmup_updates: Whole = 0
-    """Updates in which the one turns into the other."""
-
-    vf_bad_explained_scale: Unit = 1.0
-    """Factor on `vf_coef` while the explained variance is negative."""
-
-    vf_bad_explained_floor: NonNegative = 0.0
-    """That factor does not take it below this."""
-
-    critic_grad_warmup_updates: Whole = 0
-    """Updates at the start in which only the critics learn."""
-
-    max_grad_norm: float = 0.5
-    """Bound on the norm of all gradients together; 0 or less switches it off."""
-
-    normalize_advantage: bool = True
-    """Whether advantages get mean 0 and standard deviation 1, once a rollout."""
-
-    normalize_advantage_per_env: bool = False
-    """Whether each column by itself."""
-
-    advantage_mode: Literal["floor", "eps", "center_only", "zero", "skip", "previous_stats"] = (
-        "floor"
-    )
-    """What happens where the spread is too small to divide by."""
-
-    adv_std_floor: Positive = 1e-8
-    """The spread counts as at least this."""
-
-    adv_clip: Positive | None = None
-    """Bound on normalised advantages."""
-
-    nonfinite_policy: Literal["drop", "zero", "skip", "raise"] = "drop"
-    """What happens to samples whose log ratio is not finite."""
-
-
-class EntropyConfig(Config):
-    """The bonus for exploring, and when it fades."""
-
-    ent_coef: NonNegative = 0.01
-    """At the start."""
-
-    ent_coef_final: NonNegative = 0.001
-    """At the end of the decay."""
-
-    ent_coef_min: NonNegative = 0.0005
-    """Never below this."""
-
-    ent_coef_decay_steps: Whole = 400
-    """Updates that the linear decay takes."""
-
-    ent_coef_plateau_window: Whole = 0
-    """Updates over which the entropy must be level before the decay starts; 0 starts it at once."""
-
-    ent_coef_plateau_tolerance: NonNegative = 0.002
-    """Slope of the entropy per update that counts as level."""
-
-    ent_coef_plateau_min_updates: Whole = 40
-    """No plateau is seen before this update."""
-
-    entropy_boost_factor: Annotated[float, Field(ge=1.0)] = 1.0
-    """Factor for each update in which the critics stay worse than a constant; 1 is off."""
-
-    entropy_boost_cap: Annotated[float, Field(ge=1.0)] = 5.0
-    """Largest coefficient, as a multiple of `ent_coef`."""
-
-    bad_explained_patience: Whole = 2
-    """Updates of negative explained variance before the boost begins."""
-
-    entropy_mode: Literal["presquash", "corrected_mc"] = "presquash"
-    """Entropy of a squashed Gaussian: in closed form before squashing, or after it by sampling."""
-
-
-class KlConfig(Config):
-    """How far one update may move the policy."""
-
-    target_kl: NonNegative | None = 0.08
-    """Divergence that an update aims to stay below; None or 0 switches everything here off."""
-
-    kl_early_stop: bool = True
-    """End the epochs early when an update has gone too far."""
-
-    kl_absolute_stop_factor: Positive = 2.5
-    """Stop at once beyond this multiple of the target."""
-
-    kl_consec_minibatches: Count = 2
-    """Stop after this many minibatches in a row beyond the target."""
-
-    kl_exceed_stop_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
-    """Stop when this share of the minibatches so far was beyond the target."""
-
-    kl_epoch_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Factor on the target after each epoch."""
-
-    use_ema: bool = True
-    """Judge the moving average of the divergence instead of each minibatch by itself."""
-
-    kl_ema_updates: Positive = 10.0
-    """Minibatches over which that average reaches back."""
-
-    kl_ema_alpha: Unit | None = None
-    """Weight of the newest minibatch; None takes 2 / (`kl_ema_updates` + 1)."""
-
-    penalty: bool = False
-    """Add the divergence to the loss, with a coefficient that a controller moves."""
-
-    beta_init: Positive = 0.01
-    """That coefficient at the start."""
-
-    beta_min: Positive = 1e-4
-    """Its least value."""
-
-    beta_max: Positive = 1.0
-    """Its largest value."""
-
-    kp: NonNegative = 0.5
-    """Proportional gain of the controller."""
-
-    ki: NonNegative = 0.05
-    """Integral gain."""
-
-    kd: NonNegative = 0.1
-    """Derivative gain."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if not self.beta_min <= self.beta_init <= self.beta_max:
-            raise ValueError(
-                f"`beta_init` must lie between `beta_min` and `beta_max`, not {self.beta_min}, "
-                f"{self.beta_init}, {self.beta_max} in that order"
-            )
-        return self
-
-
-class TargetConfig(Config):
-    """What the critics are trained towards."""
-
-    kind: Literal["nstep", "lambda_mixture", "td", "mc", "lambda_return"] = "nstep"
-    """Law after n steps, mixture over all n, one step, the rollout's end, or the scalar return."""
-
-    steps: Count = 64
-    """n; at most the rollout's length counts."""
-
-    mixture_lambda: Unit = 0.98
-    """Weight of longer returns in the mixture."""
-
-
-class ValueClipConfig(Config):
-    """Holding new predictions near old ones, for each critic against its own."""
-
-    clip_range_vf: Positive | None = None
-    """Largest move; None is off."""
-
-    vf_clip_units: Literal["norm", "raw"] = "norm"
-    """Whether that is in normalised or in reward units."""
-
-    distributional_vf_clip_mode: Literal["mean_only", "mean_and_variance", "per_quantile"] = (
-        "mean_only"
-    )
-    """What of a law is held."""
-
-    distributional_vf_clip_variance_factor: Positive = 2.0
-    """How many times wider than before a law may become."""
-
-    vf_clip_warmup_updates: Whole = 0
-    """Updates at the start without clipping."""
-
-    vf_clip_threshold_ev: float | None = None
-    """No clipping while the explained variance is below this."""
-
-    value_clip_limit: Positive | None = None
-    """Values read from the critics are limited to plus or minus this, in reward units."""
-
-
-class ReturnConfig(Config):
-    """Units in which the critics predict."""
-
-    normalize_returns: Literal["popart", "scale", "frozen_lag", "off"] = "popart"
-    """PopArt keeps predictions while statistics move; the others are for comparison."""
-
-    return_stat: Literal["std", "mad"] = "std"
-    """Spread of the returns: standard deviation, or the median absolute deviation."""
-
-    ret_clip: Positive = 10.0
-    """Normalised scalar targets are limited to plus or minus this."""
-
-    std_floor: Positive = 1e-8
-    """The spread counts as at least this."""
-
-    std_floor_mode: Literal["fixed", "adaptive"] = "fixed"
-    """`adaptive` also takes a tenth of the median spread so far."""
-
-    ema_beta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    """Weight of the old statistics in each step."""
-
-    window_updates: Count = 16
-    """Updates whose returns are looked at together."""
-
-    warmup_updates: Whole = 6
-    """Updates at the start that follow the window at once, without average and limits."""
-
-    freeze_after: Count | None = None
-    """Update after which statistics stay as they are; None never freezes them."""
-
-    max_rel_step: Positive = 0.5
-    """Largest step of the mean, in spreads, and of the spread, relative."""
-
-    value_target_scale_cap: Positive = 1000.0
-    """Bound on the reported gain from returns to targets."""
-
-
-class ObservationConfig(Config):
-    """Scaling of what the network sees."""
-
-    normalise: bool = True
-    """Whether observations are standardised by their running statistics."""
-
-    obs_stats_update: Literal["between_rollouts", "online"] = "between_rollouts"
-    """When new statistics are used; `online` is for comparison."""
-
-
-class BcConfig(Config):
-    """Imitating one's own best actions (AWR), beside the policy gradient."""
-
-    cql_alpha: NonNegative = 0.0
-    """Weight of the term at the start; 0 leaves it out."""
-
-    cql_beta: Positive = 5.0
-    """Temperature: advantages are divided by it before the exponential."""
-
-    max_weight: Positive = 100.0
-    """Bound on that exponential."""
-
-    awr_normalize: bool = False
-    """Divide the weights by their mean."""
-
-    bc_warmup_steps: Whole = 200_000
-    """Environment steps before the coefficient begins to fall."""
-
-    bc_decay_steps: Whole = 800_000
-    """Environment steps that its fall takes."""
-
-    bc_final_coef: NonNegative = 0.0
-    """Where it ends."""
-
-
-class OptimizerConfig(Config):
-    """How gradients become steps."""
-
-    optimizer_class: Literal["AdaptiveUPGD", "UPGD", "UPGDW", "AdamW"] = "AdaptiveUPGD"
-    """Which optimizer."""
-
-    weight_decay: NonNegative = 0.0
-    """Decoupled decay of the weights."""
-
-    beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    """Memory of the first moment."""
-
-    beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
-    """Memory of the second moment."""
-
-    eps: Positive = 1e-5
-    """Added to the root of the second moment."""
-
-    beta_utility: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
-    """Memory of the utilities."""
-
-    sigma: NonNegative = 0.001
-    """Standard deviation of the exploration of weights."""
-
-    noise_scale: Literal["absolute", "rms_update", "rms_grad"] = "absolute"
-    """What that is relative to."""
-
-    utility_norm: Literal["centred", "minmax", "global_max", "abs_max"] = "centred"
-    """How utilities become gates."""
-
-    lr_compensation: Positive = 2.0
-    """Factor that makes an average gate of one half a plain step."""
-
-
-class VgsConfig(Config):
-    """Shrinking steps whose gradients are mostly noise."""
-
-    enabled: bool = False
-    """Whether to."""
-
-    beta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
-    """Memory of the statistics."""
-
-    alpha: NonNegative = 0.1
-    """How strongly noise shrinks a step."""
-
-    eps_rel: Positive = 1e-3
-    """Keeps the ratio finite, relative to the gradient's size."""
-
-    warmup_steps: Whole = 100
-    """Optimizer steps before it acts."""
-
-    min_scaling_factor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    """A step is never shrunk below this share."""
-
-    variance_cap: Positive = 50.0
-    """Bound on the ratio of noise to signal."""
-
-    statistic: Literal["elementwise", "total", "mean", "norm", "elementwise_full", "microbatch"] = (
-        "elementwise"
-    )
-    """Which variance."""
-
-    scope: Literal["per_tensor", "global"] = "per_tensor"
-    """One factor a tensor, or one for all."""
-
-
-class CheckpointConfig(Config):
-    """What is kept of a run."""
-
-    every_updates: Count = 10
-    """Updates between two checkpoints."""
-
-    keep_last: Count = 3
-    """Newest checkpoints that are kept."""
-
-    keep_every_updates: Count | None = None
-    """Also keep each one at a multiple of this."""
-
-    disk_limit_mb: Count | None = None
-    """Refuse to write when a run would become larger."""
-
-
-class ValidationConfig(Config):
-    """Judging an agent while it learns; the best is kept."""
-
-    every_updates: Whole = 20
-    """Updates between two looks; 0 never looks."""
-
-    episodes: Count = 64
-    """Greedy episodes of one look."""
+__all__ = [
+    "BcConfig",
+    "CheckpointConfig",
+    "DataConfig",
+    "EntropyConfig",
+    "KlConfig",
+    "ObservationConfig",
+    "OptimizerConfig",
+    "PpoConfig",
+    "ReturnConfig",
+    "RiskConfig",
+    "TargetConfig",
+    "TaskConfig",
+    "TrainConfig",
+    "ValidationConfig",
+    "ValueClipConfig",
+    "VgsConfig",
+    "Whole",
+]
 
 
 class TrainConfig(Config):
@@ -508,6 +98,9 @@ class TrainConfig(Config):
 
     vgs: VgsConfig = VgsConfig()
     """Shrinking steps whose gradients are mostly noise."""
+
+    risk: RiskConfig = RiskConfig()
+    """Controlling the left tail of returns."""
 
     checkpoint: CheckpointConfig = CheckpointConfig()
     """What is kept of a run."""
@@ -577,3 +170,38 @@ class TrainConfig(Config):
                 "sequences"
             )
         return self
+
+    @model_validator(mode="after")
+    def _risk_can_act(self) -> Self:
+        risk = self.risk
+        if not risk.watches:
+            return self
+        if self.critic.kind == "scalar":
+            raise ValueError(
+                "`critic.kind` must be `quantile` or `categorical` with settings of `risk`, not "
+                "`scalar`: a mean has no tail"
+            )
+        if not risk.acts:
+            return self
+        if self.target.kind == "lambda_return" and risk.cvar_policy_mode in ("budget", "state"):
+            raise ValueError(
+                f"`target.kind` must be a law for `risk.cvar_policy_mode` "
+                f"`{risk.cvar_policy_mode}`, not `lambda_return`, whose spread is less than half "
+                "of the return's"
+            )
+        samples = self._outcomes()
+        if samples is not None and samples < risk.least_samples:
+            raise ValueError(
+                f"a rollout must give at least {risk.least_samples:.0f} outcomes of the quantity "
+                f"`{risk.cvar_quantity}` before the tail can act, not {samples}; raise "
+                "`ppo.n_envs` or `ppo.n_steps`, or lower `target.steps`"
+            )
+        return self
+
+    def _outcomes(self) -> int | None:
+        """Return how many outcomes a rollout gives; None where they are episodes."""
+        ppo, quantity = self.ppo, self.risk.cvar_quantity
+        if quantity == "episode_return":
+            return None
+        steps = 1 if quantity == "step" else min(self.target.steps, ppo.n_steps)
+        return ppo.n_envs * (ppo.n_steps - steps + 1)

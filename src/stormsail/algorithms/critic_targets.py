@@ -55,6 +55,25 @@ def targets(agent: Agent, rollout: Rollout, scalar_return: Tensor, config: Train
     return returns.quantile_nstep_targets(rollout.reward, law, *flags, gamma=gamma, steps=steps)
 
 
+def outcomes(agent: Agent, rollout: Rollout, target: Tensor, config: TrainConfig) -> Tensor:
+    """Return what a target spreads over, in reward units, [T, B, M], for the return statistics.
+
+    Quantile atoms are such outcomes themselves. A target on atoms is not: nothing of it lies
+    outside the support that is to be chosen, and an untrained law is as wide as its support, which
+    would widen with it for ever. There it is the sum of the rewards that the target counts, with
+    the mean of the law behind them.
+    """
+    if agent.spec.critic.kind != "categorical":
+        return target
+    atoms = agent.atoms.to(target.dtype)
+    if config.target.kind == "lambda_return":
+        return categorical.law_mean(target, atoms)[..., None]
+    mean = categorical.law_mean(reached_law(agent, rollout), atoms)[..., None]
+    flags = (rollout.terminated, rollout.truncated)
+    gamma, steps = config.ppo.gamma, _steps(config.target, rollout)
+    return returns.quantile_nstep_targets(rollout.reward, mean, *flags, gamma=gamma, steps=steps)
+
+
 def _steps(config: TargetConfig, rollout: Rollout) -> int:
     rows = rollout.reward.shape[0]
     return {"td": 1, "mc": rows, "nstep": min(config.steps, rows)}.get(config.kind, rows)

@@ -7,6 +7,7 @@ dropped on the way is made up for at the end.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -126,8 +127,8 @@ def _step(
     size = config.ppo.microbatch_size or batch.weight.shape[1]
     imitation = imitation_unit(batch, now, config)
     found: list[Sums] = []
-    for part in torch.arange(batch.weight.shape[1], device=batch.weight.device).split(size):
-        sums = batch_sums(agent, select(batch, part), now, config, generator, imitation=imitation)
+    for part in _parts(batch, size):
+        sums = batch_sums(agent, part, now, config, generator, imitation=imitation)
         (sums.loss / planned.clamp(min=torch.finfo(planned.dtype).tiny)).backward()
         found.append(Sums(*(value.detach() for value in sums)))
         if pipeline.scaler is not None and config.vgs.statistic == "microbatch":
@@ -139,21 +140,35 @@ def _step(
     if not bool(total.loss.isfinite()):
         # A quantile loss has bounded gradients: an infinite target passes the pipeline's guard.
         return MinibatchReport(total, _nothing(pipeline), len(found), skipped=False)
-    _reweigh(agent, planned / total.weight)
+    _reweigh(pipeline, planned / total.weight)
     return MinibatchReport(total, pipeline.step(), len(found), skipped=False)
+
+
+def _parts(batch: Batch, size: int) -> Iterator[Batch]:
+    """Yield micro-batches of some sequences each, as views."""
+    columns = {}
+    for field in fields(batch):
+        value: Tensor = getattr(batch, field.name)
+        columns[field.name] = value.split(size, 0 if field.name == "memory" else 1)
+    for parts in zip(*columns.values(), strict=True):
+        yield Batch(**dict(zip(columns, parts, strict=True)))
 
 
 def _added(found: list[Sums]) -> Sums:
     """Return the sums of all micro-batches; the largest of what is a maximum."""
-    added = Sums(*(torch.stack(values).sum(0) for values in zip(*found, strict=True)))
-    largest = torch.stack([sums.log_ratio_max for sums in found]).max()
-    return added._replace(log_ratio_max=largest)
+    return reduce(_plus, found)
 
 
-def _reweigh(agent: Agent, factor: Tensor) -> None:
+def _plus(first: Sums, second: Sums) -> Sums:
+    added = Sums(*(a + b for a, b in zip(first, second, strict=True)))
+    return added._replace(log_ratio_max=torch.maximum(first.log_ratio_max, second.log_ratio_max))
+
+
+def _reweigh(pipeline: GradientPipeline, factor: Tensor) -> None:
     """Make up for samples that were dropped after the gradients had been divided."""
-    grads = [parameter.grad for parameter in agent.parameters() if parameter.grad is not None]
-    torch._foreach_mul_(grads, factor)
+    groups = pipeline.optimizer.param_groups
+    given = [parameter.grad for group in groups for parameter in group["params"]]
+    torch._foreach_mul_([grad for grad in given if grad is not None], factor)
 
 
 def _nothing(pipeline: GradientPipeline) -> GradientReport:

@@ -25,6 +25,8 @@ class Estimates:
     """R = A + V."""
     target: Tensor
     """What the critics are trained towards, [T, B, M], not yet encoded."""
+    outcomes: Tensor
+    """What that target spreads over, [T, B, M]: the return statistics follow it."""
     explained_variance: Tensor
     """Of R by V, before the update; a scalar."""
 
@@ -56,11 +58,13 @@ def estimate(agent: Agent, rollout: Rollout, config: TrainConfig) -> Estimates:
         lam=config.ppo.gae_lambda,
     )
     total = raw + value
+    target = critic_targets.targets(agent, rollout, total, config)
     return Estimates(
         value=value,
         raw_advantage=raw,
         returns=total,
-        target=critic_targets.targets(agent, rollout, total, config),
+        target=target,
+        outcomes=critic_targets.outcomes(agent, rollout, target, config),
         explained_variance=statistics.explained_variance(total, value, weight=rollout.weight),
     )
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stormsail.algorithms import critic_targets
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.risk_legacy import legacy_cvar
 from stormsail.algorithms.schedules import Scheduled
 from stormsail.core.errors import DataError
 from stormsail.functional import policy, quantile, statistics, twin
@@ -104,9 +105,6 @@ def batch_sums(
     log_prob, old_log_prob, weight = _guarded(log_prob, batch, config)
     log_ratio = log_prob - old_log_prob
 
-    def total(x: Tensor) -> Tensor:
-        return torch.where(weight > 0.0, x * weight, 0.0).sum()
-
     surrogate = policy.clipped_surrogate(
         log_prob, old_log_prob, batch.advantage, clip=now.clip_range
     )
@@ -120,6 +118,13 @@ def batch_sums(
     by_critic, clipped_by_critic = _value_losses(agent, output.critic, batch, now, config)
     value = twin.twin_loss(by_critic, clipped_by_critic)
     loss = now.vf_coef * value
+    if now.legacy_risk:
+        loss = loss - now.legacy_risk * legacy_cvar(
+            agent,
+            output.critic,
+            alpha=config.risk.cvar_alpha,
+            estimator=config.risk.cvar_estimator,
+        )
     if now.trains_policy:
         loss = (
             loss
@@ -128,34 +133,56 @@ def batch_sums(
             + now.kl_beta * divergence
             + now.bc_coef * imitated
         )
-    ratio = bounded.detach().exp()
-    means = network.critic.means(output.critic.detach())
+    columns = {
+        "policy": surrogate,
+        "value": value,
+        "entropy": entropy,
+        "kl": estimate,
+        "analytic_kl": torch.full_like(estimate, torch.nan) if analytic is None else analytic,
+        "bc": imitated,
+        "vf_clipped": (clipped_by_critic > by_critic).to(value.dtype).mean(-1),
+        **_ratio_columns(log_ratio.detach(), bounded.detach(), now),
+        **_critic_columns(agent, output.critic.detach(), batch),
+    }
+    totals = _totals(torch.stack(list(columns.values())), weight)
     return Sums(
-        loss=total(loss),
+        loss=_totals(loss[None], weight)[0],  # apart: no gradient of 0 goes back through readings
         weight=weight.sum(),
-        policy=total(surrogate),
-        value=total(value),
-        value_by_critic=torch.stack([total(part) for part in by_critic.unbind(-1)]),
-        entropy=total(entropy),
-        kl=total(estimate),
-        analytic_kl=torch.full_like(weight.sum(), torch.nan)
-        if analytic is None
-        else total(analytic),
-        bc=total(imitated),
-        log_ratio=total(log_ratio),
-        log_ratio_square=total(log_ratio.square()),
-        ratio=total(ratio),
-        ratio_square=total(ratio.square()),
-        clipped=total(policy.ratio_is_clipped(log_ratio, clip=now.clip_range).to(ratio.dtype)),
-        extreme=total((log_ratio.abs() > EXTREME_LOG_RATIO).to(ratio.dtype)),
-        vf_clipped=total((clipped_by_critic > by_critic).to(ratio.dtype).mean(-1)),
-        huber_linear=total(_huber_linear(agent, output.critic, batch)),
-        crossing=total(_crossing(agent, output.critic)),
-        value_gap=total((means.amax(-1) - means.amin(-1)) * agent.return_scale.std.to(means.dtype)),
+        value_by_critic=_totals(by_critic.movedim(-1, 0), weight),
         log_ratio_max=torch.where(weight > 0.0, log_ratio.abs(), 0.0).max(),
         nan=bad.nan,
         inf=bad.inf,
+        **dict(zip(columns, totals.unbind(), strict=True)),
     )
+
+
+def _totals(columns: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted sum of each column over the rows that count: [k, L, n] -> [k]."""
+    return torch.where(weight > 0.0, columns * weight, 0.0).sum((1, 2))
+
+
+def _ratio_columns(log_ratio: Tensor, bounded: Tensor, now: Scheduled) -> dict[str, Tensor]:
+    """Return what is reported of the probability ratios, [L, n] each."""
+    ratio = bounded.exp()
+    return {
+        "log_ratio": log_ratio,
+        "log_ratio_square": log_ratio.square(),
+        "ratio": ratio,
+        "ratio_square": ratio.square(),
+        "clipped": policy.ratio_is_clipped(log_ratio, clip=now.clip_range).to(ratio.dtype),
+        "extreme": (log_ratio.abs() > EXTREME_LOG_RATIO).to(ratio.dtype),
+    }
+
+
+def _critic_columns(agent: Agent, predicted: Tensor, batch: Batch) -> dict[str, Tensor]:
+    """Return what is reported of the predictions, [L, n] each."""
+    means = agent.network.critic.means(predicted)
+    gap = (means.amax(-1) - means.amin(-1)) * agent.return_scale.std.to(means.dtype)
+    return {
+        "huber_linear": _huber_linear(agent, predicted, batch),
+        "crossing": _crossing(agent, predicted),
+        "value_gap": gap,
+    }
 
 
 def _guarded(log_prob: Tensor, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor, Tensor]:
@@ -218,12 +245,12 @@ def _huber_linear(agent: Agent, predicted: Tensor, batch: Batch) -> Tensor:
     """Return the share of pairs in the linear part of the quantile loss; 0 for other critics."""
     if agent.spec.critic.kind != "quantile":
         return torch.zeros_like(batch.weight)
-    first = predicted.detach()[..., 0, :]
+    first = predicted[..., 0, :]
     return quantile.huber_active(first, batch.target, kappa=agent.spec.critic.huber_kappa)
 
 
 def _crossing(agent: Agent, predicted: Tensor) -> Tensor:
     """Return the share of neighbouring quantiles in the wrong order; 0 for other critics."""
     if agent.spec.critic.kind != "quantile":
-        return torch.zeros_like(predicted.detach()[..., 0, 0])
-    return quantile.crossing_fraction(predicted.detach()).mean(-1)
+        return torch.zeros_like(predicted[..., 0, 0])
+    return quantile.crossing_fraction(predicted).mean(-1)

@@ -1,6 +1,6 @@
 """One update of recurrent distributional PPO: the order. What is computed stands elsewhere."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,16 +10,19 @@ from stormsail.algorithms import schedules
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.critic_targets import encoded
 from stormsail.algorithms.entropy_schedule import EntropySchedule
-from stormsail.algorithms.epochs import EpochReport, MinibatchReport, OnRefusal, learn
+from stormsail.algorithms.epochs import EpochReport, MinibatchReport, OnRefusal, learn, select
 from stormsail.algorithms.estimates import Estimates, estimate, kept_statistics, normalised
 from stormsail.algorithms.kl_control import KlControl
 from stormsail.algorithms.losses import Batch
 from stormsail.algorithms.optimizers import build_optimizer, build_pipeline
 from stormsail.algorithms.quarantine import Diverged, check_estimates, check_rollout
 from stormsail.algorithms.return_statistics import ReturnStatistics
+from stormsail.algorithms.risk import RiskControl, RiskReport
+from stormsail.algorithms.risk_gradient import risk_gradient_norm
 from stormsail.algorithms.rollout import Play, Rollout, begin, collect, cut_rows, sequences
 from stormsail.algorithms.schedules import Scheduled
-from stormsail.algorithms.units import move_support, move_units
+from stormsail.algorithms.telemetry_values import spread
+from stormsail.algorithms.units import begin_units, move_support, move_units
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
 from stormsail.functional.statistics import Moments
@@ -34,7 +37,12 @@ class Update:
     now: Scheduled
     rollout: Rollout
     estimates: Estimates
+    risk: RiskReport | None
+    """What the CVaR control did; None without one."""
+    mixed: Tensor
+    """Advantages before they are normalised, the risk advantage among them, [T, B]."""
     advantage: Tensor
+    """Normalised."""
     target: Tensor
     """Encoded, [T, B, M]."""
     predicted: Tensor
@@ -69,6 +77,7 @@ class Ppo:
         self.entropy = EntropySchedule(config.entropy)
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
+        self.risk = RiskControl(config) if config.risk.watches else None
         self.play: Play = begin(task, agent, generators.stream("task"))
         self.update_count = 0
         self.explained_variance: float | None = None
@@ -98,17 +107,19 @@ class Ppo:
         before = Moments(*(part.clone() for part in agent.observation_scale.moments))
         self.play, rollout = self._collect()
         check_rollout(rollout)
+        if self.update_count == 0:
+            begin_units(agent, rollout, config)
         estimates = estimate(agent, rollout, config)
         check_estimates(estimates)
-        # The CVaR constraint belongs here: it reads the finished episodes and the laws of the
-        # rollout, moves its multiplier once, and adds the risk advantage to the raw one.
-        advantage = normalised(
-            estimates.raw_advantage, estimates, rollout, config, self.advantage_statistics
-        )
+        risk = self._control_risk(rollout, estimates)
+        now = now if risk is None else now._replace(legacy_risk=risk.legacy)
+        mixed = estimates.raw_advantage if risk is None else risk.advantage
+        advantage = normalised(mixed, estimates, rollout, config, self.advantage_statistics)
         target, predicted = self._move_units(rollout, estimates)
         units = (agent.return_scale.mean.clone(), agent.return_scale.std.clone())
         self._commit_observations(rollout)
         data = self._batch(rollout, predicted, advantage, target)
+        risk = self._with_gradient(risk, data, rollout)
         learned = learn(
             agent,
             data,
@@ -125,6 +136,8 @@ class Ppo:
             now=now,
             rollout=rollout,
             estimates=estimates,
+            risk=risk,
+            mixed=mixed,
             advantage=advantage,
             target=target,
             predicted=predicted,
@@ -163,25 +176,43 @@ class Ppo:
             and self.config.observation.obs_stats_update == "online",
         )
 
+    def _control_risk(self, rollout: Rollout, estimates: Estimates) -> RiskReport | None:
+        """Move the multiplier once and mix the advantages, while the critics are as they played."""
+        if self.risk is None:
+            return None
+        return self.risk.act(rollout, estimates, float(estimates.explained_variance), self.agent)
+
+    def _with_gradient(
+        self, risk: RiskReport | None, data: Batch, rollout: Rollout
+    ) -> RiskReport | None:
+        """Measure the pull of the risk term by itself on a first minibatch, where that is asked."""
+        if risk is None or not self.config.risk.logs_gradient:
+            return risk
+        ppo = self.config.ppo
+        scale = spread(risk.advantage, rollout.weight) if ppo.normalize_advantage else 1.0
+        part = cut_rows(risk.risk * risk.factor / scale, ppo.sequence_length or ppo.n_steps)
+        chosen = torch.arange(ppo.batch_size, device=part.device)
+        norm = risk_gradient_norm(
+            self.agent,
+            select(data, chosen),
+            part.index_select(1, chosen).to(data.advantage.dtype),
+            risk.legacy,
+            self.config,
+        )
+        return replace(risk, gradient_norm=norm)
+
     def _move_units(self, rollout: Rollout, estimates: Estimates) -> tuple[Tensor, Tensor]:
         """Return encoded targets and old predictions, both in the units of the coming epochs."""
         agent, config = self.agent, self.config
         weight = rollout.weight.flatten()
-        atoms = estimates.target.flatten(0, 1)
-        returns = estimates.returns.flatten()
+        outcomes = estimates.outcomes.flatten(0, 1)
         predicted = move_units(
-            agent,
-            self.returns,
-            returns if agent.spec.critic.kind == "categorical" else atoms,
-            weight,
-            rollout.predicted,
-            config,
-            self.optimizer,
+            agent, self.returns, outcomes, weight, rollout.predicted, config, self.optimizer
         )
         chosen = config.returns
         warming = chosen.normalize_returns != "off" and self.returns.update <= chosen.warmup_updates
         target, predicted = move_support(
-            agent, returns, weight, estimates.target, predicted, warming=warming
+            agent, outcomes, weight, estimates.target, predicted, warming=warming
         )
         return encoded(agent, target, config), predicted
 
@@ -230,10 +261,7 @@ class Ppo:
         """Keep what the next update needs."""
         self.explained_variance = float(done.estimates.explained_variance)
         self.advantage_statistics = kept_statistics(
-            done.estimates.raw_advantage,
-            done.rollout.weight,
-            self.config,
-            self.advantage_statistics,
+            done.mixed, done.rollout.weight, self.config, self.advantage_statistics
         )
         weights = torch.stack([report.sums.weight for report in done.learned.minibatches]).sum()
         entropy = torch.stack([report.sums.entropy for report in done.learned.minibatches]).sum()

@@ -15,7 +15,7 @@ from torch import Tensor
 from stormsail.core.task import Step, StepInfo, Task
 from stormsail.functional import statistics
 from stormsail.functional.statistics import Moments
-from stormsail.modules.agent import Agent, Decision
+from stormsail.modules.agent import Agent, Draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class Play(NamedTuple):
 class _Row(NamedTuple):
     observation: Tensor
     raw: Tensor
-    decision: Decision
+    decision: Draw
     step: Step[StepInfo]
     weight: Tensor
     reset: Tensor
@@ -129,33 +129,33 @@ def collect(
         generators: of actions, and of the task.
         online: take each observation into the statistics as it comes.
     """
+    initial = agent.initial_memory(task.batch)
     rows, memories, norms = [], [], []
     for t in range(steps):
-        found = play.memory
-        play = _fresh(agent, play)
-        norms.append(_hidden_norms(found, play.memory))
+        norms.append(_hidden_norm(play.memory))
+        play = _fresh(play, initial)
         if t % sequence_length == 0:
             memories.append(play.memory)
         play, row = _advance(task, agent, play, generators)
         rows.append(row)
         if online:
             agent.observation_scale.commit(statistics.moments(row.raw, weight=row.weight))
-    last = _fresh(agent, play)
+    last = _fresh(play, initial)
     final = agent.decide(last.observation, last.memory, deterministic=True)
-    return play, _written(rows, memories, norms, final)
+    found = torch.stack(norms)
+    used = torch.where(torch.stack([row.reset for row in rows]), _hidden_norm(initial), found)
+    return play, _written(rows, memories, torch.stack((found, used), -1), final.predicted)
 
 
-def _fresh(agent: Agent, play: Play) -> Play:
+def _fresh(play: Play, initial: Tensor) -> Play:
     """Return the play with fresh memories where a new episode begins."""
-    initial = agent.initial_memory(len(play.reset))
     where = play.reset[:, None, None, None]
     return play._replace(memory=torch.where(where, initial, play.memory))
 
 
-def _hidden_norms(*memories: Tensor) -> Tensor:
-    """Return the length of each environment's hidden state over all layers, [B, n]."""
-    hidden = torch.stack([memory[:, :, 0] for memory in memories], 1)
-    lengths: Tensor = torch.linalg.vector_norm(hidden, dim=(2, 3))
+def _hidden_norm(memory: Tensor) -> Tensor:
+    """Return the length of each environment's hidden state over all layers, [B]."""
+    lengths: Tensor = torch.linalg.vector_norm(memory[:, :, 0], dim=(1, 2))
     return lengths
 
 
@@ -165,15 +165,14 @@ def _advance(
     play: Play,
     generators: tuple[torch.Generator, torch.Generator],
 ) -> tuple[Play, _Row]:
-    decision = agent.decide(
-        play.observation, play.memory, deterministic=False, generator=generators[0]
-    )
+    seen = agent.normalised(play.observation)
+    decision = agent.draw(seen, play.memory, deterministic=False, generator=generators[0])
     state, step = task.step(play.state, decision.action, generators[1])
     ends = step.terminated | step.truncated
     weight = torch.where(play.ignored, 0.0, step.info.sample_weight)
     length = play.length + ~play.ignored
     row = _Row(
-        observation=agent.normalised(play.observation),
+        observation=seen,
         raw=play.observation,
         decision=decision,
         step=step,
@@ -195,9 +194,7 @@ def _advance(
     return after, row
 
 
-def _written(
-    rows: list[_Row], memories: list[Tensor], norms: list[Tensor], final: Decision
-) -> Rollout:
+def _written(rows: list[_Row], memories: list[Tensor], norms: Tensor, last: Tensor) -> Rollout:
     def column(name: str) -> Tensor:
         return torch.stack([getattr(row, name) for row in rows])
 
@@ -216,7 +213,7 @@ def _written(
         log_prob=decided("log_prob"),
         parameters=decided("parameters"),
         predicted=predicted,
-        reached=torch.cat((predicted[1:], final.predicted[None])),
+        reached=torch.cat((predicted[1:], last[None])),
         reward=stepped("reward"),
         terminated=terminated,
         truncated=truncated,
@@ -227,7 +224,7 @@ def _written(
         ended=terminated | truncated,
         length=column("length"),
         info=_columns([row.step.info for row in rows]),
-        hidden_norm=torch.stack(norms),
+        hidden_norm=norms,
         seen=statistics.moments(raw.flatten(0, 1), weight=weight.flatten()),
     )
 

@@ -24,6 +24,8 @@ class Scheduled(NamedTuple):
     """Whether predictions are held near the old ones."""
     trains_policy: bool
     """False while only the critics learn."""
+    legacy_risk: float = 0.0
+    """Weight of the old risk term, which moves only critics."""
 
 
 def linear(start: float, end: float, done: float) -> float:

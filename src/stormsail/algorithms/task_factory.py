@@ -10,6 +10,7 @@ from stormsail.algorithms.config import DataConfig, TrainConfig
 from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ConfigError, nearest
 from stormsail.core.task import Task
+from stormsail.evaluation.backtest_terms import bound_terms
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, Scaler, default_features
 from stormsail.market.features.tensors import BarTensors
 from stormsail.market.interval import Interval
@@ -167,14 +168,12 @@ def binding(config: TrainConfig) -> dict[str, JsonValue]:
     if config.task.name != MARKET:
         return {"task": config.task.name}
     data, market = market_data(config), config.task.market
-    return {
-        "task": MARKET,
-        "feature_schema": data.features.schema_hash(),
-        "interval": str(data.panel.interval),
-        "data": data.panel.digest(),
-        "costs": market.costs.model_dump(mode="json"),
-        "episode_bars": market.episode_bars,
-        "action": market.action,
-        "levels": list(market.levels),
-        "weight_range": list(market.weight_range),
-    }
+    terms = bound_terms(
+        market,
+        data.features,
+        data.scaler,
+        symbols=data.panel.symbols,
+        train_span=data.train,
+        validation_span=data.validation,
+    )
+    return {"data": data.panel.digest(), **terms}

@@ -11,6 +11,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from stormsail.algorithms import telemetry_learning as learning
+from stormsail.algorithms import telemetry_risk as tails
 from stormsail.algorithms import telemetry_rollout as played
 from stormsail.algorithms import telemetry_settings as settings
 from stormsail.algorithms.ppo import Ppo, Update
@@ -63,6 +64,7 @@ MAY_BE_UNKNOWN = frozenset(
         "train/policy_bc_vs_ppo_ratio",
         "config/target_kl",
     }
+    | tails.UNKNOWN
 )
 """Metrics that are NaN where there is nothing to measure. That is no fault and is not counted."""
 
@@ -92,6 +94,7 @@ def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
         **settings.entropy(ppo, update),
         **settings.value_clip(ppo, update),
         **settings.settings(ppo),
+        **tails.risk(ppo, update),
     }
     if ppo.pipeline.scaler is not None:
         values |= ppo.pipeline.scaler.metrics()

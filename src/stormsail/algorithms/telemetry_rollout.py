@@ -81,7 +81,7 @@ def costs(fraction: Tensor, weight: Tensor) -> Values:
 
 def advantages(ppo: Ppo, update: Update) -> Values:
     """Return the advantages before and after they were normalised."""
-    raw, normal, weight = update.estimates.raw_advantage, update.advantage, update.rollout.weight
+    raw, normal, weight = update.mixed, update.advantage, update.rollout.weight
     sizes = [update.estimates.returns.abs().max(), update.estimates.value.abs().max()]
     resolution = advantage.RESOLUTION * torch.stack(sizes).max().double()
     deviation = spread(raw, weight)

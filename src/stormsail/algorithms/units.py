@@ -5,7 +5,9 @@ from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.return_statistics import ReturnStatistics, Units
-from stormsail.functional import categorical, return_scale
+from stormsail.algorithms.rollout import Rollout
+from stormsail.functional import categorical, return_scale, returns
+from stormsail.functional.statistics import moments, variance
 from stormsail.modules.agent import Agent
 from stormsail.modules.config import CriticConfig
 
@@ -15,21 +17,55 @@ _PADDING = 0.05
 _MAX_STEP = 0.5
 """Largest move of a bound in one update, as a share of the support's span."""
 
+_ROUNDING = 1e-6
+"""Spreads below this share of the mean are rounding."""
+
+_ENOUGH = 1_000_000
+"""Outcomes that suffice for a quantile."""
+
 _LOW, _HIGH = 0.02, 0.98
 """The bulk of the returns lies between these quantiles."""
+
+
+@torch.no_grad()
+def begin_units(agent: Agent, rollout: Rollout, config: TrainConfig) -> None:
+    """Take the units of an untrained critic from the rewards of its first rollout.
+
+    Mean and spread of the discounted rewards from each row to the end of its episode or of the
+    rollout. Heads stay as they are: what they say is noise of about one unit, and would be noise of
+    about one reward, a hundred times the returns of a market, if it were kept through every change
+    of units. It would then be bootstrapped into targets and statistics for dozens of updates.
+
+    Rewards without any spread say nothing; then the units stay.
+    """
+    mode = config.returns.normalize_returns
+    if mode not in ("popart", "scale"):
+        return
+    nothing = torch.zeros_like(rollout.reward)
+    flags = (rollout.terminated, rollout.truncated)
+    sums = returns.gae(
+        rollout.reward, nothing, nothing, *flags, gamma=config.ppo.gamma, lam=1.0
+    ).flatten()
+    seen = moments(sums[:, None].double(), weight=rollout.weight.flatten().double())
+    std = float(variance(seen).sqrt())
+    if not std > max(config.returns.std_floor, abs(float(seen.mean)) * _ROUNDING):
+        return
+    scale = agent.return_scale
+    scale.mean.fill_(0.0 if mode == "scale" else float(seen.mean))
+    scale.std.fill_(std * (config.returns.ret_clip if mode == "scale" else 1.0))
 
 
 @torch.no_grad()
 def move_units(
     agent: Agent,
     statistics: ReturnStatistics,
-    returns: Tensor,
+    outcomes: Tensor,
     weight: Tensor,
     predicted: Tensor,
     config: TrainConfig,
     optimizer: torch.optim.Optimizer,
 ) -> Tensor:
-    """Take new returns into the statistics; return the old predictions in the new units.
+    """Take new outcomes into the statistics; return the old predictions in the new units.
 
     With `popart` heads or atoms are rescaled so that every decoded prediction stays what it was.
     With `scale` returns are divided by `ret_clip` times the spread and not centred. With
@@ -41,7 +77,7 @@ def move_units(
     scale = agent.return_scale
     gain = config.returns.ret_clip if mode == "scale" else 1.0
     now = Units(float(scale.mean), float(scale.std) / gain)
-    new = statistics.step(returns, weight, now)
+    new = statistics.step(outcomes, weight, now)
     new = Units(0.0 if mode == "scale" else new.mean, new.std * gain)
     if new == Units(float(scale.mean), float(scale.std)):  # nothing to round
         return predicted
@@ -90,7 +126,7 @@ def _rescale_moments(
 @torch.no_grad()
 def move_support(
     agent: Agent,
-    returns: Tensor,
+    outcomes: Tensor,
     weight: Tensor,
     target: Tensor,
     predicted: Tensor,
@@ -99,9 +135,10 @@ def move_support(
 ) -> tuple[Tensor, Tensor]:
     """Let the atoms of a categorical critic follow the returns.
 
-    The bounds move towards the range of the normalised returns: the middle between their extreme
-    values and the quantiles that hold the bulk, with padding, by a moving average and at most half
-    a span in one update. Targets and old laws are projected onto the new atoms.
+    The bounds move towards the range of the normalised outcomes, with padding, by a moving average
+    and at most half a span in one update. The range holds the extreme ones and reaches at least
+    twice as far from the median as the quantiles of the bulk: a tail that is cut off here is risk
+    that the critics cannot see. Targets and old laws are projected onto the new atoms.
 
     While the return statistics warm up, the support is `v_min` to `v_max` in the units of the day.
     Kept in those of the very first update, it would be measured in rewards for good: far too wide
@@ -109,8 +146,8 @@ def move_support(
 
     Args:
         agent: its atoms move.
-        returns: in reward units, [n].
-        weight: of each, [n].
+        outcomes: what targets spread over, in reward units, [n, M].
+        weight: of each row, [n].
         target: probabilities of the atoms, [T, B, K].
         predicted: logits of the old critics, [T, B, C, K].
         warming: whether the return statistics still follow every update at once.
@@ -120,7 +157,7 @@ def move_support(
     """
     critic = agent.network.critic
     config = agent.spec.critic
-    kept = agent.return_scale.encode(returns[weight > 0.0].double())
+    kept = agent.return_scale.encode(outcomes[weight > 0.0].double()).flatten()
     fixed = config.v_range_ema_alpha == 0.0 and not warming
     if config.kind != "categorical" or fixed or len(kept) == 0:
         return target, predicted
@@ -138,9 +175,10 @@ def move_support(
 def _bounds(kept: Tensor, atoms: Tensor, config: CriticConfig) -> tuple[float, float]:
     low, high = float(atoms[0]), float(atoms[-1])
     span = high - low
-    quantiles = torch.quantile(kept, kept.new_tensor([_LOW, _HIGH]))
-    least = 0.5 * (float(kept.min()) + float(quantiles[0]))
-    most = 0.5 * (float(kept.max()) + float(quantiles[1]))
+    some = kept[:: max(len(kept) // _ENOUGH, 1)]
+    low_bulk, middle, high_bulk = torch.quantile(some, kept.new_tensor([_LOW, 0.5, _HIGH])).tolist()
+    least = min(float(kept.min()), 2.0 * low_bulk - middle)
+    most = max(float(kept.max()), 2.0 * high_bulk - middle)
     room = _PADDING * max(most - least, 1e-3 * span)
     alpha, reach = config.v_range_ema_alpha, _MAX_STEP * span
     down = min(max(alpha * (least - room - low), -reach), reach)

@@ -6,11 +6,16 @@ from typing import Annotated
 import typer
 
 from stormsail import __version__
+from stormsail.cli.backtest import backtest
 from stormsail.cli.bench import app as bench
 from stormsail.cli.bench_continual import continual, shrinkage
+from stormsail.cli.bench_drift import drift
 from stormsail.cli.bench_features import features
+from stormsail.cli.bench_learn import learn
+from stormsail.cli.bench_markets import markets
 from stormsail.cli.bench_optim import optim
 from stormsail.cli.bench_simulator import simulator
+from stormsail.cli.bench_train import train as bench_train
 from stormsail.cli.check import check
 from stormsail.cli.fetch import fetch
 from stormsail.cli.import_ import import_bars
@@ -33,11 +38,16 @@ app.command()(fetch)
 app.command()(check)
 app.command()(train)
 app.command()(resume)
+app.command()(backtest)
 bench.command()(features)
 bench.command()(continual)
 bench.command()(shrinkage)
 bench.command()(optim)
+bench.command()(learn)
 bench.command()(simulator)
+bench.command()(markets)
+bench.command("train")(bench_train)
+bench.command()(drift)
 app.add_typer(bench, name="bench")
 
 

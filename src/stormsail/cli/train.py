@@ -22,6 +22,7 @@ BY_SIGNAL = 128
 SHOWN = {
     "return": ("rollout/episode_return_mean", "{:.4g}"),
     "score": ("validation/best_score", "{:.4g}"),
+    "CVaR": ("train/cvar_empirical", "{:.4g}"),
     "KL": ("train/approx_kl", "{:.4f}"),
     "entropy": ("train/policy_entropy", "{:.3f}"),
     "EV": ("train/explained_variance", "{:.2f}"),

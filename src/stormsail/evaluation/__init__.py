@@ -1,1 +1,16 @@
-"""How good: backtest, validation, report. Empty until they arrive."""
+"""How good: ledgers, backtests, metrics, and whether a result is luck."""
+
+from stormsail.evaluation.backtest_config import BacktestConfig
+from stormsail.evaluation.backtest_result import Backtest
+from stormsail.evaluation.backtesting import backtest, replay
+from stormsail.evaluation.luck import deflated_sharpe
+from stormsail.evaluation.overfitting import probability_of_overfitting
+
+__all__ = [
+    "Backtest",
+    "BacktestConfig",
+    "backtest",
+    "deflated_sharpe",
+    "probability_of_overfitting",
+    "replay",
+]

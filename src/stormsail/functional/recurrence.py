@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from stormsail.functional import _checks as check
+from stormsail.functional.kernels.packed_lstm import lstm_slopes
 
 
 def lstm_sequence(
@@ -114,16 +115,18 @@ class _Lstm(torch.autograd.Function):
         before_h, before_c, squashed, output = (_rows_like(gates, width) for _ in range(4))
         active = _rows_like(gates, 4 * width)
         sides, (i, f, g, o) = active[..., : 2 * width].unbind(), _parts(active, 4)
-        start, transposed = reset[..., None].unbind(), weight.t()
-        for t, row in enumerate(gates.unbind()):
-            h = torch.where(start[t], initial[0], hidden, out=before_h[t])
-            c = torch.where(start[t], initial[1], cell, out=before_c[t])
-            torch.addmm(row, h, transposed, out=active[t])
+        rows = zip(*_rows(gates, reset[..., None], before_h, before_c, active), strict=True)
+        squashed_rows, output_rows = _rows(squashed, output)
+        (first_h, first_c), transposed = initial.unbind(), weight.t()
+        for t, (row, start, h, c, result) in enumerate(rows):
+            torch.where(start, first_h, hidden, out=h)
+            torch.where(start, first_c, cell, out=c)
+            torch.addmm(row, h, transposed, out=result)
             sides[t].sigmoid_()
             g[t].tanh_()
             o[t].sigmoid_()
-            cell = torch.addcmul(f[t] * c, i[t], g[t])
-            hidden = torch.mul(o[t], torch.tanh(cell, out=squashed[t]), out=output[t])
+            cell = torch.mul(f[t], c).addcmul_(i[t], g[t])
+            hidden = torch.mul(o[t], torch.tanh(cell, out=squashed_rows[t]), out=output_rows[t])
         ctx.save_for_backward(weight, reset, before_h, before_c, active, squashed)
         return output, cell
 
@@ -132,31 +135,21 @@ class _Lstm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         grad_output, dc = grads
         weight, reset, before_h, before_c, active, squashed = ctx.saved_tensors
-        slopes, cell_slope = _lstm_slopes(active, before_c, squashed)
-        f, start = _parts(active, 4)[1], reset[..., None].unbind()
+        slopes, cell_slope = lstm_slopes(active, before_c, squashed)
         grad_gates, dc_all = torch.empty_like(active), torch.empty_like(before_c)
         above = (torch.zeros_like(dc), *grad_output.unbind())  # what outputs add, one row late
-        dh = above[-1]
-        for t in range(active.shape[0] - 1, -1, -1):
-            dc = torch.addcmul(dc, dh, cell_slope[t])
-            torch.mul(torch.cat((dc, dc, dc, dh), -1), slopes[t], out=grad_gates[t])
-            dh = torch.where(start[t], above[t], torch.addmm(above[t], grad_gates[t], weight))
-            dc = torch.mul(dc, f[t], out=dc_all[t]).masked_fill(start[t], 0.0)
+        dh, kept = above[-1], active.chunk(4, -1)[1]
+        columns = _rows(reset[..., None], cell_slope, slopes, kept, grad_gates, dc_all)
+        rows = list(zip(above[:-1], *columns, strict=True))
+        for below, start, of_cell, slope, f, result, dc_row in reversed(rows):
+            dc = torch.addcmul(dc, dh, of_cell)
+            torch.mul(torch.cat((dc, dc, dc, dh), -1), slope, out=result)
+            dh = torch.where(start, below, torch.addmm(below, result, weight))
+            dc = torch.mul(dc, f, out=dc_row).masked_fill(start, 0.0)
         flat = grad_gates.flatten(0, 1)
         starts = _of_starts(grad_gates, reset) @ weight, _of_starts(dc_all, reset)
         grad_initial = torch.stack(starts)
         return grad_gates, flat.t() @ before_h.flatten(0, 1), dh, dc, None, grad_initial
-
-
-def _lstm_slopes(active: Tensor, before_c: Tensor, squashed: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what each gate adds per unit of the cell's gradient, the last of the output's.
-
-    And what the output's gradient adds to the cell's.
-    """
-    i, _, g, o = active.chunk(4, -1)
-    of_i, of_f, _, of_o = (active * (1.0 - active)).chunk(4, -1)
-    slopes = torch.cat((of_i * g, of_f * before_c, i * (1.0 - g * g), of_o * squashed), -1)
-    return slopes, o * (1.0 - squashed * squashed)
 
 
 class _Gru(torch.autograd.Function):
@@ -217,9 +210,14 @@ def _rows_like(gates: Tensor, width: int) -> Tensor:
     return gates.new_empty((*gates.shape[:2], width))
 
 
+def _rows(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """Return the rows of each tensor: views made all at once, which is cheaper than one by one."""
+    return [tensor.unbind() for tensor in tensors]
+
+
 def _parts(x: Tensor, count: int) -> list[tuple[Tensor, ...]]:
-    """Return the rows of each of `count` parts of the last axis: views made once, not per row."""
-    return [part.unbind() for part in x.chunk(count, -1)]
+    """Return the rows of each of `count` parts of the last axis."""
+    return _rows(*x.chunk(count, -1))
 
 
 def _of_starts(x: Tensor, reset: Tensor) -> Tensor:

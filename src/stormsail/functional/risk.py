@@ -177,6 +177,49 @@ def empirical_cvar(
     return torch.where(poisoned, torch.nan, worst / tail.squeeze(-1)).to(sample.dtype)
 
 
+def empirical_cvar_error(
+    sample: Float[Tensor, "*batch n"], *, alpha: Number
+) -> Float[Tensor, "*batch"]:
+    r"""Return the standard error of `empirical_cvar` for n independent outcomes of equal weight.
+
+    .. math::
+        \frac{s}{\sqrt n}, \qquad
+        s = \text{std}_{n-1}\Big(\nu + \frac{\min(x_i - \nu, 0)}{\alpha}\Big)
+
+    with nu the lower alpha-quantile of the sample. Ours, from the variational form of CVaR
+    (Rockafellar & Uryasev 2000, J. Risk 2(3):21-41, Theorem 1): the estimate is the mean of
+    nu + min(x - nu, 0) / alpha at its best nu, where its derivative in nu vanishes; so to first
+    order it varies like that mean with nu held fixed. The variance is that which Manistre & Hancock
+    2005 (N. Am. Actuar. J. 9(2)) give for the conditional tail expectation.
+
+    It is an error for many tail outcomes. A band of 1.96 of them at alpha = 5 % covers 95 % of
+    normal samples of 2048, 92 % of 512 and 88 % of 200; of Student's t with three degrees 87 % and
+    81 % of the last two. Outcomes that depend on each other make it smaller still.
+
+    Args:
+        sample: outcomes, unclipped.
+        alpha: share of worst outcomes, in (0, 1].
+
+    Returns:
+        The error; NaN for fewer than two outcomes.
+
+    Raises:
+        RangeError: if `alpha` is a number outside (0, 1].
+        ShapeError: if there is no axis of outcomes.
+    """
+    check.check_alpha(alpha)
+    check.check_has_axis(axis="outcomes", sample=sample)
+    check.check_floating(sample=sample)
+    count = sample.shape[-1]
+    if count < 2:
+        return torch.full_like(sample.sum(-1), torch.nan)
+    level = value_at_risk(sample, alpha=alpha).unsqueeze(-1).double()
+    influence = level + (sample.double() - level).clamp(max=0.0) / alpha
+    centred = influence - influence.mean(-1, keepdim=True)
+    variance = centred.square().sum(-1) / ((count - 1) * count)
+    return variance.sqrt().to(sample.dtype)
+
+
 def risk_advantage(
     sampled_return: Float[Tensor, "*batch"],
     quantiles: Float[Tensor, "*batch N"],

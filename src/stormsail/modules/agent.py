@@ -84,6 +84,23 @@ class AgentSpec(Config):
         return self
 
 
+class Draw(NamedTuple):
+    """An action for each of B environments, and what the network said to it."""
+
+    action: Tensor
+    """For the task."""
+    raw_action: Tensor
+    """The same before squashing, in which probabilities are exact."""
+    log_prob: Tensor
+    """[B]."""
+    parameters: Tensor
+    """Of the distribution it was drawn from, [B, D]."""
+    predicted: Tensor
+    """What each critic said, normalised, [B, C, W]."""
+    memory: Tensor
+    """To be passed to the next call, [B, L, P, H]."""
+
+
 class Decision(NamedTuple):
     """What an agent decides for B environments, and what it knows about it."""
 
@@ -185,23 +202,38 @@ class Agent(nn.Module):
             ShapeError: if the observation has other columns.
             ConfigError: if it must draw and has no generator.
         """
-        seen = self.normalised(observation)
-        reset = torch.zeros(1, seen.shape[0], dtype=torch.bool, device=seen.device)
-        output = self.network(seen[None], memory, reset)
-        return self.decision(
-            output.actor[0], output.critic[0], output.memory, deterministic, generator
+        drawn = self.draw(
+            self.normalised(observation), memory, deterministic=deterministic, generator=generator
+        )
+        critic, predicted = self.network.critic, drawn.predicted
+        law = critic.law(predicted)
+        if self.spec.critic.kind != "categorical":
+            law = self.return_scale.decode(law)
+        return Decision(
+            value=self.return_scale.decode(critic.value(predicted)),
+            law=law,
+            **drawn._asdict(),
         )
 
-    def decision(
+    @torch.no_grad()
+    def draw(
         self,
-        parameters: Tensor,
-        predicted: Tensor,
+        seen: Tensor,
         memory: Tensor,
-        deterministic: bool,  # noqa: FBT001 - `decide` is the public way in
-        generator: torch.Generator | None,
-    ) -> Decision:
-        """Return the decision that follows from what the network said."""
-        head, critic = self.network.head, self.network.critic
+        *,
+        deterministic: bool,
+        generator: torch.Generator | None = None,
+    ) -> Draw:
+        """Return an action for each environment from `normalised` observations, and no readings.
+
+        The other arguments are those of `decide`.
+
+        Raises:
+            ConfigError: if it must draw and has no generator.
+        """
+        reset = torch.zeros(1, seen.shape[0], dtype=torch.bool, device=seen.device)
+        output = self.network(seen[None], memory, reset)
+        head, parameters = self.network.head, output.actor[0]
         if deterministic:
             raw = head.mode(parameters)
         elif generator is None:
@@ -213,18 +245,13 @@ class Agent(nn.Module):
             )
         else:
             raw = head.sample(parameters, generator)
-        law = critic.law(predicted)
-        if self.spec.critic.kind != "categorical":
-            law = self.return_scale.decode(law)
-        return Decision(
+        return Draw(
             action=head.to_task(raw),
             raw_action=raw,
             log_prob=head.log_prob(parameters, raw),
             parameters=parameters,
-            value=self.return_scale.decode(critic.value(predicted)),
-            law=law,
-            predicted=predicted,
-            memory=memory,
+            predicted=output.critic[0],
+            memory=output.memory,
         )
 
     def normalised(self, observation: Tensor) -> Tensor:

@@ -4,22 +4,41 @@ A state is one tensor [B, L, P, H]: L layers of P parts (hidden and cell of an L
 GRU), so that it is stored, moved, reset and saved as one thing. Without a memory it has no layers.
 """
 
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
 from stormsail.core.errors import ShapeError
 from stormsail.functional import recurrence
+from stormsail.functional.kernels.packed_lstm import PackedLstm
 
 _PARTS = {"lstm": 2, "gru": 1, "none": 0}
 _GATES = {"lstm": 4, "gru": 3, "none": 0}
+
+ROWS_OF_A_PIECE = 16
+"""Rows that pieces between resets must have on average for torch's kernel to be called for each.
+With 16, that took two thirds of the time of going row by row."""
+
+SHARE_OF_ROWS = 0.75
+"""An LSTM whose longest stretch without a reset has at most this share of the rows is packed."""
+
+Run = Callable[[int, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From layer, inputs, state and resets to outputs and the state after the last row."""
 
 
 class Memory(nn.Module):
     """A stack of recurrent layers whose state can be reset inside a sequence.
 
-    Where `reset[t, b]` is true, environment b starts row t from the initial state. Gates are in
-    torch's own order, so a sequence without a reset inside goes through torch's fused kernel and
-    one with a reset through `functional.recurrence`, step by step; both give the same numbers.
+    Where `reset[t, b]` is true, environment b starts row t from the initial state. There are four
+    ways that give the same numbers up to rounding. Gates are in torch's own order, so one row goes
+    through torch's cell, and where rows with a reset are few, those between them go through its
+    fused kernel. Where all episodes
+    of an LSTM are short, each becomes a sequence of its own. All else, and what lies where looking
+    at flags would stop the device, goes row by row through `functional.recurrence`.
 
     Args:
         inputs: width of the input.
@@ -79,13 +98,38 @@ class Memory(nn.Module):
         self._check(x, state, reset)
         if self.kind == "none":
             return x, state
-        whole = _may_look(reset) and not bool(reset[1:].any())
-        run = self._fused if whole else self._stepwise
+        run = self._way(reset)
         states = []
         for layer in range(self.layers):
             x, after = run(layer, x, state[:, layer], reset)
             states.append(after)
         return x, torch.stack(states, 1)
+
+    def _way(self, reset: Tensor) -> Run:
+        """Return the fastest way through these resets."""
+        if len(reset) == 1:
+            return self._one_row
+        if not _may_look(reset):
+            return self._stepwise
+        lengths = _between_resets(reset)
+        if len(lengths) <= max(1, len(reset) // ROWS_OF_A_PIECE):
+            return partial(self._fused, lengths)
+        stretches = _stretches(reset)
+        if self.kind == "lstm" and len(stretches.sizes) <= SHARE_OF_ROWS * len(reset):
+            return partial(self._packed, stretches)
+        return self._stepwise
+
+    def _one_row(
+        self, layer: int, x: Tensor, state: Tensor, reset: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        parts = self._begin(layer, state, reset[0]).unbind(1)
+        with torch.autocast(x.device.type, enabled=False):
+            row, weights = x[0].to(self.initial.dtype), self._weights(layer)
+            if self.kind == "lstm":
+                after = torch.stack(torch.lstm_cell(row, parts, *weights), 1)
+            else:
+                after = torch.gru_cell(row, parts[0], *weights)[:, None]
+        return after[None, :, 0], after
 
     def _stepwise(
         self, layer: int, x: Tensor, state: Tensor, reset: Tensor
@@ -104,15 +148,19 @@ class Memory(nn.Module):
             output = recurrence.gru_sequence(gates, weight, bias, state[:, 0], reset, initial[0])
             return output, output[-1][:, None]
 
-    def _fused(self, layer: int, x: Tensor, state: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-        begin = torch.where(reset[0][:, None, None], self.initial[layer], state)
-        parts = begin.transpose(0, 1).to(self.initial.dtype).contiguous()  # [P, B, H]
-        weights = [
-            self.input_weights[layer],
-            self.hidden_weights[layer],
-            self.input_biases[layer],
-            self.hidden_biases[layer],
-        ]
+    def _fused(
+        self, lengths: list[int], layer: int, x: Tensor, state: Tensor, reset: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        outputs = []
+        for rows, flags in zip(x.split(lengths), reset.split(lengths), strict=True):
+            output, state = self._piece(layer, rows, state, flags[0])
+            outputs.append(output)
+        return torch.cat(outputs), state
+
+    def _piece(self, layer: int, x: Tensor, state: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs and last state of rows of which only the first may be a reset, [B]."""
+        parts = self._begin(layer, state, reset).transpose(0, 1).contiguous()  # [P, B, H]
+        weights = self._weights(layer)
         options = (True, 1, 0.0, self.training, False, False)
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(self.initial.dtype)
@@ -121,6 +169,35 @@ class Memory(nn.Module):
                 return output, torch.stack((hidden[0], cell[0]), 1)
             output, hidden = torch.gru(x, parts[0:1], weights, *options)
             return output, hidden[0][:, None]
+
+    def _begin(self, layer: int, state: Tensor, reset: Tensor) -> Tensor:
+        """Return the state before a row, fresh where that is a reset, [B, P, H]."""
+        begin = torch.where(reset[:, None, None], self.initial[layer], state)
+        return begin.to(self.initial.dtype)
+
+    def _weights(self, layer: int) -> list[Tensor]:
+        """Return the weights of one layer in torch's order."""
+        return [
+            self.input_weights[layer],
+            self.hidden_weights[layer],
+            self.input_biases[layer],
+            self.hidden_biases[layer],
+        ]
+
+    def _packed(
+        self, stretches: "_Stretches", layer: int, x: Tensor, state: Tensor, reset: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        weight, bias = self.hidden_weights[layer], self.hidden_biases[layer]
+        rows = x.flatten(0, 1).index_select(0, stretches.place)
+        gates = nn.functional.linear(rows, self.input_weights[layer], self.input_biases[layer])
+        begin = self._begin(layer, state.index_select(0, stretches.column), stretches.fresh)
+        gates = gates.to(weight.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            output, cells = PackedLstm.apply(
+                gates + bias, weight, begin[:, 0], begin[:, 1], stretches.sizes
+            )
+        output = output.index_select(0, stretches.back).view(*reset.shape, -1)
+        return output, torch.stack((output[-1], cells.index_select(0, stretches.last)), 1)
 
     def _check(self, x: Tensor, state: Tensor, reset: Tensor) -> None:
         wanted = (*x.shape[1:2], *self.initial.shape)
@@ -133,6 +210,53 @@ class Memory(nn.Module):
                 f"{tuple(state.shape)}",
                 remedy="Take the state from `initial_state` or from the call before.",
             )
+
+
+def _between_resets(reset: Tensor) -> list[int]:
+    """Return the rows of each piece of time within which no environment starts anew."""
+    inside = reset[1:].any(1).nonzero()[:, 0] + 1
+    edges = [0, *inside.tolist(), len(reset)]
+    return [after - before for before, after in itertools.pairwise(edges)]
+
+
+class _Stretches(NamedTuple):
+    """Columns [T, B] cut at their resets into K stretches, the longest first."""
+
+    column: Tensor
+    """Of each, [K]."""
+    fresh: Tensor
+    """Whether it begins with a reset, bool [K]."""
+    sizes: list[int]
+    """How many have a first row, a second row, and so on."""
+    place: Tensor
+    """Where the first rows of all, then the second rows, ... stand among T B rows, [T B]."""
+    back: Tensor
+    """The other way round, [T B]."""
+    last: Tensor
+    """The one that ends each column, [B]."""
+
+
+def _stretches(reset: Tensor) -> _Stretches:
+    rows, columns = reset.shape
+    begins = reset.clone()
+    begins[0] = True
+    column, row = begins.t().nonzero(as_tuple=True)  # by column, then by time
+    following = torch.cat((row[1:], row.new_zeros(1)))
+    length = torch.where(following > 0, following, rows) - row  # the next column begins at row 0
+    length, order = length.sort(descending=True, stable=True)
+    column, row = column[order], row[order]
+    time = torch.arange(int(length[0]))[:, None]
+    there = time < length
+    place = ((row + time) * columns + column)[there]
+    ends = (row + length == rows).nonzero()[:, 0]
+    return _Stretches(
+        column=column,
+        fresh=reset[row, column],
+        sizes=there.sum(1).tolist(),
+        place=place,
+        back=place.argsort(),
+        last=ends[column[ends].argsort()],
+    )
 
 
 def _may_look(reset: Tensor) -> bool:

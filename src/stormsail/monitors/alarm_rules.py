@@ -12,6 +12,7 @@ Metrics = Mapping[str, float]
 
 VANISHING = 1e-8
 IMBALANCE = 100.0
+UNREADY = 50
 PERSISTENT = 6
 """Updates in a row, so more than five."""
 
@@ -31,7 +32,7 @@ class Rule:
     holds: Callable[[Metrics], bool]
     """Whether the condition is met in one update."""
     message: str
-    """With a place for `value`."""
+    """With a place for `value`, and for others as `metrics[name]`."""
     patience: int = 1
     """Updates in a row before it sounds."""
 
@@ -87,6 +88,16 @@ def _parts_differ(metrics: Metrics) -> bool:
 def _advantages_flat(metrics: Metrics) -> bool:
     raw = metrics.get("train/advantages_std_raw", math.nan)
     return raw < metrics.get("train/advantages_std_clamped", math.nan)
+
+
+def _below_resolution(metrics: Metrics) -> bool:
+    alpha = metrics.get("config/cvar_alpha", math.nan)
+    return alpha < metrics.get("config/cvar_resolution", math.nan)
+
+
+def _weight_shut_out(metrics: Metrics) -> bool:
+    wanted = metrics.get("config/cvar_weight", 0.0) > 0.0
+    return wanted and metrics.get("train/cvar_penalty_share", math.nan) <= 0.0
 
 
 RULES: tuple[Rule, ...] = (
@@ -291,6 +302,51 @@ RULES: tuple[Rule, ...] = (
         ),
         "a share of {value:.4g} of the targets lies outside the atoms, above 0.01; widen "
         "`critic.v_min` and `critic.v_max`, or raise `critic.v_range_ema_alpha`",
+    ),
+    Rule(
+        "warn/cvar_alpha_small",
+        "warning",
+        "config/cvar_alpha",
+        lambda metrics: metrics.get("config/cvar_alpha", math.nan) < 0.01,
+        "`risk.cvar_alpha` is {value:.4g}, below 0.01: one outcome in a hundred or fewer decides; "
+        "watch `debug/cvar_gradient_norm`, and give it a long `risk.cvar_window`",
+    ),
+    Rule(
+        "warn/cvar_below_resolution",
+        "warning",
+        "config/cvar_alpha",
+        _below_resolution,
+        "`risk.cvar_alpha` is {value:.4g}, below the {metrics[config/cvar_resolution]:.4g} that "
+        "one quantile stands for: the predicted tail is the lowest quantile and too light; raise "
+        "`critic.num_quantiles` to 2 / alpha",
+    ),
+    Rule(
+        "warn/cvar_not_ready",
+        "warning",
+        "train/cvar_samples",
+        lambda metrics: metrics.get("train/cvar_ready", math.nan) <= 0.0,
+        "the tail has not acted for 50 updates: {value:.0f} outcomes are too few; lower "
+        "`risk.cvar_min_samples`, shorten the episodes, or play more environments",
+        patience=UNREADY,
+    ),
+    Rule(
+        "warn/cvar_gate_shut",
+        "warning",
+        "train/explained_variance",
+        _weight_shut_out,
+        "`risk.cvar_weight` has not acted for 50 updates: the explained variance is {value:.4g}; "
+        "lower `risk.cvar_activation_threshold`, or use the constraint, which asks for none",
+        patience=UNREADY,
+    ),
+    Rule(
+        "alert/cvar_infeasible",
+        "alert",
+        "train/cvar_empirical_ema",
+        _above("train/cvar_infeasible", 0.0),
+        "the limit `risk.cvar_limit` {metrics[config/cvar_limit]:.4g} is out of reach: CVaR stays "
+        "at {value:.4g} with the multiplier at its largest, {metrics[config/cvar_lambda_max]:.4g}, "
+        "and the gap no longer closes; choose a limit at or below what is reached, or raise "
+        "`risk.cvar_lambda_max`",
     ),
 )
 """In the order in which they are reported."""

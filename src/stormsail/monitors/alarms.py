@@ -70,7 +70,7 @@ class Alarms:
             streak = self._streaks[rule.name] = self._streaks.get(rule.name, 0) + 1
             if streak == rule.patience:
                 value = seen.get(rule.metric, math.nan)
-                message = rule.message.format(value=value)
+                message = rule.message.format(value=value, metrics=seen)
                 begun.append(Alarm(rule.name, rule.severity, message, value))
         return begun
 

@@ -1,33 +1,71 @@
-"""The passes of a compiled step over the tensors of a network, on a CPU or a CUDA device."""
+"""The passes of a compiled step over the tensors of a network, and how a CPU does them."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from stormsail.functional import gradient_noise
 from stormsail.optim import _compiled_cpu as lists
+from stormsail.optim import _compiled_rows as rows
 from stormsail.optim._compiled_cpu import Tensors
-from stormsail.optim._compiled_rows import MEASURED, ScalerRows, gate
+from stormsail.optim._compiled_rows import Prepared, Report, ScalerRows, Settings
 from stormsail.optim._compiler import Lists, compiled
 from stormsail.optim._upgd_buckets import Buffer
 
-BLOCK = 1024
-"""Elements that one program of a CUDA device works on."""
+
+def is_capturing(device: torch.device) -> bool:
+    """Say whether a graph is being captured, which keeps the addresses that it sees."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+class Foreseen(NamedTuple):
+    """What a CUDA device works out while it looks at the gradients."""
+
+    addresses: Tensor
+    """[P, 7] where the tensors lie, the columns those of `Tensors`."""
+    numbers: Tensor
+    """The settings that it started from."""
+    table: Tensor
+    """[P, 12], the coefficients as far as they are known."""
+    ahead: Tensor
+    """[10, P], see `functional.kernels.utility_step`."""
+    is_aligned: bool
+    """Whether 16 bytes may be loaded at once."""
+
+
+class Measured(NamedTuple):
+    """The tensors of a step, and what the raw gradients show."""
+
+    tensors: Tensors
+    values: Tensor
+    """[P, 5], see `MEASURED`; on CUDA [4, C], the first columns for each chunk."""
+    foreseen: Foreseen | None = None
 
 
 class Passes(Protocol):
     """Three trips through memory, with a few numbers for each tensor between them."""
 
-    def measure(self, tensors: Tensors, rows: ScalerRows | None, *, beta: float) -> Tensor:
-        """Return [P, 5], see `MEASURED`."""
+    def measure(self, tensors: Tensors, settings: Settings) -> Measured:
+        """Look at the raw gradients."""
 
-    def survey(self, tensors: Tensors, table: Tensor, norms: tuple[str, ...]) -> Tensor:
+    def is_refused(self, measured: Measured) -> Tensor:
+        """Return whether a gradient is not finite, or its square is not."""
+
+    def refuse(self, measured: Measured, settings: Settings) -> Report:
+        """Change nothing but the scaler's count of what was not finite."""
+
+    def prepare(self, measured: Measured, settings: Settings) -> Prepared:
+        """Advance the scaler; return coefficients and the report."""
+
+    def survey(
+        self, measured: Measured, prepared: Prepared, settings: Settings, norms: tuple[str, ...]
+    ) -> Tensor:
         """Return the line of each tensor's gate, [P, 2]."""
 
     def advance(
-        self, tensors: Tensors, table: Tensor, lines: Tensor, noise: Buffer | None, refused: Tensor
+        self, measured: Measured, prepared: Prepared, lines: Tensor, noise: Buffer | None
     ) -> None:
         """Write parameters and state, unless the step is refused."""
 
@@ -38,35 +76,78 @@ class CpuPasses:
     def __init__(self) -> None:
         self._made: dict[Any, Lists] = {}
 
-    def measure(self, tensors: Tensors, rows: ScalerRows | None, *, beta: float) -> Tensor:
-        """Return [P, 5], see `MEASURED`."""
-        steps = torch.stack(tensors.steps)
+    def measure(self, tensors: Tensors, settings: Settings) -> Measured:
+        """Look at the raw gradients."""
+        steps, scaler, scaling = torch.stack(tensors.steps), settings.scaler, settings.scaling
         gains = torch.zeros_like(steps)
-        if rows is not None:  # as if every tensor were seen; one that is not has no use for it
-            counts = rows.counts.index_select(0, rows.inverse)
-            gains = gradient_noise.gain(counts.double() + 1.0, beta=beta)
+        if scaler is not None and scaling is not None:
+            # As if every tensor were seen; one that is not has no use for it.
+            counts = scaler.counts.index_select(0, scaler.inverse)
+            gains = gradient_noise.gain(counts.double() + 1.0, beta=scaling.beta)
         arguments = [gains.to(tensors.grads[0].dtype), *tensors.grads, *tensors.means]
-        make = lists.measure(len(steps), scaler=rows is not None)
-        (found,) = self._run(("measure", rows is not None), make, arguments)
-        return torch.cat([found.double(), steps.double().unsqueeze(1)], 1)
+        make = lists.measure(len(steps), scaler=scaler is not None)
+        (found,) = self._run(("measure", scaler is not None), make, arguments)
+        return Measured(tensors, torch.cat([found.double(), steps.double().unsqueeze(1)], 1))
 
-    def survey(self, tensors: Tensors, table: Tensor, norms: tuple[str, ...]) -> Tensor:
+    def is_refused(self, measured: Measured) -> Tensor:
+        """Return whether a gradient is not finite, or its square is not."""
+        return rows.is_refused(measured.values)
+
+    def refuse(self, measured: Measured, settings: Settings) -> Report:
+        """Change nothing but the scaler's count of what was not finite."""
+        found = rows.seen(measured.values, settings.order)
+        scaler, scaling = settings.scaler, settings.scaling
+        if scaler is not None and scaling is not None:
+            values = measured.values.index_select(0, scaler.order)
+            scaler.nonfinite.add_(~rows.is_finite(values[:, 0], values[:, 1], scaling))
+        return Report(*found, found.raw_norm, found.raw_norm)
+
+    def prepare(self, measured: Measured, settings: Settings) -> Prepared:
+        """Advance the scaler; return coefficients and the report."""
+        places, scaling, bound = settings.places, settings.scaling, settings.bound
+        dtype = measured.tensors.params[0].dtype
+
+        def run(
+            values: Tensor, sizes: Tensor, numbers: Tensor, order: Tensor, *rest: Tensor
+        ) -> list[Tensor]:
+            numbers = rows.with_tensors(numbers, places, rest[: len(places)])
+            refused = rows.is_refused(values)
+            gain, factor = torch.zeros_like(sizes), torch.ones_like(sizes)
+            if scaling is not None:
+                own = ScalerRows(*rest[len(places) :])
+                gain, factor = rows.learn_(values, sizes, refused, own, scaling)
+            table, before, after = rows.coefficients(
+                values, sizes, numbers, gain, factor, bound=bound
+            )
+            return [table.to(dtype), refused, *rows.seen(values, order), before, after]
+
+        fixed = [measured.values, settings.sizes, settings.numbers, settings.order]
+        arguments = [*fixed, *settings.given, *(settings.scaler or ())]
+        key = ("prepare", scaling, bound, places, *(one.dtype for one in settings.given))
+        table, refused, *report = self._run(key, run, arguments)
+        return Prepared(table, refused, Report(*report))
+
+    def survey(
+        self, measured: Measured, prepared: Prepared, settings: Settings, norms: tuple[str, ...]
+    ) -> Tensor:
         """Return the line of each tensor's gate, [P, 2]."""
+        del settings
+        tensors = measured.tensors
         count = sum(param.numel() for param in tensors.params)
-        arguments = [table, *tensors.grads, *tensors.params, *tensors.utility]
+        arguments = [prepared.table, *tensors.grads, *tensors.params, *tensors.utility]
         (found,) = self._run(("survey", norms), lists.survey(norms, count), arguments)
         return found
 
     def advance(
-        self, tensors: Tensors, table: Tensor, lines: Tensor, noise: Buffer | None, refused: Tensor
+        self, measured: Measured, prepared: Prepared, lines: Tensor, noise: Buffer | None
     ) -> None:
-        """Write parameters and state; `refused` was read by the host."""
-        del refused
+        """Write parameters and state; whether it is refused was read by the host."""
+        tensors = measured.tensors
         moments, scaler, noisy = tensors.has_moments, tensors.has_scaler, noise is not None
         make = lists.advance(len(tensors.params), moments=moments, scaler=scaler, noisy=noisy)
         drawn = [] if noise is None else noise.views
         written = (*tensors.utility, *tensors.first, *tensors.second, *tensors.means)
-        arguments = [table, lines, *tensors.grads, *tensors.params, *written, *drawn]
+        arguments = [prepared.table, lines, *tensors.grads, *tensors.params, *written, *drawn]
         self._run(("advance", moments, scaler, noisy), make, arguments)
         torch._foreach_add_(tensors.steps, 1.0)
 
@@ -76,116 +157,3 @@ class CpuPasses:
         if key not in self._made:
             self._made[key] = compiled(make, arguments)
         return list(self._made[key](*[argument.detach() for argument in arguments]))
-
-
-class CudaPasses:
-    """Four kernels that find the tensors through a table of addresses.
-
-    Args:
-        params: of the network, in the optimizer's order.
-    """
-
-    def __init__(self, params: list[Tensor]) -> None:
-        device = params[0].device
-        sizes = [param.numel() for param in params]
-        chunks = [(place, at) for place, size in enumerate(sizes) for at in range(0, size, BLOCK)]
-        counts = [-(-size // BLOCK) for size in sizes]
-        firsts = [sum(counts[:place]) for place in range(len(counts) + 1)]
-        offsets = [sum(sizes[:place]) for place in range(len(sizes))]
-        self._chunks, self._sizes, self._firsts, self._offsets = (
-            torch.tensor(values, dtype=torch.int64, device=device)
-            for values in (chunks, sizes, firsts, offsets)
-        )
-        self._elements = sum(sizes)
-        self._tables: dict[tuple[int, ...], Tensor] = {}
-        self._room = self._pinned(len(params))
-        self._kept: list[Tensor] = []
-        self._constants: dict[float, Tensor] = {}
-        self._gates: dict[tuple[str, ...], Lists] = {}
-
-    def measure(self, tensors: Tensors, rows: ScalerRows | None, *, beta: float) -> Tensor:
-        """Return [P, 5], see `MEASURED`."""
-        from stormsail.functional.kernels import utility_step as kernels
-
-        grad, scaler = tensors.grads[0], rows is not None
-        pointers = self._pointers(tensors)
-        partial = grad.new_empty(len(self._chunks), 4)
-        measured = torch.empty(
-            len(tensors.grads), len(MEASURED), dtype=torch.float64, device=grad.device
-        )
-        counts, inverse = (self._sizes,) * 2 if rows is None else (rows.counts, rows.inverse)
-        kernels.measure[(len(self._chunks),)](
-            pointers, self._chunks, self._sizes, counts, inverse,
-            self._constant(beta), partial,
-            SCALER=scaler, DTYPE=kernels.KINDS[grad.dtype], BLOCK=BLOCK,
-        )  # fmt: skip
-        kernels.collect[(len(tensors.grads),)](
-            pointers, self._firsts, partial, measured,
-            SCALER=scaler, WIDTH=256,
-        )  # fmt: skip
-        return measured
-
-    def survey(self, tensors: Tensors, table: Tensor, norms: tuple[str, ...]) -> Tensor:
-        """Return the line of each tensor's gate, [P, 2]."""
-        from stormsail.functional.kernels import utility_step as kernels
-
-        pointers = self._pointers(tensors)
-        partial = table.new_empty(3, len(self._chunks))
-        kernels.survey[(len(self._chunks),)](
-            pointers, self._chunks, self._sizes, table, partial,
-            DTYPE=kernels.KINDS[table.dtype], BLOCK=BLOCK,
-        )  # fmt: skip
-        if norms not in self._gates:
-
-            def lines(partial: Tensor) -> list[Tensor]:
-                # Each over all rows, so that the compiler makes one kernel of the three.
-                low, high = partial.amin(1)[0], partial.amax(1)[1]
-                mean = partial.double().sum(1)[2] / self._elements
-                return [gate(low, high, mean.to(partial.dtype), norms)]
-
-            self._gates[norms] = compiled(lines, [partial])
-        return self._gates[norms](partial)[0]
-
-    def advance(
-        self, tensors: Tensors, table: Tensor, lines: Tensor, noise: Buffer | None, refused: Tensor
-    ) -> None:
-        """Write parameters and state, unless the step is refused."""
-        from stormsail.functional.kernels import utility_step as kernels
-
-        pointers = self._pointers(tensors)
-        kernels.advance[(len(self._chunks),)](
-            pointers, self._chunks, self._sizes, self._offsets, table, lines,
-            table if noise is None else noise.flat, refused,
-            MOMENTS=tensors.has_moments, SCALER=tensors.has_scaler, NOISY=noise is not None,
-            DTYPE=kernels.KINDS[table.dtype], BLOCK=BLOCK,
-        )  # fmt: skip
-
-    def _constant(self, beta: float) -> Tensor:
-        """Return 1 - beta and its logarithm in float64, which a kernel's own arguments are not."""
-        if beta not in self._constants:
-            both = torch.tensor([1.0 - beta, beta], dtype=torch.float64)
-            both[1].log_()
-            self._constants[beta] = both.to(self._sizes.device)
-        return self._constants[beta]
-
-    def _pointers(self, tensors: Tensors) -> Tensor:
-        """Return the table of addresses, made anew where a tensor has moved."""
-        width = len(tensors.grads)
-        columns = [[one.data_ptr() for one in part] or [0] * width for part in tensors]
-        key = tuple(address for column in columns for address in column)
-        if key not in self._tables:
-            capturing = torch.cuda.is_current_stream_capturing()
-            # A graph copies from this memory at every replay: it must stay, and pinned memory
-            # cannot be asked for while one is captured.
-            room, self._room = self._room, self._room if capturing else self._pinned(width)
-            room.copy_(torch.tensor(columns, dtype=torch.int64).T)
-            if capturing:
-                self._kept.append(room)
-            else:
-                self._tables.clear()
-            self._tables[key] = room.to(self._sizes.device, non_blocking=True)
-        return self._tables[key]
-
-    def _pinned(self, width: int) -> Tensor:
-        pinned = self._sizes.device.type == "cuda"
-        return torch.empty(width, len(Tensors._fields), dtype=torch.int64, pin_memory=pinned)

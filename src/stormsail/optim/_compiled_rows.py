@@ -4,6 +4,7 @@ Everything is a row of P float64 numbers, in the optimizer's order of the parame
 own rows are brought into it and back.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -40,6 +41,9 @@ SETTINGS = (
     "eps",
     "sign",  # -1 to maximise
     "in_gradients",  # 1 if sigma is in units of the gradient
+    "log_beta_utility",
+    "log_beta1",
+    "log_beta2",
 )
 """Rows of a parameter group's settings."""
 
@@ -78,9 +82,58 @@ class ScalerRows(NamedTuple):
     inverse: Tensor
 
 
+class Settings(NamedTuple):
+    """What a step must know besides the tensors themselves."""
+
+    sizes: Tensor
+    """[P] numbers of elements, float64."""
+    numbers: Tensor
+    """[13, P], see `SETTINGS`."""
+    places: tuple[Place, ...]
+    """Where `given` belongs in them."""
+    given: list[Tensor]
+    """Settings that are tensors, which a captured graph sees change."""
+    order: Tensor
+    """[P] place in the optimizer of each of the pipeline's tensors."""
+    ranks: Tensor
+    """[P] place in the pipeline of each of the optimizer's tensors."""
+    scaler: ScalerRows | None
+    scaling: Scaling | None
+    bound: float
+    """Of the global norm; 0 or less is none."""
+
+
+class Report(NamedTuple):
+    """The fields of `GradientReport`, in its order."""
+
+    stepped: Tensor
+    nonfinite: Tensor
+    norms: Tensor
+    raw_norm: Tensor
+    grad_norm_pre_clip: Tensor
+    grad_norm_post_clip: Tensor
+
+
+class Prepared(NamedTuple):
+    """What lies between the first pass and the second."""
+
+    table: Tensor
+    """[P, 12], see `COLUMNS`, in the dtype of the parameters."""
+    refused: Tensor
+    """Not 0 if nothing may be written."""
+    report: Report
+    ahead: Tensor | None = None
+    """On CUDA, what `functional.kernels.utility_step` leaves from one kernel to the next."""
+
+
 def is_refused(measured: Tensor) -> Tensor:
     """Return whether a gradient is not finite, or its square is not."""
     return ~measured[:, 0].isfinite().all()
+
+
+def is_finite(square: Tensor, peak: Tensor, scaling: Scaling) -> Tensor:
+    """Return whether the scaler can learn from each tensor's gradient."""
+    return square.isfinite() & (peak <= scaling.limit)
 
 
 class Seen(NamedTuple):
@@ -108,7 +161,7 @@ def learn_(
     """
     square, peak, before, after, _ = measured.index_select(0, rows.order).double().unbind(1)
     size = sizes.index_select(0, rows.order)
-    finite = square.isfinite() & (peak <= scaling.limit)
+    finite = is_finite(square, peak, scaling)
     learns = finite & ~refused
     count = rows.counts + learns
     gain = torch.where(learns, gradient_noise.gain(count.double(), beta=scaling.beta), 0.0)
@@ -160,7 +213,7 @@ def coefficients(
     Args:
         measured: [P, 5], see `MEASURED`.
         sizes: [P] numbers of elements.
-        settings: [10, P], see `SETTINGS`.
+        settings: [13, P], see `SETTINGS`.
         gain: [P] of the scaler; 0 without one.
         factor: [P] of the scaler; 1 without one.
         bound: of the global norm; 0 or less is none.
@@ -175,7 +228,8 @@ def coefficients(
     unit = torch.where(named["in_gradients"] > 0, clip * (square / sizes).sqrt(), 1.0)
     # 1 - beta^k; a power in float64 would take a GPU longer than everything else here.
     mass = {
-        name: -torch.expm1(steps * named[name].log()) for name in ("beta_utility", "beta1", "beta2")
+        name: -torch.expm1(steps * named[f"log_{name}"])
+        for name in ("beta_utility", "beta1", "beta2")
     }
     columns = {
         "share": clip * named["sign"],
@@ -228,4 +282,6 @@ def settings_of(group: dict[str, Any]) -> list[float]:
         "sign": -1.0 if group["maximize"] else 1.0,
         "in_gradients": 1.0 if group["noise_scale"] == "rms_grad" else 0.0,
     }
+    for name in ("beta_utility", "beta1", "beta2"):
+        numbers[f"log_{name}"] = math.log(numbers[name]) if numbers[name] > 0.0 else -math.inf
     return [0.0 if isinstance(numbers[name], Tensor) else float(numbers[name]) for name in SETTINGS]

@@ -1,7 +1,6 @@
 """A whole step of the gradient pipeline as a few compiled passes; eager is the reference."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,24 +9,13 @@ from torch.optim import Optimizer
 from stormsail.core.errors import ArgumentError
 from stormsail.optim import _compiled_rows as rows
 from stormsail.optim._compiled_cpu import Tensors
+from stormsail.optim._compiled_cuda import CudaPasses
 from stormsail.optim._compiled_noise import Noise
-from stormsail.optim._compiled_passes import CpuPasses, CudaPasses, Passes
-from stormsail.optim._compiled_rows import Place, ScalerRows, Scaling
-from stormsail.optim._compiler import Lists, compiled
+from stormsail.optim._compiled_passes import CpuPasses, Measured, Passes, is_capturing
+from stormsail.optim._compiled_rows import Place, Report, ScalerRows, Scaling, Settings
 from stormsail.optim._upgd_base import UtilityOptimizer
 from stormsail.optim._upgd_step import is_noisy
 from stormsail.optim.vgs import LARGEST, VarianceGradientScaler
-
-
-class Report(NamedTuple):
-    """The fields of `GradientReport`, in its order."""
-
-    stepped: Tensor
-    nonfinite: Tensor
-    norms: Tensor
-    raw_norm: Tensor
-    grad_norm_pre_clip: Tensor
-    grad_norm_post_clip: Tensor
 
 
 class CompiledStep:
@@ -69,6 +57,7 @@ class CompiledStep:
         device = self._params[0].device
         self._dtype = self._params[0].dtype
         self._order = _places(parameters, self._params, device=device)
+        self._ranks = _places(self._params, parameters, device=device)
         if scaler is not None:
             self._scaler_order = _places(scaler.parameters, self._params, device=device)
             self._scaler_inverse = _places(self._params, scaler.parameters, device=device)
@@ -77,7 +66,7 @@ class CompiledStep:
         self._noise = Noise(self._params)
         self._passes: Passes = CpuPasses() if device.type == "cpu" else CudaPasses(self._params)
         self._settings: dict[tuple[tuple[float, ...], ...], Tensor] = {}
-        self._made: dict[Any, Lists] = {}
+        self._kept: list[Tensor] = []
 
     def applies(self) -> bool:
         """Say whether this step can be compiled: every gradient is there, dense and of one kind."""
@@ -97,37 +86,37 @@ class CompiledStep:
             for param in self._params
         )
 
-    def measure(self) -> Tensor:
-        """Return what the raw gradients show, [P, 5] in the optimizer's order."""
-        beta = 0.0 if self.scaler is None else self.scaler.beta
-        return self._passes.measure(self._tensors(), self._scaler_rows(), beta=beta)
+    def measure(self) -> Measured:
+        """Look at the raw gradients."""
+        return self._passes.measure(self._tensors(), self._all_settings())
 
-    def refuse(self, measured: Tensor) -> Report:
+    def is_refused(self, measured: Measured) -> Tensor:
+        """Return whether a gradient is not finite, or its square is not."""
+        return self._passes.is_refused(measured)
+
+    def refuse(self, measured: Measured) -> Report:
         """Change nothing but the scaler's count of what was not finite."""
-        found = rows.seen(measured, self._order)
-        if self.scaler is not None:
-            self.scaler.update_statistics(veto=~found.stepped)
-        return Report(*found, found.raw_norm, found.raw_norm)
+        return self._passes.refuse(measured, self._all_settings())
 
-    def advance(self, measured: Tensor) -> Report:
+    def advance(self, measured: Measured) -> Report:
         """Learn, scale, clip and step; nothing changes where a gradient is not finite."""
         found = []
 
         def arithmetic() -> None:
-            tensors = self._tensors()
             noisy = any(is_noisy(group) for group in self.optimizer.param_groups)
-            if noisy:
+            settings = self._all_settings()
+            prepared = self._passes.prepare(measured, settings)
+            if noisy:  # not before: it would leave the few programs that prepare no room
                 self._noise.draw(self.optimizer.generator)
-            table, refused, *report = self._prepare(measured)
             norms = tuple(
                 group["utility_norm"]
                 for group in self.optimizer.param_groups
                 for _ in group["params"]
             )
-            lines = self._passes.survey(tensors, table, norms)
+            lines = self._passes.survey(measured, prepared, settings, norms)
             noise = self._noise.ready() if noisy else None
-            self._passes.advance(tensors, table, lines, noise, refused)
-            found.append(Report(*report))
+            self._passes.advance(measured, prepared, lines, noise)
+            found.append(prepared.report)
 
         self.optimizer.step_by(arithmetic)
         return found[0]
@@ -168,41 +157,30 @@ class CompiledStep:
             limit=LARGEST[self._dtype],
         )
 
-    def _prepare(self, measured: Tensor) -> Sequence[Tensor]:
-        """Advance the scaler; return the table, whether the step is refused, and the report."""
-        scaling, bound, dtype = self._scaling(), self.bound, self._dtype
-        places, tensors = self._set_by_tensors()
-
-        def prepare(
-            measured: Tensor, sizes: Tensor, settings: Tensor, order: Tensor, *rest: Tensor
-        ) -> list[Tensor]:
-            settings = rows.with_tensors(settings, places, rest[: len(places)])
-            refused = rows.is_refused(measured)
-            gain, factor = torch.zeros_like(sizes), torch.ones_like(sizes)
-            if scaling is not None:
-                own = ScalerRows(*rest[len(places) :])
-                gain, factor = rows.learn_(measured, sizes, refused, own, scaling)
-            table, before, after = rows.coefficients(
-                measured, sizes, settings, gain, factor, bound=bound
-            )
-            report = rows.seen(measured, order)
-            return [table.to(dtype), refused.to(torch.int32), *report, before, after]
-
-        own = self._scaler_rows() or ()
-        arguments = [measured, self._sizes, self._numbers(), self._order, *tensors, *own]
-        key = (scaling, bound, places, *(tensor.dtype for tensor in tensors))
-        if key not in self._made:
-            self._made[key] = compiled(prepare, arguments)
-        return self._made[key](*arguments)
+    def _all_settings(self) -> Settings:
+        places, given = self._set_by_tensors()
+        return Settings(
+            sizes=self._sizes,
+            numbers=self._numbers(),
+            places=places,
+            given=given,
+            order=self._order,
+            ranks=self._ranks,
+            scaler=self._scaler_rows(),
+            scaling=self._scaling(),
+            bound=self.bound,
+        )
 
     def _numbers(self) -> Tensor:
-        """Return the settings of each tensor, [10, P]; those that are tensors come later."""
+        """Return the settings of each tensor, [13, P]; those that are tensors come later."""
         groups = self.optimizer.param_groups
         numbers = tuple(tuple(rows.settings_of(group)) for group in groups for _ in group["params"])
         if numbers not in self._settings:
             self._settings.clear()
             table = torch.tensor(numbers, dtype=torch.float64).T.contiguous()
             self._settings[numbers] = table.to(self._sizes.device)
+        if is_capturing(self._sizes.device):  # the graph reads it at every replay
+            self._kept.append(self._settings[numbers])
         return self._settings[numbers]
 
     def _set_by_tensors(self) -> tuple[tuple[Place, ...], list[Tensor]]:

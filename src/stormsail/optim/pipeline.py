@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from stormsail.core.errors import ArgumentError, RangeError
 from stormsail.functional import _checks as check
 from stormsail.optim import _tensor_lists as tensor_lists
-from stormsail.optim._compiled_rows import is_refused
 from stormsail.optim._compiled_step import CompiledStep
 from stormsail.optim._vgs_arguments import Parameters, by_name, common_place
 from stormsail.optim.vgs import VarianceGradientScaler
@@ -171,7 +170,7 @@ class GradientPipeline:
 
     def _step_compiled(self, engine: CompiledStep) -> GradientReport:
         measured = engine.measure()
-        if (self._device.type == "cpu" or self._waits()) and bool(is_refused(measured)):
+        if (self._device.type == "cpu" or self._waits()) and bool(engine.is_refused(measured)):
             return GradientReport(*engine.refuse(measured))
         report = GradientReport(*engine.advance(measured))
         self._started = True

@@ -145,6 +145,7 @@ def prepared(advantage, weight, *, value=None, returns=None, **changes):
         raw_advantage=advantage,
         returns=zeros if returns is None else returns,
         target=zeros[..., None],
+        outcomes=zeros[..., None],
         explained_variance=torch.tensor(0.0),
     )
     return lambda previous=None: normalised(advantage, found, rollout, config, previous)

@@ -51,6 +51,19 @@ BAD_CRITICS = {"ppo.vf_bad_explained_scale": 0.1}
 GAUSSIAN = {"actions": NUMBERS}
 POISON = {"poison": True}
 FADING = {"fading": True, "returns.window_updates": 1}
+OFTEN = {
+    "often": True, "risk.cvar_alpha": 0.5, "risk.cvar_window": 20, "risk.cvar_min_samples": 2,
+    "risk.cvar_min_tail_samples": 1,
+}  # fmt: skip
+WEIGHED = {
+    **OFTEN, "risk.cvar_weight": 0.3, "risk.cvar_ramp_updates": 0, "risk.cvar_cap": 100.0,
+    "risk.cvar_activation_threshold": -100.0,
+}  # fmt: skip
+LIMITED = {**OFTEN, "risk.cvar_use_constraint": True, "risk.cvar_limit": 0.3}
+PARTS = {**LIMITED, "risk.cvar_policy_mode": "state"}
+FORETOLD = {**LIMITED, "risk.cvar_use_predicted_for_dual": True, "risk.cvar_limit": 3.0}
+PLAIN_DUAL = {**LIMITED, "risk.dual_controller": "integral", "risk.cvar_lambda_lr": 0.1}
+CRASH = {"crash": True, "risk.cvar_alpha": 1.0, "risk.cvar_window": 30}
 
 FIELDS = {
     "seed": (1, {}),
@@ -180,11 +193,39 @@ FIELDS = {
     "vgs.variance_cap": (0.1, NOISE),
     "vgs.statistic": ("total", NOISE),
     "vgs.scope": ("global", NOISE),
+    "risk.cvar_quantity": ("step", PARTS),
+    "risk.cvar_alpha": (0.4, LIMITED),
+    "risk.cvar_policy_mode": ("state", LIMITED),
+    "risk.cvar_weight": (0.3, {**WEIGHED, "risk.cvar_weight": 0.1}),
+    "risk.cvar_use_penalty": (False, WEIGHED),
+    "risk.cvar_activation_threshold": (100.0, WEIGHED),
+    "risk.cvar_activation_hysteresis": (0.0, {**WEIGHED, "risk.cvar_activation_threshold": -0.03}),
+    "risk.cvar_ramp_updates": (12, WEIGHED),
+    "risk.cvar_penalty_cap": (0.1, WEIGHED),
+    "risk.cvar_cap": (1e-4, WEIGHED),
+    "risk.cvar_use_constraint": (True, {**OFTEN, "risk.cvar_limit": 0.3}),
+    "risk.cvar_limit": (0.9, LIMITED),
+    "risk.dual_controller": ("integral", LIMITED),
+    "risk.cvar_kp": (0.5, LIMITED),
+    "risk.cvar_ki": (0.7, LIMITED),
+    "risk.cvar_kd": (9.0, {**LIMITED, "risk.cvar_ema_beta": 0.0, "risk.cvar_window": 4}),
+    "risk.cvar_lambda_lr": (0.9, PLAIN_DUAL),
+    "risk.cvar_lambda_max": (0.1, LIMITED),
+    "risk.cvar_rescale": (False, {**LIMITED, "ppo.normalize_advantage": False}),
+    "risk.cvar_ema_beta": (0.0, LIMITED),
+    "risk.cvar_use_predicted_for_dual": (True, {**LIMITED, "risk.cvar_limit": 3.0}),
+    "risk.cvar_window": (4, LIMITED),
+    "risk.cvar_min_samples": (12, LIMITED),
+    "risk.cvar_min_tail_samples": (8, LIMITED),
+    "risk.cvar_winsor_pct": (5.0, {**LIMITED, **CRASH}),
+    "risk.cvar_estimator": ("linear", FORETOLD),
 }
 """Path: another value, and the settings under which it matters."""
 
 ELSEWHERE = {
     "returns.value_target_scale_cap": "a reading only, below",
+    "risk.cvar_infeasible_updates": "a reading only, in the tests of the multiplier",
+    "risk.cvar_log_gradient": "a reading only, in the tests of the risk's gradient",
     "device": "the task factory and the trainer",
     "task.": "the task factory and the simulator",
     "checkpoint.": "the trainer",
@@ -220,10 +261,15 @@ def built(changes):
     changes = dict(changes)
     actions = changes.pop("actions", None)
     poison, fading = changes.pop("poison", False), changes.pop("fading", False)
+    often, crash = changes.pop("often", False), changes.pop("crash", False)
     config = TrainConfig().replace(**{**BASE, **changes})
     ends = ("....................", "..T....U............", "...U................",
             "......T.............", "...................T", "U...................")  # fmt: skip
+    if often:  # an episode ends in every other row, in half of the environments one row later
+        ends = ("T.U." * 5, ".T.U" * 5) * 3
     told = script(ends[: config.ppo.n_envs])
+    if crash:
+        told.reward[2] -= 50.0
     if fading:
         told.reward[4:] = 0.0
         told.reward[:4] *= 1e3
@@ -269,7 +315,7 @@ def test_a_change_of_any_setting_is_seen_in_what_is_learned(path):
 
 def test_equal_settings_leave_equal_traces():
     """Otherwise the test above would pass for a setting that does nothing."""
-    for circumstances in ({}, NOISE, POISON, FADING, GAUSSIAN):
+    for circumstances in ({}, NOISE, POISON, FADING, GAUSSIAN, WEIGHED, LIMITED):
         assert fingerprint(circumstances) == plain(tuple(circumstances.items()))
 
 

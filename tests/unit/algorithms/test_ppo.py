@@ -438,6 +438,59 @@ IMPOSSIBLE = {
         "`ppo.microbatch_size` must cut every minibatch into two parts or more for "
         "`vgs.statistic` `microbatch`, which compares them; the smallest has 2 sequences",
     ),
+    "the tail of a mean": (
+        {**SCALAR, "risk.cvar_weight": 0.1},
+        "`critic.kind` must be `quantile` or `categorical` with settings of `risk`, not `scalar`:"
+        " a mean has no tail",
+    ),
+    "a limit to watch on a mean": (
+        {**SCALAR, "risk.cvar_limit": -0.1},
+        "`critic.kind` must be `quantile` or `categorical` with settings of `risk`, not `scalar`:"
+        " a mean has no tail",
+    ),
+    "the tail of returns whose spread is hidden": (
+        {"target.kind": "lambda_return", "risk.cvar_weight": 0.1},
+        "`target.kind` must be a law for `risk.cvar_policy_mode` `budget`, not `lambda_return`, "
+        "whose spread is less than half of the return's",
+    ),
+    "a constraint without a limit": (
+        {"risk.cvar_use_constraint": True},
+        "`risk`: `cvar_limit` must be set where `cvar_use_constraint` is true: a constraint "
+        "without a limit holds nothing",
+    ),
+    "a cut through the tail": (
+        {"risk.cvar_winsor_pct": 0.3},
+        "`risk`: `cvar_winsor_pct` must be at most 0.25 percent, a twentieth of `cvar_alpha` "
+        "0.05, not 0.3: a cut near the tail's own share erases the tail",
+    ),
+    "a budget of single rewards": (
+        {"risk.cvar_quantity": "step"},
+        "`risk`: `cvar_policy_mode` must be `state` for the quantity `step`, not `budget`, which "
+        "asks what a whole episode earns",
+    ),
+    "tail episodes of partial sums": (
+        {"risk.cvar_quantity": "nstep", "risk.cvar_policy_mode": "episode"},
+        "`risk`: `cvar_policy_mode` must be `state` for the quantity `nstep`, not `episode`, "
+        "which asks what a whole episode earns",
+    ),
+    "a multiplier that follows another quantity": (
+        {"risk.cvar_quantity": "nstep", "risk.cvar_policy_mode": "state",
+         "risk.cvar_use_predicted_for_dual": True},
+        "`risk`: `cvar_use_predicted_for_dual` must be false for the quantity `nstep`: the "
+        "critics predict returns of episodes, and a multiplier must follow the quantity that its "
+        "limit is about",
+    ),
+    "a window that never holds a tail": (
+        {"risk.cvar_weight": 0.1, "risk.cvar_alpha": 0.01},
+        "`risk`: `cvar_window` must hold at least 1000 episodes, so that `cvar_min_samples` 200 "
+        "of them and `cvar_min_tail_samples` 10 in a tail of 0.01 can ever be reached, not 512",
+    ),
+    "a rollout that never holds a tail": (
+        {"risk.cvar_weight": 0.1, "risk.cvar_quantity": "nstep", "risk.cvar_policy_mode": "state",
+         "target.steps": 3},
+        "a rollout must give at least 200 outcomes of the quantity `nstep` before the tail can "
+        "act, not 48; raise `ppo.n_envs` or `ppo.n_steps`, or lower `target.steps`",
+    ),
 }  # fmt: skip
 
 
@@ -445,6 +498,15 @@ IMPOSSIBLE = {
 @pytest.mark.refusal
 def test_settings_that_cannot_be_together_are_refused_by_name(changes, said):
     assert words(**changes) == (said, "[config-inconsistent]")
+
+
+@pytest.mark.spec("S4-2", "T-C5", "M09")
+@pytest.mark.parametrize("alpha", [0.0, -1.0, 1.1, 9.9e-5, math.nan])
+@pytest.mark.refusal
+def test_a_tail_that_no_rollout_can_show_is_refused(alpha):
+    with pytest.raises(ConfigError) as refusal:
+        settings(**{"risk.cvar_alpha": alpha})
+    assert "risk.cvar_alpha" in str(refusal.value)
 
 
 def test_what_is_possible_is_not_refused():
@@ -463,7 +525,7 @@ def test_what_is_possible_is_not_refused():
 def test_an_update_is_all_that_a_reader_needs():
     update = learner().update()
     assert {field.name for field in dataclasses.fields(update)} == {
-        "number", "now", "rollout", "estimates", "advantage", "target", "predicted", "units",
-        "learned", "observation_before",
+        "number", "now", "rollout", "estimates", "risk", "mixed", "advantage", "target",
+        "predicted", "units", "learned", "observation_before",
     }  # fmt: skip
     assert not [name for name in vars(Ppo) if name.startswith("_last")]

@@ -45,6 +45,10 @@ MARKET = {
     "task.market.features": [{"name": "log_return"}],
 }
 SCALAR = {"critic.kind": "scalar", "target.kind": "lambda_return"}
+TAIL = {
+    "risk.cvar_use_constraint": True, "risk.cvar_limit": -1e-4, "risk.cvar_weight": 0.1,
+    "risk.cvar_alpha": 0.5, "risk.cvar_min_samples": 4, "risk.cvar_min_tail_samples": 1,
+}  # fmt: skip
 
 
 def learner(**changes):
@@ -111,12 +115,12 @@ def generic(name):
 CONFIGS = {
     "default": ({}, {"twin", "quantile", "law", "memory", "lstm"}),
     "market": (
-        {**MARKET, "vgs.enabled": True},
-        {"twin", "quantile", "law", "memory", "lstm", "market", "vgs"},
+        {**MARKET, "vgs.enabled": True, **TAIL, "risk.cvar_log_gradient": True},
+        {"twin", "quantile", "law", "memory", "lstm", "market", "vgs", "risk", "pull"},
     ),
     "categorical market": (
-        {**MARKET, "critic.kind": "categorical", "network.memory": "none"},
-        {"twin", "categorical", "law", "market"},
+        {**MARKET, "critic.kind": "categorical", "network.memory": "none", **TAIL},
+        {"twin", "categorical", "law", "market", "risk"},
     ),
     "categorical": (
         {"critic.kind": "categorical", "network.enable_critic_lstm": True, "network.num_layers": 2},

@@ -1,14 +1,16 @@
 """Moving the units of the critics: what they say stays, what is stored follows."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
-from learner_lab import CRITICS, ENDS, SCALAR, aged, learner, settings
+from learner_lab import CRITICS, ENDS, SCALAR, aged, learner, script, settings
 from oracles import categorical as categorical_oracle
 from stormsail.algorithms.return_statistics import Units
 from stormsail.algorithms.rollout import collect
-from stormsail.algorithms.units import move_support, move_units
+from stormsail.algorithms.units import begin_units, move_support, move_units
 
 T, B = 8, len(ENDS)
 NEW = Units(3.0, 0.8)
@@ -206,8 +208,8 @@ def test_targets_and_old_laws_are_projected_when_the_support_moves():
     returns = 0.7 + 1.9 * torch.linspace(-20.0, 20.0, 101)
     target, (wanted, logits) = moved(ppo, rollout, returns)
     new = ppo.agent.network.critic.atoms.double().numpy()
-    least = 0.5 * (-20.0 - 19.2)
-    room = 0.05 * 2.0 * 19.6
+    least = 2.0 * -19.2  # twice as far from the median as the quantile of the bulk
+    room = 0.05 * 2.0 * 38.4
     low = -10.0 + 0.25 * (least - room + 10.0)
     assert new == pytest.approx(np.linspace(low, -low, 7), rel=1e-5, abs=1e-6)
     laws = rollout.predicted.double().softmax(-1).numpy()
@@ -222,6 +224,16 @@ def test_targets_and_old_laws_are_projected_when_the_support_moves():
     assert wanted.sum(-1).numpy() == pytest.approx(np.ones((T, B)), abs=1e-5)
     mean = (wanted.double().numpy() * new).sum(-1)
     assert mean == pytest.approx((target.double().numpy() * atoms).sum(-1), abs=1e-4)
+
+
+def test_the_support_reaches_the_worst_outcome():
+    """Nine hundred returns near 0.7 and one far below: the bulk alone would cut the tail off."""
+    ppo, rollout = played(support(alpha=1.0))
+    returns = torch.full((901,), 0.7)
+    returns[450] = 0.7 + 1.9 * -12.0
+    moved(ppo, rollout, returns)
+    atoms = ppo.agent.network.critic.atoms
+    assert float(atoms[0]) == pytest.approx(-12.0 - 0.05 * 12.0, rel=1e-5)
 
 
 def test_a_bound_moves_by_at_most_half_a_span():
@@ -279,3 +291,53 @@ def test_while_statistics_warm_up_the_support_is_that_of_the_settings(alpha):
     assert logits[0, 0, 0].double().softmax(-1).numpy() == pytest.approx(expected, abs=1e-5)
     expected = categorical_oracle.project_law(target[0, 0].double().numpy(), atoms, new)
     assert wanted[0, 0].numpy() == pytest.approx(expected, abs=1e-5)
+
+
+# --- the first units -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["popart", "scale", "off", "frozen_lag"])
+def test_the_first_units_are_those_of_the_first_rewards(mode):
+    """Discounted rewards to the end of the episode or of the rollout, by a loop, without values."""
+    config = settings(returns__normalize_returns=mode)
+    ppo, rollout = played(config)
+    scale = ppo.agent.return_scale
+    scale.mean.fill_(0.0)
+    scale.std.fill_(1.0)
+    heads = [last.weight.clone() for last in ppo.agent.network.critic.last_layers()]
+    begin_units(ppo.agent, rollout, config)
+    sums = []
+    for b in range(B):
+        coming = 0.0
+        for t in reversed(range(T)):
+            ends = bool(rollout.terminated[t, b] | rollout.truncated[t, b])
+            follows = 0.0 if ends else coming
+            coming = float(rollout.reward[t, b]) + config.ppo.gamma * follows
+            if rollout.weight[t, b] > 0.0:
+                sums.append(coming)
+    mean, std = np.mean(sums), np.std(sums)
+    expected = {"popart": (mean, std), "scale": (0.0, 10.0 * std)}.get(mode, (0.0, 1.0))
+    assert (float(scale.mean), float(scale.std)) == pytest.approx(expected, rel=1e-5)
+    for last, before in zip(ppo.agent.network.critic.last_layers(), heads, strict=True):
+        assert torch.equal(last.weight, before)
+
+
+def test_rewards_without_spread_leave_the_units_alone():
+    config = settings(ppo__gamma=0.0)
+    ppo, rollout = played(config)
+    scale = ppo.agent.return_scale
+    before = (float(scale.mean), float(scale.std))
+    begin_units(ppo.agent, dataclasses.replace(rollout, reward=torch.full((T, B), -1.0)), config)
+    assert (float(scale.mean), float(scale.std)) == before
+
+
+def test_only_the_first_update_takes_its_units_from_rewards_alone():
+    """Rewards of a thousandth: predictions are of that size at once, not of the size of one."""
+    told = script()
+    told.reward.mul_(1e-3)
+    ppo = learner(settings(), told=told)
+    first = ppo.update()
+    assert float(first.estimates.value.abs().max()) < 0.02
+    std = float(ppo.agent.return_scale.std)
+    ppo.update()
+    assert float(ppo.agent.return_scale.std) == pytest.approx(std, rel=0.5)

@@ -276,6 +276,33 @@ def test_the_golden_bias_and_spread_of_the_empirical_cvar(n, trials, mean, sprea
         close(worst.mean(), -1.911, atol=0.01, rtol=0)
 
 
+def test_the_error_of_the_empirical_cvar_by_hand():
+    # 0, 1, 2, 3 at alpha 1/2: nu = 1, influence 1 + 2 min(x - 1, 0) = -1, 1, 1, 1 with mean 1/2,
+    # which is the CVaR. Deviations -1.5, .5, .5, .5: variance 3 / 3, over n = 4: .25, root .5.
+    close(risk.empirical_cvar_error(row(3, 0, 2, 1), alpha=0.5), 0.5)
+    # alpha = 1 is the mean: s / sqrt(n) = sqrt(5 / 3 / 4).
+    close(risk.empirical_cvar_error(row(3, 0, 2, 1), alpha=1.0), math.sqrt(5 / 12))
+    assert risk.empirical_cvar_error(row(3), alpha=0.5).isnan().item()
+
+
+@pytest.mark.parametrize(
+    ("law", "n", "trials", "covered"),
+    [
+        (stats.norm, 200, 4000, 0.877),
+        (stats.norm, 512, 4000, 0.922),
+        (stats.norm, 2048, 1500, 0.950),
+        (stats.t(3), 512, 4000, 0.871),
+    ],
+)
+def test_the_stated_coverage_of_a_band_around_the_empirical_cvar(law, n, trials, covered):
+    true = oracle.normal_cvar(0.05) if law is stats.norm else oracle.student_cvar(0.05, 3)
+    sample = torch.tensor(law.rvs(size=(trials, n), random_state=n))
+    estimate = risk.empirical_cvar(sample, alpha=0.05)
+    band = 1.96 * risk.empirical_cvar_error(sample, alpha=0.05)
+    found = float(((estimate - true).abs() <= band).double().mean())
+    assert found == pytest.approx(covered, abs=4 * math.sqrt(covered * (1 - covered) / trials))
+
+
 @pytest.mark.spec("T-C8", "X7")
 def test_winsorising_at_the_level_of_the_tail_erases_the_tail():
     # Student t3, alpha .05: -3.87 (spec 2.12, on a sample: -3.84). Clipped at its 10 % quantile

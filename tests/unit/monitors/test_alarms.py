@@ -18,6 +18,11 @@ BOTH = {"train/critic1_grad_norm": 1.0, "train/critic2_grad_norm": 1.0}
 FLOOR = {"train/optimizer_lr_min": 5e-6}
 SCALE = {"train/return_stats/std_unfloored": 0.0009}
 CLIP = {"config/max_grad_norm": 0.5}
+OUT_OF_REACH = {
+    "config/cvar_limit": -0.1,
+    "config/cvar_lambda_max": 10.0,
+    "train/cvar_empirical_ema": -0.25,
+}
 
 # What sounds at once: metrics beside it, the metric, a value that is quiet, one that sounds.
 THRESHOLDS = {
@@ -64,10 +69,26 @@ THRESHOLDS = {
         0.01,
         0.02,
     ),
+    "warn/cvar_alpha_small": ({}, "config/cvar_alpha", 0.01, 0.009),
+    "warn/cvar_below_resolution": (
+        {"config/cvar_resolution": 0.03125},
+        "config/cvar_alpha",
+        0.03125,
+        0.03,
+    ),
+    "alert/cvar_infeasible": (OUT_OF_REACH, "train/cvar_infeasible", 0.0, 1.0),
 }
 PATIENT = {
     "warn/twin_critics_persistent_imbalance": (BOTH, "train/critics_grad_ratio", 1.0, 0.009, 6),
     "warn/explained_variance_low": ({}, "train/explained_variance", 0.31, 0.3, 3),
+    "warn/cvar_not_ready": ({"train/cvar_samples": 3.0}, "train/cvar_ready", 1.0, 0.0, 50),
+    "warn/cvar_gate_shut": (
+        {"config/cvar_weight": 0.1, "train/explained_variance": 0.05},
+        "train/cvar_penalty_share",
+        0.1,
+        0.0,
+        50,
+    ),
 }
 RELATIVE = "warn/ret_std_out_of_range"
 
@@ -174,6 +195,28 @@ def test_an_alarm_says_the_value_the_bound_and_what_to_do():
         "a gradient norm before the clip is 61.25, above 50 (healthy: below 10); lower the "
         "learning rate, or look for outliers in rewards and advantages",
         61.25,
+    )
+
+
+@pytest.mark.spec("S3-3")
+def test_a_limit_out_of_reach_is_said_in_words():
+    (alarm,) = Alarms().check({**OUT_OF_REACH, "train/cvar_infeasible": 1.0})
+    assert alarm.severity == "alert"
+    assert alarm.value == -0.25
+    assert alarm.message == (
+        "the limit `risk.cvar_limit` -0.1 is out of reach: CVaR stays at -0.25 with the multiplier "
+        "at its largest, 10, and the gap no longer closes; choose a limit at or below what is "
+        "reached, or raise `risk.cvar_lambda_max`"
+    )
+
+
+@pytest.mark.spec("S3-10", "T-C4")
+def test_a_level_below_one_quantile_is_said_with_its_cure():
+    metrics = {"config/cvar_alpha": 0.02, "config/cvar_resolution": 1 / 32}
+    (alarm,) = Alarms().check(metrics)
+    assert alarm.message == (
+        "`risk.cvar_alpha` is 0.02, below the 0.03125 that one quantile stands for: the predicted "
+        "tail is the lowest quantile and too light; raise `critic.num_quantiles` to 2 / alpha"
     )
 
 

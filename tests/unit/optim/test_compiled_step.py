@@ -10,6 +10,7 @@ from torch import nn
 from stormsail.core.errors import ArgumentError, ConfigError
 from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD, GradientPipeline, VarianceGradientScaler
 from stormsail.optim import _upgd_step as eager_step
+from stormsail.optim._compiled_cuda import BLOCK
 from stormsail.optim._philox import normal, philox
 
 # torch warns of functions of its own that its compiler still uses.
@@ -101,12 +102,14 @@ class Learner:
         return found
 
 
-def assert_close(found, wanted, relative):
+def assert_close(found, wanted, relative, **other):
+    """Compare by name; what is named in `other`, by its last part, has a tolerance of its own."""
     assert set(found) == set(wanted)
     for name, value in wanted.items():
         size = float(value.double().abs().max())
         error = float((found[name].double() - value.double()).abs().max())
-        assert error <= relative * size, (name, error, size)
+        allowed = other.get(name.rpartition(".")[2], relative)
+        assert error <= allowed * size, (name, error, size)
 
 
 @pytest.fixture
@@ -314,20 +317,42 @@ def test_the_whole_family_may_be_compiled(kind):
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-# torch's own kernel of Adam takes 1 - 0.999 in float32 there: 1.3e-5 off.
+# On CUDA the eager step's second moment is off, not ours: torch's fused kernel takes 1 - 0.999 in
+# float32, which is 1.2875e-5 too small. One step from 0 with a gradient of 1 leaves exactly that
+# much less than 0.001 there; torch's other kernels, and its fused one for a CPU, are within 5e-8.
+# What it does to the parameters, 1.5e-6 at most in these fifty steps, they are allowed here.
 @pytest.mark.gpu
 @cuda
 @pytest.mark.parametrize(
-    ("dtype", "relative"), [(torch.float64, 1e-12), (torch.float32, 2e-5)], ids=["64", "32"]
+    ("dtype", "relative", "second"),
+    [(torch.float64, 1e-13, 1e-13), (torch.float32, 2e-6, 1.4e-5)],
+    ids=["64", "32"],
 )
 @pytest.mark.parametrize(("kind", "scaler"), [(AdaptiveUPGD, True), (UPGD, False)])
-def test_fifty_steps_on_cuda_are_the_eager_ones(dtype, relative, kind, scaler):
+def test_fifty_steps_on_cuda_are_the_eager_ones(dtype, relative, second, kind, scaler):
     ours = Learner(compiled=True, dtype=dtype, kind=kind, scaler=scaler, device="cuda")
     theirs = Learner(compiled=False, dtype=dtype, kind=kind, scaler=scaler, device="cuda")
     for _ in range(50):
-        ours.step()
-        theirs.step()
-        assert_close(ours.everything(), theirs.everything(), relative)
+        found, wanted = ours.step(), theirs.step()
+        for field, value in wanted._asdict().items():
+            torch.testing.assert_close(
+                getattr(found, field), value, rtol=relative, atol=0.0, msg=field
+            )
+        assert_close(ours.everything(), theirs.everything(), relative, exp_avg_sq=second)
+
+
+@pytest.mark.gpu
+@cuda
+def test_the_second_moment_on_cuda_is_the_one_of_float64():
+    ours = Learner(compiled=True, dtype=torch.float32, device="cuda")
+    exact = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in ours.params.items()}
+    for _ in range(20):
+        report = ours.step()
+        share = float(report.grad_norm_post_clip / report.grad_norm_pre_clip)
+        for name, p in ours.params.items():
+            exact[name] += 0.001 * ((share * p.grad.double().cpu()) ** 2 - exact[name])
+    found = {name: ours.optimizer.state[p]["exp_avg_sq"].cpu() for name, p in ours.params.items()}
+    assert_close(found, exact, 1e-6)
 
 
 def captured(learner):
@@ -365,3 +390,90 @@ def test_replays_of_the_compiled_step_are_plain_ones_and_refuse_what_is_not_fini
     after = ours.everything()
     assert int(after.pop("vgs.nonfinite.a")) - int(before.pop("vgs.nonfinite.a")) == 1
     assert_close(after, before, 0.0)
+
+
+def moved(learner, *, by):
+    """Give a learner other gradients in other places, and take a step with another decay."""
+    kept = {name: p.grad for name, p in learner.params.items()}
+    for name, p in learner.params.items():
+        p.grad = kept[name] * by
+    group = learner.optimizer.param_groups[0]
+    decay, group["weight_decay"] = group["weight_decay"], 0.5
+    learner.pipe.step()
+    group["weight_decay"] = decay
+    for name, p in learner.params.items():
+        p.grad = kept[name]
+
+
+@pytest.mark.gpu
+@cuda
+def test_a_graph_outlives_plain_steps_with_other_gradients_and_settings():
+    options = {"compiled": True, "dtype": torch.float32, "device": "cuda", "capturable": True}
+    ours, theirs = (Learner(**options, lr=torch.tensor(0.01, device="cuda")) for _ in range(2))
+    for learner in (ours, theirs):
+        learner.give()
+    graph = captured(ours)
+    for _ in range(3):
+        theirs.pipe.step()
+    for round_ in range(3):
+        moved(ours, by=1.0 + round_)
+        torch.cuda.synchronize()
+        # What the graph reads must still be there, whoever asks for memory meanwhile.
+        junk = [torch.full((size,), -1, device="cuda") for size in (1, 6, 21, 36, 39, 64) * 50]
+        graph.replay()
+        moved(theirs, by=1.0 + round_)
+        theirs.pipe.step()
+        assert_close(ours.everything(), theirs.everything(), 0.0)
+        del junk
+
+
+@pytest.mark.gpu
+@cuda
+def test_a_plain_step_between_capture_and_replay_finds_the_gradients():
+    options = {"compiled": True, "dtype": torch.float32, "device": "cuda", "capturable": True}
+    ours, theirs = (Learner(**options, lr=torch.tensor(0.01, device="cuda")) for _ in range(2))
+    for learner in (ours, theirs):
+        learner.give()
+        learner.pipe.step()
+        for p in learner.params.values():  # a graph that is captured now sees other addresses
+            p.grad = p.grad.clone()
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(ours.optimizer.generator)
+    with torch.cuda.graph(graph):
+        ours.pipe.step()
+    for step in (ours.pipe.step, graph.replay, ours.pipe.step, graph.replay):
+        step()
+        theirs.pipe.step()
+        assert_close(ours.everything(), theirs.everything(), 0.0)
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["64", "32"])
+@pytest.mark.parametrize("first", [0, 1], ids=["aligned", "not aligned"])
+def test_tensors_of_many_chunks_take_the_eager_step_wherever_they_begin(dtype, first):
+    sizes = (2 * BLOCK + 3, BLOCK, 1, 5 * BLOCK)
+
+    def make(*, compiled):
+        stream = seeded(2)
+        params = [
+            nn.Parameter(torch.randn(size + first, generator=stream).to("cuda", dtype)[first:])
+            for size in sizes
+        ]
+        optimizer = AdaptiveUPGD(params, lr=0.01, sigma=0.1, seed=3)
+        scaler = VarianceGradientScaler(params, optimizer=optimizer, warmup_steps=2)
+        return params, GradientPipeline(params, optimizer, scaler=scaler, compiled=compiled)
+
+    ours, theirs = make(compiled=True), make(compiled=False)
+    assert (ours[0][0].data_ptr() % 16 > 0) == bool(first)
+    stream = seeded(3)
+    for _ in range(5):
+        grads = [torch.randn(size, generator=stream).to("cuda", dtype) for size in sizes]
+        for params, pipe in (ours, theirs):
+            for p, grad in zip(params, grads, strict=True):
+                p.grad = grad.clone()
+            pipe.step()
+        for one, other in zip(ours[0], theirs[0], strict=True):
+            size = float(other.detach().abs().max())
+            error = float((one - other).detach().abs().max())
+            assert error <= (1e-12 if dtype == torch.float64 else 1e-6) * size

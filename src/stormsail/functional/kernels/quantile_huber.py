@@ -1,8 +1,9 @@
 """Quantile Huber loss for a CPU, one level at a time.
 
 The plain formula makes several tensors of N times M numbers for every sample, which a CPU spends
-its time moving. Here one level's differences fit into a core's cache, the gradient is summed beside
-the loss, and the backward pass is one multiplication.
+its time moving. Here one level's differences fit into a core's cache, samples lie side by side so
+that sums over atoms are sums of rows, the gradient is summed beside the loss, and the backward pass
+is one multiplication.
 """
 
 from typing import Any
@@ -26,21 +27,23 @@ class QuantileHuber(torch.autograd.Function):
         kappa: Number,
     ) -> Tensor:
         """Return the loss, [*b]; keeps its slope."""
-        loss = predicted.new_zeros(predicted.shape[:-1])
-        slope = torch.empty_like(predicted)
+        dtype = torch.result_type(predicted, target)
+        theta, y = (_samples_last(part.to(dtype)) for part in (predicted, target))
+        pairs, slope = torch.zeros_like(y), torch.empty_like(theta)
+        levels = tau.to(dtype)
+        below = ((1.0 - levels) / levels).unbind()  # weight of u < 0 in units of that of u > 0
         pinball = not isinstance(kappa, Tensor) and kappa == 0.0
-        for i, level in enumerate(tau.unbind()):
-            u = target - predicted[..., i : i + 1]
-            weight = torch.where(u < 0, 1.0 - level, level)
+        for i, level in enumerate(levels.unbind()):
+            u = y - theta[i]
             inner = u.sign() if pinball else clamp(u, -kappa, kappa)
             size = u if pinball else u.sub_(inner, alpha=0.5)  # times `inner`, over kappa
-            pull = weight.mul_(inner)
-            slope[..., i] = pull.mean(-1)
-            loss += pull.mul_(size).mean(-1)
+            pull = torch.prelu(inner, below[i]).mul_(level)
+            slope[i] = pull.mean(0)
+            pairs.addcmul_(pull, size)
         scale = 1.0 / predicted.shape[-1] / (1.0 if pinball else kappa)
-        ctx.save_for_backward(slope)
+        ctx.save_for_backward(slope.t().reshape(predicted.shape))
         ctx.scale = scale
-        return loss * scale
+        return pairs.mean(0).reshape(predicted.shape[:-1]) * scale
 
     @staticmethod
     @once_differentiable
@@ -48,3 +51,8 @@ class QuantileHuber(torch.autograd.Function):
         """Return the gradient of the predictions."""
         (slope,) = ctx.saved_tensors
         return -(grads[0] * ctx.scale).unsqueeze(-1) * slope, None, None, None
+
+
+def _samples_last(x: Tensor) -> Tensor:
+    """Return [*b, N] as [N, samples]."""
+    return x.reshape(-1, x.shape[-1]).t().contiguous()

@@ -1,0 +1,82 @@
+"""Settings around the learner: what is learned, what is kept of a run, how it is judged."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from stormsail.algorithms.config_numbers import Count, Whole
+from stormsail.core.config import Config
+from stormsail.market.simulator.config import MarketConfig
+
+
+class DataConfig(Config):
+    """Bars to train on: a store, or a synthetic world."""
+
+    store: str | None = None
+    """Folder of a store that `stormsail import`, `fetch` or `synth` wrote; None draws `world`."""
+
+    symbols: tuple[str, ...] = ()
+    """Symbols of the store to trade; empty takes all that it has at this interval."""
+
+    interval: str = "1h"
+    """Length of a bar."""
+
+    world: str = "regime"
+    """Synthetic world that is drawn where no store is given."""
+
+    world_bars: Count = 20_000
+    """Bars of each symbol of that world."""
+
+    world_symbols: Count = 4
+    """Symbols of that world."""
+
+    world_seed: Whole = 0
+    """Seed of that world; the same world for every seed of training."""
+
+    world_parameters: dict[str, float] = Field(default_factory=dict)
+    """Settings of that world that differ from its defaults."""
+
+    validation_share: Annotated[float, Field(gt=0.0, lt=0.9)] = 0.2
+    """Share of the bars, the last ones, that is kept from training and chooses the best agent."""
+
+
+class TaskConfig(Config):
+    """What is learned."""
+
+    name: str = "market"
+    """`market`, a classic task such as `CartPole-v1` or `CartPoleNoVel-v1`, or `gym:<id>`."""
+
+    data: DataConfig = DataConfig()
+    """Bars of the market."""
+
+    market: MarketConfig = MarketConfig()
+    """Rules of the market."""
+
+    compile_step: bool = False
+    """Compile the simulator's step; worth it for long runs where a compiler is found."""
+
+
+class CheckpointConfig(Config):
+    """What is kept of a run."""
+
+    every_updates: Count = 10
+    """Updates between two checkpoints."""
+
+    keep_last: Count = 3
+    """Newest checkpoints that are kept."""
+
+    keep_every_updates: Count | None = None
+    """Also keep each one at a multiple of this."""
+
+    disk_limit_mb: Count | None = None
+    """Refuse to write when a run would become larger."""
+
+
+class ValidationConfig(Config):
+    """Judging an agent while it learns; the best is kept."""
+
+    every_updates: Whole = 20
+    """Updates between two looks; 0 never looks."""
+
+    episodes: Count = 64
+    """Greedy episodes of one look."""

@@ -1,0 +1,105 @@
+"""What the CVaR control reports: estimate, limit, multiplier, weight, prediction beside fact."""
+
+import math
+
+from stormsail.algorithms.ppo import Ppo, Update
+from stormsail.algorithms.risk import SOURCES, RiskReport
+from stormsail.algorithms.telemetry_values import Values, spread
+
+BAND = 1.959963984540054
+"""Standard errors on either side of an estimate that hold 95 % of a normal law."""
+
+QUANTITIES = ("step", "nstep", "episode_return")
+"""Outcomes whose tail may be controlled; `config/cvar_quantity` is the place in this list."""
+
+UNKNOWN = frozenset(
+    {
+        # before the first outcome, or before enough of them
+        "train/cvar_raw",
+        "train/cvar_empirical",
+        "train/cvar_empirical_low",
+        "train/cvar_empirical_high",
+        "train/cvar_empirical_ema",
+        "train/cvar_value_at_risk",
+        # without an episode that begins, or one that ended
+        "train/cvar_predicted_at_reset",
+        "train/cvar_realised_episode",
+        "train/cvar_predicted_minus_realised",
+        # without a limit
+        "train/cvar_limit_unit",
+        "train/cvar_gap",
+        "train/cvar_gap_unit",
+        "train/cvar_violation",
+        "train/cvar_violation_ema",
+        "config/cvar_limit",
+        "config/cvar_resolution",
+    }
+)
+"""Metrics of risk that are NaN where there is nothing to measure."""
+
+
+def risk(ppo: Ppo, update: Update) -> Values:
+    """Return what the control saw and did; nothing where there is none."""
+    if update.risk is None:
+        return {}
+    report, limit = update.risk, ppo.config.risk.cvar_limit
+    floor = math.nan if limit is None else limit
+    tail = report.tail
+    values: Values = {
+        "train/cvar_samples": float(tail.samples),
+        "train/cvar_ready": float(tail.is_ready),
+        "train/cvar_raw": tail.raw,
+        "train/cvar_empirical": tail.empirical,
+        "train/cvar_empirical_low": tail.empirical - BAND * tail.error,
+        "train/cvar_empirical_high": tail.empirical + BAND * tail.error,
+        "train/cvar_empirical_ema": report.average,
+        "train/cvar_value_at_risk": tail.level,
+        "train/cvar_unit": report.unit,
+        "train/cvar_limit_unit": floor / report.unit,
+        "train/cvar_gap": report.gap,
+        "train/cvar_gap_unit": report.gap / report.unit,
+        "train/cvar_violation": _positive(floor - tail.empirical),
+        "train/cvar_violation_ema": _positive(floor - report.average),
+        "train/cvar_predicted_at_reset": report.predicted,
+        "train/cvar_realised_episode": report.realised,
+        "train/cvar_predicted_minus_realised": report.predicted - report.realised,
+    }
+    return values | _acting(report, update) | _settings(ppo)
+
+
+def _acting(report: RiskReport, update: Update) -> Values:
+    """Return how the tail acted on what is learned."""
+    gap = _positive(report.gap)
+    values: Values = {
+        "train/cvar_lambda": report.multiplier,
+        "train/cvar_infeasible": float(report.is_infeasible),
+        "train/cvar_penalty_active": float(report.weight > 0.0),
+        "train/cvar_penalty_share": report.share,
+        "train/cvar_weight_effective": report.weight,
+        "train/cvar_term": report.term,
+        "train/cvar_loss": -report.weight * report.term,
+        "train/cvar_constraint": report.multiplier * (0.0 if math.isnan(gap) else gap),
+        "train/cvar_advantage_std": spread(report.risk, update.rollout.weight),
+        "debug/cvar_dual_update_source": float(SOURCES.index(report.source)),
+    }
+    if report.gradient_norm is not None:
+        values["debug/cvar_gradient_norm"] = report.gradient_norm
+    return values
+
+
+def _settings(ppo: Ppo) -> Values:
+    config, critic = ppo.config.risk, ppo.agent.spec.critic
+    levels = critic.num_quantiles if critic.kind == "quantile" else math.nan
+    return {
+        "config/cvar_alpha": config.cvar_alpha,
+        "config/cvar_weight": config.cvar_weight if config.cvar_use_penalty else 0.0,
+        "config/cvar_limit": math.nan if config.cvar_limit is None else config.cvar_limit,
+        "config/cvar_lambda_max": config.cvar_lambda_max,
+        "config/cvar_quantity": float(QUANTITIES.index(config.cvar_quantity)),
+        "config/cvar_resolution": 1.0 / levels,
+    }
+
+
+def _positive(x: float) -> float:
+    """Return the part above 0; NaN stays."""
+    return x if math.isnan(x) else max(x, 0.0)

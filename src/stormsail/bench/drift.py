@@ -1,0 +1,240 @@
+"""`stormsail bench drift`: what observation statistics do that move during a rollout, or after it.
+
+The market with hidden regimes is learned twice with each seed: with statistics that stay frozen
+while a rollout is played (`between_rollouts`) and with statistics that take in every row as it
+comes (`online`). Weights, bars and random streams are the same for both.
+"""
+
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.trainer import Progress, train
+
+Mode = Literal["between_rollouts", "online"]
+MODES: tuple[Mode, ...] = ("between_rollouts", "online")
+
+QUICKSTART: dict[str, Any] = {
+    "task.data.world_bars": 8000,
+    "task.market.episode_bars": 128,
+    "ppo.n_steps": 64,
+    "ppo.learning_rate": 1e-3,
+    "validation.episodes": 128,
+}
+"""What `configs/quickstart.toml` sets that matters here."""
+
+MEAN_DRIFT = "debug/vecnormalize_mean_drift"
+STD_DRIFT = "debug/vecnormalize_std_drift"
+BEFORE_RESET = "lstm/h_norm_pre_reset"
+AFTER_RESET = "lstm/h_norm_post_reset"
+SCORE = "validation/score"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run; the defaults are those of the full benchmark."""
+
+    seeds: int = 5
+    updates: int = 49
+    """As many as the 200,000 steps of the quickstart take."""
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Further settings of a run, by path."""
+
+    @classmethod
+    def quick(cls) -> "Plan":
+        """Return one that shows in seconds that everything runs, and nothing else."""
+        small: dict[str, Any] = {
+            "task.data.world_bars": 700,
+            "task.data.world_symbols": 2,
+            "task.market.features": (
+                {"name": "log_return"},
+                {"name": "realised_volatility", "parameters": {"window": 24}},
+            ),
+            "task.market.episode_bars": 12,
+            "network.encoder_sizes": (6,),
+            "network.lstm_hidden_size": 5,
+            "network.head_sizes": (6,),
+            "ppo.n_envs": 4,
+            "ppo.n_steps": 16,
+            "ppo.batch_size": 2,
+            "ppo.n_epochs": 1,
+            "validation.episodes": 4,
+        }
+        return cls(seeds=2, updates=4, settings=tuple(small.items()))
+
+    def config(self, mode: Mode, seed: int) -> TrainConfig:
+        """Return the settings of one run; it is judged once, at its end."""
+        config = TrainConfig().replace(**{**QUICKSTART, **dict(self.settings)})
+        rows = config.ppo.n_steps * config.ppo.n_envs
+        return config.replace(
+            **{
+                "seed": seed,
+                "observation.obs_stats_update": mode,
+                "ppo.total_steps": self.updates * rows,
+                "checkpoint.every_updates": self.updates,
+                "validation.every_updates": self.updates,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run: a number for each update, NaN where there was nothing to measure."""
+
+    mode: Mode
+    seed: int
+    mean_drift: tuple[float, ...]
+    """Mean over scaled columns of |mu' - mu| / sigma, of one rollout."""
+    std_drift: tuple[float, ...]
+    """Mean over scaled columns of |log(sigma' / sigma)|."""
+    norm_before: tuple[float, ...]
+    """Length of the hidden state where an episode begins, before it is reset."""
+    norm_after: tuple[float, ...]
+    """The same after it."""
+    score: float
+    """Mean return of greedy episodes on bars that training never saw, at the end."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds and the standard deviation over them; NaN of a single seed."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Return it for one value of each seed."""
+        deviation = statistics.stdev(values) if len(values) > 1 else math.nan
+        return cls(statistics.fmean(values), deviation)
+
+    def __str__(self) -> str:
+        return f"{self.mean:z.4f} ± {self.std:.4f}"
+
+
+FIGURES = (
+    "mean_drift_first",
+    "mean_drift_last",
+    "std_drift_first",
+    "std_drift_last",
+    "norm_before",
+    "norm_after",
+    "score",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one mode came to, or the difference of two on the same seeds."""
+
+    name: str
+    mean_drift_first: Spread
+    """Of the second rollout; before the first there were no statistics to drift from."""
+    mean_drift_last: Spread
+    """Mean over the last quarter of the updates; so are the next ones."""
+    std_drift_first: Spread
+    std_drift_last: Spread
+    norm_before: Spread
+    norm_after: Spread
+    score: Spread
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread: sums of several come out differently, and are no faster here."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def run(plan: Plan, job: tuple[Mode, int]) -> Outcome:
+    """Train once, in a folder that is gone afterwards."""
+    mode, seed = job
+    seen: list[dict[str, float]] = []
+
+    def watch(progress: Progress) -> None:
+        seen.append(progress.metrics)
+
+    with _one_thread(), tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        train(plan.config(mode, seed), out=path, on_progress=watch, tensorboard=False)
+
+    def column(name: str) -> tuple[float, ...]:
+        return tuple(metrics[name] for metrics in seen)
+
+    return Outcome(
+        mode,
+        seed,
+        mean_drift=column(MEAN_DRIFT),
+        std_drift=column(STD_DRIFT),
+        norm_before=column(BEFORE_RESET),
+        norm_after=column(AFTER_RESET),
+        score=seen[-1][SCORE],
+    )
+
+
+def compare(plan: Plan, *, jobs: int = 1, say: Callable[[str], None]) -> list[Outcome]:
+    """Run both modes with every seed, in this process or in several that are started for it."""
+    wanted = [(mode, seed) for seed in range(plan.seeds) for mode in MODES]
+    if jobs == 1:
+        return [_told(run(plan, job), say) for job in wanted]
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        return [_told(outcome, say) for outcome in pool.map(partial(run, plan), wanted)]
+
+
+def _told(outcome: Outcome, say: Callable[[str], None]) -> Outcome:
+    say(f"{outcome.mode}, seed {outcome.seed}: score {outcome.score:.4f}")
+    return outcome
+
+
+def figures(outcome: Outcome) -> dict[str, float]:
+    """Return the numbers of one run that are averaged over seeds."""
+    values = (
+        outcome.mean_drift[1],
+        late(outcome.mean_drift),
+        outcome.std_drift[1],
+        late(outcome.std_drift),
+        late(outcome.norm_before),
+        late(outcome.norm_after),
+        outcome.score,
+    )
+    return dict(zip(FIGURES, values, strict=True))
+
+
+def late(values: Sequence[float]) -> float:
+    """Return the mean over the last quarter, at least one value, of what could be measured."""
+    last = values[-max(1, len(values) // 4) :]
+    known = [value for value in last if not math.isnan(value)]
+    return statistics.fmean(known) if known else math.nan
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[Row]:
+    """Return a row for each mode and one for the difference on the same seeds."""
+    by_mode = {
+        mode: {one.seed: figures(one) for one in outcomes if one.mode == mode} for mode in MODES
+    }
+    found = [_row(mode, list(by_seed.values())) for mode, by_seed in by_mode.items()]
+    frozen, online = (by_mode[mode] for mode in MODES)
+    less = [
+        {name: online[seed][name] - frozen[seed][name] for name in FIGURES}
+        for seed in sorted(frozen)
+    ]
+    return [*found, _row("online less frozen", less)]
+
+
+def _row(name: str, seen: Sequence[dict[str, float]]) -> Row:
+    return Row(name, *(Spread.of([one[figure] for one in seen]) for figure in FIGURES))

@@ -1,0 +1,412 @@
+"""`stormsail bench learn`: tasks whose good scores are known, learned from files that are shipped.
+
+A job is one configuration and one seed. It trains as `stormsail train` does, and the last agent,
+not the best one on the way, is judged without exploration.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import torch
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.greedy import judge
+from stormsail.algorithms.task_factory import make_task
+from stormsail.algorithms.trainer import train
+from stormsail.bench import learn_peers
+from stormsail.core.errors import ArgumentError, RangeError, nearest
+from stormsail.core.generators import Generators
+
+OURS = "stormsail"
+"""What the table calls this package."""
+
+CONFIGS = Path("configs")
+"""Folder of the shipped files, under the current one."""
+
+EPISODES = 128
+"""Greedy episodes that judge an agent."""
+
+JUDGE_SEED = 20_000
+"""Of the starts of these episodes: the same ones for every agent, and none that training draws."""
+
+OPTIMIZERS = ("AdamW", "AdaptiveUPGD")
+RATES = (3e-4, 1e-3, 3e-3)
+"""Learning rates of the ablation: no optimizer is judged by the rate of another."""
+
+MARKET = "regime market"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What the scores of several seeds are held to."""
+
+    statistic: Literal["mean", "median"]
+    value: float
+    at_least: bool = True
+    """Otherwise the statistic must stay below the value."""
+
+    def met(self, scores: Sequence[float]) -> bool:
+        """Return whether they reach it; a run that failed counts as NaN, which reaches nothing."""
+        found = _statistic(self.statistic, scores)
+        return found >= self.value if self.at_least else found < self.value
+
+    def __str__(self) -> str:
+        return f"{self.statistic} {'≥' if self.at_least else '<'} {self.value:g}"
+
+
+REFERENCES: dict[str, Bar | None] = {
+    "cartpole": Bar("mean", 475.0),
+    "cartpole-categorical": Bar("mean", 475.0),
+    "cartpole-masked": Bar("median", 450.0),
+    "cartpole-masked-no-memory": Bar("median", 100.0, at_least=False),
+    "acrobot": Bar("mean", -90.0),
+    "pendulum": Bar("mean", -220.0),
+    "mountaincar-continuous": None,
+}
+"""Bars by the name of the file. 475 is where Gymnasium calls CartPole solved. Without a memory the
+masked pole must stay unlearned, or the mask hides nothing. The reward of the car is found by
+exploration alone: its score is told and held to nothing."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the table before it is run."""
+
+    name: str
+    config: TrainConfig
+    bar: Bar | None = None
+    peer: learn_peers.Peer | None = None
+    """Learner of another library; it takes its steps from `config` and the rest from itself."""
+    variant: str = ""
+    """Of an ablation: what is compared."""
+
+    @property
+    def learner(self) -> str:
+        """Who learns."""
+        return OURS if self.peer is None else self.peer.name
+
+    @property
+    def steps(self) -> int:
+        """Steps of all environments that it may take."""
+        own = None if self.peer is None else self.peer.steps
+        return self.config.ppo.total_steps if own is None else own
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that one run depends on."""
+
+    line: Line
+    seed: int
+    episodes: int = EPISODES
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run."""
+
+    score: float
+    """Mean return of the greedy episodes; NaN if the run did not finish."""
+    spread: float
+    """Standard deviation over episodes."""
+    steps: int
+    seconds: float
+    """Of training alone."""
+    reason: str = ""
+    """Why it did not finish."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line with what all its seeds brought."""
+
+    name: str
+    learner: str
+    variant: str
+    steps: int
+    seeds: tuple[int, ...]
+    scores: tuple[float, ...]
+    spreads: tuple[float, ...]
+    mean: float
+    median: float
+    least: float
+    bar: str
+    passed: bool | None
+    """None where there is no bar."""
+    steps_per_second: float
+    """Of one process, the median over seeds."""
+    reasons: tuple[str, ...]
+    """Of the runs that did not finish."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """A variant of an ablation at the learning rate with the best mean, and what it gains."""
+
+    name: str
+    variant: str
+    rate: float
+    mean: float
+    error: float
+    """Standard error of the mean."""
+    gain: float
+    """Mean difference from the first variant on the same seeds."""
+    gain_error: float
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """Return the tasks that a text with commas names: shipped ones, or TOML files; None is all.
+
+    Raises:
+        ArgumentError: for a name that is neither.
+    """
+    if text is None:
+        return tuple(REFERENCES)
+    chosen = tuple(part.strip() for part in text.split(","))
+    for name in chosen:
+        if name not in REFERENCES and not (name.endswith(".toml") and Path(name).is_file()):
+            near = nearest(name, REFERENCES)
+            raise ArgumentError(
+                "missing-argument",
+                wrong=f"`--tasks` must name {', '.join(REFERENCES)}, or TOML files",
+                found=f"`{name}`",
+                remedy=f"Did you mean `{near}`?" if near else "Take one of these.",
+            )
+    return chosen
+
+
+def rates(text: str | None) -> tuple[float, ...]:
+    """Return the learning rates that a text with commas gives; None is `RATES`.
+
+    Raises:
+        RangeError: for anything else than positive numbers.
+    """
+    if text is None:
+        return RATES
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0.0 < rate < math.inf for rate in found):
+        raise RangeError(
+            wrong="`--rates` must be positive numbers with commas between them",
+            found=repr(text),
+            remedy="Write it as 3e-4,1e-3.",
+        )
+    return found
+
+
+def reference_lines(
+    chosen: Sequence[str],
+    *,
+    configs: Path = CONFIGS,
+    overrides: Sequence[str] = (),
+    peers: bool = False,
+) -> list[Line]:
+    """Return a line for each task, followed by those of its peers.
+
+    Raises:
+        ConfigError: if a file is not there or holds what does not fit.
+    """
+    lines = []
+    for name in chosen:
+        shipped = name in REFERENCES
+        path = configs / "reference" / f"{name}.toml" if shipped else Path(name)
+        config = TrainConfig.load(path, overrides)
+        lines.append(Line(name if shipped else path.stem, config, REFERENCES.get(name)))
+        others = learn_peers.PEERS.get(name, ()) if peers else ()
+        lines += [Line(name, config, REFERENCES.get(name), peer=one) for one in others]
+    return lines
+
+
+def ablation_lines(
+    chosen: Sequence[float], *, configs: Path = CONFIGS, overrides: Sequence[str] = ()
+) -> list[Line]:
+    """Return both optimizers, with and without VGS, at every rate, on CartPole and on a market.
+
+    Raises:
+        ConfigError: if a file is not there or holds what does not fit.
+    """
+    files = {"cartpole": "reference/cartpole.toml", MARKET: "quickstart.toml"}
+    lines = []
+    for name, file in files.items():
+        base = TrainConfig.load(configs / file, overrides)
+        for optimizer in OPTIMIZERS:
+            for scaled in (False, True):
+                for rate in chosen:
+                    changes = {
+                        "optimizer.optimizer_class": optimizer,
+                        "vgs.enabled": scaled,
+                        "ppo.learning_rate": rate,
+                    }
+                    variant = f"{optimizer}{' + VGS' * scaled}"
+                    lines.append(Line(name, base.replace(**changes), variant=variant))
+    return lines
+
+
+def run(job: Job) -> Outcome:
+    """Train and judge one agent, in this process and on one thread."""
+    with _one_thread():
+        if job.line.peer is not None:
+            played = learn_peers.run(
+                job.line.peer, steps=job.line.steps, seed=job.seed, episodes=job.episodes
+            )
+            return Outcome(played.score, played.spread, played.steps, played.seconds)
+        return _ours(job)
+
+
+def _ours(job: Job) -> Outcome:
+    # Nothing is looked at and next to nothing is saved on the way: neither changes what is
+    # learned, and only learning is timed.
+    config = job.line.config.replace(
+        **{
+            "seed": job.seed,
+            "validation.every_updates": 0,
+            "checkpoint.every_updates": 1_000_000,
+        }
+    )
+    with TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        done = train(config, out=Path(folder) / "run", tensorboard=False)
+        seconds = time.perf_counter() - started
+    if done.status != "finished":
+        return Outcome(math.nan, math.nan, done.steps, seconds, done.reason)
+    task = make_task(config, batch=job.episodes, purpose="validation")
+    judged = judge(task, done.agent, Generators(JUDGE_SEED, config.device).stream("judge"))
+    return Outcome(judged.score, judged.spread, done.steps, seconds)
+
+
+def run_all(
+    jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda _: None
+) -> list[Outcome]:
+    """Return the outcome of each job, in the order of the jobs; each process takes one at a time.
+
+    Args:
+        jobs: to be run.
+        workers: processes; 1 stays in this one.
+        say: told a line whenever a job is done.
+    """
+    if workers == 1:
+        outcomes = []
+        for job in jobs:
+            outcomes.append(run(job))
+            say(_told(job, outcomes[-1]))
+        return outcomes
+    # The longest first, so that none of them starts when all others are done.
+    order = sorted(range(len(jobs)), key=lambda place: -jobs[place].line.steps)
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        futures = {pool.submit(run, jobs[place]): place for place in order}
+        found: dict[int, Outcome] = {}
+        for future in as_completed(futures):
+            place = futures[future]
+            found[place] = future.result()
+            say(_told(jobs[place], found[place]))
+    return [found[place] for place in range(len(jobs))]
+
+
+def measure(
+    lines: Sequence[Line],
+    seeds: Sequence[int],
+    *,
+    workers: int,
+    episodes: int = EPISODES,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """Run every line with every seed and return the rows of the table."""
+    jobs = [Job(line, seed, episodes) for line in lines for seed in seeds]
+    outcomes = iter(run_all(jobs, workers=workers, say=say))
+    return [row(line, tuple(seeds), [next(outcomes) for _ in seeds]) for line in lines]
+
+
+def row(line: Line, seeds: tuple[int, ...], outcomes: Sequence[Outcome]) -> Row:
+    """Return a line with the outcomes of its seeds."""
+    scores = tuple(one.score for one in outcomes)
+    return Row(
+        name=line.name,
+        learner=line.learner,
+        variant=line.variant and f"{line.variant}, rate {line.config.ppo.learning_rate:g}",
+        steps=outcomes[0].steps,
+        seeds=seeds,
+        scores=scores,
+        spreads=tuple(one.spread for one in outcomes),
+        mean=_statistic("mean", scores),
+        median=_statistic("median", scores),
+        least=_statistic("least", scores),
+        bar="" if line.bar is None else str(line.bar),
+        passed=None if line.bar is None else line.bar.met(scores),
+        steps_per_second=statistics.median(one.steps / one.seconds for one in outcomes),
+        reasons=tuple(one.reason for one in outcomes if one.reason),
+    )
+
+
+def best(lines: Sequence[Line], rows: Sequence[Row]) -> list[Best]:
+    """Return the best rate of every variant of an ablation; of equal ones the first.
+
+    A variant with a run that failed at every rate is left out.
+    """
+    groups: dict[tuple[str, str], list[tuple[Line, Row]]] = {}
+    for line, measured in zip(lines, rows, strict=True):
+        if not math.isnan(measured.mean):
+            groups.setdefault((line.name, line.variant), []).append((line, measured))
+    chosen = {key: max(group, key=lambda pair: pair[1].mean) for key, group in groups.items()}
+    first: dict[str, Row] = {}
+    found = []
+    for (name, variant), (line, measured) in chosen.items():
+        against = first.setdefault(name, measured)
+        pairs = zip(measured.scores, against.scores, strict=True)
+        gains = [mine - theirs for mine, theirs in pairs]
+        found.append(
+            Best(
+                name,
+                variant,
+                rate=line.config.ppo.learning_rate,
+                mean=measured.mean,
+                error=_standard_error(measured.scores),
+                gain=statistics.fmean(gains),
+                gain_error=_standard_error(gains),
+            )
+        )
+    return found
+
+
+def _told(job: Job, outcome: Outcome) -> str:
+    words = " ".join(part for part in (job.line.name, job.line.learner, job.line.variant) if part)
+    rate = f" {job.line.config.ppo.learning_rate:g}" if job.line.variant else ""
+    said = f"{outcome.score:.4g}" if not outcome.reason else outcome.reason
+    return f"{words}{rate}, seed {job.seed}: {said} after {outcome.seconds:.0f} s"
+
+
+def _statistic(kind: Literal["mean", "median", "least"], scores: Sequence[float]) -> float:
+    """Return it, or NaN where any score is: `min` and the median would pass over it."""
+    if any(math.isnan(score) for score in scores):
+        return math.nan
+    how: dict[str, Callable[[Sequence[float]], float]] = {
+        "mean": statistics.fmean,
+        "median": statistics.median,
+        "least": min,
+    }
+    return float(how[kind](scores))
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Networks this small are slower with more, and sums over threads differ in their last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

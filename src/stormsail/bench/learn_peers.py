@@ -1,0 +1,204 @@
+"""PPO of stable-baselines3 and RecurrentPPO of sb3-contrib on the reference tasks.
+
+Settings are those that rl-baselines3-zoo publishes for the task in `hyperparams/ppo.yml` and
+`hyperparams/ppo_lstm.yml`; the environments are Gymnasium's. Neither library is needed to run the
+package.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import gymnasium
+import numpy as np
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+    from stable_baselines3.common.vec_env import VecEnv
+
+JUDGE_SEED = 20_000
+"""Of the episodes that judge a peer."""
+
+_VELOCITIES = (1, 3)  # columns of CartPole's observation that the masked version shows as 0
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A learner of another library and its published settings for one task.
+
+    Attributes:
+        kind: class of the learner.
+        environment: id in Gymnasium's registry.
+        environments: side by side.
+        settings: arguments of the class.
+        linear: those of them that fall linearly to 0 over the run.
+        normalised: whether observations and rewards are standardised.
+        masked: whether velocities are hidden.
+        steps: if not as many as ours takes.
+    """
+
+    kind: Literal["PPO", "RecurrentPPO"]
+    environment: str
+    environments: int
+    settings: dict[str, Any] = field(hash=False)
+    linear: tuple[str, ...] = ()
+    normalised: bool = False
+    masked: bool = False
+    steps: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+        return f"{'sb3' if self.kind == 'PPO' else 'sb3-contrib'} {self.kind}"
+
+
+class Played(NamedTuple):
+    """What became of a run."""
+
+    score: float
+    spread: float
+    steps: int
+    seconds: float
+
+
+_CARTPOLE = {
+    "n_steps": 32,
+    "batch_size": 256,
+    "gae_lambda": 0.8,
+    "gamma": 0.98,
+    "n_epochs": 20,
+    "ent_coef": 0.0,
+    "learning_rate": 0.001,
+    "clip_range": 0.2,
+}
+_ACROBOT = {"n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0}
+_FALLING = ("learning_rate", "clip_range")
+
+PEERS: dict[str, tuple[Peer, ...]] = {
+    "cartpole": (Peer("PPO", "CartPole-v1", 8, _CARTPOLE, _FALLING),),
+    "cartpole-masked": (Peer("RecurrentPPO", "CartPole-v1", 8, _CARTPOLE, _FALLING, masked=True),),
+    "acrobot": (
+        Peer("PPO", "Acrobot-v1", 16, _ACROBOT, normalised=True),
+        Peer("RecurrentPPO", "Acrobot-v1", 16, _ACROBOT, normalised=True),
+    ),
+    "pendulum": (
+        Peer(
+            "PPO",
+            "Pendulum-v1",
+            4,
+            {
+                "n_steps": 1024,
+                "gae_lambda": 0.95,
+                "gamma": 0.9,
+                "n_epochs": 10,
+                "ent_coef": 0.0,
+                "learning_rate": 0.001,
+                "clip_range": 0.2,
+                "use_sde": True,
+                "sde_sample_freq": 4,
+            },
+        ),
+    ),
+    "mountaincar-continuous": (
+        Peer(
+            "PPO",
+            "MountainCarContinuous-v0",
+            1,
+            {
+                "batch_size": 256,
+                "n_steps": 8,
+                "gamma": 0.9999,
+                "learning_rate": 7.77e-05,
+                "ent_coef": 0.00429,
+                "clip_range": 0.1,
+                "n_epochs": 10,
+                "gae_lambda": 0.9,
+                "max_grad_norm": 5,
+                "vf_coef": 0.19,
+                "use_sde": True,
+                "policy_kwargs": {"log_std_init": -3.29, "ortho_init": False},
+            },
+            normalised=True,
+            steps=20_000,  # published; with updates every 8 steps ours would take it hours
+        ),
+    ),
+}
+"""Peers by the name of the reference task."""
+
+
+def missing() -> list[str]:
+    """Return the libraries that are not installed."""
+    absent = []
+    try:
+        import stable_baselines3  # noqa: F401
+    except ImportError:
+        absent.append("stable-baselines3")
+    try:
+        import sb3_contrib  # noqa: F401
+    except ImportError:
+        absent.append("sb3-contrib")
+    return absent
+
+
+def run(peer: Peer, *, steps: int, seed: int, episodes: int) -> Played:
+    """Train a peer and judge its last agent by greedy episodes with rewards as they are."""
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    environments = _environments(peer, peer.environments, seed=seed)
+    if peer.normalised:
+        environments = VecNormalize(environments, gamma=peer.settings["gamma"])
+    learner = _learner(peer, environments, seed=seed)
+    started = time.perf_counter()
+    learner.learn(steps)
+    seconds = time.perf_counter() - started
+    judges = _environments(peer, min(episodes, 16), seed=JUDGE_SEED)
+    if isinstance(environments, VecNormalize):
+        judges = VecNormalize(judges, training=False, norm_reward=False)
+        judges.obs_rms = environments.obs_rms
+    returns, _ = evaluate_policy(
+        learner, judges, episodes, deterministic=True, return_episode_rewards=True, warn=False
+    )
+    found = np.asarray(returns, dtype=np.float64)
+    spread = float(found.std(ddof=1)) if len(found) > 1 else 0.0
+    return Played(float(found.mean()), spread, int(learner.num_timesteps), seconds)
+
+
+def _environments(peer: Peer, count: int, *, seed: int) -> "VecEnv":
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    def one() -> gymnasium.Env[Any, Any]:
+        made = gymnasium.make(peer.environment)
+        return Monitor(_masked(made) if peer.masked else made)
+
+    environments = DummyVecEnv([one] * count)
+    environments.seed(seed)
+    return environments
+
+
+def _masked(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Show velocities as 0, as the zoo's mask and ours do."""
+    seen = np.ones(environment.observation_space.shape or (), dtype=np.float32)
+    seen[list(_VELOCITIES)] = 0.0
+    return gymnasium.wrappers.TransformObservation(
+        environment, lambda shown: shown * seen, environment.observation_space
+    )
+
+
+def _learner(peer: Peer, environments: "VecEnv", *, seed: int) -> "OnPolicyAlgorithm":
+    settings = dict(peer.settings)
+    for name in peer.linear:
+        settings[name] = _falling(settings[name])
+    if peer.kind == "PPO":
+        from stable_baselines3 import PPO
+
+        return PPO("MlpPolicy", environments, seed=seed, device="cpu", **settings)
+    from sb3_contrib import RecurrentPPO
+
+    return RecurrentPPO("MlpLstmPolicy", environments, seed=seed, device="cpu", **settings)
+
+
+def _falling(start: float) -> Callable[[float], float]:
+    return lambda left: start * left

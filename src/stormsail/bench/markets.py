@@ -1,0 +1,268 @@
+"""`stormsail bench markets`: does the learner find what is there, and nothing where nothing is.
+
+Each market has a known answer. An agent learns in the training span and then trades the validation
+span, which it has never seen and which nothing was chosen on: it is the agent of the last update,
+not the best of several. Every seed draws a world of its own, so that seeds are independent.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy import special
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.ppo import Ppo
+from stormsail.algorithms.task_factory import agent_spec, make_task
+from stormsail.bench.markets_play import Course, Played, check_plain
+from stormsail.core.errors import ChoiceError, nearest
+from stormsail.core.generators import Generators
+from stormsail.modules.agent import Agent
+
+ORACLE_SHARE = 0.95
+"""Least share of the best policy's growth where the next return is told."""
+AR1_SHARE = 0.80
+"""The same where it leans towards the last one."""
+LEVEL = 0.05
+"""An edge in noise counts as found where the two-sided test is below this."""
+TURNOVER_SHARE = 0.02
+"""Most turnover under fees in noise, as a share of chance's."""
+
+MARKETS = ("oracle", "ar1", "noise", "noise-with-fees")
+"""Names of the markets, and of their configurations."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One agent of one market."""
+
+    market: str
+    config: TrainConfig
+
+    @classmethod
+    def of(cls, market: str, config: TrainConfig, seed: int) -> "Job":
+        """Return the job of a seed, which is also the seed of its world."""
+        return cls(market, config.replace(**{"seed": seed, "task.data.world_seed": seed}))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What someone earned and traded, per bar."""
+
+    log_growth: float
+    gain: float
+    """Mean simple return of a step, after costs."""
+    turnover: float
+
+    @classmethod
+    def of(cls, played: Played, bars: int) -> "Rates":
+        """Return the means over all bars of all episodes."""
+        return cls(*(float(np.mean(column)) / bars for column in played))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one job, out of sample."""
+
+    market: str
+    seed: int
+    steps: int
+    seconds: float
+    """Of learning."""
+    bars: int
+    """Length of an episode."""
+    agent: Rates
+    informed: Rates | None
+    """The best policy that sees what the agent sees; None in noise, where it is not to trade."""
+    clairvoyant: Rates
+    chance: Rates
+    ledger_difference: float
+    """Largest difference between the clairvoyant's growth in the dynamic programme and in the
+    simulator, over episodes."""
+    gains: tuple[float, ...]
+    """Sum of the agent's simple returns, by episode."""
+
+    @property
+    def share(self) -> float:
+        """Growth of the agent over that of the best policy."""
+        return self.agent.log_growth / self.informed.log_growth if self.informed else math.nan
+
+    @property
+    def clairvoyant_share(self) -> float:
+        """Growth of the agent over the bound."""
+        return self.agent.log_growth / self.clairvoyant.log_growth
+
+    @property
+    def turnover_share(self) -> float:
+        """Turnover of the agent over that of chance."""
+        return self.agent.turnover / self.chance.turnover
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a market says about the learner."""
+
+    market: str
+    claim: str
+    found: str
+    passed: bool
+
+
+def load(folder: Path, markets: Sequence[str], *, seeds: int) -> list[Job]:
+    """Return one job for each market and seed; a market whose rules do not fit is refused.
+
+    Raises:
+        ChoiceError: if there is no such market.
+        ConfigError: if a configuration cannot be read or has no known answer.
+    """
+    jobs = []
+    for market in markets:
+        if market not in MARKETS:
+            near = nearest(market, MARKETS)
+            raise ChoiceError(
+                wrong=f"a market must be one of {', '.join(MARKETS)}",
+                found=f"`{market}`",
+                remedy=f"Did you mean `{near}`?" if near else "Leave it out to run them all.",
+            )
+        config = TrainConfig.load(folder / f"{market}.toml")
+        check_plain(config)
+        jobs += [Job.of(market, config, seed) for seed in range(seeds)]
+    return jobs
+
+
+def learn(config: TrainConfig) -> Agent:
+    """Return the agent after the last update; nothing is chosen on the validation span."""
+    generators = Generators(config.seed)
+    task = make_task(config, batch=config.ppo.n_envs)
+    agent = Agent(agent_spec(config, task), generators.stream("weights"))
+    ppo = Ppo(task, agent, config, generators)
+    while ppo.steps < config.ppo.total_steps:
+        ppo.update()
+    return ppo.agent
+
+
+def run(job: Job) -> Outcome:
+    """Learn, then trade the validation span beside everyone whose answer is known."""
+    started = time.perf_counter()
+    agent = learn(job.config)
+    seconds = time.perf_counter() - started
+    course = Course.of(job.config)
+    hindsight, growth = course.hindsight()
+    clairvoyant = course.play(hindsight)
+    own = course.play(course.agent(agent))
+    informed = None
+    if not job.market.startswith("noise"):
+        informed = Rates.of(course.play(course.informed()), course.bars)
+    return Outcome(
+        market=job.market,
+        seed=job.config.seed,
+        steps=job.config.ppo.total_steps,
+        seconds=seconds,
+        bars=course.bars,
+        agent=Rates.of(own, course.bars),
+        informed=informed,
+        clairvoyant=Rates.of(clairvoyant, course.bars),
+        chance=Rates.of(course.play(course.chance()), course.bars),
+        ledger_difference=float(np.abs(clairvoyant.log_growth - growth).max()),
+        gains=tuple(own.gain.tolist()),
+    )
+
+
+def run_all(jobs: Sequence[Job], *, workers: int, say: Callable[[Outcome], None]) -> list[Outcome]:
+    """Run every job, in this process or in several that hold one thread each."""
+    found = []
+    if workers == 1:
+        for job in jobs:
+            found.append(run(job))
+            say(found[-1])
+        return found
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_use_one_thread) as pool:
+        for outcome in pool.map(run, jobs):
+            found.append(outcome)
+            say(outcome)
+    return found
+
+
+def _use_one_thread() -> None:
+    torch.set_num_threads(1)  # networks this small are slower with more
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Mean simple return per bar, and whether it can be told from 0."""
+
+    mean: float
+    error: float
+    """Standard error."""
+    p: float
+    """Two-sided."""
+    episodes: int
+
+    @classmethod
+    def of(cls, gains: Sequence[float], bars: int) -> "Edge":
+        """Test the mean of the episodes' gains against 0 by Student's t.
+
+        In noise without costs a step earns wR, and E[wR | past] = 0 exactly, whatever the weight:
+        the gains of disjoint episodes have mean 0 and are uncorrelated. The episode is the block,
+        so that nothing is assumed about the steps inside it. The log growth would not do: its mean
+        is below 0 for every position.
+        """
+        each = np.asarray(gains) / bars
+        mean, count = float(each.mean()), len(each)
+        error = float(each.std(ddof=1)) / math.sqrt(count)
+        if error == 0.0:  # never traded
+            return cls(mean, 0.0, 1.0, count)
+        p = 2.0 * float(special.stdtr(count - 1, -abs(mean / error)))
+        return cls(mean, error, p, count)
+
+
+def verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
+    """Return one verdict for each market that was run, in its order."""
+    found = []
+    for market in dict.fromkeys(outcome.market for outcome in outcomes):
+        own = [outcome for outcome in outcomes if outcome.market == market]
+        judge = {"noise": _no_edge, "noise-with-fees": _no_turnover}.get(market, _share)
+        found.append(judge(market, own))
+    return found
+
+
+def _share(market: str, own: Sequence[Outcome]) -> Verdict:
+    least = {"oracle": ORACLE_SHARE, "ar1": AR1_SHARE}[market]
+    shares = [outcome.share for outcome in own]
+    bound = np.mean([outcome.clairvoyant_share for outcome in own])
+    return Verdict(
+        market,
+        f"every seed earns at least {least:.0%} of the best policy that sees as much",
+        f"{min(shares):.1%} at worst, {np.mean(shares):.1%} on average; {bound:.1%} of hindsight",
+        min(shares) >= least,
+    )
+
+
+def _no_edge(market: str, own: Sequence[Outcome]) -> Verdict:
+    gains = [gain for outcome in own for gain in outcome.gains]
+    edge = Edge.of(gains, own[0].bars)
+    return Verdict(
+        market,
+        f"the mean return cannot be told from 0, p at least {LEVEL:g}",
+        f"{1e4 * edge.mean:.3f} ± {1e4 * edge.error:.3f} basis points a bar, p {edge.p:.2f}, "
+        f"{edge.episodes} episodes",
+        edge.p >= LEVEL,
+    )
+
+
+def _no_turnover(market: str, own: Sequence[Outcome]) -> Verdict:
+    worst = max(own, key=lambda outcome: outcome.turnover_share)
+    return Verdict(
+        market,
+        f"every seed trades at most {TURNOVER_SHARE:.0%} of what chance trades",
+        f"{worst.turnover_share:.2%} at worst: {worst.agent.turnover:.5f} of equity a bar, "
+        f"chance {worst.chance.turnover:.3f}",
+        worst.turnover_share <= TURNOVER_SHARE,
+    )

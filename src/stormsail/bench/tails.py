@@ -1,0 +1,372 @@
+"""`stormsail bench tails`: what critics say about the tail, beside what the tail is.
+
+Critics are trained by the real trainer on worlds whose law of returns is known, with a policy that
+stays as it was drawn. Two worlds:
+
+- `chain`: independent noise for ever (`tails_chain`). The truth is a formula.
+- `garch_jump`: a market with clustered volatility and jumps. The truth is drawn: episodes of other
+  bars of the same law, played by the same policy.
+
+What is compared is the law of discounted returns from a state. `coverage` is the largest distance
+between a level and the share of true returns below the predicted quantile of that level, in points
+of a hundred. `error` is predicted CVaR over the true one less 1: below 0, risk is understated.
+`resolution` is the same for exact quantiles on the same grid, so what no training can remove.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.ppo import Ppo
+from stormsail.algorithms.task_factory import agent_spec, make_task
+from stormsail.bench.tails_chain import Chain, Truth, truth
+from stormsail.core.generators import Generators
+from stormsail.core.task import Task
+from stormsail.functional import quantile, risk
+from stormsail.functional._checks import check_choice
+from stormsail.modules.agent import Agent
+
+ALPHA = 0.05
+WORLDS = ("chain", "chain-skewed", "garch-jump")
+NEGLIGIBLE = 0.01
+"""Weight of what is left out of a realised return."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to train the critics: changes to the default settings."""
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+DEFAULT = Case("N 64, κ 0.02, n 64", {"critic.num_quantiles": 64})
+"""What risk features are used with: design asks for 64 quantiles where the tail matters most."""
+
+CATEGORICAL = Case(
+    "categorical, 101 atoms", {"critic.kind": "categorical", "critic.num_atoms": 101}
+)
+
+CASES = (
+    DEFAULT,
+    Case("N 16", {"critic.num_quantiles": 16}),
+    Case("N 32"),
+    Case("κ 0", {"critic.huber_kappa": 0.0}),
+    Case("κ 0.1", {"critic.huber_kappa": 0.1}),
+    Case("κ 1", {"critic.huber_kappa": 1.0}),
+    Case("n 1 (TD)", {"target.kind": "td"}),
+    Case("n 16", {"target.steps": 16}),
+    Case("n 16, κ 0.1", {"target.steps": 16, "critic.huber_kappa": 0.1}),
+    Case("mixture λ 0.95", {"target.kind": "lambda_mixture", "target.mixture_lambda": 0.95}),
+    Case("mixture λ 0.98", {"target.kind": "lambda_mixture", "target.mixture_lambda": 0.98}),
+    Case("λ-return 0.95", {"target.kind": "lambda_return"}),
+    Case("one critic", {"critic.use_twin_critics": False}),
+    Case("twins mixed", {"critic.twin_dist_mode": "mixture"}),
+    Case("twins elementwise min", {"critic.twin_dist_mode": "elementwise_min"}),
+    Case("PopArt off", {"returns.normalize_returns": "off"}),
+    Case("categorical, 51 atoms", {"critic.kind": "categorical"}),
+    CATEGORICAL,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long critics are trained, and how much of the truth is drawn."""
+
+    gamma: float = 0.99
+    n_steps: int = 256
+    """At least four times n: the last n rows of a rollout have shorter targets."""
+    n_envs: int = 16
+    updates: int = 150
+    learning_rate: float = 2e-3
+    garch_updates: int = 80
+    episodes: int = 4096
+
+    @classmethod
+    def quick(cls) -> "Plan":
+        """Return one of seconds, which proves only that it runs."""
+        return cls(n_steps=32, n_envs=4, updates=2, garch_updates=2, episodes=64, gamma=0.9)
+
+
+class Tail(NamedTuple):
+    """What one trained critic says, beside the truth."""
+
+    world: str
+    case: str
+    seed: int
+    coverage: float
+    """Largest error of a level's coverage, in points of a hundred."""
+    predicted: float
+    """CVaR at 5 %, in reward units; over all states on average."""
+    true: float
+    error: float
+    """predicted / true - 1."""
+    resolution: float
+    """The same of exact quantiles on the same grid; 0 for atoms."""
+    spread: float
+    """Predicted standard deviation over the true one."""
+
+
+def measure(world: str, case: Case, plan: Plan, seed: int) -> Tail:
+    """Train critics on a world and compare them with its truth."""
+    if world == "garch-jump":
+        return _measure_market(case, plan, seed)
+    noise = "skewed" if world == "chain-skewed" else "normal"
+    config = _settings(case, plan, seed, updates=plan.updates, task="CartPole-v1")
+    agent = _trained(Chain(batch=plan.n_envs, noise=noise), config)
+    law = _law(agent, torch.ones(1, 1), agent.initial_memory(1))
+    return _compare(world, case, seed, law, truth(noise, gamma=plan.gamma))
+
+
+def _settings(case: Case, plan: Plan, seed: int, *, updates: int, task: str) -> TrainConfig:
+    values: dict[str, Any] = {
+        "seed": seed,
+        "task.name": task,
+        "network.memory": "none",
+        "kl.target_kl": None,
+        "ppo.gamma": plan.gamma,
+        "ppo.n_steps": plan.n_steps,
+        "ppo.n_envs": plan.n_envs,
+        "ppo.batch_size": max(plan.n_envs // 4, 1),
+        "ppo.n_epochs": 1,
+        "ppo.total_steps": plan.n_steps * plan.n_envs * updates,
+        "ppo.learning_rate": plan.learning_rate,
+        "ppo.critic_grad_warmup_updates": updates,
+        "ppo.max_grad_norm": 0.0,
+        "critic.v_range_ema_alpha": 0.1,
+        **case.changes,
+    }
+    return TrainConfig.from_mapping(_nested(values))
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        *sections, name = path.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    return tree
+
+
+def _trained(task: Task[Any], config: TrainConfig) -> Agent:
+    generators = Generators(config.seed)
+    agent = Agent(agent_spec(config, task), generators.stream("weights"))
+    learner = Ppo(task, agent, config, generators)
+    while learner.steps < config.ppo.total_steps:
+        learner.update()
+    return agent
+
+
+class _Law(NamedTuple):
+    """Predicted laws of n states in reward units."""
+
+    values: Tensor
+    """Ascending quantiles [n, N] or atoms [n, K], float64."""
+    levels: Tensor
+    """Midpoints [N]; or the distribution function at each atom [n, K]."""
+    cvar: Tensor
+    """[n]."""
+    spread: Tensor
+    """Standard deviation [n]."""
+
+
+def _law(agent: Agent, observation: Tensor, memory: Tensor) -> _Law:
+    predicted = agent.decide(observation, memory, deterministic=True).predicted
+    law = agent.network.critic.law(predicted).double()
+    if agent.spec.critic.kind == "categorical":
+        atoms = agent.atoms.double()
+        mean = (law * atoms).sum(-1, keepdim=True)
+        spread = (law * (atoms - mean).square()).sum(-1).sqrt()
+        cvar = risk.categorical_cvar(law, atoms, alpha=ALPHA)
+        return _Law(atoms.expand_as(law), law.cumsum(-1), cvar, spread)
+    values = agent.return_scale.decode(law).sort(-1).values
+    levels = quantile.midpoints(values.shape[-1], like=values)
+    return _Law(values, levels, risk.cvar(values, alpha=ALPHA), values.std(-1, correction=0))
+
+
+def _compare(world: str, case: Case, seed: int, law: _Law, known: Truth) -> Tail:
+    levels = law.levels if law.levels.ndim == 1 else law.levels[0]
+    # What lies between two atoms counts to neither: read the law in the middle.
+    values = law.values[0]
+    if law.levels.ndim > 1:
+        values, levels = (values[:-1] + values[1:]) / 2.0, levels[:-1]
+    coverage = 100.0 * float((known.below(values) - levels).abs().max())
+    predicted, true = float(law.cvar[0]), known.cvar(ALPHA)
+    resolution = 0.0
+    if law.levels.ndim == 1:
+        resolution = float(risk.cvar(known.quantiles(law.levels), alpha=ALPHA)) / true - 1.0
+    return Tail(
+        world=world,
+        case=case.name,
+        seed=seed,
+        coverage=coverage,
+        predicted=predicted,
+        true=true,
+        error=predicted / true - 1.0,
+        resolution=resolution,
+        spread=float(law.spread[0]) / known.spread,
+    )
+
+
+def _measure_market(case: Case, plan: Plan, seed: int) -> Tail:
+    horizon = math.ceil(math.log(NEGLIGIBLE) / math.log(plan.gamma))
+    market = {
+        "task.data.world": "garch_jump",
+        "task.data.world_bars": 60_000,
+        "task.data.world_symbols": 8,
+        "task.data.validation_share": 0.4,
+        "task.market.episode_bars": 2 * horizon,
+    }
+    changed = Case(case.name, {**market, **case.changes})
+    config = _settings(changed, plan, seed, updates=plan.garch_updates, task="market")
+    agent = _trained(make_task(config, batch=plan.n_envs), config)
+    judge = make_task(config, batch=plan.episodes, purpose="validation")
+    law, realised = _played(agent, judge, plan.gamma, horizon, Generators(seed))
+    return _compare_drawn(case, seed, law, realised)
+
+
+@torch.no_grad()
+def _played(
+    agent: Agent, task: Task[Any], gamma: float, horizon: int, generators: Generators
+) -> tuple[_Law, Tensor]:
+    """Return what the critics say of each start, and what each start really earned."""
+    starts, actions = generators.stream("judge.task"), generators.stream("judge.actions")
+    state, observation = task.reset(starts)
+    memory = agent.initial_memory(task.batch)
+    law = _law(agent, observation, memory)
+    total = torch.zeros(task.batch, dtype=torch.float64)
+    alive = torch.ones(task.batch, dtype=torch.float64)
+    for step in range(horizon):
+        chosen = agent.decide(observation, memory, deterministic=False, generator=actions)
+        state, shown = task.step(state, chosen.action, starts)
+        total += gamma**step * alive * shown.reward.double()
+        alive *= (~(shown.terminated | shown.truncated)).double()
+        observation, memory = shown.observation, chosen.memory
+    return law, total
+
+
+def _compare_drawn(case: Case, seed: int, law: _Law, realised: Tensor) -> Tail:
+    """Compare the laws of many starts with what was drawn of each."""
+    below = (realised[:, None] <= law.values).double().mean(0)
+    levels = law.levels if law.levels.ndim == 1 else law.levels.mean(0)
+    if law.levels.ndim > 1:
+        below = (realised[:, None] < law.values[:, 1:]).double().mean(0)
+        levels = levels[:-1]
+    true = float(risk.empirical_cvar(realised, alpha=ALPHA))
+    resolution = 0.0
+    if law.levels.ndim == 1:
+        exact = torch.quantile(realised, law.levels)
+        resolution = float(risk.cvar(exact, alpha=ALPHA)) / true - 1.0
+    predicted = float(_mixture_cvar(law))
+    return Tail(
+        world="garch-jump",
+        case=case.name,
+        seed=seed,
+        coverage=100.0 * float((below - levels).abs().max()),
+        predicted=predicted,
+        true=true,
+        error=predicted / true - 1.0,
+        resolution=resolution,
+        spread=float(law.spread.mean()) / float(realised.std()),
+    )
+
+
+def _mixture_cvar(law: _Law) -> Tensor:
+    """Return the CVaR of a return from a start drawn at random: of the mixture of all laws."""
+    if law.levels.ndim == 1:
+        return risk.empirical_cvar(law.values.flatten(), alpha=ALPHA)
+    mass = torch.diff(law.levels, dim=-1, prepend=torch.zeros_like(law.levels[:, :1]))
+    return risk.empirical_cvar(
+        law.values.flatten(), alpha=ALPHA, weight=mass.flatten().clamp(min=0.0)
+    )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Mean and standard deviation over seeds."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Figure":
+        """Return those of the values; a single one has no deviation."""
+        many = len(values) > 1
+        return cls(statistics.fmean(values), statistics.stdev(values) if many else 0.0)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.deviation:.2f}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All seeds of one case on one world; errors in percent."""
+
+    world: str
+    case: str
+    coverage: Figure
+    error: Figure
+    resolution: float
+    spread: Figure
+
+
+def summaries(found: Sequence[Tail]) -> list[Summary]:
+    """Return one line for each world and case, in the order in which they come."""
+    groups: dict[tuple[str, str], list[Tail]] = {}
+    for tail in found:
+        groups.setdefault((tail.world, tail.case), []).append(tail)
+    return [
+        Summary(
+            world=world,
+            case=case,
+            coverage=Figure.of([tail.coverage for tail in tails]),
+            error=Figure.of([100.0 * tail.error for tail in tails]),
+            resolution=100.0 * statistics.fmean(tail.resolution for tail in tails),
+            spread=Figure.of([tail.spread for tail in tails]),
+        )
+        for (world, case), tails in groups.items()
+    ]
+
+
+def named(worlds: str, cases: str) -> tuple[tuple[str, ...], tuple[Case, ...]]:
+    """Return the worlds and cases that texts name.
+
+    Raises:
+        ChoiceError: for one that is not known.
+    """
+    chosen = tuple(part.strip() for part in worlds.split(","))
+    for world in chosen:
+        check_choice(world, WORLDS, name="worlds")
+    check_choice(cases, ("all", "default"), name="cases")
+    return chosen, CASES if cases == "all" else (DEFAULT, CATEGORICAL)
+
+
+def measure_all(
+    worlds: Sequence[str],
+    cases: Sequence[Case],
+    plan: Plan,
+    seeds: Sequence[int],
+    *,
+    processes: int,
+) -> list[Tail]:
+    """Measure every combination, in processes of one thread each."""
+    wanted = [(world, case, plan, seed) for world in worlds for case in cases for seed in seeds]
+    if processes == 1:
+        return [measure(*one) for one in wanted]
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        return list(pool.map(_measure_alone, wanted))
+
+
+def _measure_alone(wanted: tuple[str, Case, Plan, int]) -> Tail:
+    torch.set_num_threads(1)
+    return measure(*wanted)

@@ -1,0 +1,120 @@
+"""What can be chosen about a backtest: which bars, which rules, and how the agent decides."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from stormsail.core.config import Config
+from stormsail.market.simulator.config import Degrade, Filters, MarketConfig, Randomise
+from stormsail.market.splits import Span
+
+BURN_IN = 64
+"""Bars on which a memory is warmed up unless something else is asked for."""
+
+Loosened = Literal["costs", "episode_bars"]
+"""What may differ from the agent's training when it is named in `allow`."""
+
+
+def _zoned(time: datetime | None) -> datetime | None:
+    if time is not None and time.tzinfo is None:
+        raise ValueError("must name a time zone, such as 2024-01-01T00:00:00Z")
+    return time
+
+
+Time = Annotated[datetime | None, AfterValidator(_zoned)]
+
+
+class BacktestConfig(Config):
+    """One unbroken pass over a span of bars, one account for each symbol."""
+
+    market: MarketConfig | None = None
+    """Rules of the market; None takes those that the agent was trained with, and without an agent
+    the defaults. Costs drawn at random and feed faults of training are left out either way."""
+
+    start: Time = None
+    """Opening of the first bar; the first decision falls on its close. None takes the earliest bar
+    that has enough of the past."""
+
+    end: Time = None
+    """Opening of the first bar that is no longer traded; None goes to the end of the data."""
+
+    burn_in: Annotated[int, Field(ge=0)] = BURN_IN
+    """Bars before the first decision on which the memory is warmed up, with a flat account."""
+
+    capital: Annotated[float, Field(gt=0.0)] | None = None
+    """Quote currency at the start, divided equally among the symbols; None gives each account the
+    market's `initial_equity`, as in training."""
+
+    filters: Filters | None = None
+    """Order steps of every symbol without its own; None takes those of the market."""
+
+    symbol_filters: dict[str, Filters] = Field(default_factory=dict)
+    """Order steps by symbol, before those of the market; only symbols that are traded."""
+
+    greedy: bool = True
+    """Take the likeliest action; otherwise draw it with `seed`."""
+
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+    """Of drawn actions and of feed faults; nothing else is random."""
+
+    delay_bars: Annotated[int, Field(ge=0)] = 0
+    """Bars by which every decision reaches the market late."""
+
+    degrade: Degrade = Degrade()
+    """Faults of the feed that the agent sees; orders meet the true market."""
+
+    pool_bars: Annotated[int, Field(ge=1)] | None = None
+    """Move cash between the accounts every so many bars, so that all have the same equity; None
+    never does."""
+
+    allow: tuple[Loosened, ...] = ()
+    """What may differ from the agent's training. Features, bars and actions never may."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.start is not None and self.end is not None and self.start >= self.end:
+            raise ValueError(f"`start` must be before `end`, not {self.start} and {self.end}")
+        return self
+
+    def during(self, span: Span) -> Self:
+        """Return the same backtest over another span."""
+        return self.replace(start=_time(span.start_ms), end=_time(span.end_ms))
+
+    def ledger(self, symbols: tuple[str, ...]) -> MarketConfig:
+        """Return the rules by which the accounts of these symbols are kept.
+
+        Weights come as numbers, so the action is continuous and as wide as the leverage limit; the
+        gate and the rest stay. An "episode" of one bar only keeps the simulator from asking for
+        room that one pass does not need: horizons are counted elsewhere.
+        """
+        market = self.market or MarketConfig()
+        widest = market.limits.max_leverage
+        own = {name: one for name, one in market.symbol_filters.items() if name in symbols}
+        return market.replace(
+            episode_bars=1,
+            initial_equity=self.start_equity(len(symbols)),
+            action="continuous",
+            weight_range=(-widest, widest),
+            levels=(-widest, 0.0, widest),
+            filters=market.filters if self.filters is None else self.filters,
+            symbol_filters={**own, **self.symbol_filters},
+            randomise=Randomise(),
+            degrade=self.degrade,
+            features=None,
+        )
+
+    def start_equity(self, accounts: int) -> float:
+        """Return the quote currency with which each account starts."""
+        if self.capital is not None:
+            return self.capital / accounts
+        return (self.market or MarketConfig()).initial_equity
+
+
+def _time(ts_ms: int) -> datetime:
+    return datetime.fromtimestamp(ts_ms / 1000, UTC)
+
+
+def milliseconds(time: datetime) -> int:
+    """Return a time as UTC milliseconds."""
+    return round(1000 * time.timestamp())

@@ -1,0 +1,371 @@
+"""What a backtest found: equity, trades, every bar of every account, and a hash of the orders."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stormsail.core.documents import JsonValue
+from stormsail.evaluation.backtest_config import BacktestConfig
+from stormsail.evaluation.backtest_walk import Course, Moment
+from stormsail.evaluation.figures import returns_of
+from stormsail.evaluation.metrics import Flows, Metrics, measure
+from stormsail.functional.risk_gate import Reason
+from stormsail.market.interval import Interval
+from stormsail.market.simulator.config import Costs, MarketConfig
+from stormsail.market.splits import Span
+
+Array = NDArray[np.float64]
+
+ORDERS = "stormsail-orders-1"
+"""First line of the text that `order_hash` hashes."""
+
+MONEY = (
+    "equity",
+    "cash",
+    "quantity",
+    "weight",
+    "price",
+    "traded",
+    "fee_total",
+    "slippage",
+    "funding",
+    "turnover",
+)
+"""Columns of `Backtest.bars` that are numbers of the simulator's `Info`, under its names."""
+
+_DUST = 1e-9
+"""Share of a fill below which what is left of a position is rounding."""
+
+FLAGS = ("liquidated", "blocked")
+OWN = ("asked", "decided", "moved")
+
+
+class Trade(NamedTuple):
+    """One fill, or one liquidation."""
+
+    ts_ms: int
+    """Open of the bar in which it happened, UTC."""
+    symbol: str
+    side: str
+    """`buy` or `sell`."""
+    quantity: float
+    """Base currency, greater than 0."""
+    price: float
+    fee: float
+    slippage: float
+    """Quote currency lost to spread, impact and tick."""
+    reason: str
+    """`decision`, `stop`, `liquidation`, or the limit of the risk gate that changed the weight;
+    `limit` where a position that was only held had grown past one."""
+
+    def line(self) -> str:
+        """Return the order in words that are the same everywhere: shortest exact decimals."""
+        return f"{self.ts_ms} {self.symbol} {self.side} {self.quantity!r} {self.price!r}"
+
+
+@dataclass(frozen=True, eq=False)  # arrays do not compare to one truth value
+class Backtest:
+    """One pass over a span: S accounts, N decisions, N + 1 marks."""
+
+    symbols: tuple[str, ...]
+    interval: Interval
+    market: MarketConfig
+    """Rules by which the accounts were kept, as the simulator took them."""
+    config: BacktestConfig
+    ts: NDArray[np.int64]
+    """Close times of the marks in UTC milliseconds, [N + 1]; the first decision falls on the first.
+    """
+    equity: Array
+    """Of all accounts together, [N + 1]."""
+    sleeves: Array
+    """Of each account, [N + 1, S]."""
+    trades: tuple[Trade, ...]
+    """In order of time, then of symbols; within a bar a liquidation after the fill."""
+    bars: Mapping[str, Array]
+    """Columns [N, S]; row i is the bar that follows decision i. `asked`: weight that reached the
+    gate, NaN to hold; `decided`: what was decided at that close; `moved`: cash that came from the
+    other accounts before the bar; and `MONEY`."""
+    flags: Mapping[str, NDArray[np.bool_]]
+    """Columns [N, S]: `liquidated`, `blocked`, `stopped`."""
+    reasons: NDArray[np.int64]
+    """`Reason` of the risk gate, [N, S]; NONFINITE where the position was held."""
+    value: Array | None = None
+    """What the critic expected at each decision, [N, S]."""
+    law: Array | None = None
+    """Its law of returns at each decision, [N, S, W], in reward units."""
+    law_kind: str = ""
+    """`quantile`, `categorical` or `scalar`."""
+    law_support: Array | None = None
+    """Levels of the quantiles or values of the atoms, [W]."""
+    notes: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Hashes, and what a reader must know."""
+
+    @property
+    def span(self) -> Span:
+        """The bars of the pass, by their open times."""
+        length = self.interval.milliseconds
+        return Span(int(self.ts[0]) - length, int(self.ts[-1]))
+
+    @property
+    def weights(self) -> Array:
+        """Weights that reached the gate, [N, S]; replaying them repeats the pass."""
+        return self.bars["asked"]
+
+    @property
+    def order_hash(self) -> str:
+        """SHA-256 of the order list: equal lists, equal hash, on every machine.
+
+        The text is the line `stormsail-orders-1` and one line for each trade in order,
+        `<ms> <symbol> <side> <quantity> <price>`, numbers as the shortest decimals that give the
+        float64 back, each line ended by a line feed, in UTF-8.
+        """
+        text = "".join(f"{line}\n" for line in (ORDERS, *(one.line() for one in self.trades)))
+        return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+    @property
+    def returns(self) -> Array:
+        """Simple return of all accounts together, bar by bar, [N]."""
+        return returns_of(self.equity)
+
+    @property
+    def total_return(self) -> float:
+        """Equity at the end over equity at the start, less 1."""
+        return float(self.equity[-1] / self.equity[0] - 1.0)
+
+    @property
+    def turnover(self) -> Array:
+        """Traded notional of each bar over the equity of all before it, [N]; 0 after ruin."""
+        traded = np.abs(self.bars["traded"]) * np.nan_to_num(self.bars["price"])
+        return _share(traded.sum(1), self.equity[:-1])
+
+    @property
+    def exposure(self) -> Array:
+        """Notional held at the end of each bar over the equity of all, unsigned, [N]."""
+        held = np.abs(self.bars["weight"] * self.bars["equity"]).sum(1)
+        return _share(held, self.equity[1:])
+
+    @property
+    def round_trips(self) -> Array:
+        """What each position earned from its opening to its end, after all costs.
+
+        In quote currency. A position ends when the account is flat or turns; a fill that turns it
+        is split at zero, its fee by quantity. In order of their ends, symbol by symbol; open ones
+        are left out.
+        """
+        ended = [trip for column in range(len(self.symbols)) for trip in self._trips(column)]
+        return np.array(ended, dtype=np.float64)
+
+    def _trips(self, column: int) -> Iterator[float]:
+        fills = iter([one for one in self.trades if one.symbol == self.symbols[column]])
+        filled = self.bars["traded"][:, column] != 0.0
+        count = filled.astype(np.int64) + self.flags["liquidated"][:, column]
+        cash, held = 0.0, 0.0
+        for row, number in enumerate(count.tolist()):
+            cash -= float(self.bars["funding"][row, column])
+            for _ in range(number):
+                one = next(fills)
+                size = one.quantity if one.side == "buy" else -one.quantity
+                closing = -held if held * size < 0.0 and abs(size) > abs(held) else size
+                share = closing / size
+                cash -= closing * one.price + share * one.fee
+                held += closing
+                if abs(held) <= _DUST * one.quantity:
+                    yield cash
+                    cash, held = 0.0, 0.0
+                if share < 1.0:
+                    rest = size - closing
+                    cash, held = -(rest * one.price + (1.0 - share) * one.fee), rest
+
+    @property
+    def metrics(self) -> Metrics:
+        """Every figure of the pass; win rate and profit factor are those of round trips."""
+        flows = Flows(
+            turnover=self.turnover,
+            exposure=self.exposure,
+            fees=self.bars["fee_total"].sum(1),
+            funding=self.bars["funding"].sum(1),
+            slippage=self.bars["slippage"].sum(1),
+        )
+        return measure(
+            self.equity,
+            self.ts,
+            bar_ms=self.interval.milliseconds,
+            flows=flows,
+            trade_pnl=self.round_trips,
+        )
+
+
+class Recorder:
+    """Collects what a walk yields, then cuts it into one backtest for each scenario."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Tensor]] = {}
+
+    def add(self, moment: Moment) -> None:
+        """Take one bar."""
+        info = moment.info
+        found = {name: getattr(info, name) for name in (*MONEY, *FLAGS, "reason")}
+        found |= {"asked": moment.asked, "decided": moment.decided.weight}
+        found |= {"stopped": moment.stopped, "moved": moment.moved}
+        if moment.decided.law is not None and moment.decided.value is not None:
+            found |= {"law": moment.decided.law, "value": moment.decided.value}
+        for name, column in found.items():
+            self._rows.setdefault(name, []).append(column)
+
+    def tables(self, scenario: int, symbols: int) -> dict[str, NDArray[np.generic]]:
+        """Return every column of one scenario, [N, S] or [N, S, W]."""
+        own = slice(scenario * symbols, (scenario + 1) * symbols)
+        return {name: torch.stack(rows)[:, own].numpy() for name, rows in self._rows.items()}
+
+
+def results(
+    course: Course, moments: Iterable[Moment], ts: NDArray[np.int64], interval: Interval
+) -> list[Backtest]:
+    """Walk to the end; return one backtest for each scenario.
+
+    Args:
+        course: what is walked.
+        moments: the walk.
+        ts: open times of the panel's rows.
+        interval: length of a bar.
+    """
+    recorder = Recorder()
+    for moment in moments:
+        recorder.add(moment)
+    rows = ts[course.first : course.last + 1]
+    return [
+        _result(course, recorder.tables(number, course.symbols), rows, interval, costs)
+        for number, costs in enumerate(course.scenarios)
+    ]
+
+
+def _result(
+    course: Course,
+    found: dict[str, NDArray[np.generic]],
+    rows: NDArray[np.int64],
+    interval: Interval,
+    costs: Costs,
+) -> Backtest:
+    market = course.simulator.config.replace(costs=costs.model_dump())
+    bars = {name: np.asarray(found[name], np.float64) for name in (*MONEY, *OWN)}
+    flags = {name: np.asarray(found[name], np.bool_) for name in (*FLAGS, "stopped")}
+    reasons = np.asarray(found["reason"], np.int64)
+    start = np.full((1, course.symbols), market.initial_equity)
+    sleeves = np.concatenate((start, bars["equity"]))
+    law, value = (
+        np.asarray(found[name], np.float64) if name in found else None for name in ("law", "value")
+    )
+    told = _Told(course.simulator.symbols, market, rows[1:], bars, flags, reasons)
+    return Backtest(
+        symbols=course.simulator.symbols,
+        interval=interval,
+        market=market,
+        config=course.config,
+        ts=rows + interval.milliseconds,
+        equity=sleeves.sum(1),
+        sleeves=sleeves,
+        trades=tuple(told.trades()),
+        bars=bars,
+        flags=flags,
+        reasons=reasons,
+        value=value,
+        law=law,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Told:
+    """The trades that the columns of a pass tell of."""
+
+    symbols: tuple[str, ...]
+    market: MarketConfig
+    ts: NDArray[np.int64]
+    bars: Mapping[str, Array]
+    flags: Mapping[str, NDArray[np.bool_]]
+    reasons: NDArray[np.int64]
+
+    def trades(self) -> Iterator[Trade]:
+        """Yield fills and liquidations in order."""
+        filled = self.bars["traded"] != 0.0
+        for row, column in np.argwhere(filled | self.flags["liquidated"]).tolist():
+            if filled[row, column]:
+                yield self._fill(row, column)
+            if self.flags["liquidated"][row, column]:
+                yield self._liquidation(row, column)
+
+    def _number(self, name: str, row: int, column: int) -> float:
+        return float(self.bars[name][row, column])
+
+    def _fill_fee(self, row: int, column: int) -> float:
+        """Return the fee of the fill alone; a liquidation adds its own to the bar's."""
+        if not self.flags["liquidated"][row, column]:
+            return self._number("fee_total", row, column)
+        traded = self._number("traded", row, column)
+        if traded == 0.0:
+            return 0.0
+        return self.market.costs.taker_fee * abs(traded) * self._number("price", row, column)
+
+    def _fill(self, row: int, column: int) -> Trade:
+        traded = self._number("traded", row, column)
+        return Trade(
+            ts_ms=int(self.ts[row]),
+            symbol=self.symbols[column],
+            side="buy" if traded > 0.0 else "sell",
+            quantity=abs(traded),
+            price=self._number("price", row, column),
+            fee=self._fill_fee(row, column),
+            slippage=self._number("slippage", row, column),
+            reason=self._reason(row, column),
+        )
+
+    def _reason(self, row: int, column: int) -> str:
+        if self.flags["stopped"][row, column]:
+            return "stop"
+        reason = Reason(int(self.reasons[row, column]))
+        if reason is Reason.NONE:
+            return "decision"
+        return "limit" if reason is Reason.NONFINITE else reason.name.lower()
+
+    def _liquidation(self, row: int, column: int) -> Trade:
+        """Return the trade that took a position away; its price follows from the cash it left.
+
+        Cash after = cash before − funding − fill − its fee + q · price − fee of the liquidation.
+        """
+        traded = self._number("traded", row, column)
+        cash, held = self.market.initial_equity, 0.0
+        if row > 0:
+            cash = self._number("cash", row - 1, column)
+            held = self._number("quantity", row - 1, column)
+        cash += self._number("moved", row, column)
+        paid = self._fill_fee(row, column)
+        fee = self._number("fee_total", row, column) - paid
+        cash -= self._number("funding", row, column) + paid
+        if traded != 0.0:
+            cash -= traded * self._number("price", row, column)
+        lot = self.market.filters_of(self.symbols[column]).lot
+        quantity = held + traded
+        if lot > 0.0:
+            quantity = round(quantity / lot) * lot
+        price = (self._number("cash", row, column) - cash + fee) / quantity
+        return Trade(
+            ts_ms=int(self.ts[row]),
+            symbol=self.symbols[column],
+            side="sell" if quantity > 0.0 else "buy",
+            quantity=abs(quantity),
+            price=price,
+            fee=fee,
+            slippage=0.0,
+            reason="liquidation",
+        )
+
+
+def _share(part: Array, whole: Array) -> Array:
+    """Return a ratio, 0 where nothing is left."""
+    alive = whole > 0.0
+    return np.asarray(np.where(alive, part / np.where(alive, whole, 1.0), 0.0))

@@ -1,0 +1,257 @@
+"""How good an agent is on bars it must answer for: one pass, exact money, a log of everything.
+
+float64 throughout, the simulator's own rules (`docs/life_of_a_bar.md`) with exact lots, ticks and
+minimum notional, the risk gate in its place, and decisions through `Agent.decide` alone. Several
+symbols are sleeves: equal capital at the start, own accounts, equity added up. What an episode is
+outside training, how the memory is warmed up and what a stop does stand in `backtest_walk`.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stormsail.core import manifest
+from stormsail.core.artifact import encode_artifact
+from stormsail.core.documents import JsonValue
+from stormsail.core.errors import ConfigError, DataError, RangeError, ShapeError
+from stormsail.evaluation.backtest_config import BacktestConfig, milliseconds
+from stormsail.evaluation.backtest_result import Array, Backtest, Trade, results
+from stormsail.evaluation.backtest_terms import Terms, matched, terms_of
+from stormsail.evaluation.backtest_walk import AgentDecider, GivenDecider, make_course, walk
+from stormsail.functional.quantile import midpoints
+from stormsail.market.bars import iso
+from stormsail.market.features import FeatureSet, Scaler
+from stormsail.market.panel import Panel
+from stormsail.market.simulator.config import Costs
+from stormsail.modules.agent import KIND, Agent
+
+__all__ = ["Backtest", "BacktestConfig", "Trade", "backtest", "backtests", "replay", "replays"]
+
+Weights = NDArray[np.float64] | Tensor
+
+
+def backtest(agent: Agent, panel: Panel, config: BacktestConfig) -> Backtest:
+    """Let an agent trade a span of bars once, and return everything that happened.
+
+    Args:
+        agent: with what it was trained for in its binding, as `backtest_terms.bound_terms` says.
+        panel: bars of the span and before it, as much as features and burn-in need. Symbols that
+            the agent was not trained on are allowed and marked.
+        config: which bars, which rules.
+
+    Raises:
+        ConfigError: if bars, features, costs or actions are not those of the agent's training, or
+            accounts are pooled; it names the setting.
+        ArtifactError: if the agent's file does not say what it was trained for.
+        DataError: if the span has no bars, or too few before it.
+    """
+    return backtests(agent, panel, config)[0]
+
+
+def backtests(
+    agent: Agent, panel: Panel, config: BacktestConfig, *, costs: Sequence[Costs] = ()
+) -> list[Backtest]:
+    """Return one backtest for each of several costs, all walked together.
+
+    Under each of them the agent sees its own account and decides anew. An agent that is to be
+    judged by other costs than its training's says so by this argument; see `backtest`.
+
+    Args:
+        agent: who decides.
+        panel: bars of the span and before it.
+        config: which bars, which rules.
+        costs: of each backtest; none takes those of the market.
+    """
+    if config.pool_bars is not None:
+        raise ConfigError(
+            "config-inconsistent",
+            wrong="`pool_bars` must be left out for an agent, which sees an account of its own",
+            found=str(config.pool_bars),
+            remedy="Use it for weights that are known beforehand, with `replay`.",
+        )
+    terms = terms_of(agent, panel)
+    settled = matched(agent, terms, config)
+    rows = rows_of(panel, settled, lookback=terms.features.lookback, burn_in=settled.burn_in)
+    course = make_course(
+        panel,
+        settled,
+        rows,
+        features=terms.features,
+        scaler=terms.scaler,
+        burn_in=settled.burn_in,
+        scenarios=costs,
+    )
+    levels = terms.market.levels if terms.market.action == "levels" else None
+    local = copy.deepcopy(agent).cpu()
+    decider = AgentDecider(local, settled, levels, course.simulator.batch)
+    notes = _notes(agent, terms, panel, settled)  # first: what cannot be saved is not traded
+    found = results(course, walk(course, decider), panel.ts.cpu().numpy(), panel.interval)
+    # other data may share the years, so this is a mark and not a refusal
+    notes["overlaps_training"] = found[0].span.overlaps(terms.train_span)
+    chosen_on = terms.validation_span
+    if chosen_on is not None:
+        notes["overlaps_validation"] = found[0].span.overlaps(chosen_on)
+    support = _support(local)
+    kind = agent.spec.critic.kind
+    return [replace(one, law_kind=kind, law_support=support, notes=notes) for one in found]
+
+
+def replay(weights: Weights, panel: Panel, config: BacktestConfig) -> Backtest:
+    """Trade target weights that are known beforehand, on the same ledger.
+
+    Args:
+        weights: row t is decided at the close of row t of the panel and fills at the next open,
+            [T, S]; NaN holds the position. Only the rows of the span are used, the last not;
+            where the first holds, it takes the last weight that was asked for before.
+        panel: bars.
+        config: which bars, which rules; burn-in means nothing here.
+
+    Raises:
+        ShapeError: if there is not one weight for each row and symbol.
+        RangeError: if a weight lies beyond the leverage limit.
+        DataError: if the span has no bars.
+    """
+    return replays(weights, panel, config)[0]
+
+
+def replays(
+    weights: Weights, panel: Panel, config: BacktestConfig, *, costs: Sequence[Costs] = ()
+) -> list[Backtest]:
+    """Return one replay of the same weights for each of several costs, all walked together.
+
+    The weights are the same; what they buy depends on the equity that the costs have left.
+    """
+    given = torch.as_tensor(weights, dtype=torch.float64)
+    if tuple(given.shape) != panel.shape:
+        raise ShapeError(
+            wrong="`weights` must have one entry for each row and symbol of the panel",
+            found=f"weights {tuple(given.shape)} and a panel of {panel.shape}",
+            remedy="Pass the weight decided at each close; NaN where nothing is decided.",
+        )
+    rows = rows_of(panel, config, lookback=1, burn_in=0)
+    used = given[rows[0] : rows[1]].clone()
+    used[0] = _standing(given[: rows[0] + 1])
+    _check_range(used, config.ledger(panel.symbols).limits.max_leverage)
+    features, scaler = _nothing_seen(panel)
+    course = make_course(panel, config, rows, features=features, scaler=scaler, scenarios=costs)
+    decider = GivenDecider(used, len(course.scenarios))
+    found = results(course, walk(course, decider), panel.ts.cpu().numpy(), panel.interval)
+    notes: dict[str, JsonValue] = {"data": panel.digest(), "config": config.config_hash()}
+    return [replace(one, notes=notes) for one in found]
+
+
+def rows_of(
+    panel: Panel, config: BacktestConfig, *, lookback: int, burn_in: int
+) -> tuple[int, int]:
+    """Return the rows of the first decision and of the last mark.
+
+    Args:
+        panel: bars.
+        config: with the span.
+        lookback: bars that one observation needs, its own included.
+        burn_in: bars that are read before the first decision.
+
+    Raises:
+        DataError: if the span holds fewer than 2 bars, or a symbol too few before it.
+    """
+    ts = panel.ts.cpu().numpy()
+    listed = panel.listed.cpu().to(torch.int8).argmax(0).numpy()
+    needed = lookback - 1 + burn_in
+    ready = int(listed.max()) + needed
+    first, last = _edges(ts, config, ready)
+    if last - first < 1:
+        raise DataError(
+            "data-span",
+            wrong="a backtest must have at least 2 bars, one to decide on and one to fill in",
+            found=f"{max(last - first + 1, 0)} bars in the span, and {len(ts)} from "
+            f"{iso(int(ts[0]))} to {iso(int(ts[-1]))} in the data, of which the first {ready} "
+            "only prepare the first decision",
+            remedy="Choose a span inside the data, or bring more of them.",
+        )
+    late = int(listed.argmax())
+    if first < ready:
+        raise DataError(
+            "data-span",
+            wrong=f"each symbol must have {needed} bars before the first decision: {burn_in} of "
+            f"burn-in and {lookback - 1} that features look back",
+            found=f"{max(first - int(listed[late]), 0)} of {panel.symbols[late]} before "
+            f"{iso(int(ts[first]))}",
+            remedy=f"Start at {iso(int(ts[ready]))} or later, with a shorter burn-in, or with "
+            "more data."
+            if ready < len(ts)
+            else "Bring more data, or leave the symbol out.",
+        )
+    return first, last
+
+
+def _edges(ts: NDArray[np.int64], config: BacktestConfig, ready: int) -> tuple[int, int]:
+    first = ready
+    if config.start is not None:
+        first = int(np.searchsorted(ts, milliseconds(config.start)))
+    stop = len(ts)
+    if config.end is not None:
+        stop = int(np.searchsorted(ts, milliseconds(config.end)))
+    return first, stop - 1
+
+
+def _check_range(weights: Tensor, widest: float) -> None:
+    beyond = weights.abs() > widest  # NaN is not, and holds
+    if bool(beyond.any()):
+        row, column = beyond.nonzero()[0].tolist()
+        raise RangeError(
+            wrong=f"every weight must stay within `limits.max_leverage` {widest:g}",
+            found=f"{weights[row, column]:g} in decision {row} of column {column}",
+            remedy="Cut the weights, or raise the limit of the market.",
+        )
+
+
+def _standing(weights: Tensor) -> Tensor:
+    """Return the last weight of each column that is no NaN, or NaN where there is none, [S]."""
+    row = torch.arange(len(weights))[:, None]
+    newest = torch.where(weights.isnan(), -1, row).amax(0)
+    found = weights.gather(0, newest.clamp(min=0)[None])[0]
+    return torch.where(newest >= 0, found, torch.nan)
+
+
+def _nothing_seen(panel: Panel) -> tuple[FeatureSet, Scaler]:
+    """Return the least that the simulator can show to someone who does not look."""
+    features = FeatureSet(["log_return"], interval=panel.interval)
+    zero = torch.zeros(1, dtype=torch.float64)
+    return features, Scaler(features.schema(), zero, torch.ones_like(zero))
+
+
+def _notes(
+    agent: Agent, terms: Terms, panel: Panel, config: BacktestConfig
+) -> dict[str, JsonValue]:
+    return {
+        "data": panel.digest(),
+        "config": config.config_hash(),
+        "agent": agent_digest(agent),
+        "unseen_symbols": list(terms.unseen(panel.symbols)),
+    }
+
+
+def agent_digest(agent: Agent) -> str:
+    """Return the SHA-256 of the manifest that the agent has as a file: its identity."""
+    files = encode_artifact(kind=KIND, contents=agent.contents())
+    return sha256(files[manifest.NAME]).hexdigest()
+
+
+def _support(agent: Agent) -> Array | None:
+    """Return what the last axis of the law stands for: levels of quantiles, or atoms."""
+    kind = agent.spec.critic.kind
+    if kind == "categorical":
+        return np.asarray(agent.atoms.detach().double().numpy())
+    if kind == "quantile":
+        return np.asarray(_levels(agent.spec.critic.num_quantiles).numpy())
+    return None
+
+
+def _levels(count: int) -> Tensor:
+    return midpoints(count, like=torch.zeros((), dtype=torch.float64))

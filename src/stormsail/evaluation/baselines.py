@@ -1,0 +1,286 @@
+"""Strategies that an agent must beat, traded on the same ledger.
+
+Each is a pure function from bars to target weights [T, S] (float64; NaN holds): row t uses bars
+that have closed by row t and nothing later, so changing the future changes no past weight. The one
+exception says so in its name: `clairvoyant_weights` knows every bar and is a bound, not a rival.
+`run_baselines` trades them all over one span; `backtest.replay` trades any other weights.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stormsail.core.errors import ChoiceError, RangeError, nearest
+from stormsail.core.generators import Generators
+from stormsail.evaluation.backtesting import Backtest, BacktestConfig, replay, rows_of
+from stormsail.evaluation.dynamic_programme import Hindsight, ProportionalCosts, clairvoyant
+from stormsail.evaluation.figures import bars_per_year
+from stormsail.market.panel import Panel
+from stormsail.market.simulator.config import MarketConfig
+from stormsail.market.simulator.tape import closed_times
+
+_DAY_MS = 86_400_000
+
+
+def flat_weights(panel: Panel) -> Tensor:
+    """Return 0 everywhere: cash."""
+    return torch.zeros(panel.shape, dtype=torch.float64)
+
+
+def hold_weights(panel: Panel) -> Tensor:
+    """Return 1 in the first row, again after a bar that was not there, and else hold: buy and hold.
+
+    Each symbol has its own capital. Funding that is paid may push the weight past a leverage limit
+    of 1; the gate then sells a little.
+    """
+    return _on_change(torch.ones(panel.shape, dtype=torch.float64), panel.tradable)
+
+
+def equal_weights(panel: Panel) -> Tensor:
+    """Return 1 everywhere; with accounts that are pooled, the same share of all in each symbol."""
+    return torch.ones(panel.shape, dtype=torch.float64)
+
+
+def momentum_weights(panel: Panel, *, lookback: int, short: bool = True) -> Tensor:
+    """Return the sign of the return over the last `lookback` bars; time-series momentum.
+
+    Moskowitz, Ooi & Pedersen 2012 without their scaling by volatility. A weight is asked for when
+    the sign changes, again after a bar that was not there, and held otherwise, so that drift costs
+    nothing. 0 before there are enough bars.
+
+    Args:
+        panel: closed bars.
+        lookback: bars over which the return is taken, at least 1.
+        short: whether a falling price is sold short; otherwise it means cash.
+    """
+    _at_least_one("lookback", lookback)
+    sign = torch.zeros(panel.shape, dtype=torch.float64)
+    close = panel.close.double()
+    sign[lookback:] = (close[lookback:] / close[:-lookback] - 1.0).sign()
+    sign = torch.where(_aged(panel, lookback), sign, 0.0)
+    return _on_change(sign if short else sign.clamp(min=0.0), panel.tradable)
+
+
+def volatility_weights(
+    panel: Panel, *, target: float, window: int, every: int, most: float = 1.0
+) -> Tensor:
+    r"""Return a long weight that aims at a constant volatility, min(target / sigma, most).
+
+    sigma is the root mean square of the last `window` one-bar log returns times the root of the
+    bars in a year. Asked for every `every` bars and held between. 0 before there are enough bars.
+
+    Args:
+        panel: closed bars.
+        target: annual volatility, such as 0.3.
+        window: bars over which volatility is measured, at least 1.
+        every: bars between two orders, counted from 1970, so that the span plays no part.
+        most: largest weight.
+    """
+    _at_least_one("window", window)
+    _at_least_one("every", every)
+    close = panel.close.double()
+    squares = torch.zeros_like(close)
+    squares[1:] = (close[1:] / close[:-1]).log().square()
+    total = squares.cumsum(0)
+    mean = torch.full_like(close, torch.inf)
+    if len(close) > window:
+        mean[window:] = (total[window:] - total[:-window]).clamp(min=0.0) / window
+    year = bars_per_year(panel.interval.milliseconds)
+    sigma = (mean * year).sqrt()
+    weight = (target / sigma.clamp(min=target / most)).clamp(max=most)  # no volatility: the most
+    weight = torch.where(_aged(panel, window), weight, 0.0)
+    due = panel.ts // panel.interval.milliseconds % every == 0
+    due[0] = True
+    return torch.where(due[:, None], weight, torch.nan)
+
+
+def random_weights(panel: Panel, levels: Sequence[float], *, turnover: float, seed: int) -> Tensor:
+    r"""Return weights drawn from levels, changed as often as gives a turnover on average.
+
+    In each bar and symbol, with probability p a new level is drawn, uniformly among the others;
+    else the position is held. Levels are then uniform in the long run, a change is worth the mean
+    distance d of two different levels, and p = turnover / d, at most 1. Nothing is read of the bars
+    but their number. Ours.
+
+    Args:
+        panel: bars.
+        levels: weights on offer, at least two.
+        turnover: mean sum of weight changes of one account in one bar.
+        seed: of the draws.
+    """
+    offered = np.unique(np.asarray(levels, dtype=np.float64))
+    count = len(offered)
+    if count < 2:
+        raise RangeError(
+            wrong="`levels` must be at least two different weights",
+            found=str(list(levels)),
+            remedy="Pass those that the agent chooses from.",
+        )
+    apart = np.abs(offered[:, None] - offered).sum() / (count * (count - 1))
+    chance = min(turnover / apart, 1.0)
+    draw = Generators(seed).numpy("baseline.random")
+    changes = draw.random(panel.shape) < chance
+    changes[0] = True
+    steps = draw.integers(1, count, panel.shape)
+    steps[0] = draw.integers(0, count, panel.shape[1])
+    place = np.where(changes, steps, 0).cumsum(0) % count  # a step of 1 to n-1 is another level
+    return torch.from_numpy(np.where(changes, offered[place], np.nan))
+
+
+def hindsight(
+    panel: Panel, market: MarketConfig, levels: Sequence[float], *, rows: tuple[int, int]
+) -> Hindsight:
+    """Return the best weights for someone who knows all bars, and the log growth they bound.
+
+    Exact for fee, half spread and funding (`evaluation.dynamic_programme`); impact, lots, ticks and
+    limits, which it does not know, make a replay fall short of the bound.
+
+    Args:
+        panel: bars.
+        market: costs, funding and no-trade times.
+        levels: weights on offer.
+        rows: of the first decision and of the last mark.
+    """
+    ahead = slice(rows[0] + 1, rows[1] + 1)
+    may = panel.tradable & ~closed_times(panel.ts, market.no_trade)[:, None]
+    return clairvoyant(
+        panel.open[ahead].double().cpu().numpy(),
+        panel.close[ahead].double().cpu().numpy(),
+        levels,
+        ProportionalCosts(market.costs.taker_fee, market.costs.half_spread),
+        funding=panel.funding[ahead].double().cpu().numpy() if market.funding else None,
+        tradable=may[ahead].cpu().numpy(),
+    )
+
+
+def clairvoyant_weights(
+    panel: Panel, market: MarketConfig, levels: Sequence[float], *, rows: tuple[int, int]
+) -> Tensor:
+    """Return the weights of `hindsight`: a bound, not a strategy. Other rows than these hold."""
+    weights = torch.full(panel.shape, torch.nan, dtype=torch.float64)
+    best = hindsight(panel, market, levels, rows=rows)
+    weights[rows[0] : rows[1]] = torch.from_numpy(best.weights)
+    return weights
+
+
+class _Scene(NamedTuple):
+    """What a baseline may need besides the bars."""
+
+    panel: Panel
+    config: BacktestConfig
+    rows: tuple[int, int]
+    levels: tuple[float, ...]
+    turnover: float
+    day: int
+    """Bars in a day, at least 1."""
+
+
+def _long(scene: _Scene) -> float:
+    """Return the largest long weight up to 1 that the limits allow."""
+    return min(1.0, scene.config.ledger(scene.panel.symbols).limits.max_leverage)
+
+
+def _momentum(scene: _Scene) -> Tensor:
+    return momentum_weights(scene.panel, lookback=30 * scene.day, short=min(scene.levels) < 0.0)
+
+
+def _volatility(scene: _Scene) -> Tensor:
+    most = min(1.0, max(scene.levels))
+    return volatility_weights(
+        scene.panel, target=0.3, window=30 * scene.day, every=scene.day, most=most
+    )
+
+
+def _random(scene: _Scene) -> Tensor:
+    return random_weights(
+        scene.panel, scene.levels, turnover=scene.turnover, seed=scene.config.seed
+    )
+
+
+def _clairvoyant(scene: _Scene) -> Tensor:
+    market = scene.config.ledger(scene.panel.symbols)
+    return clairvoyant_weights(scene.panel, market, scene.levels, rows=scene.rows)
+
+
+BASELINES: Mapping[str, Callable[[_Scene], Tensor]] = {
+    "flat": lambda scene: flat_weights(scene.panel),
+    "buy and hold": lambda scene: hold_weights(scene.panel) * _long(scene),
+    "equal weight": lambda scene: equal_weights(scene.panel) * _long(scene),
+    "momentum": _momentum,
+    "volatility target": _volatility,
+    "random": _random,
+    "clairvoyant": _clairvoyant,
+}
+"""By name. Momentum and volatility look back 30 days; the volatility target is 30 % a year,
+adjusted daily; equal weight moves capital between the accounts daily; random has the turnover that
+is given."""
+
+
+def run_baselines(
+    panel: Panel,
+    config: BacktestConfig,
+    *,
+    like: Backtest | None = None,
+    names: Sequence[str] = tuple(BASELINES),
+) -> dict[str, Backtest]:
+    """Return each baseline traded over the same span by the same rules.
+
+    Args:
+        panel: bars.
+        config: which bars, which rules.
+        like: backtest whose span and turnover are taken; without one the span of `config`, and a
+            turnover of one whole position a day.
+        names: which of `BASELINES`.
+
+    Raises:
+        ChoiceError: if there is no such baseline.
+        DataError: if the span has no bars.
+    """
+    for name in names:
+        _check_name(name)
+    chosen = config if like is None else like.config.during(like.span)
+    market = chosen.market or MarketConfig()
+    day = max(1, _DAY_MS // panel.interval.milliseconds)
+    turnover = 1.0 / day if like is None else float(like.bars["turnover"].mean())
+    levels = market.levels if market.action == "levels" else (*market.weight_range, 0.0)
+    rows = rows_of(panel, chosen, lookback=1, burn_in=0)
+    scene = _Scene(panel, chosen, rows, levels, turnover, day)
+    # decisions of the agent may come late; a bound and a yardstick come in time
+    prompt = chosen.replace(delay_bars=0)
+    found = {}
+    for name in names:
+        own = prompt.replace(pool_bars=day) if name == "equal weight" else prompt
+        found[name] = replay(BASELINES[name](scene), panel, own)
+    return found
+
+
+def _check_name(name: str) -> None:
+    if name not in BASELINES:
+        near = nearest(name, BASELINES)
+        raise ChoiceError(
+            wrong=f"a baseline must be one of {', '.join(BASELINES)}",
+            found=f"`{name}`",
+            remedy=f"Did you mean `{near}`?" if near else "Choose one of those.",
+        )
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise RangeError(
+            wrong=f"`{name}` must be at least 1", found=str(value), remedy="Count in bars."
+        )
+
+
+def _aged(panel: Panel, bars: int) -> Tensor:
+    """Return where a symbol has had more than so many bars, bool [T, S]."""
+    return panel.listed.long().cumsum(0) > bars
+
+
+def _on_change(weight: Tensor, tradable: Tensor) -> Tensor:
+    """Return the weights where they differ from the row before, or its order found no bar."""
+    same = torch.zeros_like(weight, dtype=torch.bool)
+    same[1:] = (weight[1:] == weight[:-1]) & tradable[1:]
+    return torch.where(same, torch.nan, weight)

@@ -1,0 +1,309 @@
+"""The figures of one backtest, each with the data behind it, or the reason why there is none.
+
+Every figure needs a least amount of data, named in `statements` with its reason. What has less is
+marked and has no value: a Sharpe ratio of a week is a number, but it says nothing.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stormsail.core.errors import ShapeError
+from stormsail.evaluation import figures
+from stormsail.evaluation.figures import DAY_MS, Array
+from stormsail.evaluation.statements import (
+    MINIMUM_BARS,
+    MINIMUM_DAYS,
+    Statement,
+    needed_for_tail,
+    state,
+)
+
+
+@dataclass(frozen=True)
+class DatedDrawdown:
+    """The deepest fall with its dates, milliseconds since 1970 UTC.
+
+    Attributes:
+        depth: 0 or negative, as a share of the peak.
+        peak_ts: when the fall began; None where nothing ever fell.
+        trough_ts: when it was deepest.
+        recovery_ts: when the peak was reached again; None while it lasts.
+    """
+
+    depth: Statement
+    peak_ts: int | None
+    trough_ts: int | None
+    recovery_ts: int | None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """All figures of one equity curve. Money is in units of the account.
+
+    Attributes:
+        bars: how many returns there are.
+        bar_ms: length of a bar.
+        total_return: growth over the whole span, minus 1.
+        annual_return: the yearly rate that compounds to it.
+        volatility: annualised standard deviation.
+        sharpe: annualised mean over standard deviation.
+        sharpe_per_bar: the same for one bar, as luck is judged.
+        sortino: annualised mean over downside deviation.
+        calmar: annual return over the deepest drawdown.
+        drawdown: the deepest fall with its dates.
+        value_at_risk: return of one bar that is not passed with probability alpha.
+        cvar: mean of the worst share alpha of one-bar returns.
+        skew: third standardised moment of one-bar returns.
+        turnover: traded value over equity, per day.
+        exposure: mean absolute weight.
+        time_in_market: share of bars with a position.
+        fees: sum of fees, money.
+        funding: sum of funding, money; positive is paid, negative received.
+        slippage: sum of spread and impact, money.
+        win_rate: share of outcomes above 0, with Wilson's interval.
+        win_rate_exact: the same with the interval of Clopper & Pearson.
+        profit_factor: gains over losses.
+    """
+
+    bars: int
+    bar_ms: int
+    total_return: Statement
+    annual_return: Statement
+    volatility: Statement
+    sharpe: Statement
+    sharpe_per_bar: Statement
+    sortino: Statement
+    calmar: Statement
+    drawdown: DatedDrawdown
+    value_at_risk: Statement
+    cvar: Statement
+    skew: Statement
+    turnover: Statement
+    exposure: Statement
+    time_in_market: Statement
+    fees: Statement
+    funding: Statement
+    slippage: Statement
+    win_rate: Statement
+    win_rate_exact: Statement
+    profit_factor: Statement
+
+    def statements(self) -> dict[str, Statement]:
+        """Return every figure by name, the depth of the drawdown as `drawdown`."""
+        named = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        named["drawdown"] = self.drawdown.depth
+        return {name: found for name, found in named.items() if isinstance(found, Statement)}
+
+
+@dataclass(frozen=True)
+class Flows:
+    """What happened in each bar, [T] each; None where it was not recorded.
+
+    Attributes:
+        turnover: traded value over equity.
+        exposure: signed weight held during the bar.
+        fees: money paid to the exchange.
+        funding: money paid as funding; negative where it was received.
+        slippage: money lost to spread and impact.
+    """
+
+    turnover: ArrayLike | None = None
+    exposure: ArrayLike | None = None
+    fees: ArrayLike | None = None
+    funding: ArrayLike | None = None
+    slippage: ArrayLike | None = None
+
+    def series(self, name: str, bars: int) -> Array | None:
+        """Return one of them, checked, or None.
+
+        Raises:
+            ShapeError: if it has not one number per bar.
+        """
+        values = getattr(self, name)
+        if values is None:
+            return None
+        found = figures.as_series(values, name=name)
+        if found.size != bars:
+            raise ShapeError(
+                wrong=f"`{name}` must have one number for each of the {bars} bars",
+                found=f"{found.size}",
+                remedy="Pass what happened in each bar, 0 where nothing did.",
+            )
+        return found
+
+
+def measure(
+    equity: ArrayLike,
+    ts: ArrayLike,
+    *,
+    bar_ms: int,
+    flows: Flows | None = None,
+    trade_pnl: ArrayLike | None = None,
+    alpha: float = 0.05,
+    target: float = 0.0,
+) -> Metrics:
+    """Return every figure of an equity curve.
+
+    Args:
+        equity: [T + 1], the start included; the start must be above 0.
+        ts: [T + 1], when each equity was measured, milliseconds since 1970 UTC.
+        bar_ms: length of a bar in milliseconds.
+        flows: what happened in each bar.
+        trade_pnl: what each closed trade earned after costs, money. Without it win rate and profit
+            factor are those of bars.
+        alpha: share of worst bars, in (0, 1].
+        target: per-bar return that Sortino's ratio counts as a loss to fall below.
+
+    Raises:
+        ShapeError: if lengths differ.
+        RangeError: if a number is not finite, or the equity does not start above 0.
+    """
+    equity = figures.as_series(equity, name="equity")
+    returns = figures.returns_of(equity)
+    drawdown = _drawdown(equity, ts)
+    flows = flows or Flows()
+    return Metrics(
+        bars=returns.size,
+        bar_ms=bar_ms,
+        drawdown=drawdown,
+        **_growth(returns, bar_ms, target=target),
+        **_tail(returns, alpha),
+        **_activity(flows, returns.size, bar_ms),
+        **_outcomes(returns, trade_pnl),
+    )
+
+
+def document_of(measured: Metrics) -> dict[str, object]:
+    """Return the figures as JSON's own types, each with its interval, data and reason."""
+    fall = measured.drawdown
+    return {
+        "bars": measured.bars,
+        "bar_ms": measured.bar_ms,
+        **{name: found.document() for name, found in measured.statements().items()},
+        "drawdown_dates": {
+            "peak_ts": fall.peak_ts,
+            "trough_ts": fall.trough_ts,
+            "recovery_ts": fall.recovery_ts,
+        },
+    }
+
+
+def _growth(returns: Array, bar_ms: int, *, target: float) -> dict[str, Statement]:
+    bars, per_year = returns.size, figures.bars_per_year(bar_ms)
+    month = max(MINIMUM_BARS, math.ceil(MINIMUM_DAYS * DAY_MS / bar_ms))
+    flat = "all returns are equal"
+    return {
+        "total_return": state(lambda: figures.total_return(returns), needed=1, found=bars),
+        "annual_return": state(
+            lambda: figures.annual_return(returns, per_year=per_year),
+            needed=month,
+            found=bars,
+            why="the yearly rate is beyond any number",
+        ),
+        "volatility": state(
+            lambda: figures.volatility(returns, per_year=per_year), needed=MINIMUM_BARS, found=bars
+        ),
+        "sharpe": state(
+            lambda: figures.sharpe(returns, per_year=per_year),
+            needed=MINIMUM_BARS,
+            found=bars,
+            why=flat,
+        ),
+        "sharpe_per_bar": state(
+            lambda: float(figures.per_bar_sharpe(returns)),
+            needed=MINIMUM_BARS,
+            found=bars,
+            why=flat,
+        ),
+        "sortino": state(
+            lambda: figures.sortino(returns, per_year=per_year, target=target),
+            needed=MINIMUM_BARS,
+            found=bars,
+            why="no bar lies below the target",
+        ),
+        "calmar": state(
+            lambda: figures.calmar(returns, per_year=per_year),
+            needed=month,
+            found=bars,
+            why="equity never fell",
+        ),
+        "skew": state(lambda: figures.skew(returns), needed=MINIMUM_BARS, found=bars, why=flat),
+    }
+
+
+def _tail(returns: Array, alpha: float) -> dict[str, Statement]:
+    needed = needed_for_tail(alpha)
+    return {
+        "value_at_risk": state(
+            lambda: figures.value_at_risk(returns, alpha=alpha), needed=needed, found=returns.size
+        ),
+        "cvar": state(
+            lambda: figures.cvar(returns, alpha=alpha), needed=needed, found=returns.size
+        ),
+    }
+
+
+def _activity(flows: Flows, bars: int, bar_ms: int) -> dict[str, Statement]:
+    exposure = flows.series("exposure", bars)
+    position = None if exposure is None else np.abs(exposure)
+    days = bars * bar_ms / DAY_MS
+    sums = {name: flows.series(name, bars) for name in ("fees", "funding", "slippage")}
+    turnover = flows.series("turnover", bars)
+    found = {
+        "turnover": None if turnover is None or not bars else float(turnover.sum()) / days,
+        "exposure": None if position is None or not bars else float(position.mean()),
+        "time_in_market": None if position is None or not bars else float(np.mean(position > 0.0)),
+        **{name: None if each is None else float(each.sum()) for name, each in sums.items()},
+    }
+    return {
+        name: Statement(value, needed=1 if bars else 0, found=bars, why="it was not recorded")
+        for name, value in found.items()
+    }
+
+
+def _outcomes(returns: Array, trade_pnl: ArrayLike | None) -> dict[str, Statement]:
+    unit = "bars" if trade_pnl is None else "trades"
+    outcomes = returns if trade_pnl is None else figures.as_series(trade_pnl, name="trade_pnl")
+    won, count = figures.wins(outcomes)
+    unit = f"{unit} with a gain or a loss"
+    if count == 0:
+        nothing = Statement(None, needed=1, found=0, unit=unit)
+        return {"win_rate": nothing, "win_rate_exact": nothing, "profit_factor": nothing}
+    rates = {
+        name: Statement(
+            won / count,
+            *figures.binomial_interval(won, count, method=method),
+            needed=1,
+            found=count,
+            unit=unit,
+        )
+        for name, method in (("win_rate", "wilson"), ("win_rate_exact", "exact"))
+    }
+    factor = state(
+        lambda: figures.profit_factor(outcomes),
+        needed=1,
+        found=count,
+        unit=unit,
+        why="there was no loss",
+    )
+    return {**rates, "profit_factor": factor}
+
+
+def _drawdown(equity: Array, ts: ArrayLike) -> DatedDrawdown:
+    times: NDArray[np.int64] = np.asarray(ts, dtype=np.int64)
+    if times.shape != equity.shape:
+        raise ShapeError(
+            wrong=f"`ts` must have the shape {list(equity.shape)} of `equity`",
+            found=str(list(times.shape)),
+            remedy="Pass when each equity was measured, the start included.",
+        )
+    fall = figures.deepest_drawdown(equity)
+    bars = equity.size - 1
+    depth = Statement(fall.depth if bars else None, needed=1, found=bars)
+    if fall.depth == 0.0:
+        return DatedDrawdown(depth, None, None, None)
+    recovery = None if fall.recovery is None else int(times[fall.recovery])
+    return DatedDrawdown(depth, int(times[fall.peak]), int(times[fall.trough]), recovery)

@@ -1,0 +1,121 @@
+"""Predictions beside what came true: windows of returns, and how many of them are independent.
+
+W windows, N levels. A window is what a critic predicted a law for: the return over the next n bars,
+or to the end of an episode. Windows that begin at every bar share bars, so a hundred of them that
+span fifty bars each hold two or three independent outcomes, not a hundred.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stormsail.core.errors import RangeError, ShapeError
+from stormsail.evaluation import figures
+from stormsail.evaluation.figures import Array
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Predicted laws, realised returns, and where each window lies. Made by `windows`.
+
+    Attributes:
+        quantiles: [W, N] predicted values, ascending along N.
+        realised: [W].
+        levels: [N] probabilities the quantiles are meant for, ascending.
+        starts: [W] first bar of each window, ascending.
+        horizon: bars a window spans.
+    """
+
+    quantiles: Array
+    realised: Array
+    levels: Array
+    starts: Places
+    horizon: int
+
+    @property
+    def count(self) -> int:
+        """Number of windows."""
+        return self.realised.size
+
+    def select(self, chosen: NDArray[np.bool_] | Places) -> "Windows":
+        """Return some of the windows."""
+        return Windows(
+            self.quantiles[chosen],
+            self.realised[chosen],
+            self.levels,
+            self.starts[chosen],
+            self.horizon,
+        )
+
+    def apart(self) -> Places:
+        """Return places of windows that share no bar: the first, and each next one that is free.
+
+        No larger set of disjoint windows exists, since all span the same number of bars.
+        """
+        places, free_from = [], None
+        for place, start in enumerate(self.starts.tolist()):
+            if free_from is None or start >= free_from:
+                places.append(place)
+                free_from = start + self.horizon
+        return np.array(places, dtype=np.int64)
+
+    @property
+    def independent(self) -> int:
+        """Effective sample size: how many windows share no bar with one another.
+
+        Fewer than there really are, since windows that overlap in part are partly new; so the
+        intervals built on it are wider than needed, never narrower. It knows of shared bars only:
+        where calm and stormy spells outlast a window, neighbours resemble each other all the same.
+        """
+        return self.apart().size
+
+
+def windows(
+    quantiles: ArrayLike,
+    realised: ArrayLike,
+    *,
+    levels: ArrayLike | None = None,
+    horizon: int = 1,
+    starts: ArrayLike | None = None,
+) -> Windows:
+    """Return checked windows. Quantiles that cross are sorted, as everywhere in the package.
+
+    Args:
+        quantiles: [W, N] predicted values.
+        realised: [W] what came true, in the same unit.
+        levels: [N] ascending, in (0, 1); None for midpoints, (i + 1/2) / N.
+        horizon: bars that a window spans; 1 for episodes that share no bar.
+        starts: [W] ascending, first bar of each window; None for one at every bar.
+
+    Raises:
+        ShapeError: if the shapes do not fit.
+        RangeError: if a number is not finite, or levels, starts or horizon are out of order.
+    """
+    came = figures.as_series(realised, name="realised")
+    law = figures.as_series(quantiles, name="quantiles", columns=True)
+    if law.ndim != 2 or law.shape[0] != came.size or law.shape[1] < 1:
+        raise ShapeError(
+            wrong=f"`quantiles` must have the shape [{came.size}, N], a row for each window",
+            found=str(list(law.shape)),
+            remedy="Pass the predicted quantiles of each window beside what came true.",
+        )
+    n = law.shape[1]
+    level = (np.arange(n) + 0.5) / n if levels is None else figures.as_series(levels, name="levels")
+    place = np.arange(came.size) if starts is None else np.asarray(starts, dtype=np.int64)
+    if level.shape != (n,) or place.shape != came.shape:
+        raise ShapeError(
+            wrong=f"`levels` must have the shape [{n}] and `starts` the shape [{came.size}]",
+            found=f"{list(level.shape)} and {list(place.shape)}",
+            remedy="Pass one level for each quantile and one start for each window.",
+        )
+    inside = np.all((level > 0.0) & (level < 1.0)) and np.all(np.diff(level) > 0.0)
+    if not inside or np.any(np.diff(place) < 0) or horizon < 1:
+        raise RangeError(
+            wrong="levels must ascend inside (0, 1), starts must not descend, a horizon is 1 bar",
+            found=f"levels from {level.min()} to {level.max()} and the horizon {horizon}",
+            remedy="Sort windows by time and levels by size.",
+        )
+    return Windows(np.sort(law, axis=1), came, level, place, horizon)

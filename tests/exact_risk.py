@@ -1,0 +1,350 @@
+"""Gambles small enough that every law, gradient and optimum is computed exactly, in float64.
+
+A gambler plays H rounds. In each she knows the round and what she has earned, and picks a bet that
+wins or loses a whole number. So C_t lies on a lattice, the law of what is still to come is a table,
+and a policy is a table of logits [H, L, A] over round, lattice place and bet.
+"""
+
+import itertools
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from scipy import sparse
+from scipy.optimize import linprog
+from torch import Tensor
+
+from stormsail.algorithms.config import RiskConfig
+from stormsail.algorithms.risk_dual import RiskDual
+from stormsail.functional import risk
+
+
+@dataclass(frozen=True)
+class Gamble:
+    """The rounds, the bets, and the tail that is looked at."""
+
+    rounds: int
+    bets: tuple[tuple[tuple[float, int], ...], ...]
+    """For each bet, pairs of probability and what it pays."""
+    alpha: float
+
+    @property
+    def pays(self) -> list[int]:
+        return [pay for bet in self.bets for _, pay in bet]
+
+    @property
+    def low(self) -> int:
+        return self.rounds * min(0, *self.pays)
+
+    @property
+    def high(self) -> int:
+        return self.rounds * max(0, *self.pays)
+
+    @property
+    def places(self) -> int:
+        return self.high - self.low + 1
+
+    @property
+    def lattice(self) -> Tensor:
+        return torch.arange(self.low, self.high + 1, dtype=torch.float64)
+
+    def moved(self, values: Tensor, pay: int) -> Tensor:
+        """Return values[..., c + pay] at each place c; beyond the lattice the last one stands in.
+
+        Places from which a pay leaves the lattice are never reached.
+        """
+        place = (torch.arange(self.places) + pay).clamp(0, self.places - 1)
+        return values.index_select(-1, place)
+
+
+TWO = Gamble(2, (((1.0, 0),), ((0.9, 1), (0.1, -2)), ((0.8, 3), (0.2, -6))), 0.25)
+TEN = Gamble(10, (((1.0, 0),), ((0.9, 1), (0.1, -2)), ((0.8, 2), (0.2, -4))), 0.25)
+
+
+def final_laws(gamble: Gamble, policy: Tensor) -> list[Tensor]:
+    """Return for each round, and after the last, the law of the final sum at each place.
+
+    Args:
+        gamble: what is played.
+        policy: probabilities [*s, H, L, A].
+
+    Returns:
+        H + 1 tables [*s, L, L]: place now, final place.
+    """
+    table = torch.eye(gamble.places, dtype=torch.float64).expand(
+        *policy.shape[:-3], gamble.places, gamble.places
+    )
+    tables = [table]
+    for t in range(gamble.rounds - 1, -1, -1):
+        table = _expected(gamble, table, policy[..., t, :, :])
+        tables.append(table)
+    return tables[::-1]
+
+
+def _expected(gamble: Gamble, table: Tensor, chosen: Tensor) -> Tensor:
+    out = torch.zeros_like(table)
+    for a, bet in enumerate(gamble.bets):
+        for chance, pay in bet:
+            after = gamble.moved(table.transpose(-1, -2), pay).transpose(-1, -2)
+            out = out + chance * chosen[..., a, None] * after
+    return out
+
+
+def visits(gamble: Gamble, policy: Tensor) -> Tensor:
+    """Return the chance to be at each place in each round, [*s, H + 1, L]."""
+    now = torch.zeros(*policy.shape[:-3], gamble.places, dtype=torch.float64)
+    now[..., -gamble.low] = 1.0
+    seen = [now]
+    for t in range(gamble.rounds):
+        after = torch.zeros_like(now)
+        for a, bet in enumerate(gamble.bets):
+            for chance, pay in bet:
+                after = after + chance * gamble.moved(now * policy[..., t, :, a], -pay) * _inside(
+                    gamble, pay
+                )
+        now = after
+        seen.append(now)
+    return torch.stack(seen, -2)
+
+
+def _inside(gamble: Gamble, pay: int) -> Tensor:
+    """Return which places a pay can lead to."""
+    place = torch.arange(gamble.places)
+    return ((place - pay >= 0) & (place - pay < gamble.places)).double()
+
+
+def cvar(gamble: Gamble, law: Tensor) -> Tensor:
+    return risk.categorical_cvar(law, gamble.lattice, alpha=gamble.alpha)
+
+
+def value_at_risk(gamble: Gamble, law: Tensor) -> Tensor:
+    return risk.categorical_value_at_risk(law, gamble.lattice, alpha=gamble.alpha)
+
+
+def action_values(gamble: Gamble, policy: Tensor, value: Tensor) -> Tensor:
+    """Return the mean of value(final place) after each bet, [*s, H, L, A], by going backwards.
+
+    `value` is [L] or [*s, L].
+    """
+    now = value.expand(*policy.shape[:-3], gamble.places)
+    found = []
+    for t in range(gamble.rounds - 1, -1, -1):
+        after = torch.stack([_bet_mean(gamble, bet, now) for bet in gamble.bets], -1)
+        found.append(after)
+        now = (policy[..., t, :, :] * after).sum(-1)
+    return torch.stack(found[::-1], -3)
+
+
+def _bet_mean(gamble: Gamble, bet: tuple[tuple[float, int], ...], after: Tensor) -> Tensor:
+    return sum(chance * gamble.moved(after, pay) for chance, pay in bet)
+
+
+def advantages(gamble: Gamble, policy: Tensor, form: str) -> Tensor:
+    """Return the expected advantage of each bet in the true laws, [*s, H, L, A].
+
+    `mean` is the plain one; `budget` and `state` are those of the tail.
+    """
+    if form == "state":
+        found = []
+        tables = final_laws(gamble, policy)
+        for table, after in itertools.pairwise(tables):
+            shortfall = _state_shortfall(gamble, table)  # [*s, L, L], place now first
+            per_bet = [
+                sum(
+                    chance
+                    * (gamble.moved(after.transpose(-1, -2), pay).transpose(-1, -2) * shortfall)
+                    for chance, pay in bet
+                ).sum(-1)
+                for bet in gamble.bets
+            ]
+            found.append(torch.stack(per_bet, -1))
+        q = torch.stack(found, -3)
+    else:
+        value = gamble.lattice
+        if form == "budget":
+            level = value_at_risk(gamble, visits(gamble, policy)[..., -1, :])[..., None]
+            value = (gamble.lattice - level).clamp(max=0.0) / gamble.alpha
+        q = action_values(gamble, policy, value)
+    return q - (policy * q).sum(-1, keepdim=True)
+
+
+def _state_shortfall(gamble: Gamble, table: Tensor) -> Tensor:
+    """Return min(final - VaR of the place's own law, 0) / alpha, [*s, L, L]."""
+    level = value_at_risk(gamble, table)[..., None]
+    return (gamble.lattice - level).clamp(max=0.0) / gamble.alpha
+
+
+def policy_gradient(gamble: Gamble, policy: Tensor, advantage: Tensor) -> Tensor:
+    """Return sum over visits of chance * advantage * grad log pi, by the logits, [*s, H, L, A]."""
+    chance = visits(gamble, policy)[..., :-1, :, None]
+    weighted = chance * policy * advantage
+    return weighted - policy * weighted.sum(-1, keepdim=True)
+
+
+def enumerated_rollout(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
+    """Return every visit, bet and pay as a column of a rollout of one row, with the true laws.
+
+    Of one policy [H, L, A]. `weight` is the chance of the column. `round`, `place` and `bet` say
+    what it is.
+    """
+    tables, seen = final_laws(gamble, policy), visits(gamble, policy)
+    columns = []
+    for t in range(gamble.rounds):
+        for place in range(gamble.places):
+            if seen[t, place] <= 0.0:
+                continue
+            earned = place + gamble.low
+            for a, bet in enumerate(gamble.bets):
+                for chance, pay in bet:
+                    weight = float(seen[t, place] * policy[t, place, a] * chance)
+                    law = _to_come(gamble, tables[t][place], earned)
+                    target = _to_come(gamble, tables[t + 1][place + pay], earned)
+                    columns.append((t, place, a, float(earned), float(pay), weight, law, target))
+    t, place, a, earned, pay, weight, law, target = zip(*columns, strict=True)
+
+    def row(values):
+        return torch.tensor(values, dtype=torch.float64)[None]
+
+    rollout = SimpleNamespace(
+        earned=row(earned),
+        reward=row(pay),
+        weight=row(weight),
+        ended=row(t) == gamble.rounds - 1,
+        predicted=torch.stack(law)[None],
+    )
+    estimates = SimpleNamespace(target=torch.stack(target)[None], raw_advantage=row(earned))
+    atoms = torch.arange(gamble.low - gamble.high, gamble.high - gamble.low + 1).double()
+    agent = SimpleNamespace(
+        network=SimpleNamespace(critic=SimpleNamespace(law=lambda predicted: predicted)),
+        spec=SimpleNamespace(critic=SimpleNamespace(kind="categorical")),
+        atoms=atoms,
+    )
+    at = torch.tensor(t), torch.tensor(place), torch.tensor(a)
+    return SimpleNamespace(rollout=rollout, estimates=estimates, agent=agent, at=at)
+
+
+def _to_come(gamble: Gamble, law: Tensor, earned: int) -> Tensor:
+    """Return a law of final sums as one of what is still to come, on the wider lattice."""
+    width = 2 * (gamble.high - gamble.low) + 1
+    wide = torch.zeros(width, dtype=torch.float64)
+    first = gamble.low - earned - (gamble.low - gamble.high)
+    wide[first : first + gamble.places] = law
+    return wide
+
+
+def gradient_of_columns(found: SimpleNamespace, policy: Tensor, advantage: Tensor) -> Tensor:
+    """Return sum over columns of chance * advantage * grad log pi, [H, L, A], by loops."""
+    gradient = torch.zeros_like(policy)
+    for t, place, a, part in zip(
+        *(x.tolist() for x in found.at), (found.rollout.weight * advantage)[0].tolist(), strict=True
+    ):
+        gradient[t, place] -= part * policy[t, place]
+        gradient[t, place, a] += part
+    return gradient
+
+
+def analytic_gradient(gamble: Gamble, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the CVaR of the final sum and its derivative by the logits, by autograd."""
+    logits = logits.detach().clone().requires_grad_()
+    law = visits(gamble, logits.softmax(-1))[..., -1, :]
+    value = cvar(gamble, law)
+    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    return value.detach(), gradient
+
+
+def constrained_optimum(gamble: Gamble, limit: float) -> tuple[float, float]:
+    """Return the largest mean with CVaR at or above a limit, and the VaR at which it is reached.
+
+    CVaR >= d if and only if nu + E[min(C - nu, 0)] / alpha >= d for some nu, and a place of the
+    lattice will do. For each nu that is linear in the chances of visits, so each is a linear
+    programme over all policies that know the round and the sum, random ones among them.
+    """
+    best = (-np.inf, np.nan)
+    for level in range(gamble.low, gamble.high + 1):
+        found = _programme(gamble, limit, level)
+        if found is not None and found > best[0] + 1e-9:
+            best = (found, float(level))
+    return best
+
+
+def _programme(gamble: Gamble, limit: float, level: int) -> float | None:
+    """Maximise the mean over occupancies x[t, c, a] at one level."""
+    H, L, A = gamble.rounds, gamble.places, len(gamble.bets)
+    shape = (H, L, A)
+    size = H * L * A
+    mean = np.zeros(shape)
+    shortfall = np.zeros(shape)
+    for a, bet in enumerate(gamble.bets):
+        mean[:, :, a] = sum(chance * pay for chance, pay in bet)
+        for c in range(L):
+            shortfall[H - 1, c, a] = sum(
+                chance * min(c + gamble.low + pay - level, 0) for chance, pay in bet
+            )
+    place = np.arange(size).reshape(shape)
+    flow = sparse.lil_array((H * L, size))
+    sides = np.zeros(H * L)
+    sides[-gamble.low] = 1.0
+    for t in range(H):
+        for c in range(L):
+            flow[t * L + c, place[t, c]] = 1.0
+            for a, bet in enumerate(gamble.bets if t else ()):
+                for chance, pay in bet:
+                    if 0 <= c - pay < L:
+                        flow[t * L + c, place[t - 1, c - pay, a]] = -chance
+    solved = linprog(
+        -mean.ravel(),
+        A_ub=-shortfall.reshape(1, size) / gamble.alpha,
+        b_ub=[level - limit],
+        A_eq=flow.tocsr(),
+        b_eq=sides,
+    )
+    return -float(solved.fun) if solved.status == 0 else None
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """Where several starts ended, [s] each."""
+
+    mean: Tensor
+    cvar: Tensor
+    multiplier: Tensor
+
+    def count(self, best: float, limit: float) -> tuple[int, int]:
+        """Return how many hold the limit within 0.05, and reach the best mean within 2 % too."""
+        holds = self.cvar >= limit - 0.05
+        return int(holds.sum()), int((holds & (self.mean >= 0.98 * best)).sum())
+
+
+def random_logits(gamble: Gamble, starts: int, spread: float, seed: int = 0) -> Tensor:
+    source = torch.Generator().manual_seed(seed)
+    shape = (starts, gamble.rounds, gamble.places, len(gamble.bets))
+    return spread * torch.randn(shape, generator=source, dtype=torch.float64)
+
+
+def ascend(
+    gamble: Gamble, config: RiskConfig, logits: Tensor, *, steps: int, rate: float
+) -> Ascent:
+    """Climb along the exact natural gradient of the Lagrangian, one step of our dual each time.
+
+    For a table of logits that gradient is the advantage itself. The rate falls like a root, so
+    that starts come to rest.
+    """
+    limit = config.cvar_limit
+    duals = [RiskDual(config) for _ in range(len(logits))]
+    for k in range(steps):
+        policy = logits.softmax(-1)
+        law = visits(gamble, policy)[..., -1, :]
+        found = cvar(gamble, law)
+        square, mean = law @ gamble.lattice.square(), law @ gamble.lattice
+        unit = (square - mean.square()).sqrt().clamp(min=abs(limit))
+        for dual, gap in zip(duals, ((limit - found) / unit).tolist(), strict=True):
+            dual.step(gap)
+        lam = torch.tensor([dual.multiplier for dual in duals], dtype=torch.float64)
+        lam = lam[:, None, None, None]
+        tail = advantages(gamble, policy, config.cvar_policy_mode)
+        mixed = (advantages(gamble, policy, "mean") + lam * tail) / (1.0 + lam)
+        logits = logits + rate * (1.0 - k / steps) ** 0.5 * mixed
+    law = visits(gamble, logits.softmax(-1))[..., -1, :]
+    ended = torch.tensor([dual.multiplier for dual in duals], dtype=torch.float64)
+    return Ascent(law @ gamble.lattice, cvar(gamble, law), ended)

@@ -1,0 +1,210 @@
+"""`stormsail backtest` as a user runs it: trained, then judged in processes of its own."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from stormsail.cli.main import app
+from stormsail.core.errors import ArtifactError, ConfigError, DataError
+from stormsail.evaluation.backtest_config import BacktestConfig
+from stormsail.evaluation.backtest_files import read_backtest
+from stormsail.evaluation.backtesting import backtest
+from stormsail.market.interval import Interval
+from stormsail.market.panel import load_panel
+from stormsail.market.store import Store
+from stormsail.market.synthetic import generate
+from stormsail.market.synthetic.files import write_world
+from stormsail.modules.agent import Agent
+from training_lab import run_all, small
+
+LATE = ["--from", "2021-01-29"]
+STEPS = ["--set", "filters.lot=0.001", "--set", "filters.tick=0.01"]
+QUIET = {
+    "task__market__randomise__taker_fee": (1.0, 1.0),
+    "task__market__costs__impact": 0.0,
+    "task__market__randomise__impact": (1.0, 1.0),
+    "task__market__stops__drawdown": None,
+    "validation__every_updates": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Return a folder with a store of three symbols and a run trained on two of them."""
+    folder = tmp_path_factory.mktemp("backtest")
+    world = generate("regime", symbols=3, bars=700, interval=Interval.parse("1h"), seed=3)
+    write_world(Store(folder / "store"), world)
+    symbols = tuple(one.symbol for one in world.bars)
+    config = small(
+        "market",
+        task__data__store=str(folder / "store"),
+        task__data__symbols=symbols[:2],
+        **QUIET,
+    )
+    run_all(config, folder / "run")
+    return folder
+
+
+def called(place, *arguments, out="out"):
+    """Run the verb in this process; return what it printed."""
+    words = ["backtest", str(place / "run"), "--data", str(place / "store")]
+    done = CliRunner().invoke(
+        app, [*words, "--out", str(place / out), *STEPS, *arguments], catch_exceptions=True
+    )
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def digests(folder):
+    return {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.iterdir()}
+
+
+def separately(place, out, cwd, **environment):
+    """Run the verb in a process of its own."""
+    command = [sys.executable, "-m", "stormsail", "backtest", str(place / "run")]
+    command += ["--data", str(place / "store"), "--out", str(out), *STEPS, *LATE]
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_two_processes_write_the_same_bytes(place, tmp_path):
+    one = separately(
+        place, tmp_path / "one", place, PYTHONHASHSEED="1", TZ="UTC", OMP_NUM_THREADS="1"
+    )
+    two = separately(
+        place,
+        tmp_path / "two",
+        tmp_path,
+        PYTHONHASHSEED="2",
+        TZ="Asia/Tokyo",
+        LC_ALL="C",
+        OMP_NUM_THREADS="2",
+    )
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+    assert one.splitlines()[:-1] == two.splitlines()[:-1]  # the last line names the folder
+    called(place, *LATE, out="three")
+    assert digests(tmp_path / "one") == digests(place / "three")
+
+
+def test_the_command_finds_what_the_function_finds(place):
+    printed = called(place, "--from", "2021-01-20", "--burn-in", "10", out="same")
+    agent = Agent.load(place / "run" / "best")
+    store = Store(place / "store")
+    symbols = [symbol for symbol, _ in store.contents()]
+    bars = load_panel(store, symbols, Interval.parse("1h"))
+    config = BacktestConfig.from_mapping(
+        {
+            "market": agent.binding.values["market"],
+            "start": "2021-01-20T00:00:00Z",
+            "burn_in": 10,
+            "filters": {"lot": 0.001, "tick": 0.01},
+        }
+    )
+    found = backtest(agent, bars, config)
+    saved = read_backtest(place / "same")
+    assert saved.summary["order_hash"] == found.order_hash
+    assert f"orders {found.order_hash}" in printed
+    assert f"not trained on: {symbols[2]}" in printed
+    assert saved.summary["unseen_symbols"] == [symbols[2]]
+    assert saved.summary["first_bar"] == "2021-01-20T00:00:00Z"
+    assert saved.summary["overlaps_training"] is True
+    assert "no test of it" in printed
+    assert "on which the agent was chosen" in printed
+
+
+def test_costs_stress_and_baselines_are_written_beside(place):
+    printed = called(place, "--costs", "--stress", "--baselines", "--from", "2021-01-26", out="all")
+    saved = read_backtest(place / "all")
+    assert set(saved.documents) == {"costs", "stress", "baselines"}
+    assert set(saved.documents["costs"]) == {"replay", "decide"}
+    assert set(saved.documents["costs"]["replay"]["sweep_bp"]) == {"0", "2", "5", "10", "20"}
+    assert "break-even cost (replay):" in printed
+    assert set(saved.documents["baselines"]) == {
+        "flat", "buy and hold", "equal weight", "momentum", "volatility target", "random",
+        "clairvoyant",
+    }  # fmt: skip
+    curves = saved.tables["baselines.parquet"]
+    assert curves["ts"].to_pylist() == saved.equity["ts"].to_pylist()
+    assert set(curves["flat"].to_pylist()) == {30_000.0}
+    assert "spread x5" in saved.documents["stress"]
+
+
+def test_nautilus_reproduces_the_equity(place):
+    pytest.importorskip("nautilus_trader", reason="needs the extra `nautilus`")
+    printed = called(place, "--engine", "nautilus", "--from", "2021-01-24", out="nautilus")
+    assert "largest difference in equity" in printed
+    apart = read_backtest(place / "nautilus").documents["nautilus"]
+    assert len(apart) == 3
+    assert max(one["equity_share"] for one in apart) <= 1e-8
+    assert max(one["position"] for one in apart) <= 1e-9
+    assert sum(one["fills"] for one in apart) == read_backtest(place / "nautilus").trades.num_rows
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.refusal
+def test_a_run_without_an_agent_is_refused(place, tmp_path):
+    words = ["--data", str(place / "store"), "--out", str(tmp_path / "out")]
+    (tmp_path / "young" / "checkpoints").mkdir(parents=True)
+    for run, found in (
+        (tmp_path / "young", "a run that has saved none yet"),
+        (tmp_path / "nowhere", "no such folder"),
+    ):
+        done = CliRunner().invoke(app, ["backtest", str(run), *words])
+        assert isinstance(done.exception, ArtifactError)
+        assert str(done.exception) == (
+            f"{run} must be a run with an agent in `best`; found {found}. Train until the first "
+            "validation; `validation.every_updates` says when. [artifact-missing]"
+        )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.refusal
+def test_other_fees_spans_and_folders_are_refused_before_anything_is_written(place, tmp_path):
+    fresh = os.path.relpath(tmp_path / "fresh", place)
+    with pytest.raises(ConfigError, match="`costs` must be what the agent was trained for"):
+        called(place, "--set", "market.costs.taker_fee=0.01", out=fresh)
+    with pytest.raises(DataError, match="found 0 bars in the span"):
+        called(place, "--from", "2035-01-01", out=fresh)
+    with pytest.raises(ConfigError, match="`--to` must be a day or a time; found `tomorrow`"):
+        called(place, "--to", "tomorrow", out=fresh)
+    with pytest.raises(DataError, match="data-missing"):
+        called(place, "--symbols", "XYZ/USDT", out=fresh)
+    assert not (tmp_path / "fresh").exists()
+    called(place, "--from", "2021-01-28", out="taken")
+    with pytest.raises(ArtifactError, match="artifact-exists"):
+        called(place, out="taken")
+
+
+@pytest.mark.refusal
+def test_a_store_of_another_interval_is_refused(place, tmp_path):
+    world = generate("noise", symbols=1, bars=50, interval=Interval.parse("4h"), seed=1)
+    write_world(Store(tmp_path / "four"), world)
+    words = ["backtest", str(place / "run"), "--out", str(tmp_path / "out"), "--data"]
+    done = CliRunner().invoke(app, [*words, str(tmp_path / "four")])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception) == (
+        f"{tmp_path / 'four'} must hold bars of the interval that the agent was trained on, 1h; "
+        "found bars of 4h. Import, fetch or resample them, or train another agent. "
+        "[config-inconsistent]"
+    )
+
+
+def test_other_fees_can_be_allowed(place):
+    called(
+        place, "--set", "market.costs.taker_fee=0.01", "--set", 'allow=["costs"]',
+        "--from", "2021-01-26", out="dear",
+    )  # fmt: skip
+    summary = json.loads((place / "dear" / "summary.json").read_text())
+    assert summary["settings"]["market"]["costs"]["taker_fee"] == 0.01

@@ -1,0 +1,468 @@
+"""The bugs of figures, luck, trials and calibration: of what an evaluation says."""
+
+from mutants.harness import Mutant
+from mutants.nodes import unit
+
+FIGURES = "evaluation/figures.py"
+METRICS = "evaluation/metrics.py"
+STATEMENTS = "evaluation/statements.py"
+LUCK = "evaluation/luck.py"
+OVERFITTING = "evaluation/overfitting.py"
+RESAMPLING = "evaluation/resampling.py"
+TRIALS = "evaluation/trials.py"
+WINDOWS = "evaluation/windows.py"
+CALIBRATION = "evaluation/calibration.py"
+CONFORMAL = "evaluation/conformal.py"
+
+
+def judged(name: str, *tests: str) -> tuple[str, ...]:
+    """Return node ids of unit tests of one module of the evaluation."""
+    return unit(name, *tests, part="evaluation")
+
+
+EVALUATION = (
+    # --- figures
+    Mutant(
+        "figures-a-year-of-trading-days",
+        "metrics",
+        FIGURES,
+        "YEAR_MS = 365 * DAY_MS",
+        "YEAR_MS = 252 * DAY_MS",
+        judged("figures", "test_a_year_has_365_days_of_24_hours"),
+    ),
+    Mutant(
+        "figures-deviation-with-n",
+        "metrics",
+        FIGURES,
+        "returns.std(axis=0, ddof=1))",
+        "returns.std(axis=0, ddof=0))",
+        judged("figures", "test_ratios_by_hand"),
+    ),
+    Mutant(
+        "figures-sharpe-of-rounding",
+        "metrics",
+        FIGURES,
+        "flat = np.ptp(returns, axis=0) == 0.0",
+        "flat = returns.std(axis=0) == 0.0",
+        judged("figures", "test_returns_without_spread_have_no_ratio"),
+    ),
+    Mutant(
+        "figures-sortino-over-losing-bars",
+        "metrics",
+        FIGURES,
+        "float(np.mean(np.minimum(excess, 0.0) ** 2))",
+        "float(np.mean(excess[excess < 0.0] ** 2)) if (excess < 0.0).any() else 0.0",
+        judged("figures", "test_ratios_by_hand"),
+    ),
+    Mutant(
+        "figures-first-bar-falls-from-nowhere",
+        "metrics",
+        FIGURES,
+        "return deepest_drawdown(np.concatenate(([1.0], growth))).depth",
+        "return deepest_drawdown(growth).depth",
+        judged("figures", "test_a_loss_in_the_first_bar_is_a_drawdown"),
+    ),
+    Mutant(
+        "figures-drawdown-from-the-first-peak",
+        "metrics",
+        FIGURES,
+        "equity[: trough + 1] == top[trough])[-1])",
+        "equity[: trough + 1] == top[trough])[0])",
+        judged("figures", "test_a_drawdown_has_its_places"),
+    ),
+    Mutant(
+        "figures-returns-after-ruin",
+        "metrics",
+        FIGURES,
+        "alive = before > 0.0",
+        "alive = before != 0.0",
+        judged("figures", "test_returns_are_simple_and_nothing_after_ruin"),
+    ),
+    Mutant(
+        "figures-zero-counts-as-a-loss",
+        "metrics",
+        FIGURES,
+        "int(np.count_nonzero(outcomes))",
+        "int(outcomes.size)",
+        judged("figures", "test_gains_over_losses_and_wins_without_the_zeros"),
+    ),
+    # --- metrics
+    Mutant(
+        "metrics-a-year-from-a-week",
+        "metrics",
+        METRICS,
+        "month = max(MINIMUM_BARS, math.ceil(MINIMUM_DAYS * DAY_MS / bar_ms))",
+        "month = MINIMUM_BARS",
+        judged("metrics", "test_figures_appear_with_the_data_they_need"),
+    ),
+    Mutant(
+        "metrics-unrecorded-is-nothing",
+        "metrics",
+        METRICS,
+        "**{name: None if each is None else float(each.sum()) for",
+        "**{name: 0.0 if each is None else float(each.sum()) for",
+        judged("metrics", "test_what_was_not_recorded_is_not_zero"),
+    ),
+    Mutant(
+        "metrics-turnover-per-bar",
+        "metrics",
+        METRICS,
+        "days = bars * bar_ms / DAY_MS",
+        "days = float(bars)",
+        judged("metrics", "test_flows_are_summed_averaged_and_counted_per_day"),
+    ),
+    # --- statements
+    Mutant(
+        "statement-with-one-bar-too-few",
+        "metrics",
+        STATEMENTS,
+        "    if found < needed:\n"
+        "        return Statement(None, needed=needed, found=found, unit=unit)\n"
+        "    number",
+        "    if found < needed - 1:\n"
+        "        return Statement(None, needed=needed, found=found, unit=unit)\n"
+        "    number",
+        judged("statements", "test_exactly_enough_data_is_enough"),
+    ),
+    # --- luck
+    Mutant(
+        "luck-excess-kurtosis",
+        "luck",
+        LUCK,
+        "+ (kurtosis - 1.0) / 4.0 * sharpe**2",
+        "+ (kurtosis - 3.0) / 4.0 * sharpe**2",
+        judged("luck", "test_the_error_of_a_sharpe_ratio_by_hand"),
+    ),
+    Mutant(
+        "luck-skew-helps",
+        "luck",
+        LUCK,
+        "variance = (1.0 - skew * sharpe",
+        "variance = (1.0 + skew * sharpe",
+        judged("luck", "test_the_error_of_a_sharpe_ratio_by_hand"),
+    ),
+    Mutant(
+        "luck-error-of-n-bars",
+        "luck",
+        LUCK,
+        "* sharpe**2) / (bars - 1)",
+        "* sharpe**2) / bars",
+        judged("luck", "test_the_error_of_a_sharpe_ratio_by_hand"),
+    ),
+    Mutant(
+        "luck-weights-of-the-maximum-swapped",
+        "luck",
+        LUCK,
+        "std * ((1.0 - np.euler_gamma) * upper + np.euler_gamma * further)",
+        "std * (np.euler_gamma * upper + (1.0 - np.euler_gamma) * further)",
+        judged("luck", "test_the_expected_best_of_many_by_hand"),
+    ),
+    Mutant(
+        "luck-failed-trials-forgotten",
+        "luck",
+        LUCK,
+        "count = sharpes.size if trials is None else trials",
+        "count = np.count_nonzero(~np.isnan(sharpes)) if trials is None else trials",
+        judged("luck", "test_trials_that_failed_count_all_the_same"),
+    ),
+    Mutant(
+        "luck-nothing-was-chosen",
+        "luck",
+        LUCK,
+        "benchmark=expected_maximum_sharpe(count, std=std))",
+        "benchmark=0.0 * expected_maximum_sharpe(count, std=std))",
+        judged("luck", "test_the_best_of_64_rules_looks_significant_and_is_not"),
+    ),
+    Mutant(
+        "luck-spread-of-few-is-zero",
+        "luck",
+        LUCK,
+        "    if count > 1 and known.size < 2:\n        return math.nan",
+        "    if count > 1 and known.size < 2:\n        return probabilistic_sharpe(returns)",
+        judged("luck", "test_without_a_spread_of_trials_there_is_no_answer"),
+    ),
+    Mutant(
+        "luck-track-record-rounded-down",
+        "luck",
+        LUCK,
+        "return float(math.ceil(exact))",
+        "return float(math.floor(exact))",
+        judged("luck", "test_the_track_record_is_as_long_as_the_oracle_finds"),
+    ),
+    # --- overfitting
+    Mutant(
+        "overfitting-median-counts-as-below",
+        "luck",
+        OVERFITTING,
+        "blocks=blocks) < 0.0))",
+        "blocks=blocks) <= 0.0))",
+        judged("overfitting", "test_the_median_itself_is_not_below_the_median"),
+    ),
+    Mutant(
+        "overfitting-ranked-in-sample",
+        "luck",
+        OVERFITTING,
+        "own = np.take_along_axis(outside, best[:, None], axis=1)\n"
+        "    below = np.count_nonzero(outside < own",
+        "own = np.take_along_axis(inside, best[:, None], axis=1)\n"
+        "    below = np.count_nonzero(inside < own",
+        judged("overfitting", "test_by_hand_the_best_of_one_half_is_the_worst_of_the_other"),
+    ),
+    Mutant(
+        "overfitting-by-mean-return",
+        "luck",
+        OVERFITTING,
+        "return np.where(flat, 0.0, mean / std)",
+        "return np.where(flat, 0.0, mean)",
+        judged("overfitting", "test_the_oracle_says_the_same"),
+    ),
+    Mutant(
+        "overfitting-squares-around-zero",
+        "luck",
+        OVERFITTING,
+        "self.centre = matrix.mean(axis=0)",
+        "self.centre = np.zeros(matrix.shape[1])",
+        judged("overfitting", "test_a_common_large_return_swallows_no_spread"),
+    ),
+    Mutant(
+        "overfitting-sharpe-of-rounding",
+        "luck",
+        OVERFITTING,
+        "flat = spread <= _ROUNDING * second",
+        "flat = spread < 0.0",
+        judged("overfitting", "test_a_strategy_that_never_traded_scores_zero"),
+    ),
+    Mutant(
+        "overfitting-ties-are-best",
+        "luck",
+        OVERFITTING,
+        "rank: Array = below + (equal + 1) / 2",
+        "rank: Array = below + equal",
+        judged("overfitting", "test_equal_strategies_share_their_rank"),
+    ),
+    # --- resampling
+    Mutant(
+        "bootstrap-bar-by-bar",
+        "luck",
+        RESAMPLING,
+        "block = block_length(returns) if block is None else block",
+        "block = 1",
+        judged("resampling", "test_intervals_are_percentiles_of_resamples_that_the_oracle_draws"),
+    ),
+    Mutant(
+        "bootstrap-blind-to-storms",
+        "luck",
+        RESAMPLING,
+        "columns = [returns] if np.ptp(size) == 0.0 else [returns, size]",
+        "columns = [returns]",
+        judged("resampling", "test_blocks_follow_dependence_in_sign_and_in_size"),
+    ),
+    Mutant(
+        "superiority-of-the-benchmark-itself",
+        "luck",
+        RESAMPLING,
+        "if not gain.size or gain.mean(axis=0).max() <= 0.0:",
+        "if False:",
+        judged("resampling", "test_the_benchmark_itself_does_not_beat_the_benchmark"),
+    ),
+    Mutant(
+        "superiority-of-losers",
+        "luck",
+        RESAMPLING,
+        "gain = tried - against[:, None]",
+        "gain = against[:, None] - tried",
+        judged("resampling", "test_superiority_is_that_of_the_library"),
+    ),
+    # --- trials
+    Mutant(
+        "ledger-chain-not-checked",
+        "trial-ledger",
+        TRIALS,
+        'if document["previous"] != previous or document["number"] != number:',
+        'if document["number"] != number:',
+        judged("trials", "test_a_line_of_another_ledger_is_noticed"),
+    ),
+    Mutant(
+        "ledger-hash-not-checked",
+        "trial-ledger",
+        TRIALS,
+        "if own != _digest(document):",
+        "if not own:",
+        judged("trials", "test_damage_is_named_with_its_line"),
+    ),
+    Mutant(
+        "ledger-end-not-checked",
+        "trial-ledger",
+        TRIALS,
+        "if known is not None and known not in {trial.hash for trial in trials}:",
+        "if False:",
+        judged("trials", "test_damage_is_named_with_its_line"),
+    ),
+    Mutant(
+        "ledger-unfinished-line-ignored",
+        "trial-ledger",
+        TRIALS,
+        "+ (1 if book.torn else 0)",
+        "+ 0",
+        judged("trials", "test_an_unfinished_line_is_reported_and_counts_as_a_trial"),
+    ),
+    Mutant(
+        "ledger-repaired-in-silence",
+        "trial-ledger",
+        TRIALS,
+        "            lines, last = self._line(_repair(self.path, book.torn), last)",
+        "            pass",
+        judged("trials", "test_the_next_writer_closes_an_unfinished_line_and_says_so"),
+    ),
+    Mutant(
+        "ledger-without-a-lock",
+        "trial-ledger",
+        TRIALS,
+        "        fcntl.flock(descriptor, fcntl.LOCK_EX)\n",
+        "",
+        judged("trials", "test_a_writer_waits_for_the_one_who_holds_the_ledger"),
+    ),
+    Mutant(
+        "ledger-failed-trials-forgotten",
+        "trial-ledger",
+        TRIALS,
+        "            or (trial.kind in kinds and data_hash in (None, trial.data_hash))",
+        "            or (\n"
+        "                trial.kind in kinds\n"
+        '                and trial.status == "finished"\n'
+        "                and data_hash in (None, trial.data_hash)\n"
+        "            )",
+        judged("trials", "test_failed_trials_count_and_have_no_ratio"),
+    ),
+    Mutant(
+        "ledger-half-line-on-a-full-disk",
+        "trial-ledger",
+        TRIALS,
+        "                os.ftruncate(descriptor, start)\n",
+        "                pass\n",
+        judged("trials", "test_a_full_disk_leaves_no_half_line"),
+    ),
+    Mutant(
+        "ledger-head-before-the-line",
+        "trial-ledger",
+        TRIALS,
+        "            os.ftruncate(descriptor, at)\n        os.fsync(descriptor)",
+        "            os.ftruncate(descriptor, at)",
+        judged("trials", "test_the_line_is_on_the_disk_before_the_head_names_it"),
+    ),
+    Mutant(
+        "ledger-cut-before-it-is-repaired",
+        "trial-ledger",
+        TRIALS,
+        "    at = start = size - over\n",
+        "    at = start = size - over\n    os.ftruncate(descriptor, start)\n",
+        judged("trials", "test_a_repair_that_dies_forgets_no_trial"),
+    ),
+    Mutant(
+        "ledger-rest-of-a-torn-line-left",
+        "trial-ledger",
+        TRIALS,
+        "        if at < size:\n",
+        "        if at > size:\n",
+        judged("trials", "test_an_unfinished_line_longer_than_what_covers_it_leaves_nothing"),
+    ),
+    # --- windows
+    Mutant(
+        "windows-that-overlap-by-a-bar",
+        "calibration",
+        WINDOWS,
+        "free_from = start + self.horizon",
+        "free_from = start + self.horizon - 1",
+        judged("calibration", "test_windows_that_share_bars_count_once"),
+    ),
+    # --- calibration
+    Mutant(
+        "coverage-of-every-window",
+        "calibration",
+        CALIBRATION,
+        "    found = predicted.independent\n    return tuple(",
+        "    found = predicted.count\n    return tuple(",
+        judged("calibration", "test_intervals_for_shared_bars_keep_their_promise"),
+    ),
+    Mutant(
+        "coverage-strictly-below",
+        "calibration",
+        CALIBRATION,
+        "predicted.realised[:, None] <= predicted.quantiles, axis=0)",
+        "predicted.realised[:, None] < predicted.quantiles, axis=0)",
+        judged("calibration", "test_coverage_by_hand"),
+    ),
+    Mutant(
+        "coverage-upside-down",
+        "calibration",
+        CALIBRATION,
+        "hits = np.count_nonzero(predicted.realised[:, None] <= predicted.quantiles, axis=0)",
+        "hits = np.count_nonzero(predicted.realised[:, None] >= predicted.quantiles, axis=0)",
+        judged("calibration", "test_coverage_by_hand"),
+    ),
+    Mutant(
+        "histogram-cells-of-equal-width",
+        "calibration",
+        CALIBRATION,
+        "expected = np.diff(edges)",
+        "expected = np.full(edges.size - 1, 1.0 / (edges.size - 1))",
+        judged("calibration", "test_the_histogram_by_hand"),
+    ),
+    Mutant(
+        "histogram-of-every-window",
+        "calibration",
+        CALIBRATION,
+        "statistic = found * float",
+        "statistic = predicted.count * float",
+        judged("calibration", "test_uniformity_counts_only_windows_that_share_no_bar"),
+    ),
+    Mutant(
+        "tail-pooled-over-regimes",
+        "calibration",
+        CALIBRATION,
+        "level = risk.value_at_risk(law, alpha=alpha).numpy()",
+        "level = np.full(predicted.count, figures.value_at_risk(predicted.realised, alpha=alpha))",
+        judged("calibration", "test_each_window_is_measured_against_its_own_law"),
+    ),
+    Mutant(
+        "tail-not-divided-by-alpha",
+        "calibration",
+        CALIBRATION,
+        "came = level + np.minimum(predicted.realised - level, 0.0) / alpha",
+        "came = level + np.minimum(predicted.realised - level, 0.0)",
+        judged("calibration", "test_the_tail_by_hand"),
+    ),
+    Mutant(
+        "tail-interval-of-every-window",
+        "calibration",
+        CALIBRATION,
+        "influence.std(ddof=1) / math.sqrt(found)",
+        "influence.std(ddof=1) / math.sqrt(sample.size)",
+        judged("calibration", "test_fewer_independent_outcomes_widen_the_tail"),
+    ),
+    # --- conformal
+    Mutant(
+        "conformal-without-the-new-window",
+        "calibration",
+        CONFORMAL,
+        "exact = (found + 1) * level",
+        "exact = found * level",
+        judged("conformal", "test_ranks_are_those_of_the_oracle"),
+    ),
+    Mutant(
+        "conformal-rounded-to-the-unsafe-side",
+        "calibration",
+        CONFORMAL,
+        "    if level < 0.5:\n",
+        "    if level >= 0.5:\n",
+        judged("conformal", "test_the_shift_by_hand"),
+    ),
+    Mutant(
+        "conformal-on-shared-bars",
+        "calibration",
+        CONFORMAL,
+        "fitted = predicted.select(predicted.apart())",
+        "fitted = predicted",
+        judged("conformal", "test_windows_that_share_bars_are_left_out"),
+    ),
+)

@@ -1,0 +1,77 @@
+"""Coverage, transform, histogram and conformal rank, by loops from their definitions."""
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+
+def disjoint(starts, horizon):
+    """The most windows that share no bar, found by trying every set of them."""
+    best = 0
+    for mask in range(1 << len(starts)):
+        chosen = [s for k, s in enumerate(starts) if mask >> k & 1]
+        free = all(b - a >= horizon for a, b in pairwise(chosen))
+        best = max(best, len(chosen) if free else 0)
+    return best
+
+
+def coverage(quantiles, realised, column):
+    """Share of the windows whose outcome does not exceed the predicted quantile."""
+    hits = 0
+    for law, y in zip(quantiles, realised, strict=True):
+        if y <= sorted(law)[column]:
+            hits += 1
+    return hits / len(realised)
+
+
+def transform(law, levels, y):
+    """The level at which y falls: straight lines between quantiles, cell centres outside."""
+    law = sorted(law)
+    on = [levels[k] for k, value in enumerate(law) if value == y]
+    if on:
+        return (min(on) + max(on)) / 2
+    if y < law[0]:
+        return levels[0] / 2
+    if y > law[-1]:
+        return (levels[-1] + 1.0) / 2
+    for k in range(len(law) - 1):
+        if law[k] < y < law[k + 1]:
+            share = (y - law[k]) / (law[k + 1] - law[k])
+            return levels[k] + share * (levels[k + 1] - levels[k])
+    raise AssertionError
+
+
+def cell_shares(quantiles, realised, levels, edges):
+    """Share of the outcomes in each cell; an outcome on an edge lies below it."""
+    counts = [0] * (len(edges) - 1)
+    for law, y in zip(quantiles, realised, strict=True):
+        law = sorted(law)
+        for m in range(len(edges) - 1):
+            low = -math.inf if m == 0 else law[levels.index(edges[m])]
+            high = math.inf if m == len(edges) - 2 else law[levels.index(edges[m + 1])]
+            if low < y <= high:
+                counts[m] += 1
+    return [count / len(realised) for count in counts]
+
+
+def conformal_rank(windows, level):
+    """The rank of the error that keeps the next outcome on the safe side, or None."""
+    exact = Fraction(level).limit_denominator(10_000) * (windows + 1)
+    rank = math.floor(exact) if level < 0.5 else math.ceil(exact)
+    return rank if 1 <= rank <= windows else None
+
+
+def tail(quantiles, realised, alpha):
+    """Predicted CVaR and what came true, from the law's atoms and its own value at risk."""
+    predicted, came = [], []
+    for law, y in zip(quantiles, realised, strict=True):
+        law = sorted(law)
+        left, total = alpha, 0.0
+        for atom in law:
+            mass = min(left, 1.0 / len(law))
+            total += mass * atom
+            left -= mass
+        predicted.append(total / alpha)
+        level = law[math.ceil(alpha * len(law) - 1e-9) - 1]
+        came.append(level + min(y - level, 0.0) / alpha)
+    return predicted, came

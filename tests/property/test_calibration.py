@@ -1,0 +1,83 @@
+"""Laws of calibration and of the conformal correction, for any predictions."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oracles import calibration as oracle
+from stormsail.evaluation.calibration import pit_histogram, pit_values
+from stormsail.evaluation.conformal import conformal_shift
+from stormsail.evaluation.windows import windows
+
+NUMBER = st.floats(-5.0, 5.0).map(lambda x: round(x, 1))
+
+
+@st.composite
+def predictions(draw, least=1):
+    count, n = draw(st.integers(least, 25)), draw(st.integers(1, 8))
+    law = draw(st.lists(st.lists(NUMBER, min_size=n, max_size=n), min_size=count, max_size=count))
+    came = draw(st.lists(NUMBER, min_size=count, max_size=count))
+    return np.array(law), np.array(came)
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=9), st.integers(1, 8))
+def test_no_larger_set_of_windows_shares_no_bar(starts, horizon):
+    starts = sorted(starts)
+    found = windows(
+        np.zeros((len(starts), 1)), np.zeros(len(starts)), horizon=horizon, starts=starts
+    )
+    assert found.independent == oracle.disjoint(starts, horizon)
+    assert np.all(np.diff(found.starts[found.apart()]) >= horizon)
+
+
+@given(predictions())
+def test_the_transform_equals_its_definition(case):
+    law, came = case
+    given_windows = windows(law, came)
+    expected = [
+        oracle.transform(row, given_windows.levels.tolist(), y)
+        for row, y in zip(law.tolist(), came.tolist(), strict=True)
+    ]
+    assert pit_values(given_windows) == pytest.approx(expected, abs=1e-12)
+
+
+@given(predictions(), st.integers(2, 10))
+def test_cells_hold_every_outcome_once(case, cells):
+    law, came = case
+    given_windows = windows(law, came)
+    found = pit_histogram(given_windows, cells=cells)
+    assert found.share.sum() == pytest.approx(1.0, abs=1e-12)
+    assert found.expected.sum() == pytest.approx(1.0, abs=1e-12)
+    assert found.share.tolist() == pytest.approx(
+        oracle.cell_shares(
+            law.tolist(), came.tolist(), given_windows.levels.tolist(), found.edges.tolist()
+        ),
+        abs=1e-12,
+    )
+
+
+@given(predictions(), st.floats(-3.0, 3.0), st.floats(0.1, 3.0))
+def test_the_transform_has_no_unit(case, shift, scale):
+    law, came = case
+    law = np.sort(law, axis=1) + 1e-3 * np.arange(law.shape[1])  # no ties to break by rounding
+    came = came + 3.3e-4
+    assert pit_values(windows(scale * law + shift, scale * came + shift)) == pytest.approx(
+        pit_values(windows(law, came)), abs=1e-6
+    )
+
+
+@given(predictions(least=3))
+def test_corrected_quantiles_cover_their_own_windows_on_the_safe_side(case):
+    """In the windows it was fitted on, rank k of the errors leaves k or more at or below."""
+    law, came = case
+    found = conformal_shift(windows(law, came))
+    corrected = found.apply(law)
+    for column, (level, shift) in enumerate(zip(found.levels, found.shifts, strict=True)):
+        rank = oracle.conformal_rank(came.size, float(level))
+        if rank is None:
+            assert shift.value is None
+            continue
+        slack = 1e-9
+        assert np.count_nonzero(came <= corrected[:, column] + slack) >= rank
+        assert np.count_nonzero(came < corrected[:, column] - slack) <= rank - 1

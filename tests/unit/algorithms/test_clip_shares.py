@@ -1,0 +1,117 @@
+"""Which bound acts, and how often: shares of a batch whose every pair is known."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from learner_lab import CRITICS, FEATURES, learner, settings
+from stormsail.algorithms.epochs import EpochReport
+from stormsail.algorithms.losses import Batch, batch_sums
+from stormsail.algorithms.schedules import Scheduled
+from stormsail.algorithms.telemetry import metrics
+
+NOW = Scheduled(
+    learning_rate=1e-3, clip_range=0.2, vf_coef=1.0, bc_coef=0.0, ent_coef=0.0, kl_beta=0.0,
+    clips_values=True, trains_policy=True,
+)  # fmt: skip
+QUANTILES = (-1.0, 0.0, 1.0, 2.0)
+WEIGHT = ((1.0, 0.5), (0.0, 2.0))
+TARGET = (((0.0, 0.5), (10.0, 10.0)), ((50.0, 50.0), (-10.0, -10.0)))
+MOVED = (((0.0, -1.0), (1.0, 1.0)), ((1.0, 1.0), (1.0, -1.0)))
+"""How far each critic's law lies above its old one; the band is a quarter."""
+
+PAIRS = 25 / 28
+"""With a threshold of 0.5, of the eight pairs of each sample: at weight 1 the target 0 is beyond it
+for -1, 1 and 2, and 0.5 for -1 and 2 (0 and 1 lie on it): 5/8. At weights 0.5 and 2 all of them."""
+
+HELD = 4 / 7
+"""Of two critics: at weight 1 the second is held above its law and further from the target, the
+first did not move. At 0.5 both are held below, away from a high target. At 2 the target is low:
+the first is held below and costs less so, the second is held above and costs more."""
+
+
+def planted(kappa=0.5):
+    """Return a learner whose critics both say the same four quantiles of every state."""
+    ppo = learner(settings(critic__num_quantiles=4, critic__huber_kappa=kappa,
+                           value_clip__clip_range_vf=0.25))  # fmt: skip
+    update = ppo.update()
+    with torch.no_grad():
+        for last in ppo.agent.network.critic.last_layers():
+            last.weight.zero_()
+            last.bias.copy_(torch.tensor(QUANTILES))
+    return ppo, update
+
+
+def batch_of(ppo):
+    weight = torch.tensor(WEIGHT)
+    observation = torch.zeros(2, 2, len(FEATURES))
+    memory, reset = ppo.agent.initial_memory(2), torch.zeros(2, 2, dtype=torch.bool)
+    with torch.no_grad():
+        output = ppo.agent.network(observation, memory, reset)
+        action = torch.zeros(2, 2, dtype=torch.int64)
+        log_prob = ppo.agent.network.head.log_prob(output.actor, action)
+    assert output.critic.tolist() == [[[list(QUANTILES)] * 2] * 2] * 2
+    return Batch(
+        observation=observation, memory=memory, reset=reset, raw_action=action,
+        log_prob=log_prob, parameters=output.actor, weight=weight,
+        predicted=output.critic - torch.tensor(MOVED)[..., None],
+        advantage=torch.zeros(2, 2), target=torch.tensor(TARGET),
+    )  # fmt: skip
+
+
+def reported(ppo, update, *batches, now=NOW):
+    """Return the metrics of an update that learned from these batches."""
+    source = torch.Generator().manual_seed(0)
+    like = update.learned.minibatches[0]
+    found = [batch_sums(ppo.agent, batch, now, ppo.config, source) for batch in batches]
+    reports = [like._replace(sums=sums) for sums in found]
+    learned = EpochReport(reports, 1, "", [0.0] * len(reports))
+    return metrics(ppo, dataclasses.replace(update, learned=learned))
+
+
+@pytest.mark.spec("S4-V7", "T-M2")
+def test_shares_of_pairs_and_of_held_predictions_are_those_of_the_batch():
+    ppo, update = planted()
+    row = reported(ppo, update, batch_of(ppo))
+    assert row["train/clip_active_frac/quantile"] == PAIRS
+    assert row["train/clip_active_frac/vf"] == HELD
+    assert row["train/clip_active_frac/ratio"] == 0.0
+    assert row["train/clip_dominant"] == 4.0
+
+
+@pytest.mark.spec("S4-V7")
+def test_shares_of_several_minibatches_are_weighted_by_what_they_used():
+    ppo, update = planted()
+    first = batch_of(ppo)
+    weight = torch.tensor([[4.5, 0.0], [0.0, 0.0]])
+    row = reported(ppo, update, first, dataclasses.replace(first, weight=weight))
+    assert row["train/clip_active_frac/quantile"] == (3.125 + 4.5 * 0.625) / 8.0
+    assert row["train/clip_active_frac/vf"] == (2.0 + 4.5 * 0.5) / 8.0
+
+
+@pytest.mark.spec("S4-V7")
+def test_where_nothing_is_held_no_share_is():
+    ppo, update = planted()
+    still = NOW._replace(clips_values=False)
+    assert reported(ppo, update, batch_of(ppo), now=still)["train/clip_active_frac/vf"] == 0.0
+    here = batch_of(ppo)
+    unmoved = dataclasses.replace(here, predicted=here.predicted + torch.tensor(MOVED)[..., None])
+    assert reported(ppo, update, unmoved)["train/clip_active_frac/vf"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kappa", "share"), [(0.0, 27 / 28), (0.25, 27 / 28), (1.5, 0.75), (20.0, 0.0)]
+)
+@pytest.mark.spec("S4-V7")
+def test_the_share_of_pairs_follows_the_threshold(kappa, share):
+    ppo, update = planted(kappa)
+    row = reported(ppo, update, batch_of(ppo))
+    assert row["train/clip_active_frac/quantile"] == share
+
+
+@pytest.mark.parametrize("critic", ["categorical", "scalar"])
+@pytest.mark.spec("S4-V7")
+def test_critics_without_quantiles_have_no_pairs(critic):
+    ppo = learner(settings(**CRITICS[critic]))
+    assert metrics(ppo, ppo.update())["train/clip_active_frac/quantile"] == 0.0

@@ -1,0 +1,147 @@
+"""The risk advantage of real rollouts, against loops over rows; and who gets a gradient from it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from learner_lab import CRITICS, aged, learner, script, settings
+from oracles import risk_control as oracle
+from stormsail.algorithms.estimates import estimate
+from stormsail.algorithms.risk_advantage import predicted_cvar, predicted_law, risk_advantage
+
+ALPHA = 0.4
+LAWS = ["quantile", "categorical"]
+
+
+def played(critic, rounds=2):
+    """Return learner, rollout and estimates that are neither the first nor in round units."""
+    config = settings(**CRITICS[critic], ppo__gamma=0.9, target__steps=3)
+    ppo = aged(learner(config, told=script(weights=(1.0, 0.5, 2.0))))
+    for _ in range(rounds):
+        ppo.play, rollout = ppo._collect()
+    return ppo, rollout, estimate(ppo.agent, rollout, config)
+
+
+def arrays(ppo, rollout, estimates):
+    """Return everything that the loops need, in float64 and reward units."""
+    names = ("earned", "reward", "weight", "predicted")
+    part = {name: getattr(rollout, name).double().numpy() for name in names}
+    part |= {"ended": rollout.ended.numpy(), "target": estimates.target.double().numpy()}
+    scale = ppo.agent.return_scale
+    mean, std = float(scale.mean), float(scale.std)
+    atoms = ppo.agent.network.critic.atoms.double().numpy() * std + mean
+    if ppo.agent.spec.critic.kind == "categorical":
+        part["law"] = oracle.categorical_law(part["predicted"], atoms)
+        return part, atoms
+    part["law"] = oracle.quantile_law(part["predicted"], mean, std)
+    return part, None
+
+
+@pytest.mark.parametrize("critic", LAWS)
+def test_the_law_that_is_read_is_that_of_the_more_careful_critic_in_reward_units(critic):
+    ppo, rollout, estimates = played(critic)
+    part, _ = arrays(ppo, rollout, estimates)
+    found = predicted_law(ppo.agent, rollout).double().numpy()
+    np.testing.assert_allclose(found, part["law"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.spec("X3", "T-C3")
+def test_the_budget_form_is_that_of_the_loop(critic):
+    """b_t = nu - C_t: what the episode earned before this rollout counts."""
+    ppo, rollout, estimates = played(critic)
+    part, atoms = arrays(ppo, rollout, estimates)
+    level = -0.8
+    found = risk_advantage("budget", ppo.agent, rollout, estimates, alpha=ALPHA, level=level)
+    expected = oracle.budget(
+        part["target"], part["law"], part["earned"], part["weight"], level, ALPHA, atoms
+    )
+    np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=2e-5)
+    assert np.abs(expected).max() > 0.5
+    assert np.abs(part["earned"][0]).max() > 0.5
+    without = oracle.budget(
+        part["target"], part["law"], 0 * part["earned"], part["weight"], level, ALPHA, atoms
+    )
+    assert np.abs(without - expected).max() > 0.1
+
+
+@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.spec("X3")
+def test_the_state_form_is_that_of_the_loop(critic):
+    ppo, rollout, estimates = played(critic)
+    part, atoms = arrays(ppo, rollout, estimates)
+    found = risk_advantage("state", ppo.agent, rollout, estimates, alpha=ALPHA, level=9.0)
+    expected = oracle.state(part["target"], part["law"], part["weight"], ALPHA, atoms)
+    np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=2e-5)
+    assert np.abs(expected).max() > 0.2
+
+
+@pytest.mark.parametrize("critic", LAWS)
+def test_the_episode_form_is_that_of_the_loop(critic):
+    ppo, rollout, estimates = played(critic)
+    part, _ = arrays(ppo, rollout, estimates)
+    found = risk_advantage("episode", ppo.agent, rollout, estimates, alpha=ALPHA, level=0.3)
+    expected = oracle.episode(
+        part["earned"], part["reward"], part["ended"], part["weight"], 0.3, ALPHA
+    )
+    np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=2e-5)
+    assert np.abs(expected).max() > 0.5
+    used = part["weight"] > 0
+    assert abs((expected * part["weight"])[used].sum()) < 1e-9
+
+
+def test_the_episode_form_of_a_rollout_without_an_end_is_nothing():
+    config = settings(**{"ppo.n_envs": 1, "ppo.batch_size": 1})
+    ppo = learner(config, told=script(["." * 16]))
+    ppo.play, rollout = ppo._collect()
+    estimates = estimate(ppo.agent, rollout, config)
+    found = risk_advantage("episode", ppo.agent, rollout, estimates, alpha=ALPHA, level=0.3)
+    assert not bool(found.any())
+
+
+@pytest.mark.parametrize("mode", ["budget", "state", "episode"])
+def test_a_row_without_weight_has_no_risk_advantage_whatever_stands_in_it(mode):
+    ppo, rollout, estimates = played("quantile")
+    ignored = rollout.weight <= 0.0
+    assert bool(ignored.any())
+    spoilt = estimates.target.clone()
+    spoilt[ignored] = torch.nan
+    estimates = dataclasses.replace(estimates, target=spoilt)
+    found = risk_advantage(mode, ppo.agent, rollout, estimates, alpha=ALPHA, level=0.0)
+    assert bool(found.isfinite().all())
+    assert not bool(found[ignored].any())
+
+
+@pytest.mark.parametrize("critic", LAWS)
+def test_the_tail_that_is_foretold_is_that_of_all_starts_mixed(critic):
+    ppo, rollout, estimates = played(critic)
+    part, atoms = arrays(ppo, rollout, estimates)
+    starts = (rollout.length == 1).numpy()
+    assert starts.sum() > 2
+    expected = oracle.pooled_cvar(part["law"], starts, ALPHA, atoms)
+    found = predicted_cvar(ppo.agent, rollout, alpha=ALPHA, estimator="dirac")
+    assert found == pytest.approx(expected, abs=1e-5)
+    means = [
+        oracle.pooled_cvar(part["law"], starts & (np.arange(8) == b), ALPHA, atoms)
+        for b in range(8)
+    ]
+    assert np.nanmean(means) != pytest.approx(expected, abs=1e-3)  # a mean of tails is another
+
+
+def test_the_very_first_row_of_a_run_is_a_start_too():
+    """Its memory is fresh already, so it carries no reset flag."""
+    ppo = learner()
+    ppo.play, rollout = ppo._collect()
+    assert not bool(rollout.reset[0].any())
+    assert bool((rollout.length[0] == 1).all())
+
+
+def test_without_a_start_nothing_is_foretold():
+    ppo, _, _ = played("quantile")
+    config = settings(**{"ppo.n_envs": 1, "ppo.batch_size": 1})
+    ppo = learner(config, told=script(["." * 32]))
+    for _ in range(2):
+        ppo.play, rollout = ppo._collect()
+    assert np.isnan(predicted_cvar(ppo.agent, rollout, alpha=ALPHA, estimator="dirac"))

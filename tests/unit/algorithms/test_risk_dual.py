@@ -1,0 +1,132 @@
+"""The multiplier, against sequences worked out by hand and by a loop."""
+
+import math
+
+import numpy as np
+import pytest
+
+from oracles import risk_control as oracle
+from stormsail.algorithms.config import RiskConfig
+from stormsail.algorithms.risk_dual import RiskDual
+
+BASE = {"cvar_use_constraint": True, "cvar_limit": -0.1}
+
+
+def dual(**changes):
+    return RiskDual(RiskConfig(**BASE, **changes))
+
+
+def walked(control, gaps):
+    found = []
+    for gap in gaps:
+        control.step(gap)
+        found.append(control.multiplier)
+    return found
+
+
+def test_the_integral_rule_by_hand():
+    """0 + .1 * 2 = .2; + .1 * 5 = .7; + .1 * 9 is beyond 1; - .1 * 3 = .7; - .1 * 20 is below 0."""
+    control = dual(dual_controller="integral", cvar_lambda_lr=0.1, cvar_lambda_max=1.0)
+    assert walked(control, [2.0, 5.0, 9.0, -3.0, -20.0]) == pytest.approx([0.2, 0.7, 1.0, 0.7, 0.0])
+
+
+def test_the_pid_rule_by_hand():
+    """Gains 1, 1/2 and 2; the largest multiplier is 10, so the integral is at most 20.
+
+    g = 1: I = 1, no slope yet: 1 + .5 = 1.5.
+    g = 3: I = 4, D = 2: 3 + 2 + 4 = 9.
+    g = 2: I = 6, D = 0: 2 + 3 = 5.
+    g = -1: I = 5: -1 + 2.5 = 1.5.
+    g = -7: I = 0: -7, so 0.
+    g = -6: I = 0, D = 1: -6 + 2, so 0.
+    g = 40: I = 20 (not 40), D = 46: beyond 10.
+    g = -2: I = 18: -2 + 9 = 7.
+    """
+    control = dual(cvar_kp=1.0, cvar_ki=0.5, cvar_kd=2.0, cvar_lambda_max=10.0)
+    found = walked(control, [1.0, 3.0, 2.0, -1.0, -7.0, -6.0, 40.0, -2.0])
+    assert found == pytest.approx([1.5, 9.0, 5.0, 1.5, 0.0, 0.0, 10.0, 7.0], abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_rules_are_those_of_the_loop(seed):
+    gaps = np.random.default_rng(seed).normal(0.1, 1.0, 60).tolist()
+    gaps[7] = math.nan
+    gains = {"cvar_kp": 0.7, "cvar_ki": 0.2, "cvar_kd": 0.4, "cvar_lambda_max": 2.0}
+    expected = oracle.pid_dual(gaps, 0.7, 0.2, 0.4, 2.0)
+    assert walked(dual(**gains), gaps) == pytest.approx(expected, abs=1e-12)
+    plain = dual(dual_controller="integral", cvar_lambda_lr=0.3, cvar_lambda_max=2.0)
+    assert walked(plain, gaps) == pytest.approx(oracle.integral_dual(gaps, 0.3, 2.0), abs=1e-12)
+
+
+def test_a_long_calm_is_no_credit_and_a_long_break_no_debt():
+    """Without bounds on the integral, 1000 updates of either would be felt for as long."""
+    control = dual(cvar_kp=0.0, cvar_ki=0.1, cvar_kd=0.0, cvar_lambda_max=5.0)
+    walked(control, [-1.0] * 1000)
+    control.step(1.0)
+    assert control.multiplier == pytest.approx(0.1)
+    walked(control, [1.0] * 1000)
+    assert control.multiplier == 5.0
+    assert walked(control, [-1.0, -1.0]) == pytest.approx([4.9, 4.8])
+
+
+def test_an_unknown_gap_changes_nothing():
+    control = dual()
+    control.step(0.4)
+    before = control.state()
+    for gap in (math.nan, math.inf, -math.inf):
+        control.step(gap)
+        assert control.state() == before
+
+
+def test_without_an_integral_gain_the_integral_is_not_bounded_by_it():
+    control = dual(cvar_kp=0.5, cvar_ki=0.0, cvar_kd=0.0, cvar_lambda_max=10.0)
+    assert walked(control, [4.0, 2.0]) == pytest.approx([2.0, 1.0])
+
+
+@pytest.mark.spec("S3-3")
+def test_a_limit_out_of_reach_is_seen_after_the_stated_number_of_updates():
+    control = dual(cvar_lambda_max=1.0, cvar_infeasible_updates=3)
+    gaps = [2.0, 1.5, 1.495, 1.6, 1.499]  # at the bound at once; closing once, then no more
+    seen = []
+    for gap in gaps:
+        control.step(gap)
+        seen.append(control.is_infeasible)
+    assert seen == [False, False, False, False, True]
+    control.step(1.3)  # it closes again
+    assert not control.is_infeasible
+    assert control.stuck_updates == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_infeasibility_is_that_of_the_loop(seed):
+    gaps = np.random.default_rng(seed).normal(0.6, 0.5, 80).tolist()
+    control = dual(cvar_kp=2.0, cvar_ki=0.5, cvar_lambda_max=1.0, cvar_infeasible_updates=4)
+    lams, flags = [], []
+    for gap in gaps:
+        control.step(gap)
+        lams.append(control.multiplier)
+        flags.append(control.is_infeasible)
+    assert flags == oracle.infeasible(gaps, lams, 1.0, 4, 0.01)
+    assert True in flags
+    assert False in flags
+
+
+def test_at_the_bound_a_constraint_that_holds_is_not_out_of_reach():
+    control = dual(cvar_kp=0.0, cvar_ki=1.0, cvar_lambda_max=1.0, cvar_infeasible_updates=1)
+    walked(control, [50.0, 0.0, 0.0, 0.0])
+    assert control.multiplier == 1.0
+    assert not control.is_infeasible
+
+
+@pytest.mark.parametrize("cut", [0, 3, 11])
+@pytest.mark.parametrize("rule", ["pid", "integral"])
+def test_a_restored_multiplier_goes_on_as_the_first_one_would(rule, cut):
+    gaps = np.random.default_rng(9).normal(0.3, 1.0, 20).tolist()
+    settings = {"dual_controller": rule, "cvar_lambda_max": 1.0, "cvar_infeasible_updates": 2}
+    whole = dual(**settings)
+    walked(whole, gaps)
+    first, second = dual(**settings), dual(**settings)
+    walked(first, gaps[:cut])
+    second.restore(first.state())
+    walked(second, gaps[cut:])
+    assert second.state() == whole.state()

@@ -1,0 +1,123 @@
+"""A backtest as files: what is in them, that they are whole, and that they never differ."""
+
+import hashlib
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from backtest_lab import agent_for, panel, plain, rules
+from simulator_lab import market, steady
+from stormsail.core.artifact import verify_artifact
+from stormsail.core.errors import ArtifactError
+from stormsail.evaluation.backtest_files import read_backtest, write_backtest
+from stormsail.evaluation.backtesting import agent_digest, backtest, replay
+
+FILES = ["decisions.parquet", "equity.parquet", "manifest.json", "summary.json", "trades.parquet"]
+
+
+def digests(folder):
+    return {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def found():
+    bars = panel(120)
+    return backtest(agent_for(bars), bars, plain())
+
+
+def test_the_tables_hold_every_mark_trade_and_decision(found, tmp_path):
+    write_backtest(tmp_path / "out", found)
+    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == FILES
+    equity = pq.read_table(tmp_path / "out" / "equity.parquet")
+    assert equity.column_names == ["ts", "total", *found.symbols]
+    assert equity["ts"].to_pylist() == found.ts.tolist()
+    assert equity["total"].to_pylist() == found.equity.tolist()
+    assert equity[found.symbols[1]].to_pylist() == found.sleeves[:, 1].tolist()
+    trades = pq.read_table(tmp_path / "out" / "trades.parquet")
+    assert trades.column_names == [
+        "ts", "symbol", "side", "quantity", "price", "fee", "slippage", "reason",
+    ]  # fmt: skip
+    assert [tuple(row.values()) for row in trades.to_pylist()] == [tuple(t) for t in found.trades]
+    decisions = pq.read_table(tmp_path / "out" / "decisions.parquet")
+    assert decisions.num_rows == len(found.returns) * 3
+    assert decisions["ts"].to_pylist()[:4] == [found.ts[0]] * 3 + [found.ts[1]]
+    assert decisions["symbol"].to_pylist()[:3] == list(found.symbols)
+    assert decisions["quantity"].to_pylist() == found.bars["quantity"].reshape(-1).tolist()
+    assert found.law is not None
+    assert decisions["law"].to_pylist() == found.law.reshape(-1, 5).tolist()
+    assert set(decisions["reason"].to_pylist()) <= {"none", "leverage"}
+
+
+def test_the_summary_names_hashes_and_figures(found, tmp_path):
+    write_backtest(tmp_path / "out", found, documents={"costs": {"a": 1}})
+    saved = read_backtest(tmp_path / "out")
+    summary = saved.summary
+    bars = panel(120)
+    assert summary["hashes"] == {
+        "data": bars.digest(),
+        "config": found.config.config_hash(),
+        "agent": agent_digest(agent_for(bars)),
+    }
+    assert summary["order_hash"] == found.order_hash
+    assert summary["bars"] == len(found.returns) == 108
+    assert summary["final_equity"] == found.equity[-1]
+    assert summary["metrics"]["total_return"]["value"] == pytest.approx(found.total_return)
+    assert summary["metrics"]["annual_return"]["value"] is None
+    assert summary["metrics"]["annual_return"]["reason"].startswith("not enough data")
+    assert summary["law_support"] == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
+    assert saved.documents == {"costs": {"a": 1}}
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["trades"] == len(
+        found.trades
+    )
+
+
+def test_the_agents_hash_is_that_of_its_file(tmp_path):
+    agent = agent_for(panel(40))
+    agent.save(tmp_path / "agent")
+    assert agent_digest(agent) == verify_artifact(tmp_path / "agent")
+
+
+def test_the_same_backtest_gives_the_same_bytes(found, tmp_path):
+    bars = panel(120)
+    write_backtest(tmp_path / "one", found)
+    write_backtest(tmp_path / "two", backtest(agent_for(bars), bars, plain()))
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+    write_backtest(tmp_path / "three", backtest(agent_for(bars), bars, plain(burn_in=6)))
+    assert digests(tmp_path / "one") != digests(tmp_path / "three")
+
+
+def test_a_backtest_without_trades_can_be_written(tmp_path):
+    bars = market(steady([100.0, 101.0, 102.0]))
+    idle = replay(torch.zeros(3, 1), bars, plain(market=rules().model_dump()))
+    write_backtest(tmp_path / "out", idle)
+    saved = read_backtest(tmp_path / "out")
+    assert saved.trades.num_rows == 0
+    assert saved.summary["order_hash"] == idle.order_hash
+    assert saved.summary["hashes"]["agent"] is None
+    assert saved.summary["metrics"]["sharpe"]["reason"].startswith("not enough data: needs")
+
+
+def test_held_positions_and_forced_sales_are_told_in_words(tmp_path):
+    bars = market(steady([100.0, 100.0, 60.0, 60.0, 60.0]))
+    own = rules(leverage=1.0, stops__drawdown=0.3)
+    weights = torch.tensor([[1.0], [np.nan], [1.0], [1.0], [1.0]])
+    write_backtest(tmp_path / "out", replay(weights, bars, plain(market=own.model_dump())))
+    saved = read_backtest(tmp_path / "out")
+    assert saved.decisions["reason"].to_pylist()[1] == "hold"
+    assert saved.decisions["asked"].to_pylist() == [1.0, None, 0.0, 0.0]
+    assert saved.trades["reason"].to_pylist() == ["decision", "stop"]
+    assert saved.summary["stopped_symbols"] == ["AAA/USDT:USDT"]
+
+
+@pytest.mark.refusal
+def test_nothing_is_overwritten_and_damage_is_noticed(found, tmp_path):
+    write_backtest(tmp_path / "out", found)
+    with pytest.raises(ArtifactError, match="artifact-exists"):
+        write_backtest(tmp_path / "out", found)
+    trades = tmp_path / "out" / "trades.parquet"
+    trades.write_bytes(trades.read_bytes()[:-1] + b"\0")
+    with pytest.raises(ArtifactError, match="artifact-corrupt"):
+        read_backtest(tmp_path / "out")
