@@ -7,11 +7,11 @@ import torch
 from simulator_lab import settings, wild_panel
 from stormsail.core.task import ContinuousActions, DiscreteActions
 from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtest_terms import bound_terms
 from stormsail.functional import statistics
 from stormsail.market import MarketConfig, Panel
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, FeatureSpec, Scaler
 from stormsail.market.splits import Span
+from stormsail.market.terms import bound_terms
 from stormsail.modules import Agent, AgentSpec, CriticConfig, NetworkConfig
 from stormsail.modules.agent import ActionSpec
 

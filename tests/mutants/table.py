@@ -11,6 +11,7 @@ from mutants.market import MARKET_DATA
 from mutants.modules import MODULES
 from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
+from mutants.risk import RISK
 from mutants.simulator import SIMULATOR_RULES
 
 MUTANTS = (
@@ -22,5 +23,6 @@ MUTANTS = (
     *OPTIMIZERS,
     *LEARNER,
     *MONITORS,
+    *RISK,
     *EVALUATION,
 )

@@ -120,17 +120,7 @@ class Ppo:
         self._commit_observations(rollout)
         data = self._batch(rollout, predicted, advantage, target)
         risk = self._with_gradient(risk, data, rollout)
-        learned = learn(
-            agent,
-            data,
-            self.pipeline,
-            self.kl,
-            now,
-            config,
-            generators=(self.generators.stream("minibatches"), self.generators.stream("entropy")),
-            on_refusal=self._refused,
-            on_step=self._stepped,
-        )
+        learned = self._learn(data, now)
         done = Update(
             number=self.update_count,
             now=now,
@@ -237,6 +227,20 @@ class Ppo:
             parameters=cut.parameters,
             weight=cut.weight,
             **{name: cut_rows(value, length) for name, value in others.items()},
+        )
+
+    def _learn(self, data: Batch, now: Scheduled) -> EpochReport:
+        """Go through the epochs of an update."""
+        return learn(
+            self.agent,
+            data,
+            self.pipeline,
+            self.kl,
+            now,
+            self.config,
+            generators=(self.generators.stream("minibatches"), self.generators.stream("entropy")),
+            on_refusal=self._refused,
+            on_step=self._stepped,
         )
 
     def _set_rate(self, rate: float) -> None:

@@ -10,7 +10,6 @@ from stormsail.algorithms.config import DataConfig, TrainConfig
 from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ConfigError, nearest
 from stormsail.core.task import Task
-from stormsail.evaluation.backtest_terms import bound_terms
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, Scaler, default_features
 from stormsail.market.features.tensors import BarTensors
 from stormsail.market.interval import Interval
@@ -19,6 +18,7 @@ from stormsail.market.simulator import MarketConfig, Simulator
 from stormsail.market.splits import Span
 from stormsail.market.store import Store
 from stormsail.market.synthetic import generate
+from stormsail.market.terms import bound_terms
 from stormsail.modules.agent import ActionSpec, AgentSpec
 from stormsail.tasks import NAMES, make
 from stormsail.tasks.gymnasium_task import GymnasiumTask

@@ -238,7 +238,7 @@ def compare(
     width: int,
     *,
     sizes: Sizes = SIZES,
-    updates: int = 4,
+    updates: int = 2,
     rounds: int = 5,
     device: str = "cpu",
     seed: int = 0,

@@ -19,7 +19,7 @@ def train(
     steps: Annotated[int, typer.Option(min=2, help="T, rows of a rollout.")] = 128,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over a rollout.")] = 4,
     minibatches: Annotated[int, typer.Option(min=1, help="Of one epoch.")] = 4,
-    updates: Annotated[int, typer.Option(min=1, help="Of each way in each round.")] = 4,
+    updates: Annotated[int, typer.Option(min=1, help="Of each way in each round.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="In which all ways take turns.")] = 5,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(min=0, help="Torch threads; 0 leaves them.")] = 2,

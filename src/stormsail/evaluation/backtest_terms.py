@@ -1,8 +1,8 @@
 """What an agent was trained for, read from its own file, and whether a backtest gives it that.
 
 An agent sees scaled features. So its file must name the features, hold the scaler of its training
-span and the rules of its market; `bound_terms` is what a trainer writes into the binding, and
-`terms_of` reads it back.
+span and the rules of its market; `market.terms.bound_terms` is what a trainer writes into the
+binding, and `terms_of` reads it back.
 
 Symbols are not among what must agree: no feature names the symbol, all are ratios, and one agent
 trades many. A symbol that it was not trained on is allowed and marked (`Terms.unseen`).
@@ -21,9 +21,9 @@ from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, FeatureSpec,
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.splits import Span
+from stormsail.market.terms import TASK
 from stormsail.modules.agent import Agent
 
-TASK = "market"
 _MUST = ("market", "features", "scaler", "interval", "symbols", "train_span")
 
 
@@ -44,51 +44,6 @@ class Terms:
     def unseen(self, symbols: Sequence[str]) -> tuple[str, ...]:
         """Return the symbols that the agent was not trained on."""
         return tuple(symbol for symbol in symbols if symbol not in self.symbols)
-
-
-def bound_terms(
-    market: MarketConfig,
-    features: FeatureSet,
-    scaler: Scaler,
-    *,
-    symbols: Sequence[str],
-    train_span: Span,
-    validation_span: Span | None = None,
-) -> dict[str, JsonValue]:
-    """Return the entries of an agent's binding that a backtest needs.
-
-    Args:
-        market: rules that it was trained by.
-        features: that it sees.
-        scaler: fitted on the training span.
-        symbols: trained on.
-        train_span: bars that it learned from.
-        validation_span: bars on which it was chosen among others.
-    """
-    chosen: dict[str, JsonValue] = {}
-    if validation_span is not None:
-        chosen["validation_span"] = [validation_span.start_ms, validation_span.end_ms]
-    return {
-        **chosen,
-        "task": TASK,
-        "market": market.model_dump(mode="json"),
-        "interval": str(features.interval),
-        "feature_schema": features.schema_hash(),
-        "features": [
-            {"name": one.feature.name, "parameters": dict(one.parameters)} for one in features.bound
-        ],
-        "scaler": {
-            **scaler.document(),
-            **{name: tensor.tolist() for name, tensor in scaler.tensors().items()},
-        },
-        "symbols": list(symbols),
-        "train_span": [train_span.start_ms, train_span.end_ms],
-        "costs": market.costs.model_dump(mode="json"),
-        "episode_bars": market.episode_bars,
-        "action": market.action,
-        "levels": list(market.levels),
-        "weight_range": list(market.weight_range),
-    }
 
 
 def terms_of(agent: Agent, panel: Panel) -> Terms:

@@ -40,7 +40,7 @@ def backtest(agent: Agent, panel: Panel, config: BacktestConfig) -> Backtest:
     """Let an agent trade a span of bars once, and return everything that happened.
 
     Args:
-        agent: with what it was trained for in its binding, as `backtest_terms.bound_terms` says.
+        agent: with what it was trained for in its binding, as `market.terms.bound_terms` says.
         panel: bars of the span and before it, as much as features and burn-in need. Symbols that
             the agent was not trained on are allowed and marked.
         config: which bars, which rules.

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from arch.bootstrap import SPA, StationaryBootstrap, optimal_block_length
 from numpy.typing import ArrayLike
 
 from stormsail.core.errors import ShapeError
@@ -55,6 +54,8 @@ def block_length(returns: ArrayLike) -> int:
         return 1
     size = np.abs(returns)
     columns = [returns] if np.ptp(size) == 0.0 else [returns, size]
+    from arch.bootstrap import optimal_block_length  # a second of imports, so not above
+
     found = optimal_block_length(np.stack(columns, axis=1))["stationary"].to_numpy()
     usable = found[np.isfinite(found)]
     return max(1, math.ceil(float(usable.max()))) if usable.size else 1
@@ -94,6 +95,8 @@ def bootstrap_intervals(
 
     def statistic(sample: Array) -> Array:
         return _figures(sample, per_year=per_year, alpha=alpha)
+
+    from arch.bootstrap import StationaryBootstrap  # a second of imports, so not above
 
     drawn = StationaryBootstrap(block, returns, seed=generator)
     low, high = drawn.conf_int(statistic, reps=repetitions, method="percentile", size=confidence)
@@ -168,6 +171,8 @@ def superiority(
     if block is None:
         block = max(block_length(column) for column in gain.T)
     # The test is about losses, benchmark minus model: the gain itself, against a model at 0.
+    from arch.bootstrap import SPA  # a second of imports, so not above
+
     test = SPA(np.zeros(bars), -gain, block_size=block, reps=repetitions, seed=generator)
     test.compute()
     p = test.pvalues

@@ -49,7 +49,7 @@ class CudaPasses:
         )
         self._elements, self._longest = sum(sizes), max(counts)
         # From Hopper on, a kernel may be launched before the one before it has ended.
-        self._early = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+        self._early = device.type == "cuda" and _is_hopper(device)
         self._launch = {"launch_pdl": True} if self._early else {}
         self._tensors = AddressTable(len(params), len(Tensors._fields), device)
         self._given = AddressTable(len(params), 2, device)
@@ -96,7 +96,7 @@ class CudaPasses:
 
     def prepare(self, measured: Measured, settings: Settings) -> Prepared:
         """Advance the scaler; return coefficients and the report."""
-        from stormsail.functional.kernels import utility_step as kernels
+        from stormsail.functional.kernels import utility_rows as row_kernels
 
         foreseen, device = _foreseen(measured), self._sizes.device
         if foreseen.numbers is not settings.numbers:  # a hook of the optimizer has changed them
@@ -110,7 +110,7 @@ class CudaPasses:
         counts, spread, mean_square, bad, inverse = (
             (unused,) * 5 if scaler is None else (*scaler[:4], scaler.inverse)
         )
-        kernels.settle[(width,)](
+        row_kernels.settle[(width,)](
             measured.values, self._firsts, chunks, settings.numbers,
             self._addresses_of(settings), self._constants_of(settings), foreseen.ahead,
             settings.ranks, inverse, counts, spread, mean_square, bad,
@@ -127,6 +127,7 @@ class CudaPasses:
         self, measured: Measured, prepared: Prepared, settings: Settings, norms: tuple[str, ...]
     ) -> Tensor:
         """Return the line of each tensor's gate, [P, 2]; fill in what the report still lacks."""
+        from stormsail.functional.kernels import utility_rows as row_kernels
         from stormsail.functional.kernels import utility_step as kernels
 
         foreseen, chunks, table = _foreseen(measured), len(self._chunks), prepared.table
@@ -145,7 +146,7 @@ class CudaPasses:
             BLOCK=BLOCK, num_warps=WARPS["survey"], EARLY=self._early, **self._launch,
         )  # fmt: skip
         number = torch.finfo(table.dtype)
-        kernels.gate[(1,)](
+        row_kernels.gate[(1,)](
             partial, self._norms[norms], lines, chunks, len(norms), self._elements,
             EPS=ZERO_RANGE * number.eps, TINY=number.tiny, DTYPE=dtype, P=padded,
             WIDTH=_width(chunks, AT_ONCE), EARLY=self._early,
@@ -237,6 +238,11 @@ class AddressTable:
 def _foreseen(measured: Measured) -> Foreseen:
     assert measured.foreseen is not None  # noqa: S101  # `CudaPasses.measure` put it there
     return measured.foreseen
+
+
+def _is_hopper(device: torch.device) -> bool:
+    """Say whether a device is of Nvidia's Hopper generation or later."""
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _log(beta: float) -> float:

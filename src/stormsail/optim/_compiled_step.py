@@ -106,7 +106,7 @@ class CompiledStep:
             noisy = any(is_noisy(group) for group in self.optimizer.param_groups)
             settings = self._all_settings()
             prepared = self._passes.prepare(measured, settings)
-            if noisy:  # not before: it would leave the few programs that prepare no room
+            if noisy:  # not before, where it would take the room of what prepares
                 self._noise.draw(self.optimizer.generator)
             norms = tuple(
                 group["utility_norm"]

@@ -50,7 +50,7 @@ NOISE = {"vgs.enabled": True, "vgs.warmup_steps": 0, "vgs.min_scaling_factor": 0
 BAD_CRITICS = {"ppo.vf_bad_explained_scale": 0.1}
 GAUSSIAN = {"actions": NUMBERS}
 POISON = {"poison": True}
-FADING = {"fading": True, "returns.window_updates": 1}
+FADING = {"fading": True, "returns.window_updates": 1, "ppo.gamma": 0.0}
 OFTEN = {
     "often": True, "risk.cvar_alpha": 0.5, "risk.cvar_window": 20, "risk.cvar_min_samples": 2,
     "risk.cvar_min_tail_samples": 1,

@@ -1,0 +1,56 @@
+"""What a trainer writes into the file of an agent that trades: rules, features, scaler, bars."""
+
+from collections.abc import Sequence
+
+from stormsail.core.documents import JsonValue
+from stormsail.market.features import FeatureSet, Scaler
+from stormsail.market.simulator.config import MarketConfig
+from stormsail.market.splits import Span
+
+TASK = "market"
+"""What the file calls this kind of task."""
+
+
+def bound_terms(
+    market: MarketConfig,
+    features: FeatureSet,
+    scaler: Scaler,
+    *,
+    symbols: Sequence[str],
+    train_span: Span,
+    validation_span: Span | None = None,
+) -> dict[str, JsonValue]:
+    """Return the entries of an agent's binding that whoever runs it later needs.
+
+    Args:
+        market: rules that it was trained by.
+        features: that it sees.
+        scaler: fitted on the training span.
+        symbols: trained on.
+        train_span: bars that it learned from.
+        validation_span: bars on which it was chosen among others.
+    """
+    chosen: dict[str, JsonValue] = {}
+    if validation_span is not None:
+        chosen["validation_span"] = [validation_span.start_ms, validation_span.end_ms]
+    return {
+        **chosen,
+        "task": TASK,
+        "market": market.model_dump(mode="json"),
+        "interval": str(features.interval),
+        "feature_schema": features.schema_hash(),
+        "features": [
+            {"name": one.feature.name, "parameters": dict(one.parameters)} for one in features.bound
+        ],
+        "scaler": {
+            **scaler.document(),
+            **{name: tensor.tolist() for name, tensor in scaler.tensors().items()},
+        },
+        "symbols": list(symbols),
+        "train_span": [train_span.start_ms, train_span.end_ms],
+        "costs": market.costs.model_dump(mode="json"),
+        "episode_bars": market.episode_bars,
+        "action": market.action,
+        "levels": list(market.levels),
+        "weight_range": list(market.weight_range),
+    }

@@ -1,0 +1,333 @@
+"""The bugs of the CVaR control: outcomes, multiplier, gate, risk advantage, mixture, saving."""
+
+from mutants.harness import Mutant
+from mutants.nodes import integration, law, unit
+
+FORMULA = "functional/risk.py"
+SETTINGS = "algorithms/config_risk.py"
+RUN_SETTINGS = "algorithms/config.py"
+CONTROL = "algorithms/risk.py"
+WINDOW = "algorithms/risk_window.py"
+DUAL = "algorithms/risk_dual.py"
+GATE = "algorithms/risk_activation.py"
+ADVANTAGE = "algorithms/risk_advantage.py"
+GRADIENT = "algorithms/risk_gradient.py"
+ORDER = "algorithms/ppo.py"
+RULES = "monitors/alarm_rules.py"
+
+
+def control(name: str, *tests: str) -> tuple[str, ...]:
+    """Return node ids of unit tests of one module of the control."""
+    return unit(name, *tests, part="algorithms")
+
+
+REPLAY = control("risk", "test_updates_are_those_of_the_replay")
+RESUMED = control("risk", "test_a_resumed_control_goes_on_with_window_average_gate_and_multiplier")
+REFUSED = control("ppo", "test_settings_that_cannot_be_together_are_refused_by_name")
+
+RISK = (
+    # --- outcomes
+    Mutant(
+        "risk-window-clipped",
+        "X7",
+        WINDOW,
+        "total[rollout.ended].tolist()",
+        "total[rollout.ended].clamp(min=-1.0).tolist()",
+        control("risk_window", "test_the_window_keeps_the_last_episodes_across_rollouts"),
+    ),
+    Mutant(
+        "risk-time-outs-left-out",
+        "risk",
+        WINDOW,
+        "total[rollout.ended].tolist()",
+        "total[rollout.terminated].tolist()",
+        control("risk_window", "test_a_time_out_ends_an_episode_like_a_termination"),
+    ),
+    Mutant(
+        "risk-episodes-begin-with-the-rollout",
+        "risk",
+        WINDOW,
+        "total = rollout.earned.double() + rollout.reward.double()\n        self._kept",
+        "total = (rollout.earned - rollout.earned[0]).double() + rollout.reward.double()\n"
+        "        self._kept",
+        control(
+            "risk_window", "test_an_episode_that_began_in_an_earlier_rollout_counts_as_a_whole"
+        ),
+    ),
+    Mutant(
+        "risk-sums-run-into-the-next-episode",
+        "risk",
+        WINDOW,
+        "going[:left] = open_now & ~ended[k:]",
+        "going[:left] = open_now",
+        control("risk_window", "test_sums_of_rewards_are_those_of_the_loop"),
+    ),
+    Mutant(
+        "risk-acts-on-a-handful",
+        "risk",
+        CONTROL,
+        "is_ready=count >= config.least_samples,",
+        "is_ready=True,",
+        REPLAY,
+    ),
+    Mutant(
+        "risk-episodes-for-every-quantity",
+        "X7",
+        CONTROL,
+        'if config.cvar_quantity == "episode_return":',
+        "if True:",
+        control("risk", "test_parts_of_episodes_are_taken_from_the_rollout_at_hand"),
+    ),
+    Mutant(
+        "risk-tail-winsorised",
+        "X7",
+        SETTINGS,
+        "if self.cvar_winsor_pct > most:",
+        "if self.cvar_winsor_pct > 100.0:",
+        REFUSED,
+    ),
+    Mutant(
+        "cvar-error-not-divided-by-alpha",
+        "risk",
+        FORMULA,
+        "influence = level + (sample.double() - level).clamp(max=0.0) / alpha",
+        "influence = level + (sample.double() - level).clamp(max=0.0)",
+        law("risk", "test_the_error_of_the_empirical_cvar_equals_its_definition"),
+    ),
+    # --- the multiplier
+    Mutant(
+        "risk-gap-turned-round",
+        "risk",
+        CONTROL,
+        "return limit - (math.nan if self.average is None else self.average), SOURCES[1]",
+        "return (math.nan if self.average is None else self.average) - limit, SOURCES[1]",
+        REPLAY,
+    ),
+    Mutant(
+        "risk-prediction-followed",
+        "X7",
+        CONTROL,
+        "if config.cvar_use_predicted_for_dual:",
+        "if True:",
+        control("risk", "test_what_happened_is_followed_and_not_what_was_foretold"),
+    ),
+    Mutant(
+        "risk-multiplier-stepped-twice",
+        "risk",
+        CONTROL,
+        "self.dual.step(gap / unit)",
+        "self.dual.step(gap / unit), self.dual.step(gap / unit)",
+        control("risk", "test_the_multiplier_moves_once_an_update"),
+    ),
+    Mutant(
+        "risk-unit-of-another-quantity",
+        "X7",
+        CONTROL,
+        "unit = max(abs(config.cvar_limit or 0.0), tail.spread) or 1.0",
+        "unit = float(agent.return_scale.std)",
+        REPLAY,
+    ),
+    Mutant(
+        "risk-integral-winds-up",
+        "risk",
+        DUAL,
+        "if config.cvar_ki > 0.0:",
+        "if config.cvar_ki < 0.0:",
+        control("risk_dual", "test_a_long_calm_is_no_credit_and_a_long_break_no_debt"),
+    ),
+    Mutant(
+        "risk-calm-is-credit",
+        "risk",
+        DUAL,
+        "self.integral = max(self.integral + gap, 0.0)",
+        "self.integral = self.integral + gap",
+        control("risk_dual", "test_a_long_calm_is_no_credit_and_a_long_break_no_debt"),
+    ),
+    Mutant(
+        "risk-multiplier-unbounded",
+        "risk",
+        DUAL,
+        "self.multiplier = min(max(wanted, 0.0), config.cvar_lambda_max)",
+        "self.multiplier = max(wanted, 0.0)",
+        control("risk_dual", "test_the_pid_rule_by_hand"),
+    ),
+    Mutant(
+        "risk-out-of-reach-unsaid",
+        "risk",
+        DUAL,
+        "return self.stuck_updates >= self.config.cvar_infeasible_updates",
+        "return False",
+        control(
+            "risk_dual",
+            "test_a_limit_out_of_reach_is_seen_after_the_stated_number_of_updates",
+        ),
+    ),
+    # --- the weight
+    Mutant(
+        "risk-gate-without-margin",
+        "risk",
+        GATE,
+        "< config.cvar_activation_threshold - config.cvar_activation_hysteresis",
+        "< config.cvar_activation_threshold",
+        control("risk_activation", "test_it_opens_at_the_threshold_and_shuts_below_the_margin"),
+    ),
+    Mutant(
+        "risk-ramp-does-not-begin-again",
+        "risk",
+        GATE,
+        "self.updates = self.updates + 1 if self.is_open else 0",
+        "self.updates += int(self.is_open)",
+        control(
+            "risk_activation",
+            "test_the_ramp_counts_updates_since_it_opened_and_begins_again",
+        ),
+    ),
+    Mutant(
+        "risk-term-unbounded",
+        "risk",
+        CONTROL,
+        "return bound / abs(term) if weight * abs(term) > bound else weight",
+        "return weight",
+        control("risk", "test_the_mean_term_is_bounded_once_for_the_whole_batch"),
+    ),
+    # --- the advantage
+    Mutant(
+        "risk-budget-forgets-what-was-earned",
+        "X3",
+        ADVANTAGE,
+        "budget = (level - rollout.earned)",
+        "budget = (level - 0.0 * rollout.earned)",
+        control("risk_advantage", "test_the_budget_form_is_that_of_the_loop"),
+    ),
+    Mutant(
+        "risk-budget-adds-what-was-earned",
+        "X3",
+        ADVANTAGE,
+        "budget = (level - rollout.earned)",
+        "budget = (level + rollout.earned)",
+        integration(
+            "exact_risk_problems",
+            "test_the_budget_advantage_is_the_gradient_of_the_tail_of_whole_episodes",
+        ),
+    ),
+    Mutant(
+        "risk-law-left-normalised",
+        "X7",
+        ADVANTAGE,
+        'return law if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(law)',
+        "return law",
+        control("risk_advantage", "test_the_budget_form_is_that_of_the_loop"),
+    ),
+    Mutant(
+        "risk-first-critic-read",
+        "risk",
+        ADVANTAGE,
+        "law = agent.network.critic.law(rollout.predicted)",
+        "law = agent.network.critic.law(rollout.predicted[..., :1, :])",
+        control(
+            "risk_advantage",
+            "test_the_law_that_is_read_is_that_of_the_more_careful_critic_in_reward_units",
+        ),
+    ),
+    Mutant(
+        "risk-episode-not-divided-by-alpha",
+        "risk",
+        ADVANTAGE,
+        "found = (outcome - level).clamp(max=0.0) / alpha",
+        "found = (outcome - level).clamp(max=0.0)",
+        control("risk_advantage", "test_the_episode_form_is_that_of_the_loop"),
+    ),
+    Mutant(
+        "risk-mean-of-tails-foretold",
+        "risk",
+        ADVANTAGE,
+        "return float(risk.cvar(law.flatten(), alpha=alpha, estimator=estimator))",
+        "return float(risk.cvar(law, alpha=alpha, estimator=estimator).mean())",
+        control("risk_advantage", "test_the_tail_that_is_foretold_is_that_of_all_starts_mixed"),
+    ),
+    # --- who feels it
+    Mutant(
+        "risk-old-term-always",
+        "S3-3 X3",
+        CONTROL,
+        'legacy = config.cvar_policy_mode == "critic_legacy"',
+        "legacy = True",
+        control("risk_gradient", "test_cvar_constraint_gradient_flow"),
+    ),
+    Mutant(
+        "risk-mixed-after-normalisation",
+        "risk",
+        ORDER,
+        "advantage = normalised(mixed, estimates, rollout, config, self.advantage_statistics)",
+        "advantage = normalised(\n"
+        "            estimates.raw_advantage, estimates, rollout, config, "
+        "self.advantage_statistics\n"
+        "        ) + (mixed - estimates.raw_advantage)",
+        control("risk", "test_the_advantages_are_mixed_before_they_are_normalised"),
+    ),
+    Mutant(
+        "risk-slack-limit-acts",
+        "risk",
+        CONTROL,
+        "coefficient = weight + self.dual.multiplier if tail.is_ready else 0.0",
+        "coefficient = weight + self.dual.multiplier + 0.01",
+        control("risk", "test_what_does_not_act_changes_no_bit"),
+    ),
+    Mutant(
+        "risk-gradient-of-everything",
+        "S4-R2 X21",
+        GRADIENT,
+        "term = -(log_prob - batch.log_prob).exp() * part",
+        "term = -(log_prob - batch.log_prob).exp() * batch.advantage",
+        control("risk_gradient", "test_the_norm_is_that_of_the_risk_term_alone"),
+    ),
+    Mutant(
+        "risk-for-a-mean",
+        "risk",
+        RUN_SETTINGS,
+        "if not risk.watches:",
+        "if True:",
+        REFUSED,
+    ),
+    Mutant(
+        "risk-below-resolution-unsaid",
+        "S3-10",
+        RULES,
+        'return alpha < metrics.get("config/cvar_resolution", math.nan)',
+        "return alpha < 0.0",
+        unit("alarms", "test_a_level_below_one_quantile_is_said_with_its_cure", part="monitors"),
+    ),
+    # --- going on
+    Mutant(
+        "risk-window-not-restored",
+        "risk",
+        CONTROL,
+        "self.window.replace(saved.window)",
+        "pass",
+        RESUMED,
+    ),
+    Mutant(
+        "risk-multiplier-not-restored",
+        "risk",
+        CONTROL,
+        "self.dual.restore(saved.dual)",
+        "pass",
+        RESUMED,
+    ),
+    Mutant(
+        "risk-average-not-restored",
+        "risk",
+        CONTROL,
+        "self.average = saved.average",
+        "pass",
+        RESUMED,
+    ),
+    Mutant(
+        "risk-gate-not-restored",
+        "risk",
+        CONTROL,
+        "self.gate.restore(saved.gate)",
+        "pass",
+        RESUMED,
+    ),
+)
