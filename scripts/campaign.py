@@ -21,6 +21,9 @@ THOUSAND_KILLS = (
     "tests/fault/test_train_kills.py::test_a_thousand_kills_at_random_moments_change_no_byte"
 )
 EVERY_CALL = "tests/fault/test_train_syscalls.py"
+BENCH = (sys.executable, "-m", "stormsail", "bench")
+OUR_ROW = r"(?m)^[│|] [\w-]+ +[│|] stormsail +[│|]"
+"""A row of our learner in the table of `bench learn`; other libraries are held to nothing."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,18 @@ CAMPAIGNS = (
     Campaign(
         "ledgers: identity to the last digit over ten million events",
         (*PYTEST, "-m", "campaign", "tests/property/test_reference_ledger.py"),
+    ),
+    Campaign(
+        "learning: reference tasks, 5 seeds each, beside other libraries",
+        (*BENCH, "learn", "--seeds", "5", "--jobs", "2"),
+        passed=OUR_ROW + r"(?!.*\bFAIL\b)",
+        failed=OUR_ROW + r"(?=.*\bFAIL\b)",
+    ),
+    Campaign(
+        "learning: markets with a known answer, 5 seeds each",
+        (*BENCH, "markets", "--seeds", "5", "--jobs", "2"),
+        passed=r": holds; ",
+        failed=r": FAILS; ",
     ),
     Campaign(
         "mutants",

@@ -59,6 +59,7 @@ class Gamble:
 
 
 TWO = Gamble(2, (((1.0, 0),), ((0.9, 1), (0.1, -2)), ((0.8, 3), (0.2, -6))), 0.25)
+FOUR = Gamble(4, (((1.0, 0),), ((0.9, 1), (0.1, -2)), ((0.8, 2), (0.2, -4))), 0.25)
 TEN = Gamble(10, (((1.0, 0),), ((0.9, 1), (0.1, -2)), ((0.8, 2), (0.2, -4))), 0.25)
 
 
@@ -214,14 +215,18 @@ def enumerated_rollout(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
         predicted=torch.stack(law)[None],
     )
     estimates = SimpleNamespace(target=torch.stack(target)[None], raw_advantage=row(earned))
-    atoms = torch.arange(gamble.low - gamble.high, gamble.high - gamble.low + 1).double()
-    agent = SimpleNamespace(
+    at = torch.tensor(t), torch.tensor(place), torch.tensor(a)
+    agent = _critic_of_truth(gamble)
+    return SimpleNamespace(rollout=rollout, estimates=estimates, agent=agent, at=at)
+
+
+def _critic_of_truth(gamble: Gamble) -> SimpleNamespace:
+    """Return an agent whose critic says what it is given, on the wider lattice."""
+    return SimpleNamespace(
         network=SimpleNamespace(critic=SimpleNamespace(law=lambda predicted: predicted)),
         spec=SimpleNamespace(critic=SimpleNamespace(kind="categorical")),
-        atoms=atoms,
+        atoms=torch.arange(gamble.low - gamble.high, gamble.high - gamble.low + 1).double(),
     )
-    at = torch.tensor(t), torch.tensor(place), torch.tensor(a)
-    return SimpleNamespace(rollout=rollout, estimates=estimates, agent=agent, at=at)
 
 
 def _to_come(gamble: Gamble, law: Tensor, earned: int) -> Tensor:
@@ -242,6 +247,63 @@ def gradient_of_columns(found: SimpleNamespace, policy: Tensor, advantage: Tenso
         gradient[t, place] -= part * policy[t, place]
         gradient[t, place, a] += part
     return gradient
+
+
+def enumerated_episodes(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
+    """Return every course of a whole game as a column of a rollout of H rows, with the true laws.
+
+    Of one policy [H, L, A]. `chance` [P] is that of the course. The state after the last round is
+    said to be worth the least that can be: it is final, so nobody may ask.
+    """
+    outcomes = [(a, chance, pay) for a, bet in enumerate(gamble.bets) for chance, pay in bet]
+    courses = list(itertools.product(outcomes, repeat=gamble.rounds))
+    bets = torch.tensor([[step[0] for step in course] for course in courses]).T  # [H, P]
+    odds = torch.tensor([[step[1] for step in course] for course in courses], dtype=torch.float64).T
+    pays = torch.tensor([[step[2] for step in course] for course in courses]).T
+    earned = pays.cumsum(0) - pays
+    place = earned - gamble.low
+    rounds = torch.arange(gamble.rounds)[:, None].expand_as(place)
+    chance = (policy[rounds, place, bets] * odds).prod(0)
+    tables = final_laws(gamble, policy)
+    law = torch.stack([_row_to_come(gamble, tables[t], place[t]) for t in range(gamble.rounds)])
+    after = law.roll(-1, 0)
+    after[-1] = 0.0
+    after[-1, :, 0] = 1.0
+    last = rounds == gamble.rounds - 1
+    rollout = SimpleNamespace(
+        earned=earned.double(),
+        reward=pays.double(),
+        weight=torch.ones_like(odds),
+        terminated=last,
+        truncated=torch.zeros_like(last),
+        ended=last,
+        predicted=law,
+        reached=after,
+    )
+    estimates = SimpleNamespace(target=law, raw_advantage=earned.double())
+    agent = _critic_of_truth(gamble)
+    return SimpleNamespace(
+        rollout=rollout, estimates=estimates, agent=agent, at=(rounds, place, bets), chance=chance
+    )
+
+
+def _row_to_come(gamble: Gamble, table: Tensor, place: Tensor) -> Tensor:
+    laws = {p: _to_come(gamble, table[p], p + gamble.low) for p in sorted(set(place.tolist()))}
+    return torch.stack([laws[p] for p in place.tolist()])
+
+
+def gradient_of_episodes(
+    found: SimpleNamespace, policy: Tensor, advantage: Tensor
+) -> tuple[Tensor, float]:
+    """Return the mean of sum_t A_t grad log pi by the logits, and its total variance."""
+    t, place, bet = found.at
+    score = -policy[t, place]  # [H, P, A]
+    score.scatter_add_(-1, bet[..., None], torch.ones_like(score))
+    part = advantage[..., None] * score
+    gradient = torch.zeros_like(policy)
+    gradient.index_put_((t, place), found.chance[:, None] * part, accumulate=True)
+    square = (found.chance * part.square().sum((0, -1))).sum()
+    return gradient, float(square - gradient.square().sum())
 
 
 def analytic_gradient(gamble: Gamble, logits: Tensor) -> tuple[Tensor, Tensor]:

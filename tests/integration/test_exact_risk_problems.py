@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from exact_risk import (
+    FOUR,
     TEN,
     TWO,
     advantages,
@@ -13,15 +14,17 @@ from exact_risk import (
     ascend,
     constrained_optimum,
     cvar,
+    enumerated_episodes,
     enumerated_rollout,
     gradient_of_columns,
+    gradient_of_episodes,
     policy_gradient,
     random_logits,
     value_at_risk,
     visits,
 )
 from stormsail.algorithms.config import RiskConfig
-from stormsail.algorithms.risk_advantage import risk_advantage
+from stormsail.algorithms.risk_advantage import Trace, risk_advantage
 
 GAMBLES = pytest.mark.parametrize("gamble", [TWO, TEN], ids=["two steps", "ten steps"])
 STARTS = 12
@@ -79,6 +82,38 @@ def test_the_budget_advantage_is_the_gradient_of_the_tail_of_whole_episodes(gamb
         found = expected_gradient(gamble, logits.softmax(-1), "budget")
         assert float(gradient.abs().max()) > 0.05
         torch.testing.assert_close(found, gradient, rtol=0.0, atol=1e-10)
+
+
+def traced_gradient(gamble, policy, lam):
+    """Return mean and total variance of sum_t A_risk grad log pi over all courses of the game."""
+    found = enumerated_episodes(gamble, policy)
+    assert float(found.chance.sum()) == pytest.approx(1.0, abs=1e-12)
+    level = float(value_at_risk(gamble, visits(gamble, policy)[-1]))
+    advantage = risk_advantage(
+        "budget", found.agent, found.rollout, found.estimates,
+        alpha=gamble.alpha, level=level, trace=Trace(1.0, lam),
+    )  # fmt: skip
+    return gradient_of_episodes(found, policy, advantage)
+
+
+@pytest.mark.parametrize("gamble", [TWO, FOUR], ids=["two steps", "four steps"])
+@pytest.mark.parametrize("lam", [0.0, 0.9, 1.0])
+@pytest.mark.spec("X3", "T-C3")
+def test_every_trace_is_the_gradient_of_the_tail_of_whole_episodes(gamble, lam):
+    """In expectation, with the true laws as critics, gamma 1 and episodes that terminate."""
+    for seed in range(3):
+        logits = random_logits(gamble, 1, 1.0, seed)[0]
+        _, gradient = analytic_gradient(gamble, logits)
+        found, _ = traced_gradient(gamble, logits.softmax(-1), lam)
+        assert float(gradient.abs().max()) > 0.05
+        torch.testing.assert_close(found, gradient, rtol=0.0, atol=1e-10)
+
+
+def test_a_shorter_trace_has_less_variance_where_the_laws_are_true():
+    policy = random_logits(FOUR, 1, 1.0)[0].softmax(-1)
+    found = [traced_gradient(FOUR, policy, lam)[1] for lam in (0.0, 0.5, 0.9, 1.0)]
+    assert found == sorted(found)
+    assert found[0] / found[-1] == pytest.approx(0.0, abs=0.01)  # MEASURE
 
 
 @GAMBLES

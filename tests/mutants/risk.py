@@ -4,6 +4,7 @@ from mutants.harness import Mutant
 from mutants.nodes import integration, law, unit
 
 FORMULA = "functional/risk.py"
+TRACE = "functional/risk_trace.py"
 SETTINGS = "algorithms/config_risk.py"
 RUN_SETTINGS = "algorithms/config.py"
 CONTROL = "algorithms/risk.py"
@@ -209,6 +210,70 @@ RISK = (
             "exact_risk_problems",
             "test_the_budget_advantage_is_the_gradient_of_the_tail_of_whole_episodes",
         ),
+    ),
+    Mutant(
+        "risk-trace-left-out",
+        "risk",
+        ADVANTAGE,
+        "if trace is None:",
+        "if True:",
+        control("risk_advantage", "test_the_trace_form_is_that_of_the_loop"),
+    ),
+    Mutant(
+        "risk-trace-of-another-decay",
+        "risk",
+        CONTROL,
+        "trace=None if lam is None else Trace(self.config.ppo.gamma, lam),",
+        "trace=None if lam is None else Trace(1.0, self.config.ppo.gae_lambda),",
+        control("risk", "test_the_control_sums_changes_with_the_decay_that_is_set"),
+    ),
+    Mutant(
+        "risk-trace-runs-into-the-next-episode",
+        "X3",
+        TRACE,
+        "return returns.gae(change, nothing, nothing, terminated, truncated, "
+        "gamma=gamma, lam=lam)",
+        "return returns.gae(change, nothing, nothing, terminated, terminated, "
+        "gamma=gamma, lam=lam)",
+        unit("risk_trace", "test_a_time_out_stands_on_the_law_it_reached_and_cuts_the_trace"),
+    ),
+    Mutant(
+        "risk-trace-goes-on-after-the-end",
+        "X3",
+        TRACE,
+        "to_come = torch.where(terminated.unsqueeze(-1), 0.0, gamma * reached)",
+        "to_come = gamma * reached",
+        unit("risk_trace", "test_the_trace_by_hand"),
+    ),
+    Mutant(
+        "risk-trace-of-atoms-goes-on-after-the-end",
+        "X3",
+        TRACE,
+        "after = torch.where(terminated, (reward - budget).clamp(max=0.0), going_on)",
+        "after = going_on",
+        integration(
+            "exact_risk_problems",
+            "test_every_trace_is_the_gradient_of_the_tail_of_whole_episodes",
+        ),
+    ),
+    Mutant(
+        "risk-trace-forgets-the-reward",
+        "X3",
+        TRACE,
+        "left = (budget - reward).unsqueeze(-1)",
+        "left = budget.unsqueeze(-1)",
+        integration(
+            "exact_risk_problems",
+            "test_every_trace_is_the_gradient_of_the_tail_of_whole_episodes",
+        ),
+    ),
+    Mutant(
+        "risk-trace-without-what-was-expected",
+        "risk",
+        TRACE,
+        "change = (after - expected) / alpha",
+        "change = after / alpha",
+        law("risk_trace", "test_the_trace_of_laws_on_atoms_equals_its_definition"),
     ),
     Mutant(
         "risk-law-left-normalised",

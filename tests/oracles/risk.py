@@ -140,6 +140,35 @@ def categorical_budget_advantage(target_probs, probs, atoms, budget, alpha):
     return (shortfall(atoms, target_probs, budget) - shortfall(atoms, probs, budget)) / alpha
 
 
+def budget_trace(reward, reached, law, budget, terminated, truncated, alpha, gamma, lam, atoms=None):
+    """sum_k (gamma lam)^k of the one-step changes of the shortfall, until an end; [T, B].
+
+    Laws are equal atoms, or masses of `atoms`. The change of step t is
+    (1/alpha) [E min(r + gamma Z' - b_t, 0) - E min(Z - b_t, 0)]; after a terminal step Z' is 0.
+    """
+    T, B = reward.shape
+
+    def points(one):
+        return (one, [1.0 / len(one)] * len(one)) if atoms is None else (atoms, one)
+
+    def change(t, b):
+        if terminated[t, b]:
+            after = min(reward[t, b] - budget[t, b], 0.0)
+        else:
+            places, masses = points(reached[t, b])
+            after = shortfall([reward[t, b] + gamma * z for z in places], masses, budget[t, b])
+        return (after - shortfall(*points(law[t, b]), budget[t, b])) / alpha
+
+    out = np.zeros((T, B))
+    for t in range(T):
+        for b in range(B):
+            for k in range(T - t):
+                out[t, b] += (gamma * lam) ** k * change(t + k, b)
+                if terminated[t + k, b] or truncated[t + k, b]:
+                    break
+    return out
+
+
 def normal_cvar(alpha):
     """Closed form for N(0, 1): -phi(Phi^-1(alpha)) / alpha."""
     return -stats.norm.pdf(stats.norm.ppf(alpha)) / alpha

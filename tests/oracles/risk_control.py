@@ -177,6 +177,15 @@ def budget(target, law, earned, weight, level, alpha, atoms=None):
     return out
 
 
+def budget_trace(part, level, alpha, gamma, lam, atoms=None):
+    """The trace form of every row with weight; `part` holds the arrays of a rollout by name."""
+    found = risk.budget_trace(
+        part["reward"], part["reached"], part["law"], level - part["earned"],
+        part["terminated"], part["truncated"], alpha, gamma, lam, atoms,
+    )  # fmt: skip
+    return np.where(part["weight"] > 0, found, 0.0)
+
+
 def state(target, law, weight, alpha, atoms=None):
     """The same with the budget of each state by itself: the value at risk of its own law."""
     T, B = weight.shape

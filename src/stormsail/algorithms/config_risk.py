@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from stormsail.algorithms.config_numbers import Count, NonNegative, Positive, Whole
+from stormsail.algorithms.config_numbers import Count, NonNegative, Positive, Unit, Whole
 from stormsail.core.config import Config
 
 LEAST_ALPHA = 1e-4
@@ -33,6 +33,10 @@ class RiskConfig(Config):
     cvar_policy_mode: Literal["budget", "state", "episode", "critic_legacy"] = "budget"
     """How the policy feels it: what the episode may still lose, the tail of each state, tail
     episodes as a whole, or the old term that moves only critics, for comparison."""
+
+    cvar_trace: Unit | None = None
+    """Decay lambda of the sum of one-step changes that makes the `budget` form: 0 believes the
+    critics, 1 what happened. None takes the atoms of the critics' target instead."""
 
     cvar_weight: NonNegative = 0.0
     """Weight of the risk advantage beside the advantage; 0 leaves it out."""
@@ -160,6 +164,15 @@ class RiskConfig(Config):
                 f"`cvar_use_predicted_for_dual` must be false for the quantity `{quantity}`: the "
                 "critics predict returns of episodes, and a multiplier must follow the quantity "
                 "that its limit is about"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _traces_a_budget(self) -> Self:
+        if self.cvar_trace is not None and self.cvar_policy_mode != "budget":
+            raise ValueError(
+                f"`cvar_policy_mode` must be `budget` for `cvar_trace`, not "
+                f"`{self.cvar_policy_mode}`: only changes of one shortfall add up over steps"
             )
         return self
 

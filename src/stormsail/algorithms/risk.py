@@ -14,7 +14,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.estimates import Estimates
 from stormsail.algorithms.risk_activation import GateState, RiskGate
-from stormsail.algorithms.risk_advantage import predicted_cvar, risk_advantage
+from stormsail.algorithms.risk_advantage import Trace, predicted_cvar, risk_advantage
 from stormsail.algorithms.risk_dual import DualState, RiskDual
 from stormsail.algorithms.risk_legacy import legacy_cvar
 from stormsail.algorithms.risk_window import EpisodeWindow, partial_sums
@@ -218,6 +218,7 @@ class RiskControl:
         config = self.config.risk
         if not (config.acts and tail.is_ready) or config.cvar_policy_mode == "critic_legacy":
             return torch.zeros_like(estimates.raw_advantage)
+        lam = config.cvar_trace
         return risk_advantage(
             config.cvar_policy_mode,
             agent,
@@ -225,6 +226,7 @@ class RiskControl:
             estimates,
             alpha=config.cvar_alpha,
             level=tail.level,
+            trace=None if lam is None else Trace(self.config.ppo.gamma, lam),
         )
 
     def _term(

@@ -4,13 +4,25 @@ T rows, B environments, N quantiles, K atoms. Nothing here carries a gradient: t
 tail through an advantage, the critics do not feel it at all.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from stormsail.algorithms.critic_targets import reached_law
 from stormsail.algorithms.estimates import Estimates
 from stormsail.algorithms.rollout import Rollout
-from stormsail.functional import risk, statistics
+from stormsail.functional import risk, risk_trace, statistics
 from stormsail.modules.agent import Agent
+
+
+class Trace(NamedTuple):
+    """How one-step changes are summed to a risk advantage."""
+
+    gamma: float
+    """Discount."""
+    lam: float
+    """Decay of later steps."""
 
 
 def predicted_law(agent: Agent, rollout: Rollout) -> Tensor:
@@ -31,6 +43,7 @@ def risk_advantage(
     *,
     alpha: float,
     level: float,
+    trace: Trace | None = None,
 ) -> Tensor:
     """Return the risk advantage of each row, [T, B]; 0 for rows without weight.
 
@@ -44,12 +57,17 @@ def risk_advantage(
         estimates: give the distributional targets.
         alpha: share of worst outcomes.
         level: value at risk of the outcomes, nu, in reward units.
+        trace: of the `budget` form, sum one-step changes like this instead of reading the atoms of
+            the critics' target.
     """
     if mode == "episode":
         found = _episode(rollout, alpha=alpha, level=level)
     elif mode == "budget":
         budget = (level - rollout.earned).to(estimates.target.dtype)
-        found = _shortfall(agent, rollout, estimates, budget, alpha=alpha)
+        if trace is None:
+            found = _shortfall(agent, rollout, estimates, budget, alpha=alpha)
+        else:
+            found = _traced(agent, rollout, budget, trace, alpha=alpha)
     else:
         law = predicted_law(agent, rollout)
         if agent.spec.critic.kind == "categorical":
@@ -70,6 +88,23 @@ def _shortfall(
             estimates.target, law, atoms, budget.to(law.dtype), alpha=alpha
         )
     return risk.budget_advantage(estimates.target, law, budget, alpha=alpha)
+
+
+def _traced(
+    agent: Agent, rollout: Rollout, budget: Tensor, trace: Trace, *, alpha: float
+) -> Tensor:
+    law, reached = predicted_law(agent, rollout), reached_law(agent, rollout)
+    reward, budget = rollout.reward.to(law.dtype), budget.to(law.dtype)
+    flags = (rollout.terminated, rollout.truncated)
+    gamma, lam = trace
+    if agent.spec.critic.kind == "categorical":
+        atoms = agent.atoms.to(law.dtype)
+        return risk_trace.categorical_budget_trace(
+            reward, reached, law, atoms, budget, *flags, alpha=alpha, gamma=gamma, lam=lam
+        )
+    return risk_trace.budget_trace(
+        reward, reached, law, budget, *flags, alpha=alpha, gamma=gamma, lam=lam
+    )
 
 
 def _episode(rollout: Rollout, *, alpha: float, level: float) -> Tensor:

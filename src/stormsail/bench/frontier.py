@@ -10,7 +10,7 @@ A limit holds if the upper end of the 95 % interval of realised CVaR reaches it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -22,20 +22,32 @@ from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.task_factory import agent_spec, make_task
+from stormsail.algorithms.task_factory import agent_spec, make_task, market_data
+from stormsail.core.errors import RangeError
 from stormsail.core.generators import Generators
 from stormsail.core.task import Step, StepInfo, Task
 from stormsail.functional import risk
+from stormsail.functional._checks import check_choice
+from stormsail.market.simulator import Simulator
 from stormsail.modules.agent import Agent
 
 CONFIG = Path("configs/crash.toml")
 """What is trained, under the current folder."""
 
-SCALES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+SCALES = (0.1, 0.25, 0.5, 0.75)
 """Factors on the weights of the agent without a limit."""
 
 CONFIDENT = 1.959963984540054
 """Half width of a 95 % interval in standard errors."""
+
+KINDS = ("free", "limit", "slack", "infeasible", "alpha", "penalty")
+"""What agents are trained for; those of `scaled` come with those of `free`."""
+
+ALPHA = 0.05
+"""Tail that all are judged by, whatever they were trained for."""
+
+_JUDGE = 7
+"""Seed of the episodes, the same for all."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +61,17 @@ class Plan:
     infeasible: float = 0.02
     """One that only a sure gain would meet."""
     alphas: tuple[float, ...] = (0.05, 0.1, 0.25)
-    """For the last of the limits that is not slack."""
+    """Shares of worst episodes that the limit in the middle is also set on."""
     penalties: tuple[float, ...] = (1.0, 3.0, 10.0)
     gammas: tuple[float, ...] = (0.99, 0.999)
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     steps: int = 1_000_000
-    episodes: int = 4096
+    episodes: int = 2048
+
+    @property
+    def middle(self) -> float:
+        """The limit that other tails are tried with."""
+        return self.limits[len(self.limits) // 2]
 
 
 @dataclass(frozen=True)
@@ -62,7 +79,7 @@ class Job:
     """One agent."""
 
     kind: str
-    """`free`, `limit` or `penalty`."""
+    """One of `KINDS`."""
     gamma: float
     seed: int
     steps: int
@@ -92,8 +109,9 @@ class Row(NamedTuple):
     cvar_error: float
     exposure: float
     """Mean size of the weight."""
-    greedy_mean: float
-    greedy_cvar: float
+    greedy_mean: float | None
+    """With the likeliest action each time; None for smaller weights."""
+    greedy_cvar: float | None
     multiplier: float
     """At the end of training."""
     largest_multiplier: float
@@ -111,25 +129,54 @@ class Row(NamedTuple):
         return self.cvar + CONFIDENT * self.cvar_error >= limit
 
 
-def jobs(plan: Plan) -> list[Job]:
-    """Return all agents of a plan."""
-    common = {"steps": plan.steps, "episodes": plan.episodes}
+def jobs(plan: Plan, kinds: Sequence[str] = KINDS) -> list[Job]:
+    """Return the agents of a plan that are of these kinds.
+
+    Free agents and limits come at every discount, the others at the first.
+
+    Raises:
+        ChoiceError: for a kind that is not known.
+    """
+    for kind in kinds:
+        check_choice(kind, KINDS, name="kinds")
     found = []
-    for gamma in plan.gammas:
+    for place, gamma in enumerate(plan.gammas):
         for seed in plan.seeds:
-            one: dict[str, Any] = {"gamma": gamma, "seed": seed, **common}
+            one: dict[str, Any] = {
+                "gamma": gamma, "seed": seed, "steps": plan.steps, "episodes": plan.episodes,
+            }  # fmt: skip
             found.append(Job("free", **one))
             found += [Job("limit", limit=limit, **one) for limit in plan.limits]
-    first: dict[str, Any] = {"gamma": plan.gammas[0], **common}
-    for seed in plan.seeds:
-        found += [Job("penalty", penalty=k, seed=seed, **first) for k in plan.penalties]
-        found.append(Job("limit", limit=plan.slack, seed=seed, **first))
-        found.append(Job("limit", limit=plan.infeasible, seed=seed, **first))
-        found += [
-            Job("limit", limit=plan.limits[1], alpha=alpha, seed=seed, **first)
-            for alpha in plan.alphas
-            if alpha != 0.05
-        ]
+            if place == 0:
+                found += _others(plan, one)
+    return [job for job in found if job.kind in kinds]
+
+
+def _others(plan: Plan, one: dict[str, Any]) -> list[Job]:
+    return [
+        Job("slack", limit=plan.slack, **one),
+        Job("infeasible", limit=plan.infeasible, **one),
+        *(Job("alpha", limit=plan.middle, alpha=x, **one) for x in plan.alphas if x != ALPHA),
+        *(Job("penalty", penalty=penalty, **one) for penalty in plan.penalties),
+    ]
+
+
+def numbers(text: str, *, name: str) -> tuple[float, ...]:
+    """Return the numbers that a text with commas gives.
+
+    Raises:
+        RangeError: for anything else.
+    """
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(map(math.isfinite, found)):
+        raise RangeError(
+            wrong=f"`--{name}` must be numbers with commas between them",
+            found=repr(text),
+            remedy="Write it as 0.5,0.25.",
+        )
     return found
 
 
@@ -145,7 +192,7 @@ def settings(job: Job) -> TrainConfig:
         "ppo.total_steps": job.steps,
         "risk.cvar_alpha": job.alpha,
         "risk.cvar_limit": job.limit if job.limit is not None else -0.1,
-        "risk.cvar_use_constraint": job.kind == "limit",
+        "risk.cvar_use_constraint": job.limit is not None,
         **dict(job.changes),
     }
     assignments = [f"{path}={_written(value)}" for path, value in changes.items()]
@@ -204,80 +251,143 @@ def run(job: Job) -> list[Row]:
         largest = max(largest, report.multiplier)
         if report.is_infeasible and infeasible is None:
             infeasible = learner.update_count
-    scales = (1.0, *SCALES) if job.kind == "free" else (1.0,)
     multiplier = 0.0 if learner.risk is None else learner.risk.dual.multiplier
     last = (multiplier, largest, infeasible, learner.update_count)
-    return [_row(job, config, agent, scale, last) for scale in scales]
+    return _judged(job, config, agent, last)
 
 
-def _row(
-    job: Job,
-    config: TrainConfig,
-    agent: Agent,
-    scale: float,
-    last: tuple[float, float, int | None, int],
-) -> Row:
-    earned, exposure = play(agent, config, episodes=job.episodes, scale=scale, greedy=False)
-    greedy, _ = play(agent, config, episodes=job.episodes, scale=scale, greedy=True)
-    count = len(earned)
-    return Row(
-        kind="scaled" if scale != 1.0 else job.kind,
-        gamma=job.gamma,
-        seed=job.seed,
-        limit=job.limit,
-        alpha=job.alpha,
-        penalty=job.penalty,
-        scale=scale,
-        mean=float(earned.mean()),
-        mean_error=float(earned.std()) / math.sqrt(count),
-        cvar=float(risk.empirical_cvar(earned, alpha=0.05)),
-        cvar_error=float(risk.empirical_cvar_error(earned, alpha=0.05)),
-        exposure=exposure,
-        greedy_mean=float(greedy.mean()),
-        greedy_cvar=float(risk.empirical_cvar(greedy, alpha=0.05)),
-        multiplier=last[0],
-        largest_multiplier=last[1],
-        infeasible_at=last[2],
-        updates=last[3],
+def _judged(
+    job: Job, config: TrainConfig, agent: Agent, last: tuple[float, float, int | None, int]
+) -> list[Row]:
+    """Return the row of an agent, and of a free one those of its smaller weights."""
+    scales = SCALES if job.kind == "free" else ()
+    played = play(agent, config, episodes=job.episodes, greedy=False, scales=scales)
+    (greedy,) = play(agent, config, episodes=job.episodes, greedy=True)
+    likeliest = (float(greedy.earned.mean()), _cvar(greedy.earned))
+    return [
+        Row(
+            kind=job.kind if scale == 1.0 else "scaled",
+            gamma=job.gamma,
+            seed=job.seed,
+            limit=job.limit,
+            alpha=job.alpha,
+            penalty=job.penalty,
+            scale=scale,
+            mean=float(one.earned.mean()),
+            mean_error=float(one.earned.std()) / math.sqrt(len(one.earned)),
+            cvar=_cvar(one.earned),
+            cvar_error=float(risk.empirical_cvar_error(one.earned, alpha=ALPHA)),
+            exposure=one.exposure,
+            greedy_mean=likeliest[0] if scale == 1.0 else None,
+            greedy_cvar=likeliest[1] if scale == 1.0 else None,
+            multiplier=last[0],
+            largest_multiplier=last[1],
+            infeasible_at=last[2],
+            updates=last[3],
+        )
+        for scale, one in zip((1.0, *scales), played, strict=True)
+    ]
+
+
+def _cvar(earned: Tensor) -> float:
+    return float(risk.empirical_cvar(earned, alpha=ALPHA))
+
+
+class Played(NamedTuple):
+    """What became of one account in every episode."""
+
+    earned: Tensor
+    """Log growth of equity, float64 [episodes]."""
+    exposure: float
+    """Mean size of the weight."""
+
+
+class _Accounts(NamedTuple):
+    """One market that offers the weights of several accounts."""
+
+    task: Task[Any]
+    levels: Tensor
+    """All weights on offer."""
+    index: Tensor
+    """Which of them an action means in each account, int64 [accounts, actions]."""
+
+
+def _accounts(config: TrainConfig, scales: Sequence[float], episodes: int) -> _Accounts:
+    """Return unseen bars on which every account may hold its own share of each weight.
+
+    What is observed does not depend on the weights on offer, and laying out the bars is most of
+    the work, so one market serves all.
+    """
+    data, market = market_data(config), config.task.market
+    table = [[scale * level for level in market.levels] for scale in scales]
+    offered = sorted({weight for row in table for weight in row})
+    task = Simulator(
+        data.panel,
+        market.model_copy(update={"levels": tuple(offered)}),
+        batch=episodes,
+        features=data.features,
+        scaler=data.scaler,
+        span=data.validation,
     )
+    index = torch.tensor([[offered.index(weight) for weight in row] for row in table])
+    return _Accounts(task, torch.tensor(offered, dtype=torch.float64), index)
 
 
 @torch.no_grad()
 def play(
-    agent: Agent, config: TrainConfig, *, episodes: int, scale: float, greedy: bool
-) -> tuple[Tensor, float]:
-    """Return what episodes on unseen bars earn, and the mean size of the weight.
+    agent: Agent,
+    config: TrainConfig,
+    *,
+    episodes: int,
+    greedy: bool,
+    scales: Sequence[float] = (),
+) -> list[Played]:
+    """Return what episodes on unseen bars earn: the agent's account, then smaller ones.
 
-    The agent decides in an account of its own weights; beside it, on the same bars, an account
-    with each weight multiplied by `scale` is what earns.
+    The agent decides in its own account. Beside it, on the same bars, is one for each scale, which
+    holds that share of each weight. An episode is over for an account where it ends for that
+    account or for the agent's.
     """
-    market = config.task.market
-    smaller = market.model_copy(update={"levels": tuple(scale * level for level in market.levels)})
-    other = config.model_copy(update={"task": config.task.model_copy(update={"market": smaller})})
-    deciding = make_task(config, batch=episodes, purpose="validation")
-    earning = make_task(other, batch=episodes, purpose="validation")
-    streams = [torch.Generator().manual_seed(7) for _ in range(3)]
-    state, observation = deciding.reset(streams[0])
-    held, _ = earning.reset(streams[1])
-    memory = agent.initial_memory(episodes)
-    levels = torch.tensor(smaller.levels)
-    earned = torch.zeros(episodes, dtype=torch.float64)
-    running = torch.ones(episodes, dtype=torch.bool)
-    exposure = 0.0
-    for _ in range(market.episode_bars):
-        chosen = agent.decide(observation, memory, deterministic=greedy, generator=streams[2])
-        state, shown = deciding.step(state, chosen.action, streams[0])
-        held, paid = earning.step(held, chosen.action, streams[1])
-        earned += torch.where(running, paid.reward.double(), 0.0)
-        exposure += float(levels[chosen.action].abs().mean()) / market.episode_bars
-        running &= ~(paid.terminated | paid.truncated)
-        observation, memory = shown.observation, chosen.memory
-    return earned, exposure
+    task, levels, index = _accounts(config, (1.0, *scales), episodes)
+    streams = [torch.Generator().manual_seed(_JUDGE) for _ in index]
+    states, seen = (list(one) for one in zip(*map(task.reset, streams), strict=True))
+    observation, memory = seen[0], agent.initial_memory(episodes)
+    actions = torch.Generator().manual_seed(_JUDGE)
+    earned = torch.zeros(len(index), episodes, dtype=torch.float64)
+    size, bars = torch.zeros_like(earned), torch.zeros_like(earned)
+    running = torch.ones(len(index), episodes, dtype=torch.bool)
+    for _ in range(config.task.market.episode_bars):
+        chosen = agent.decide(observation, memory, deterministic=greedy, generator=actions)
+        places = index[:, chosen.action]  # [accounts, episodes]
+        steps = [
+            task.step(*one) for one in zip(states, places.unbind(0), streams, strict=True)
+        ]
+        states = [state for state, _ in steps]
+        earned += running * torch.stack([step.reward.double() for _, step in steps])
+        size += running * levels[places].abs()
+        bars += running
+        ended = torch.stack([step.terminated | step.truncated for _, step in steps])
+        running &= ~(ended | ended[0])
+        observation, memory = steps[0][1].observation, chosen.memory
+    exposure = (size.sum(-1) / bars.sum(-1)).tolist()
+    return [Played(one, share) for one, share in zip(earned, exposure, strict=True)]
 
 
-def run_all(wanted: Sequence[Job], *, processes: int) -> list[Row]:
-    """Run jobs side by side."""
+def run_all(
+    wanted: Sequence[Job], *, processes: int, say: Callable[[Row], None] = lambda _: None
+) -> list[Row]:
+    """Run jobs side by side; say each agent's row when it is there."""
+    found: list[Row] = []
     if processes == 1:
-        return [row for job in wanted for row in run(job)]
+        for job in wanted:
+            found += _told(run(job), say)
+        return found
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        return [row for rows in pool.map(run, wanted) for row in rows]
+        for rows in pool.map(run, wanted):
+            found += _told(rows, say)
+    return found
+
+
+def _told(rows: list[Row], say: Callable[[Row], None]) -> list[Row]:
+    say(rows[0])
+    return rows

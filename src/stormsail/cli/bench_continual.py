@@ -117,7 +117,7 @@ def _continual_cells(row: "ContinualRow") -> list[str]:
 
 
 def _continual_chart(result: "Comparison", plan: "Plan") -> str:
-    from stormsail.bench.continual_chart import COLOURS, Line, Panel, draw, smoothed
+    from stormsail.bench.chart import COLOURS, Line, Panel, draw, smoothed
     from stormsail.bench.continual_problem import KINDS
 
     names = [method.name for method in plan.methods]
@@ -175,7 +175,7 @@ def _print_shrinkage(console: "Console", rows: "list[Row]") -> None:
 
 
 def _shrinkage_chart(rows: "list[Row]") -> str:
-    from stormsail.bench.continual_chart import COLOURS, Line, Panel, draw
+    from stormsail.bench.chart import COLOURS, Line, Panel, draw
 
     names = list(dict.fromkeys(row.statistic for row in rows))
     largest = max(row.size for row in rows)

@@ -11,10 +11,12 @@ from stormsail.cli.bench import app as bench
 from stormsail.cli.bench_continual import continual, shrinkage
 from stormsail.cli.bench_drift import drift
 from stormsail.cli.bench_features import features
+from stormsail.cli.bench_frontier import frontier
 from stormsail.cli.bench_learn import learn
 from stormsail.cli.bench_markets import markets
 from stormsail.cli.bench_optim import optim
 from stormsail.cli.bench_simulator import simulator
+from stormsail.cli.bench_tails import tails
 from stormsail.cli.bench_train import train as bench_train
 from stormsail.cli.check import check
 from stormsail.cli.fetch import fetch
@@ -48,6 +50,8 @@ bench.command()(simulator)
 bench.command()(markets)
 bench.command("train")(bench_train)
 bench.command()(drift)
+bench.command()(tails)
+bench.command()(frontier)
 app.add_typer(bench, name="bench")
 
 

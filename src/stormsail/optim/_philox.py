@@ -1,8 +1,9 @@
 """Gaussian noise from a counter: each number depends on its place alone, so any core may draw it.
 
 torch draws on a CPU with one core, which takes twice the time of a whole Adam step. A compiled step
-therefore draws as torch itself does on a GPU, with Philox4x32-10 of Salmon et al. 2011 ("Parallel
-random numbers: as easy as 1, 2, 3") and the transform of Box & Muller 1958.
+therefore draws as torch itself does on a GPU, with Philox4x32 of Salmon et al. 2011 ("Parallel
+random numbers: as easy as 1, 2, 3") and the transform of Box & Muller 1958. Seven rounds, of which no
+statistical flaw is known: torch's ten are a margin of safety at a third more time.
 """
 
 import math
@@ -10,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-ROUNDS = 10
+ROUNDS = 7
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)

@@ -196,6 +196,7 @@ FIELDS = {
     "risk.cvar_quantity": ("step", PARTS),
     "risk.cvar_alpha": (0.4, LIMITED),
     "risk.cvar_policy_mode": ("state", LIMITED),
+    "risk.cvar_trace": (0.5, LIMITED),
     "risk.cvar_weight": (0.3, {**WEIGHED, "risk.cvar_weight": 0.1}),
     "risk.cvar_use_penalty": (False, WEIGHED),
     "risk.cvar_activation_threshold": (100.0, WEIGHED),

@@ -13,7 +13,9 @@ from oracles import advantage as advantage_oracle
 from oracles import risk as risk_oracle
 from oracles import risk_control as oracle
 from stormsail.algorithms.checkpoint import learner_state, restore_learner
+from stormsail.algorithms.estimates import estimate
 from stormsail.algorithms.risk import SOURCES, RiskControl, winsorised
+from stormsail.algorithms.risk_advantage import Trace, risk_advantage
 from stormsail.core.errors import ArtifactError
 
 ALPHA = 0.3
@@ -107,6 +109,23 @@ def test_updates_are_those_of_the_replay(mode, critic):
     assert seen[-1] is True
     assert updates[-1].risk.multiplier > 0.5
     assert np.abs(as_array(updates[-1].risk.risk)).max() > 0.1
+
+
+@pytest.mark.parametrize("lam", [None, 0.0, 0.9])
+def test_the_control_sums_changes_with_the_decay_that_is_set(lam):
+    ppo = made(**LIMIT, **{"risk.cvar_trace": lam, "ppo.gamma": 0.8})
+    for _ in range(3):
+        ppo.play, rollout = ppo._collect()
+        ppo.risk.window.add(rollout)
+    estimates = estimate(ppo.agent, rollout, ppo.config)
+    report = ppo.risk.act(rollout, estimates, 0.5, ppo.agent)
+    trace = None if lam is None else Trace(0.8, lam)
+    expected = risk_advantage(
+        "budget", ppo.agent, rollout, estimates,
+        alpha=ALPHA, level=report.tail.level, trace=trace,
+    )  # fmt: skip
+    assert float(expected.abs().max()) > 0.1
+    assert torch.equal(report.risk, expected)
 
 
 def test_the_advantages_are_mixed_before_they_are_normalised():

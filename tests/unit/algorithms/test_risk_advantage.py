@@ -9,15 +9,21 @@ import torch
 from learner_lab import CRITICS, aged, learner, script, settings
 from oracles import risk_control as oracle
 from stormsail.algorithms.estimates import estimate
-from stormsail.algorithms.risk_advantage import predicted_cvar, predicted_law, risk_advantage
+from stormsail.algorithms.risk_advantage import (
+    Trace,
+    predicted_cvar,
+    predicted_law,
+    risk_advantage,
+)
 
 ALPHA = 0.4
 LAWS = ["quantile", "categorical"]
 
 
-def played(critic, rounds=2):
+def played(critic, rounds=2, **changes):
     """Return learner, rollout and estimates that are neither the first nor in round units."""
-    config = settings(**CRITICS[critic], ppo__gamma=0.9, target__steps=3)
+    usual = {"ppo__gamma": 0.9, "target__steps": 3}
+    config = settings(**CRITICS[critic], **{**usual, **changes})
     ppo = aged(learner(config, told=script(weights=(1.0, 0.5, 2.0))))
     for _ in range(rounds):
         ppo.play, rollout = ppo._collect()
@@ -28,14 +34,17 @@ def arrays(ppo, rollout, estimates):
     """Return everything that the loops need, in float64 and reward units."""
     names = ("earned", "reward", "weight", "predicted")
     part = {name: getattr(rollout, name).double().numpy() for name in names}
-    part |= {"ended": rollout.ended.numpy(), "target": estimates.target.double().numpy()}
+    part |= {name: getattr(rollout, name).numpy() for name in ("ended", "terminated", "truncated")}
+    part |= {"reached": rollout.reached.double().numpy(), "target": estimates.target.double().numpy()}
     scale = ppo.agent.return_scale
     mean, std = float(scale.mean), float(scale.std)
     atoms = ppo.agent.network.critic.atoms.double().numpy() * std + mean
     if ppo.agent.spec.critic.kind == "categorical":
         part["law"] = oracle.categorical_law(part["predicted"], atoms)
+        part["reached"] = oracle.categorical_law(part["reached"], atoms)
         return part, atoms
     part["law"] = oracle.quantile_law(part["predicted"], mean, std)
+    part["reached"] = oracle.quantile_law(part["reached"], mean, std)
     return part, None
 
 
@@ -65,6 +74,36 @@ def test_the_budget_form_is_that_of_the_loop(critic):
         part["target"], part["law"], 0 * part["earned"], part["weight"], level, ALPHA, atoms
     )
     assert np.abs(without - expected).max() > 0.1
+
+
+@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.parametrize("lam", [0.0, 0.8, 1.0])
+@pytest.mark.spec("X3", "T-C3")
+def test_the_trace_form_is_that_of_the_loop(critic, lam):
+    """Two rollouts long: it ends with episodes of both kinds and with the rollout."""
+    ppo, rollout, estimates = played(critic)
+    part, atoms = arrays(ppo, rollout, estimates)
+    assert part["terminated"].any()
+    assert part["truncated"].any()
+    found = risk_advantage(
+        "budget", ppo.agent, rollout, estimates, alpha=ALPHA, level=-0.8, trace=Trace(0.9, lam)
+    )
+    expected = oracle.budget_trace(part, -0.8, ALPHA, 0.9, lam, atoms)
+    np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=5e-5)
+    assert np.abs(expected).max() > 0.5
+    plain = risk_advantage("budget", ppo.agent, rollout, estimates, alpha=ALPHA, level=-0.8)
+    assert float((plain - found).abs().max()) > 0.1
+
+
+def test_without_discount_full_traces_are_the_budget_form_of_monte_carlo_targets():
+    ppo, rollout, estimates = played("quantile", ppo__gamma=1.0, target__kind="mc")
+    options = {"alpha": ALPHA, "level": -0.8}
+    plain = risk_advantage("budget", ppo.agent, rollout, estimates, **options)
+    traced = risk_advantage(
+        "budget", ppo.agent, rollout, estimates, **options, trace=Trace(1.0, 1.0)
+    )
+    assert float(plain.abs().max()) > 0.5
+    torch.testing.assert_close(traced, plain, rtol=0.0, atol=5e-5)
 
 
 @pytest.mark.parametrize("critic", LAWS)
@@ -112,6 +151,19 @@ def test_a_row_without_weight_has_no_risk_advantage_whatever_stands_in_it(mode):
     found = risk_advantage(mode, ppo.agent, rollout, estimates, alpha=ALPHA, level=0.0)
     assert bool(found.isfinite().all())
     assert not bool(found[ignored].any())
+
+
+def test_a_trace_does_not_carry_what_stands_in_a_row_without_weight():
+    ppo, rollout, estimates = played("quantile")
+    ignored = rollout.length == 0
+    assert bool(ignored[1:].any())
+    spoilt = rollout.reward.masked_fill(ignored, torch.nan)
+    options = {"alpha": ALPHA, "level": 0.0, "trace": Trace(0.9, 0.9)}
+    clean = risk_advantage("budget", ppo.agent, rollout, estimates, **options)
+    rollout = dataclasses.replace(rollout, reward=spoilt)
+    found = risk_advantage("budget", ppo.agent, rollout, estimates, **options)
+    assert not bool(found[ignored].any())
+    assert torch.equal(found, clean)
 
 
 @pytest.mark.parametrize("critic", LAWS)

@@ -14,9 +14,8 @@ import typer
 from torch import nn
 from torch.nn import functional as nnf
 
+from stormsail.bench import chart, shrinkage
 from stormsail.bench import continual as bench
-from stormsail.bench import continual_chart as chart
-from stormsail.bench import shrinkage
 from stormsail.bench.continual_problem import KINDS, Sizes, tasks
 from stormsail.bench.continual_run import (
     HIDDEN,
@@ -392,6 +391,28 @@ def test_a_logarithmic_panel_puts_the_geometric_mean_in_the_middle():
     # What lies outside stands at the end.
     expected = "52.0,256.0 249.0,145.0 446.0,34.0 446.0,34.0"
     assert polylines(chart.draw([log], note="n")) == [expected]
+
+
+def test_dots_lie_where_their_numbers_are_and_name_the_legend():
+    shapes = ("circle", "square", "triangle", "cross")
+    dots = tuple(chart.Dots(shape, ((5.0, 0.5),), "#111111", shape) for shape in shapes)
+    text = chart.draw([panel(dots=dots)], note="n")
+    tree = ET.fromstring(text)  # noqa: S314
+    (one,) = (x.attrib for x in tree.iterfind(".//{*}g/{*}circle"))
+    assert (one["cx"], one["cy"]) == ("249.0", "145.0")  # the middle of the panel
+    (one,) = (x.attrib for x in tree.iterfind(".//{*}g/{*}rect"))
+    assert (one["x"], one["y"]) == ("245.5", "141.5")
+    (one,) = (x.attrib for x in tree.iterfind(".//{*}g/{*}polygon"))
+    assert one["points"] == "245.5,148.5 252.5,148.5 249.0,141.5"
+    assert [x.text for x in tree.iterfind("{*}text")][:5] == ["a < b", *shapes]
+    assert text.count('d="M245.5 141.5 L252.5 148.5 M245.5 148.5 L252.5 141.5"') == 1
+
+
+def test_ticks_are_round_and_enclose_what_is_drawn():
+    assert chart.ticks([-0.47, -0.05]) == (-0.5, -0.4, -0.3, -0.2, -0.1, 0.0)
+    assert chart.ticks([0.013, 0.038]) == (0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04)
+    assert chart.ticks([3.0, 170.0], most=4) == (0.0, 100.0, 200.0)
+    assert chart.ticks([0.25]) == (-0.4, -0.2, 0.0, 0.2, 0.4, 0.6, 0.8)
 
 
 def test_a_smoothed_value_looks_back_only():

@@ -1,9 +1,10 @@
-"""Line charts as SVG text: no library, the same bytes for the same numbers."""
+"""Charts of lines and dots as SVG text: no library, the same bytes for the same numbers."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
 WIDTH, HEIGHT = 460, 300
 """Of one panel, in pixels."""
@@ -25,6 +26,16 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Dots:
+    """Points of a panel that no line joins."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    colour: str
+    shape: Literal["circle", "square", "triangle", "cross"] = "circle"
+
+
+@dataclass(frozen=True)
 class Panel:
     """One chart; its axes are linear, or logarithmic where it says so."""
 
@@ -37,6 +48,8 @@ class Panel:
     vertical_ticks: tuple[float, ...]
     logarithmic: bool = False
     """Both axes; every number must be greater than 0 then."""
+    dots: tuple[Dots, ...] = ()
+    """Drawn over the lines."""
 
 
 def smoothed(values: Sequence[float], width: int) -> list[float]:
@@ -45,12 +58,27 @@ def smoothed(values: Sequence[float], width: int) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
+def ticks(values: Sequence[float], *, most: int = 8) -> tuple[float, ...]:
+    """Return round numbers, evenly spaced, at most so many, that enclose all values."""
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    for power in range(math.floor(math.log10((high - low) / most)), 400):
+        for digit in (1, 2, 5):
+            step = digit * 10.0**power
+            first, last = math.floor(low / step), math.ceil(high / step)
+            if last - first < most:
+                return tuple(round(step * place, max(0, -power)) for place in range(first, last + 1))
+    return (low, high)
+
+
 def draw(panels: Sequence[Panel], *, note: str) -> str:
     """Return the panels side by side above one legend and a note.
 
-    Lines of the first panel name the legend; those of the same name look alike in all of them.
+    Lines and dots of the first panel name the legend; those of the same name look alike in all of
+    them.
     """
-    legend = panels[0].lines
+    legend = (*panels[0].lines, *panels[0].dots)
     rows = math.ceil(len(legend) / _LEGEND_COLUMNS)
     width = WIDTH * len(panels)
     height = HEIGHT + rows * _LEGEND_ROW + 26
@@ -84,7 +112,23 @@ def _panel(panel: Panel) -> list[str]:
     for line in panel.lines:
         places = " ".join(f"{_across(panel, x):.1f},{_down(panel, y):.1f}" for x, y in line.points)
         parts.append(f'<polyline points="{places}" fill="none" {_stroke(line)}/>')
+    for dots in panel.dots:
+        parts += [_dot(dots, _across(panel, x), _down(panel, y)) for x, y in dots.points]
     return parts
+
+
+def _dot(dots: Dots, across: float, down: float) -> str:
+    left, right, top, bottom = across - 3.5, across + 3.5, down - 3.5, down + 3.5
+    fill = f'fill="{dots.colour}" fill-opacity="0.8"'
+    if dots.shape == "circle":
+        return f'<circle cx="{across:.1f}" cy="{down:.1f}" r="3.5" {fill}/>'
+    if dots.shape == "square":
+        return f'<rect x="{left:.1f}" y="{top:.1f}" width="7" height="7" {fill}/>'
+    if dots.shape == "triangle":
+        corners = f"{left:.1f},{bottom:.1f} {right:.1f},{bottom:.1f} {across:.1f},{top:.1f}"
+        return f'<polygon points="{corners}" {fill}/>'
+    path = f"M{left:.1f} {top:.1f} L{right:.1f} {bottom:.1f} M{left:.1f} {bottom:.1f}"
+    return f'<path d="{path} L{right:.1f} {top:.1f}" stroke="{dots.colour}" stroke-width="1.8"/>'
 
 
 def _across(panel: Panel, value: float) -> float:
@@ -104,14 +148,17 @@ def _share(panel: Panel, value: float, ends: tuple[float, float]) -> float:
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
-def _legend(lines: Sequence[Line], width: int) -> list[str]:
+def _legend(entries: Sequence[Line | Dots], width: int) -> list[str]:
     parts = []
     column = (width - _LEFT) / _LEGEND_COLUMNS
-    for place, line in enumerate(lines):
+    for place, entry in enumerate(entries):
         left = _LEFT + (place % _LEGEND_COLUMNS) * column
         down = HEIGHT + (place // _LEGEND_COLUMNS) * _LEGEND_ROW + 6
-        parts.append(f'<path d="M{left:.1f} {down} h26" fill="none" {_stroke(line)}/>')
-        parts.append(_text(left + 32, down + 4, line.name))
+        if isinstance(entry, Dots):
+            parts.append(_dot(entry, left + 13.0, down))
+        else:
+            parts.append(f'<path d="M{left:.1f} {down} h26" fill="none" {_stroke(entry)}/>')
+        parts.append(_text(left + 32, down + 4, entry.name))
     return parts
 
 

@@ -1,0 +1,305 @@
+"""What the rows of `bench frontier` say: one line for each kind of agent, claims, and a chart."""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from scipy.stats import t as student
+
+from stormsail.bench.chart import COLOURS, Dots, Line, Panel, draw, ticks
+from stormsail.bench.frontier import ALPHA, CONFIDENT, Row
+
+ORDER = ("free", "scaled", "penalty", "limit", "alpha", "slack", "infeasible")
+"""Of kinds, in tables."""
+
+NOTHING_HELD = (0.0, 0.0)
+"""CVaR and mean of an agent whose weights are multiplied by 0."""
+
+
+class Key(NamedTuple):
+    """Agents that differ by their seed alone."""
+
+    kind: str
+    gamma: float
+    limit: float | None
+    alpha: float
+    penalty: float
+    scale: float
+
+    @property
+    def setting(self) -> str:
+        """What sets it apart within its kind."""
+        return {
+            "limit": f"limit {self.limit}",
+            "slack": f"limit {self.limit}",
+            "infeasible": f"limit {self.limit}",
+            "alpha": f"limit {self.limit} on the worst {self.alpha:.0%}",
+            "penalty": f"{self.penalty:g} r²",
+            "scaled": f"weights × {self.scale:g}",
+        }.get(self.kind, "")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean over seeds and half of its 95 % interval."""
+
+    mean: float
+    half: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], *, error: float = math.nan) -> "Figure":
+        """Return that of the values, by Student's t; one alone has the interval of its `error`."""
+        count, mean = len(values), statistics.fmean(values)
+        if count == 1:
+            return cls(mean, CONFIDENT * error)
+        quantile = float(student.ppf(0.975, count - 1))
+        return cls(mean, quantile * statistics.stdev(values) / math.sqrt(count))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} ± {self.half:.4f}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All seeds of agents of one kind."""
+
+    key: Key
+    seeds: int
+    mean: Figure
+    cvar: Figure
+    exposure: float
+    multiplier: float
+    """Mean at the end of training."""
+    largest_multiplier: float
+    held: int | None
+    """Seeds that hold the limit; None where there is none, or it is on another tail."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, what was found, and whether it holds; None where nothing is claimed."""
+
+    claim: str
+    found: str
+    passed: bool | None
+
+
+def summaries(rows: Sequence[Row]) -> list[Summary]:
+    """Return one line for each kind, setting and discount."""
+    groups = _groups(rows)
+    keys = sorted(groups, key=lambda key: (ORDER.index(key.kind), -key.gamma, *_rank(key)))
+    return [_summary(key, groups[key]) for key in keys]
+
+
+def _rank(key: Key) -> tuple[float, float, float, float]:
+    limit = -math.inf if key.limit is None else key.limit
+    return limit, -key.alpha, key.penalty, -key.scale
+
+
+def _groups(rows: Sequence[Row]) -> dict[Key, list[Row]]:
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        key = Key(row.kind, row.gamma, row.limit, row.alpha, row.penalty, row.scale)
+        groups.setdefault(key, []).append(row)
+    return groups
+
+
+def _summary(key: Key, rows: list[Row]) -> Summary:
+    judged = key.limit is not None and key.alpha == ALPHA
+    return Summary(
+        key=key,
+        seeds=len(rows),
+        mean=Figure.of([row.mean for row in rows], error=rows[0].mean_error),
+        cvar=Figure.of([row.cvar for row in rows], error=rows[0].cvar_error),
+        exposure=statistics.fmean(row.exposure for row in rows),
+        multiplier=statistics.fmean(row.multiplier for row in rows),
+        largest_multiplier=max(row.largest_multiplier for row in rows),
+        held=sum(bool(row.holds) for row in rows) if judged else None,
+    )
+
+
+def verdicts(rows: Sequence[Row]) -> list[Verdict]:
+    """Return what is claimed of the constraint, as far as there are rows for it."""
+    found = []
+    groups = _groups(rows)
+    for gamma in dict.fromkeys(row.gamma for row in rows):
+        own = {key: group for key, group in groups.items() if key.gamma == gamma}
+        free = next((group for key, group in own.items() if key.kind == "free"), [])
+        limits = sorted(_of(own, "limit"), key=lambda key: _rank(key)[0])
+        if free:
+            found += [_held(key, own[key], free) for key in limits]
+        found += _tightening(gamma, free, [own[key] for key in limits])
+        found += _smaller_tails(gamma, own)
+        found += [_slack(key, own[key]) for key in _of(own, "slack")]
+        found += [_infeasible(key, own[key]) for key in _of(own, "infeasible")]
+        curves = scaled_curves([row for group in own.values() for row in group])
+        compared = [*limits, *_of(own, "alpha"), *_of(own, "penalty")]
+        found += [_against_scaled(key, own[key], curves) for key in compared if curves]
+    return found
+
+
+def _of(groups: dict[Key, list[Row]], kind: str) -> list[Key]:
+    return [key for key in groups if key.kind == kind]
+
+
+def _held(key: Key, rows: list[Row], free: list[Row]) -> Verdict:
+    limit = _limit(key)
+    held = sum(row.holds_limit(limit) for row in rows)
+    broken = sum(not row.holds_limit(limit) for row in free)
+    return Verdict(
+        claim=f"γ {key.gamma:g}: the limit {limit} holds in 4 of 5 seeds, and the free agent "
+        "breaks it in all",
+        found=f"held in {held} of {len(rows)}, broken by the free agent in {broken} of {len(free)}",
+        passed=5 * held >= 4 * len(rows) and broken == len(free),
+    )
+
+
+def _limit(key: Key) -> float:
+    return -math.inf if key.limit is None else key.limit
+
+
+def _tightening(gamma: float, free: list[Row], limited: list[list[Row]]) -> list[Verdict]:
+    ladder = [free, *limited] if free else limited
+    if len(ladder) < 2:
+        return []
+    return [_ladder(f"γ {gamma:g}: CVaR rises and the mean falls as the limit tightens", ladder)]
+
+
+def _smaller_tails(gamma: float, groups: dict[Key, list[Row]]) -> list[Verdict]:
+    """Judge the agents of one limit on tails of several sizes."""
+    others = _of(groups, "alpha")
+    keys = [key for key in groups if key.kind == "limit" and key.limit in {k.limit for k in others}]
+    keys = sorted([*others, *keys], key=lambda key: -key.alpha)
+    if len(keys) < 2:
+        return []
+    shares = ", ".join(f"{key.alpha:.0%}" for key in keys)
+    claim = (
+        f"γ {gamma:g}: CVaR rises and the mean falls as the tail under the limit {keys[0].limit} "
+        f"shrinks, {shares}"
+    )
+    return [_ladder(claim, [groups[key] for key in keys])]
+
+
+def _ladder(claim: str, ladder: list[list[Row]]) -> Verdict:
+    tails = [statistics.fmean(row.cvar for row in rows) for rows in ladder]
+    means = [statistics.fmean(row.mean for row in rows) for rows in ladder]
+    rises = all(before <= after for before, after in pairwise(tails))
+    falls = all(before >= after for before, after in pairwise(means))
+    words = [" → ".join(f"{value:.4f}" for value in values) for values in (tails, means)]
+    return Verdict(claim, f"CVaR {words[0]}; mean {words[1]}", rises and falls)
+
+
+def _slack(key: Key, rows: list[Row]) -> Verdict:
+    back = sum(row.multiplier == 0.0 for row in rows)
+    largest = max(row.largest_multiplier for row in rows)
+    return Verdict(
+        claim=f"γ {key.gamma:g}: under the slack limit {key.limit} the multiplier ends at 0",
+        found=f"in {back} of {len(rows)}; at its largest it was {largest:.3g}",
+        passed=back == len(rows),
+    )
+
+
+def _infeasible(key: Key, rows: list[Row]) -> Verdict:
+    said = sorted(row.infeasible_at for row in rows if row.infeasible_at is not None)
+    when = f", at updates {', '.join(map(str, said))} of {rows[0].updates}" if said else ""
+    return Verdict(
+        claim=f"γ {key.gamma:g}: the limit {key.limit} is said to be out of reach",
+        found=f"in {len(said)} of {len(rows)}{when}",
+        passed=len(said) == len(rows),
+    )
+
+
+Curve = Callable[[float], float]
+
+
+def scaled_curves(rows: Sequence[Row]) -> dict[int, Curve]:
+    """Return for each seed the mean of the free agent's weights scaled down, as CVaR sets it.
+
+    It runs through the agents that were played, and through the one that holds nothing.
+    """
+    points: dict[int, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row.kind in ("free", "scaled"):
+            points.setdefault(row.seed, [NOTHING_HELD]).append((row.cvar, row.mean))
+    return {seed: _interpolated(sorted(own)) for seed, own in points.items()}
+
+
+def _interpolated(points: list[tuple[float, float]]) -> Curve:
+    def at(cvar: float) -> float:
+        """Return the mean at this CVaR; NaN beyond the ends."""
+        for (low, first), (high, second) in pairwise(points):
+            if low <= cvar <= high:
+                share = (cvar - low) / (high - low) if high > low else 1.0
+                return first + share * (second - first)
+        return math.nan
+
+    return at
+
+
+def _against_scaled(key: Key, rows: list[Row], curves: dict[int, Curve]) -> Verdict:
+    known = [row for row in rows if row.seed in curves]
+    gains = [row.mean - curves[row.seed](row.cvar) for row in known]
+    inside = [gain for gain in gains if not math.isnan(gain)]
+    claim = f"γ {key.gamma:g}, {key.kind} {key.setting}: against weights scaled down to its CVaR"
+    if not inside:
+        return Verdict(claim, "its CVaR is beyond all of theirs", None)
+    gain = Figure.of(inside)
+    if math.isnan(gain.half):
+        words = "one seed says nothing"
+    elif abs(gain.mean) <= gain.half:
+        words = "no different"
+    else:
+        words = "better" if gain.mean > 0.0 else "worse"
+    left_out = len(known) - len(inside)
+    further = f"; {left_out} of {len(known)} lie beyond their curve" if left_out else ""
+    return Verdict(claim, f"{words}: mean return {gain.mean:+.4f} ± {gain.half:.4f}{further}", None)
+
+
+def chart(rows: Sequence[Row]) -> str:
+    """Return mean against CVaR as SVG, a panel for each discount, a dot for each agent."""
+    gammas = tuple(dict.fromkeys(row.gamma for row in rows))
+    across = ticks([NOTHING_HELD[0], *(row.cvar for row in rows)])
+    up = ticks([NOTHING_HELD[1], *(row.mean for row in rows)])
+    panels = [
+        Panel(
+            title=f"γ {gamma:g}",
+            horizontal="CVaR: mean of the worst 5 % of episodes, log growth",
+            vertical="mean log growth of an episode",
+            lines=_scaled_lines([row for row in rows if row.gamma == gamma]),
+            vertical_range=(up[0], up[-1]),
+            horizontal_ticks=across,
+            vertical_ticks=up,
+            dots=_dots([row for row in rows if row.gamma == gamma]),
+        )
+        for gamma in gammas
+    ]
+    return draw(panels, note="every dot is one agent on bars that it never saw")
+
+
+def _scaled_lines(rows: list[Row]) -> tuple[Line, ...]:
+    groups = [own for key, own in _groups(rows).items() if key.kind in ("free", "scaled")]
+    points = sorted(
+        (statistics.fmean(row.cvar for row in own), statistics.fmean(row.mean for row in own))
+        for own in groups
+    )
+    if not points:
+        return ()
+    return (Line("free, weights scaled down", (*points, NOTHING_HELD), COLOURS[-1], dashed=True),)
+
+
+def _dots(rows: list[Row]) -> tuple[Dots, ...]:
+    """Return the agents by kind and limit."""
+    shapes = {"free": "circle", "penalty": "cross", "alpha": "triangle", "limit": "square"}
+    limits = sorted({row.limit for row in rows if row.kind == "limit" and row.limit is not None})
+    found = []
+    for kind, colour in (("free", COLOURS[-1]), ("penalty", COLOURS[1]), ("alpha", COLOURS[3])):
+        points = tuple((row.cvar, row.mean) for row in rows if row.kind == kind)
+        name = {"free": "free", "penalty": "reward − k r²", "alpha": "limit on a wider tail"}[kind]
+        found.append((name, points, colour, shapes[kind]))
+    for limit, colour in zip(limits, (COLOURS[0], COLOURS[2], COLOURS[4]) * 9, strict=False):
+        points = tuple((r.cvar, r.mean) for r in rows if r.kind == "limit" and r.limit == limit)
+        found.append((f"limit {limit}", points, colour, shapes["limit"]))
+    return tuple(Dots(*one) for one in found if one[1])
