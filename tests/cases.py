@@ -112,6 +112,7 @@ def build(seed: int = 7) -> list[Case]:
         *_gradient_noise(draw),
         *_ledger(draw),
         *_recurrence(draw),
+        *_risk_trace(draw),
     ]
 
 
@@ -241,16 +242,6 @@ def _single(draw: Draw) -> list[Case]:
             risk.categorical_budget_advantage,
             (law(B, K), law(B, K), atoms, normal(B)),
             {"alpha": 0.3},
-        ),
-        Case(
-            risk_trace.budget_trace,
-            (normal(T, B), normal(T, B, N), normal(T, B, N), normal(T, B), *ends),
-            {"alpha": 0.3, "gamma": 0.9, "lam": 0.8},
-        ),
-        Case(
-            risk_trace.categorical_budget_trace,
-            (normal(T, B), law(T, B, K), law(T, B, K), atoms, normal(T, B), *ends),
-            {"alpha": 0.3, "gamma": 0.9, "lam": 0.8},
         ),
         Case(statistics.moments, (normal(7, 3),), {"weight": uniform(7)}, (0,)),
         Case(statistics.merge, (moments_a, moments_b)),
@@ -504,5 +495,23 @@ def _recurrence(draw: Draw) -> list[Case]:
             (normal(T, B, 3 * D), normal(3 * D, D), normal(3 * D), state[0], reset, initial[0]),
             {},
             (0, 1, 2, 3, 5),
+        ),
+    ]
+
+
+def _risk_trace(draw: Draw) -> list[Case]:
+    normal, law = draw.normal, draw.law
+    ends = (draw.flags(T, B), draw.flags(T, B))
+    options = {"alpha": 0.3, "gamma": 0.9, "lam": 0.8}
+    return [
+        Case(
+            risk_trace.budget_trace,
+            (normal(T, B), normal(T, B, N), normal(T, B, N), normal(T, B), *ends),
+            options,
+        ),
+        Case(
+            risk_trace.categorical_budget_trace,
+            (normal(T, B), law(T, B, K), law(T, B, K), draw.atoms, normal(T, B), *ends),
+            options,
         ),
     ]

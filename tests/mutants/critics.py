@@ -131,6 +131,14 @@ CRITICS = (
         unit("quantile", "test_the_loss_is_divided_by_the_threshold"),
     ),
     Mutant(
+        "huber-rounded-under-autocast",
+        "critics",
+        QUANTILE,
+        'torch.autocast("cpu", enabled=False)',
+        'torch.autocast("cpu", enabled=torch.is_autocast_enabled("cpu"))',
+        unit("quantile", "test_under_autocast_the_loss_keeps_its_digits"),
+    ),
+    Mutant(
         "huber-kappa-ignored",
         "X4",
         KERNEL,
@@ -153,7 +161,8 @@ CRITICS = (
         "M01",
         QUANTILE,
         '    if predicted.device.type == "cpu" and not torch.compiler.is_compiling():\n'
-        "        found: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa)\n"
+        '        with torch.autocast("cpu", enabled=False):  # it would round slopes to bfloat16\n'
+        "            found: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa)\n"
         "        return found.to(predicted.dtype)\n"
         "    return _pairwise_huber(predicted, target.detach(), tau, kappa)",
         "    return _pairwise_huber(predicted, target, tau, kappa)",

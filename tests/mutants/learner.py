@@ -460,6 +460,14 @@ LEARNER = (
         ),
     ),
     Mutant(
+        "epochs-refusal-on-another-device",
+        "refusals",
+        EPOCHS,
+        "    norms = torch.zeros(len(pipeline.names), device=device)\n",
+        "    norms = torch.zeros(len(pipeline.names))\n",
+        learner("epochs", "test_the_report_of_a_refused_loss_lies_where_the_data_do"),
+    ),
+    Mutant(
         "epochs-gradients-pile-up",
         "S0-2",
         EPOCHS,

@@ -430,8 +430,8 @@ OPTIMIZERS = (
         "philox-one-round-short",
         "upgd",
         "optim/_philox.py",
-        "ROUNDS = 10",
-        "ROUNDS = 9",
+        "ROUNDS = 7",
+        "ROUNDS = 6",
         optim("compiled_step", "test_philox_gives_the_published_answers"),
     ),
     Mutant(

@@ -231,8 +231,7 @@ RISK = (
         "risk-trace-runs-into-the-next-episode",
         "X3",
         TRACE,
-        "return returns.gae(change, nothing, nothing, terminated, truncated, "
-        "gamma=gamma, lam=lam)",
+        "return returns.gae(change, nothing, nothing, terminated, truncated, gamma=gamma, lam=lam)",
         "return returns.gae(change, nothing, nothing, terminated, terminated, "
         "gamma=gamma, lam=lam)",
         unit("risk_trace", "test_a_time_out_stands_on_the_law_it_reached_and_cuts_the_trace"),

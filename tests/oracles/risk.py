@@ -140,7 +140,9 @@ def categorical_budget_advantage(target_probs, probs, atoms, budget, alpha):
     return (shortfall(atoms, target_probs, budget) - shortfall(atoms, probs, budget)) / alpha
 
 
-def budget_trace(reward, reached, law, budget, terminated, truncated, alpha, gamma, lam, atoms=None):
+def budget_trace(
+    reward, reached, law, budget, terminated, truncated, alpha, gamma, lam, atoms=None
+):
     """sum_k (gamma lam)^k of the one-step changes of the shortfall, until an end; [T, B].
 
     Laws are equal atoms, or masses of `atoms`. The change of step t is

@@ -136,10 +136,10 @@ def _step(
     total = _added(found)
     void = config.ppo.nonfinite_policy == "skip" and bool(total.nan + total.inf > 0)
     if void or not bool(total.weight > 0.0):
-        return MinibatchReport(total, _nothing(pipeline), len(found), skipped=True)
+        return MinibatchReport(total, _nothing(pipeline, planned.device), len(found), skipped=True)
     if not bool(total.loss.isfinite()):
         # A quantile loss has bounded gradients: an infinite target passes the pipeline's guard.
-        return MinibatchReport(total, _nothing(pipeline), len(found), skipped=False)
+        return MinibatchReport(total, _nothing(pipeline, planned.device), len(found), skipped=False)
     _reweigh(pipeline, planned / total.weight)
     return MinibatchReport(total, pipeline.step(), len(found), skipped=False)
 
@@ -171,8 +171,9 @@ def _reweigh(pipeline: GradientPipeline, factor: Tensor) -> None:
     torch._foreach_mul_([grad for grad in given if grad is not None], factor)
 
 
-def _nothing(pipeline: GradientPipeline) -> GradientReport:
-    zero = torch.zeros(())
-    none = torch.zeros((), dtype=torch.bool)
-    norms = torch.zeros(len(pipeline.names))
+def _nothing(pipeline: GradientPipeline, device: torch.device) -> GradientReport:
+    """Return the report of no step, where those of steps are: they are read as one tensor."""
+    zero = torch.zeros((), device=device)
+    none = torch.zeros((), dtype=torch.bool, device=device)
+    norms = torch.zeros(len(pipeline.names), device=device)
     return GradientReport(none, zero, norms, zero, zero, zero)

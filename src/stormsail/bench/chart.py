@@ -10,7 +10,7 @@ WIDTH, HEIGHT = 460, 300
 """Of one panel, in pixels."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 34, 44
-_LEGEND_ROW, _LEGEND_COLUMNS = 20, 4
+_LEGEND_ROW = 20
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
 """Of Okabe and Ito: told apart by people who see few colours."""
 
@@ -68,7 +68,9 @@ def ticks(values: Sequence[float], *, most: int = 8) -> tuple[float, ...]:
             step = digit * 10.0**power
             first, last = math.floor(low / step), math.ceil(high / step)
             if last - first < most:
-                return tuple(round(step * place, max(0, -power)) for place in range(first, last + 1))
+                return tuple(
+                    round(step * place, max(0, -power)) for place in range(first, last + 1)
+                )
     return (low, high)
 
 
@@ -78,8 +80,9 @@ def draw(panels: Sequence[Panel], *, note: str) -> str:
     Lines and dots of the first panel name the legend; those of the same name look alike in all of
     them.
     """
-    legend = (*panels[0].lines, *panels[0].dots)
-    rows = math.ceil(len(legend) / _LEGEND_COLUMNS)
+    legend: list[Line | Dots] = [*panels[0].lines, *panels[0].dots]
+    columns = 2 if len(panels) == 1 else 4
+    rows = math.ceil(len(legend) / columns)
     width = WIDTH * len(panels)
     height = HEIGHT + rows * _LEGEND_ROW + 26
     parts = [
@@ -89,7 +92,7 @@ def draw(panels: Sequence[Panel], *, note: str) -> str:
     ]
     for place, panel in enumerate(panels):
         parts += [f'<g transform="translate({place * WIDTH} 0)">', *_panel(panel), "</g>"]
-    parts += _legend(legend, width)
+    parts += _legend(legend, width, columns)
     parts += [_text(_LEFT, height - 8, note, size=11), "</svg>"]
     return "\n".join(parts) + "\n"
 
@@ -148,12 +151,12 @@ def _share(panel: Panel, value: float, ends: tuple[float, float]) -> float:
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
-def _legend(entries: Sequence[Line | Dots], width: int) -> list[str]:
+def _legend(entries: Sequence[Line | Dots], width: int, columns: int) -> list[str]:
     parts = []
-    column = (width - _LEFT) / _LEGEND_COLUMNS
+    column = (width - _LEFT) / columns
     for place, entry in enumerate(entries):
-        left = _LEFT + (place % _LEGEND_COLUMNS) * column
-        down = HEIGHT + (place // _LEGEND_COLUMNS) * _LEGEND_ROW + 6
+        left = _LEFT + (place % columns) * column
+        down = HEIGHT + (place // columns) * _LEGEND_ROW + 6
         if isinstance(entry, Dots):
             parts.append(_dot(entry, left + 13.0, down))
         else:

@@ -308,7 +308,7 @@ class _Accounts(NamedTuple):
     task: Task[Any]
     levels: Tensor
     """All weights on offer."""
-    index: Tensor
+    places: Tensor
     """Which of them an action means in each account, int64 [accounts, actions]."""
 
 
@@ -359,9 +359,7 @@ def play(
     for _ in range(config.task.market.episode_bars):
         chosen = agent.decide(observation, memory, deterministic=greedy, generator=actions)
         places = index[:, chosen.action]  # [accounts, episodes]
-        steps = [
-            task.step(*one) for one in zip(states, places.unbind(0), streams, strict=True)
-        ]
+        steps = [task.step(*one) for one in zip(states, places.unbind(0), streams, strict=True)]
         states = [state for state, _ in steps]
         earned += running * torch.stack([step.reward.double() for _, step in steps])
         size += running * levels[places].abs()

@@ -38,7 +38,7 @@ class Key(NamedTuple):
             "infeasible": f"limit {self.limit}",
             "alpha": f"limit {self.limit} on the worst {self.alpha:.0%}",
             "penalty": f"{self.penalty:g} r²",
-            "scaled": f"weights × {self.scale:g}",
+            "scaled": f"{self.scale:g} of the weights",
         }.get(self.kind, "")
 
 
@@ -90,7 +90,7 @@ class Verdict:
 def summaries(rows: Sequence[Row]) -> list[Summary]:
     """Return one line for each kind, setting and discount."""
     groups = _groups(rows)
-    keys = sorted(groups, key=lambda key: (ORDER.index(key.kind), -key.gamma, *_rank(key)))
+    keys = sorted(groups, key=lambda key: (ORDER.index(key.kind), key.gamma, *_rank(key)))
     return [_summary(key, groups[key]) for key in keys]
 
 
@@ -150,7 +150,7 @@ def _held(key: Key, rows: list[Row], free: list[Row]) -> Verdict:
     held = sum(row.holds_limit(limit) for row in rows)
     broken = sum(not row.holds_limit(limit) for row in free)
     return Verdict(
-        claim=f"γ {key.gamma:g}: the limit {limit} holds in 4 of 5 seeds, and the free agent "
+        claim=f"gamma {key.gamma:g}: the limit {limit} holds in 4 of 5 seeds, and the free agent "
         "breaks it in all",
         found=f"held in {held} of {len(rows)}, broken by the free agent in {broken} of {len(free)}",
         passed=5 * held >= 4 * len(rows) and broken == len(free),
@@ -165,7 +165,9 @@ def _tightening(gamma: float, free: list[Row], limited: list[list[Row]]) -> list
     ladder = [free, *limited] if free else limited
     if len(ladder) < 2:
         return []
-    return [_ladder(f"γ {gamma:g}: CVaR rises and the mean falls as the limit tightens", ladder)]
+    return [
+        _ladder(f"gamma {gamma:g}: CVaR rises and the mean falls as the limit tightens", ladder)
+    ]
 
 
 def _smaller_tails(gamma: float, groups: dict[Key, list[Row]]) -> list[Verdict]:
@@ -177,8 +179,8 @@ def _smaller_tails(gamma: float, groups: dict[Key, list[Row]]) -> list[Verdict]:
         return []
     shares = ", ".join(f"{key.alpha:.0%}" for key in keys)
     claim = (
-        f"γ {gamma:g}: CVaR rises and the mean falls as the tail under the limit {keys[0].limit} "
-        f"shrinks, {shares}"
+        f"gamma {gamma:g}: CVaR rises and the mean falls as the tail under the limit "
+        f"{keys[0].limit} shrinks, {shares}"
     )
     return [_ladder(claim, [groups[key] for key in keys])]
 
@@ -196,7 +198,7 @@ def _slack(key: Key, rows: list[Row]) -> Verdict:
     back = sum(row.multiplier == 0.0 for row in rows)
     largest = max(row.largest_multiplier for row in rows)
     return Verdict(
-        claim=f"γ {key.gamma:g}: under the slack limit {key.limit} the multiplier ends at 0",
+        claim=f"gamma {key.gamma:g}: under the slack limit {key.limit} the multiplier ends at 0",
         found=f"in {back} of {len(rows)}; at its largest it was {largest:.3g}",
         passed=back == len(rows),
     )
@@ -206,7 +208,7 @@ def _infeasible(key: Key, rows: list[Row]) -> Verdict:
     said = sorted(row.infeasible_at for row in rows if row.infeasible_at is not None)
     when = f", at updates {', '.join(map(str, said))} of {rows[0].updates}" if said else ""
     return Verdict(
-        claim=f"γ {key.gamma:g}: the limit {key.limit} is said to be out of reach",
+        claim=f"gamma {key.gamma:g}: the limit {key.limit} is said to be out of reach",
         found=f"in {len(said)} of {len(rows)}{when}",
         passed=len(said) == len(rows),
     )
@@ -243,7 +245,8 @@ def _against_scaled(key: Key, rows: list[Row], curves: dict[int, Curve]) -> Verd
     known = [row for row in rows if row.seed in curves]
     gains = [row.mean - curves[row.seed](row.cvar) for row in known]
     inside = [gain for gain in gains if not math.isnan(gain)]
-    claim = f"γ {key.gamma:g}, {key.kind} {key.setting}: against weights scaled down to its CVaR"
+    name = f"{key.kind} {key.setting}" if key.limit is None else key.setting
+    claim = f"gamma {key.gamma:g}, {name}: against weights scaled down to its CVaR"
     if not inside:
         return Verdict(claim, "its CVaR is beyond all of theirs", None)
     gain = Figure.of(inside)
@@ -265,7 +268,7 @@ def chart(rows: Sequence[Row]) -> str:
     up = ticks([NOTHING_HELD[1], *(row.mean for row in rows)])
     panels = [
         Panel(
-            title=f"γ {gamma:g}",
+            title=f"gamma {gamma:g}",
             horizontal="CVaR: mean of the worst 5 % of episodes, log growth",
             vertical="mean log growth of an episode",
             lines=_scaled_lines([row for row in rows if row.gamma == gamma]),
@@ -292,14 +295,18 @@ def _scaled_lines(rows: list[Row]) -> tuple[Line, ...]:
 
 def _dots(rows: list[Row]) -> tuple[Dots, ...]:
     """Return the agents by kind and limit."""
-    shapes = {"free": "circle", "penalty": "cross", "alpha": "triangle", "limit": "square"}
     limits = sorted({row.limit for row in rows if row.kind == "limit" and row.limit is not None})
-    found = []
-    for kind, colour in (("free", COLOURS[-1]), ("penalty", COLOURS[1]), ("alpha", COLOURS[3])):
-        points = tuple((row.cvar, row.mean) for row in rows if row.kind == kind)
-        name = {"free": "free", "penalty": "reward − k r²", "alpha": "limit on a wider tail"}[kind]
-        found.append((name, points, colour, shapes[kind]))
-    for limit, colour in zip(limits, (COLOURS[0], COLOURS[2], COLOURS[4]) * 9, strict=False):
-        points = tuple((r.cvar, r.mean) for r in rows if r.kind == "limit" and r.limit == limit)
-        found.append((f"limit {limit}", points, colour, shapes["limit"]))
-    return tuple(Dots(*one) for one in found if one[1])
+    colours = (COLOURS[0], COLOURS[2], COLOURS[4]) * len(limits)
+    found = [
+        Dots("free", _points(rows, "free"), COLOURS[-1]),
+        Dots("reward - k r²", _points(rows, "penalty"), COLOURS[1], "cross"),
+        Dots("limit on a wider tail", _points(rows, "alpha"), COLOURS[3], "triangle"),
+    ]
+    for limit, colour in zip(limits, colours, strict=False):
+        points = _points([row for row in rows if row.limit == limit], "limit")
+        found.append(Dots(f"limit {limit}", points, colour, "square"))
+    return tuple(dots for dots in found if dots.points)
+
+
+def _points(rows: list[Row], kind: str) -> tuple[tuple[float, float], ...]:
+    return tuple((row.cvar, row.mean) for row in rows if row.kind == kind)

@@ -74,7 +74,7 @@ def frontier(
 def _say(console: "Console", row: "Row") -> None:
     limit = "" if row.limit is None else f", limit {row.limit}"
     console.print(
-        f"{row.kind}{limit}, γ {row.gamma:g}, seed {row.seed}: mean {row.mean:.4f}, "
+        f"{row.kind}{limit}, gamma {row.gamma:g}, seed {row.seed}: mean {row.mean:.4f}, "
         f"CVaR {row.cvar:.4f} ± {row.cvar_error:.4f}, multiplier {row.multiplier:.2f}",
         soft_wrap=True,
         highlight=False,
@@ -84,7 +84,7 @@ def _say(console: "Console", row: "Row") -> None:
 def _print(console: "Console", lines: "list[Summary]", verdicts: "list[Verdict]") -> None:
     from rich.table import Table
 
-    heads = ("kind", "setting", "γ", "mean", "CVaR of the worst 5 %", "exposure")
+    heads = ("kind", "setting", "gamma", "mean", "CVaR of the worst 5 %", "exposure")
     title = "log growth of an episode on unseen bars, mean over seeds ± half of its 95 % interval"
     table = Table(*heads, "multiplier", "largest", "held", title=title)
     for line in lines:
@@ -102,6 +102,4 @@ def _print(console: "Console", lines: "list[Summary]", verdicts: "list[Verdict]"
     console.print(table)
     for verdict in verdicts:
         word = {True: "holds; ", False: "FAILS; ", None: ""}[verdict.passed]
-        console.print(
-            f"{verdict.claim}: {word}{verdict.found}", soft_wrap=True, highlight=False
-        )
+        console.print(f"{verdict.claim}: {word}{verdict.found}", soft_wrap=True, highlight=False)

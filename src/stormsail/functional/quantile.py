@@ -76,7 +76,8 @@ def huber_loss(
     check.check_levels(tau, count=predicted.shape[-1])
     check.check_kappa(kappa)
     if predicted.device.type == "cpu" and not torch.compiler.is_compiling():
-        found: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa)
+        with torch.autocast("cpu", enabled=False):  # it would round slopes to bfloat16
+            found: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa)
         return found.to(predicted.dtype)
     return _pairwise_huber(predicted, target.detach(), tau, kappa).to(predicted.dtype)
 

@@ -2,8 +2,8 @@
 
 torch draws on a CPU with one core, which takes twice the time of a whole Adam step. A compiled step
 therefore draws as torch itself does on a GPU, with Philox4x32 of Salmon et al. 2011 ("Parallel
-random numbers: as easy as 1, 2, 3") and the transform of Box & Muller 1958. Seven rounds, of which no
-statistical flaw is known: torch's ten are a margin of safety at a third more time.
+random numbers: as easy as 1, 2, 3") and the transform of Box & Muller 1958. Seven rounds, of which
+no statistical flaw is known: torch's ten are a margin of safety at a third more time.
 """
 
 import math

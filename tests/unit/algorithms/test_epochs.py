@@ -295,6 +295,16 @@ def test_a_loss_that_is_not_finite_is_refused_though_its_gradient_is_bounded():
     assert all(torch.equal(a, b) for a, b in zip(before, ppo.agent.parameters(), strict=True))
 
 
+def test_the_report_of_a_refused_loss_lies_where_the_data_do():
+    ppo, data = prepared(settings(network__memory="none"))
+    target = data.target.clone()
+    target[0, 0] = math.inf
+    with torch.device("meta"):  # whatever is made without a device lands there
+        report = run(ppo, dataclasses.replace(data, target=target)).minibatches[0]
+    assert not report.skipped
+    assert [part.device.type for part in report.gradient] == ["cpu"] * 6
+
+
 @pytest.mark.parametrize("action", ACTIONS)
 def test_statistics_within_a_step_see_every_micro_batch(action):
     actions, distribution = ACTIONS[action]

@@ -60,6 +60,7 @@ WEIGHED = {
     "risk.cvar_activation_threshold": -100.0,
 }  # fmt: skip
 LIMITED = {**OFTEN, "risk.cvar_use_constraint": True, "risk.cvar_limit": 0.3}
+LONGER = {**LIMITED, "often": False, "risk.cvar_limit": 3.0}
 PARTS = {**LIMITED, "risk.cvar_policy_mode": "state"}
 FORETOLD = {**LIMITED, "risk.cvar_use_predicted_for_dual": True, "risk.cvar_limit": 3.0}
 PLAIN_DUAL = {**LIMITED, "risk.dual_controller": "integral", "risk.cvar_lambda_lr": 0.1}
@@ -196,7 +197,7 @@ FIELDS = {
     "risk.cvar_quantity": ("step", PARTS),
     "risk.cvar_alpha": (0.4, LIMITED),
     "risk.cvar_policy_mode": ("state", LIMITED),
-    "risk.cvar_trace": (0.5, LIMITED),
+    "risk.cvar_trace": (0.5, LONGER),
     "risk.cvar_weight": (0.3, {**WEIGHED, "risk.cvar_weight": 0.1}),
     "risk.cvar_use_penalty": (False, WEIGHED),
     "risk.cvar_activation_threshold": (100.0, WEIGHED),

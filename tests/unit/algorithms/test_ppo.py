@@ -475,8 +475,8 @@ IMPOSSIBLE = {
     ),
     "a sum of changes of different shortfalls": (
         {"risk.cvar_trace": 0.9, "risk.cvar_policy_mode": "state"},
-        "`risk`: `cvar_policy_mode` must be `budget` for `cvar_trace`, not `state`: only changes of "
-        "one shortfall add up over steps",
+        "`risk`: `cvar_policy_mode` must be `budget` for `cvar_trace`, not `state`: only changes "
+        "of one shortfall add up over steps",
     ),
     "a multiplier that follows another quantity": (
         {"risk.cvar_quantity": "nstep", "risk.cvar_policy_mode": "state",

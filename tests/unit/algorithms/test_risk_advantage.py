@@ -35,7 +35,10 @@ def arrays(ppo, rollout, estimates):
     names = ("earned", "reward", "weight", "predicted")
     part = {name: getattr(rollout, name).double().numpy() for name in names}
     part |= {name: getattr(rollout, name).numpy() for name in ("ended", "terminated", "truncated")}
-    part |= {"reached": rollout.reached.double().numpy(), "target": estimates.target.double().numpy()}
+    part |= {
+        "reached": rollout.reached.double().numpy(),
+        "target": estimates.target.double().numpy(),
+    }
     scale = ppo.agent.return_scale
     mean, std = float(scale.mean), float(scale.std)
     atoms = ppo.agent.network.critic.atoms.double().numpy() * std + mean

@@ -408,6 +408,17 @@ def test_dots_lie_where_their_numbers_are_and_name_the_legend():
     assert text.count('d="M245.5 141.5 L252.5 148.5 M245.5 148.5 L252.5 141.5"') == 1
 
 
+def test_a_single_panel_has_room_for_two_names_in_a_row():
+    dots = tuple(chart.Dots(str(k), ((5.0, 0.5),), "#111111") for k in range(4))
+    places = {}
+    for count in (1, 2):
+        tree = ET.fromstring(chart.draw([panel(dots=dots)] * count, note="n"))  # noqa: S314
+        names = tree.findall("{*}text")[:5]
+        places[count] = [(one.attrib["x"], one.attrib["y"]) for one in names]
+    assert places[1][:3] == [("84.0", "310.0"), ("288.0", "310.0"), ("84.0", "330.0")]
+    assert places[2][3:] == [("735.0", "310.0"), ("84.0", "330.0")]
+
+
 def test_ticks_are_round_and_enclose_what_is_drawn():
     assert chart.ticks([-0.47, -0.05]) == (-0.5, -0.4, -0.3, -0.2, -0.1, 0.0)
     assert chart.ticks([0.013, 0.038]) == (0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04)

@@ -1,4 +1,4 @@
-"""`stormsail bench tails`: a world whose law is known, and comparisons that add nothing of theirs."""
+"""`stormsail bench tails`: a world whose law is known, and comparisons that add no error."""
 
 import json
 import math
@@ -12,6 +12,7 @@ from stormsail.bench import tails as bench
 from stormsail.bench.tails_chain import Chain, draw, truth
 from stormsail.cli import bench_tails as command
 from stormsail.core.errors import ChoiceError
+from stormsail.core.generators import Generators
 from stormsail.core.task import Step
 from stormsail.functional import quantile, risk
 
@@ -45,7 +46,7 @@ def test_a_chain_never_ends_and_shows_nothing():
 
 
 def test_the_truth_of_normal_noise_by_its_formula():
-    """gamma = .6: variance 1 / (1 - .36), so 1.25; CVaR = -1.25 * phi(z) / alpha = -1.25 * 2.0627."""
+    """gamma = .6: the variance is 1 / (1 - .36), the spread 1.25; of N(0, 1) CVaR is -2.0627."""
     known = truth("normal", gamma=0.6)
     assert known.spread == pytest.approx(1.25)
     assert known.cvar(0.05) == pytest.approx(-1.25 * 2.062713, abs=1e-5)
@@ -61,7 +62,9 @@ def test_the_truth_of_skewed_noise_by_its_formula():
     assert known.cvar(0.05) == pytest.approx(math.log(0.05), rel=0.01)
     level = torch.tensor([0.05], dtype=torch.float64)
     assert float(known.quantiles(level)) == pytest.approx(1.0 + math.log(0.05), rel=0.01)
-    assert float(known.below(torch.tensor([1.0 + math.log(0.05)]))) == pytest.approx(0.05, abs=0.002)
+    assert float(known.below(torch.tensor([1.0 + math.log(0.05)]))) == pytest.approx(
+        0.05, abs=0.002
+    )
     # Third cumulants add up: -2 / (1 - gamma ** 3).
     sample = truth("skewed", gamma=0.5).sample
     assert float(sample.pow(3).mean()) == pytest.approx(-2.0 / 0.875, rel=0.04)
@@ -148,7 +151,7 @@ def test_drawn_returns_below_their_own_quantiles_have_the_levels():
     assert found.coverage == pytest.approx(0.0, abs=1e-9)
     assert found.true == pytest.approx(-900.0 + 24.5)  # the mean of 0 to 49
     assert found.predicted == pytest.approx(-900.0 + 49.95)  # a tenth of all atoms is the lowest
-    assert found.error == found.resolution
+    assert found.error == pytest.approx(found.resolution, abs=1e-12)
 
 
 def test_the_tail_of_many_starts_is_that_of_their_mixture():
@@ -168,9 +171,11 @@ class _Paying:
     batch = 2
 
     def reset(self, generator):
+        del generator
         return 0, torch.ones(2, 1)
 
     def step(self, state, action, generator):
+        del action, generator
         ends = torch.tensor([state == 2, False])
         pays = torch.ones(2)
         return state + 1, Step(torch.ones(2, 1), pays, ends, torch.zeros(2).bool(), None)
@@ -182,12 +187,12 @@ class _Idle:
 
     def decide(self, observation, memory, *, deterministic, generator=None):
         assert not deterministic
+        assert observation.shape == (2, 1)
+        assert isinstance(generator, torch.Generator)
         return type("Chosen", (), {"action": torch.zeros(2), "memory": memory})
 
 
 def test_what_a_start_earns_is_discounted_and_ends_with_its_episode(monkeypatch):
-    from stormsail.core.generators import Generators
-
     monkeypatch.setattr(bench, "_law", lambda *_: "said")
     law, total = bench._played(_Idle(), _Paying(), 0.5, 5, Generators(0))
     assert law == "said"
@@ -198,8 +203,10 @@ def test_what_a_start_earns_is_discounted_and_ends_with_its_episode(monkeypatch)
 
 
 def tail(**changes):
-    fields = {"world": "w", "case": "c", "seed": 0, "coverage": 1.0, "predicted": -1.0, "true": -2.0,
-              "error": -0.5, "resolution": -0.1, "spread": 1.0}  # fmt: skip
+    fields = {
+        "world": "w", "case": "c", "seed": 0, "coverage": 1.0, "predicted": -1.0, "true": -2.0,
+        "error": -0.5, "resolution": -0.1, "spread": 1.0,
+    }  # fmt: skip
     return bench.Tail(**{**fields, **changes})
 
 

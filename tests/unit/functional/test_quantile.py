@@ -107,6 +107,20 @@ def test_a_batch_of_states_does_not_mix_with_its_targets():
     np.testing.assert_allclose(actual, [0.5, 0.5], rtol=1e-12)
 
 
+@pytest.mark.parametrize("kappa", [0.0, 0.3])
+def test_under_autocast_the_loss_keeps_its_digits(kappa):
+    tau = quantile.midpoints(5)
+    target = torch.linspace(-0.7, 0.9, 7)
+    found = []
+    for lowered in (False, True):
+        predicted = torch.linspace(-1.0, 1.0, 5).requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=lowered):
+            loss = quantile.huber_loss(predicted, target, tau, kappa=kappa)
+        found.append((loss, *torch.autograd.grad(loss, predicted)))
+    for exact, other in zip(*found, strict=True):
+        assert torch.equal(exact, other)
+
+
 def test_monotone_by_hand():
     # softplus(0) = log 2.
     actual = quantile.monotone(row(-3.0, 0.0, 0.0))

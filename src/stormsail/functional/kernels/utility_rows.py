@@ -5,6 +5,7 @@
 
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 
 
 @triton.jit
@@ -14,8 +15,8 @@ def in_turn(EARLY: tl.constexpr):
     Whoever is launched early waits here before it reads or writes anything.
     """
     if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+        cuda.gdc_launch_dependents()
+        cuda.gdc_wait()
 
 
 @triton.jit
@@ -140,6 +141,23 @@ def _learn(
 
 
 @triton.jit
+def _sums(partial, chunks, first, last, SCALER: tl.constexpr, OWN: tl.constexpr):
+    """Return a tensor's square sum, peak, and the scaler's two sums, from its own chunks."""
+    squares, peaks = tl.zeros([OWN], tl.float64), tl.zeros([OWN], tl.float64)
+    befores, afters = tl.zeros([OWN], tl.float64), tl.zeros([OWN], tl.float64)
+    for begin in range(first, last, OWN):
+        at = begin + tl.arange(0, OWN)
+        here = at < last
+        squares += tl.load(partial + at, mask=here, other=0.0)
+        high = tl.load(partial + chunks + at, mask=here, other=0.0)
+        peaks = tl.maximum(peaks, high.to(tl.float64))
+        if SCALER:
+            befores += tl.load(partial + 2 * chunks + at, mask=here, other=0.0)
+            afters += tl.load(partial + 3 * chunks + at, mask=here, other=0.0)
+    return tl.sum(squares), tl.max(peaks), tl.sum(befores), tl.sum(afters)
+
+
+@triton.jit
 def settle(
     partial, chunks_of, chunks, numbers, given, constants, ahead, ranks, inverse,
     counts, spreads, mean_squares, nonfinite,
@@ -166,18 +184,8 @@ def settle(
     for begin in range(0, chunks, WIDTH):
         at = begin + tl.arange(0, WIDTH)
         everything += tl.load(partial + at, mask=at < chunks, other=0.0)
-    squares, peaks = tl.zeros([OWN], tl.float64), tl.zeros([OWN], tl.float64)
-    befores, afters = tl.zeros([OWN], tl.float64), tl.zeros([OWN], tl.float64)
-    for begin in range(first, last, OWN):
-        at = begin + tl.arange(0, OWN)
-        here = at < last
-        squares += tl.load(partial + at, mask=here, other=0.0)
-        high = tl.load(partial + chunks + at, mask=here, other=0.0)
-        peaks = tl.maximum(peaks, high.to(tl.float64))
-        if SCALER:
-            befores += tl.load(partial + 2 * chunks + at, mask=here, other=0.0)
-            afters += tl.load(partial + 3 * chunks + at, mask=here, other=0.0)
-    whole, square = tl.sum(everything), tl.sum(squares)
+    square, peak, before, after = _sums(partial, chunks, first, last, SCALER, OWN)
+    whole = tl.sum(everything)
     refused = tl.where(tl.abs(whole) < float("inf"), 0, 1)
     whole, norm = tl.sqrt(whole), tl.sqrt(square)
     clip = tl.full([], 1.0, tl.float64)
@@ -187,7 +195,7 @@ def settle(
     if SCALER:
         own = tl.load(inverse + place)
         gain, factor = _learn(
-            square, tl.max(peaks), tl.sum(befores), tl.sum(afters), refused,
+            square, peak, before, after, refused,
             constants, ahead + place, tensors,
             counts + own, spreads + own, mean_squares + own, nonfinite + own,
         )  # fmt: skip
