@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
-import torch
-
 from stormsail.bench.continual_problem import KINDS, Kind, Sizes
 from stormsail.bench.continual_run import METHODS, Job, Method, Outcome, Setting, Variant, run
+from stormsail.bench.processes import use_one_thread
 
 LAST = 10
 """Tasks at the end that count as late."""
@@ -127,7 +126,7 @@ def runner(workers: int) -> Iterator[Runner]:
         yield lambda jobs: _in_order(jobs, map(run, _batches(jobs)))
         return
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_use_one_thread) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=use_one_thread) as pool:
         yield lambda jobs: _in_order(jobs, pool.map(run, _batches(jobs)))
 
 
@@ -144,10 +143,6 @@ def _in_order(jobs: Sequence[Job], outcomes: Iterable[list[Outcome]]) -> list[Ou
     pairs = zip(_batches(jobs), outcomes, strict=True)
     found = {job: one for batch, ones in pairs for job, one in zip(batch, ones, strict=True)}
     return [found[job] for job in jobs]
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)  # networks this small are slower with more
 
 
 Pair = tuple[Kind, Variant]

@@ -8,19 +8,17 @@ comes (`online`). Weights, bars and random streams are the same for both.
 import math
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.trainer import Progress, train
+from stormsail.bench.processes import one_thread
 
 Mode = Literal["between_rollouts", "online"]
 MODES: tuple[Mode, ...] = ("between_rollouts", "online")
@@ -150,17 +148,6 @@ class Row:
     score: Spread
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch use one thread: sums of several come out differently, and are no faster here."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def run(plan: Plan, job: tuple[Mode, int]) -> Outcome:
     """Train once, in a folder that is gone afterwards."""
     mode, seed = job
@@ -169,7 +156,7 @@ def run(plan: Plan, job: tuple[Mode, int]) -> Outcome:
     def watch(progress: Progress) -> None:
         seen.append(progress.metrics)
 
-    with _one_thread(), tempfile.TemporaryDirectory() as folder:
+    with one_thread(), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         train(plan.config(mode, seed), out=path, on_progress=watch, tensorboard=False)
 

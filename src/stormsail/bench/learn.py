@@ -7,22 +7,20 @@ not the best one on the way, is judged without exploration.
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-import torch
-
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.greedy import judge
 from stormsail.algorithms.task_factory import make_task
 from stormsail.algorithms.trainer import train
 from stormsail.bench import learn_peers
+from stormsail.bench.processes import one_thread
 from stormsail.core.errors import ArgumentError, RangeError, nearest
 from stormsail.core.generators import Generators
 
@@ -255,7 +253,7 @@ def ablation_lines(
 
 def run(job: Job) -> Outcome:
     """Train and judge one agent, in this process and on one thread."""
-    with _one_thread():
+    with one_thread():
         if job.line.peer is not None:
             played = learn_peers.run(
                 job.line.peer, steps=job.line.steps, seed=job.seed, episodes=job.episodes
@@ -399,14 +397,3 @@ def _statistic(kind: Literal["mean", "median", "least"], scores: Sequence[float]
 
 def _standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Networks this small are slower with more, and sums over threads differ in their last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -14,13 +14,13 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-import torch
 from scipy import special
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.task_factory import agent_spec, make_task
 from stormsail.bench.markets_play import Course, Played, check_plain
+from stormsail.bench.processes import use_one_thread
 from stormsail.core.errors import ChoiceError, nearest
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import Agent
@@ -183,15 +183,11 @@ def run_all(jobs: Sequence[Job], *, workers: int, say: Callable[[Outcome], None]
             say(found[-1])
         return found
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_use_one_thread) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=use_one_thread) as pool:
         for outcome in pool.map(run, jobs):
             found.append(outcome)
             say(outcome)
     return found
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)  # networks this small are slower with more
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.cli.times import utc_time
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -128,27 +130,10 @@ def _config(
     data: dict[str, object] = {}
     if isinstance(market := agent.binding.values.get("market"), dict):
         data["market"] = market
-    data |= {"start": _time("--from", start)} if start else {}
-    data |= {"end": _time("--to", end)} if end else {}
+    data |= {"start": utc_time("--from", start).isoformat()} if start else {}
+    data |= {"end": utc_time("--to", end).isoformat()} if end else {}
     data |= {"burn_in": burn_in} if burn_in is not None else {}
     return BacktestConfig.from_mapping(apply_overrides(data, settings))
-
-
-def _time(option: str, text: str) -> str:
-    from datetime import UTC, datetime
-
-    from stormsail.core.errors import ConfigError
-
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(
-            "config-value",
-            wrong=f"`{option}` must be a day or a time",
-            found=f"`{text}`",
-            remedy="Write `2020-01-31` or `2020-01-31T08:00Z`.",
-        ) from error
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
 
 
 def _panel(agent: "Agent", data: Path, symbols: "list[str]") -> "Panel":

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stormsail.cli.times import utc_time
 from stormsail.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -165,16 +165,4 @@ def _milliseconds(option: str, text: str | None) -> int | None:
     Raises:
         ConfigError: if it cannot be read.
     """
-    if text is None:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(
-            "config-value",
-            wrong=f"`{option}` must be a day or a time",
-            found=f"`{text}`",
-            remedy="Write `2020-01-31` or `2020-01-31T08:00Z`.",
-        ) from error
-    time = time if time.tzinfo else time.replace(tzinfo=UTC)
-    return round(time.timestamp() * 1000)
+    return None if text is None else round(utc_time(option, text).timestamp() * 1000)
