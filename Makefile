@@ -7,7 +7,7 @@ PEERS := .venv-peers
 WORKERS ?= auto
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install test shapes check format mutants campaign peers clean
+.PHONY: install test browser shapes check format mutants campaign peers clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,6 +18,9 @@ install: $(STAMP)
 
 test: $(STAMP)  ## every test that fits into minutes
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not campaign"
+
+browser: $(STAMP)  ## our pages in a real browser; skips, and says why, where there is none
+	$(BIN)/python -m pytest tests/browser
 
 shapes: $(STAMP)  ## the formulas again, with every annotated shape checked at run time
 	STORMSAIL_SHAPES=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not campaign and not refusal" tests/unit/functional tests/property

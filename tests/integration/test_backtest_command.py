@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from stormsail.core.errors import ArtifactError, ConfigError, DataError
 from stormsail.evaluation.backtest_config import BacktestConfig
 from stormsail.evaluation.backtest_files import read_backtest
 from stormsail.evaluation.backtesting import backtest
+from stormsail.evaluation.trials import TrialLedger
 from stormsail.market.interval import Interval
 from stormsail.market.panel import load_panel
 from stormsail.market.store import Store
@@ -137,6 +139,48 @@ def test_costs_stress_and_baselines_are_written_beside(place):
     assert curves["ts"].to_pylist() == saved.equity["ts"].to_pylist()
     assert set(curves["flat"].to_pylist()) == {30_000.0}
     assert "spread x5" in saved.documents["stress"]
+
+
+def test_promises_and_luck_are_written_beside(place):
+    printed = called(place, "--conformal", "--luck", "--from", "2021-01-24", out="judged")
+    saved = read_backtest(place / "judged")
+    assert set(saved.documents) == {"calibration", "luck"}
+    told, luck = saved.documents["calibration"], saved.documents["luck"]
+    # Trained with a discount of 0.99: 219 bars hold no window of 230.
+    assert (told["discount"], told["horizon_bars"], told["bars"]) == (0.99, 230, 219)
+    assert told["tail"]["gap"]["reason"] == (
+        "not enough data: needs 200 windows that share no bar, found 0"
+    )
+    assert "needs 200 windows that share no bar, found 0, about 46,000 bars" in printed
+    assert "of the market's moves" in told["regimes"]
+    assert told["conformal"]["judged"] == 0
+    assert luck["fan"]["ts"][0] == saved.equity["ts"][0].as_py()
+    assert luck["fan"]["ts"][-1] == saved.equity["ts"][-1].as_py()
+    assert "probability of a Sharpe ratio above 0 after 1 trial" in printed
+    assert "beats the benchmark: p = " in printed
+
+
+def test_luck_knows_the_trials_beside_the_run(place, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    data = Agent.load(place / "run" / "best").binding.values["data"]
+    ledger = TrialLedger(tmp_path / "trials.jsonl")
+    for sharpe in (0.01, 0.03, None):
+        ledger.record(
+            kind="training", name="run", config_hash="c", data_hash=data, sharpe_per_bar=sharpe,
+            bars=100, status="failed" if sharpe is None else "finished",
+        )  # fmt: skip
+    for number, run in enumerate((tmp_path / "run", tmp_path / "run" / "best")):
+        words = ["backtest", str(run), "--data", str(place / "store"), *STEPS, *LATE, "--luck"]
+        done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / f"out-{number}")])
+        assert done.exit_code == 0, done.output
+        assert "probability of a Sharpe ratio above 0 after 3 trials: " in done.output
+        luck = read_backtest(tmp_path / f"out-{number}").documents["luck"]
+        # deviation 0.0141421 of two Sharpe ratios; the best of three trials has 0.853 of it
+        assert luck["expected_maximum"]["value"] == pytest.approx(0.0120605, abs=1e-7)
+
+
+def test_a_run_binds_its_discount(place):
+    assert Agent.load(place / "run" / "best").binding.values["gamma"] == 0.99
 
 
 def test_nautilus_reproduces_the_equity(place):

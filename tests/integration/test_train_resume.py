@@ -349,11 +349,13 @@ def test_a_task_alone_is_enough_and_finds_its_run_again(command, tmp_path, monke
         arguments += ["--set", name]
     status, told, complaint = command(*arguments)
     assert status == 0, complaint
-    (folder,) = (tmp_path / "runs").iterdir()
+    (folder,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
     assert told.startswith(f"runs/{folder.name}: finished after 32 steps")
     assert folder.name.startswith("cartpole-v1-")
     assert command(*arguments)[0] == 0
-    assert len(list((tmp_path / "runs").iterdir())) == 1
+    assert sorted((tmp_path / "runs").iterdir()) == [
+        folder, tmp_path / "runs" / "trials.jsonl", tmp_path / "runs" / "trials.jsonl.head"
+    ]  # fmt: skip
     status, _, complaint = command(*arguments, "--set", "ppo.n_env=4")
     assert status == 2
     assert "Did you mean `ppo.n_envs`?" in complaint

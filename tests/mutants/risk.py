@@ -223,8 +223,8 @@ RISK = (
         "risk-trace-of-another-decay",
         "risk",
         CONTROL,
-        "trace=None if lam is None else Trace(self.config.ppo.gamma, lam),",
-        "trace=None if lam is None else Trace(1.0, self.config.ppo.gae_lambda),",
+        'trace=None if lam == "target" else Trace(self.config.ppo.gamma, lam),',
+        'trace=None if lam == "target" else Trace(1.0, self.config.ppo.gae_lambda),',
         control("risk", "test_the_control_sums_changes_with_the_decay_that_is_set"),
     ),
     Mutant(

@@ -13,6 +13,7 @@ from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
 from mutants.risk import RISK
 from mutants.simulator import SIMULATOR_RULES
+from mutants.validation import VALIDATION
 
 MUTANTS = (
     *CRITICS,
@@ -25,4 +26,5 @@ MUTANTS = (
     *MONITORS,
     *RISK,
     *EVALUATION,
+    *VALIDATION,
 )

@@ -265,7 +265,7 @@ def pooled_cvar(law, chosen, alpha, atoms=None):
 
 
 def infeasible(gaps, lams, top, patience, tolerance):
-    """For how long at the cap without a gap smaller by `tolerance` than the best since then."""
+    """For how long at the cap without a gap smaller than the best since then by a share of it."""
     flags, best, streak = [], math.inf, 0
     for gap, lam in zip(gaps, lams, strict=True):
         if math.isnan(gap):
@@ -273,7 +273,7 @@ def infeasible(gaps, lams, top, patience, tolerance):
             continue
         if lam < top or gap <= 0.0:
             best, streak = math.inf, 0
-        elif gap < best - tolerance:
+        elif best == math.inf or gap < best - tolerance * best:
             best, streak = gap, 0
         else:
             streak += 1

@@ -34,9 +34,10 @@ class RiskConfig(Config):
     """How the policy feels it: what the episode may still lose, the tail of each state, tail
     episodes as a whole, or the old term that moves only critics, for comparison."""
 
-    cvar_trace: Unit | None = None
+    cvar_trace: Unit | Literal["target"] = 0.0
     """Decay lambda of the sum of one-step changes that makes the `budget` form: 0 believes the
-    critics, 1 what happened. None takes the atoms of the critics' target instead."""
+    critics, 1 what happened. `target` takes the atoms of the critics' target instead, which lays a
+    loss on all `target.steps` decisions before it."""
 
     cvar_weight: NonNegative = 0.0
     """Weight of the risk advantage beside the advantage; 0 leaves it out."""
@@ -69,26 +70,26 @@ class RiskConfig(Config):
     dual_controller: Literal["pid", "integral"] = "pid"
     """What moves the multiplier, once an update."""
 
-    cvar_kp: NonNegative = 2.0
+    cvar_kp: NonNegative = 0.5
     """Proportional gain on the gap, which is in units of the larger of |limit| and spread."""
 
-    cvar_ki: NonNegative = 0.05
+    cvar_ki: NonNegative = 0.02
     """Integral gain."""
 
-    cvar_kd: NonNegative = 1.0
+    cvar_kd: NonNegative = 0.0
     """Gain on a gap that grows."""
 
     cvar_lambda_lr: Positive = 0.01
     """Step of the multiplier of the `integral` controller for a gap of one unit."""
 
-    cvar_lambda_max: Positive = 10.0
+    cvar_lambda_max: Positive = 2.0
     """Largest multiplier; one that is too small for the limit is said to be so."""
 
     cvar_rescale: bool = True
     """Divide the mixed advantage by 1 + multiplier, so that a large one does not mean large steps;
     no matter where advantages are normalised."""
 
-    cvar_ema_beta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    cvar_ema_beta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
     """Weight of the past in the estimate that the multiplier follows."""
 
     cvar_use_predicted_for_dual: bool = False
@@ -164,15 +165,6 @@ class RiskConfig(Config):
                 f"`cvar_use_predicted_for_dual` must be false for the quantity `{quantity}`: the "
                 "critics predict returns of episodes, and a multiplier must follow the quantity "
                 "that its limit is about"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _traces_a_budget(self) -> Self:
-        if self.cvar_trace is not None and self.cvar_policy_mode != "budget":
-            raise ValueError(
-                f"`cvar_policy_mode` must be `budget` for `cvar_trace`, not "
-                f"`{self.cvar_policy_mode}`: only changes of one shortfall add up over steps"
             )
         return self
 

@@ -1,12 +1,25 @@
 """Settings around the learner: what is learned, what is kept of a run, how it is judged."""
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from stormsail.algorithms.config_numbers import Count, Whole
 from stormsail.core.config import Config
 from stormsail.market.simulator.config import MarketConfig
+
+
+def _utc(time: datetime | None) -> datetime | None:
+    """Bring a time to UTC, so that equal spans have equal hashes."""
+    if time is None:
+        return None
+    if time.tzinfo is None:
+        raise ValueError("must name a time zone, such as 2024-01-01T00:00:00Z")
+    return time.astimezone(UTC)
+
+
+Time = Annotated[datetime | None, AfterValidator(_utc)]
 
 
 class DataConfig(Config):
@@ -36,8 +49,21 @@ class DataConfig(Config):
     world_parameters: dict[str, float] = Field(default_factory=dict)
     """Settings of that world that differ from its defaults."""
 
+    start: Time = None
+    """Opening of the first bar that exists for this run, with its time zone; None takes the first
+    there is. Of bars before it nothing is known to the run, not even to warm up a feature."""
+
+    end: Time = None
+    """Opening of the first bar that does not exist for this run; None goes to the last."""
+
     validation_share: Annotated[float, Field(gt=0.0, lt=0.9)] = 0.2
     """Share of the bars, the last ones, that is kept from training and chooses the best agent."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.start is not None and self.end is not None and self.start >= self.end:
+            raise ValueError(f"`start` must be before `end`, not {self.start} and {self.end}")
+        return self
 
 
 class TaskConfig(Config):

@@ -1,11 +1,13 @@
 """Judging an agent while it learns: episodes without exploration, one for each environment."""
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from stormsail.core.task import Task
+from stormsail.evaluation import figures
 from stormsail.modules.agent import Agent
 
 MAX_STEPS = 20_000
@@ -22,11 +24,21 @@ class Judged(NamedTuple):
     episodes: int
     unfinished: int
     """Episodes that were cut off because they did not end."""
+    sharpe_per_bar: float | None = None
+    """Mean over deviation of the steps' simple returns, all episodes together, not annualised.
+    None where rewards are no log returns, or where all of them are equal."""
+    bars: int = 0
+    """Steps that it comes from; episodes may share bars."""
 
 
 @torch.no_grad()
 def judge(
-    task: Task[Any], agent: Agent, generator: torch.Generator, *, max_steps: int = MAX_STEPS
+    task: Task[Any],
+    agent: Agent,
+    generator: torch.Generator,
+    *,
+    max_steps: int = MAX_STEPS,
+    log_returns: bool = False,
 ) -> Judged:
     """Play the first episode of every environment to its end, always the likeliest action.
 
@@ -37,22 +49,37 @@ def judge(
         agent: who plays.
         generator: of the starts; equal ones give equal episodes, so that agents can be compared.
         max_steps: see `MAX_STEPS`.
+        log_returns: whether a reward is the log return of a bar, so that there is a Sharpe ratio.
     """
     state, observation = task.reset(generator)
     memory = agent.initial_memory(task.batch)
     running = torch.ones(task.batch, dtype=torch.bool, device=task.device)
     earned = torch.zeros(task.batch, dtype=torch.float64, device=task.device)
+    returns: list[Tensor] = []
     for _ in range(max_steps):
         decision = agent.decide(observation, memory, deterministic=True)
         state, step = task.step(state, decision.action, generator)
         observation, memory = step.observation, decision.memory
-        earned = earned + torch.where(running, step.reward.double(), 0.0)
+        reward = step.reward.double()
+        earned = earned + torch.where(running, reward, 0.0)
+        if log_returns:
+            returns.append(reward[running].expm1())
         running = running & ~(step.terminated | step.truncated)
         if not bool(running.any()):
             break
-    return _judged(earned, running)
+    return _judged(earned, running)._replace(**_ratio(returns))
 
 
 def _judged(earned: Tensor, running: Tensor) -> Judged:
     spread = float(earned.std()) if len(earned) > 1 else 0.0
     return Judged(float(earned.mean()), spread, len(earned), int(running.sum()))
+
+
+def _ratio(returns: list[Tensor]) -> dict[str, Any]:
+    """Return the Sharpe ratio of one bar and how many it comes from; nothing without returns."""
+    if not returns:
+        return {}
+    found = torch.cat(returns)
+    finite = bool(found.isfinite().all())
+    ratio = float(figures.per_bar_sharpe(found.cpu().numpy())) if finite else math.nan
+    return {"sharpe_per_bar": ratio if math.isfinite(ratio) else None, "bars": len(found)}

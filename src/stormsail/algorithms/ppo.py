@@ -111,7 +111,7 @@ class Ppo:
             begin_units(agent, rollout, config)
         estimates = estimate(agent, rollout, config)
         check_estimates(estimates)
-        risk = self._control_risk(rollout, estimates)
+        risk = self._control_risk(rollout, estimates, now)
         now = now if risk is None else now._replace(legacy_risk=risk.legacy)
         mixed = estimates.raw_advantage if risk is None else risk.advantage
         advantage = normalised(mixed, estimates, rollout, config, self.advantage_statistics)
@@ -166,11 +166,19 @@ class Ppo:
             and self.config.observation.obs_stats_update == "online",
         )
 
-    def _control_risk(self, rollout: Rollout, estimates: Estimates) -> RiskReport | None:
+    def _control_risk(
+        self, rollout: Rollout, estimates: Estimates, now: Scheduled
+    ) -> RiskReport | None:
         """Move the multiplier once and mix the advantages, while the critics are as they played."""
         if self.risk is None:
             return None
-        return self.risk.act(rollout, estimates, float(estimates.explained_variance), self.agent)
+        return self.risk.act(
+            rollout,
+            estimates,
+            float(estimates.explained_variance),
+            self.agent,
+            trains_policy=now.trains_policy,
+        )
 
     def _with_gradient(
         self, risk: RiskReport | None, data: Batch, rollout: Rollout

@@ -39,6 +39,10 @@ class RecordState(Config):
     """Length of the file of events."""
     best_score: float | None = None
     """Of the best agent so far."""
+    best_sharpe: float | None = None
+    """Per bar, of the best agent's episodes; None where it has none."""
+    best_bars: Whole = 0
+    """Steps that it comes from."""
     trials: Whole = 0
     """Looks at the agent so far."""
     rollbacks: Whole = 0
@@ -72,6 +76,7 @@ class Records:
             saved = read_records(state)
             self.alarms.load_state_dict(state["alarms"])
         self.best_score, self.trials = saved.best_score, saved.trials
+        self.best_sharpe, self.best_bars = saved.best_sharpe, saved.best_bars
         self.rollbacks = saved.rollbacks
         self.metrics = MetricsFile(folder.metrics, rows=saved.rows)
         self.events = EventFile(folder.events, length=saved.event_bytes, clock=clock)
@@ -88,6 +93,8 @@ class Records:
             rows=len(self.metrics),
             event_bytes=self.events.length,
             best_score=self.best_score,
+            best_sharpe=self.best_sharpe,
+            best_bars=self.best_bars,
             trials=self.trials,
             rollbacks=self.rollbacks,
         )
@@ -115,6 +122,7 @@ class Records:
         better = known and (self.best_score is None or judged.score > self.best_score)
         if better:
             self.best_score = judged.score
+            self.best_sharpe, self.best_bars = judged.sharpe_per_bar, judged.bars
         self.event(
             "trial",
             update,

@@ -127,7 +127,13 @@ class RiskControl:
         self.average: float | None = None
 
     def act(
-        self, rollout: Rollout, estimates: Estimates, explained_variance: float, agent: Agent
+        self,
+        rollout: Rollout,
+        estimates: Estimates,
+        explained_variance: float,
+        agent: Agent,
+        *,
+        trains_policy: bool = True,
     ) -> RiskReport:
         """Take a rollout in, move the multiplier once, and mix the advantages.
 
@@ -136,6 +142,8 @@ class RiskControl:
             estimates: made of it, in reward units.
             explained_variance: of its returns by the critics.
             agent: whose critics gave the laws, before this update changes them.
+            trains_policy: whether the policy learns in this update. While it does not, neither the
+                multiplier nor the ramp moves: no policy could have answered to them.
         """
         config = self.config.risk
         self.window.add(rollout)
@@ -146,11 +154,12 @@ class RiskControl:
         )
         unit = max(abs(config.cvar_limit or 0.0), tail.spread) or 1.0
         gap, source = self._gap(predicted)
-        if config.cvar_use_constraint and tail.is_ready and math.isfinite(gap):
+        moves = tail.is_ready and trains_policy
+        if config.cvar_use_constraint and moves and math.isfinite(gap):
             self.dual.step(gap / unit)
         else:
             source = SOURCES[0]
-        share = self.gate.share(explained_variance)
+        share = self.gate.share(explained_variance) if moves else self.gate.standing
         advantage = self._advantage(tail, rollout, estimates, agent)
         term, scale = self._term(advantage, rollout, estimates, agent)
         weight = self._weight(share, term, scale) if tail.is_ready else 0.0
@@ -226,7 +235,7 @@ class RiskControl:
             estimates,
             alpha=config.cvar_alpha,
             level=tail.level,
-            trace=None if lam is None else Trace(self.config.ppo.gamma, lam),
+            trace=None if lam == "target" else Trace(self.config.ppo.gamma, lam),
         )
 
     def _term(

@@ -16,7 +16,8 @@ class GateState(Config):
 class RiskGate:
     """Opens at an explained variance, shuts below it by a margin, and grows the weight in between.
 
-    An explained variance that is unknown neither opens nor shuts it. The constraint does not pass
+    An explained variance that is unknown neither opens nor shuts it, and nothing does while there
+    are too few outcomes or only critics learn. The constraint does not pass
     through here: in a market whose returns cannot be foretold a limit would never hold.
     """
 
@@ -36,9 +37,14 @@ class RiskGate:
         ):
             self.is_open = False
         self.updates = self.updates + 1 if self.is_open else 0
+        return self.standing
+
+    @property
+    def standing(self) -> float:
+        """The share of the weight that acts as things stand."""
         if not self.is_open:
             return 0.0
-        ramp = config.cvar_ramp_updates
+        ramp = self.config.cvar_ramp_updates
         return 1.0 if ramp == 0 else min(1.0, self.updates / ramp)
 
     def state(self) -> GateState:

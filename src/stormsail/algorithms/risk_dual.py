@@ -9,8 +9,9 @@ import math
 from stormsail.algorithms.config import RiskConfig
 from stormsail.core.config import Config
 
-_CLOSING = 0.01
-"""A gap that became smaller by this, in units, is closing."""
+_CLOSING = 0.1
+"""A gap that became smaller by this share of itself is closing: one that creeps towards something
+above 0 ever more slowly is not."""
 
 
 class DualState(Config):
@@ -38,7 +39,7 @@ class RiskDual:
     `integral`: lambda <- clip(lambda + rate * g, 0, lambda_max), plain ascent of the dual.
 
     A limit is called out of reach when lambda has been at its bound for `cvar_infeasible_updates`
-    updates with a positive gap that did not become smaller by a hundredth of a unit.
+    updates with a positive gap that did not become smaller by a tenth of itself.
     """
 
     def __init__(self, config: RiskConfig) -> None:
@@ -74,7 +75,7 @@ class RiskDual:
         """Count the updates at the bound in which the gap did not close."""
         if self.multiplier < self.config.cvar_lambda_max or gap <= 0.0:
             self.best_gap, self.stuck_updates = None, 0
-        elif self.best_gap is None or gap < self.best_gap - _CLOSING:
+        elif self.best_gap is None or gap < self.best_gap * (1.0 - _CLOSING):
             self.best_gap, self.stuck_updates = gap, 0
         else:
             self.stuck_updates += 1

@@ -1,15 +1,17 @@
 """From a configuration to the task that is learned, and to the one that judges."""
 
 from dataclasses import dataclass
-from functools import cache
+from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
 
 from stormsail.algorithms.config import DataConfig, TrainConfig
 from stormsail.core.documents import JsonValue
-from stormsail.core.errors import ConfigError, nearest
+from stormsail.core.errors import ConfigError, DataError, nearest
 from stormsail.core.task import Task
+from stormsail.market.bars import iso
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, Scaler, default_features
 from stormsail.market.features.tensors import BarTensors
 from stormsail.market.interval import Interval
@@ -27,6 +29,10 @@ MARKET = "market"
 GYMNASIUM = "gym:"
 
 Purpose = Literal["train", "validation"]
+
+_FEWEST_BARS = 2
+_CACHED = 8
+"""Divided panels that are remembered; those of one world or store share its memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +68,21 @@ class MarketData:
 
 
 def load_data(data: DataConfig, market: MarketConfig) -> MarketData:
-    """Return the bars that a configuration names.
+    """Return the bars that a configuration names, from `start` to `end` only, divided.
 
     Raises:
         DataError: if they are not there or do not suffice.
+        ConfigError: if the store has no symbol of that interval.
+    """
+    panel = _during(_panel_of(data.replace(start=None, end=None).model_dump_json()), data)
+    return MarketData.of(panel, market, validation_share=data.validation_share)
+
+
+def load_bars(data: DataConfig) -> Panel:
+    """Return all bars of the world or store that a configuration names, whatever its span.
+
+    Raises:
+        DataError: if they are not there.
         ConfigError: if the store has no symbol of that interval.
     """
     interval = Interval.parse(data.interval)
@@ -79,24 +96,48 @@ def load_data(data: DataConfig, market: MarketConfig) -> MarketData:
             seed=data.world_seed,
             **parameters,
         )
-        panel = Panel.from_bars(world.bars, world.funding, signals=world.features)
-    else:
-        store = Store(data.store)
-        symbols = data.symbols or tuple(
-            symbol for symbol, stored in store.contents() if stored == interval
+        return Panel.from_bars(world.bars, world.funding, signals=world.features)
+    store = Store(data.store)
+    symbols = data.symbols or tuple(
+        symbol for symbol, stored in store.contents() if stored == interval
+    )
+    if not symbols:
+        raise ConfigError(
+            "config-value",
+            wrong=f"`task.data.store` must hold bars of {interval}",
+            found=f"none in {data.store}",
+            remedy="Import, fetch or synthesise them first, or change `task.data.interval`.",
         )
-        if not symbols:
-            raise ConfigError(
-                "config-value",
-                wrong=f"`task.data.store` must hold bars of {interval}",
-                found=f"none in {data.store}",
-                remedy="Import, fetch or synthesise them first, or change `task.data.interval`.",
-            )
-        panel = load_panel(store, symbols, interval)
-    return MarketData.of(panel, market, validation_share=data.validation_share)
+    return load_panel(store, symbols, interval)
 
 
-@cache
+def _during(panel: Panel, data: DataConfig) -> Panel:
+    """Return the part of a panel that exists for a run."""
+    after = int(panel.ts[-1]) + panel.interval.milliseconds
+    first = int(panel.ts[0]) if data.start is None else _milliseconds(data.start)
+    last = after if data.end is None else _milliseconds(data.end)
+    found = panel.between(first, last)
+    if len(found.ts) < _FEWEST_BARS:
+        raise DataError(
+            "data-span",
+            wrong=f"`task.data.start` and `task.data.end` must leave {_FEWEST_BARS} bars or more",
+            found=f"{len(found.ts)} of {len(panel.ts)} bars, which open from "
+            f"{iso(int(panel.ts[0]))} to {iso(int(panel.ts[-1]))}",
+            remedy="Choose times between the two, or bring more data.",
+        )
+    return found
+
+
+def _milliseconds(time: datetime) -> int:
+    return round(1000 * time.timestamp())
+
+
+@lru_cache(2)
+def _panel_of(data: str) -> Panel:
+    return load_bars(DataConfig.model_validate_json(data))
+
+
+@lru_cache(_CACHED)
 def _data_of(data: str, market: str) -> MarketData:
     return load_data(DataConfig.model_validate_json(data), MarketConfig.model_validate_json(market))
 
@@ -104,6 +145,17 @@ def _data_of(data: str, market: str) -> MarketData:
 def market_data(config: TrainConfig) -> MarketData:
     """Return the bars of a run; computed once for each configuration."""
     return _data_of(config.task.data.model_dump_json(), config.task.market.model_dump_json())
+
+
+def market_panel(config: TrainConfig) -> Panel:
+    """Return the bars that exist for a run, from `task.data.start` to `task.data.end`.
+
+    Raises:
+        DataError: if they are not there or are fewer than two.
+        ConfigError: if the store has no symbol of that interval.
+    """
+    data = config.task.data
+    return _during(_panel_of(data.replace(start=None, end=None).model_dump_json()), data)
 
 
 def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") -> Task[Any]:
@@ -175,5 +227,6 @@ def binding(config: TrainConfig) -> dict[str, JsonValue]:
         symbols=data.panel.symbols,
         train_span=data.train,
         validation_span=data.validation,
+        gamma=config.ppo.gamma,
     )
     return {"data": data.panel.digest(), **terms}

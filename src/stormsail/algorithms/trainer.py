@@ -20,8 +20,9 @@ from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.quarantine import Diverged
 from stormsail.algorithms.records import ProcessLog, Records, read_records
 from stormsail.algorithms.run_folder import Rollback, RunFolder, open_run
-from stormsail.algorithms.task_factory import agent_spec, binding, make_task
+from stormsail.algorithms.task_factory import MARKET, agent_spec, binding, make_task
 from stormsail.algorithms.telemetry import metrics
+from stormsail.algorithms.trial_lines import trial_lines
 from stormsail.core.clock import Clock
 from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ArtifactError, RangeError
@@ -66,6 +67,8 @@ class Run:
         steps: of all environments so far.
         best_score: of the best agent in validation; None before the first look.
         agent: as it is now.
+        sharpe_per_bar: of the best agent's validation episodes; None where there is none.
+        bars: steps that it comes from.
     """
 
     path: Path
@@ -77,6 +80,8 @@ class Run:
     steps: int
     best_score: float | None
     agent: Agent
+    sharpe_per_bar: float | None = None
+    bars: int = 0
 
     @property
     def best(self) -> Path:
@@ -91,8 +96,13 @@ def train(
     on_progress: OnProgress | None = None,
     clock: Clock | None = None,
     tensorboard: bool = True,
+    ledger: Path | str | None = None,
+    data_hash: str | None = None,
 ) -> Run:
     """Train, or go on with a run that was interrupted: the same call does both.
+
+    Every training is written into the trial ledger of its workspace, once when it begins and once
+    when it ends; one that goes on is the same trial (`trial_lines`).
 
     Args:
         config: all settings.
@@ -101,21 +111,30 @@ def train(
         on_progress: called after each update.
         clock: for the times of events; None writes none.
         tensorboard: whether to write for TensorBoard.
+        ledger: file of the trials; None takes `trials.jsonl` in the folder that holds the run's.
+        data_hash: in the ledger, of the bars that this is a try on; None takes those of the run. A
+            fold of a validation is a try on all of its bars.
 
     Raises:
         ConfigError: if the folder holds a run with other settings; it names them.
         ArtifactError: if the folder is in use, foreign, damaged beyond its last generation, or
-            cannot be written.
+            cannot be written; or if the ledger is damaged.
         DataError: if bars are missing, or a task gives what is not finite.
     """
     name = config.task.name.replace("/", "-").replace(":", "-").lower()
     default = Path("runs") / f"{name}-{checkpoint.computed_config(config).config_hash()[:8]}"
     bound = binding(config)
-    with open_run(default if out is None else out, config, bound) as folder:
+    with (
+        open_run(default if out is None else out, config, bound) as folder,
+        trial_lines(folder, ledger, data_hash=data_hash, clock=clock) as lines,
+    ):
         trainer = Trainer(
             folder, bound, on_progress=on_progress, clock=clock, tensorboard=tensorboard
         )
-        return trainer.run()
+        done = trainer.run()
+        if done.status != "interrupted":
+            lines.ended(done.status, done.reason, done.sharpe_per_bar, done.bars)
+        return done
 
 
 class Trainer:
@@ -316,7 +335,12 @@ class Trainer:
             episodes = self.config.validation.episodes
             self._judges = make_task(self.config, batch=episodes, purpose="validation")
         generators = Generators(self.config.seed, self.config.device)
-        judged = judge(self._judges, self.ppo.agent, generators.stream("validation"))
+        judged = judge(
+            self._judges,
+            self.ppo.agent,
+            generators.stream("validation"),
+            log_returns=self.config.task.name == MARKET,
+        )
         if self.records.tried(self.ppo.update_count, judged):
             self.folder.save_best(self.ppo.agent)
         return _told(judged, self.records)
@@ -357,6 +381,8 @@ class Trainer:
             steps=self.ppo.steps,
             best_score=self.records.best_score,
             agent=self.ppo.agent,
+            sharpe_per_bar=self.records.best_sharpe,
+            bars=self.records.best_bars,
         )
 
     @contextmanager

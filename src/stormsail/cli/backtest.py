@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 BEST = "best"
 """Folder of a run in which its best agent lies."""
 
+TRIALS = "trials.jsonl"
+"""File of a workspace in which every training and validation is recorded."""
+
 SHOWN = {
     "total_return": ("return", "{:+.2%}"),
     "sharpe": ("Sharpe", "{:.2f}"),
@@ -57,6 +60,13 @@ def backtest(
     baselines: Annotated[bool, typer.Option("--baselines", help="Rivals on the same bars.")] = (
         False
     ),
+    calibration: Annotated[
+        bool, typer.Option("--calibration", help="Whether the critic's predictions came true.")
+    ] = False,
+    conformal: Annotated[
+        bool, typer.Option("--conformal", help="The same, and a correction fitted on half of it.")
+    ] = False,
+    luck: Annotated[bool, typer.Option("--luck", help="How much of the result is luck.")] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="path=value, such as filters.lot=0.001.")
     ] = None,
@@ -85,6 +95,10 @@ def backtest(
         documents["costs"] = _swept(found, panel, agent)
     if stress:
         documents["stress"] = _stressed(agent, panel, config)
+    if calibration or conformal:
+        documents["calibration"] = _calibrated(found, panel, conformal=conformal)
+    if luck:
+        documents["luck"] = _luck(found, panel, agent, run)
     write_backtest(out, found, documents=documents, tables=tables)
     _conclude(found, out)
 
@@ -198,6 +212,44 @@ def _stressed(agent: "Agent", panel: "Panel", config: "BacktestConfig") -> "Json
     found = stress(agent, panel, config)
     _show(found)
     return stress_document(found)
+
+
+def _calibrated(found: "Backtest", panel: "Panel", *, conformal: bool) -> "JsonValue":
+    from stormsail.evaluation.promises import calibration_document, closes_of
+
+    told = calibration_document([found], conformal=conformal, closes=[closes_of(found, panel)])
+    _summarise(told)
+    return told
+
+
+def _luck(found: "Backtest", panel: "Panel", agent: "Agent", run: Path) -> "JsonValue":
+    from stormsail.evaluation.baselines import run_baselines
+    from stormsail.evaluation.luck_document import luck_of
+
+    rival = run_baselines(panel, found.config, like=found, names=["buy and hold"])["buy and hold"]
+    data = agent.binding.values.get("data")
+    told = luck_of(
+        found,
+        benchmark=rival,
+        ledger=_trials(run),
+        data_hash=data if isinstance(data, str) else None,
+    )
+    _summarise(told)
+    return told
+
+
+def _summarise(told: "JsonValue") -> None:
+    """Print the sentences of a document."""
+    lines = told.get("summary") if isinstance(told, dict) else None
+    for line in lines if isinstance(lines, list) else []:
+        typer.echo(line)
+
+
+def _trials(run: Path) -> Path | None:
+    """Return the trial ledger of the workspace: beside the run, or beside the run of an agent."""
+    place = run.resolve()
+    beside = (place.parent / TRIALS, place.parent.parent / TRIALS)
+    return next((one for one in beside if one.is_file()), None)
 
 
 def _compared(found: "Backtest", panel: "Panel") -> "JsonValue":

@@ -22,11 +22,14 @@ WIDTH = 132
 
 def frontier(
     seeds: Annotated[int, typer.Option(min=1, help="Agents of each kind.")] = 5,
-    steps: Annotated[int, typer.Option(min=1, help="Steps that each learns for.")] = 1_000_000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that each learns for.")] = 600_000,
     gammas: Annotated[str, typer.Option(help="Discounts, with commas.")] = "0.99,0.999",
     limits: Annotated[
         str, typer.Option(help="On the CVaR of an episode, in log growth, with commas.")
     ] = "-0.2,-0.1,-0.05",
+    warned: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of crashes that a warning precedes.")
+    ] = 0.8,
     jobs: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     kinds: Annotated[
         str, typer.Option(help="Of free, limit, slack, infeasible, alpha and penalty.")
@@ -52,6 +55,7 @@ def frontier(
         gammas=bench.numbers(gammas, name="gammas"),
         seeds=tuple(range(seeds)),
         steps=steps,
+        warned=warned,
     )
     wanted = bench.jobs(plan, [kind.strip() for kind in kinds.split(",")])
     console.print(f"{len(wanted)} agents, {jobs} at a time")

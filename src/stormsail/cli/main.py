@@ -19,11 +19,14 @@ from stormsail.cli.bench_simulator import simulator
 from stormsail.cli.bench_tails import tails
 from stormsail.cli.bench_train import train as bench_train
 from stormsail.cli.check import check
+from stormsail.cli.compare import compare
 from stormsail.cli.fetch import fetch
 from stormsail.cli.import_ import import_bars
+from stormsail.cli.report import report
 from stormsail.cli.resume import resume
 from stormsail.cli.synth import synth
 from stormsail.cli.train import train
+from stormsail.cli.validate import validate
 from stormsail.core.errors import StormsailError
 
 USAGE_ERROR = 2
@@ -41,6 +44,9 @@ app.command()(check)
 app.command()(train)
 app.command()(resume)
 app.command()(backtest)
+app.command()(validate)
+app.command()(report)
+app.command()(compare)
 bench.command()(features)
 bench.command()(continual)
 bench.command()(shrinkage)

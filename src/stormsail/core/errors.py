@@ -43,6 +43,7 @@ ErrorCode = Literal[
     "artifact-write",
     # runs
     "run-busy",
+    "run-stopped",
     # ledger
     "engine-limit",
     "ledger-identity",

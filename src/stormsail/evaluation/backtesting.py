@@ -234,6 +234,7 @@ def _notes(
         "config": config.config_hash(),
         "agent": agent_digest(agent),
         "unseen_symbols": list(terms.unseen(panel.symbols)),
+        "gamma": agent.binding.values.get("gamma"),
     }
 
 

@@ -250,8 +250,9 @@ def tail_check(
     .. math::
         \hat c = \frac1W \sum_w \Big[ v_w + \frac1\alpha \min(y_w - v_w, 0) \Big]
 
-    By Rockafellar & Uryasev 2000, J. Risk 2(3):21-41, Theorem 1, the mean of the bracket is the
-    true CVaR where v is the true value at risk, and below it for any other v: a wrong v is held
+    This is the variational form of CVaR (Rockafellar & Uryasev 2000, J. Risk 2(3):21-41, there for
+    losses): as a function of v the mean of the bracket has the slope 1 - F(v) / alpha, so it rises
+    up to the true value at risk, is the true CVaR there, and nowhere exceeds it. A wrong v is held
     against the critic. The bracket minus the CVaR is also the influence function of CVaR, so the
     interval is normal, with the deviation of the brackets over the root of `independent`.
 

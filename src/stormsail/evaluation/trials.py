@@ -30,9 +30,15 @@ from stormsail.core.verified import read_error
 from stormsail.evaluation.figures import Array
 
 KINDS = ("training", "validation", "backtest", "test-opened")
-STATUSES = ("finished", "failed", "stopped")
+STARTED = "started"
+"""Status of a line that says that something has begun; another one tells how it ended."""
+
+STATUSES = (STARTED, "finished", "failed", "stopped")
 TRIED = ("training", "validation")
 """The kinds that count as trials; a line that was never finished counts as well."""
+
+RUN_KEY = "run_key"
+"""Entry of `extra` that lines about the same trial share: they count once."""
 
 REPAIR = "repair"
 """Kind of the line that the ledger itself writes over one that was never finished."""
@@ -98,14 +104,20 @@ class TrialBook:
     ) -> tuple[Trial, ...]:
         """Return the lines that count as trials, on the given data if any is named.
 
-        A repaired line counts always: nobody knows what it was.
+        Of several lines with one kind and one `RUN_KEY` the last that tells an end stands for all,
+        or the last one where none does: what began and never ended was a trial as well. A repaired
+        line counts always: nobody knows what it was.
         """
         return tuple(
             trial
-            for trial in self.trials
+            for trial in _merged(self.trials)
             if trial.kind == REPAIR
             or (trial.kind in kinds and data_hash in (None, trial.data_hash))
         )
+
+    def of_run(self, key: str) -> tuple[Trial, ...]:
+        """Return the lines about one trial, in order."""
+        return tuple(trial for trial in self.trials if trial.extra.get(RUN_KEY) == key)
 
 
 class TrialLedger:
@@ -220,6 +232,18 @@ class TrialLedger:
         }
         document["hash"] = _digest(document)
         return documents.encode(document) + b"\n", _trial(document)
+
+
+def _merged(trials: tuple[Trial, ...]) -> list[Trial]:
+    """Return one line for each trial, in the order of the lines that are left."""
+    chosen: dict[object, Trial] = {}
+    for trial in trials:
+        key = trial.extra.get(RUN_KEY)
+        place = (trial.kind, key) if isinstance(key, str) else trial.number
+        before = chosen.get(place)
+        if before is None or trial.status != STARTED or before.status == STARTED:
+            chosen[place] = trial
+    return sorted(chosen.values(), key=lambda trial: trial.number)
 
 
 def _verify(path: Path, text: bytes | None, head: bytes | None) -> TrialBook:

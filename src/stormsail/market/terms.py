@@ -19,6 +19,7 @@ def bound_terms(
     symbols: Sequence[str],
     train_span: Span,
     validation_span: Span | None = None,
+    gamma: float | None = None,
 ) -> dict[str, JsonValue]:
     """Return the entries of an agent's binding that whoever runs it later needs.
 
@@ -29,10 +30,13 @@ def bound_terms(
         symbols: trained on.
         train_span: bars that it learned from.
         validation_span: bars on which it was chosen among others.
+        gamma: discount of one bar, without which nobody can tell what its critic promised.
     """
     chosen: dict[str, JsonValue] = {}
     if validation_span is not None:
         chosen["validation_span"] = [validation_span.start_ms, validation_span.end_ms]
+    if gamma is not None:
+        chosen["gamma"] = gamma
     return {
         **chosen,
         "task": TASK,

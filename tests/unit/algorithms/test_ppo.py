@@ -473,11 +473,6 @@ IMPOSSIBLE = {
         "`risk`: `cvar_policy_mode` must be `state` for the quantity `nstep`, not `episode`, "
         "which asks what a whole episode earns",
     ),
-    "a sum of changes of different shortfalls": (
-        {"risk.cvar_trace": 0.9, "risk.cvar_policy_mode": "state"},
-        "`risk`: `cvar_policy_mode` must be `budget` for `cvar_trace`, not `state`: only changes "
-        "of one shortfall add up over steps",
-    ),
     "a multiplier that follows another quantity": (
         {"risk.cvar_quantity": "nstep", "risk.cvar_policy_mode": "state",
          "risk.cvar_use_predicted_for_dual": True},

@@ -85,14 +85,14 @@ def test_without_an_integral_gain_the_integral_is_not_bounded_by_it():
 
 @pytest.mark.spec("S3-3")
 def test_a_limit_out_of_reach_is_seen_after_the_stated_number_of_updates():
-    control = dual(cvar_lambda_max=1.0, cvar_infeasible_updates=3)
-    gaps = [2.0, 1.5, 1.495, 1.6, 1.499]  # at the bound at once; closing once, then no more
+    control = dual(cvar_kp=2.0, cvar_lambda_max=1.0, cvar_infeasible_updates=3)
+    gaps = [2.0, 1.5, 1.36, 1.6, 1.351]  # closing once, then by less than a tenth
     seen = []
     for gap in gaps:
         control.step(gap)
         seen.append(control.is_infeasible)
     assert seen == [False, False, False, False, True]
-    control.step(1.3)  # it closes again
+    control.step(1.349)  # it closes again
     assert not control.is_infeasible
     assert control.stuck_updates == 0
 
@@ -106,7 +106,7 @@ def test_infeasibility_is_that_of_the_loop(seed):
         control.step(gap)
         lams.append(control.multiplier)
         flags.append(control.is_infeasible)
-    assert flags == oracle.infeasible(gaps, lams, 1.0, 4, 0.01)
+    assert flags == oracle.infeasible(gaps, lams, 1.0, 4, 0.1)
     assert True in flags
     assert False in flags
 

@@ -95,6 +95,35 @@ def test_trials_can_be_counted_on_one_set_of_bars(ledger):
     assert ledger.sharpes(data_hash="d2").tolist() == [0.2]
 
 
+def test_a_trial_that_began_and_ended_counts_once_with_its_end(ledger):
+    add(ledger, kind="training", sharpe=None, status="started", run_key="a")
+    assert (ledger.count(), ledger.sharpes().tolist()) == (1, [])
+    add(ledger, kind="training", sharpe=None, status="started", run_key="b")
+    add(ledger, kind="training", sharpe=None, status="failed", run_key="a")
+    add(ledger, kind="training", sharpe=0.3, run_key="a")
+    assert (ledger.count(), ledger.sharpes().tolist()) == (2, [0.3])
+    counted = ledger.read().counted()
+    assert [(one.number, one.status) for one in counted] == [(2, "started"), (4, "finished")]
+
+
+def test_beginning_again_does_not_forget_how_a_trial_ended(ledger):
+    add(ledger, kind="training", sharpe=0.3, run_key="a")
+    add(ledger, kind="training", sharpe=None, status="started", run_key="a")
+    assert (ledger.count(), ledger.sharpes().tolist()) == (1, [0.3])
+    assert [one.number for one in ledger.read().of_run("a")] == [1, 2]
+    assert ledger.read().of_run("b") == ()
+
+
+def test_lines_of_other_kinds_or_without_a_key_stay_apart(ledger):
+    add(ledger, kind="training", sharpe=0.1, run_key="a")
+    add(ledger, kind="validation", sharpe=0.2, run_key="a")
+    add(ledger, kind="training", sharpe=0.3)
+    add(ledger, kind="training", sharpe=0.4)
+    add(ledger, kind="training", sharpe=0.5, run_key=7)
+    assert ledger.count() == 5
+    assert ledger.sharpes().tolist() == [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
 def tear(ledger, keep):
     """Leave the last line unfinished, as a process that died while writing would."""
     lines = ledger.path.read_bytes().splitlines(keepends=True)
@@ -358,7 +387,7 @@ def test_other_words_and_numbers_are_refused(ledger):
     )
     with pytest.raises(ChoiceError, match="`kind` must be one of"):
         add(ledger, kind="repair")
-    with pytest.raises(ChoiceError, match="`status` must be one of finished, failed, stopped"):
+    with pytest.raises(ChoiceError, match="`status` must be one of started, finished"):
         add(ledger, status="fine")
     for sharpe in (float("nan"), float("inf")):
         with pytest.raises(RangeError, match="a finite Sharpe ratio or None"):

@@ -1,0 +1,145 @@
+"""What a validation calls to train anew: one run in a folder of its own for each fold and seed.
+
+A run of a fold is an ordinary run. It sees the bars of its span and no others, chooses its best
+agent inside the span, can be interrupted and goes on, and writes itself into the trial ledger of
+the workspace. A validation that is repeated finds its finished runs again.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.task_factory import MARKET, market_panel
+from stormsail.algorithms.trainer import Progress, Run, train
+from stormsail.algorithms.trial_lines import LEDGER
+from stormsail.core.clock import Clock
+from stormsail.core.errors import ConfigError, StormsailError
+from stormsail.evaluation.backtest_config import BacktestConfig
+from stormsail.evaluation.validation_config import ValidationConfig
+from stormsail.market.splits import Span
+from stormsail.modules.agent import Agent
+
+Fit = Callable[[ValidationConfig, Span, int], Agent]
+"""Settings of the validation, bars to train on and seed to an agent."""
+
+OnRun = Callable[[str, Progress], None]
+"""Called after each update with the name of the run."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A training was interrupted and saved; the same call goes on with it.
+
+    No refusal, and so not caught as one: a fold that was interrupted has not failed.
+
+    Args:
+        run: that was interrupted.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(f"{run.path}: {run.reason}")
+        self.signal = run.signal or 0
+
+
+def fitter(
+    config: TrainConfig,
+    *,
+    workspace: Path | str,
+    name: str,
+    on_progress: OnRun | None = None,
+    clock: Clock | None = None,
+) -> Fit:
+    """Return the function that trains on a span, with everything but span and seed as configured.
+
+    Runs lie in `<workspace>/<name>/fold-<k>-seed-<s>`, spans numbered in the order in which they
+    are asked for first. The agent is the best of the run's own looks; without looks the last one.
+
+    Args:
+        config: of each training. Its bars, between `task.data.start` and `task.data.end`, are
+            those of the validation.
+        workspace: folder of the trial ledger.
+        name: of the validation.
+        on_progress: called after each update.
+        clock: for the times of events; None writes none.
+
+    Returns:
+        A function that raises `StormsailError` where a training kept diverging, which a validation
+        counts as failed; `Interrupted` where a signal came; and what `train` raises.
+
+    Raises:
+        ConfigError: if the task is not the market.
+        DataError: if the bars are not there.
+    """
+    if config.task.name != MARKET:
+        raise ConfigError(
+            "config-value",
+            wrong=f"`task.name` must be `{MARKET}`, which has bars to walk forward on",
+            found=f"`{config.task.name}`",
+            remedy="Validate a configuration of the market.",
+        )
+    place, numbers = Path(workspace), dict[Span, int]()
+    data_hash = market_panel(config).digest()
+
+    def fit(_config: ValidationConfig, span: Span, seed: int) -> Agent:
+        number = numbers.setdefault(span, len(numbers))
+        return train_agent(
+            during(config, span).replace(seed=seed),
+            place / name / f"fold-{number}-seed-{seed}",
+            ledger=place / LEDGER,
+            data_hash=data_hash,
+            on_progress=on_progress,
+            clock=clock,
+        )
+
+    return fit
+
+
+def train_agent(
+    config: TrainConfig,
+    out: Path,
+    *,
+    ledger: Path,
+    data_hash: str | None = None,
+    on_progress: OnRun | None = None,
+    clock: Clock | None = None,
+) -> Agent:
+    """Train in a folder, or find the run there again; return the best agent.
+
+    Args:
+        config: of the training.
+        out: folder of the run.
+        ledger: file of the trials.
+        data_hash: of the bars that this is a try on; None takes those of the run.
+        on_progress: called after each update with the name of the run.
+        clock: for the times of events; None writes none.
+
+    Raises:
+        StormsailError: with the code `run-stopped`, if the run kept diverging.
+        ConfigError: if the folder holds a run with other settings.
+        Interrupted: if a signal came.
+        ArtifactError: if the folder or the ledger cannot be used.
+        DataError: if the bars do not suffice.
+    """
+    done = train(
+        config,
+        out=out,
+        on_progress=None if on_progress is None else lambda one: on_progress(out.name, one),
+        clock=clock,
+        ledger=ledger,
+        data_hash=data_hash,
+    )
+    if done.status == "interrupted":
+        raise Interrupted(done)
+    if done.status == "stopped":
+        raise StormsailError(
+            "run-stopped",
+            wrong=f"the training in {done.path} must finish",
+            found=done.reason,
+            remedy="Lower `ppo.learning_rate`, and look at what lies in `refused` there.",
+        )
+    return done.agent.cpu() if done.best_score is None else Agent.load(done.best)
+
+
+def during(config: TrainConfig, span: Span) -> TrainConfig:
+    """Return the configuration of a run for which only the bars of a span exist."""
+    edges = BacktestConfig().during(span)
+    return config.replace(**{"task.data.start": edges.start, "task.data.end": edges.end})

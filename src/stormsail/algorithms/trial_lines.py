@@ -1,0 +1,125 @@
+"""What a training writes into the trial ledger of its workspace.
+
+A workspace is the folder that holds run folders; its ledger is `trials.jsonl` there. A training
+writes one line when it begins and one when it ends. Both carry a key made of the folder's name and
+of everything the run depends on, so a run that was interrupted, killed or resumed is one trial, and
+so is one that was begun and never ended. The line at the beginning comes first: no result exists
+whose trial is not on record.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from stormsail.algorithms.run_folder import RunFolder
+from stormsail.core import documents
+from stormsail.core.clock import Clock
+from stormsail.core.documents import JsonValue
+from stormsail.core.errors import StormsailError
+from stormsail.evaluation.trials import RUN_KEY, STARTED, TrialLedger
+
+LEDGER = "trials.jsonl"
+"""File of the trials in a workspace."""
+
+KIND = "training"
+
+
+class TrialLines:
+    """The lines of one training.
+
+    Args:
+        folder: of the run.
+        ledger: where they stand.
+        data_hash: of the bars that it is a try on; None takes those of the run.
+    """
+
+    def __init__(self, folder: RunFolder, ledger: TrialLedger, data_hash: str | None) -> None:
+        self._ledger = ledger
+        self._name = folder.path.resolve().name
+        self._config_hash = str(folder.identity["config_hash"])
+        own = folder.identity.get("bound_data", "")
+        self._data_hash = str(own) if data_hash is None else data_hash
+        body = documents.encode({"name": self._name, **folder.identity})
+        self._extra: dict[str, JsonValue] = {
+            RUN_KEY: hashlib.sha256(body).hexdigest(),
+            "task": folder.config.task.name,
+            "seed": folder.config.seed,
+        }
+
+    @property
+    def key(self) -> str:
+        """What the lines of this training share."""
+        return str(self._extra[RUN_KEY])
+
+    def started(self) -> None:
+        """Write that the training begins, unless that is on record.
+
+        Raises:
+            ArtifactError: if the ledger is damaged or cannot be written.
+        """
+        if not self._ledger.read().of_run(self.key):
+            self._write(STARTED, None, 0)
+
+    def ended(self, status: str, reason: str, sharpe_per_bar: float | None, bars: int) -> None:
+        """Write how the training ended, unless just that is on record.
+
+        Args:
+            status: `finished`, `failed` or `stopped`.
+            reason: why it did not finish.
+            sharpe_per_bar: of the best agent's validation episodes.
+            bars: that it comes from.
+
+        Raises:
+            ArtifactError: if the ledger is damaged or cannot be written.
+        """
+        last = self._ledger.read().of_run(self.key)[-1:]
+        known = [(one.status, one.sharpe_per_bar, one.bars) for one in last]
+        if known != [(status, sharpe_per_bar, bars)]:
+            self._write(status, sharpe_per_bar, bars, **({"reason": reason} if reason else {}))
+
+    def _write(
+        self, status: str, sharpe_per_bar: float | None, bars: int, **more: JsonValue
+    ) -> None:
+        self._ledger.record(
+            KIND,
+            self._name,
+            config_hash=self._config_hash,
+            data_hash=self._data_hash,
+            sharpe_per_bar=sharpe_per_bar,
+            bars=bars,
+            status=status,
+            extra={**self._extra, **more},
+        )
+
+
+@contextlib.contextmanager
+def trial_lines(
+    folder: RunFolder,
+    path: Path | str | None = None,
+    *,
+    data_hash: str | None = None,
+    clock: Clock | None = None,
+) -> Iterator[TrialLines]:
+    """Write that a training begins; if it is refused on the way, that it failed.
+
+    An interrupt writes nothing: the run may go on, and counts until then as one that began.
+
+    Args:
+        folder: of the run.
+        path: of the ledger; None takes the one of the workspace.
+        data_hash: of the bars that it is a try on; None takes those of the run.
+        clock: where the time of a line comes from.
+
+    Raises:
+        ArtifactError: if the ledger is damaged or cannot be written.
+    """
+    place = folder.path.resolve().parent / LEDGER if path is None else Path(path)
+    lines = TrialLines(folder, TrialLedger(place, clock=clock), data_hash)
+    lines.started()
+    try:
+        yield lines
+    except StormsailError as error:
+        with contextlib.suppress(StormsailError):  # the first error is the one to tell
+            lines.ended("failed", str(error), None, 0)
+        raise

@@ -1,0 +1,129 @@
+"""`stormsail compare`: runs, backtests or validations side by side, and whether they may be."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Console
+
+    from stormsail.evaluation.comparison import Comparison
+    from stormsail.evaluation.comparison_rows import Row
+
+_SAME = {True: "same", False: "≠", None: ""}
+
+HASH_SHOWN = 12
+"""Characters of a hash in the terminal."""
+
+
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Runs, backtests or validations, at least two.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Also write a page, such as page.html.")] = None,
+) -> None:
+    """Set runs, backtests or validations side by side; say first what must not be compared."""
+    from rich.console import Console
+
+    from stormsail.evaluation.comparison import compare as read
+
+    compared = read(folders)
+    console = Console(width=None if Console().is_terminal else 160, highlight=False)
+    _warn(console, compared)
+    _verdicts(console, compared)
+    _figures(console, compared)
+    for one in compared.differences:
+        _say(console, one.words)
+    _show(console, "settings that differ", compared, compared.settings)
+    hashes = [
+        (row.name, [cell and cell[:HASH_SHOWN] for cell in row.cells], _SAME[row.same])
+        for row in compared.hashes
+    ]
+    _table(console, "hashes", ("", *compared.names, ""), [(name, *c, m) for name, c, m in hashes])
+    if out is not None:
+        _write(out, compared)
+        _say(console, f"wrote {out}")
+
+
+def _warn(console: "Console", compared: "Comparison") -> None:
+    """Print what differs that figures depend on, and what each one says of itself."""
+    if compared.comparable:
+        _say(console, "figures may be compared: same bars, same costs, same rules")
+    else:
+        _say(console, "figures marked ≠ must not be compared:")
+    for caveat in compared.caveats:
+        _say(console, f"! {caveat.words}")
+    for entry in compared.entries:
+        for words in entry.notes:
+            _say(console, f"{entry.name}: {words}")
+
+
+def _verdicts(console: "Console", compared: "Comparison") -> None:
+    for entry in compared.entries:
+        if entry.verdict is not None:
+            _say(console, f"{entry.name}: {entry.verdict.decision}. {entry.verdict.words}")
+    _show(console, "verdicts", compared, compared.reasons)
+
+
+def _figures(console: "Console", compared: "Comparison") -> None:
+    from stormsail.evaluation.comparison_page import BETTER
+    from stormsail.evaluation.comparison_rows import FIGURES
+
+    rows = [
+        (
+            f"{FIGURES[row.name].title} ≠" if row.spoiled else FIGURES[row.name].title,
+            *(
+                f"{one} {BETTER}" if place == row.best else one
+                for place, one in enumerate(row.cells)
+            ),
+        )
+        for row in compared.figures
+    ]
+    _table(console, "figures", ("", *compared.names), rows, justify="right")
+
+
+def _show(console: "Console", title: str, compared: "Comparison", rows: "Iterable[Row]") -> None:
+    told = [(row.name, *row.cells) for row in rows]
+    if told:
+        _table(console, title, ("", *compared.names), told)
+
+
+def _table(
+    console: "Console",
+    title: str,
+    titles: "Sequence[str]",
+    rows: "Iterable[Sequence[str | None]]",
+    *,
+    justify: "Literal['left', 'right']" = "left",
+) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left")
+    for place, name in enumerate(titles):
+        table.add_column(Text(name), justify=justify if place else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("-" if cell is None else cell) for cell in row))
+    console.print(table)
+
+
+def _say(console: "Console", words: str) -> None:
+    """Print one line as it is: square brackets in it mean nothing, and it is not broken."""
+    console.print(words, markup=False, soft_wrap=True)
+
+
+def _write(out: Path, compared: "Comparison") -> None:
+    from stormsail.core import atomic
+    from stormsail.core.artifact import write_error
+    from stormsail.evaluation.comparison_page import comparison_page
+
+    text = comparison_page(compared)
+    try:
+        atomic.make_folders(out.parent)
+        with atomic.open_folder(out.parent, follow=True) as folder:
+            atomic.replace_file(folder, out.name, text.encode("utf-8"))
+    except OSError as error:
+        raise write_error(out, error) from error

@@ -1,0 +1,189 @@
+"""`stormsail validate`: train anew in every fold, judge on unseen bars, and say a verdict."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from stormsail.algorithms.config import TrainConfig
+    from stormsail.algorithms.fitting import Fit
+    from stormsail.cli.validate_display import Display
+    from stormsail.core.clock import Clock
+    from stormsail.evaluation.validation import Validation
+    from stormsail.evaluation.validation_config import ValidationConfig
+    from stormsail.evaluation.verdict import SelfTest
+    from stormsail.market.splits import Span
+    from stormsail.modules.agent import Agent
+
+REJECTED = 1
+"""Exit status of the verdict `reject`; `promote` and `not proven` end with 0."""
+
+BY_SIGNAL = 128
+"""Added to the number of the signal that interrupted it, as a shell reports it."""
+
+
+def validate(
+    config: Annotated[Path, typer.Argument(help="TOML file with the settings of the training.")],
+    out: Annotated[Path, typer.Option(help="New folder for the results.")],
+    folds: Annotated[int | None, typer.Option(min=1, help="Trainings one after another.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Trainings side by side.")] = None,
+    test_share: Annotated[
+        float | None, typer.Option(help="Share of the newest bars that stays closed.")
+    ] = None,
+    open_test: Annotated[
+        bool, typer.Option("--open-test", help="Judge the closed bars, too; once and never again.")
+    ] = False,
+    learner_tests: Annotated[
+        bool, typer.Option("--learner-tests", help="Learn two worlds with known answers first.")
+    ] = False,
+    workspace: Annotated[
+        Path, typer.Option(help="Folder of the runs and of the trial ledger.")
+    ] = Path("runs"),
+    name: Annotated[
+        str | None, typer.Option(help="Of its folder of runs; default: CONFIG-validation.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="path=value of the training.")
+    ] = None,
+    judged_by: Annotated[
+        list[str] | None, typer.Option("--judge", help="path=value of the validation.")
+    ] = None,
+) -> None:
+    """Walk forward: train on the past, trade what follows, and judge whether it was luck.
+
+    The same command goes on where it was interrupted; finished trainings are found again.
+    """
+    from stormsail.algorithms.config import TrainConfig
+    from stormsail.algorithms.fitting import Interrupted
+
+    _check_free(out)
+    training = TrainConfig.load(config, settings or [])
+    options: dict[str, object] = {
+        "folds": folds,
+        "seeds": None if seeds is None else list(range(seeds)),
+        "test_share": test_share,
+        "open_test": open_test,
+    }
+    rules = _rules(training, options, judged_by or [])
+    place = _Place(workspace, name or f"{config.stem}-validation")
+    try:
+        found = _judged(training, rules, place, learner_tests=learner_tests)
+    except Interrupted as ended:
+        typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
+        raise typer.Exit(BY_SIGNAL + ended.signal) from None
+    _conclude(found, out)
+
+
+class _Place:
+    """Where a validation keeps its runs and its trials."""
+
+    def __init__(self, workspace: Path, name: str) -> None:
+        self.workspace, self.name = workspace, name
+
+
+def _check_free(out: Path) -> None:
+    """Refuse a path that is taken before anything is computed."""
+    from stormsail.core.errors import ArtifactError
+
+    if out.exists():
+        raise ArtifactError(
+            "artifact-exists",
+            wrong=f"{out} must not exist yet",
+            found="something of that name",
+            remedy="Choose another path; an artifact is never overwritten.",
+        )
+
+
+def _rules(
+    training: "TrainConfig", options: dict[str, object], judged_by: list[str]
+) -> "ValidationConfig":
+    """Return the settings: the market of the training, and what the command line changes."""
+    from stormsail.core.overrides import apply_overrides
+    from stormsail.evaluation.validation_config import ValidationConfig
+
+    data: dict[str, object] = {name: one for name, one in options.items() if one is not None}
+    # costs drawn at random and feed faults belong to training; a backtest leaves them out itself
+    data["backtest"] = {"market": training.task.market.model_dump(mode="json")}
+    return ValidationConfig.from_mapping(apply_overrides(data, judged_by))
+
+
+def _judged(
+    training: "TrainConfig", rules: "ValidationConfig", place: _Place, *, learner_tests: bool
+) -> "Validation":
+    """Train and judge under a display of how far it is."""
+    import torch
+
+    from stormsail.algorithms.fitting import fitter
+    from stormsail.algorithms.task_factory import market_panel
+    from stormsail.algorithms.trial_lines import LEDGER
+    from stormsail.cli.validate_display import display
+    from stormsail.core.clock import SystemClock
+    from stormsail.evaluation.trials import TrialLedger
+    from stormsail.evaluation.validation import validate as judge
+
+    clock = SystemClock()
+    threads = torch.get_num_threads()
+    with display(clock) as shown:
+        fit = fitter(
+            training,
+            workspace=place.workspace,
+            name=place.name,
+            on_progress=shown.learned,
+            clock=clock,
+        )
+        asked: tuple[SelfTest, ...] = ()
+        if learner_tests:
+            asked = _learner_tests(training, place, shown, clock)
+        # small batches gain nothing from threads, and one thread gives the same bytes anywhere
+        torch.set_num_threads(1)
+        return judge(
+            market_panel(training),
+            rules,
+            fit=_threaded(fit, threads),
+            ledger=TrialLedger(place.workspace / LEDGER, clock=clock),
+            name=place.name,
+            training=training.model_dump(mode="json"),
+            more_self_tests=asked,
+            on_progress=shown.began,
+        )
+
+
+def _learner_tests(
+    training: "TrainConfig", place: _Place, shown: "Display", clock: "Clock"
+) -> "tuple[SelfTest, ...]":
+    from stormsail.algorithms.learner_tests import learner_tests
+
+    return learner_tests(
+        training,
+        workspace=place.workspace,
+        name=place.name,
+        on_progress=shown.learned,
+        clock=clock,
+    )
+
+
+def _threaded(fit: "Fit", threads: int) -> "Fit":
+    """Let trainings have their threads, and nothing else."""
+    import torch
+
+    def threaded(rules: "ValidationConfig", span: "Span", seed: int) -> "Agent":
+        torch.set_num_threads(threads)
+        try:
+            return fit(rules, span, seed)
+        finally:
+            torch.set_num_threads(1)
+
+    return threaded
+
+
+def _conclude(found: "Validation", out: Path) -> None:
+    """Write everything; say the verdict first, and why; end accordingly."""
+    from stormsail.cli.validate_display import tell
+    from stormsail.evaluation.validation_files import write_validation
+
+    write_validation(out, found)
+    tell(found)
+    typer.echo(f"wrote {out}")
+    if found.verdict.decision == "reject":
+        raise typer.Exit(REJECTED)

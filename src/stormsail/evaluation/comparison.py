@@ -1,0 +1,320 @@
+"""Runs, backtests and validations side by side, and whether their figures may be compared at all.
+
+Two returns can be set beside each other only if they were earned on the same bars at the same
+costs. So before any figure stands what differs: spans, symbols, bars, costs, rules. A figure that
+such a difference spoils is shown but never called the better one.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from stormsail.core import toml
+from stormsail.core.documents import JsonValue
+from stormsail.core.errors import ArgumentError, RangeError
+from stormsail.core.generators import Generators
+from stormsail.evaluation.comparison_rows import (
+    FIGURES,
+    Row,
+    figure_rows,
+    hash_rows,
+    key,
+    reason_rows,
+    setting_rows,
+)
+from stormsail.evaluation.comparison_sources import Entry, read_entry
+from stormsail.evaluation.figures import bars_per_year, returns_of
+from stormsail.evaluation.report_results import names_of
+from stormsail.evaluation.resampling import bootstrap_intervals
+from stormsail.evaluation.statements import Statement
+
+_PER_BAR = frozenset({"value_at_risk", "cvar", "skew"})
+_MONEY = frozenset({"fees", "funding", "slippage"})
+_ALL = frozenset(FIGURES)
+_NONE: frozenset[str] = frozenset()
+
+_RULES = ("degrade", "delay_bars", "filters", "greedy", "market", "pool_bars", "symbol_filters")
+"""Settings by which accounts are kept; `market.costs` is told apart."""
+
+_OWN = (
+    "market.action", "market.costs", "market.degrade", "market.episode_bars", "market.features",
+    "market.initial_equity", "market.levels", "market.randomise", "market.reward_clip",
+    "market.ruin_penalty", "market.weight_range",
+)  # fmt: skip
+"""Settings of the market that are told elsewhere, or by which an agent sees, acts and learns:
+agents that differ in these may well be compared."""
+
+_MUST = ("span", "symbols", "interval", "data", "costs")
+"""Terms without which nobody can say what was traded."""
+
+
+class Caveat(NamedTuple):
+    """Something that differs and must be known before figures are compared."""
+
+    name: str
+    words: str
+    spoils: frozenset[str]
+    """Figures that cannot be compared because of it."""
+
+
+class Difference(NamedTuple):
+    """How much more one earned than another on the same bars."""
+
+    first: str
+    second: str
+    mean: Statement
+    """Mean over the bars of the second's return less the first's, with its 95 % interval."""
+
+    @property
+    def words(self) -> str:
+        """The finding in plain words."""
+        told, mean = f"{self.second} minus {self.first}", self.mean
+        if mean.value is None or mean.low is None or mean.high is None:
+            return f"{told}: {mean.reason}"
+        numbers = f"{mean.value:+.4%} a bar, 95 % interval {mean.low:+.4%} to {mean.high:+.4%}"
+        if mean.low > 0.0 or mean.high < 0.0:
+            return f"{told}: {numbers}; the interval leaves 0 out"
+        return f"{told}: {numbers}; the interval holds 0, so the difference may be luck"
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Two or more entries side by side.
+
+    Attributes:
+        entries: what is compared.
+        caveats: what differs that figures depend on, worst first.
+        figures: one row a figure that any of them has.
+        differences: of each entry from the first, on common bars.
+        settings: one row a setting that differs.
+        hashes: one row a hash.
+        reasons: one row a rule of the verdicts; empty without validations.
+    """
+
+    entries: tuple[Entry, ...]
+    caveats: tuple[Caveat, ...]
+    figures: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+    settings: tuple[Row, ...]
+    hashes: tuple[Row, ...]
+    reasons: tuple[Row, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the entries are called."""
+        return tuple(one.name for one in self.entries)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether returns may be compared."""
+        return not any(one.spoils == _ALL for one in self.caveats)
+
+
+def compare(paths: Sequence[Path | str]) -> Comparison:
+    """Read runs, backtests or validations and set them side by side.
+
+    Args:
+        paths: their folders, at least two.
+
+    Raises:
+        ArgumentError: if there are fewer than two.
+        RangeError: if one is given twice.
+        ArtifactError: if one is missing, damaged, or something else.
+    """
+    folders = _checked([Path(one) for one in paths])
+    if len(folders) < 2:
+        raise ArgumentError(
+            "missing-argument",
+            wrong="at least two folders must be given to be compared",
+            found=f"{len(folders)}",
+            remedy="Name runs, backtests or validations; one alone is shown by `stormsail report`.",
+        )
+    entries = [
+        read_entry(folder, name=name)
+        for folder, name in zip(folders, names_of(folders), strict=True)
+    ]
+    return compare_entries(entries)
+
+
+def compare_entries(entries: Sequence[Entry]) -> Comparison:
+    """Set entries side by side that were read before."""
+    caveats = tuple(_caveats(entries))
+    spoiled = frozenset[str]().union(*(one.spoils for one in caveats))
+    return Comparison(
+        entries=tuple(entries),
+        caveats=caveats,
+        figures=tuple(figure_rows(entries, spoiled)),
+        differences=tuple(_differences(entries)),
+        settings=tuple(setting_rows(entries)),
+        hashes=tuple(hash_rows(entries)),
+        reasons=tuple(reason_rows(entries)),
+    )
+
+
+# ------------------------------------------------------------------ what differs
+
+
+class _Term(NamedTuple):
+    """Something that entries must share, what to say where they do not, and what it spoils."""
+
+    title: str
+    consequence: str
+    spoils: frozenset[str]
+    show: Callable[[JsonValue], str] = toml.shown
+
+
+def _shown_span(value: JsonValue) -> str:
+    if isinstance(value, list) and len(value) == 2:
+        return f"{value[0]} to {value[1]}"
+    return toml.shown(value)
+
+
+def _shown_hash(value: JsonValue) -> str:
+    return str(value)[:12]
+
+
+def _yes(value: JsonValue) -> str:
+    return "yes" if value else "no"
+
+
+_TERMS: Mapping[str, _Term] = {
+    "task": _Term("tasks", "Scores of different tasks cannot be compared.", _ALL),
+    "span": _Term(
+        "spans",
+        "Returns, falls and tails of different times cannot be compared.",
+        _ALL,
+        _shown_span,
+    ),
+    "symbols": _Term("symbols", "Figures of different markets cannot be compared.", _ALL),
+    "interval": _Term("lengths of a bar", "Figures of one bar cannot be compared.", _PER_BAR),
+    "data": _Term(
+        "stored bars",
+        "They differ in values or in how far they reach, so what was traded may not be the same.",
+        _ALL,
+        _shown_hash,
+    ),
+    "costs": _Term("costs", "What is left after different costs cannot be compared.", _ALL),
+    "start_equity": _Term("sums at the start", "Sums of money cannot be compared.", _MONEY),
+    "seen": _Term(
+        "bars of training in the span", "One was tested on what its agent had seen.", _ALL, _yes
+    ),
+    "chosen_on": _Term(
+        "bars of the agent's choice in the span",
+        "One was tested where its agent was chosen, which flatters it.",
+        _ALL,
+        _yes,
+    ),
+    "episode_bars": _Term("bars of an episode", "Scores are returns of an episode.", _ALL),
+    "episodes": _Term("episodes of a validation", "Scores have different errors.", _NONE),
+    "folds": _Term("test windows of the folds", "Agents were retrained at other times.", _NONE),
+    "seeds": _Term("seeds", "Figures pool different numbers or choices of agents.", _NONE),
+}
+
+
+def _caveats(entries: Sequence[Entry]) -> Iterable[Caveat]:
+    kinds = {one.kind for one in entries}
+    if len(kinds) > 1:
+        told = "; ".join(f"{one.name}: a {one.kind}" for one in entries)
+        words = "Their figures are about different things."
+        yield Caveat("kind", f"kinds differ ({told}). {words}", _ALL)
+    for name, term in _TERMS.items():
+        # bars of other symbols or lengths are other bars: once is enough
+        implied = name == "data" and (_differs(entries, "symbols") or _differs(entries, "interval"))
+        if not implied and _differs(entries, name):
+            told = _told(entries, name, term.show)
+            yield Caveat(name, f"{term.title} differ ({told}). {term.consequence}", term.spoils)
+        elif len(kinds) == 1 and (unknown := _unknown(entries, name)):
+            words = f"{term.title} are not known of {unknown}: they may differ."
+            yield Caveat(name, f"{words} {term.consequence}", term.spoils)
+    yield from _rule_caveat(entries)
+    versions = {one.code_version for one in entries}
+    if len(versions) > 1:
+        told = "; ".join(f"{one.name}: {one.code_version}" for one in entries)
+        words = "The same settings may give other numbers."
+        yield Caveat("code_version", f"versions of stormsail differ ({told}). {words}", _NONE)
+
+
+def _rule_caveat(entries: Sequence[Entry]) -> Iterable[Caveat]:
+    traded = [one for one in entries if one.kind != "run"]
+    names = [
+        row.name
+        for row in setting_rows(traded)
+        if row.name.partition(".")[0] in _RULES and not row.name.startswith(_OWN)
+    ]
+    if names:
+        told = ", ".join(f"`{name}`" for name in names)
+        words = "What was earned under different rules cannot be compared."
+        yield Caveat("rules", f"rules of the accounts differ ({told}). {words}", _ALL)
+
+
+def _known(entries: Sequence[Entry], term: str) -> list[tuple[str, JsonValue]]:
+    return [(one.name, one.terms[term]) for one in entries if one.terms.get(term) is not None]
+
+
+def _differs(entries: Sequence[Entry], term: str) -> bool:
+    return len({key(value) for _, value in _known(entries, term)}) > 1
+
+
+def _unknown(entries: Sequence[Entry], term: str) -> str:
+    """Name those of which a term is not known that others have, or that all traders must have."""
+    without = [one.name for one in entries if one.terms.get(term) is None]
+    must = term in _MUST and any(one.kind != "run" for one in entries)
+    return ", ".join(without) if must or len(without) < len(entries) else ""
+
+
+def _told(entries: Sequence[Entry], term: str, show: Callable[[JsonValue], str]) -> str:
+    """Return the values of a term; of tables only what differs."""
+    known = _known(entries, term)
+    tables = [(name, value) for name, value in known if isinstance(value, dict)]
+    if len(tables) < len(known):
+        return "; ".join(f"{name}: {show(value)}" for name, value in known)
+    parts = []
+    for part in sorted({part for _, table in tables for part in table}):
+        values = [(name, table.get(part)) for name, table in tables]
+        if len({key(value) for _, value in values}) > 1:
+            told = ", ".join(f"{name} {show(value)}" for name, value in values)
+            parts.append(f"`{part}` {told}")
+    return "; ".join(parts)
+
+
+# ------------------------------------------------------------------ bar by bar
+
+
+def _differences(entries: Sequence[Entry]) -> Iterable[Difference]:
+    """Yield how each equity curve differs from the first; runs have none."""
+    traded = [one for one in entries if one.kind != "run"]
+    for one in traded[1:]:
+        yield Difference(traded[0].name, one.name, _mean_difference(traded[0], one))
+
+
+def _mean_difference(first: Entry, second: Entry) -> Statement:
+    """Compare two equity curves bar by bar, where both were marked at the same times."""
+    if first.curve is None or second.curve is None:
+        return Statement(None, why="one has no equity curve")
+    if not np.array_equal(first.curve.x, second.curve.x):
+        return Statement(None, why="the bars are not the same, so nothing can be paired")
+    if first.terms.get("data") != second.terms.get("data"):
+        return Statement(None, why="the stored bars differ, so nothing can be paired")
+    gain = returns_of(second.curve.y) - returns_of(first.curve.y)
+    if not np.any(gain):
+        return Statement(None, why="both earned the same at every bar")
+    bar_ms = int(first.curve.x[1] - first.curve.x[0])
+    generator = Generators(0).numpy("comparison.difference")
+    drawn = bootstrap_intervals(gain, per_year=bars_per_year(bar_ms), generator=generator)
+    return drawn.mean_return
+
+
+def _checked(folders: Sequence[Path]) -> Sequence[Path]:
+    """Refuse a folder that is given twice."""
+    whole = [one.resolve() for one in folders]
+    for place, one in enumerate(whole):
+        if one in whole[:place]:
+            raise RangeError(
+                wrong="each folder must be given once",
+                found=f"{folders[place]} again",
+                remedy="Leave the second one out.",
+            )
+    return folders

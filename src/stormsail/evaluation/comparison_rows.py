@@ -1,0 +1,142 @@
+"""Tables of a comparison: figures, settings, hashes and rules, one column for each entry."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from stormsail.core import documents, toml
+from stormsail.core.documents import JsonValue
+from stormsail.evaluation.comparison_sources import Entry, Reason
+from stormsail.evaluation.report_words import FIGURES as METRICS
+from stormsail.evaluation.statements import Statement
+
+Better = Literal["more", "neither"]
+
+
+class Shown(NamedTuple):
+    """How a figure is written, and whether more of it is better."""
+
+    title: str
+    form: str
+    better: Better = "neither"
+
+
+_MORE = frozenset(
+    {
+        "total_return", "annual_return", "sharpe", "sortino", "calmar", "drawdown", "value_at_risk",
+        "cvar", "win_rate", "profit_factor",
+    }
+)  # fmt: skip
+"""Metrics of which more is better; falls and tails are negative."""
+
+FIGURES: Mapping[str, Shown] = {
+    **{
+        name: Shown(title, form, "more" if name in _MORE else "neither")
+        for name, (title, form) in METRICS.items()
+    },
+    "best_score": Shown("best validation score", "{:+.5g}", "more"),
+    "best_update": Shown("update of the best", "{:,.0f}"),
+    "last_score": Shown("last validation score", "{:+.5g}", "more"),
+    "validations": Shown("validations", "{:,.0f}"),
+    "episode_return": Shown("return of training episodes", "{:+.5g}"),
+    "updates": Shown("updates", "{:,.0f}"),
+    "steps": Shown("steps", "{:,.0f}"),
+    "alarms": Shown("alarms", "{:,.0f}"),
+}
+"""Figures that are set side by side, in their order: those of trading, then those of training."""
+
+
+class Row(NamedTuple):
+    """One line of a table: what, and one cell for each entry, None where it has none."""
+
+    name: str
+    cells: tuple[str | None, ...]
+    best: int | None = None
+    """Entry with the better figure; None where none is, or where it cannot be told."""
+    spoiled: bool = False
+    """Whether something that differs forbids to compare this line."""
+    same: bool | None = None
+    """Whether all cells are equal; None where fewer than two are filled, or where it is no matter.
+    """
+
+
+def figure_text(name: str, figure: Statement | None) -> str | None:
+    """Return a figure as it is shown, with its interval; None where there is none to show."""
+    if figure is None:
+        return None
+    if figure.value is None:
+        return figure.reason
+    form = FIGURES[name].form
+    text = form.format(figure.value)
+    if figure.low is None or figure.high is None:
+        return text
+    return f"{text} [{form.format(figure.low)}, {form.format(figure.high)}]"
+
+
+def figure_rows(entries: Sequence[Entry], spoiled: frozenset[str]) -> Iterable[Row]:
+    """Yield the figures that any of them has; in a spoiled one none is called the better."""
+    for name, shown in FIGURES.items():
+        found = [one.figures.get(name) for one in entries]
+        if not any(found):
+            continue
+        lost = name in spoiled and sum(one is not None for one in found) > 1
+        cells = tuple(figure_text(name, one) for one in found)
+        best = None if lost or shown.better == "neither" else _best(found)
+        yield Row(name, cells, best=best, spoiled=lost)
+
+
+def _best(found: Sequence[Statement | None]) -> int | None:
+    """Return the place of the largest value; None where one has none, or two share it."""
+    values = [one.value for one in found if one is not None and one.value is not None]
+    if len(values) < len(found) or values.count(max(values)) > 1:
+        return None
+    return values.index(max(values))
+
+
+def setting_rows(entries: Sequence[Entry]) -> Iterable[Row]:
+    """Yield the settings that differ among the entries that have settings of that section.
+
+    A setting that is not written down is nothing: TOML has no word for it.
+    """
+    only_runs = all(one.kind == "run" for one in entries)
+    heads = [one.sections() for one in entries]
+    for path in sorted({path for one in entries for path in one.settings}):
+        having = [path.partition(".")[0] in own for own in heads]
+        values = [one.settings.get(path) for one in entries]
+        known = {key(value) for value, has in zip(values, having, strict=True) if has}
+        if len(known) > 1:
+            cells = tuple(
+                toml.shown(value) if has else None
+                for value, has in zip(values, having, strict=True)
+            )
+            yield Row(path.removeprefix("training.") if only_runs else path, cells)
+
+
+def hash_rows(entries: Sequence[Entry]) -> Iterable[Row]:
+    """Yield every hash that any of them has."""
+    for name in dict.fromkeys(name for one in entries for name in one.hashes):
+        cells = tuple(one.hashes.get(name) for one in entries)
+        known = [cell for cell in cells if cell is not None]
+        if known:
+            yield Row(name, cells, same=len(set(known)) == 1 if len(known) > 1 else None)
+
+
+def reason_rows(entries: Sequence[Entry]) -> Iterable[Row]:
+    """Yield every rule of the verdicts, with what each validation found."""
+    given = [
+        {reason.name: reason for reason in one.verdict.reasons} if one.verdict else {}
+        for one in entries
+    ]
+    for name in dict.fromkeys(name for table in given for name in table):
+        yield Row(name, tuple(_reason_text(table.get(name)) for table in given))
+
+
+def _reason_text(reason: Reason | None) -> str | None:
+    if reason is None:
+        return None
+    word = "unknown" if reason.holds is None else "holds" if reason.holds else "fails"
+    return f"{word}: {reason.words}"
+
+
+def key(value: JsonValue) -> bytes:
+    """Return what two values share exactly if they are equal."""
+    return documents.encode(value)

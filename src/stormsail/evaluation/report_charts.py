@@ -1,0 +1,328 @@
+"""Charts of what happened: equity and falls, positions and prices, returns, rolling risk.
+
+Each function returns a figure of plotly.js as plain data, for `report_style.chart`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormsail.evaluation.figures import Array
+from stormsail.evaluation.report_results import Result, Times, column, mapping, number, texts
+from stormsail.evaluation.report_series import (
+    Line,
+    Position,
+    Rolling,
+    growth,
+    position_of,
+    thinned,
+    underwater,
+)
+
+Figure = dict[str, Any]
+
+COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
+"""Of results, in order; they begin again after six."""
+
+RIVALS: Mapping[str, tuple[str, str, bool]] = {
+    "buy_and_hold": ("@reference", "solid", True),
+    "equal_weight": ("@b1", "dash", True),
+    "momentum": ("@b2", "dot", True),
+    "volatility_target": ("@b3", "dashdot", True),
+    "random": ("@b4", "dot", True),
+    "flat": ("@reference", "dot", False),
+    "clairvoyant": ("@b4", "longdash", False),
+}
+"""Colour and stroke of a baseline, and whether it is drawn before somebody asks for it."""
+
+MOST_MARKERS = 600
+"""Fills that are drawn of one symbol."""
+
+_BINS = 81
+_DATE = {"type": "date"}
+
+
+def colour_of(place: int) -> str:
+    """Return the name of a result's colour."""
+    return COLOURS[place % len(COLOURS)]
+
+
+def trace(line: Line, name: str, colour: str, *, width: float = 1.4, **more: object) -> Figure:
+    """Return a series as a line."""
+    stroke: Figure = {"color": colour, "width": width}
+    for key in ("dash", "shape"):
+        if key in more:
+            stroke[key] = more.pop(key)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": line.ts.astype(np.float64),
+        "y": line.values.astype(np.float32),
+        "line": stroke,
+        **more,
+    }
+
+
+def curve(ts: Times, values: Array, name: str, colour: str, **more: Any) -> Figure:  # noqa: ANN401 - whatever a line of plotly.js knows
+    """Return a series as a line, thinned."""
+    return trace(thinned(ts, values), name, colour, **more)
+
+
+def stacked(top: Figure, bottom: Figure, *, share: float = 0.34) -> Figure:
+    """Return a layout of two charts over one axis of time."""
+    return {
+        "xaxis": {**_DATE, "anchor": "y2"},
+        "yaxis": {**top, "domain": [share + 0.05, 1.0]},
+        "yaxis2": {**bottom, "domain": [0.0, share]},
+        "hoversubplots": "axis",
+    }
+
+
+def equity_figure(results: Sequence[Result]) -> Figure:
+    """Return growth since the start with the falls below it, rivals beside the results."""
+    data = []
+    for name, ts, equity in rivals_of(results):
+        colour, dash, shown = RIVALS.get(name, ("@reference", "dash", True))
+        own = {"legendgroup": name, "dash": dash, "visible": True if shown else "legendonly"}
+        title = name.replace("_", " ")
+        data.append(curve(ts, growth(equity) - 1.0, title, colour, width=1.2, **own))
+        if name == "buy_and_hold":
+            fall = {**own, "yaxis": "y2", "showlegend": False}
+            data.append(curve(ts, underwater(equity), title, colour, width=1.0, **fall))
+    for place, one in enumerate(results):
+        colour, group = colour_of(place), f"result {place}"
+        name = one.name if len(results) > 1 else "agent"
+        fill = {"fill": "tozeroy", "fillcolor": f"@{colour}/0.14"}
+        data.append(
+            curve(one.ts, growth(one.total) - 1.0, name, f"@{colour}", width=2.4, legendgroup=group)
+        )
+        fall = {"legendgroup": group, "yaxis": "y2", "showlegend": False, **fill}
+        data.append(curve(one.ts, underwater(one.total), name, f"@{colour}", width=1.2, **fall))
+    top = {
+        "title": {"text": "return since the start"},
+        "tickformat": ".2~%",
+        "hoverformat": "+.2%",
+    }
+    low = {"title": {"text": "below the peak"}, "tickformat": ".2~%", "hoverformat": ".2%"}
+    return {"data": data, "layout": stacked(top, low)}
+
+
+def rivals_of(results: Sequence[Result]) -> list[tuple[str, Times, Array]]:
+    """Return name, times and equity of the baselines of the first result that has any."""
+    for one in results:
+        table = one.tables.get("baselines.parquet")
+        if table is not None:
+            ts = np.asarray(table["ts"].to_numpy(), np.int64)
+            names = [name for name in RIVALS if name in table.column_names]
+            names += [name for name in table.column_names if name not in ("ts", *names)]
+            return [(name, ts, column(table, name)) for name in names]
+    return []
+
+
+def sleeves_figure(result: Result) -> Figure:
+    """Return the growth of each account."""
+    names = [name for name in result.equity.column_names if name not in ("ts", "total")]
+    data = [
+        curve(result.ts, growth(column(result.equity, name)) - 1.0, name, f"@{colour_of(place)}")
+        for place, name in enumerate(names)
+    ]
+    axis = {
+        "title": {"text": "return since the start"},
+        "tickformat": ".2~%",
+        "hoverformat": "+.2%",
+    }
+    return {"data": data, "layout": {"xaxis": dict(_DATE), "yaxis": axis}}
+
+
+def position_figure(results: Sequence[Result], symbol: str) -> Figure:
+    """Return price and fills of a symbol, and below them what share of equity was held."""
+    data: list[Figure] = []
+    alone = len(results) == 1
+    for place, one in enumerate(results):
+        held = position_of(one, symbol)
+        colour = f"@{colour_of(place)}"
+        if not any(each["name"] == "price" for each in data):
+            data += _price(one, symbol, held)
+        data += _fills(one, symbol, "" if alone else f"{one.name}: ", None if alone else colour)
+        name = "weight" if alone else f"{one.name}: weight"
+        more: Figure = {"yaxis": "y2", "shape": "vh", "width": 1.4 if alone else 1.0}
+        if alone:
+            more |= {"fill": "tozeroy", "fillcolor": f"{colour}/0.14"}
+        data.append(curve(held.ts, held.weight, name, colour, **more))
+    top = {"title": {"text": "price"}, "hoverformat": ",.6~g"}
+    low = {"title": {"text": "weight"}, "tickformat": ".2~%", "hoverformat": "+.1%"}
+    layout = stacked(top, low)
+    # marks at the ends would make room for themselves
+    ends = [int(min(one.ts[0] for one in results)), int(max(one.ts[-1] for one in results))]
+    return {"data": data, "layout": {**layout, "xaxis": {**layout["xaxis"], "range": ends}}}
+
+
+def _price(result: Result, symbol: str, held: Position) -> list[Figure]:
+    """Return the price of a symbol where it is known: at closes, or else from fill to fill."""
+    if np.isfinite(held.price).any():
+        return [curve(held.ts, held.price, "price", "@reference", width=1.2)]
+    if not result.trades.num_rows:
+        return []
+    fills = result.trades.take(np.flatnonzero(texts(result.trades, "symbol") == symbol))
+    fills = fills.sort_by("ts")
+    ts = np.asarray(fills["ts"].to_numpy(), np.int64)
+    line = curve(ts, column(fills, "price"), "price", "@reference", width=1.0, dash="dot")
+    return [line] if len(ts) else []
+
+
+def _fills(result: Result, symbol: str, prefix: str, colour: str | None) -> list[Figure]:
+    """Return buys and sales of a symbol as marks, the largest where there are very many."""
+    if not result.trades.num_rows:
+        return []
+    chosen = chosen_fills(result, symbol)
+    trades = result.trades.take(chosen)
+    sides = texts(trades, "side")
+    found = []
+    for side, sign in (("buy", "triangle-up"), ("sell", "triangle-down")):
+        own = sides == side
+        found.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"{prefix}{side}",
+                "x": column(trades, "ts")[own],
+                "y": column(trades, "price")[own].astype(np.float32),
+                "marker": {
+                    "symbol": sign,
+                    "size": 7 if len(chosen) < 150 else 5,
+                    "color": colour or f"@{side}",
+                    "opacity": 0.8,
+                },
+            }
+        )
+    return found
+
+
+def chosen_fills(result: Result, symbol: str) -> NDArray[np.intp]:
+    """Return places of the fills of a symbol that are drawn, in order of time."""
+    own = np.flatnonzero(texts(result.trades, "symbol") == symbol)
+    if len(own) > MOST_MARKERS:
+        trades = result.trades.take(own)
+        size = np.abs(column(trades, "quantity") * column(trades, "price"))
+        own = np.sort(own[np.argsort(-size, kind="stable")[:MOST_MARKERS]])
+    return own
+
+
+def returns_figure(results: Sequence[Result]) -> Figure:
+    """Return how returns of one bar spread, with value at risk and CVaR; zeros are left out."""
+    series = [one.returns[one.returns != 0.0] for one in results]
+    edges = bin_edges(np.concatenate(series))
+    alone = len(results) == 1
+    data, shapes, notes = [], [], []
+    for place, (one, values) in enumerate(zip(results, series, strict=True)):
+        colour = f"@{colour_of(place)}"
+        name = "realised" if alone else one.name
+        data.append(histogram(shares(values, edges), edges, name, colour, bars=alone))
+        for metric, words, dash in (("value_at_risk", "VaR", "dot"), ("cvar", "CVaR", "solid")):
+            level = number(mapping(one.metrics.get(metric)).get("value"))
+            if level is not None:
+                mark = "@bad" if alone else colour
+                shapes.append(upright(level, mark, dash=dash))
+                label = f"{words} {level:.2%}"
+                side = "left" if words == "VaR" else "right"
+                notes.append(caption_at(level, label, mark, row=place, side=side))
+    layout = {
+        "xaxis": {
+            "title": {"text": "return of one bar"},
+            "tickformat": ".2~%",
+            "hoverformat": "+.2%",
+        },
+        "yaxis": {"title": {"text": "share of bars"}, "tickformat": ".2~%", "hoverformat": ".2%"},
+        "shapes": shapes,
+        "annotations": notes,
+        "showlegend": not alone,
+    }
+    return {"data": data, "layout": layout}
+
+
+def bin_edges(values: Array) -> Array:
+    """Return edges of equal cells over all but the outermost thousandth of the values."""
+    low, high = np.quantile(values, (0.0005, 0.9995)) if len(values) else (-1.0, 1.0)
+    reach = max(float(high - low), 1e-9)
+    return np.linspace(low - 0.02 * reach, high + 0.02 * reach, _BINS)
+
+
+def shares(values: Array, edges: Array, weight: Array | None = None) -> Array:
+    """Return the share of values in each cell; those beyond the ends count in the outer cells."""
+    inside = np.clip(values, edges[0], edges[-1])
+    count, _ = np.histogram(inside, edges, weights=weight)
+    return np.asarray(count / max(float(count.sum()), 1e-300), np.float64)
+
+
+def histogram(height: Array, edges: Array, name: str, colour: str, *, bars: bool) -> Figure:
+    """Return a histogram as bars, or as an outline that others can lie over."""
+    middle = (edges[:-1] + edges[1:]) / 2.0
+    heights = height.astype(np.float32)
+    if bars:
+        return {
+            "type": "bar",
+            "name": name,
+            "x": middle,
+            "y": heights,
+            "marker": {"color": f"{colour}/0.55", "line": {"width": 0}},
+        }
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": middle,
+        "y": heights,
+        "line": {"color": colour, "width": 1.6, "shape": "hvh"},
+        "fill": "tozeroy",
+        "fillcolor": f"{colour}/0.10",
+    }
+
+
+def upright(at: float, colour: str, *, dash: str = "solid") -> Figure:
+    """Return a line from the bottom of a chart to its top."""
+    return {
+        "type": "line",
+        "x0": at,
+        "x1": at,
+        "y0": 0,
+        "y1": 1,
+        "yref": "paper",
+        "line": {"color": colour, "width": 1.4, "dash": dash},
+    }
+
+
+def caption_at(at: float, text: str, colour: str, *, row: int = 0, side: str = "right") -> Figure:
+    """Return words beside an upright line; rows keep several of them apart."""
+    return {
+        "x": at,
+        "y": 1.0 - 0.075 * row,
+        "yref": "paper",
+        "xanchor": side,
+        "yanchor": "top",
+        "text": text,
+        "showarrow": False,
+        "font": {"color": colour, "size": 11},
+        "bgcolor": "@card/0.75",
+        "xshift": -4 if side == "right" else 4,
+    }
+
+
+def rolling_figure(results: Sequence[Result], found: Sequence[Rolling | None]) -> Figure:
+    """Return rolling volatility, and rolling CVaR below it, of each result that has enough bars."""
+    data = []
+    for place, (one, risk) in enumerate(zip(results, found, strict=True)):
+        if risk is None:
+            continue
+        colour, group = f"@{colour_of(place)}", f"result {place}"
+        name = one.name if len(results) > 1 else "agent"
+        more: Figure = {"legendgroup": group}
+        data.append(trace(Line(risk.ts, risk.volatility), name, colour, width=1.8, **more))
+        more |= {"yaxis": "y2", "showlegend": False}
+        data.append(trace(Line(risk.ts, risk.cvar), name, colour, width=1.8, **more))
+    top = {"title": {"text": "volatility a year"}, "tickformat": ".2~%", "hoverformat": ".1%"}
+    low = {"title": {"text": "CVaR of a bar"}, "tickformat": ".2~%", "hoverformat": ".3%"}
+    layout = stacked(top, low, share=0.46)
+    return {"data": data, "layout": {**layout, "showlegend": len(results) > 1}}

@@ -1,0 +1,311 @@
+"""Charts of what to doubt: predictions against outcomes, costs, stress, chance.
+
+Each function returns a figure of plotly.js as plain data, for `report_style.chart`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stormsail.core.documents import JsonValue
+from stormsail.evaluation.figures import Array
+from stormsail.evaluation.report_charts import (
+    Figure,
+    bin_edges,
+    caption_at,
+    colour_of,
+    curve,
+    histogram,
+    shares,
+    upright,
+)
+from stormsail.evaluation.report_results import (
+    Document,
+    Result,
+    column,
+    items,
+    mapping,
+    number,
+    texts,
+)
+from stormsail.evaluation.report_series import growth
+
+MODES = {"replay": "the same decisions", "decide": "deciding anew"}
+"""Ways to ask what other costs would have done."""
+
+
+_STROKES = {"replay": "solid", "decide": "dash"}
+_DASHED = {"color": "@reference", "dash": "dash", "width": 1.2}
+_MOST_BP = 120.0  # beyond it a break-even is far enough, and the sweep would shrink to a corner
+
+
+class Foretold(NamedTuple):
+    """What a critic promised and what came, pooled over all windows."""
+
+    realised: Array
+    """[W] discounted growth over the windows."""
+    values: Array
+    """Points of the predicted laws."""
+    weight: Array
+    """Mass at each of them."""
+
+
+def foretold(result: Result) -> Foretold | None:
+    """Return outcomes and predicted laws of a backtest; None where the folder does not tell them.
+
+    An outcome is the sum of log growths of an account over `horizon_bars`, discounted as the critic
+    does, as the document `calibration` says it was compared.
+    """
+    told = result.part("calibration")
+    names = result.decisions.column_names
+    if told is None or result.kind != "backtest" or "law" not in names:
+        return None
+    horizon, discount = number(told.get("horizon_bars")), number(told.get("discount"))
+    support = [number(one) for one in items(result.document.get("law_support"))]
+    if horizon is None or discount is None or None in support or not support:
+        return None
+    weights = discount ** np.arange(int(horizon), dtype=np.float64)
+    outcomes, laws = [], []
+    law = result.decisions["law"].combine_chunks().flatten().to_numpy().reshape(-1, len(support))
+    symbols = texts(result.decisions, "symbol")
+    for symbol in result.symbols:
+        equity = column(result.equity, symbol)
+        if (equity <= 0.0).any() or len(equity) <= horizon:
+            continue
+        step = np.diff(np.log(equity))
+        outcomes.append(np.convolve(step, weights[::-1], mode="valid"))
+        laws.append(law[symbols == symbol][: len(outcomes[-1])])
+    if not outcomes:
+        return None
+    came, promised = np.concatenate(outcomes), np.concatenate(laws)
+    if result.document.get("law_kind") == "categorical":
+        return Foretold(came, np.array(support, np.float64), promised.mean(0))
+    return Foretold(came, promised.reshape(-1), np.full(promised.size, 1.0 / promised.size))
+
+
+def foretold_figure(found: Foretold, tail: Document, place: int) -> Figure:
+    """Return the outcomes of windows over the law that was predicted for them."""
+    edges = bin_edges(np.concatenate((found.realised, _spread(found))))
+    colour = f"@{colour_of(place)}"
+    predicted = shares(found.values, edges, found.weight)
+    data = [
+        histogram(shares(found.realised, edges), edges, "realised", colour, bars=True),
+        {**histogram(predicted, edges, "predicted", "@ink", bars=False), "fillcolor": "@ink/0.05"},
+    ]
+    shapes, notes = [], []
+    for row, (name, mark, words) in enumerate(
+        (("predicted", "@ink", "CVaR predicted"), ("realised", colour, "CVaR realised"))
+    ):
+        level = number(mapping(tail.get(name)).get("value"))
+        if level is not None:
+            shapes.append(upright(level, mark, dash="dash" if row == 0 else "solid"))
+            notes.append(caption_at(level, f"{words} {level:.2%}", mark, row=row))
+    layout = {
+        "xaxis": {
+            "title": {"text": "growth over a window"},
+            "tickformat": ".2~%",
+            "hoverformat": "+.2%",
+        },
+        "yaxis": {"title": {"text": "share"}, "tickformat": ".2~%", "hoverformat": ".2%"},
+        "shapes": shapes,
+        "annotations": notes,
+    }
+    return {"data": data, "layout": layout}
+
+
+def _spread(found: Foretold) -> Array:
+    """Return the predicted points that carry mass: an empty atom must not widen the chart."""
+    heavy = np.broadcast_to(found.weight > 1e-4 * found.weight.max(), found.values.shape)
+    return np.asarray(found.values[heavy])
+
+
+def coverage_figure(results: Sequence[tuple[str, int, Document]]) -> Figure:
+    """Return how often outcomes fell below each predicted quantile, against how often they should.
+
+    Args:
+        results: name, place and `calibration` document of each.
+    """
+    ideal = {"type": "scatter", "mode": "lines", "name": "as it should be", "hoverinfo": "skip"}
+    data: list[Figure] = [{**ideal, "x": [0, 1], "y": [0, 1], "line": dict(_DASHED)}]
+    for name, place, told in results:
+        points = [one for one in map(_covered, items(told.get("coverage"))) if one is not None]
+        if not points:
+            continue
+        x, y, low, high = np.array(points).T
+        colour = f"@{colour_of(place)}"
+        bars = {"type": "data", "symmetric": False, "array": high - y, "arrayminus": y - low}
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": name,
+                "x": x,
+                "y": y,
+                "line": {"color": colour, "width": 1.4},
+                "marker": {"size": 6},
+                "error_y": {**bars, "thickness": 1, "width": 2, "color": colour},
+            }
+        )
+    axis = {"tickformat": ".0%", "range": [0, 1], "hoverformat": ".1%", "dtick": 0.2}
+    layout = {
+        "xaxis": {**axis, "title": {"text": "predicted level"}},
+        "yaxis": {**axis, "title": {"text": "outcomes below"}},
+    }
+    return {"data": data, "layout": layout}
+
+
+def _covered(entry: JsonValue) -> tuple[float, float, float, float] | None:
+    """Return level, share and its interval; None without enough data."""
+    told = mapping(entry)
+    share = mapping(told.get("share"))
+    level, value = number(told.get("level")), number(share.get("value"))
+    if level is None or value is None:
+        return None
+    low, high = number(share.get("low")), number(share.get("high"))
+    return level, value, value if low is None else low, value if high is None else high
+
+
+def pit_figure(results: Sequence[tuple[str, int, Document]]) -> Figure:
+    """Return how outcomes spread over the predicted levels: 1 everywhere if the law is right."""
+    data: list[Figure] = []
+    for name, place, told in results:
+        pit = mapping(told.get("pit"))
+        edges, share, expected = (_array(pit.get(key)) for key in ("edges", "share", "expected"))
+        if share.size:
+            height = share / np.where(expected > 0.0, expected, 1.0)
+            colour = f"@{colour_of(place)}"
+            data.append({"name": name, **_cells(edges, height, colour, bars=len(results) == 1)})
+    even = {"type": "line", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": dict(_DASHED)}
+    levels = {"title": {"text": "level of the predicted law"}, "tickformat": ".0%", "dtick": 0.2}
+    heights = {"title": {"text": "outcomes over expected"}, "hoverformat": ".2f"}
+    layout = {
+        "xaxis": {**levels, "range": [0, 1]},
+        "yaxis": {**heights, "rangemode": "tozero"},
+        "shapes": [even],
+        "showlegend": len(results) > 1,
+    }
+    return {"data": data, "layout": layout}
+
+
+def _cells(edges: Array, height: Array, colour: str, *, bars: bool) -> Figure:
+    """Return cells of different widths, as bars or as steps that others can lie over."""
+    if bars:
+        middle, width = (edges[:-1] + edges[1:]) / 2.0, 0.94 * np.diff(edges)
+        painted = {"color": f"{colour}/0.55"}
+        return {"type": "bar", "x": middle, "y": height, "width": width, "marker": painted}
+    stroke = {"color": colour, "shape": "hv", "width": 1.8}
+    closed = np.append(height, height[-1])
+    return {"type": "scatter", "mode": "lines", "x": edges, "y": closed, "line": stroke}
+
+
+def costs_figure(results: Sequence[tuple[str, int, Document, float | None]]) -> Figure:
+    """Return the total return at several costs, with break-even and what was charged.
+
+    Args:
+        results: name, place, `costs` document, and charged cost in basis points.
+    """
+    data, shapes, notes = [], [], []
+    alone = len(results) == 1
+    for row, (name, place, told, charged) in enumerate(results):
+        prefix = "" if alone else f"{name}: "
+        for mode, words in MODES.items():
+            swept = _swept(mapping(mapping(told.get(mode)).get("sweep_bp")))
+            stroke = {"color": f"@{colour_of(place)}", "dash": _STROKES[mode]}
+            if swept["x"]:
+                data.append({**swept, "name": f"{prefix}{words}", "line": stroke})
+        even = number(mapping(mapping(told.get("replay")).get("break_even")).get("cost_bp"))
+        marks = ((even, "break-even", "@good"), (charged, "charged", "@bad"))
+        for line, (at, words, mark) in enumerate(marks):
+            if at is not None:
+                shapes.append(upright(at, mark, dash="dot"))
+                label = f"{prefix}{words} {at:.1f} bp"
+                notes.append(caption_at(at, label, mark, row=2 * row + line, side="left"))
+    widest = max([20.0, *(shape["x0"] * 1.12 for shape in shapes)])
+    bp = {"title": {"text": "cost of a fill, basis points of notional"}}
+    earned = {"title": {"text": "total return"}, "tickformat": ".2~%", "hoverformat": "+.2%"}
+    layout = {
+        "xaxis": {**bp, "range": [-0.5, min(widest, _MOST_BP)]},
+        "yaxis": {**earned, "zeroline": True},
+        "shapes": shapes,
+        "annotations": notes,
+    }
+    return {"data": data, "layout": layout}
+
+
+def _swept(told: Document) -> Figure:
+    """Return costs and what they leave, in order of cost."""
+    found = ((float(cost), number(mapping(one).get("total_return"))) for cost, one in told.items())
+    points = sorted((cost, earned) for cost, earned in found if earned is not None)
+    x, y = [cost for cost, _ in points], [earned for _, earned in points]
+    return {"type": "scatter", "mode": "lines+markers", "x": x, "y": y}
+
+
+def _array(value: JsonValue) -> Array:
+    return np.array([number(one) or 0.0 for one in items(value)], np.float64)
+
+
+def fan_figure(result: Result, fan: Document, place: int) -> Figure:
+    """Return bands of resampled paths around the path that happened."""
+    ts = _array(fan.get("ts"))
+    levels = [number(one) or 0.0 for one in items(fan.get("levels"))]
+    bands = [
+        np.array([number(one) or 0.0 for one in items(band)]) for band in items(fan.get("equity"))
+    ]
+    colour = f"@{colour_of(place)}"
+    data: list[Figure] = []
+    for low in range(len(levels) // 2):
+        high = len(levels) - 1 - low
+        edge = {
+            "type": "scatter",
+            "mode": "lines",
+            "line": {"width": 0},
+            "hoverinfo": "skip",
+            "x": ts,
+        }
+        data.append({**edge, "y": bands[low] - 1.0, "showlegend": False})
+        name = f"{levels[low]:.0%} to {levels[high]:.0%}"
+        fill = {"fill": "tonexty", "fillcolor": f"{colour}/{0.12 + 0.12 * low:.2f}", "name": name}
+        data.append({**edge, **fill, "y": bands[high] - 1.0})
+    if len(levels) % 2:
+        middle = {"color": colour, "dash": "dot", "width": 1.4}
+        line = {"type": "scatter", "mode": "lines", "line": middle, "name": "median"}
+        data.append({**line, "x": ts, "y": bands[len(levels) // 2] - 1.0})
+    data.append(curve(result.ts, growth(result.total) - 1.0, "what happened", "@ink", width=1.8))
+    axis = {
+        "title": {"text": "return since the start"},
+        "tickformat": ".2~%",
+        "hoverformat": "+.1%",
+    }
+    return {"data": data, "layout": {"xaxis": {"type": "date"}, "yaxis": axis}}
+
+
+def stress_figure(results: Sequence[tuple[str, int, Document]]) -> Figure:
+    """Return the total return of each scenario as bars, those of several results side by side."""
+    data = []
+    for name, place, told in results:
+        names = list(told)
+        earned = [number(mapping(told[one]).get("total_return")) for one in names]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": name,
+                "y": names,
+                "x": earned,
+                "marker": {"color": f"@{colour_of(place)}"},
+            }
+        )
+    layout = {
+        "xaxis": {
+            "title": {"text": "total return"},
+            "tickformat": ".2~%",
+            "hoverformat": "+.2%",
+            "zeroline": True,
+        },
+        "yaxis": {"autorange": "reversed", "type": "category"},
+        "hovermode": "closest",
+        "bargap": 0.3,
+        "showlegend": len(results) > 1,
+    }
+    return {"data": data, "layout": layout}

@@ -1,0 +1,159 @@
+"""Series of a report: thinned for drawing, falls from the peak, rolling risk, positions, prices."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormsail.evaluation import figures
+from stormsail.evaluation.figures import DAY_MS, Array
+from stormsail.evaluation.report_results import Result, Times, column, texts
+from stormsail.evaluation.statements import needed_for_tail
+
+MOST_POINTS = 1_600
+"""Points that are drawn of one series: about two for each pixel of a wide page."""
+
+TAIL = 0.05
+"""Share of worst bars that a tail is."""
+
+ROLLING_DAYS = 30
+"""Days of a rolling window, where there is data for several."""
+
+_LEAST_WINDOWS = 4
+
+
+class Line(NamedTuple):
+    """Points of a series, as they are drawn."""
+
+    ts: Times
+    values: Array
+
+
+def thinned(ts: Times, values: Array, *, most: int = MOST_POINTS) -> Line:
+    """Return at most about `most` points of a series, the extremes of every stretch among them.
+
+    The series is cut into equal stretches, and of each the lowest and the highest point are kept,
+    at their own times; first and last are kept too. So nothing that stands out is lost, and the
+    highest, the lowest and the deepest fall between stretches look as they are. Where there is no
+    number (NaN) in a whole stretch, its first point stays, so that the gap is seen.
+
+    Args:
+        ts: [T] ascending.
+        values: [T], NaN where there is none.
+        most: at least 4.
+    """
+    count = len(values)
+    if count <= most:
+        return Line(ts, values)
+    edges = np.linspace(0, count, (most - 2) // 2 + 1).astype(np.int64)
+    kept = {0, count - 1}
+    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        stretch = values[first:last]
+        if np.isnan(stretch).all():
+            kept.add(first)
+            continue
+        kept |= {first + int(np.nanargmin(stretch)), first + int(np.nanargmax(stretch))}
+    places = np.array(sorted(kept))
+    return Line(ts[places], values[places])
+
+
+def growth(equity: Array) -> Array:
+    """Return equity as a multiple of what it began with."""
+    return np.asarray(equity / equity[0])
+
+
+def underwater(equity: Array) -> Array:
+    """Return equity over the highest before it, minus 1: 0 at a peak, negative below."""
+    top = np.maximum.accumulate(equity)
+    return np.asarray(equity / top - 1.0)
+
+
+class Rolling(NamedTuple):
+    """Risk over a window that moves along."""
+
+    window: int
+    """Bars of it."""
+    ts: Times
+    """Time at which each window ends."""
+    volatility: Array
+    """Annualised."""
+    cvar: Array
+    """Mean of the worst 5 % of returns of one bar."""
+
+
+def rolling_needs() -> int:
+    """Return the bars that a rolling tail needs: twice those of one window."""
+    return 2 * needed_for_tail(TAIL)
+
+
+def rolling(result: Result) -> Rolling | None:
+    """Return volatility and CVaR of the last bars, all along; None where there are too few.
+
+    The window is 30 days, or a quarter of the data where that is less, and never too short for its
+    own tail. Each point is exact; where there are very many bars, every k-th is computed.
+    """
+    returns, ts = result.returns, result.ts[1:]
+    if len(returns) < rolling_needs():
+        return None
+    usual = min(round(ROLLING_DAYS * DAY_MS / result.bar_ms), len(returns) // _LEAST_WINDOWS)
+    window = max(usual, needed_for_tail(TAIL))
+    per_year = figures.bars_per_year(result.bar_ms)
+    ends = np.unique(np.linspace(window, len(returns), MOST_POINTS // 2).astype(np.int64))
+    pieces = [returns[end - window : end] for end in ends.tolist()]
+    return Rolling(
+        window,
+        ts[ends - 1],
+        np.array([figures.volatility(one, per_year=per_year) for one in pieces]),
+        np.array([figures.cvar(one, alpha=TAIL) for one in pieces]),
+    )
+
+
+class Position(NamedTuple):
+    """What was held of a symbol, and what it cost."""
+
+    ts: Times
+    """Closes of bars, ascending."""
+    weight: Array
+    """Share of the account's equity held at that close; the mean of the accounts where several
+    trade the symbol."""
+    price: Array
+    """Price of the close where something was held; NaN elsewhere."""
+
+
+def position_of(result: Result, symbol: str) -> Position:
+    """Return weights and prices of one symbol, from what was decided and what it led to.
+
+    A folder of results holds no bars. But w = q p / e gives the closing price p wherever the
+    account holds q at equity e and weight w.
+    """
+    if not result.decisions.num_rows:
+        return Position(result.ts[:0], np.zeros(0), np.zeros(0))
+    own = np.flatnonzero(texts(result.decisions, "symbol") == symbol)
+    decided = result.decisions.take(own)
+    ts = np.asarray(decided["ts"].to_numpy(), np.int64) + result.bar_ms
+    weight = np.nan_to_num(column(decided, "weight"))
+    equity = _account(result, symbol, ts)
+    quantity = column(decided, "quantity")
+    held = (quantity != 0.0) & np.isfinite(quantity)
+    price = np.where(held, weight * equity / np.where(held, quantity, 1.0), np.nan)
+    times, place = np.unique(ts, return_inverse=True)
+    return Position(times, _means(weight, place, len(times)), _means(price, place, len(times)))
+
+
+def _account(result: Result, symbol: str, ts: Times) -> Array:
+    """Return the equity of a symbol's account at these times, NaN where it is not known.
+
+    A validation keeps no account of a symbol: its columns are those of seeds, chained over folds.
+    """
+    if result.kind != "backtest" or symbol not in result.equity.column_names[2:]:
+        return np.full(len(ts), np.nan)
+    place = np.clip(np.searchsorted(result.ts, ts), 0, len(result.ts) - 1)
+    return np.where(result.ts[place] == ts, column(result.equity, symbol)[place], np.nan)
+
+
+def _means(values: Array, place: NDArray[np.intp], count: int) -> Array:
+    """Return the mean of the numbers at each place, NaN where there is none."""
+    known = np.isfinite(values)
+    number = np.bincount(place[known], minlength=count)
+    total = np.bincount(place[known], values[known], minlength=count)
+    return np.asarray(np.where(number > 0, total / np.maximum(number, 1), np.nan))

@@ -1,0 +1,301 @@
+"""Questions whose answers are known, asked of the ledger, statistics and agent that are judged.
+
+A figure out of a broken ledger looks like any other. So before a verdict is believed: someone who
+knows every bar must win, noise must not look like skill, other decisions must trade otherwise, fees
+must hurt, and what comes later must change no decision. Each test takes the function that it
+examines as an argument, so that a broken one can be put in its place.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from scipy import stats
+
+from stormsail.core.generators import Generators
+from stormsail.evaluation.backtest_config import BacktestConfig
+from stormsail.evaluation.backtest_result import Array, Backtest
+from stormsail.evaluation.backtesting import backtest, replay
+from stormsail.evaluation.baselines import random_weights
+from stormsail.evaluation.costs import all_in
+from stormsail.evaluation.figures import returns_of
+from stormsail.evaluation.luck import probabilistic_sharpe
+from stormsail.evaluation.statements import MINIMUM_BARS
+from stormsail.evaluation.verdict import SelfTest
+from stormsail.market.panel import Panel
+from stormsail.market.simulator.config import Filters, MarketConfig, NoTrade, RiskLimits, Stops
+from stormsail.market.splits import Span
+from stormsail.modules.agent import Agent
+
+Ledger = Callable[[Array, Panel, BacktestConfig], Backtest]
+"""Trades given weights [T, S], as `replay` does."""
+
+Decide = Callable[[Agent, Panel, BacktestConfig], Backtest]
+"""Lets an agent trade, as `backtest` does."""
+
+ORACLE = "clairvoyant"
+STRATEGIES = 64
+PASS = 0.95
+"""Probability of a Sharpe ratio above 0 from which a strategy looks like skill."""
+
+SURE = 0.999
+"""Confidence of the largest number of strategies that may look so."""
+
+_SLACK = 1e-6  # share of equity that rounding may cost the clairvoyant against its equal
+_LEAST_FEE = 0.001  # fee that is added where there are no costs to double
+
+
+def oracle_wins(returns: Mapping[str, float], earned: float) -> SelfTest:
+    """Ask whether someone who knows every bar earned at least as much as everybody else.
+
+    Args:
+        returns: total return of each baseline by name, the clairvoyant's from `oracle_return`.
+        earned: total return of the agents over the same bars.
+    """
+    if ORACLE not in returns:
+        return SelfTest("oracle", None, "No baselines were traded, so nobody knew the future.")
+    best = 1.0 + returns[ORACLE]
+    rivals = {name: one for name, one in returns.items() if name != ORACLE} | {"agents": earned}
+    name, most = max(rivals.items(), key=lambda item: item[1])
+    words = (
+        f"Knowing every bar earned {best - 1.0:+.2%}; the best of the others, {name}, {most:+.2%}."
+    )
+    return SelfTest("oracle", best * (1.0 + _SLACK) >= 1.0 + most, words)
+
+
+def oracle_return(rival: Backtest, panel: Panel, *, ledger: Ledger = replay) -> float:
+    """Return what the clairvoyant earns where its weights are exact.
+
+    They are for fee, spread, funding and times without trade. Impact, order steps, limits and
+    stops, which it does not know, are left out: with them it would be no bound.
+
+    Args:
+        rival: its pass among the baselines.
+        panel: the bars.
+        ledger: what is examined.
+    """
+    market = _smooth(_unlimited(rival.config.market or MarketConfig()))
+    config = _prompt(rival, market).replace(filters=None, symbol_filters={})
+    return ledger(_placed(rival.bars["decided"], rival, panel), panel, config).total_return
+
+
+def noise_stays_noise(
+    result: Backtest, panel: Panel, *, seed: int, span: Span | None = None, ledger: Ledger = replay
+) -> SelfTest:
+    """Ask how often strategies without skill look skilled, on a market without direction.
+
+    The null: the bars of the span, with the sign of every close-to-close return drawn anew, so that
+    each return is as likely up as down whatever came before, and sizes keep their clusters. 64
+    random strategies with the agent's levels and turnover trade 64 such markets without costs.
+    Their true Sharpe ratio is 0, so one in twenty may pass the probabilistic Sharpe ratio of 0.95;
+    more than the 99.9 % bound of the binomial law means that ledger or statistic makes money up.
+
+    Args:
+        result: a pass of the agent.
+        panel: its bars.
+        seed: of signs and strategies.
+        span: bars whose sizes are taken; None takes those of the pass.
+        ledger: what is examined.
+    """
+    where = result.span if span is None else span
+    bars = where.count(panel.ts.cpu().numpy()) - 1
+    if bars < MINIMUM_BARS:
+        words = f"{bars} bars are too few to call anything skill; {MINIMUM_BARS} are needed."
+        return SelfTest("noise", None, words)
+    market = _free(_smooth(_unlimited(result.config.market or MarketConfig())))
+    config = BacktestConfig(market=market, burn_in=0)
+    world = flipped(panel, where, count=STRATEGIES, seed=seed)
+    levels = market.levels if market.action == "levels" else (*market.weight_range, 0.0)
+    turnover = float(result.bars["turnover"].mean())
+    weights = random_weights(world, levels, turnover=turnover, seed=seed)
+    found = ledger(weights.numpy(), world, config)
+    scores = [probabilistic_sharpe(returns_of(column)) for column in found.sleeves.T]
+    passed = sum(score >= PASS for score in scores)  # NaN, a strategy that never moved, does not
+    most = int(stats.binom.ppf(SURE, STRATEGIES, 1.0 - PASS))
+    words = (
+        f"Of {STRATEGIES} random strategies with the agent's turnover, on returns whose signs were "
+        f"drawn anew and without costs, {passed} look skilled; luck explains up to {most}."
+    )
+    return SelfTest("noise", passed <= most, words)
+
+
+def permuted_matters(
+    result: Backtest, panel: Panel, *, seed: int, ledger: Ledger = replay
+) -> SelfTest:
+    """Ask whether the same decisions in another order give other orders and another equity."""
+    weights = result.weights
+    if bool((np.nan_to_num(weights, nan=np.inf) == np.nan_to_num(weights[:1], nan=np.inf)).all()):
+        words = "The agent never changed its weight, so no order of its decisions is another."
+        return SelfTest("permuted decisions", None, words)
+    order = Generators(seed).numpy("self_tests.order").permutation(len(weights))
+    shuffled = weights[order]
+    while np.array_equal(shuffled, weights, equal_nan=True):
+        shuffled = np.roll(shuffled, 1, axis=0)
+    usual, other = (
+        ledger(_placed(one, result, panel), panel, _prompt(result)) for one in (weights, shuffled)
+    )
+    same = [
+        name
+        for name, equal in (
+            ("the orders", other.order_hash == usual.order_hash),
+            ("the equity", np.array_equal(other.equity, usual.equity)),
+        )
+        if equal
+    ]
+    told = f"but {' and '.join(same)} stayed the same" if same else "and orders and equity changed"
+    words = f"{len(weights)} decisions were traded in another order, {told}."
+    return SelfTest("permuted decisions", not same, words)
+
+
+def fees_hurt(result: Backtest, panel: Panel, *, ledger: Ledger = replay) -> SelfTest:
+    """Ask whether the same decisions end with less where trading costs twice as much.
+
+    Stops and loss limits are off in both passes: dearer trading could trip one early and be spared
+    a loss. Without them each bar leaves less, the more an order costs.
+    """
+    if not result.trades:
+        return SelfTest("fees", None, "Nothing was traded, so no fee was paid.")
+    market = _unlimited(result.config.market or MarketConfig())
+    costs = market.costs
+    dear = costs.replace(
+        taker_fee=min(2.0 * costs.taker_fee or _LEAST_FEE, 0.5),
+        half_spread=min(2.0 * costs.half_spread, 0.5),
+        impact=2.0 * costs.impact,
+    )
+    weights = _placed(result.weights, result, panel)
+    usual, less = (
+        ledger(weights, panel, _prompt(result, market.replace(costs=one.model_dump())))
+        for one in (costs, dear)
+    )
+    words = (
+        f"The same decisions came to {usual.total_return:+.3%}, and to {less.total_return:+.3%} "
+        "where trading costs twice as much."
+    )
+    return SelfTest("fees", bool(less.equity[-1] < usual.equity[-1]), words)
+
+
+def no_look_ahead(
+    agent: Agent, result: Backtest, panel: Panel, *, decide: Decide = backtest
+) -> SelfTest:
+    """Ask whether bars that come later change a decision.
+
+    Three times, at a quarter, half and three quarters of the pass, everything after a row is
+    reversed in time and made dearer; the agent trades up to that row again. Its decisions and what
+    its critic said must be the same to the last bit.
+    """
+    ts = panel.ts.cpu().numpy()
+    first, count = int(np.searchsorted(ts, result.span.start_ms)), len(result.weights)
+    wrong = []
+    cuts = sorted({max(1, count * part // 4) for part in (1, 2, 3)})
+    for decisions in cuts:
+        row = first + decisions - 1  # of the last decision that is compared
+        end = int(ts[row + 1]) + panel.interval.milliseconds
+        span = Span(result.span.start_ms, end)
+        again = decide(agent, changed_after(panel, row), result.config.during(span))
+        if not _same_decisions(result, again, decisions):
+            wrong.append(decisions)
+    words = f"Everything after decision {', '.join(str(one) for one in cuts)} was changed"
+    told = f"; decisions up to {', '.join(str(one) for one in wrong)} changed with it."
+    return SelfTest("look-ahead", not wrong, words + (told if wrong else "; no decision changed."))
+
+
+def changed_after(panel: Panel, row: int) -> Panel:
+    """Return a panel whose rows after one are reversed in time, at 1.5 times the price."""
+    kept = row + 1
+
+    def reversed_(tensor: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+        later = tensor[kept:].flip(0)
+        return torch.cat((tensor[:kept], later if factor == 1.0 else later * factor))
+
+    prices = {name: reversed_(getattr(panel, name), 1.5) for name in _PRICES}
+    columns = {name: reversed_(getattr(panel, name)) for name in ("tradable", "funding")}
+    volume = reversed_(panel.volume, 2.0)
+    optional = {name: reversed_(one, 2.0) for name, one in panel.optional.items()}
+    changed = {**prices, **columns, "volume": volume}
+    return replace(panel, optional=optional, **changed)  # type: ignore[arg-type]  # all are tensors
+
+
+def flipped(panel: Panel, span: Span, *, count: int, seed: int) -> Panel:
+    """Return markets without direction: the span's returns with signs drawn anew.
+
+    Column i has the sizes of the symbol i modulo S. Bars open where the last one closed. A return
+    of more than ±90 % is left out, since its mirror image would leave nothing.
+
+    Args:
+        panel: bars.
+        span: which of them.
+        count: columns.
+        seed: of the signs.
+    """
+    part = panel.between(span.start_ms, span.end_ms)
+    close = part.close.double().cpu().numpy()[:, np.arange(count) % len(panel.symbols)]
+    size = np.abs(close[1:] / close[:-1] - 1.0)
+    sign = 2.0 * Generators(seed).numpy("self_tests.signs").integers(0, 2, size.shape) - 1.0
+    moved = np.cumprod(1.0 + sign * np.where(size < 0.9, size, 0.0), axis=0)
+    ends = torch.from_numpy(100.0 * np.concatenate((np.ones((1, count)), moved)))
+    begins = torch.cat((ends[:1], ends[:-1]))
+    every = torch.ones_like(ends, dtype=torch.bool)
+    return Panel(
+        symbols=tuple(f"N{number:03d}/USDT" for number in range(count)),
+        interval=panel.interval,
+        ts=part.ts.cpu(),
+        open=begins,
+        high=torch.maximum(begins, ends),
+        low=torch.minimum(begins, ends),
+        close=ends,
+        volume=torch.full_like(ends, 1e9),
+        tradable=every,
+        listed=every,
+        funding=torch.zeros_like(ends),
+        has_funding=torch.zeros(count, dtype=torch.bool),
+        funding_outside=(0,) * count,
+    )
+
+
+_PRICES = ("open", "high", "low", "close")
+
+
+def _unlimited(market: MarketConfig) -> MarketConfig:
+    """Return a market without stops and limits, but for that of the weight."""
+    limits = RiskLimits(max_leverage=market.limits.max_leverage)
+    return market.replace(limits=limits.model_dump(), stops=Stops(equity_floor=1e-9).model_dump())
+
+
+def _smooth(market: MarketConfig) -> MarketConfig:
+    """Return a market without impact and order steps."""
+    return market.replace(
+        **{"costs.impact": 0.0, "min_rebalance": 0.0},
+        filters=Filters().model_dump(),
+        symbol_filters={},
+    )
+
+
+def _free(market: MarketConfig) -> MarketConfig:
+    """Return a market in which nothing costs anything and orders can always be sent."""
+    free = all_in(0.0, market.costs)
+    return market.replace(costs=free.model_dump(), funding=False, no_trade=NoTrade().model_dump())
+
+
+def _prompt(result: Backtest, market: MarketConfig | None = None) -> BacktestConfig:
+    """Return the pass for weights that have waited already: a delay must not act twice."""
+    config = result.config.during(result.span).replace(delay_bars=0)
+    return config if market is None else config.replace(market=market.model_dump())
+
+
+def _placed(weights: Array, result: Backtest, panel: Panel) -> Array:
+    """Return weights of the decisions at the rows of the panel, NaN elsewhere."""
+    placed = np.full(panel.shape, np.nan)
+    first = int(np.searchsorted(panel.ts.cpu().numpy(), result.span.start_ms))
+    placed[first : first + len(weights)] = weights
+    return placed
+
+
+def _same_decisions(result: Backtest, again: Backtest, decisions: int) -> bool:
+    pairs = [(result.bars["decided"], again.bars["decided"])]
+    for mine, other in ((result.value, again.value), (result.law, again.law)):
+        if mine is not None and other is not None:
+            pairs.append((mine, other))
+    return all(
+        np.array_equal(mine[:decisions], other[:decisions], equal_nan=True) for mine, other in pairs
+    )

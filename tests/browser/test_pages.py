@@ -1,0 +1,408 @@
+"""Our pages in a real browser: drawn, clicked, on a phone, in the dark, on paper.
+
+Each page is opened from its file, as a reader does who was sent it.
+"""
+
+import io
+import re
+
+import pyarrow as pa
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from backtest_lab import agent_for, panel, plain
+from stormsail.cli.main import app
+from stormsail.core.generators import Generators
+from stormsail.evaluation.backtest_files import write_backtest
+from stormsail.evaluation.backtesting import backtest
+from stormsail.evaluation.baselines import run_baselines
+from stormsail.evaluation.costs import break_even, cost_sweep
+from stormsail.evaluation.figures import bars_per_year
+from stormsail.evaluation.luck_document import luck_document
+from stormsail.evaluation.stress import stress_document
+from stormsail.evaluation.validation import validate
+from stormsail.evaluation.validation_files import write_validation
+from training_lab import run_all, small
+from validation_lab import fitter, settings, world
+
+DESKTOP, PHONE = 1280, 390
+COLOURS = 64
+"""A page that shows anything has more: edges of letters alone are shades of grey."""
+
+EVIL = "<b>bold<img src=x onerror=alert(1)>"
+"""Name of a folder that must stay a name."""
+
+
+def written(folder, agent, bars):
+    """Write a backtest with what the command can add to it."""
+    config = plain()
+    found = backtest(agent, bars, config)
+    rivals = run_baselines(bars, config, like=found)
+    curves = {name.replace(" ", "_"): one.equity for name, one in rivals.items()}
+    swept = cost_sweep(found, bars, costs_bp=(0.0, 5.0, 20.0))
+    costs = {
+        "sweep_bp": stress_document({f"{cost:g}": one for cost, one in swept.items()}),
+        "break_even": break_even(found, bars).document(),
+    }
+    late = {"usual": found, "orders late": backtest(agent, bars, plain(delay_bars=1))}
+    luck = luck_document(
+        found.returns,
+        found.ts,
+        per_year=bars_per_year(bars.interval.milliseconds),
+        trial_sharpes=[0.01, 0.02],
+        benchmark=rivals["buy and hold"].returns,
+        generator=Generators(0).numpy("luck"),
+        repetitions=200,
+    )
+    documents = {
+        "baselines": stress_document(rivals),
+        "costs": {"replay": costs},
+        "stress": stress_document(late),
+        "luck": luck,
+    }
+    tables = {"baselines.parquet": pa.table({"ts": found.ts, **curves})}
+    write_backtest(folder, found, documents=documents, tables=tables)
+
+
+def called(*words):
+    done = CliRunner().invoke(app, [str(one) for one in words])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+
+
+@pytest.fixture(scope="module")
+def pages(browser, tmp_path_factory):
+    """Return a report and a comparison of the same two backtests, and of a run.
+
+    It asks for the browser first: where there is none, nothing need be computed.
+    """
+    folder = tmp_path_factory.mktemp("pages")
+    bars = panel(320, symbols=2)
+    written(folder / "first", agent_for(bars, seed=0), bars)
+    write_backtest(folder / EVIL, backtest(agent_for(bars, seed=4), bars, plain()))
+    run_all(small("market", validation__every_updates=2), folder / "run")
+    both = (folder / "first", folder / EVIL)
+    called("report", *both, "--run", folder / "run", "--out", folder / "report.html")
+    called("compare", *both, folder / "run", "--out", folder / "compare.html")
+    return {name: folder / f"{name}.html" for name in ("report", "compare")}
+
+
+@pytest.fixture(params=["report", "compare"])
+def file(request, pages):
+    return pages[request.param]
+
+
+# ------------------------------------------------------------------ the watch itself
+
+
+def test_the_watch_sees_errors_requests_and_what_is_too_wide(page, tmp_path):
+    bad = tmp_path / "bad.html"
+    bad.write_text(
+        "<!doctype html><link rel=icon href='data:,'><p style='width:700px'>wide</p>"
+        "<script>console.error('noticed'); fetch('http://127.0.0.1:9/x').catch(() => 0);"
+        "new WebSocket('ws://127.0.0.1:9/y');</script>"
+    )
+    page.look(width=PHONE)
+    page.open(bad, ready=False)
+    asked = []
+    page.wait(lambda: asked.extend(page.requests()) or len(set(asked)) > 2, "all requests")
+    assert {"http://127.0.0.1:9/x", "ws://127.0.0.1:9/y"} <= set(asked)
+    assert any("noticed" in one for one in page.complaints())
+    assert overflow(page)[0] == 708
+
+
+# ------------------------------------------------------------------ opening
+
+
+def test_a_page_opens_without_a_complaint_and_asks_for_nothing(page, file):
+    page.open(file)
+    assert page.complaints() == []
+    outside = [one for one in page.requests() if not one.startswith(("data:", "blob:"))]
+    assert outside == [file.as_uri()]
+
+
+def test_every_chart_is_drawn(page, file):
+    page.open(file)
+    page.ask("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.until(
+        "return [...document.querySelectorAll('.chart')].every("
+        "(one) => one.querySelector('svg.main-svg, .no-webgl'))"
+    )
+    empty = page.ask(
+        "return [...document.querySelectorAll('.chart')].filter((one) => !one.querySelector("
+        "'.trace path, .trace rect, .points path, path.js-line, .heatmaplayer image')"
+        ").map((one) => one.id)"
+    )
+    assert empty == []
+    assert page.ask("return document.querySelectorAll('.chart').length") >= 2
+    assert page.complaints() == []
+
+
+def test_the_report_of_a_validation_opens_on_a_phone_with_its_verdict_first(page, tmp_path):
+    bars = world(200)
+    config = settings(folds=2, costs=False, seeds=(3, 7))
+    judged = validate(bars, config, fit=fitter(bars))
+    write_validation(tmp_path / "judged", judged)
+    called("report", tmp_path / "judged", "--out", tmp_path / "page.html")
+    page.look(width=PHONE)
+    page.open(tmp_path / "page.html")
+    assert page.ask("return document.querySelector('section').id") == "verdict"
+    shown = page.ask("return document.querySelector('#verdict .badge').textContent")
+    assert shown == judged.verdict.decision
+    assert overflow(page) == [PHONE, []]
+    assert page.complaints() == []
+
+
+def test_names_from_outside_stay_text(page, file):
+    page.open(file)
+    assert page.ask("return document.querySelectorAll('img, b').length") == 0
+    assert page.ask("return document.body.innerText.includes(arguments[0])", EVIL)
+    # plotly.js reads a little HTML in names of lines, unless it is escaped
+    legends = page.ask(
+        "return [...document.querySelectorAll('.legendtext')].map((one) => one.textContent)"
+    )
+    assert EVIL in legends
+
+
+# ------------------------------------------------------------------ clicks
+
+
+def test_the_switch_of_colours_goes_round_and_charts_follow(page, file):
+    page.open(file)
+    button = page.driver.find_element("id", "theme")
+    seen = []
+    for _ in range(3):
+        ink = page.ask("return document.querySelector('.chart').layout.font.color")
+        paper = page.ask("return getComputedStyle(document.body).backgroundColor")
+        seen.append((button.text, paper, ink))
+        button.click()
+        page.until(
+            "const wanted = getComputedStyle(document.documentElement)"
+            ".getPropertyValue('--ink').trim();"
+            "return document.querySelector('.chart').layout.font.color === wanted"
+        )
+    assert [one[0] for one in seen] == ["colours: auto", "colours: light", "colours: dark"]
+    assert seen[0][1:] == seen[1][1:]  # this reader's own choice is light
+    assert seen[1][1] != seen[2][1]
+    assert seen[1][2] != seen[2][2]
+    assert button.text == "colours: auto"
+    assert page.complaints() == []
+
+
+def test_a_click_on_the_legend_hides_a_line_and_another_shows_it(page, file):
+    page.open(file)
+    chart = page.ask(
+        "return [...document.querySelectorAll('.chart')]"
+        ".find((one) => one.querySelectorAll('.legendtoggle').length > 1).id"
+    )
+    state = "return document.getElementById(arguments[0])._fullData.map((one) => one.visible)"
+    before = page.ask(state, chart)
+    # the legend of a chart is redrawn after each click, so it is looked up again
+    toggle = f"#{chart} .legendtoggle"
+    for wanted in (False, True):
+        place = page.driver.find_element("css selector", toggle)
+        page.ask("arguments[0].scrollIntoView({block: 'center'})", place)
+        press(page, place)
+        page.wait(lambda w=wanted: (page.ask(state, chart) == before) == w, "the legend to act")
+    assert page.complaints() == []
+
+
+def press(page, element):
+    """Press the mouse on the middle of an element, as a hand does."""
+    box = page.ask("return arguments[0].getBoundingClientRect().toJSON()", element)
+    spot = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+    for kind in ("mousePressed", "mouseReleased"):
+        page.command("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **spot)
+
+
+def test_every_link_of_the_menu_leads_to_its_section(page, file):
+    page.look(height=700)
+    page.open(file)
+    names = page.ask(
+        "return [...document.querySelectorAll('nav a')].map((one) => one.getAttribute('href'))"
+    )
+    assert len(names) >= 5
+    for name in names:
+        page.driver.find_element("css selector", f'nav a[href="{name}"]').click()
+        page.until("return location.hash === arguments[0]", name)
+        page.until(
+            "const top = document.querySelector(arguments[0]).getBoundingClientRect().top;"
+            "const end = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;"
+            "return (top > 20 && top < 90) || (end && top < innerHeight)",
+            name,
+        )
+    assert page.complaints() == []
+
+
+def numbers(page, table, column):
+    texts = page.ask(
+        "return [...document.querySelectorAll(`#${arguments[0]} tbody tr`)]"
+        ".map((one) => one.children[arguments[1]].textContent)",
+        table,
+        column,
+    )
+    return [float(one.replace(",", "").replace("−", "-")) for one in texts]
+
+
+def test_trades_are_sorted_filtered_and_leafed_through(page, pages):
+    page.open(pages["report"])
+    table = page.ask("return document.querySelector('.data-table').id")
+    heads = page.ask(
+        "return [...document.querySelectorAll(`#${arguments[0]} th button`)]"
+        ".map((one) => one.textContent)",
+        table,
+    )
+    place = heads.index("price")
+    head = page.driver.find_elements("css selector", f"#{table} th button")[place]
+    first = numbers(page, table, place)
+    head.click()
+    rising = numbers(page, table, place)
+    assert rising == sorted(rising)
+    assert rising[0] <= min(first)
+    sort = "return document.querySelectorAll(`#${arguments[0]} th`)[arguments[1]].ariaSort"
+    assert page.ask(sort, table, place) == "ascending"
+    head.click()
+    falling = numbers(page, table, place)
+    assert falling == sorted(falling, reverse=True)
+    assert falling[0] >= max(first)
+    assert page.ask(sort, table, place) == "descending"
+    back, following = page.driver.find_elements("css selector", f"#{table} .controls > button")
+    assert not back.is_enabled()
+    following.click()
+    assert numbers(page, table, place)[0] <= falling[-1]
+    assert back.is_enabled()
+    field = page.driver.find_element("css selector", f"#{table} input")
+    field.send_keys("sell")
+    page.until(
+        "return [...document.querySelectorAll(`#${arguments[0]} tbody tr`)]"
+        ".every((one) => one.textContent.toLowerCase().includes('sell'))",
+        table,
+    )
+    field.send_keys(" nowhere")
+    page.until(
+        "return document.querySelector(`#${arguments[0]} .count`).textContent.startsWith('no row')",
+        table,
+    )
+    assert page.complaints() == []
+
+
+# ------------------------------------------------------------------ looks
+
+
+def overflow(page):
+    """Return the width of the page and what sticks out of it on the right."""
+    return page.ask(
+        """
+        const inside = (one) => {
+          for (let up = one.parentElement; up; up = up.parentElement) {
+            if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(up).overflowX)) return true;
+          }
+          return false;
+        };
+        const wide = [...document.body.querySelectorAll('*')].filter((one) =>
+          one.getBoundingClientRect().right > innerWidth + 0.5 && !inside(one));
+        return [document.documentElement.scrollWidth,
+          wide.map((one) => `${one.tagName} ${one.id} ${one.className}`)];
+        """
+    )
+
+
+@pytest.mark.parametrize("width", [PHONE, 768, DESKTOP])
+def test_nothing_is_wider_than_the_screen(page, file, width):
+    page.look(width=width)
+    page.open(file)
+    page.ask("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert overflow(page) == [width, []]
+
+
+def test_charts_fit_again_when_the_phone_is_turned(page, file):
+    page.look(width=PHONE)
+    page.open(file)
+    page.look(width=844, height=PHONE)
+    page.until(
+        "const one = document.querySelector('.chart');"
+        "return one.clientWidth > 600 && one.layout.width === one.clientWidth"
+    )
+    page.look(width=PHONE)
+    page.until("return document.querySelector('.chart').layout.width < 390")
+    assert overflow(page) == [PHONE, []]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_a_picture_of_the_page_shows_something(page, file, tmp_path, width, dark):
+    page.look(width=width, dark=dark)
+    page.open(file)
+    shot = page.picture(tmp_path / f"{file.stem}.png", height=2400)
+    with Image.open(io.BytesIO(shot.read_bytes())) as opened:
+        picture = opened.convert("RGB")
+    assert picture.size == (width, 2400)
+    assert len(picture.getcolors(1 << 24)) > COLOURS
+    # the commonest colour is the paper's
+    count, common = max(picture.getcolors(1 << 24))
+    assert count < 0.95 * width * 2400
+    assert (max(common) < 64) == dark
+    assert (min(common) > 192) == (not dark)
+
+
+def test_every_text_can_be_read_on_its_ground(page, file):
+    """WCAG asks for a contrast of 4.5 for small text; muted words are held to it too."""
+    page.open(file)
+    for dark in (False, True):
+        page.look(dark=dark)
+        assert page.ask(CONTRAST) == []
+
+
+CONTRAST = """
+const parse = (text) => text.match(/[0-9.]+/g).map(Number);
+const light = (rgb) => rgb.slice(0, 3).map((one) => one / 255)
+  .map((one) => one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
+const ground = (one) => {
+  for (let up = one; up; up = up.parentElement) {
+    const found = parse(getComputedStyle(up).backgroundColor);
+    if (found.length < 4 || found[3] > 0) return found;
+  }
+  return [255, 255, 255];
+};
+const bad = new Set();
+const texts = 'h1, h2, h3, p, td, th, li, a, span, summary, button';
+for (const one of document.querySelectorAll(texts)) {
+  if (one.closest('.chart') || !one.innerText || one.disabled) continue;
+  const a = light(parse(getComputedStyle(one).color)), b = light(ground(one));
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) bad.add(`${one.tagName}.${one.className} ${ratio.toFixed(2)}`);
+}
+return [...bad];
+"""
+
+
+# ------------------------------------------------------------------ paper
+
+
+def test_the_page_is_printed_on_several_sheets_and_looks_as_before_afterwards(page, file):
+    page.look(dark=True)
+    page.open(file)
+    looks = (
+        "const one = document.querySelector('.chart');"
+        "return [getComputedStyle(document.body).backgroundColor, one.layout.width,"
+        "one.layout.font.color, document.documentElement.dataset.theme || 'none',"
+        "document.querySelectorAll('details[open]').length]"
+    )
+    before = page.ask(looks)
+    page.ask(
+        "addEventListener('beforeprint', () => { window.seen ="
+        "[document.documentElement.dataset.theme, document.querySelectorAll('details:not([open])')"
+        ".length]; })"
+    )
+    data = page.paper()
+    assert data.startswith(b"%PDF-")
+    sheets = len(re.findall(rb"/Type\s*/Page\b(?!s)", data))
+    assert sheets >= 2
+    assert len(data) > 40_000
+    assert page.ask("return window.seen") == ["light", 0]  # dark ink on paper, nothing folded away
+    page.wait(lambda: page.ask(looks) == before, "the page to look as before")
+    assert page.driver.find_element("id", "theme").text == "colours: auto"
+    assert page.complaints() == []

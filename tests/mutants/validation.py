@@ -1,0 +1,267 @@
+"""The bugs of a validation: folds, pooled account, self-tests, verdict, final test span."""
+
+from mutants.harness import Mutant
+from mutants.nodes import unit
+
+FOLDS = "evaluation/validation_folds.py"
+POOL = "evaluation/validation_pool.py"
+WALK = "evaluation/validation.py"
+BOOK = "evaluation/validation_book.py"
+JUDGING = "evaluation/validation_judging.py"
+FILES = "evaluation/validation_files.py"
+SELF_TESTS = "evaluation/self_tests.py"
+VERDICT = "evaluation/verdict.py"
+
+
+def judged(name: str, *tests: str) -> tuple[str, ...]:
+    """Return node ids of unit tests of one module of the evaluation."""
+    return unit(name, *tests, part="evaluation")
+
+
+_FLIPS = judged("verdict", "test_each_rule_flips_its_own_reason_alone")
+_EDGE = judged("verdict", "test_everything_at_its_threshold_is_promoted")
+_LOSS = judged("verdict", "test_a_proven_loss_breaks_both_rules_of_the_mean_return")
+
+
+def _verdict(name: str, old: str, new: str, tests: tuple[str, ...]) -> Mutant:
+    return Mutant(f"verdict-{name}", "validation", VERDICT, old, new, tests)
+
+
+def _own(name: str, file: str, old: str, new: str, tests: tuple[str, ...]) -> Mutant:
+    return Mutant(f"validation-{name}", "validation", file, old, new, tests)
+
+
+VALIDATION = (
+    # --- folds
+    _own(
+        "final-span-without-embargo",
+        FOLDS,
+        "closed = Span(int(ts[last + gap])",
+        "closed = Span(int(ts[last])",
+        judged("validation_folds", "test_no_fold_shares_a_bar_with_its_training_and_embargo"),
+    ),
+    _own(
+        "hole-between-folds",
+        FOLDS,
+        "yield int(ts[first]) + interval.milliseconds",
+        "yield int(ts[first])",
+        judged("validation_folds", "test_each_pass_ends_at_the_close_where_the_next_begins"),
+    ),
+    _own(
+        "given-training-grows",
+        FOLDS,
+        "begin = 0 if config.train_bars is None else last - train",
+        "begin = 0",
+        judged("validation_folds", "test_an_anchored_training_grows_and_a_given_one_moves"),
+    ),
+    _own(
+        "fewer-bars-than-needed",
+        FOLDS,
+        "count += 1",
+        "count += 2",
+        judged("validation_folds", "test_too_few_bars_are_refused_with_the_number_needed"),
+    ),
+    # --- pooled account
+    _own(
+        "every-seed-has-all-the-capital",
+        POOL,
+        "total = share * np.sum(paths, axis=0)",
+        "total = share * np.prod(paths, axis=0)",
+        judged("validation_pool", "test_capital_is_divided_anew_at_each_fold"),
+    ),
+    _own(
+        "agents-change-for-free",
+        POOL,
+        "path[-1] -= (fee + spread) / found.equity[0]",
+        "path[-1] -= 0.0 * (fee + spread)",
+        judged("validation_pool", "test_what_is_held_between_folds_is_closed_at_fee_and_spread"),
+    ),
+    _own(
+        "closing-costs-not-told",
+        POOL,
+        'sums["fees"][-1] += scale * fee',
+        'sums["fees"][-1] += 0.0 * fee',
+        judged("validation_pool", "test_what_is_held_between_folds_is_closed_at_fee_and_spread"),
+    ),
+    _own(
+        "cost-charged-without-slippage",
+        POOL,
+        'one.bars["fee_total"].sum() + one.bars["slippage"].sum()',
+        'one.bars["fee_total"].sum()',
+        judged(
+            "validation_pool",
+            "test_the_cost_charged_is_all_that_was_paid_over_all_that_was_traded",
+        ),
+    ),
+    # --- walk
+    _own(
+        "test-span-is-read",
+        WALK,
+        "seen = panel.between(plan.development.start_ms, plan.development.end_ms)",
+        "seen = panel",
+        judged("validation", "test_bars_of_the_closed_test_span_are_never_read"),
+    ),
+    _own(
+        "next-fold-begins-with-the-first-capital",
+        WALK,
+        "capital *= float(np.mean(paths))",
+        "capital *= float(np.mean(paths)) ** 0",
+        judged("validation", "test_each_fold_begins_with_what_the_one_before_has_left"),
+    ),
+    _own(
+        "agent-may-see-later-bars",
+        WALK,
+        "span.start_ms < fold.train.start_ms or span.end_ms > fold.train.end_ms",
+        "span.start_ms < fold.train.start_ms",
+        judged("validation", "test_an_agent_that_saw_bars_beyond_its_span_is_refused"),
+    ),
+    _own(
+        "a-bug-is-a-failed-training",
+        WALK,
+        "except (*_REFUSED, *_BUGS):",
+        "except _REFUSED:",
+        judged("validation", "test_a_refusal_or_a_bug_ends_the_validation_and_is_counted"),
+    ),
+    _own(
+        "opened-after-the-result",
+        WALK,
+        """        book.open()
+        made = [self._traded(one, panel, capital / len(agents)) for one in agents]
+""",
+        """        made = [self._traded(one, panel, capital / len(agents)) for one in agents]
+        book.open()
+""",
+        judged("validation", "test_the_opening_is_written_before_the_result_is_known"),
+    ),
+    # --- ledger
+    _own(
+        "own-trainings-deflate",
+        BOOK,
+        "if one.number < number)",
+        "if one.number >= 0)",
+        judged("validation", "test_what_was_tried_before_deflates_and_what_comes_after_does_not"),
+    ),
+    _own(
+        "opened-twice",
+        BOOK,
+        "if opening.data_hash == self.data_hash:",
+        "if opening.data_hash == self.config_hash:",
+        judged("validation", "test_the_same_bars_are_the_same_data_wherever_the_span_lies"),
+    ),
+    _own(
+        "opened-again-by-another-share",
+        BOOK,
+        "return start < self.final.end_ms and self.final.start_ms < end",
+        "return False",
+        judged("validation", "test_a_test_span_that_overlaps_an_opened_one_is_refused"),
+    ),
+    _own(
+        "opened-again-after-it-finished",
+        BOOK,
+        "if one.extra.get(RUN_KEY) == self.key and not finished:",
+        "if one.extra.get(RUN_KEY) == self.key:",
+        judged("validation", "test_the_test_span_is_opened_once"),
+    ),
+    _own(
+        "died-after-the-opening-is-lost",
+        BOOK,
+        "if one.extra.get(RUN_KEY) == self.key and not finished:",
+        "if finished:",
+        judged("validation", "test_a_validation_that_died_after_the_opening_can_be_finished"),
+    ),
+    # --- judging
+    _own(
+        "trials-of-the-workspace-forgotten",
+        JUDGING,
+        "trials=trials.count + len(own),",
+        "trials=len(trials.sharpes) + len(own),",
+        judged("validation", "test_what_was_tried_before_deflates_and_what_comes_after_does_not"),
+    ),
+    _own(
+        "stops-are-not-ruin",
+        JUDGING,
+        'stops=sum(int(one["stopped"].any(0).sum()) for one in flags),',
+        "stops=0,",
+        judged("validation", "test_an_account_that_was_stopped_rejects"),
+    ),
+    _own(
+        "seeds-of-a-fold-hide-its-failure",
+        JUDGING,
+        "trained = {one.fold.number for one in self.runs if one.agent is not None}",
+        "trained = {one.fold.number for one in self.runs}",
+        judged("validation", "test_a_fold_that_failed_in_every_seed_rejects"),
+    ),
+    _own(
+        "table-without-seed",
+        FILES,
+        '("seed", run.seed)',
+        '("seed", run.fold.number)',
+        judged("validation_files", "test_every_trade_and_decision_names_its_fold_and_seed"),
+    ),
+    # --- self-tests
+    _own(
+        "oracle-need-not-beat-the-agents",
+        SELF_TESTS,
+        '| {"agents": earned}',
+        '| {"agents": -1.0}',
+        judged("self_tests", "test_the_oracle_must_beat_rivals_and_agents"),
+    ),
+    _own(
+        "noise-with-a-direction",
+        SELF_TESTS,
+        ".integers(0, 2, size.shape) - 1.0",
+        ".integers(1, 2, size.shape) - 1.0",
+        judged("self_tests", "test_a_market_without_direction_keeps_sizes_and_draws_signs"),
+    ),
+    _own(
+        "noise-never-counted",
+        SELF_TESTS,
+        'return SelfTest("noise", passed <= most, words)',
+        'return SelfTest("noise", passed <= STRATEGIES, words)',
+        judged("self_tests", "test_a_ledger_that_gives_money_away_is_found"),
+    ),
+    _own(
+        "permutation-not-compared",
+        SELF_TESTS,
+        'return SelfTest("permuted decisions", not same, words)',
+        'return SelfTest("permuted decisions", bool(words), words)',
+        judged("self_tests", "test_a_ledger_that_ignores_when_something_was_decided_is_found"),
+    ),
+    _own(
+        "fees-may-help-nobody",
+        SELF_TESTS,
+        "bool(less.equity[-1] < usual.equity[-1])",
+        "bool(less.equity[-1] <= usual.equity[-1])",
+        judged("self_tests", "test_a_ledger_that_ignores_fees_is_found"),
+    ),
+    _own(
+        "look-ahead-changes-nothing-later",
+        SELF_TESTS,
+        "row = first + decisions - 1  # of",
+        "row = first + len(result.weights) - 1  # of",
+        judged("self_tests", "test_an_agent_that_looks_one_bar_ahead_is_found"),
+    ),
+    # --- verdict
+    _verdict("zero-is-a-gain", "total.value > 0.0", "total.value >= 0.0", _FLIPS),
+    _verdict("loss-not-proven", "mean.high >= 0.0", "mean.low >= mean.low", _LOSS),
+    _verdict("mean-may-be-zero", "mean.low > 0.0", "mean.low >= 0.0", _FLIPS),
+    _verdict("deflated-strict", "deflated.value >= least", "deflated.value > least", _EDGE),
+    _verdict("p-value-turned", "superiority.value <= most", "superiority.value >= most", _FLIPS),
+    _verdict("overfitting-strict", "overfitting.value <= most", "overfitting.value < most", _EDGE),
+    _verdict("half-is-most", "int(share * len(returns)) + 1", "int(share * len(returns))", _FLIPS),
+    _verdict("costs-without-margin", "needed = margin * charged", "needed = charged", _FLIPS),
+    _verdict("tail-by-its-low-end", "gap.high >= 0.0", "gap.low <= 0.0", _FLIPS),
+    _verdict("ruin-ignored", "ruined == 0", "ruined >= 0", _FLIPS),
+    _verdict(
+        "unknown-promotes",
+        "elif all(one.holds for one in reasons)",
+        "elif all(one.holds is not False for one in reasons)",
+        _FLIPS,
+    ),
+    _verdict(
+        "test-span-raises",
+        "decision = min(verdict.decision, final.decision, key=ORDER.index)",
+        "decision = max(verdict.decision, final.decision, key=ORDER.index)",
+        judged("verdict", "test_the_test_span_can_only_lower_a_verdict"),
+    ),
+)

@@ -1,0 +1,222 @@
+"""Training on a span: only its bars exist, whatever lies around it."""
+
+import json
+import os
+import signal
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+import torch
+
+from stormsail.algorithms.config import DataConfig, TrainConfig
+from stormsail.algorithms.fitting import Interrupted, during, fitter, train_agent
+from stormsail.algorithms.quarantine import Diverged
+from stormsail.algorithms.task_factory import load_data, market_data, market_panel
+from stormsail.algorithms.trainer import Trainer
+from stormsail.core.errors import (
+    ArgumentError,
+    ArtifactError,
+    ConfigError,
+    DataError,
+    StormsailError,
+)
+from stormsail.evaluation.trials import TrialLedger
+from stormsail.evaluation.validation_config import ValidationConfig
+from stormsail.market.bars import from_columns
+from stormsail.market.features import Scaler
+from stormsail.market.interval import Interval
+from stormsail.market.splits import Span
+from stormsail.market.store import Store
+from stormsail.market.synthetic import generate
+from stormsail.modules import Agent
+from training_lab import small
+
+HOUR = 3_600_000
+START = 1_609_718_400_000
+VALIDATION = ValidationConfig()
+
+
+def utc(bars):
+    return datetime.fromtimestamp((START + bars * HOUR) / 1000, UTC)
+
+
+def config(**changes):
+    return small("market", task__market__levels=(-1.0, 1.0), **changes)
+
+
+def span(first, last):
+    return Span(START + first * HOUR, START + last * HOUR)
+
+
+def test_only_the_bars_of_the_span_exist_for_a_run():
+    whole = market_data(config())
+    cut = market_data(config(task__data__start=utc(100), task__data__end=utc(500)))
+    assert cut.panel.ts.tolist() == [START + HOUR * row for row in range(100, 500)]
+    assert torch.equal(cut.panel.close, whole.panel.close[100:500])
+    assert (cut.train.start_ms, cut.validation.end_ms) == (START + 100 * HOUR, START + 500 * HOUR)
+    assert cut.validation.start_ms == START + (100 + 320) * HOUR  # a fifth of 400 bars
+    assert cut.train.end_ms == cut.validation.start_ms - cut.features.lookback * HOUR
+    alone = Scaler.fit(
+        cut.features.compute(whole.panel.between(cut.train.start_ms, cut.train.end_ms)),
+        (0, 320 - cut.features.lookback),
+        schema=cut.features.schema(),
+    )
+    assert torch.equal(cut.scaler.scale, alone.scale)
+    assert not torch.equal(cut.scaler.scale, whole.scaler.scale)
+
+
+def test_bars_outside_the_span_change_nothing_that_is_learned(tmp_path):
+    """The whole computation, not only the cut: other bars before and after, the same agent."""
+    agents = []
+    for place, factor in (("a", 1.0), ("b", 7.0)):
+        store = Store(tmp_path / place)
+        world = generate("regime", symbols=2, bars=700, interval=Interval.parse("1h"), seed=0)
+        for bars in world.bars:
+            data = {name: bars.column(name).copy() for name in bars.columns}
+            for name in ("open", "high", "low", "close"):
+                data[name][:100] *= factor
+                data[name][500:] *= factor
+            store.write(from_columns(bars.symbol, bars.interval, data))
+        own = config(task__data__store=str(tmp_path / place))
+        fit = fitter(own, workspace=tmp_path / f"runs-{place}", name="v")
+        agents.append(fit(VALIDATION, span(100, 500), 3).state_dict())
+    assert all(torch.equal(agents[0][name], agents[1][name]) for name in agents[0])
+
+
+def test_equal_times_in_other_zones_are_equal_settings():
+    there = utc(100).astimezone(timezone(timedelta(hours=5)))
+    assert DataConfig(start=there) == DataConfig(start=utc(100))
+    assert DataConfig(start=there).config_hash() == DataConfig(start=utc(100)).config_hash()
+    assert DataConfig(start=there).model_dump(mode="json")["start"] == "2021-01-08T04:00:00Z"
+    again = TrainConfig.from_mapping({"task": {"data": {"start": "2021-01-08T04:00:00Z"}}})
+    assert again.task.data.start == utc(100)
+    assert again == TrainConfig().replace(**{"task.data.start": there})
+    assert 'start = "2021-01-08T04:00:00Z"' in again.to_toml()
+
+
+@pytest.mark.refusal
+def test_a_time_without_a_zone_and_an_empty_span_are_refused():
+    with pytest.raises(ConfigError, match="must name a time zone"):
+        DataConfig(start=datetime(2021, 1, 1))
+    with pytest.raises(ConfigError, match="`start` must be before `end`"):
+        DataConfig(start=utc(5), end=utc(5))
+    with pytest.raises(DataError) as caught:
+        load_data(config(task__data__start=utc(699)).task.data, config().task.market)
+    assert str(caught.value) == (
+        "`task.data.start` and `task.data.end` must leave 2 bars or more; found 1 of 700 bars, "
+        "which open from 2021-01-04T00:00:00Z to 2021-02-02T03:00:00Z. Choose times between the "
+        "two, or bring more data. [data-span]"
+    )
+
+
+def test_a_fit_trains_in_a_folder_of_its_own_and_returns_its_best_agent(tmp_path):
+    fit = fitter(config(), workspace=tmp_path, name="judged")
+    first = fit(VALIDATION, span(0, 400), 1)
+    fit(VALIDATION, span(0, 400), 2)
+    fit(VALIDATION, span(0, 500), 1)
+    folder = tmp_path / "judged"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "fold-0-seed-1", "fold-0-seed-2", "fold-1-seed-1",
+    ]  # fmt: skip
+    best = Agent.load(folder / "fold-0-seed-1" / "best")
+    assert first.binding.values["train_span"][0] == START
+    assert first.binding.values["validation_span"] == [START + 320 * HOUR, START + 400 * HOUR]
+    for name, tensor in best.state_dict().items():
+        assert torch.equal(tensor, first.state_dict()[name]), name
+    told = TrainConfig.load(folder / "fold-1-seed-1" / "config.toml")
+    assert told == during(config(), span(0, 500)).replace(seed=1)
+
+
+def test_every_fit_is_a_trial_on_all_bars_of_the_validation(tmp_path):
+    own = config(task__data__end=utc(600))
+    fit = fitter(own, workspace=tmp_path, name="judged")
+    for seed in (1, 2):
+        fit(VALIDATION, span(0, 400), seed)
+    ledger = TrialLedger(tmp_path / "trials.jsonl")
+    digest = market_panel(own).digest()
+    assert len(market_panel(own).ts) == 600
+    assert (ledger.count(), ledger.count(data_hash=digest)) == (2, 2)
+    assert ledger.sharpes(data_hash=digest).shape == (2,)
+
+
+def test_a_repeated_fit_finds_its_run_and_learns_nothing_anew(tmp_path, monkeypatch):
+    first = fitter(config(), workspace=tmp_path, name="v")(VALIDATION, span(0, 400), 1)
+
+    def forbidden(_trainer):
+        raise AssertionError("it learned again")
+
+    monkeypatch.setattr(Trainer, "_update", forbidden)
+    again = fitter(config(), workspace=tmp_path, name="v")(VALIDATION, span(0, 400), 1)
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name]), name
+    assert TrialLedger(tmp_path / "trials.jsonl").count() == 1
+
+
+def test_without_looks_the_last_agent_is_returned(tmp_path):
+    fit = fitter(config(validation__every_updates=0), workspace=tmp_path, name="v")
+    agent = fit(VALIDATION, span(0, 400), 1)
+    assert not (tmp_path / "v" / "fold-0-seed-1" / "best").exists()
+    assert agent.binding.values["train_span"][0] == START
+
+
+def test_an_interrupted_fit_is_no_failure_and_goes_on(tmp_path, monkeypatch):
+    whole = fitter(config(), workspace=tmp_path / "w", name="v")(VALIDATION, span(0, 400), 1)
+    real = Trainer._update
+
+    def signalled(trainer):
+        if trainer.ppo.update_count == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(trainer)
+
+    fit = fitter(config(), workspace=tmp_path, name="v")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_update", signalled)
+        with pytest.raises(Interrupted) as caught:
+            fit(VALIDATION, span(0, 400), 1)
+    assert caught.value.signal == signal.SIGTERM
+    assert not isinstance(caught.value, Exception)
+    agent = fit(VALIDATION, span(0, 400), 1)
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, agent.state_dict()[name]), name
+
+
+@pytest.mark.refusal
+def test_a_training_that_keeps_diverging_is_refused_and_on_record(tmp_path, monkeypatch):
+    def broken(_trainer):
+        raise Diverged("weights after the update are not finite")
+
+    monkeypatch.setattr(Trainer, "_update", broken)
+    out = tmp_path / "v" / "run"
+    with pytest.raises(StormsailError) as caught:
+        train_agent(config(), out, ledger=tmp_path / "trials.jsonl")
+    assert str(caught.value) == (
+        f"the training in {out} must finish; found weights after the update are not finite; the "
+        "run was sent back 2 times before. Lower `ppo.learning_rate`, and look at what lies in "
+        "`refused` there. [run-stopped]"
+    )
+    refused = (ConfigError, ArgumentError, ArtifactError)  # what would end a validation
+    assert not isinstance(caught.value, refused)
+    lines = [json.loads(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
+    assert [line["status"] for line in lines] == ["started", "stopped"]
+
+
+@pytest.mark.refusal
+def test_a_task_without_bars_cannot_be_fitted(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        fitter(small(), workspace=tmp_path, name="v")
+    assert str(caught.value) == (
+        "`task.name` must be `market`, which has bars to walk forward on; found "
+        "`CartPoleNoVel-v1`. Validate a configuration of the market. [config-value]"
+    )
+
+
+def test_progress_names_the_run(tmp_path):
+    heard = []
+    fit = fitter(
+        config(),
+        workspace=tmp_path,
+        name="v",
+        on_progress=lambda name, progress: heard.append((name, progress.update)),
+    )
+    fit(VALIDATION, span(0, 400), 1)
+    assert heard == [("fold-0-seed-1", update) for update in range(1, 7)]

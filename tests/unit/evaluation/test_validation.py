@@ -1,0 +1,534 @@
+"""The walk forward: what is read, what is counted, what fails, and what is opened once."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stormsail.core.artifact import encode_artifact
+from stormsail.core.clock import ManualClock
+from stormsail.core.errors import ArgumentError, ConfigError, DataError, RangeError
+from stormsail.evaluation import ValidationConfig, validate, validation
+from stormsail.evaluation.trials import TrialLedger
+from stormsail.evaluation.validation_files import KIND, contents_of, validation_document
+from stormsail.evaluation.validation_judging import _Bench
+from stormsail.evaluation.verdict import SelfTest
+from stormsail.market import Panel
+from stormsail.market.splits import Span
+from stormsail.market.synthetic import generate
+from validation_lab import (
+    GAP,
+    HOUR,
+    LEAK,
+    fitter,
+    knowing,
+    market,
+    oracle_world,
+    settings,
+    untrained,
+    world,
+)
+
+ROWS = 200
+LAST = 30  # rows of the final test span
+FOLD = (ROWS - LAST - 2 * GAP) // 4
+BARE = {"baselines": False, "costs": False}
+
+
+@pytest.fixture(scope="module")
+def bars():
+    return world(ROWS)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Two folds and two seeds, without rivals and costs: half a second each."""
+    return settings(folds=2, **BARE)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Leave the self-tests out, which take half of the time, where they are not the matter."""
+    passed = (SelfTest("none", True, ""),)
+    monkeypatch.setattr(_Bench, "self_tests", lambda *_: passed)
+
+
+@pytest.fixture(scope="module")
+def full():
+    """Everything that can be asked, for two symbols."""
+    both = world(300, symbols=2)
+    return validate(both, settings(folds=2, stress=True), fit=fitter(both)), both
+
+
+def ledger_at(tmp_path):
+    return TrialLedger(tmp_path / "trials.jsonl", clock=ManualClock(1_700_000_000_000_000_000))
+
+
+def files(found):
+    return encode_artifact(kind=KIND, contents=contents_of(found))
+
+
+def reasons(found):
+    return {one.name: one.holds for one in found.verdict.reasons}
+
+
+# ------------------------------------------------------------------ what is judged
+
+
+def test_folds_are_traded_one_after_the_other_without_a_hole(full):
+    found, bars = full
+    pooled = found.judged.pooled
+    hour = bars.interval.milliseconds
+    assert np.diff(pooled.ts).tolist() == [hour] * (len(pooled.ts) - 1)
+    # 300 - 45 of the test span - 12: 243 rows; (243 - 12) // 4 = 57 in each of two folds
+    assert len(pooled.returns) == 2 * 57 - 1
+    assert pooled.ts[0] == bars.ts[243 - 114] + hour
+    assert pooled.ts[-1] == bars.ts[242] + hour
+    assert [(one.fold.number, one.seed) for one in found.runs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_each_fold_begins_with_what_the_one_before_has_left(full):
+    found, _ = full
+    pooled = found.judged.pooled
+    first, second = found.runs[:2], found.runs[2:]
+    assert pooled.equity[0] == 2 * 2 * 10_000.0  # two seeds of two accounts
+    assert [one.backtest.equity[0] for one in first] == [20_000.0] * 2
+    assert pooled.equity[1:57].tolist() == pytest.approx(
+        sum(one.backtest.equity for one in first)[1:57].tolist(), rel=1e-12
+    )
+    at_switch = int(np.searchsorted(pooled.ts, second[0].backtest.ts[0]))
+    assert at_switch == 57
+    assert [one.backtest.equity[0] for one in second] == pytest.approx(
+        [pooled.equity[57] / 2] * 2, rel=1e-12
+    )
+    assert pooled.equity[58:].tolist() == pytest.approx(
+        sum(one.backtest.equity for one in second)[1:].tolist(), rel=1e-9
+    )
+
+
+def test_rivals_trade_the_same_bars_with_the_same_capital(full):
+    found, bars = full
+    pooled = found.judged.pooled
+    for name, rival in found.judged.rivals.items():
+        assert rival.ts.tolist() == pooled.ts.tolist(), name
+        assert rival.equity[0] == pytest.approx(pooled.equity[0])
+    hold = found.judged.rivals["buy and hold"]
+    first = bars.open[130].numpy()
+    grown = 20_000.0 * (bars.close[242].numpy() / first)
+    assert hold.equity[-1] == pytest.approx(grown.sum(), rel=0.01)  # but for costs and funding
+
+
+def test_the_sweep_at_the_cost_charged_is_the_pass_itself(full):
+    found, _ = full
+    told = found.judged.documents["costs"]
+    assert told["charged_bp"] == pytest.approx(7.0, abs=0.01)
+    sweep = told["replay"]["sweep_bp"]
+    assert list(sweep) == ["0", "2", "5", "10", "20"]
+    total = found.judged.pooled.total_return
+    assert sweep["5"]["total_return"] > total > sweep["10"]["total_return"]
+    # the return falls with costs almost in a line: 7 bp lie two fifths of the way from 5 to 10
+    between = 0.6 * sweep["5"]["total_return"] + 0.4 * sweep["10"]["total_return"]
+    assert total == pytest.approx(between, abs=2e-3)
+
+
+def test_stress_and_every_other_document_are_there(full):
+    found, _ = full
+    told = found.judged.documents
+    assert sorted(told) == ["baselines", "calibration", "costs", "luck", "stress"]
+    assert list(told["stress"]) == [
+        "spread x2", "spread x5", "orders 1 bar late", "bars lost", "prices stale", "bars missing",
+        *(name for name in told["stress"] if name.startswith("crash ")),
+    ]  # fmt: skip
+    assert 1 <= sum(name.startswith("crash ") for name in told["stress"]) <= 3
+    usual = found.judged.pooled.total_return
+    wide = [told["stress"][name]["total_return"] for name in ("spread x2", "spread x5")]
+    assert usual > wide[0] > wide[1]
+    assert told["stress"]["spread x2"]["bars"] == len(found.judged.pooled.returns)
+
+
+def test_self_tests_of_a_sound_ledger_hold(full):
+    found, _ = full
+    assert [(one.name, one.holds) for one in found.judged.self_tests] == [
+        ("oracle", True),
+        ("noise", True),
+        ("permuted decisions", True),
+        ("fees", True),
+        ("look-ahead", True),
+    ]
+
+
+def test_an_agent_that_knows_the_next_return_is_promoted():
+    bars = oracle_world(400)
+    own = market(features=tuple(one.model_dump() for one in LEAK))
+    rules = settings(folds=2, alpha=0.25, **{"backtest.market": own.model_dump()})
+    found = validate(bars, rules, fit=knowing(bars, gamma=0.1))
+    assert found.verdict.words == "Promote: all 14 rules hold."
+    # 163 bars of 0.8 % a bar, the mean size of a return, less 7 bp of two weights every other one
+    assert np.log1p(found.judged.pooled.total_return) == pytest.approx(163 * 0.0073, rel=0.15)
+
+
+def test_an_untrained_agent_is_not(full):
+    found, _ = full
+    assert found.verdict.decision != "promote"
+
+
+def test_answers_from_elsewhere_join_the_self_tests(bars, small):
+    failed = SelfTest("learner", False, "It did not learn.")
+    found = validate(bars, small, fit=fitter(bars), more_self_tests=(failed,))
+    assert found.judged.self_tests[-1] == failed
+    assert reasons(found)["self-tests"] is False
+    assert found.verdict.decision == "reject"
+
+
+# ------------------------------------------------------------------ what is read
+
+
+def test_bars_of_the_closed_test_span_are_never_read(bars, small):
+    rules = small.replace(baselines=True)
+    found = validate(bars, rules, fit=fitter(bars))
+    closed = found.plan.final.test.rows(bars.ts.numpy())
+    assert closed == slice(ROWS - LAST, ROWS)
+
+    def spoilt(tensor):
+        changed = tensor.clone()
+        changed[closed.start - GAP :] = changed[closed.start - GAP :] * 3.0 + 1.0
+        return changed
+
+    names = ("open", "high", "low", "close", "volume", "funding")
+    other = replace(
+        bars,
+        optional={name: spoilt(one) for name, one in bars.optional.items()},
+        **{name: spoilt(getattr(bars, name)) for name in names},
+    )
+    assert files(validate(other, rules, fit=fitter(other))) == files(found)
+
+
+@pytest.mark.usefixtures("quick")
+def test_fit_gets_the_spans_of_the_plan_and_every_seed(bars, small):
+    asked = []
+
+    def fit(config, span, seed):
+        asked.append((span, seed))
+        return untrained(bars, span, seed, rules=config.backtest.market)
+
+    found = validate(bars, small, fit=fit)
+    one, two = (fold.train for fold in found.plan.folds)
+    assert asked == [(one, 0), (one, 1), (two, 0), (two, 1)]
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("which", ["train_span", "validation_span"])
+def test_an_agent_that_saw_bars_beyond_its_span_is_refused(bars, small, which):
+    def fit(config, span, seed):
+        later = Span(span.start_ms, span.end_ms + 1)
+        return untrained(bars, span, seed, rules=config.backtest.market, **{which: later})
+
+    what = "trained" if which == "train_span" else "chosen"
+    with pytest.raises(RangeError, match=f"an agent of fold 0 must have been {what} on bars of"):
+        validate(bars, small, fit=fit)
+
+
+@pytest.mark.refusal
+def test_an_agent_that_looks_back_further_than_the_embargo_is_refused(bars, small):
+    own = market(features=({"name": "log_return", "parameters": {"horizon": 1}},))
+    rules = small.replace(**{"backtest.market": own.model_dump()})
+    with pytest.raises(RangeError, match="the embargo must be at least 11 bars, the 6 that"):
+        validate(bars, rules, fit=lambda _, span, seed: untrained(bars, span, seed))
+
+
+@pytest.mark.refusal
+def test_too_few_bars_are_refused_before_anything_is_trained():
+    def never(*_):
+        raise AssertionError
+
+    with pytest.raises(DataError, match="with 3 folds must have at least 240 bars"):
+        validate(world(200), settings(), fit=never)
+
+
+# ------------------------------------------------------------------ same bytes
+
+
+@pytest.mark.usefixtures("quick")
+def test_two_calls_give_the_same_bytes(bars, small):
+    one, two = (files(validate(bars, small, fit=fitter(bars))) for _ in range(2))
+    assert one == two
+    other = validate(bars, small.replace(seeds=(0, 2)), fit=fitter(bars))
+    assert files(other) != one
+
+
+# ------------------------------------------------------------------ what fails
+
+
+DIVERGED = RuntimeError("it diverged")
+
+
+def failing(bars, *, folds, seeds=(0, 1), error=DIVERGED):
+    """Return a fit that fails in some folds, told by the ends of their spans."""
+    ends = []
+
+    def fit(config, span, seed):
+        if span.end_ms not in ends:
+            ends.append(span.end_ms)
+        if ends.index(span.end_ms) in folds and seed in seeds:
+            raise error
+        return untrained(bars, span, seed, rules=config.backtest.market)
+
+    return fit
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_failed_training_is_shown_and_its_share_stays_in_cash(bars, small):
+    found = validate(bars, small, fit=failing(bars, folds=(1,), seeds=(0,)))
+    told = validation_document(found)["runs"]
+    assert [(one["status"], one["reason"]) for one in told] == [
+        ("finished", ""),
+        ("finished", ""),
+        ("failed", "RuntimeError: it diverged"),
+        ("finished", ""),
+    ]
+    assert (told[2]["metrics"], told[2]["order_hash"], told[2]["agent"]) == ({}, None, None)
+    assert np.ptp(found.judged.pooled.seeds[FOLD:, 0]) == 0.0
+    assert reasons(found)["training"] is True
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_fold_that_failed_in_every_seed_rejects(bars, small):
+    found = validate(bars, small, fit=failing(bars, folds=(1,)))
+    words = {one.name: one.words for one in found.verdict.reasons}
+    assert reasons(found)["training"] is False
+    assert words["training"] == (
+        "In 1 of 2 folds at least one training finished; none did in fold 1."
+    )
+    assert found.verdict.decision == "reject"
+    assert np.ptp(found.judged.pooled.equity[FOLD:]) == 0.0
+
+
+@pytest.mark.usefixtures("quick")
+def test_where_everything_failed_a_validation_still_says_so(tmp_path, bars, small):
+    book = ledger_at(tmp_path)
+    found = validate(bars, small, fit=failing(bars, folds=(0, 1)), ledger=book)
+    assert found.verdict.decision == "reject"
+    assert found.judged.pooled.total_return == 0.0
+    assert [one.status for one in book.read().trials] == ["started", "failed"]
+    assert book.count() == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("config-value", wrong="a", found="b", remedy="C."),
+        TypeError("a bug"),
+        AssertionError("a bug"),
+    ],
+)
+def test_a_refusal_or_a_bug_ends_the_validation_and_is_counted(tmp_path, bars, small, error):
+    book = ledger_at(tmp_path)
+    with pytest.raises(type(error)):
+        validate(bars, small, fit=failing(bars, folds=(1,), error=error), ledger=book)
+    assert [one.status for one in book.read().trials] == ["started", "failed"]
+    assert book.read().trials[-1].extra["reason"] == str(error)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_account_that_was_stopped_rejects(bars, small):
+    rules = small.replace(**{"backtest.market.stops.drawdown": 0.01})
+    found = validate(bars, rules, fit=fitter(bars))
+    assert reasons(found)["ruin"] is False
+    assert found.verdict.decision == "reject"
+
+
+# ------------------------------------------------------------------ the ledger
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_validation_is_one_trial_with_its_sharpe_ratio(tmp_path, bars, small):
+    book = ledger_at(tmp_path)
+    found = validate(bars, small, fit=fitter(bars), ledger=book, name="first")
+    began, ended = book.read().trials
+    assert (began.kind, began.name, began.status) == ("validation", "first", "started")
+    assert (ended.kind, ended.status, ended.bars) == ("validation", "finished", 2 * FOLD - 1)
+    returns = found.judged.pooled.returns
+    assert ended.sharpe_per_bar == pytest.approx(returns.mean() / returns.std(ddof=1))
+    assert ended.extra["verdict"] == found.verdict.decision
+    assert ended.data_hash == found.data_hash
+    assert book.count() == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_was_tried_before_deflates_and_what_comes_after_does_not(tmp_path, bars, small):
+    book = ledger_at(tmp_path)
+    for sharpe in (0.5, -0.5, None):
+        book.record("training", "old", config_hash="", data_hash="x", sharpe_per_bar=sharpe, bars=9)
+
+    def fit(config, span, seed):
+        book.record("training", "own", config_hash="", data_hash="x", sharpe_per_bar=9.0, bars=9)
+        return untrained(bars, span, seed, rules=config.backtest.market)
+
+    alone = validate(bars, small, fit=fitter(bars))
+    found = validate(bars, small, fit=fit, ledger=book)
+    assert alone.judged.trials["count"] == 2
+    assert alone.judged.trials["words"].endswith(
+        "; the spread of Sharpe ratios is that of the seeds"
+    )
+    assert found.judged.trials["count"] == 5
+    assert found.judged.documents["luck"]["trials"] == 5
+    assert found.judged.trials["with_sharpe"] == 4
+    assert found.judged.trials["sharpe_std"] > 0.4
+    deflated = [one.judged.documents["luck"]["deflated"]["value"] for one in (alone, found)]
+    assert deflated[1] < deflated[0]
+    # again: the same validation, and the same trials before it
+    again = validate(bars, small, fit=fit, ledger=book)
+    assert files(again) == files(found)
+    assert [one.kind for one in book.read().trials].count("validation") == 2
+
+
+# ------------------------------------------------------------------ the final test span
+
+
+@pytest.mark.refusal
+def test_the_test_span_is_not_opened_without_a_ledger(bars, small):
+    with pytest.raises(ArgumentError) as refused:
+        validate(bars, small.replace(open_test=True), fit=fitter(bars))
+    assert str(refused.value) == (
+        "to open the final test span there must be a ledger that says so; found none. Pass "
+        "`ledger`, or leave `open_test` out. [missing-argument]"
+    )
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.refusal
+def test_the_test_span_is_opened_once(tmp_path, bars, small):
+    book, rules = ledger_at(tmp_path), small.replace(open_test=True)
+    closed = validate(bars, small, fit=fitter(bars), ledger=book)
+    found = validate(bars, rules, fit=fitter(bars), ledger=book)
+    told = validation_document(found)
+    assert validation_document(closed)["test"] is None
+    assert validation_document(closed)["test_span"]["openings"] == 0
+    assert told["test_span"]["bars"] == LAST
+    assert (told["test_span"]["opened"], told["test_span"]["openings"]) == (True, 1)
+    assert told["test"]["bars"] == LAST - 1
+    assert told["test"]["verdict"]["decision"] == found.final.verdict.decision
+    assert found.verdict.reasons[-1].name == "test span"
+    run = found.final.runs[0]
+    assert run.fold.train.end_ms == int(bars.ts[ROWS - LAST - GAP])
+    assert run.backtest.ts[0] == bars.ts[ROWS - LAST] + bars.interval.milliseconds
+    kinds = [one.kind for one in book.read().trials]
+    assert kinds == ["validation"] * 3 + ["test-opened", "validation"]
+    for name in ("validation", "another"):
+        with pytest.raises(ConfigError) as refused:
+            validate(bars, rules, fit=fitter(bars), ledger=book, name=name)
+        assert str(refused.value) == (
+            "the final test span of these bars must be opened once only; found that `validation` "
+            "opened it at 2023-11-14T22:13:20Z. Believe that result, or wait for bars that nobody "
+            "has seen. [config-inconsistent]"
+        )
+    after = validate(bars, small, fit=fitter(bars), ledger=book)
+    assert validation_document(after)["test_span"]["openings"] == 1
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.refusal
+def test_a_test_span_that_overlaps_an_opened_one_is_refused(tmp_path, bars, small):
+    book, rules = ledger_at(tmp_path), small.replace(open_test=True)
+    validate(bars, rules, fit=fitter(bars), ledger=book)
+    with pytest.raises(ConfigError, match="must be opened once only"):
+        validate(bars, rules.replace(test_share=0.2), fit=fitter(bars), ledger=book)
+    other = world(ROWS, seed=9)  # the same symbol and days, but other bars
+    assert validate(other, rules, fit=fitter(other), ledger=book).openings == 1
+
+
+@pytest.mark.refusal
+@pytest.mark.usefixtures("quick")
+def test_the_same_bars_are_the_same_data_wherever_the_span_lies(tmp_path, bars, small):
+    book = ledger_at(tmp_path)
+    found = validate(bars, small, fit=fitter(bars))
+    book.record(
+        "test-opened", "old", config_hash="", data_hash=found.data_hash, sharpe_per_bar=None, bars=0
+    )
+    with pytest.raises(ConfigError, match="that `old` opened it"):
+        validate(bars, small.replace(open_test=True), fit=fitter(bars), ledger=book)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_validation_that_died_after_the_opening_can_be_finished(tmp_path, bars, small):
+    book, rules = ledger_at(tmp_path), small.replace(open_test=True)
+
+    class Died(KeyboardInterrupt):
+        pass
+
+    kinds = []
+
+    def dying(progress):
+        kinds.append(progress.what)
+        if progress.what.startswith("opening"):
+            raise Died
+
+    with pytest.raises(Died):
+        validate(bars, rules, fit=fitter(bars), ledger=book, on_progress=dying)
+    assert "test-opened" not in [one.kind for one in book.read().trials]
+
+    real, book.record = book.record, None
+
+    def record(kind, *given, **more):
+        line = real(kind, *given, **more)
+        if kind == "test-opened":
+            raise Died
+        return line
+
+    book.record = record
+    with pytest.raises(Died):
+        validate(bars, rules, fit=fitter(bars), ledger=book)
+    book.record = real
+    found = validate(bars, rules, fit=fitter(bars), ledger=book)
+    kinds = [one.kind for one in book.read().trials]
+    assert kinds.count("test-opened") == 1
+    assert found.openings == 1
+    assert book.count() == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_opening_is_written_before_the_result_is_known(tmp_path, bars, small, monkeypatch):
+    book, rules = ledger_at(tmp_path), small.replace(open_test=True)
+    seen = []
+    real = validation.backtest
+
+    def watched(agent, panel, config):
+        seen.append((len(panel.ts), len(book.openings())))
+        return real(agent, panel, config)
+
+    monkeypatch.setattr(validation, "backtest", watched)
+    validate(bars, rules, fit=fitter(bars), ledger=book)
+    assert seen == [(ROWS - LAST - GAP, 0)] * 4 + [(ROWS, 1)] * 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_progress_is_told_step_by_step(bars, small):
+    told = []
+    validate(bars, small, fit=fitter(bars), on_progress=told.append)
+    assert [tuple(one) for one in told] == [
+        (0, 5, "training fold 0, seed 0"),
+        (1, 5, "training fold 0, seed 1"),
+        (2, 5, "training fold 1, seed 0"),
+        (3, 5, "training fold 1, seed 1"),
+        (4, 5, "judging"),
+    ]
+
+
+@pytest.mark.usefixtures("quick")
+def test_bars_may_come_as_a_sequence(small):
+    drawn = generate("noise", symbols=1, bars=ROWS, interval=HOUR, seed=4)
+    panel = Panel.from_bars(drawn.bars)
+    one = validate(drawn.bars, small, fit=fitter(panel))
+    assert files(one) == files(validate(panel, small, fit=fitter(panel)))
+
+
+def test_defaults_are_those_of_the_contract():
+    plain = ValidationConfig()
+    assert (plain.test_share, plain.open_test, plain.alpha) == (0.15, False, 0.05)
+    assert plain.rules.model_dump() == {
+        "deflated_sharpe": 0.95,
+        "superiority_p": 0.05,
+        "overfitting": 0.5,
+        "earning_share": 0.5,
+        "cost_margin": 2.0,
+    }
