@@ -24,6 +24,14 @@ def control(name: str, *tests: str) -> tuple[str, ...]:
 
 REPLAY = control("risk", "test_updates_are_those_of_the_replay")
 RESUMED = control("risk", "test_a_resumed_control_goes_on_with_window_average_gate_and_multiplier")
+ONLY_CRITICS = control(
+    "risk_waiting", "test_neither_multiplier_nor_ramp_moves_while_only_critics_learn"
+)
+TOO_FEW = control("risk_waiting", "test_before_there_are_enough_episodes_only_the_window_moves")
+MICRO = control(
+    "risk_gradient",
+    "test_micro_batches_give_the_norm_of_the_whole_and_hold_no_more_than_their_sequences",
+)
 REFUSED = control("ppo", "test_settings_that_cannot_be_together_are_refused_by_name")
 
 RISK = (
@@ -162,6 +170,77 @@ RISK = (
             "risk_dual",
             "test_a_limit_out_of_reach_is_seen_after_the_stated_number_of_updates",
         ),
+    ),
+    Mutant(
+        "risk-creeping-gap-is-closing",
+        "risk",
+        DUAL,
+        "_CLOSING = 0.1",
+        "_CLOSING = 0.0",
+        control(
+            "risk_dual",
+            "test_a_limit_out_of_reach_is_seen_after_the_stated_number_of_updates",
+        ),
+    ),
+    # --- what waits
+    Mutant(
+        "risk-dual-moves-while-only-critics-learn",
+        "risk",
+        CONTROL,
+        "if config.cvar_use_constraint and moves and math.isfinite(gap):",
+        "if config.cvar_use_constraint and tail.is_ready and math.isfinite(gap):",
+        ONLY_CRITICS,
+    ),
+    Mutant(
+        "risk-dual-moves-without-episodes",
+        "risk",
+        CONTROL,
+        "if config.cvar_use_constraint and moves and math.isfinite(gap):",
+        "if config.cvar_use_constraint and trains_policy and math.isfinite(gap):",
+        TOO_FEW,
+    ),
+    Mutant(
+        "risk-ramp-runs-while-only-critics-learn",
+        "risk",
+        CONTROL,
+        "share = self.gate.share(explained_variance) if moves else self.gate.standing",
+        "share = self.gate.share(explained_variance) if tail.is_ready else self.gate.standing",
+        ONLY_CRITICS,
+    ),
+    Mutant(
+        "risk-ramp-runs-without-episodes",
+        "risk",
+        CONTROL,
+        "share = self.gate.share(explained_variance) if moves else self.gate.standing",
+        "share = self.gate.share(explained_variance) if trains_policy else self.gate.standing",
+        TOO_FEW,
+    ),
+    Mutant(
+        "risk-window-waits-for-the-policy",
+        "risk",
+        CONTROL,
+        "        self.window.add(rollout)\n        tail",
+        "        if trains_policy:\n            self.window.add(rollout)\n        tail",
+        ONLY_CRITICS,
+    ),
+    Mutant(
+        "risk-ramp-forgotten-while-it-waits",
+        "risk",
+        CONTROL,
+        "share = self.gate.share(explained_variance) if moves else self.gate.standing",
+        "share = self.gate.share(explained_variance) if moves else 0.0",
+        control(
+            "risk_waiting",
+            "test_a_multiplier_that_stands_acts_in_an_update_that_teaches_no_policy",
+        ),
+    ),
+    Mutant(
+        "risk-not-told-that-only-critics-learn",
+        "risk",
+        ORDER,
+        "trains_policy=now.trains_policy,",
+        "trains_policy=True,",
+        ONLY_CRITICS,
     ),
     # --- the weight
     Mutant(
@@ -344,6 +423,22 @@ RISK = (
         "term = -(log_prob - batch.log_prob).exp() * part",
         "term = -(log_prob - batch.log_prob).exp() * batch.advantage",
         control("risk_gradient", "test_the_norm_is_that_of_the_risk_term_alone"),
+    ),
+    Mutant(
+        "risk-gradient-of-the-last-micro-batch",
+        "risk",
+        GRADIENT,
+        "total[place] = total[place] + grad if place in total else grad",
+        "total[place] = grad",
+        MICRO,
+    ),
+    Mutant(
+        "risk-gradient-of-all-at-once",
+        "risk",
+        GRADIENT,
+        "config.ppo.microbatch_size or count",
+        "count",
+        MICRO,
     ),
     Mutant(
         "risk-for-a-mean",

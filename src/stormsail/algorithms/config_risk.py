@@ -113,8 +113,8 @@ class RiskConfig(Config):
     """How predicted quantiles are read: as atoms, or as a broken line."""
 
     cvar_infeasible_updates: Count = 20
-    """Updates at the largest multiplier without a smaller gap, after which a limit is said to be
-    out of reach."""
+    """Updates at the largest multiplier without a gap smaller by a tenth, after which a limit is
+    said to be out of reach."""
 
     cvar_log_gradient: bool = False
     """Measure the gradient of the risk term by itself, at the cost of one more minibatch an update;

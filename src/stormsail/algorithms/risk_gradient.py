@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.epochs import select
 from stormsail.algorithms.losses import Batch
 from stormsail.algorithms.risk_legacy import legacy_cvar
 from stormsail.modules.agent import Agent
@@ -18,6 +19,9 @@ def risk_gradient_norm(
     step, where every ratio is 1 and nothing is clipped; or the old critic term, if that has a
     weight. It is differentiated by itself: the norm of all gradients together says nothing of it.
 
+    Gradients of micro-batches of `ppo.microbatch_size` sequences are added, as in the epochs: the
+    value is that of the whole minibatch, and no more activations are held than there.
+
     Args:
         agent: as it played.
         batch: a minibatch of sequences.
@@ -25,19 +29,36 @@ def risk_gradient_norm(
         legacy: weight of the old critic term.
         config: of the run.
     """
-    network = agent.network
-    with torch.enable_grad():
-        output = network(batch.observation, batch.memory, batch.reset)
-        if legacy:
-            chosen = config.risk
-            term = -legacy * legacy_cvar(
-                agent, output.critic, alpha=chosen.cvar_alpha, estimator=chosen.cvar_estimator
+    count = batch.weight.shape[1]
+    divisor = batch.weight.sum().clamp(min=torch.finfo(batch.weight.dtype).tiny)
+    total: dict[int, Tensor] = {}
+    for chosen in torch.arange(count, device=part.device).split(
+        config.ppo.microbatch_size or count
+    ):
+        with torch.enable_grad():
+            term = _weighted_term(
+                agent, select(batch, chosen), part.index_select(1, chosen), legacy, config
             )
-        else:
-            log_prob = network.head.log_prob(output.actor, batch.raw_action)
-            term = -(log_prob - batch.log_prob).exp() * part
-        counted = torch.where(batch.weight > 0.0, term * batch.weight, 0.0).sum()
-        total = counted / batch.weight.sum().clamp(min=torch.finfo(batch.weight.dtype).tiny)
-        grads = torch.autograd.grad(total, list(agent.parameters()), allow_unused=True)
-    norms = torch.stack([grad.double().square().sum() for grad in grads if grad is not None])
+            grads = torch.autograd.grad(term / divisor, list(agent.parameters()), allow_unused=True)
+        for place, grad in enumerate(grads):
+            if grad is not None:
+                total[place] = total[place] + grad if place in total else grad
+    norms = torch.stack([grad.double().square().sum() for grad in total.values()])
     return norms.sum().sqrt()
+
+
+def _weighted_term(
+    agent: Agent, batch: Batch, part: Tensor, legacy: float, config: TrainConfig
+) -> Tensor:
+    """Return the sum of the term over the rows of some sequences, each with its weight."""
+    network = agent.network
+    output = network(batch.observation, batch.memory, batch.reset)
+    if legacy:
+        chosen = config.risk
+        term = -legacy * legacy_cvar(
+            agent, output.critic, alpha=chosen.cvar_alpha, estimator=chosen.cvar_estimator
+        )
+    else:
+        log_prob = network.head.log_prob(output.actor, batch.raw_action)
+        term = -(log_prob - batch.log_prob).exp() * part
+    return torch.where(batch.weight > 0.0, term * batch.weight, 0.0).sum()

@@ -132,6 +132,43 @@ def test_the_reported_norm_is_that_of_its_share_in_the_normalised_advantage():
     assert float(update.risk.gradient_norm) == pytest.approx(expected, rel=1e-3)
 
 
+def micro(ppo, size):
+    return ppo.config.replace(**{"ppo.microbatch_size": size})
+
+
+@pytest.mark.parametrize("legacy", [0.0, 0.7], ids=["risk advantage", "old term"])
+@pytest.mark.parametrize("critic", LAWS)
+def test_micro_batches_give_the_norm_of_the_whole_and_hold_no_more_than_their_sequences(
+    critic, legacy, monkeypatch
+):
+    """Eight sequences by 3, 3 and 2, of unequal weight: their gradients add up, not their norms."""
+    ppo, update = updated(**CRITICS[critic])
+    data = ppo._batch(update.rollout, update.predicted, update.advantage, update.target)
+    part, network, seen = update.risk.risk, ppo.agent.network, []
+    whole = float(risk_gradient_norm(ppo.agent, data, part, legacy, ppo.config))
+    inner = network.forward
+
+    def watched(observation, *rest):
+        seen.append(observation.shape[1])
+        return inner(observation, *rest)
+
+    monkeypatch.setattr(network, "forward", watched)
+    found = {
+        size: float(risk_gradient_norm(ppo.agent, data, part, legacy, micro(ppo, size)))
+        for size in (8, 3, 1)
+    }
+    assert found == pytest.approx(dict.fromkeys((8, 3, 1), whole), rel=1e-5)
+    assert seen == [8, 3, 3, 2, *[1] * 8]
+    assert whole > 1e-3
+
+
+def test_the_reported_norm_does_not_depend_on_how_minibatches_are_cut():
+    found = [
+        float(updated(**{"ppo.microbatch_size": size})[1].risk.gradient_norm) for size in (None, 3)
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
 def test_the_norm_is_measured_only_where_it_is_asked_for_or_alpha_is_small():
     quiet = settings(**{**TAIL, "risk.cvar_log_gradient": False}).risk
     small = {"risk.cvar_alpha": 0.005, "risk.cvar_window": 4000}
