@@ -1,4 +1,4 @@
-# `make test` is all a fresh machine needs: it makes the environment, installs and tests.
+# `make demo` or `make test` is all a fresh machine needs: each makes the environment and installs first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ PEERS := .venv-peers
 WORKERS ?= auto
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install test browser shapes check format mutants campaign peers clean
+.PHONY: install demo test browser shapes check format mutants campaign peers clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -15,6 +15,9 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 install: $(STAMP)
+
+demo: $(STAMP)  ## a market, two agents, two verdicts, one report: runs/demo/report.html
+	@$(BIN)/python scripts/demo.py
 
 test: $(STAMP)  ## every test that fits into minutes
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not campaign"

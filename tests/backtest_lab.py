@@ -1,15 +1,18 @@
 """Agents and panels for tests of the backtest."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from simulator_lab import settings, wild_panel
-from stormsail.core.task import ContinuousActions, DiscreteActions
+from stormsail.core.task import ContinuousActions, DiscreteActions, Step
 from stormsail.evaluation.backtest_config import BacktestConfig
+from stormsail.evaluation.backtest_result import Backtest
 from stormsail.functional import statistics
-from stormsail.market import MarketConfig, Panel
+from stormsail.market import MarketConfig, Panel, Simulator
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, FeatureSpec, Scaler
+from stormsail.market.simulator import Info
 from stormsail.market.splits import Span
 from stormsail.market.terms import bound_terms
 from stormsail.modules import Agent, AgentSpec, CriticConfig, NetworkConfig
@@ -99,3 +102,33 @@ def plain(**changes: Any) -> BacktestConfig:
 
 def panel(rows: int = 90, *, seed: int = 3, symbols: int = 3, calm: bool = True) -> Panel:
     return wild_panel(seed, rows=rows, symbols=symbols, calm=calm)
+
+
+def simulated(found: Backtest, bars: Panel) -> Iterator[Step[Info]]:
+    """Yield the steps of a simulator that is given the weights of a pass: a second way to it."""
+    sight = FeatureSet(["log_return"], interval=bars.interval)
+    one = torch.ones(1, dtype=torch.float64)
+    simulator = Simulator(
+        bars.to(dtype=torch.float64),
+        found.market,
+        batch=len(bars.symbols),
+        dtype=torch.float64,
+        features=sight,
+        scaler=Scaler(sight.schema(), one * 0.0, one),
+    )
+    first = int(torch.searchsorted(bars.ts, found.span.start_ms))
+    symbols = torch.arange(len(bars.symbols))
+    last = torch.full_like(symbols, first + len(found.returns))
+    state, _ = simulator.place(symbols, torch.full_like(symbols, first), last_row=last)
+    generator = torch.Generator().manual_seed(0)
+    for weight, moved in zip(found.weights, found.bars["moved"], strict=True):
+        cash = torch.tensor(moved)
+        state = state._replace(
+            cash=state.cash + cash,
+            equity=state.equity + cash,
+            peak_equity=state.peak_equity + cash,
+            day_start_equity=state.day_start_equity + cash,
+            done=torch.zeros_like(state.done),  # a pass does not start again after an end
+        )
+        state, step = simulator.transition(state, torch.tensor(weight), simulator.draw(generator))
+        yield step

@@ -489,4 +489,23 @@ RISK = (
         "pass",
         RESUMED,
     ),
+    # --- the agent that is kept
+    Mutant(
+        "risk-best-agent-ignores-the-limit",
+        "risk",
+        "algorithms/records.py",
+        "or (-breach, judged.score) > (-self.best_breach, self.best_score)",
+        "or judged.score > self.best_score",
+        control(
+            "best_agent", "test_an_agent_that_keeps_the_limit_is_better_than_any_that_does_not"
+        ),
+    ),
+    Mutant(
+        "risk-best-agent-of-a-bare-estimate",
+        "risk",
+        "algorithms/greedy.py",
+        "self.cvar + CONFIDENT * self.cvar_error >= limit",
+        "self.cvar >= limit",
+        control("best_agent", "test_a_tail_whose_interval_reaches_the_limit_keeps_it"),
+    ),
 )

@@ -131,6 +131,12 @@ class RiskConfig(Config):
         return self.acts or self.cvar_limit is not None
 
     @property
+    def episode_limit(self) -> float | None:
+        """What the tail of whole episodes is held to; None where nothing is."""
+        held = self.cvar_use_constraint and self.cvar_quantity == "episode_return"
+        return self.cvar_limit if held else None
+
+    @property
     def least_samples(self) -> float:
         """Outcomes before anything acts, the tail's own share considered."""
         return max(float(self.cvar_min_samples), self.cvar_min_tail_samples / self.cvar_alpha)

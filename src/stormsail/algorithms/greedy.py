@@ -8,7 +8,11 @@ from torch import Tensor
 
 from stormsail.core.task import Task
 from stormsail.evaluation import figures
+from stormsail.functional import risk
 from stormsail.modules.agent import Agent
+
+CONFIDENT = 1.959963984540054
+"""Half width of a 95 % interval in standard errors."""
 
 MAX_STEPS = 20_000
 """An episode that has not ended by then is judged by what it has earned."""
@@ -29,6 +33,19 @@ class Judged(NamedTuple):
     None where rewards are no log returns, or where all of them are equal."""
     bars: int = 0
     """Steps that it comes from; episodes may share bars."""
+    cvar: float = math.nan
+    """Mean of the worst returns."""
+    cvar_error: float = math.nan
+    """Standard error of it."""
+
+    def breach(self, limit: float | None) -> float:
+        """Return by how much a limit on the tail is broken; 0 where its 95 % interval reaches it.
+
+        Few episodes make a wide interval: what cannot be told apart from the limit keeps it.
+        """
+        if limit is None or self.cvar + CONFIDENT * self.cvar_error >= limit:
+            return 0.0
+        return limit - self.cvar
 
 
 @torch.no_grad()
@@ -39,6 +56,7 @@ def judge(
     *,
     max_steps: int = MAX_STEPS,
     log_returns: bool = False,
+    alpha: float = 0.05,
 ) -> Judged:
     """Play the first episode of every environment to its end, always the likeliest action.
 
@@ -50,6 +68,7 @@ def judge(
         generator: of the starts; equal ones give equal episodes, so that agents can be compared.
         max_steps: see `MAX_STEPS`.
         log_returns: whether a reward is the log return of a bar, so that there is a Sharpe ratio.
+        alpha: share of worst episodes that the tail is made of.
     """
     state, observation = task.reset(generator)
     memory = agent.initial_memory(task.batch)
@@ -67,12 +86,18 @@ def judge(
         running = running & ~(step.terminated | step.truncated)
         if not bool(running.any()):
             break
-    return _judged(earned, running)._replace(**_ratio(returns))
+    return _judged(earned, running, alpha)._replace(**_ratio(returns))
 
 
-def _judged(earned: Tensor, running: Tensor) -> Judged:
-    spread = float(earned.std()) if len(earned) > 1 else 0.0
-    return Judged(float(earned.mean()), spread, len(earned), int(running.sum()))
+def _judged(earned: Tensor, running: Tensor, alpha: float) -> Judged:
+    return Judged(
+        score=float(earned.mean()),
+        spread=float(earned.std()) if len(earned) > 1 else 0.0,
+        episodes=len(earned),
+        unfinished=int(running.sum()),
+        cvar=float(risk.empirical_cvar(earned, alpha=alpha)),
+        cvar_error=float(risk.empirical_cvar_error(earned, alpha=alpha)),
+    )
 
 
 def _ratio(returns: list[Tensor]) -> dict[str, Any]:

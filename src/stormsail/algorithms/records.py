@@ -23,6 +23,7 @@ from stormsail.monitors.sinks import EventFile, MetricsFile, TensorBoard
 
 VALIDATION = (
     "validation/best_score",
+    "validation/cvar",
     "validation/score",
     "validation/spread",
     "validation/trials",
@@ -39,6 +40,8 @@ class RecordState(Config):
     """Length of the file of events."""
     best_score: float | None = None
     """Of the best agent so far."""
+    best_breach: float = 0.0
+    """By how much that agent broke the limit on its tail."""
     best_sharpe: float | None = None
     """Per bar, of the best agent's episodes; None where it has none."""
     best_bars: Whole = 0
@@ -75,7 +78,8 @@ class Records:
         if state is not None:
             saved = read_records(state)
             self.alarms.load_state_dict(state["alarms"])
-        self.best_score, self.trials = saved.best_score, saved.trials
+        self.best_score, self.best_breach = saved.best_score, saved.best_breach
+        self.trials = saved.trials
         self.best_sharpe, self.best_bars = saved.best_sharpe, saved.best_bars
         self.rollbacks = saved.rollbacks
         self.metrics = MetricsFile(folder.metrics, rows=saved.rows)
@@ -93,6 +97,7 @@ class Records:
             rows=len(self.metrics),
             event_bytes=self.events.length,
             best_score=self.best_score,
+            best_breach=self.best_breach,
             best_sharpe=self.best_sharpe,
             best_bars=self.best_bars,
             trials=self.trials,
@@ -115,13 +120,23 @@ class Records:
         if self.tensorboard is not None:
             self.tensorboard.write(row, step=steps)
 
-    def tried(self, update: int, judged: Judged) -> bool:
-        """Log a look at the agent as a trial; return whether it is the best so far."""
+    def tried(self, update: int, judged: Judged, *, limit: float | None = None) -> bool:
+        """Log a look at the agent as a trial; return whether it is the best so far.
+
+        Args:
+            update: after which it was looked at.
+            judged: what it earned.
+            limit: on its tail. An agent that keeps it is better than any that does not, of those
+                that do not the one that is nearer; only then the score decides.
+        """
         self.trials += 1
-        known = math.isfinite(judged.score)
-        better = known and (self.best_score is None or judged.score > self.best_score)
+        known, breach = math.isfinite(judged.score), judged.breach(limit)
+        better = known and (
+            self.best_score is None
+            or (-breach, judged.score) > (-self.best_breach, self.best_score)
+        )
         if better:
-            self.best_score = judged.score
+            self.best_score, self.best_breach = judged.score, breach
             self.best_sharpe, self.best_bars = judged.sharpe_per_bar, judged.bars
         self.event(
             "trial",
@@ -131,6 +146,8 @@ class Records:
             spread=judged.spread if math.isfinite(judged.spread) else None,
             episodes=judged.episodes,
             unfinished=judged.unfinished,
+            cvar=judged.cvar if math.isfinite(judged.cvar) else None,
+            breach=breach if math.isfinite(breach) else None,
             best=better,
         )
         return better

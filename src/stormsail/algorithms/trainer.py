@@ -340,8 +340,10 @@ class Trainer:
             self.ppo.agent,
             generators.stream("validation"),
             log_returns=self.config.task.name == MARKET,
+            alpha=self.config.risk.cvar_alpha,
         )
-        if self.records.tried(self.ppo.update_count, judged):
+        limit = self.config.risk.episode_limit
+        if self.records.tried(self.ppo.update_count, judged, limit=limit):
             self.folder.save_best(self.ppo.agent)
         return _told(judged, self.records)
 
@@ -411,6 +413,7 @@ def _told(judged: Judged, records: Records) -> dict[str, float]:
     return {
         "validation/score": judged.score,
         "validation/spread": judged.spread,
+        "validation/cvar": judged.cvar,
         "validation/best_score": judged.score if best is None else best,
         "validation/trials": float(records.trials),
     }

@@ -69,7 +69,7 @@ class Plan:
     penalties: tuple[float, ...] = (1.0, 3.0, 10.0)
     gammas: tuple[float, ...] = (0.99, 0.999)
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    steps: int = 600_000
+    steps: int = 1_500_000
     episodes: int = 2048
     warned: float = 0.8
     """Share of the crashes that a warning precedes; with 0 the warnings mean nothing."""

@@ -55,6 +55,9 @@ CATEGORICAL = Case(
     "categorical, 101 atoms", {"critic.kind": "categorical", "critic.num_atoms": 101}
 )
 
+LAMBDA_RETURN = Case("λ-return 0.95", {"target.kind": "lambda_return"})
+"""Averages instead of outcomes: its spread is 0.415 of the true one where gamma is 0.99."""
+
 CASES = (
     DEFAULT,
     Case("N 16", {"critic.num_quantiles": 16}),
@@ -67,7 +70,7 @@ CASES = (
     Case("n 16, κ 0.1", {"target.steps": 16, "critic.huber_kappa": 0.1}),
     Case("mixture λ 0.95", {"target.kind": "lambda_mixture", "target.mixture_lambda": 0.95}),
     Case("mixture λ 0.98", {"target.kind": "lambda_mixture", "target.mixture_lambda": 0.98}),
-    Case("λ-return 0.95", {"target.kind": "lambda_return"}),
+    LAMBDA_RETURN,
     Case("one critic", {"critic.use_twin_critics": False}),
     Case("twins mixed", {"critic.twin_dist_mode": "mixture"}),
     Case("twins elementwise min", {"critic.twin_dist_mode": "elementwise_min"}),
@@ -84,9 +87,13 @@ class Plan:
     gamma: float = 0.99
     n_steps: int = 256
     """At least four times n: the last n rows of a rollout have shorter targets."""
-    n_envs: int = 16
-    updates: int = 150
-    learning_rate: float = 2e-3
+    n_envs: int = 32
+    updates: int = 200
+    """Of 1.6 million rewards in all. Their noise moves the mean of the learned law by some 0.02
+    spreads, which is a point of coverage and one percent of CVaR."""
+    learning_rate: float = 1e-3
+    """At first; it falls to 0, which averages the last updates. The lowest level learns slowest:
+    with 4e-4 it was still 4 % short when the others stood."""
     garch_updates: int = 80
     episodes: int = 4096
 
@@ -113,6 +120,10 @@ class Tail(NamedTuple):
     """The same of exact quantiles on the same grid; 0 for atoms."""
     spread: float
     """Predicted standard deviation over the true one."""
+    values: tuple[float, ...] = ()
+    """Predicted returns of the levels, of worlds that have one law for all states."""
+    levels: tuple[float, ...] = ()
+    """Shares of returns that should lie below them."""
 
 
 def measure(world: str, case: Case, plan: Plan, seed: int) -> Tail:
@@ -135,7 +146,7 @@ def _settings(case: Case, plan: Plan, seed: int, *, updates: int, task: str) -> 
         "ppo.gamma": plan.gamma,
         "ppo.n_steps": plan.n_steps,
         "ppo.n_envs": plan.n_envs,
-        "ppo.batch_size": max(plan.n_envs // 4, 1),
+        "ppo.batch_size": max(plan.n_envs // 8, 1),
         "ppo.n_epochs": 1,
         "ppo.total_steps": plan.n_steps * plan.n_envs * updates,
         "ppo.learning_rate": plan.learning_rate,
@@ -215,6 +226,8 @@ def _compare(world: str, case: Case, seed: int, law: _Law, known: Truth) -> Tail
         error=predicted / true - 1.0,
         resolution=resolution,
         spread=float(law.spread[0]) / known.spread,
+        values=tuple(values.tolist()),
+        levels=tuple(levels.tolist()),
     )
 
 
@@ -347,8 +360,13 @@ def named(worlds: str, cases: str) -> tuple[tuple[str, ...], tuple[Case, ...]]:
     chosen = tuple(part.strip() for part in worlds.split(","))
     for world in chosen:
         check_choice(world, WORLDS, name="worlds")
-    check_choice(cases, ("all", "default"), name="cases")
-    return chosen, CASES if cases == "all" else (DEFAULT, CATEGORICAL)
+    groups = {
+        "all": CASES,
+        "default": (DEFAULT, CATEGORICAL),
+        "pictured": (DEFAULT, LAMBDA_RETURN, CATEGORICAL),
+    }
+    check_choice(cases, tuple(groups), name="cases")
+    return chosen, groups[cases]
 
 
 def measure_all(

@@ -22,7 +22,7 @@ WIDTH = 132
 
 def frontier(
     seeds: Annotated[int, typer.Option(min=1, help="Agents of each kind.")] = 5,
-    steps: Annotated[int, typer.Option(min=1, help="Steps that each learns for.")] = 600_000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that each learns for.")] = 1_500_000,
     gammas: Annotated[str, typer.Option(help="Discounts, with commas.")] = "0.99,0.999",
     limits: Annotated[
         str, typer.Option(help="On the CVaR of an episode, in log growth, with commas.")

@@ -1,23 +1,20 @@
 """What a backtest found: equity, trades, every bar of every account, and a hash of the orders."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from stormsail.core.documents import JsonValue
 from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtest_walk import Course, Moment
 from stormsail.evaluation.figures import returns_of
 from stormsail.evaluation.metrics import Flows, Metrics, measure
 from stormsail.functional.risk_gate import Reason
 from stormsail.market.interval import Interval
-from stormsail.market.simulator.config import Costs, MarketConfig
+from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.splits import Span
 
 Array = NDArray[np.float64]
@@ -201,86 +198,15 @@ class Backtest:
         )
 
 
-class Recorder:
-    """Collects what a walk yields, then cuts it into one backtest for each scenario."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, list[Tensor]] = {}
-
-    def add(self, moment: Moment) -> None:
-        """Take one bar."""
-        info = moment.info
-        found = {name: getattr(info, name) for name in (*MONEY, *FLAGS, "reason")}
-        found |= {"asked": moment.asked, "decided": moment.decided.weight}
-        found |= {"stopped": moment.stopped, "moved": moment.moved}
-        if moment.decided.law is not None and moment.decided.value is not None:
-            found |= {"law": moment.decided.law, "value": moment.decided.value}
-        for name, column in found.items():
-            self._rows.setdefault(name, []).append(column)
-
-    def tables(self, scenario: int, symbols: int) -> dict[str, NDArray[np.generic]]:
-        """Return every column of one scenario, [N, S] or [N, S, W]."""
-        own = slice(scenario * symbols, (scenario + 1) * symbols)
-        return {name: torch.stack(rows)[:, own].numpy() for name, rows in self._rows.items()}
-
-
-def results(
-    course: Course, moments: Iterable[Moment], ts: NDArray[np.int64], interval: Interval
-) -> list[Backtest]:
-    """Walk to the end; return one backtest for each scenario.
-
-    Args:
-        course: what is walked.
-        moments: the walk.
-        ts: open times of the panel's rows.
-        interval: length of a bar.
-    """
-    recorder = Recorder()
-    for moment in moments:
-        recorder.add(moment)
-    rows = ts[course.first : course.last + 1]
-    return [
-        _result(course, recorder.tables(number, course.symbols), rows, interval, costs)
-        for number, costs in enumerate(course.scenarios)
-    ]
-
-
-def _result(
-    course: Course,
-    found: dict[str, NDArray[np.generic]],
-    rows: NDArray[np.int64],
-    interval: Interval,
-    costs: Costs,
-) -> Backtest:
-    market = course.simulator.config.replace(costs=costs.model_dump())
-    bars = {name: np.asarray(found[name], np.float64) for name in (*MONEY, *OWN)}
-    flags = {name: np.asarray(found[name], np.bool_) for name in (*FLAGS, "stopped")}
-    reasons = np.asarray(found["reason"], np.int64)
-    start = np.full((1, course.symbols), market.initial_equity)
-    sleeves = np.concatenate((start, bars["equity"]))
-    law, value = (
-        np.asarray(found[name], np.float64) if name in found else None for name in ("law", "value")
-    )
-    told = _Told(course.simulator.symbols, market, rows[1:], bars, flags, reasons)
-    return Backtest(
-        symbols=course.simulator.symbols,
-        interval=interval,
-        market=market,
-        config=course.config,
-        ts=rows + interval.milliseconds,
-        equity=sleeves.sum(1),
-        sleeves=sleeves,
-        trades=tuple(told.trades()),
-        bars=bars,
-        flags=flags,
-        reasons=reasons,
-        value=value,
-        law=law,
-    )
+_OF_FILLS = ("traded", "price", "fee_total", "slippage")
+_WORDS = {int(one): one.name.lower() for one in Reason} | {
+    int(Reason.NONE): "decision",
+    int(Reason.NONFINITE): "limit",
+}
 
 
 @dataclass(frozen=True, eq=False)
-class _Told:
+class Told:
     """The trades that the columns of a pass tell of."""
 
     symbols: tuple[str, ...]
@@ -293,10 +219,25 @@ class _Told:
     def trades(self) -> Iterator[Trade]:
         """Yield fills and liquidations in order."""
         filled = self.bars["traded"] != 0.0
-        for row, column in np.argwhere(filled | self.flags["liquidated"]).tolist():
-            if filled[row, column]:
-                yield self._fill(row, column)
-            if self.flags["liquidated"][row, column]:
+        gone = self.flags["liquidated"]
+        where = np.argwhere(filled | gone)
+        picked = tuple(where.T)
+        taken = [self.bars[name][picked].tolist() for name in _OF_FILLS]
+        marks = [one[picked].tolist() for one in (filled, gone, self.flags["stopped"])]
+        told = zip(where.tolist(), *taken, *marks, self.reasons[picked].tolist(), strict=True)
+        for (row, column), traded, price, fee, slippage, fills, taken_away, stop, reason in told:
+            if fills:
+                yield Trade(
+                    ts_ms=int(self.ts[row]),
+                    symbol=self.symbols[column],
+                    side="buy" if traded > 0.0 else "sell",
+                    quantity=abs(traded),
+                    price=price,
+                    fee=self._fill_fee(row, column) if taken_away else fee,
+                    slippage=slippage,
+                    reason="stop" if stop else _WORDS[reason],
+                )
+            if taken_away:
                 yield self._liquidation(row, column)
 
     def _number(self, name: str, row: int, column: int) -> float:
@@ -310,27 +251,6 @@ class _Told:
         if traded == 0.0:
             return 0.0
         return self.market.costs.taker_fee * abs(traded) * self._number("price", row, column)
-
-    def _fill(self, row: int, column: int) -> Trade:
-        traded = self._number("traded", row, column)
-        return Trade(
-            ts_ms=int(self.ts[row]),
-            symbol=self.symbols[column],
-            side="buy" if traded > 0.0 else "sell",
-            quantity=abs(traded),
-            price=self._number("price", row, column),
-            fee=self._fill_fee(row, column),
-            slippage=self._number("slippage", row, column),
-            reason=self._reason(row, column),
-        )
-
-    def _reason(self, row: int, column: int) -> str:
-        if self.flags["stopped"][row, column]:
-            return "stop"
-        reason = Reason(int(self.reasons[row, column]))
-        if reason is Reason.NONE:
-            return "decision"
-        return "limit" if reason is Reason.NONFINITE else reason.name.lower()
 
     def _liquidation(self, row: int, column: int) -> Trade:
         """Return the trade that took a position away; its price follows from the cash it left.

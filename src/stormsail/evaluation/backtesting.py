@@ -8,7 +8,7 @@ outside training, how the memory is warmed up and what a stop does stand in `bac
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 import numpy as np
@@ -21,12 +21,13 @@ from stormsail.core.artifact import encode_artifact
 from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ConfigError, DataError, RangeError, ShapeError
 from stormsail.evaluation.backtest_config import BacktestConfig, milliseconds
-from stormsail.evaluation.backtest_result import Array, Backtest, Trade, results
+from stormsail.evaluation.backtest_course import Shelf
+from stormsail.evaluation.backtest_records import Pass, results
+from stormsail.evaluation.backtest_result import Array, Backtest, Trade
 from stormsail.evaluation.backtest_terms import Terms, matched, terms_of
-from stormsail.evaluation.backtest_walk import AgentDecider, GivenDecider, make_course, walk
+from stormsail.evaluation.backtest_walk import AgentDecider, GivenDecider
 from stormsail.functional.quantile import midpoints
 from stormsail.market.bars import iso
-from stormsail.market.features import FeatureSet, Scaler
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Costs
 from stormsail.modules.agent import KIND, Agent
@@ -68,38 +69,7 @@ def backtests(
         config: which bars, which rules.
         costs: of each backtest; none takes those of the market.
     """
-    if config.pool_bars is not None:
-        raise ConfigError(
-            "config-inconsistent",
-            wrong="`pool_bars` must be left out for an agent, which sees an account of its own",
-            found=str(config.pool_bars),
-            remedy="Use it for weights that are known beforehand, with `replay`.",
-        )
-    terms = terms_of(agent, panel)
-    settled = matched(agent, terms, config)
-    rows = rows_of(panel, settled, lookback=terms.features.lookback, burn_in=settled.burn_in)
-    course = make_course(
-        panel,
-        settled,
-        rows,
-        features=terms.features,
-        scaler=terms.scaler,
-        burn_in=settled.burn_in,
-        scenarios=costs,
-    )
-    levels = terms.market.levels if terms.market.action == "levels" else None
-    local = copy.deepcopy(agent).cpu()
-    decider = AgentDecider(local, settled, levels, course.simulator.batch)
-    notes = _notes(agent, terms, panel, settled)  # first: what cannot be saved is not traded
-    found = results(course, walk(course, decider), panel.ts.cpu().numpy(), panel.interval)
-    # other data may share the years, so this is a mark and not a refusal
-    notes["overlaps_training"] = found[0].span.overlaps(terms.train_span)
-    chosen_on = terms.validation_span
-    if chosen_on is not None:
-        notes["overlaps_validation"] = found[0].span.overlaps(chosen_on)
-    support = _support(local)
-    kind = agent.spec.critic.kind
-    return [replace(one, law_kind=kind, law_support=support, notes=notes) for one in found]
+    return trade_all([Decides(agent, panel, config, tuple(costs))])[0]
 
 
 def replay(weights: Weights, panel: Panel, config: BacktestConfig) -> Backtest:
@@ -127,23 +97,104 @@ def replays(
 
     The weights are the same; what they buy depends on the equity that the costs have left.
     """
-    given = torch.as_tensor(weights, dtype=torch.float64)
-    if tuple(given.shape) != panel.shape:
-        raise ShapeError(
-            wrong="`weights` must have one entry for each row and symbol of the panel",
-            found=f"weights {tuple(given.shape)} and a panel of {panel.shape}",
-            remedy="Pass the weight decided at each close; NaN where nothing is decided.",
+    return trade_all([Given(weights, panel, config, tuple(costs))])[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Weights to be traded, as `replays` takes them."""
+
+    weights: Weights
+    panel: Panel
+    config: BacktestConfig
+    costs: tuple[Costs, ...] = ()
+    whole: bool = True
+    """Otherwise only where it begins and ends is told, in a pass of one long bar."""
+
+    def prepared(self, shelf: Shelf) -> Pass:
+        """Return the pass, after refusing what cannot be traded."""
+        panel, config = self.panel, self.config
+        given = torch.as_tensor(self.weights, dtype=torch.float64)
+        if tuple(given.shape) != panel.shape:
+            raise ShapeError(
+                wrong="`weights` must have one entry for each row and symbol of the panel",
+                found=f"weights {tuple(given.shape)} and a panel of {panel.shape}",
+                remedy="Pass the weight decided at each close; NaN where nothing is decided.",
+            )
+        rows = rows_of(panel, config, lookback=1, burn_in=0)
+        used = given[rows[0] : rows[1]].clone()
+        used[0] = _standing(given[: rows[0] + 1])
+        _check_range(used, config.ledger(panel.symbols).limits.max_leverage)
+        course = shelf.course(panel, config, rows, scenarios=self.costs)
+        return Pass(course, GivenDecider(used, len(course.scenarios)), self.whole)
+
+    def told(self, found: list[Backtest]) -> list[Backtest]:
+        """Return the results with what a reader must know."""
+        notes: dict[str, JsonValue] = {
+            "data": self.panel.digest(),
+            "config": self.config.config_hash(),
+        }
+        return [replace(one, notes=notes) for one in found]
+
+
+@dataclass(frozen=True, eq=False)
+class Decides:
+    """An agent that is to trade, as `backtests` takes it."""
+
+    agent: Agent
+    panel: Panel
+    config: BacktestConfig
+    costs: tuple[Costs, ...] = ()
+
+    def prepared(self, shelf: Shelf) -> Pass:
+        """Return the pass, after refusing what does not fit the agent."""
+        if self.config.pool_bars is not None:
+            raise ConfigError(
+                "config-inconsistent",
+                wrong="`pool_bars` must be left out for an agent, which sees an account of its own",
+                found=str(self.config.pool_bars),
+                remedy="Use it for weights that are known beforehand, with `replay`.",
+            )
+        terms = terms_of(self.agent, self.panel)
+        settled = matched(self.agent, terms, self.config)
+        burn_in = settled.burn_in
+        rows = rows_of(self.panel, settled, lookback=terms.features.lookback, burn_in=burn_in)
+        course = shelf.course(
+            self.panel,
+            settled,
+            rows,
+            sight=(terms.features, terms.scaler),
+            burn_in=burn_in,
+            scenarios=self.costs,
         )
-    rows = rows_of(panel, config, lookback=1, burn_in=0)
-    used = given[rows[0] : rows[1]].clone()
-    used[0] = _standing(given[: rows[0] + 1])
-    _check_range(used, config.ledger(panel.symbols).limits.max_leverage)
-    features, scaler = _nothing_seen(panel)
-    course = make_course(panel, config, rows, features=features, scaler=scaler, scenarios=costs)
-    decider = GivenDecider(used, len(course.scenarios))
-    found = results(course, walk(course, decider), panel.ts.cpu().numpy(), panel.interval)
-    notes: dict[str, JsonValue] = {"data": panel.digest(), "config": config.config_hash()}
-    return [replace(one, notes=notes) for one in found]
+        levels = terms.market.levels if terms.market.action == "levels" else None
+        local = copy.deepcopy(self.agent).cpu()
+        agent_digest(local)  # what cannot be saved is not traded
+        return Pass(course, AgentDecider(local, settled, levels, course.batch))
+
+    def told(self, found: list[Backtest]) -> list[Backtest]:
+        """Return the results with what a reader must know."""
+        terms = terms_of(self.agent, self.panel)
+        notes = _notes(self.agent, terms, self.panel, found[0].config)
+        # other data may share the years, so this is a mark and not a refusal
+        notes["overlaps_training"] = found[0].span.overlaps(terms.train_span)
+        chosen_on = terms.validation_span
+        if chosen_on is not None:
+            notes["overlaps_validation"] = found[0].span.overlaps(chosen_on)
+        support = _support(copy.deepcopy(self.agent).cpu())
+        kind = self.agent.spec.critic.kind
+        return [replace(one, law_kind=kind, law_support=support, notes=notes) for one in found]
+
+
+def trade_all(passes: Sequence[Given | Decides]) -> list[list[Backtest]]:
+    """Return one backtest for each of the costs of each pass, all walked together.
+
+    What comes out of a pass does not depend on the others, to the last bit. Walking together saves
+    time: a bar costs nearly the same for one account and for hundreds.
+    """
+    shelf = Shelf()
+    found = results([one.prepared(shelf) for one in passes])
+    return [one.told(told) for one, told in zip(passes, found, strict=True)]
 
 
 def rows_of(
@@ -217,13 +268,6 @@ def _standing(weights: Tensor) -> Tensor:
     newest = torch.where(weights.isnan(), -1, row).amax(0)
     found = weights.gather(0, newest.clamp(min=0)[None])[0]
     return torch.where(newest >= 0, found, torch.nan)
-
-
-def _nothing_seen(panel: Panel) -> tuple[FeatureSet, Scaler]:
-    """Return the least that the simulator can show to someone who does not look."""
-    features = FeatureSet(["log_return"], interval=panel.interval)
-    zero = torch.zeros(1, dtype=torch.float64)
-    return features, Scaler(features.schema(), zero, torch.ones_like(zero))
 
 
 def _notes(

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from stormsail.core.errors import ChoiceError, RangeError, nearest
 from stormsail.core.generators import Generators
-from stormsail.evaluation.backtesting import Backtest, BacktestConfig, replay, rows_of
+from stormsail.evaluation.backtesting import (
+    Backtest,
+    BacktestConfig,
+    Given,
+    rows_of,
+    trade_all,
+)
 from stormsail.evaluation.dynamic_programme import Hindsight, ProportionalCosts, clairvoyant
 from stormsail.evaluation.figures import bars_per_year
 from stormsail.market.panel import Panel
@@ -239,6 +245,19 @@ def run_baselines(
         ChoiceError: if there is no such baseline.
         DataError: if the span has no bars.
     """
+    asked = baseline_passes(panel, config, like=like, names=names)
+    found = trade_all(list(asked.values()))
+    return {name: one[0] for name, one in zip(asked, found, strict=True)}
+
+
+def baseline_passes(
+    panel: Panel,
+    config: BacktestConfig,
+    *,
+    like: Backtest | None = None,
+    names: Sequence[str] = tuple(BASELINES),
+) -> dict[str, Given]:
+    """Return what `run_baselines` trades, by name; arguments and refusals are the same."""
     for name in names:
         _check_name(name)
     chosen = config if like is None else like.config.during(like.span)
@@ -253,7 +272,7 @@ def run_baselines(
     found = {}
     for name in names:
         own = prompt.replace(pool_bars=day) if name == "equal weight" else prompt
-        found[name] = replay(BASELINES[name](scene), panel, own)
+        found[name] = Given(BASELINES[name](scene), panel, own)
     return found
 
 

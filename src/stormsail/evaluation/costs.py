@@ -10,7 +10,9 @@ with no half spread and no impact beside it. Order steps stay as configured. Two
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ import numpy as np
 from stormsail.core.documents import JsonValue
 from stormsail.core.errors import RangeError
 from stormsail.evaluation.backtest_result import Array
-from stormsail.evaluation.backtesting import Backtest, backtests, replays
+from stormsail.evaluation.backtesting import Backtest, Given, backtests, trade_all
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Costs
 from stormsail.modules.agent import Agent
@@ -68,8 +70,28 @@ def cost_sweep(
 
 
 def _at_costs(
-    result: Backtest, panel: Panel, agent: Agent | None, costs_bp: Sequence[float], mode: Mode
+    result: Backtest,
+    panel: Panel,
+    agent: Agent | None,
+    costs_bp: Sequence[float],
+    mode: Mode,
+    *,
+    whole: bool = True,
 ) -> list[Backtest]:
+    if mode == "replay":
+        return trade_all([cost_pass(result, panel, costs_bp, whole=whole)])[0]
+    chosen = _costs(result, costs_bp)
+    if agent is None:
+        raise RangeError(
+            wrong="to decide anew there must be an agent",
+            found="none",
+            remedy="Pass `agent`, or use the mode `replay`.",
+        )
+    config = result.config.during(result.span)
+    return backtests(agent, panel, config, costs=chosen)
+
+
+def _costs(result: Backtest, costs_bp: Sequence[float]) -> list[Costs]:
     for cost in costs_bp:
         if not 0.0 <= cost < 1.0 / _BP:
             raise RangeError(
@@ -77,19 +99,24 @@ def _at_costs(
                 found=f"{cost:g}",
                 remedy="A basis point is a hundredth of a percent: 5 means 0.05 %.",
             )
-    chosen = [all_in(cost, result.market.costs) for cost in costs_bp]
-    config = result.config.during(result.span)
-    if mode == "decide":
-        if agent is None:
-            raise RangeError(
-                wrong="to decide anew there must be an agent",
-                found="none",
-                remedy="Pass `agent`, or use the mode `replay`.",
-            )
-        return backtests(agent, panel, config, costs=chosen)
+    return [all_in(cost, result.market.costs) for cost in costs_bp]
+
+
+def cost_pass(
+    result: Backtest, panel: Panel, costs_bp: Sequence[float], *, whole: bool = True
+) -> Given:
+    """Return the decisions of a backtest, to be traded at several costs.
+
+    Args:
+        result: of the backtest in question.
+        panel: bars that it was made of.
+        costs_bp: whole cost of a fill, one way.
+        whole: whether more is wanted than where each begins and ends.
+    """
+    chosen = tuple(_costs(result, costs_bp))
     # what was decided is replayed as it reached the gate, so a delay must not act twice
-    prompt = config.replace(delay_bars=0)
-    return replays(on_panel(result, panel), panel, prompt, costs=chosen)
+    prompt = result.config.during(result.span).replace(delay_bars=0)
+    return Given(on_panel(result, panel), panel, prompt, chosen, whole)
 
 
 def on_panel(result: Backtest, panel: Panel) -> Array:
@@ -144,10 +171,13 @@ def break_even(
     """
 
     def earned(costs_bp: Sequence[float]) -> list[float]:
-        return [one.total_return for one in _at_costs(result, panel, agent, costs_bp, mode)]
+        found = _at_costs(result, panel, agent, costs_bp, mode, whole=False)
+        return [one.total_return for one in found]
 
     if not result.trades:
         return BreakEven(None, 0.0, math.inf, "nothing was traded, so no cost matters")
+    if mode == "replay":
+        earned = Foresight(earned, most_bp=MOST_BP, tolerance_bp=tolerance_bp)
     return sectioned(earned, most_bp=MOST_BP, tolerance_bp=tolerance_bp)
 
 
@@ -163,7 +193,7 @@ def sectioned(
     """
     low, high = 0.0, most_bp
     while True:
-        grid = np.linspace(low, high, _GRID).tolist()
+        grid = _row(low, high)
         gains = [gain > 0.0 for gain in earned(grid)]
         if not gains[0]:
             return BreakEven(None, 0.0, 0.0, "nothing is earned even without costs")
@@ -173,3 +203,73 @@ def sectioned(
         low, high = grid[place - 1], grid[place]
         if high - low <= tolerance_bp:
             return BreakEven((low + high) / 2.0, low, high, "")
+
+
+class Foresight:
+    """Returns at costs, asked ahead: costs that `sectioned` may want next are traded beside.
+
+    Hundreds of costs take little longer than one, but each round of the search is a walk of its
+    own. So the first walk trades the costs of the first two rounds. From them the root is known
+    well enough to name the rows of costs of all later rounds, with those to the left and right; the
+    second walk trades them. A guess that was wrong costs one walk more, and changes no answer.
+
+    Args:
+        earned: total returns for several costs in basis points.
+        most_bp: largest cost that is tried.
+        tolerance_bp: width at which the search ends.
+    """
+
+    def __init__(
+        self,
+        earned: Callable[[Sequence[float]], list[float]],
+        *,
+        most_bp: float,
+        tolerance_bp: float,
+    ) -> None:
+        self._earned, self._tolerance = earned, tolerance_bp
+        self._known: dict[float, float] = {}
+        self._most = most_bp
+
+    def learn(self, costs_bp: Sequence[float], returns: Sequence[float]) -> None:
+        """Take returns that are known."""
+        self._known.update(zip(costs_bp, returns, strict=True))
+
+    def __call__(self, costs_bp: Sequence[float]) -> list[float]:
+        """Return the total return at each cost."""
+        if not all(cost in self._known for cost in costs_bp):
+            wanted = sorted({*costs_bp, *self._ahead(costs_bp[0], costs_bp[-1])})
+            new = [cost for cost in wanted if cost not in self._known]
+            self.learn(new, self._earned(new))
+        return [self._known[cost] for cost in costs_bp]
+
+    def _ahead(self, low: float, high: float) -> list[float]:
+        """Return costs that later rounds may ask for, after one from `low` to `high`."""
+        if not self._known:
+            return first_costs(self._most)
+        root = self._root(low, high)
+        found: list[float] = []
+        while (high - low) / (_GRID - 1) > self._tolerance:
+            row = _row(low, high)
+            place = min(max(bisect_right(row, root) - 1, 0), _GRID - 2)
+            for near in range(max(place - 1, 0), min(place + 2, _GRID - 1)):
+                found.extend(_row(row[near], row[near + 1]))
+            low, high = row[place], row[place + 1]
+        return found
+
+    def _root(self, low: float, high: float) -> float:
+        """Return where the log of equity, all but straight in costs, reaches 0; or the middle."""
+        above, below = self._known.get(low, math.nan), self._known.get(high, math.nan)
+        if not above > 0.0 >= below > -1.0:
+            return (low + high) / 2.0
+        gained, lost = math.log1p(above), -math.log1p(below)
+        return low + (high - low) * gained / (gained + lost)
+
+
+def first_costs(most_bp: float) -> list[float]:
+    """Return the costs that the first two rounds of `sectioned` may ask for."""
+    ends = _row(0.0, most_bp)
+    return sorted({cost for low, high in pairwise(ends) for cost in _row(low, high)})
+
+
+def _row(low: float, high: float) -> list[float]:
+    return [float(cost) for cost in np.linspace(low, high, _GRID)]

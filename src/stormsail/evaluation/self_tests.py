@@ -8,6 +8,7 @@ examines as an argument, so that a broken one can be put in its place.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from scipy import stats
 from stormsail.core.generators import Generators
 from stormsail.evaluation.backtest_config import BacktestConfig
 from stormsail.evaluation.backtest_result import Array, Backtest
-from stormsail.evaluation.backtesting import backtest, replay
+from stormsail.evaluation.backtesting import Decides, backtest, replay
 from stormsail.evaluation.baselines import random_weights
 from stormsail.evaluation.costs import all_in
 from stormsail.evaluation.figures import returns_of
@@ -30,6 +31,15 @@ from stormsail.modules.agent import Agent
 
 Ledger = Callable[[Array, Panel, BacktestConfig], Backtest]
 """Trades given weights [T, S], as `replay` does."""
+
+
+class Asked(NamedTuple):
+    """What a ledger is given."""
+
+    weights: Array
+    panel: Panel
+    config: BacktestConfig
+
 
 Decide = Callable[[Agent, Panel, BacktestConfig], Backtest]
 """Lets an agent trade, as `backtest` does."""
@@ -75,9 +85,21 @@ def oracle_return(rival: Backtest, panel: Panel, *, ledger: Ledger = replay) -> 
         panel: the bars.
         ledger: what is examined.
     """
-    market = _smooth(_unlimited(rival.config.market or MarketConfig()))
-    config = _prompt(rival, market).replace(filters=None, symbol_filters={})
-    return ledger(_placed(rival.bars["decided"], rival, panel), panel, config).total_return
+    weights = _placed(rival.bars["decided"], rival, panel)
+    return ledger(*oracle_pass(weights, panel, rival.config.during(rival.span))).total_return
+
+
+def oracle_pass(weights: Array, panel: Panel, config: BacktestConfig) -> Asked:
+    """Return what `oracle_return` trades.
+
+    Args:
+        weights: of the clairvoyant, at the rows of the panel.
+        panel: the bars.
+        config: of its pass among the baselines.
+    """
+    market = _smooth(_unlimited(config.market or MarketConfig()))
+    smooth = config.replace(market=market.model_dump(), delay_bars=0)
+    return Asked(weights, panel, smooth.replace(filters=None, symbol_filters={}))
 
 
 def noise_stays_noise(
@@ -100,16 +122,11 @@ def noise_stays_noise(
     """
     where = result.span if span is None else span
     bars = where.count(panel.ts.cpu().numpy()) - 1
-    if bars < MINIMUM_BARS:
+    asked = noise_passes(result, panel, seed=seed, span=span)
+    if not asked:
         words = f"{bars} bars are too few to call anything skill; {MINIMUM_BARS} are needed."
         return SelfTest("noise", None, words)
-    market = _free(_smooth(_unlimited(result.config.market or MarketConfig())))
-    config = BacktestConfig(market=market, burn_in=0)
-    world = flipped(panel, where, count=STRATEGIES, seed=seed)
-    levels = market.levels if market.action == "levels" else (*market.weight_range, 0.0)
-    turnover = float(result.bars["turnover"].mean())
-    weights = random_weights(world, levels, turnover=turnover, seed=seed)
-    found = ledger(weights.numpy(), world, config)
+    found = ledger(*asked[0])
     scores = [probabilistic_sharpe(returns_of(column)) for column in found.sleeves.T]
     passed = sum(score >= PASS for score in scores)  # NaN, a strategy that never moved, does not
     most = int(stats.binom.ppf(SURE, STRATEGIES, 1.0 - PASS))
@@ -120,21 +137,30 @@ def noise_stays_noise(
     return SelfTest("noise", passed <= most, words)
 
 
+def noise_passes(
+    result: Backtest, panel: Panel, *, seed: int, span: Span | None = None
+) -> list[Asked]:
+    """Return what `noise_stays_noise` trades: one pass, or none where there are too few bars."""
+    where = result.span if span is None else span
+    if where.count(panel.ts.cpu().numpy()) - 1 < MINIMUM_BARS:
+        return []
+    market = _free(_smooth(_unlimited(result.config.market or MarketConfig())))
+    world = flipped(panel, where, count=STRATEGIES, seed=seed)
+    levels = market.levels if market.action == "levels" else (*market.weight_range, 0.0)
+    turnover = float(result.bars["turnover"].mean())
+    weights = random_weights(world, levels, turnover=turnover, seed=seed)
+    return [Asked(weights.numpy(), world, BacktestConfig(market=market, burn_in=0))]
+
+
 def permuted_matters(
     result: Backtest, panel: Panel, *, seed: int, ledger: Ledger = replay
 ) -> SelfTest:
     """Ask whether the same decisions in another order give other orders and another equity."""
-    weights = result.weights
-    if bool((np.nan_to_num(weights, nan=np.inf) == np.nan_to_num(weights[:1], nan=np.inf)).all()):
+    asked = permuted_passes(result, panel, seed=seed)
+    if not asked:
         words = "The agent never changed its weight, so no order of its decisions is another."
         return SelfTest("permuted decisions", None, words)
-    order = Generators(seed).numpy("self_tests.order").permutation(len(weights))
-    shuffled = weights[order]
-    while np.array_equal(shuffled, weights, equal_nan=True):
-        shuffled = np.roll(shuffled, 1, axis=0)
-    usual, other = (
-        ledger(_placed(one, result, panel), panel, _prompt(result)) for one in (weights, shuffled)
-    )
+    usual, other = (ledger(*one) for one in asked)
     same = [
         name
         for name, equal in (
@@ -144,8 +170,24 @@ def permuted_matters(
         if equal
     ]
     told = f"but {' and '.join(same)} stayed the same" if same else "and orders and equity changed"
-    words = f"{len(weights)} decisions were traded in another order, {told}."
+    words = f"{len(result.weights)} decisions were traded in another order, {told}."
     return SelfTest("permuted decisions", not same, words)
+
+
+def permuted_passes(result: Backtest, panel: Panel, *, seed: int) -> list[Asked]:
+    """Return what `permuted_matters` trades: the decisions, and them in another order.
+
+    Nothing where no order is another.
+    """
+    weights = result.weights
+    if bool((np.nan_to_num(weights, nan=np.inf) == np.nan_to_num(weights[:1], nan=np.inf)).all()):
+        return []
+    order = Generators(seed).numpy("self_tests.order").permutation(len(weights))
+    shuffled = weights[order]
+    while np.array_equal(shuffled, weights, equal_nan=True):
+        shuffled = np.roll(shuffled, 1, axis=0)
+    placed = [_placed(one, result, panel) for one in (weights, shuffled)]
+    return [Asked(one, panel, _prompt(result)) for one in placed]
 
 
 def fees_hurt(result: Backtest, panel: Panel, *, ledger: Ledger = replay) -> SelfTest:
@@ -154,8 +196,21 @@ def fees_hurt(result: Backtest, panel: Panel, *, ledger: Ledger = replay) -> Sel
     Stops and loss limits are off in both passes: dearer trading could trip one early and be spared
     a loss. Without them each bar leaves less, the more an order costs.
     """
-    if not result.trades:
+    asked = fee_passes(result, panel)
+    if not asked:
         return SelfTest("fees", None, "Nothing was traded, so no fee was paid.")
+    usual, less = (ledger(*one) for one in asked)
+    words = (
+        f"The same decisions came to {usual.total_return:+.3%}, and to {less.total_return:+.3%} "
+        "where trading costs twice as much."
+    )
+    return SelfTest("fees", bool(less.equity[-1] < usual.equity[-1]), words)
+
+
+def fee_passes(result: Backtest, panel: Panel) -> list[Asked]:
+    """Return what `fees_hurt` trades: at the usual costs and at twice as much, or nothing."""
+    if not result.trades:
+        return []
     market = _unlimited(result.config.market or MarketConfig())
     costs = market.costs
     dear = costs.replace(
@@ -164,15 +219,8 @@ def fees_hurt(result: Backtest, panel: Panel, *, ledger: Ledger = replay) -> Sel
         impact=2.0 * costs.impact,
     )
     weights = _placed(result.weights, result, panel)
-    usual, less = (
-        ledger(weights, panel, _prompt(result, market.replace(costs=one.model_dump())))
-        for one in (costs, dear)
-    )
-    words = (
-        f"The same decisions came to {usual.total_return:+.3%}, and to {less.total_return:+.3%} "
-        "where trading costs twice as much."
-    )
-    return SelfTest("fees", bool(less.equity[-1] < usual.equity[-1]), words)
+    rules = [market.replace(costs=one.model_dump()) for one in (costs, dear)]
+    return [Asked(weights, panel, _prompt(result, one)) for one in rules]
 
 
 def no_look_ahead(
@@ -184,20 +232,29 @@ def no_look_ahead(
     reversed in time and made dearer; the agent trades up to that row again. Its decisions and what
     its critic said must be the same to the last bit.
     """
-    ts = panel.ts.cpu().numpy()
-    first, count = int(np.searchsorted(ts, result.span.start_ms)), len(result.weights)
-    wrong = []
-    cuts = sorted({max(1, count * part // 4) for part in (1, 2, 3)})
-    for decisions in cuts:
-        row = first + decisions - 1  # of the last decision that is compared
-        end = int(ts[row + 1]) + panel.interval.milliseconds
-        span = Span(result.span.start_ms, end)
-        again = decide(agent, changed_after(panel, row), result.config.during(span))
-        if not _same_decisions(result, again, decisions):
-            wrong.append(decisions)
+    asked = later_passes(agent, result, panel)
+    cuts = list(asked)
+    wrong = [
+        decisions
+        for decisions, one in asked.items()
+        if not _same_decisions(result, decide(one.agent, one.panel, one.config), decisions)
+    ]
     words = f"Everything after decision {', '.join(str(one) for one in cuts)} was changed"
     told = f"; decisions up to {', '.join(str(one) for one in wrong)} changed with it."
     return SelfTest("look-ahead", not wrong, words + (told if wrong else "; no decision changed."))
+
+
+def later_passes(agent: Agent, result: Backtest, panel: Panel) -> dict[int, Decides]:
+    """Return what `no_look_ahead` trades, by the number of decisions that are compared."""
+    ts = panel.ts.cpu().numpy()
+    first, count = int(np.searchsorted(ts, result.span.start_ms)), len(result.weights)
+    found = {}
+    for decisions in sorted({max(1, count * part // 4) for part in (1, 2, 3)}):
+        row = first + decisions - 1  # of the last decision that is compared
+        end = int(ts[row + 1]) + panel.interval.milliseconds
+        config = result.config.during(Span(result.span.start_ms, end))
+        found[decisions] = Decides(agent, changed_after(panel, row), config)
+    return found
 
 
 def changed_after(panel: Panel, row: int) -> Panel:

@@ -3,7 +3,7 @@
 Every scenario is a whole backtest in which the agent sees what happens and decides anew.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,13 @@ from stormsail.core.documents import JsonValue
 from stormsail.core.errors import RangeError
 from stormsail.core.generators import Generators
 from stormsail.evaluation.backtest_result import Array
-from stormsail.evaluation.backtesting import Backtest, BacktestConfig, backtest, backtests
+from stormsail.evaluation.backtesting import (
+    Backtest,
+    BacktestConfig,
+    Decides,
+    backtest,
+    trade_all,
+)
 from stormsail.market.bars import OPTIONAL, PRICES
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Degrade
@@ -44,28 +50,44 @@ def stress(agent: Agent, panel: Panel, config: BacktestConfig) -> dict[str, Back
         panel: bars of the span and before it.
         config: of the backtest that is stressed.
     """
-    usual = backtest(agent, panel, config)
+    asked = stress_passes(agent, panel, backtest(agent, panel, config))
+    return by_name(asked, trade_all(list(asked.values())))
+
+
+def stress_passes(agent: Agent, panel: Panel, usual: Backtest) -> dict[tuple[str, ...], Decides]:
+    """Return what `stress` trades, by the names of its backtests: one for each of its costs.
+
+    Args:
+        agent: who decides.
+        panel: bars of the span and before it.
+        usual: its backtest where nothing goes wrong.
+    """
     fixed = usual.config.during(usual.span)
-    found = {**_spreads(agent, panel, fixed, usual)}
+    costs = usual.market.costs
+    wider = [costs.replace(half_spread=min(costs.half_spread * by, 0.99)) for by in SPREADS]
+    names = tuple(f"spread x{by:g}" for by in SPREADS)
+    found = {names: Decides(agent, panel, fixed, tuple(wider))}
     late = fixed.replace(delay_bars=fixed.delay_bars + 1)
-    found["orders 1 bar late"] = backtest(agent, panel, late)
+    found["orders 1 bar late",] = Decides(agent, panel, late)
     lost, stale = Degrade(drop_prob=FAULT), Degrade(stale_prob=FAULT)
-    found["bars lost"] = backtest(agent, panel, fixed.replace(degrade=lost.model_dump()))
-    found["prices stale"] = backtest(agent, panel, fixed.replace(degrade=stale.model_dump()))
+    found["bars lost",] = Decides(agent, panel, fixed.replace(degrade=lost.model_dump()))
+    found["prices stale",] = Decides(agent, panel, fixed.replace(degrade=stale.model_dump()))
     holes = with_holes(panel, chance=FAULT, seed=fixed.seed)
-    found["bars missing"] = backtest(agent, holes, fixed)
+    found["bars missing",] = Decides(agent, holes, fixed)
     for number, span in enumerate(_crashes(panel, usual), start=1):
-        found[f"crash {number}"] = backtest(agent, panel, fixed.during(span))
+        found[f"crash {number}",] = Decides(agent, panel, fixed.during(span))
     return found
 
 
-def _spreads(
-    agent: Agent, panel: Panel, config: BacktestConfig, usual: Backtest
+def by_name(
+    asked: Iterable[tuple[str, ...]], found: Sequence[Sequence[Backtest]]
 ) -> dict[str, Backtest]:
-    costs = usual.market.costs
-    wider = [costs.replace(half_spread=min(costs.half_spread * by, 0.99)) for by in SPREADS]
-    found = backtests(agent, panel, config, costs=wider)
-    return {f"spread x{by:g}": one for by, one in zip(SPREADS, found, strict=True)}
+    """Return what came of `stress_passes` by name."""
+    return {
+        name: one
+        for names, told in zip(asked, found, strict=True)
+        for name, one in zip(names, told, strict=True)
+    }
 
 
 def with_holes(panel: Panel, *, chance: float, seed: int) -> Panel:

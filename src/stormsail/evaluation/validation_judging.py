@@ -13,12 +13,14 @@ from stormsail.core.documents import JsonValue
 from stormsail.core.generators import Generators
 from stormsail.evaluation import figures, self_tests
 from stormsail.evaluation.backtest_result import Backtest
-from stormsail.evaluation.baselines import run_baselines
+from stormsail.evaluation.backtesting import Given, trade_all
+from stormsail.evaluation.baselines import baseline_passes
 from stormsail.evaluation.costs import (
     MOST_BP,
     SWEEP_BP,
     BreakEven,
-    cost_sweep,
+    Foresight,
+    first_costs,
     sectioned,
 )
 from stormsail.evaluation.figures import Array, bars_per_year
@@ -29,8 +31,9 @@ from stormsail.evaluation.promises import calibration_document
 from stormsail.evaluation.resampling import superiority
 from stormsail.evaluation.self_tests import ORACLE
 from stormsail.evaluation.statements import Statement
-from stormsail.evaluation.stress import CRASHES, stress, stress_document
+from stormsail.evaluation.stress import CRASHES, stress_document
 from stormsail.evaluation.validation_config import ValidationConfig
+from stormsail.evaluation.validation_desk import Walked, at_costs, busiest, finished, walk_ahead
 from stormsail.evaluation.validation_pool import FoldPass, Pooled, Run, charged_bp, pool
 from stormsail.evaluation.verdict import Evidence, SelfTest, Verdict, judge, statement_of
 from stormsail.market.panel import Panel
@@ -85,7 +88,9 @@ def judge_runs(
     """
     bench = _Bench(tuple(runs), panel, config, capital)
     pooled = bench.pooled([one.backtest for one in runs])
-    rivals = bench.rivals(pooled) if config.baselines else {}
+    asked = bench.rivals(pooled) if config.baselines else {}
+    walked = walk_ahead(bench.runs, panel, config, rivals=asked, span=_span(pooled))
+    rivals = walked.rivals
     documents: dict[str, JsonValue] = {
         "luck": _luck(pooled, rivals, trials, config),
         "calibration": bench.calibration(),
@@ -94,10 +99,10 @@ def judge_runs(
     if config.baselines:
         documents["baselines"] = stress_document(rivals)
     if config.costs:
-        even, documents["costs"] = bench.costs()
+        even, documents["costs"] = bench.costs(walked)
     if config.stress:
-        documents["stress"] = bench.stress()
-    tests = (*bench.self_tests(pooled, rivals), *more_self_tests)
+        documents["stress"] = bench.stress(walked)
+    tests = (*bench.self_tests(pooled, walked), *more_self_tests)
     measured = pooled.metrics(config.alpha)
     evidence = bench.evidence(pooled, measured, documents, tests, even)
     return Judgement(
@@ -123,23 +128,23 @@ class _Bench:
 
     @property
     def finished(self) -> list[Backtest]:
-        return [one.backtest for one in self.runs if one.backtest is not None]
+        return finished(self.runs)
 
-    def pooled(self, passes: Sequence[Backtest | None]) -> Pooled:
-        """Return passes, one for each run, as one account."""
+    def pooled(self, passes: Sequence[Backtest | None], *, ends: bool = False) -> Pooled:
+        """Return passes, one for each run, as one account; with `ends`, each as one long bar."""
         ts, width = self.panel.ts.cpu().numpy(), len(self.config.seeds)
         folds = []
         for start in range(0, len(passes), width):
             marks = self.runs[start].fold.marks(ts, self.panel.interval)
-            folds.append(FoldPass(marks, passes[start : start + width]))
+            folds.append(FoldPass(marks[[0, -1]] if ends else marks, passes[start : start + width]))
         return pool(folds, self.panel.interval, capital=self.capital)
 
-    def rivals(self, pooled: Pooled) -> dict[str, Backtest]:
-        """Trade the baselines over the whole span once, with the agents' turnover and capital."""
+    def rivals(self, pooled: Pooled) -> dict[str, Given]:
+        """Return the baselines over the whole span, with the agents' turnover and capital."""
         config = self.config.backtest.replace(capital=self.capital)
         if not self.finished:
             whole = config.during(_span(pooled))
-            return run_baselines(self.panel, whole)
+            return baseline_passes(self.panel, whole)
         one = self.finished[0]
         turnover = np.concatenate([found.bars["turnover"].reshape(-1) for found in self.finished])
         like = replace(
@@ -148,49 +153,48 @@ class _Bench:
             bars={"turnover": turnover},
             config=one.config.replace(capital=self.capital),
         )
-        return run_baselines(self.panel, config, like=like)
+        return baseline_passes(self.panel, config, like=like)
 
     def calibration(self) -> JsonValue:
         closes = [closes_of(one, self.panel) for one in self.finished]
         return calibration_document(self.finished, alpha=self.config.alpha, closes=closes)
 
-    def costs(self) -> tuple[BreakEven, JsonValue]:
+    def costs(self, walked: Walked) -> tuple[BreakEven, JsonValue]:
         """Return the break-even of the pooled account, and it with the sweep as plain data."""
-
-        def swept(costs_bp: Sequence[float]) -> list[Pooled]:
-            found = [
-                None
-                if one.backtest is None
-                else list(cost_sweep(one.backtest, self.panel, costs_bp=costs_bp).values())
-                for one in self.runs
-            ]
-            return [
-                self.pooled([None if one is None else one[place] for one in found])
-                for place in range(len(costs_bp))
-            ]
-
         sweep = {
-            f"{cost:g}": one.figures(self.config.alpha)
-            for cost, one in zip(SWEEP_BP, swept(SWEEP_BP), strict=True)
+            f"{cost:g}": self.pooled(self._placed(walked.swept, place)).figures(self.config.alpha)
+            for place, cost in enumerate(SWEEP_BP)
         }
         even = BreakEven(None, 0.0, np.inf, "nothing was traded, so no cost matters")
         if any(one.trades for one in self.finished):
-            even = sectioned(
-                lambda costs_bp: [one.total_return for one in swept(costs_bp)],
-                most_bp=MOST_BP,
-                tolerance_bp=_TOLERANCE_BP,
-            )
+            even = self._break_even(walked)
         told: dict[str, JsonValue] = {"sweep_bp": {**sweep}, "break_even": even.document()}
         return even, {"replay": told, "charged_bp": charged_bp(self.finished)}
 
-    def stress(self) -> JsonValue:
-        """Return the figures of each thing that may go wrong, pooled; crashes: the worst of all."""
-        found = [
-            {}
-            if one.agent is None or one.backtest is None
-            else stress(one.agent, self.panel, one.backtest.config.during(one.backtest.span))
-            for one in self.runs
+    def _break_even(self, walked: Walked) -> BreakEven:
+        def earned(costs_bp: Sequence[float]) -> list[float]:
+            asked = at_costs(self.runs, self.panel, costs_bp, whole=False)
+            return self._earned(trade_all(asked), len(costs_bp))
+
+        foresight = Foresight(earned, most_bp=MOST_BP, tolerance_bp=_TOLERANCE_BP)
+        first = first_costs(MOST_BP)
+        foresight.learn(first, self._earned(walked.ends, len(first)))
+        return sectioned(foresight, most_bp=MOST_BP, tolerance_bp=_TOLERANCE_BP)
+
+    def _earned(self, ends: Sequence[Sequence[Backtest]], costs: int) -> list[float]:
+        """Return what the pooled account earned at each cost, from where the passes ended."""
+        return [
+            self.pooled(self._placed(ends, place), ends=True).total_return for place in range(costs)
         ]
+
+    def _placed(self, found: Sequence[Sequence[Backtest]], place: int) -> list[Backtest | None]:
+        """Return one of several backtests of each run, None where it has none."""
+        told = iter(found)
+        return [None if one.backtest is None else next(told)[place] for one in self.runs]
+
+    def stress(self, walked: Walked) -> JsonValue:
+        """Return the figures of each thing that may go wrong, pooled; crashes: the worst of all."""
+        found = walked.stressed
         names = dict.fromkeys(name for one in found for name in one if not _crash(name))
         told: dict[str, JsonValue] = {
             name: self.pooled([one.get(name) for one in found]).figures(self.config.alpha)
@@ -216,29 +220,29 @@ class _Bench:
         worth = (close / close[0]).mean(1)
         return float(1.0 - worth[-1] / worth.max())
 
-    def self_tests(self, pooled: Pooled, rivals: Mapping[str, Backtest]) -> tuple[SelfTest, ...]:
+    def self_tests(self, pooled: Pooled, walked: Walked) -> tuple[SelfTest, ...]:
         """Ask the self-tests, those about one pass of the one with the most trades."""
+        rivals, desk = walked.rivals, walked.desk
         earned = {name: one.total_return for name, one in rivals.items()}
         if ORACLE in rivals:
-            earned[ORACLE] = self_tests.oracle_return(rivals[ORACLE], self.panel)
+            rival = rivals[ORACLE]
+            earned[ORACLE] = self_tests.oracle_return(rival, self.panel, ledger=desk.replay)
         oracle = self_tests.oracle_wins(earned, pooled.total_return)
-        known = [
-            (one.agent, one.backtest)
-            for one in self.runs
-            if one.backtest is not None and one.agent is not None
-        ]
-        if not known:
+        asked = busiest(self.runs)
+        if asked is None:
             words = "No training finished, so there was nobody to ask."
             names = ("noise", "permuted decisions", "fees", "look-ahead")
             return (oracle, *(SelfTest(name, None, words) for name in names))
-        agent, result = max(known, key=lambda pair: len(pair[1].trades))
-        seed = self.config.seed
+        agent, result = asked
+        seed, span = self.config.seed, _span(pooled)
         return (
             oracle,
-            self_tests.noise_stays_noise(result, self.panel, seed=seed, span=_span(pooled)),
-            self_tests.permuted_matters(result, self.panel, seed=seed),
-            self_tests.fees_hurt(result, self.panel),
-            self_tests.no_look_ahead(agent, result, self.panel),
+            self_tests.noise_stays_noise(
+                result, self.panel, seed=seed, span=span, ledger=desk.replay
+            ),
+            self_tests.permuted_matters(result, self.panel, seed=seed, ledger=desk.replay),
+            self_tests.fees_hurt(result, self.panel, ledger=desk.replay),
+            self_tests.no_look_ahead(agent, result, self.panel, decide=desk.backtest),
         )
 
     def evidence(

@@ -9,6 +9,7 @@ import torch
 import typer
 
 from stormsail.bench import tails as bench
+from stormsail.bench import tails_verdicts as judge
 from stormsail.bench.tails_chain import Chain, draw, truth
 from stormsail.cli import bench_tails as command
 from stormsail.core.errors import ChoiceError
@@ -101,6 +102,9 @@ def test_exact_quantiles_have_no_error_but_their_resolution(noise):
     found = bench._compare("chain", CASE, 3, exact_law(known, 21), known)
     assert found.coverage == pytest.approx(0.0, abs=1e-3 if noise == "skewed" else 1e-9)
     assert found.error == found.resolution
+    levels = torch.tensor([(place + 0.5) / 21 for place in range(21)], dtype=torch.float64)
+    assert found.levels == pytest.approx(levels.tolist())
+    assert found.values == pytest.approx(known.quantiles(levels).tolist())
     assert (found.world, found.case, found.seed, found.true) == (
         "chain", "a case", 3, known.cvar(0.05)
     )  # fmt: skip
@@ -138,6 +142,8 @@ def test_masses_of_atoms_are_read_between_the_atoms():
     found = bench._compare("chain", CASE, 0, law, known)
     assert found.coverage == pytest.approx(0.0, abs=1e-9)
     assert found.resolution == 0.0
+    assert found.values == tuple(((atoms[:-1] + atoms[1:]) / 2).tolist())
+    assert found.levels == pytest.approx(middles.tolist())
     assert found.error == pytest.approx(0.0, abs=0.01)
     assert found.spread == pytest.approx(1.0)
 
@@ -228,13 +234,16 @@ def test_names_of_worlds_and_cases_are_known_or_refused():
         ("chain", "garch-jump"), (bench.DEFAULT, bench.CATEGORICAL),
     )  # fmt: skip
     assert bench.named("chain", "all")[1] == bench.CASES
+    assert bench.named("chain", "pictured")[1] == (
+        bench.DEFAULT, bench.LAMBDA_RETURN, bench.CATEGORICAL,
+    )  # fmt: skip
     with pytest.raises(ChoiceError) as refused:
         bench.named("chian", "all")
     assert str(refused.value) == (
         "`worlds` must be one of `chain`, `chain-skewed`, `garch-jump`; found `chian`. "
         "Did you mean `chain`? [unknown-choice]"
     )
-    with pytest.raises(ChoiceError, match="`cases` must be one of `all`, `default`"):
+    with pytest.raises(ChoiceError, match="`cases` must be one of `all`, `default`, `pictured`;"):
         bench.named("chain", "some")
 
 
@@ -244,6 +253,81 @@ def test_every_case_changes_what_it_says():
     for case in bench.CASES:
         config = bench._settings(case, plan, 0, updates=1, task="CartPole-v1")
         assert (config == base) == (case.name == "N 32"), case.name  # the default of the settings
+
+
+# ------------------------------------------------------------------------------------------- claims
+
+KAPPA, LAMBDA = "κ 1", "λ-return 0.95"
+
+
+def judged(world, case, *, coverage=0.5, error=-0.03):
+    return judge.verdicts(
+        bench.summaries([tail(world=world, case=case, coverage=coverage, error=error)])
+    )
+
+
+@pytest.mark.parametrize("case", [bench.DEFAULT.name, bench.CATEGORICAL.name])
+@pytest.mark.parametrize(
+    ("world", "coverage", "error"),
+    [("chain", 2.0, 10.0), ("chain-skewed", 2.0, 10.0), ("garch-jump", 5.5, 15.5)],
+)
+def test_the_default_cases_must_foretell_the_tail_on_every_world(world, case, coverage, error):
+    (found,) = judged(world, case)
+    assert found.claim == (
+        f"{world}, {case}: every level is covered within {coverage:g} points, "
+        f"CVaR foretold within {error:g} %"
+    )
+    assert (found.found, found.passed) == ("off by 0.50 ± 0.00 points and -3.00 ± 0.00 %", True)
+    for coverage_found, error_found, passed in (
+        (coverage - 0.1, error - 0.1, True),
+        (coverage - 0.1, 0.1 - error, True),
+        (coverage + 0.1, 0.0, False),
+        (0.0, error + 0.1, False),
+        (0.0, -error - 0.1, False),
+    ):
+        (one,) = judged(world, case, coverage=coverage_found, error=error_found / 100.0)
+        assert one.passed is passed
+
+
+@pytest.mark.parametrize(("case", "least", "most"), [(KAPPA, 15, 40), (LAMBDA, 50, 70)])
+def test_what_is_known_to_be_short_must_be_as_short_as_that(case, least, most):
+    """As the formulas say: 22.7 % of a threshold of 1 at 21 levels, 58.5 % of lambda-returns."""
+    short = [judged("chain", case, error=-part / 100.0)[0].passed for part in (least + 1, most - 1)]
+    other = [judged("chain", case, error=-part / 100.0)[0].passed for part in (least - 1, most + 1)]
+    assert (short, other) == ([True, True], [False, False])
+    (found,) = judged("chain", case, error=-0.6)
+    assert found.claim == f"chain, {case}: CVaR is understated by {least} to {most} %"
+    assert found.found == "off by -60.00 ± 0.00 %"
+
+
+def test_claims_are_about_cases_that_are_measured():
+    assert {*judge.HELD, *judge.SHORT} <= {case.name for case in bench.CASES}
+    assert set(judge.BOUNDS) == set(bench.WORLDS)
+    assert dict(next(c for c in bench.CASES if c.name == KAPPA).changes) == {
+        "critic.huber_kappa": 1.0
+    }
+    assert judged("chain", "N 16") == judged("chain-skewed", KAPPA) == []
+
+
+def test_the_command_fails_with_its_claims(monkeypatch, capsys):
+    rows = [
+        tail(world="chain", case=bench.DEFAULT.name, coverage=0.5, error=-0.03),
+        tail(world="chain", case=bench.CATEGORICAL.name, coverage=3.0, error=-0.03),
+        tail(world="chain", case=LAMBDA, error=-0.58),
+    ]
+    monkeypatch.setattr(bench, "measure_all", lambda *_, **__: rows)
+    with pytest.raises(typer.Exit) as left:
+        command.tails(worlds="chain", seeds=1)
+    assert left.value.exit_code == 1
+    printed = capsys.readouterr().out
+    assert printed.count(": holds; ") == 2
+    assert printed.count(": FAILS; ") == 1
+    assert (
+        "CVaR foretold within 10 %: FAILS; off by 3.00 ± 0.00 points and -3.00 ± 0.00 %" in printed
+    )
+    monkeypatch.setattr(bench, "measure_all", lambda *_, **__: [rows[0], rows[2]])
+    command.tails(worlds="chain", seeds=1)
+    assert capsys.readouterr().out.count(": holds; ") == 2
 
 
 def test_the_command_measures_prints_and_writes(tmp_path, capsys):
@@ -256,7 +340,10 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     expected = truth("normal", gamma=0.9).cvar(0.05)
     assert {row["true"] for row in rows} == {expected}
     assert all(row["error"] == row["predicted"] / row["true"] - 1.0 for row in rows)
-    assert "mean ± standard deviation of 2 seeds" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "mean ± standard deviation of 2 seeds" in printed
+    assert "holds" not in printed  # seconds prove nothing, so nothing is claimed
+    assert "FAILS" not in printed
 
 
 @pytest.mark.refusal

@@ -11,7 +11,13 @@ from simulator_lab import market, steady
 from stormsail.core.errors import RangeError
 from stormsail.evaluation.backtest_config import BacktestConfig
 from stormsail.evaluation.backtesting import backtest, replay
-from stormsail.evaluation.costs import BreakEven, break_even, cost_sweep, sectioned
+from stormsail.evaluation.costs import (
+    BreakEven,
+    Foresight,
+    break_even,
+    cost_sweep,
+    sectioned,
+)
 from stormsail.evaluation.stress import crash_windows, figures, stress, with_holes
 from stormsail.market import MarketConfig
 
@@ -83,6 +89,42 @@ def test_sections_close_in_on_a_root(root, wanted):
     assert even.cost_bp == pytest.approx(wanted, abs=0.01)
     assert calls == [17] * len(calls)
     assert len(calls) == 5  # 1000 / 16^5 < 0.01 <= 1000 / 16^4
+
+
+@pytest.mark.parametrize("root", [37.5, 0.004, 999.99, 62.5, 125.1, 3.90625])
+@pytest.mark.parametrize("bend", [1.0, 300.0, 4_000.0])
+def test_asking_ahead_changes_no_answer_and_takes_two_walks(root, bend):
+    walks = []
+
+    def earned(costs):
+        walks.append(len(costs))
+        return [math.expm1(1e-4 * bend * (root - cost)) for cost in costs]
+
+    wanted = sectioned(earned, most_bp=1000.0, tolerance_bp=0.01)
+    assert len(walks) == 5
+    walks.clear()
+    ahead = Foresight(earned, most_bp=1000.0, tolerance_bp=0.01)
+    assert sectioned(ahead, most_bp=1000.0, tolerance_bp=0.01) == wanted
+    # 256 steps of two rounds; then a row of 15 new costs and, twice, three rows of 15 at most
+    assert walks[0] == 257
+    assert len(walks) == 2
+    assert walks[1] <= 15 + 2 * 3 * 15
+
+
+def test_a_wrong_guess_costs_a_walk_and_changes_no_answer():
+    asked = []
+
+    def earned(costs):
+        asked.extend(costs)
+        # a step, far from where the line through its ends is 0, and a wave behind it
+        return [1e-9 if cost < 101.0 else -0.5 + 0.6 * (cost > 700.0) for cost in costs]
+
+    wanted = sectioned(earned, most_bp=1000.0, tolerance_bp=0.01)
+    asked.clear()
+    ahead = Foresight(earned, most_bp=1000.0, tolerance_bp=0.01)
+    assert sectioned(ahead, most_bp=1000.0, tolerance_bp=0.01) == wanted
+    assert wanted.low_bp < 101.0 <= wanted.high_bp
+    assert len(asked) == len(set(asked))  # nothing is traded twice
 
 
 def test_where_there_is_no_break_even_the_reason_is_given():

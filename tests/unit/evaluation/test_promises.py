@@ -5,14 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
-from backtest_lab import agent_for, panel, plain, rules
+from backtest_lab import agent_for, panel, plain, rules, simulated
 from oracles import promises as oracle
 from stormsail.core import documents
 from stormsail.core.errors import ConfigError, RangeError, ShapeError
-from stormsail.evaluation import backtest_result
 from stormsail.evaluation.backtest_config import BacktestConfig
 from stormsail.evaluation.backtest_result import Backtest
 from stormsail.evaluation.backtesting import backtest, replay
@@ -171,18 +169,12 @@ def test_windows_hold_what_the_loops_hold():
 
 
 @pytest.mark.parametrize("changes", [{}, {"reward_clip": 0.004}, {"stops__drawdown": 0.05}])
-def test_rewards_are_those_of_the_simulator(monkeypatch, changes):
-    told = []
-    add = backtest_result.Recorder.add
-
-    def listening(self, moment):
-        told.append(torch.where(moment.stopped, 0.0, moment.info.reward_used_fraction))
-        add(self, moment)
-
-    monkeypatch.setattr(backtest_result.Recorder, "add", listening)
+def test_rewards_are_those_of_the_simulator(changes):
     bars = panel(120)
     found = backtest(agent_for(bars, rules(**changes)), bars, plain())
-    assert rewards_of(found) == pytest.approx(torch.stack(told).numpy(), abs=1e-14)
+    steps = [step.info.reward_used_fraction.numpy() for step in simulated(found, bars)]
+    told = np.where(found.flags["stopped"], 0.0, np.stack(steps))
+    assert rewards_of(found) == pytest.approx(told, abs=1e-14)
     assert np.count_nonzero(rewards_of(found)) > 100
     assert found.flags["stopped"].any() == ("stops__drawdown" in changes)
 

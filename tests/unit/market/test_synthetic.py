@@ -244,7 +244,8 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name():
     ("world", "parameters", "words"),
     [
         ("garch_jump", {"alpha": 0.3, "beta": 0.8}, "`alpha` + `beta` must be below 1"),
-        ("regime", {"drifts": (0.1, 0.0)}, "`drifts` must lie within ±0.05"),
+        ("regime", {"drifts": (0.1, 0.0)}, "`drifts` must lie between -0.3 and 0.05"),
+        ("regime", {"drifts": (0.001, -0.31)}, "`drifts` must lie between -0.3 and 0.05"),
         ("regime", {"stay": (0.9,)}, "must have 2 entries each, or 3 each"),
         ("crash", {"drop": (0.5, 0.2)}, "`drop` must be two fractions"),
         ("noise", {"volatility": 0.2}, "`volatility` must be less than or equal to 0.05"),

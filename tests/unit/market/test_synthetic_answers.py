@@ -194,6 +194,24 @@ def test_the_bayes_filter_beats_holding_by_the_stated_amount():
     assert_mean(told, law.clairvoyant().log_growth)
 
 
+def test_growth_where_crashes_are_a_state_is_that_of_the_law():
+    settings = {
+        "drifts": (0.0015, -0.0006, -0.25),
+        "volatilities": (0.004, 0.008, 0.03),
+        "stay": (0.998, 0.99, 0.0),
+    }
+    world = draw("regime", **settings)
+    returns, law = simple(world), world.law
+    assert_mean(np.log1p(returns), law.hold_log_growth)
+    told = np.where(world.hidden[SYMBOL]["state"] == 0, 1.0, 0.0)
+    assert_mean(np.log1p(told * returns), law.clairvoyant().log_growth)
+    believed = law.bayes_filter(returns)[:-1, 2]
+    # a crash can come in any bar and is announced by none: its chance is what the chain says
+    assert believed.max() < 0.006
+    assert_mean((world.hidden[SYMBOL]["state"][1:] == 2).astype(float), float(law.shares[2]))
+    assert_mean(believed, float(law.shares[2]))
+
+
 def test_filtered_probabilities_are_calibrated():
     world = draw("regime", bars=60_000)
     believed = world.law.bayes_filter(simple(world))[:-1, 0]

@@ -172,25 +172,32 @@ def test_jumps_come_as_often_as_the_rate_says():
     )
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_regimes_stay_and_change_as_the_law_says(count):
-    settings = (
-        {}
-        if count == 2
-        else {
-            "drifts": (0.001, 0.0, -0.002),
-            "volatilities": (0.005, 0.01, 0.02),
-            "stay": (0.98, 0.95, 0.9),
-        }
-    )
+REGIMES = {
+    "two": {},
+    "three": {
+        "drifts": (0.001, 0.0, -0.002),
+        "volatilities": (0.005, 0.01, 0.02),
+        "stay": (0.98, 0.95, 0.9),
+    },
+    "crashes": {  # of one bar, and many, so that there is something to count
+        "drifts": (0.006, -0.0006, -0.25),
+        "volatilities": (0.004, 0.008, 0.03),
+        "stay": (0.98, 0.95, 0.0),
+    },
+}
+
+
+@pytest.mark.parametrize("settings", REGIMES.values(), ids=REGIMES)
+def test_regimes_stay_and_change_as_the_law_says(settings):
     world = draw("regime", **settings)
+    count = len(world.config.stay)
     state = world.hidden["AAA/USDT:USDT"]["state"].astype(int)
     for before in range(count):
         leaving = state[1:][state[:-1] == before]
         for after in range(count):
             chance = world.law.transition[before, after]
             error = np.sqrt(chance * (1 - chance) / len(leaving))
-            assert abs((leaving == after).mean() - chance) < SIGMAS * error
+            assert abs((leaving == after).mean() - chance) <= SIGMAS * error  # 0 = 0 for never
         assert_mean((state == before).astype(float), world.law.shares[before])
     returns = returns_of(world)
     for one in range(count):
@@ -198,6 +205,32 @@ def test_regimes_stay_and_change_as_the_law_says(count):
         expected = world.config.drifts[one], world.config.volatilities[one]
         assert abs(inside.mean() - expected[0]) < SIGMAS * expected[1] / np.sqrt(len(inside))
         assert inside.std() == pytest.approx(expected[1], rel=SIGMAS / np.sqrt(2 * len(inside)))
+
+
+def test_moments_and_clusters_of_crashes_are_those_of_the_law():
+    world = draw("regime", **REGIMES["crashes"])
+    law, away = world.law, returns_of(world) - world.law.mean
+    assert_mean(returns_of(world), law.mean)
+    assert_mean(away**2, law.variance)
+    assert_mean(away**4, law.kurtosis * law.variance**2)
+    spread = (law.kurtosis - 1.0) * law.variance**2
+    squares = away**2 - law.variance
+    for lag in (1, 2, 5):
+        assert_mean(away[lag:] * away[:-lag], law.autocorrelation(lag) * law.variance)
+        assert_mean(squares[lag:] * squares[:-lag], law.squared_autocorrelation(lag) * spread)
+
+
+def test_crashes_as_a_state_by_hand():
+    """Stay .98, .95 and 0: bars in a row 50, 20 and 1, so shares 50/71, 20/71 and 1/71.
+
+    mean = (50·.006 − 20·.0006 − .25)/71 = .038/71;
+    variance + mean² = (50(1.6e-5 + 3.6e-5) + 20(6.4e-5 + 3.6e-7) + 9e-4 + .0625)/71
+    = (.0026 + .0012872 + .0634)/71 = .0672872/71.
+    """
+    law = law_of("regime", **REGIMES["crashes"])
+    assert law.shares == pytest.approx([50 / 71, 20 / 71, 1 / 71])
+    assert law.mean == pytest.approx(0.038 / 71)
+    assert law.variance == pytest.approx(0.0672872 / 71 - (0.038 / 71) ** 2)
 
 
 def test_shares_of_states_solve_the_chain():

@@ -34,7 +34,7 @@ class RegimeConfig(WorldConfig):
     """Settings of `regime`: one entry per state, two or three states."""
 
     drifts: tuple[float, ...] = (0.001, -0.001)
-    """Mean simple return per bar."""
+    """Mean simple return per bar, from -0.3 to 0.05: a crash is a state that falls far and ends."""
 
     volatilities: tuple[Volatility, ...] = (0.006, 0.012)
     """Standard deviation of the simple return per bar."""
@@ -52,10 +52,10 @@ class RegimeConfig(WorldConfig):
                 found=f"{len(self.drifts)}, {len(self.volatilities)} and {len(self.stay)}",
                 remedy="Give every state one entry in each.",
             )
-        if max(map(abs, self.drifts)) > 0.05 or max(self.stay) >= 1.0:
+        if min(self.drifts) < -0.3 or max(self.drifts) > 0.05 or max(self.stay) >= 1.0:
             raise ConfigError(
                 "config-inconsistent",
-                wrong="`drifts` must lie within ±0.05 and every `stay` below 1",
+                wrong="`drifts` must lie between -0.3 and 0.05 and every `stay` below 1",
                 found=f"drifts={list(self.drifts)}, stay={list(self.stay)}",
                 remedy="A state that is never left hides the others; lower its `stay`.",
             )

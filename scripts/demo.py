@@ -1,0 +1,106 @@
+"""The demonstration: a market with crashes, one agent free and one held to a limit, one report.
+
+Usage: `make demo`, or `python scripts/demo.py` in the root of the repository. Every step is a
+command that could be typed by hand, and is shown before it runs. Everything lies in `runs/demo`.
+An interrupted demonstration goes on when it is started again, and a finished one repeats only what
+takes seconds.
+"""
+
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+PLACE = "runs/demo"
+PAGE = f"{PLACE}/report.html"
+MARKET = (
+    *("--symbols", "8", "--bars", "8000", "--interval", "1h", "--seed", "7"),
+    *("--set", "drifts=[0.0015,-0.0006,-0.25]"),
+    *("--set", "volatilities=[0.004,0.008,0.03]"),
+    *("--set", "stay=[0.998,0.99,0.0]"),
+)
+"""Rising most of the time, falling now and then; from either, a crash of a quarter in one bar."""
+
+QUICKLY = (
+    *("--folds", "2", "--seeds", "1", "--workspace", PLACE),
+    *("--judge", "train_bars=5000", "--judge", "stress=false"),
+)
+"""Enough to see how a validation works, too little to promote anything: see docs/validate.md."""
+
+REJECTED = 1
+"""Exit status of a validation that worked and says `reject`."""
+
+
+class Step(NamedTuple):
+    """One command, why it runs, and what it makes."""
+
+    why: str
+    command: tuple[str, ...]
+    makes: str | None = None
+    """Folder that is never overwritten: where it exists, the step is done."""
+
+
+def _judge(name: str, why: str) -> Step:
+    out = f"{PLACE}/judged-{name}"
+    return Step(why, ("validate", f"configs/demo/{name}.toml", "--out", out, *QUICKLY), out)
+
+
+STEPS = (
+    Step("a market with crashes", ("synth", "regime", "--store", f"{PLACE}/data", *MARKET)),
+    Step(
+        "an agent that wants the mean alone",
+        ("train", "configs/demo/free.toml", "--out", f"{PLACE}/free"),
+    ),
+    Step(
+        "the same with a limit on its tail",
+        ("train", "configs/demo/limited.toml", "--out", f"{PLACE}/limited"),
+    ),
+    _judge("free", "is the first one skill or luck?"),
+    _judge("limited", "and the second one?"),
+    Step("both side by side", ("compare", f"{PLACE}/judged-free", f"{PLACE}/judged-limited")),
+    Step(
+        "one page about all of it",
+        (
+            *("report", f"{PLACE}/judged-free", f"{PLACE}/judged-limited"),
+            *("--run", f"{PLACE}/free", "--run", f"{PLACE}/limited", "--out", PAGE),
+        ),
+    ),
+)
+"""What happens, in order."""
+
+
+def run(step: Step) -> int:
+    """Show and execute one command; return 0, or the exit status that ends the demonstration."""
+    print(f"$ stormsail {shlex.join(step.command)}", flush=True)
+    if step.makes and Path(step.makes).exists():
+        print(f"{step.makes} exists and is kept; remove it to judge anew.", flush=True)
+        return 0
+    status = subprocess.run([sys.executable, "-m", "stormsail", *step.command], check=False)
+    code = status.returncode
+    if code == REJECTED and step.makes and Path(step.makes).exists():
+        return 0  # a verdict, not a failure
+    return code if code >= 0 else 128 - code
+
+
+def main() -> int:
+    """Run all steps; stop at the first that fails, whose own words say why."""
+    # Ctrl-C reaches the verb as well, which saves what it has; it must not be killed meanwhile
+    signal.signal(signal.SIGINT, lambda *_: None)
+    started = time.monotonic()
+    for number, step in enumerate(STEPS, start=1):
+        print(f"\n{number} of {len(STEPS)}: {step.why}", flush=True)
+        code = run(step)
+        if code:
+            print(f"the demonstration ends here ({code}); `make demo` goes on.", file=sys.stderr)
+            return code
+    minutes = (time.monotonic() - started) / 60.0
+    print(f"\ndone in {minutes:.1f} minutes; open {PAGE} in a browser,")
+    print("and read docs/tutorial.md for what it says and for bars of your own.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Passes that are walked together: each comes out as if it were alone, and as the simulator has it.
+
+Equal means equal to the last bit throughout.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from backtest_lab import LEVELS, agent_for, panel, plain, rules, simulated
+from stormsail.evaluation.backtest_result import FLAGS, MONEY
+from stormsail.evaluation.backtesting import Decides, Given, backtest, replay, trade_all
+from stormsail.evaluation.baselines import random_weights
+from stormsail.evaluation.costs import all_in
+from stormsail.market.features import FeatureSet
+from stormsail.market.simulator.config import Costs
+
+COSTS = tuple(all_in(cost, Costs()) for cost in (0.0, 3.0, 40.0))
+
+
+def same(one, other):
+    """Assert that two backtests are one."""
+    assert one.order_hash == other.order_hash
+    assert one.trades == other.trades
+    assert (one.config, one.market, dict(one.notes)) == (
+        other.config,
+        other.market,
+        dict(other.notes),
+    )
+    for mine, yours in ((one.bars, other.bars), (one.flags, other.flags)):
+        assert list(mine) == list(yours)
+        for name, column in mine.items():
+            assert column.tobytes() == yours[name].tobytes(), name
+    for name in ("ts", "equity", "sleeves", "reasons", "value", "law", "law_support"):
+        mine, yours = getattr(one, name), getattr(other, name)
+        assert (mine is None) == (yours is None)
+        assert mine is None or mine.tobytes() == yours.tobytes(), name
+
+
+@pytest.mark.parametrize(
+    ("market", "config", "happens"),
+    [
+        ({}, {}, (False, False)),
+        ({"stops__drawdown": 0.03}, {}, (True, False)),
+        ({"limits__max_leverage": 9.0, "levels": (-9.0, 0.0, 9.0)}, {"filters": {}}, (True, True)),
+        (
+            {"limits__max_turnover": 0.4, "limits__max_daily_loss": 0.01, "funding": True},
+            {},
+            (False, False),
+        ),
+        ({"min_rebalance": 0.2, "costs__impact": 0.5}, {"pool_bars": 7}, (True, False)),
+    ],
+)
+def test_a_walk_does_what_the_simulator_does_in_every_bar(market, config, happens):
+    own = rules(**market)
+    bars = panel(160, calm=False)
+    weights = random_weights(bars, own.levels, turnover=0.5, seed=4)
+    found = replay(weights, bars, plain(market=own.model_dump(), **config))
+    steps = list(simulated(found, bars))
+    assert len(steps) == len(found.returns) == 159
+    for name in MONEY:
+        told = np.stack([getattr(step.info, name).numpy() for step in steps])
+        assert told.tobytes() == found.bars[name].tobytes(), name
+    for name in FLAGS:
+        told = np.stack([getattr(step.info, name).numpy() for step in steps])
+        assert told.tolist() == found.flags[name].tolist(), name
+    reasons = np.stack([step.info.reason.numpy() for step in steps])
+    assert reasons.tolist() == found.reasons.tolist()
+    ended = np.stack([step.terminated.numpy() for step in steps])
+    before = np.concatenate((np.zeros((1, 3), bool), np.maximum.accumulate(ended)[:-1]))
+    assert found.flags["stopped"].tolist() == before.tolist()
+    assert (found.flags["stopped"].any(), found.flags["liquidated"].any()) == happens
+
+
+def several(bars, other):
+    """Return passes of every kind: agents and weights, short and long, by equal and other rules."""
+    agent, second = agent_for(bars), agent_for(bars, seed=1, gain=1.0)
+    given = random_weights(bars, LEVELS, turnover=0.3, seed=1)
+    usual = plain(market=rules().model_dump())
+    limited = plain(market=rules(limits__max_turnover=0.4).model_dump())
+    stopped = plain(market=rules(stops__drawdown=0.02).model_dump(), capital=900.0)
+    return [
+        Given(given, bars, usual),
+        Decides(agent, bars, plain(delay_bars=2)),
+        Decides(agent, bars, plain(degrade={"stale_prob": 0.2, "drop_prob": 0.2}, seed=3), COSTS),
+        Given(given, bars, usual.replace(pool_bars=5), COSTS),
+        Decides(second, bars, plain(greedy=False, start="2021-01-06T00:00:00Z")),
+        Given(random_weights(other, LEVELS, turnover=0.3, seed=2), other, usual),
+        Given(given, bars, limited, COSTS[:2]),
+        Given(given, bars, stopped),
+        Decides(agent, bars, stopped.replace(end="2021-01-08T00:00:00Z")),
+    ]
+
+
+def test_company_changes_no_bit_of_a_pass():
+    bars, other = panel(120), panel(200, seed=5, symbols=2)
+    asked = several(bars, other)
+    together = trade_all(asked)
+    assert [len(one) for one in together] == [1, 1, 3, 3, 1, 1, 2, 1, 1]
+    for one, found in zip(asked, together, strict=True):
+        for mine, alone in zip(found, trade_all([one])[0], strict=True):
+            same(mine, alone)
+    same(together[0][0], replay(asked[0].weights, bars, asked[0].config))
+    same(together[1][0], backtest(asked[1].agent, bars, asked[1].config))
+    lengths = {len(one[0].returns) for one in together}
+    assert len(lengths) == 5  # so that courses ended at different bars
+
+
+def test_the_end_alone_is_the_end_of_the_whole():
+    bars = panel(200)
+    given = random_weights(bars, LEVELS, turnover=0.3, seed=1)
+    whole = Given(given, bars, plain(market=rules().model_dump()), COSTS)
+    for one, end in zip(*trade_all([whole, replace(whole, whole=False)]), strict=True):
+        assert end.total_return == one.total_return
+        assert end.sleeves.tolist() == one.sleeves[[0, -1]].tolist()
+        assert end.ts.tolist() == one.ts[[0, -1]].tolist()
+        assert end.span == one.span
+        assert end.bars["weight"].tolist() == one.bars["weight"][-1:].tolist()
+        assert (end.trades, len(end.round_trips)) == ((), 0)
+
+
+def test_features_are_computed_once_for_all_passes_over_the_same_bars(monkeypatch):
+    bars = panel(80)
+    agent = agent_for(bars)
+    computed = []
+    compute = FeatureSet.compute
+
+    def counted(self, source):
+        computed.append(self.names)
+        return compute(self, source)
+
+    monkeypatch.setattr(FeatureSet, "compute", counted)
+    trade_all([Decides(agent, bars, plain(delay_bars=late)) for late in range(4)])
+    assert len(computed) == 1
+
+
+def test_a_weight_that_is_not_on_offer_is_held():
+    bars = panel(40)
+    weights = torch.full(bars.shape, torch.nan, dtype=torch.float64)
+    weights[0] = 0.5
+    found = replay(weights, bars, plain(market=rules().model_dump()))
+    assert len(found.trades) == 3
+    assert np.isnan(found.weights[1:]).all()
