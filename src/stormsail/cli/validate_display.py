@@ -51,9 +51,22 @@ def display(clock: "Clock") -> "Iterator[Display]":
     if not console.is_terminal:
         yield _Lines(clock)
         return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
+    columns = (
+        SpinnerColumn(),  # judging is one step and may take minutes: something must move
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=console, transient=True) as bars:
         yield _Bars(bars)
 

@@ -260,22 +260,29 @@ def test_every_case_changes_what_it_says():
 KAPPA, LAMBDA = "κ 1", "λ-return 0.95"
 
 
-def judged(world, case, *, coverage=0.5, error=-0.03):
-    return judge.verdicts(
-        bench.summaries([tail(world=world, case=case, coverage=coverage, error=error)])
-    )
+def judged(world, case, *, coverage=0.5, error=-0.03, resolution=-0.02):
+    rows = [tail(world=world, case=case, coverage=coverage, error=error, resolution=resolution)]
+    return judge.verdicts(bench.summaries(rows))
 
 
-@pytest.mark.parametrize("case", [bench.DEFAULT.name, bench.CATEGORICAL.name])
 @pytest.mark.parametrize(
-    ("world", "coverage", "error"),
-    [("chain", 2.0, 10.0), ("chain-skewed", 2.0, 10.0), ("garch-jump", 5.5, 15.5)],
+    ("world", "case", "coverage", "error"),
+    [
+        ("chain", bench.DEFAULT.name, 2.0, 5.0),
+        ("chain-skewed", bench.DEFAULT.name, 2.0, 5.0),
+        ("garch-jump", bench.DEFAULT.name, 5.0, 7.0),  # 5 and what the grid is off by
+        ("chain", bench.CATEGORICAL.name, 2.0, 5.0),
+        ("chain-skewed", bench.CATEGORICAL.name, 2.0, 5.0),
+        ("garch-jump", bench.CATEGORICAL.name, 5.0, 10.0),
+    ],
 )
 def test_the_default_cases_must_foretell_the_tail_on_every_world(world, case, coverage, error):
     (found,) = judged(world, case)
+    beyond = (world, case) == ("garch-jump", bench.DEFAULT.name)
+    words = "5 % beyond the 2.00 % of the grid" if beyond else f"{error:g} %"
     assert found.claim == (
         f"{world}, {case}: every level is covered within {coverage:g} points, "
-        f"CVaR foretold within {error:g} %"
+        f"CVaR foretold within {words}"
     )
     assert (found.found, found.passed) == ("off by 0.50 ± 0.00 points and -3.00 ± 0.00 %", True)
     for coverage_found, error_found, passed in (
@@ -301,8 +308,9 @@ def test_what_is_known_to_be_short_must_be_as_short_as_that(case, least, most):
 
 
 def test_claims_are_about_cases_that_are_measured():
-    assert {*judge.HELD, *judge.SHORT} <= {case.name for case in bench.CASES}
-    assert set(judge.BOUNDS) == set(bench.WORLDS)
+    held = (bench.DEFAULT.name, bench.CATEGORICAL.name)
+    assert {*held, *judge.SHORT} <= {case.name for case in bench.CASES}
+    assert set(judge.BOUNDS) == {(world, case) for world in bench.WORLDS for case in held}
     assert dict(next(c for c in bench.CASES if c.name == KAPPA).changes) == {
         "critic.huber_kappa": 1.0
     }
@@ -323,7 +331,7 @@ def test_the_command_fails_with_its_claims(monkeypatch, capsys):
     assert printed.count(": holds; ") == 2
     assert printed.count(": FAILS; ") == 1
     assert (
-        "CVaR foretold within 10 %: FAILS; off by 3.00 ± 0.00 points and -3.00 ± 0.00 %" in printed
+        "CVaR foretold within 5 %: FAILS; off by 3.00 ± 0.00 points and -3.00 ± 0.00 %" in printed
     )
     monkeypatch.setattr(bench, "measure_all", lambda *_, **__: [rows[0], rows[2]])
     command.tails(worlds="chain", seeds=1)
