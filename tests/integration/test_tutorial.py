@@ -94,12 +94,11 @@ def test_both_agents_of_the_demonstration_differ_in_one_setting():
     assert free == limited
 
 
-def test_the_one_look_of_the_demonstration_is_at_its_end():
-    """The best of several looks would be the agent with the highest mean, whatever its tail."""
+def test_the_demonstration_looks_at_its_agents_and_also_after_the_last_update():
     for name in DEMO:
         config = TrainConfig.load(ROOT / "configs" / "demo" / f"{name}.toml")
         updates, rest = divmod(config.ppo.total_steps, config.ppo.n_steps * config.ppo.n_envs)
-        assert (rest, updates) == (0, config.validation.every_updates)
+        assert (rest, updates) == (0, 4 * config.validation.every_updates)
 
 
 def test_each_step_of_the_demonstration_needs_only_what_earlier_ones_made():

@@ -216,9 +216,19 @@ VALIDATION = (
     _own(
         "noise-never-counted",
         SELF_TESTS,
-        'return SelfTest("noise", passed <= most, words)',
-        'return SelfTest("noise", passed <= STRATEGIES, words)',
+        'return SelfTest("noise", holds=False, words=words)',
+        'return SelfTest("noise", holds=True, words=words)',
         judged("self_tests", "test_a_ledger_that_gives_money_away_is_found"),
+    ),
+    _own(
+        "noise-luck-called-skill",
+        SELF_TESTS,
+        "if passed <= most:",
+        "if passed <= STRATEGIES:",
+        judged(
+            "self_tests",
+            "test_a_statistic_that_calls_luck_skill_is_unknown_and_no_reason_to_reject",
+        ),
     ),
     _own(
         "permutation-not-compared",

@@ -6,6 +6,7 @@ Sharpe ratio is that of one bar, never annualised.
 """
 
 import math
+from fractions import Fraction
 from itertools import combinations
 from statistics import NormalDist
 
@@ -86,6 +87,18 @@ def block_bounds(bars, blocks):
     return bounds
 
 
+def sharpe_rank(values):
+    """A rational number that orders as the Sharpe ratio does: its square, with its sign.
+
+    Exact, so that ratios that are equal on paper are equal here; square roots would tell them apart
+    by rounding.
+    """
+    exact = [Fraction(value) for value in values]
+    mean = sum(exact) / len(exact)
+    spread = sum((value - mean) ** 2 for value in exact)
+    return mean * abs(mean) / spread if spread else Fraction(0)
+
+
 def overfitting_logits(returns, blocks):
     """The logit of the out-of-sample rank of the in-sample best, for every half of the blocks.
 
@@ -98,8 +111,8 @@ def overfitting_logits(returns, blocks):
         inside, outside = [], []
         for k, (start, end) in enumerate(bounds):
             (inside if k in chosen else outside).extend(range(start, end))
-        scores_in = [sharpe([returns[t][s] for t in inside]) for s in range(strategies)]
-        scores_out = [sharpe([returns[t][s] for t in outside]) for s in range(strategies)]
+        scores_in = [sharpe_rank([returns[t][s] for t in inside]) for s in range(strategies)]
+        scores_out = [sharpe_rank([returns[t][s] for t in outside]) for s in range(strategies)]
         best = scores_in.index(max(scores_in))
         below = sum(score < scores_out[best] for score in scores_out)
         equal = sum(score == scores_out[best] for score in scores_out)

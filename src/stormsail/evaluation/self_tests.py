@@ -6,6 +6,7 @@ must hurt, and what comes later must change no decision. Each test takes the fun
 examines as an argument, so that a broken one can be put in its place.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -110,8 +111,14 @@ def noise_stays_noise(
     The null: the bars of the span, with the sign of every close-to-close return drawn anew, so that
     each return is as likely up as down whatever came before, and sizes keep their clusters. 64
     random strategies with the agent's levels and turnover trade 64 such markets without costs.
-    Their true Sharpe ratio is 0, so one in twenty may pass the probabilistic Sharpe ratio of 0.95;
-    more than the 99.9 % bound of the binomial law means that ledger or statistic makes money up.
+    Their true mean return is 0. Two questions:
+
+    - Do they earn? A mean over all of them above 0 with a one-sided p-value of Student's t below
+      0.001 means that the ledger makes money up: the answer is no.
+    - Does the statistic call them skilled? One in twenty may pass the probabilistic Sharpe ratio of
+      0.95. More than the 99.9 % bound of the binomial law means that it cannot be trusted here,
+      which happens where a few huge bars decide everything, as the ratio's law is one for many
+      bars: the answer is unknown, which prevents a promotion and rejects nobody.
 
     Args:
         result: a pass of the agent.
@@ -127,14 +134,31 @@ def noise_stays_noise(
         words = f"{bars} bars are too few to call anything skill; {MINIMUM_BARS} are needed."
         return SelfTest("noise", None, words)
     found = ledger(*asked[0])
-    scores = [probabilistic_sharpe(returns_of(column)) for column in found.sleeves.T]
-    passed = sum(score >= PASS for score in scores)  # NaN, a strategy that never moved, does not
-    most = int(stats.binom.ppf(SURE, STRATEGIES, 1.0 - PASS))
+    returns = [returns_of(column) for column in found.sleeves.T]
+    means = np.array([one.mean() for one in returns])
     words = (
         f"Of {STRATEGIES} random strategies with the agent's turnover, on returns whose signs were "
-        f"drawn anew and without costs, {passed} look skilled; luck explains up to {most}."
+        "drawn anew and without costs, "
     )
-    return SelfTest("noise", passed <= most, words)
+    if _surely_above_zero(means):
+        words += f"the mean return of a bar is {means.mean():+.3g}, which no luck explains."
+        return SelfTest("noise", holds=False, words=words)
+    # NaN, a strategy that never moved, does not pass
+    passed = sum(probabilistic_sharpe(one) >= PASS for one in returns)
+    most = int(stats.binom.ppf(SURE, STRATEGIES, 1.0 - PASS))
+    words += f"{passed} look skilled; luck explains up to {most}."
+    if passed <= most:
+        return SelfTest("noise", holds=True, words=words)
+    words += " So few bars with moves so large make the Sharpe ratio's own error too small."
+    return SelfTest("noise", None, words)
+
+
+def _surely_above_zero(values: Array) -> bool:
+    """Return whether the mean of independent values is above 0 beyond the confidence asked for."""
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    if error == 0.0:
+        return float(values.mean()) > 0.0
+    return float(stats.t.sf(values.mean() / error, len(values) - 1)) < 1.0 - SURE
 
 
 def noise_passes(

@@ -130,7 +130,29 @@ def test_noise_does_not_look_like_skill(bars, result):
 
 
 def test_a_ledger_that_gives_money_away_is_found(bars, result):
-    assert noise_stays_noise(result, bars, seed=0, ledger=generous).holds is False
+    found = noise_stays_noise(result, bars, seed=0, ledger=generous)
+    assert found.holds is False
+    assert found.words.endswith("which no luck explains.")
+
+
+def skewed(weights, panel, config):
+    """A ledger in which 20 accounts of 64 earn a little all the time and the others lose more."""
+    found = replay(weights, panel, config)
+    marks, accounts = found.sleeves.shape
+    steps = np.tile([[2.0], [1.0]], (marks, 1))[:marks]  # some spread, or there is no ratio
+    path = 1000.0 + np.cumsum(steps, axis=0)
+    signs = np.where(np.arange(accounts) < 20, 1.0, -1.0)
+    return replace(found, sleeves=1000.0 + (path - 1000.0) * signs)
+
+
+def test_a_statistic_that_calls_luck_skill_is_unknown_and_no_reason_to_reject(bars, result):
+    found = noise_stays_noise(result, bars, seed=0, ledger=skewed)
+    assert found.holds is None
+    assert found.words == (
+        "Of 64 random strategies with the agent's turnover, on returns whose signs were drawn anew "
+        "and without costs, 20 look skilled; luck explains up to 10. So few bars with moves so "
+        "large make the Sharpe ratio's own error too small."
+    )
 
 
 def test_noise_asks_for_thirty_bars(bars, result):
