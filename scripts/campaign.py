@@ -114,6 +114,10 @@ CAMPAIGNS = (
         failed=FAILS,
     ),
     Campaign(
+        "demonstration: from an empty folder to the page in eight minutes",
+        (sys.executable, "-m", "pytest", "-q", "-m", "campaign", "tests/campaign"),
+    ),
+    Campaign(
         "mutants",
         (sys.executable, "-m", "mutants"),
         {"PYTHONPATH": str(ROOT / "tests")},
