@@ -126,7 +126,7 @@ def contents_of(
     }
     return Contents(
         documents={SUMMARY: summary, **documents},
-        blobs={name: _bytes(table) for name, table in {**own, **tables}.items()},
+        blobs={name: table_bytes(table) for name, table in {**own, **tables}.items()},
         metadata={"order_hash": backtest.order_hash, "code_version": __version__},
     )
 
@@ -182,7 +182,8 @@ def read_backtest(path: Path | str) -> SavedBacktest:
     return SavedBacktest(summary, equity, trades, decisions, documents, tables)
 
 
-def _bytes(table: pa.Table) -> bytes:
+def table_bytes(table: pa.Table) -> bytes:
+    """Return a table as the bytes of a Parquet file, the same for the same table."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     data: bytes = sink.getvalue().to_pybytes()

@@ -29,6 +29,7 @@ from stormsail.evaluation.backtest_files import (
     EQUITY,
     TRADES,
     decisions_table,
+    table_bytes,
     trades_table,
 )
 from stormsail.evaluation.backtest_result import Backtest
@@ -135,7 +136,7 @@ def contents_of(validation: Validation) -> Contents:
         tables[BASELINES] = pa.table({"ts": judged.pooled.ts, **curves})
     return Contents(
         documents={DOCUMENT: validation_document(validation), **judged.documents},
-        blobs={name: _bytes(table) for name, table in tables.items()},
+        blobs={name: table_bytes(table) for name, table in tables.items()},
         metadata={"order_hash": judged.pooled.order_hash, "code_version": __version__},
     )
 
@@ -195,13 +196,6 @@ def read_validation(path: Path | str) -> SavedValidation:
 
 def _pair(span: Span) -> list[JsonValue]:
     return [iso(span.start_ms), iso(span.end_ms)]
-
-
-def _bytes(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
 
 
 def _table(path: Path | str, name: str, data: bytes) -> pa.Table:
