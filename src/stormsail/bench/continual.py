@@ -3,14 +3,12 @@
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 
 from stormsail.bench.continual_problem import KINDS, Kind, Sizes
 from stormsail.bench.continual_run import METHODS, Job, Method, Outcome, Setting, Variant, run
-from stormsail.bench.processes import use_one_thread
+from stormsail.bench.processes import one_thread_processes
 
 LAST = 10
 """Tasks at the end that count as late."""
@@ -125,8 +123,7 @@ def runner(workers: int) -> Iterator[Runner]:
     if workers == 1:
         yield lambda jobs: _in_order(jobs, map(run, _batches(jobs)))
         return
-    context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=use_one_thread) as pool:
+    with one_thread_processes(workers) as pool:
         yield lambda jobs: _in_order(jobs, pool.map(run, _batches(jobs)))
 
 

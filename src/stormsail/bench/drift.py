@@ -9,16 +9,14 @@ import math
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.trainer import Progress, train
-from stormsail.bench.processes import one_thread
+from stormsail.bench.processes import one_thread, side_by_side
 
 Mode = Literal["between_rollouts", "online"]
 MODES: tuple[Mode, ...] = ("between_rollouts", "online")
@@ -177,15 +175,12 @@ def run(plan: Plan, job: tuple[Mode, int]) -> Outcome:
 def compare(plan: Plan, *, jobs: int = 1, say: Callable[[str], None]) -> list[Outcome]:
     """Run both modes with every seed, in this process or in several that are started for it."""
     wanted = [(mode, seed) for seed in range(plan.seeds) for mode in MODES]
-    if jobs == 1:
-        return [_told(run(plan, job), say) for job in wanted]
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        return [_told(outcome, say) for outcome in pool.map(partial(run, plan), wanted)]
-
-
-def _told(outcome: Outcome, say: Callable[[str], None]) -> Outcome:
-    say(f"{outcome.mode}, seed {outcome.seed}: score {outcome.score:.4f}")
-    return outcome
+    return side_by_side(
+        partial(run, plan),
+        wanted,
+        processes=jobs,
+        say=lambda one: say(f"{one.mode}, seed {one.seed}: score {one.score:.4f}"),
+    )
 
 
 def figures(outcome: Outcome) -> dict[str, float]:

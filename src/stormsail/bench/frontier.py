@@ -15,9 +15,7 @@ A limit holds if the upper end of the 95 % interval of realised CVaR reaches it.
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +25,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.task_factory import agent_spec, make_task, market_data
+from stormsail.bench.processes import side_by_side
 from stormsail.core.errors import RangeError
 from stormsail.core.generators import Generators
 from stormsail.core.task import Step, StepInfo, Task
@@ -246,7 +245,6 @@ class Penalised:
 
 def run(job: Job) -> list[Row]:
     """Train an agent and judge it; of the one without a limit, its smaller versions too."""
-    torch.set_num_threads(1)
     config = settings(job)
     generators = Generators(config.seed)
     task = make_task(config, batch=config.ppo.n_envs)
@@ -386,17 +384,5 @@ def run_all(
     wanted: Sequence[Job], *, processes: int, say: Callable[[Row], None] = lambda _: None
 ) -> list[Row]:
     """Run jobs side by side; say each agent's row when it is there."""
-    found: list[Row] = []
-    if processes == 1:
-        for job in wanted:
-            found += _told(run(job), say)
-        return found
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        for rows in pool.map(run, wanted):
-            found += _told(rows, say)
-    return found
-
-
-def _told(rows: list[Row], say: Callable[[Row], None]) -> list[Row]:
-    say(rows[0])
-    return rows
+    found = side_by_side(run, wanted, processes=processes, say=lambda rows: say(rows[0]))
+    return [row for rows in found for row in rows]

@@ -8,9 +8,8 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -20,7 +19,7 @@ from stormsail.algorithms.greedy import judge
 from stormsail.algorithms.task_factory import make_task
 from stormsail.algorithms.trainer import train
 from stormsail.bench import learn_peers
-from stormsail.bench.processes import one_thread
+from stormsail.bench.processes import one_thread, one_thread_processes
 from stormsail.core.errors import ArgumentError, RangeError, nearest
 from stormsail.core.generators import Generators
 
@@ -301,7 +300,7 @@ def run_all(
         return outcomes
     # The longest first, so that none of them starts when all others are done.
     order = sorted(range(len(jobs)), key=lambda place: -jobs[place].line.steps)
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    with one_thread_processes(workers) as pool:
         futures = {pool.submit(run, jobs[place]): place for place in order}
         found: dict[int, Outcome] = {}
         for future in as_completed(futures):

@@ -8,9 +8,7 @@ not the best of several. Every seed draws a world of its own, so that seeds are 
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,7 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.task_factory import agent_spec, make_task
 from stormsail.bench.markets_play import Course, Played, check_plain
-from stormsail.bench.processes import use_one_thread
+from stormsail.bench.processes import side_by_side
 from stormsail.core.errors import ChoiceError, nearest
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import Agent
@@ -176,18 +174,7 @@ def run(job: Job) -> Outcome:
 
 def run_all(jobs: Sequence[Job], *, workers: int, say: Callable[[Outcome], None]) -> list[Outcome]:
     """Run every job, in this process or in several that hold one thread each."""
-    found = []
-    if workers == 1:
-        for job in jobs:
-            found.append(run(job))
-            say(found[-1])
-        return found
-    context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=use_one_thread) as pool:
-        for outcome in pool.map(run, jobs):
-            found.append(outcome)
-            say(outcome)
-    return found
+    return side_by_side(run, jobs, processes=workers, say=say)
 
 
 @dataclass(frozen=True)

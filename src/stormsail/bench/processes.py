@@ -1,14 +1,53 @@
-"""One torch thread: networks this small are slower with more, and sums over threads differ."""
+"""Jobs side by side, each with one torch thread.
 
-from collections.abc import Iterator
+Networks this small are slower with more threads, and sums over threads differ: with one, a job
+comes to the same whether it runs in this process or in one of several.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import TypeVar
 
 import torch
 
+Job = TypeVar("Job")
+Outcome = TypeVar("Outcome")
 
-def use_one_thread() -> None:
-    """Let torch use one thread from now on; for processes of their own."""
-    torch.set_num_threads(1)
+
+def side_by_side(
+    run: Callable[[Job], Outcome],
+    jobs: Iterable[Job],
+    *,
+    processes: int,
+    say: Callable[[Outcome], None] = lambda _: None,
+) -> list[Outcome]:
+    """Return what each job comes to, in the order of the jobs.
+
+    Args:
+        run: does one job; for other processes it must be a function of a module.
+        jobs: to be done; they start in this order.
+        processes: how many at a time; 1 stays in this process.
+        say: told each outcome, in this order.
+    """
+    if processes == 1:
+        with one_thread():
+            return [_told(outcome, say) for outcome in map(run, jobs)]
+    with one_thread_processes(processes) as pool:
+        return [_told(outcome, say) for outcome in pool.map(run, jobs)]
+
+
+def _told(outcome: Outcome, say: Callable[[Outcome], None]) -> Outcome:
+    say(outcome)
+    return outcome
+
+
+def one_thread_processes(count: int) -> ProcessPoolExecutor:
+    """Return processes in which torch uses one thread, fresh ones and no copies of this."""
+    return ProcessPoolExecutor(
+        count, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+    )
 
 
 @contextmanager

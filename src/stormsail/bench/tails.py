@@ -16,9 +16,7 @@ of a hundred. `error` is predicted CVaR over the true one less 1: below 0, risk 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +25,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.task_factory import agent_spec, make_task
+from stormsail.bench.processes import side_by_side
 from stormsail.bench.tails_chain import Chain, Truth, truth
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
@@ -379,12 +378,8 @@ def measure_all(
 ) -> list[Tail]:
     """Measure every combination, in processes of one thread each."""
     wanted = [(world, case, plan, seed) for world in worlds for case in cases for seed in seeds]
-    if processes == 1:
-        return [measure(*one) for one in wanted]
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        return list(pool.map(_measure_alone, wanted))
+    return side_by_side(_measured, wanted, processes=processes)
 
 
-def _measure_alone(wanted: tuple[str, Case, Plan, int]) -> Tail:
-    torch.set_num_threads(1)
+def _measured(wanted: tuple[str, Case, Plan, int]) -> Tail:
     return measure(*wanted)
