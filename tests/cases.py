@@ -235,6 +235,14 @@ def _single(draw: Draw) -> list[Case]:
             "weighted",
         ),
         Case(risk.empirical_cvar_error, (normal(B, 9),), {"alpha": 0.3}, (0,)),
+        # pairs, whose sum is the same in either order: a GPU adds in any
+        Case(
+            risk.empirical_cvar_error,
+            (normal(B, 9),),
+            {"alpha": 0.3, "group": torch.tensor([4, 0, 7, 0, 4, -2, 7, -2, 5])},
+            (0,),
+            "grouped",
+        ),
         Case(risk.risk_advantage, (normal(B), normal(B, N)), {"alpha": 0.3}),
         Case(risk.categorical_risk_advantage, (normal(B), law(B, K), atoms), {"alpha": 0.3}),
         Case(risk.budget_advantage, (normal(B, N), normal(B, N), normal(B)), {"alpha": 0.3}),

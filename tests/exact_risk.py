@@ -5,6 +5,7 @@ wins or loses a whole number. So C_t lies on a lattice, the law of what is still
 and a policy is a table of logits [H, L, A] over round, lattice place and bet.
 """
 
+import functools
 import itertools
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -57,10 +58,28 @@ class Gamble:
         place = (torch.arange(self.places) + pay).clamp(0, self.places - 1)
         return values.index_select(-1, place)
 
+    @functools.cached_property
+    def moves(self) -> Tensor:
+        """Chance that a bet leads from a place to another, [L, A, L]; never out of the lattice."""
+        found = torch.zeros(self.places, len(self.bets), self.places, dtype=torch.float64)
+        here = torch.arange(self.places)
+        for a, bet in enumerate(self.bets):
+            for chance, pay in bet:
+                found[here, a, (here + pay).clamp(0, self.places - 1)] += chance
+        return found
+
 
 TWO = Gamble(2, (((1.0, 0),), ((0.9, 1), (0.1, -2)), ((0.8, 3), (0.2, -6))), 0.25)
 FOUR = Gamble(4, (((1.0, 0),), ((0.9, 1), (0.1, -2)), ((0.8, 2), (0.2, -4))), 0.25)
 TEN = Gamble(10, (((1.0, 0),), ((0.9, 1), (0.1, -2)), ((0.8, 2), (0.2, -4))), 0.25)
+LONG = Gamble(10, (((1.0, 0),), ((0.8, 1), (0.2, -3))), 0.25)
+"""Three outcomes a round: all 59,049 courses of ten rounds can be played."""
+HALVES = tuple(Gamble(rounds, (((1.0, 0),), ((0.5, 4), (0.5, -2))), 0.3) for rounds in (2, 4))
+"""Fair odds: with a policy of quarters every law of H rounds is that of 8**H equal outcomes.
+
+No number of them is a share of 0.3, so the tail has a derivative."""
+TRAP = Gamble(2, (*TWO.bets, ((0.5, 1), (0.5, -6))), 0.25)
+"""The third bet is best, as in `TWO`; the fourth is worse in mean and tail."""
 
 
 def final_laws(gamble: Gamble, policy: Tensor) -> list[Tensor]:
@@ -98,21 +117,9 @@ def visits(gamble: Gamble, policy: Tensor) -> Tensor:
     now[..., -gamble.low] = 1.0
     seen = [now]
     for t in range(gamble.rounds):
-        after = torch.zeros_like(now)
-        for a, bet in enumerate(gamble.bets):
-            for chance, pay in bet:
-                after = after + chance * gamble.moved(now * policy[..., t, :, a], -pay) * _inside(
-                    gamble, pay
-                )
-        now = after
+        now = (now[..., None] * policy[..., t, :, :]).flatten(-2) @ gamble.moves.flatten(0, 1)
         seen.append(now)
     return torch.stack(seen, -2)
-
-
-def _inside(gamble: Gamble, pay: int) -> Tensor:
-    """Return which places a pay can lead to."""
-    place = torch.arange(gamble.places)
-    return ((place - pay >= 0) & (place - pay < gamble.places)).double()
 
 
 def cvar(gamble: Gamble, law: Tensor) -> Tensor:
@@ -131,14 +138,10 @@ def action_values(gamble: Gamble, policy: Tensor, value: Tensor) -> Tensor:
     now = value.expand(*policy.shape[:-3], gamble.places)
     found = []
     for t in range(gamble.rounds - 1, -1, -1):
-        after = torch.stack([_bet_mean(gamble, bet, now) for bet in gamble.bets], -1)
+        after = (now @ gamble.moves.flatten(0, 1).T).unflatten(-1, gamble.moves.shape[:2])
         found.append(after)
         now = (policy[..., t, :, :] * after).sum(-1)
     return torch.stack(found[::-1], -3)
-
-
-def _bet_mean(gamble: Gamble, bet: tuple[tuple[float, int], ...], after: Tensor) -> Tensor:
-    return sum(chance * gamble.moved(after, pay) for chance, pay in bet)
 
 
 def advantages(gamble: Gamble, policy: Tensor, form: str) -> Tensor:
@@ -201,23 +204,34 @@ def enumerated_rollout(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
                     weight = float(seen[t, place] * policy[t, place, a] * chance)
                     law = _to_come(gamble, tables[t][place], earned)
                     target = _to_come(gamble, tables[t + 1][place + pay], earned)
-                    columns.append((t, place, a, float(earned), float(pay), weight, law, target))
-    t, place, a, earned, pay, weight, law, target = zip(*columns, strict=True)
+                    reached = _to_come(gamble, tables[t + 1][place + pay], earned + pay)
+                    laws = (law, target, reached if t < gamble.rounds - 1 else _least(reached))
+                    columns.append((t, place, a, float(earned), float(pay), weight, *laws))
+    t, place, a, earned, pay, weight, law, target, reached = zip(*columns, strict=True)
 
     def row(values):
         return torch.tensor(values, dtype=torch.float64)[None]
 
+    last = row(t) == gamble.rounds - 1
     rollout = SimpleNamespace(
         earned=row(earned),
         reward=row(pay),
         weight=row(weight),
-        ended=row(t) == gamble.rounds - 1,
+        ended=last,
+        terminated=last,
+        truncated=torch.zeros_like(last),
         predicted=torch.stack(law)[None],
+        reached=torch.stack(reached)[None],
     )
     estimates = SimpleNamespace(target=torch.stack(target)[None], raw_advantage=row(earned))
     at = torch.tensor(t), torch.tensor(place), torch.tensor(a)
     agent = _critic_of_truth(gamble)
     return SimpleNamespace(rollout=rollout, estimates=estimates, agent=agent, at=at)
+
+
+def _least(law: Tensor) -> Tensor:
+    """Return the law of the least that can be: what a final state must never be asked for."""
+    return torch.zeros_like(law).index_fill(-1, torch.tensor([0]), 1.0)
 
 
 def _critic_of_truth(gamble: Gamble) -> SimpleNamespace:
@@ -249,14 +263,22 @@ def gradient_of_columns(found: SimpleNamespace, policy: Tensor, advantage: Tenso
     return gradient
 
 
-def enumerated_episodes(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
+def outcomes(gamble: Gamble) -> list[tuple[int, float, int]]:
+    """Return everything that can happen in a round: bet, chance, pay."""
+    return [(a, chance, pay) for a, bet in enumerate(gamble.bets) for chance, pay in bet]
+
+
+def enumerated_episodes(
+    gamble: Gamble, policy: Tensor, begin: tuple[tuple[int, float, int], ...] = ()
+) -> SimpleNamespace:
     """Return every course of a whole game as a column of a rollout of H rows, with the true laws.
 
-    Of one policy [H, L, A]. `chance` [P] is that of the course. The state after the last round is
-    said to be worth the least that can be: it is final, so nobody may ask.
+    Of one policy [H, L, A], and of the courses that begin with these outcomes. `chance` [P] is that
+    of the course. The state after the last round is said to be worth the least that can be: it is
+    final, so nobody may ask.
     """
-    outcomes = [(a, chance, pay) for a, bet in enumerate(gamble.bets) for chance, pay in bet]
-    courses = list(itertools.product(outcomes, repeat=gamble.rounds))
+    rest = itertools.product(outcomes(gamble), repeat=gamble.rounds - len(begin))
+    courses = [(*begin, *course) for course in rest]
     bets = torch.tensor([[step[0] for step in course] for course in courses]).T  # [H, P]
     odds = torch.tensor([[step[1] for step in course] for course in courses], dtype=torch.float64).T
     pays = torch.tensor([[step[2] for step in course] for course in courses]).T
@@ -267,8 +289,7 @@ def enumerated_episodes(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
     tables = final_laws(gamble, policy)
     law = torch.stack([_row_to_come(gamble, tables[t], place[t]) for t in range(gamble.rounds)])
     after = law.roll(-1, 0)
-    after[-1] = 0.0
-    after[-1, :, 0] = 1.0
+    after[-1] = _least(after[-1])
     last = rounds == gamble.rounds - 1
     rollout = SimpleNamespace(
         earned=earned.double(),
@@ -288,8 +309,42 @@ def enumerated_episodes(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
 
 
 def _row_to_come(gamble: Gamble, table: Tensor, place: Tensor) -> Tensor:
-    laws = {p: _to_come(gamble, table[p], p + gamble.low) for p in sorted(set(place.tolist()))}
-    return torch.stack([laws[p] for p in place.tolist()])
+    seen, which = place.unique(return_inverse=True)
+    return torch.stack([_to_come(gamble, table[p], p + gamble.low) for p in seen.tolist()])[which]
+
+
+def in_quantiles(found: SimpleNamespace, count: int) -> SimpleNamespace:
+    """Return the same columns with a critic that tells each law by its equally likely outcomes.
+
+    What it says is normalised, (theta + 1) / 2, as quantiles of a critic are; targets are not.
+    """
+    atoms = found.agent.atoms
+
+    def normalised(law: Tensor) -> Tensor:
+        return (_equal_outcomes(law, atoms, count) + 1.0) / 2.0
+
+    rollout = SimpleNamespace(**vars(found.rollout))
+    rollout.predicted = normalised(found.rollout.predicted)
+    rollout.reached = normalised(found.rollout.reached)
+    estimates = SimpleNamespace(**vars(found.estimates))
+    estimates.target = _equal_outcomes(found.estimates.target, atoms, count)
+    agent = SimpleNamespace(
+        network=found.agent.network,
+        spec=SimpleNamespace(critic=SimpleNamespace(kind="quantile")),
+        return_scale=SimpleNamespace(decode=lambda theta: 2.0 * theta - 1.0),
+    )
+    return SimpleNamespace(
+        **{**vars(found), "rollout": rollout, "estimates": estimates, "agent": agent}
+    )
+
+
+def _equal_outcomes(law: Tensor, atoms: Tensor, count: int) -> Tensor:
+    """Return the outcomes of a law, ascending, each as often as it is likely: [*, count]."""
+    often = law * count
+    assert torch.equal(often, often.round()), "not a law of so many equally likely outcomes"
+    assert bool((often.sum(-1) == count).all())
+    middle = (torch.arange(count) + 0.5).expand(*law.shape[:-1], count).contiguous()
+    return atoms[torch.searchsorted(often.cumsum(-1), middle.double())]
 
 
 def gradient_of_episodes(
@@ -371,11 +426,20 @@ class Ascent:
     mean: Tensor
     cvar: Tensor
     multiplier: Tensor
+    largest: Tensor
+    """Multiplier on the way."""
 
     def count(self, best: float, limit: float) -> tuple[int, int]:
         """Return how many hold the limit within 0.05, and reach the best mean within 2 % too."""
         holds = self.cvar >= limit - 0.05
         return int(holds.sum()), int((holds & (self.mean >= 0.98 * best)).sum())
+
+
+def quarters(gamble: Gamble, seed: int) -> Tensor:
+    """Return logits of a policy over two bets whose probabilities are quarters, [H, L, 2]."""
+    source = torch.Generator().manual_seed(seed)
+    first = torch.randint(1, 4, (gamble.rounds, gamble.places), generator=source).double() / 4.0
+    return torch.stack([first, 1.0 - first], -1).log()
 
 
 def random_logits(gamble: Gamble, starts: int, spread: float, seed: int = 0) -> Tensor:
@@ -394,6 +458,7 @@ def ascend(
     """
     limit = config.cvar_limit
     duals = [RiskDual(config) for _ in range(len(logits))]
+    largest = torch.zeros(len(logits), dtype=torch.float64)
     for k in range(steps):
         policy = logits.softmax(-1)
         law = visits(gamble, policy)[..., -1, :]
@@ -403,10 +468,11 @@ def ascend(
         for dual, gap in zip(duals, ((limit - found) / unit).tolist(), strict=True):
             dual.step(gap)
         lam = torch.tensor([dual.multiplier for dual in duals], dtype=torch.float64)
+        largest = torch.maximum(largest, lam)
         lam = lam[:, None, None, None]
         tail = advantages(gamble, policy, config.cvar_policy_mode)
         mixed = (advantages(gamble, policy, "mean") + lam * tail) / (1.0 + lam)
         logits = logits + rate * (1.0 - k / steps) ** 0.5 * mixed
     law = visits(gamble, logits.softmax(-1))[..., -1, :]
     ended = torch.tensor([dual.multiplier for dual in duals], dtype=torch.float64)
-    return Ascent(law @ gamble.lattice, cvar(gamble, law), ended)
+    return Ascent(law @ gamble.lattice, cvar(gamble, law), ended, largest)

@@ -1,13 +1,17 @@
 """Problems of two and of ten steps in which every law is known: is the risk advantage right?"""
 
 import functools
+import itertools
 
 import pytest
 import torch
 
 from exact_risk import (
     FOUR,
+    HALVES,
+    LONG,
     TEN,
+    TRAP,
     TWO,
     advantages,
     analytic_gradient,
@@ -18,7 +22,10 @@ from exact_risk import (
     enumerated_rollout,
     gradient_of_columns,
     gradient_of_episodes,
+    in_quantiles,
+    outcomes,
     policy_gradient,
+    quarters,
     random_logits,
     value_at_risk,
     visits,
@@ -30,27 +37,28 @@ GAMBLES = pytest.mark.parametrize("gamble", [TWO, TEN], ids=["two steps", "ten s
 STARTS = 12
 
 
-def expected_gradient(gamble, policy, form):
-    """Return the sum over all visits, bets and pays of chance * A_risk * grad log pi."""
+def expected_gradient(gamble, policy, form, *, trace=None, quantiles=None):
+    """Return the sum over all visits, bets and pays of chance * A_risk * grad log pi.
+
+    Laws are on atoms, or of so many quantiles.
+    """
     found = enumerated_rollout(gamble, policy)
+    found = found if quantiles is None else in_quantiles(found, quantiles)
     level = float(value_at_risk(gamble, visits(gamble, policy)[-1]))
     advantage = risk_advantage(
-        form, found.agent, found.rollout, found.estimates, alpha=gamble.alpha, level=level
-    )
+        form, found.agent, found.rollout, found.estimates,
+        alpha=gamble.alpha, level=level, trace=trace,
+    )  # fmt: skip
     return gradient_of_columns(found, policy, advantage)
 
 
-# Quicker than the defaults, which are made for estimates that lag: here the tail is known exactly.
-GAINS = {"cvar_kp": 2.0, "cvar_ki": 0.05, "cvar_kd": 1.0, "cvar_lambda_max": 10.0}
-
-
-def constraint(gamble, limit, form="budget", **changes):
+def constraint(gamble, limit, form="budget"):
+    """Return the settings of a limit; gains and bound of the multiplier are those that ship."""
     return RiskConfig(
         cvar_use_constraint=True,
         cvar_limit=limit,
         cvar_alpha=gamble.alpha,
         cvar_policy_mode=form,
-        **{**GAINS, **changes},
     )
 
 
@@ -88,16 +96,20 @@ def test_the_budget_advantage_is_the_gradient_of_the_tail_of_whole_episodes(gamb
         torch.testing.assert_close(found, gradient, rtol=0.0, atol=1e-10)
 
 
-def traced_gradient(gamble, policy, lam):
+def traced_gradient(gamble, policy, lam, *, quantiles=None):
     """Return mean and total variance of sum_t A_risk grad log pi over all courses of the game."""
     found = enumerated_episodes(gamble, policy)
     assert float(found.chance.sum()) == pytest.approx(1.0, abs=1e-12)
+    found = found if quantiles is None else in_quantiles(found, quantiles)
+    return gradient_of_episodes(found, policy, traced_advantage(gamble, policy, found, lam))
+
+
+def traced_advantage(gamble, policy, found, lam):
     level = float(value_at_risk(gamble, visits(gamble, policy)[-1]))
-    advantage = risk_advantage(
+    return risk_advantage(
         "budget", found.agent, found.rollout, found.estimates,
         alpha=gamble.alpha, level=level, trace=Trace(1.0, lam),
     )  # fmt: skip
-    return gradient_of_episodes(found, policy, advantage)
 
 
 @pytest.mark.parametrize("gamble", [TWO, FOUR], ids=["two steps", "four steps"])
@@ -111,6 +123,65 @@ def test_every_trace_is_the_gradient_of_the_tail_of_whole_episodes(gamble, lam):
         found, _ = traced_gradient(gamble, logits.softmax(-1), lam)
         assert float(gradient.abs().max()) > 0.05
         torch.testing.assert_close(found, gradient, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.spec("X3", "T-C3")
+def test_one_step_at_a_time_is_that_gradient_in_ten_steps_too():
+    """A trace of 0, by all visits, bets and pays instead of all 5**10 courses."""
+    for seed in range(3):
+        logits = random_logits(TEN, 1, 1.0, seed)[0]
+        _, gradient = analytic_gradient(TEN, logits)
+        found = expected_gradient(TEN, logits.softmax(-1), "budget", trace=Trace(1.0, 0.0))
+        assert float(gradient.abs().max()) > 0.05
+        torch.testing.assert_close(found, gradient, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.spec("X3", "T-C3")
+def test_no_and_full_traces_of_all_courses_of_ten_steps_are_that_gradient():
+    """Two bets, 3**10 courses; by what happened in the first two rounds, so that they fit."""
+    logits = random_logits(LONG, 1, 1.0)[0]
+    policy = logits.softmax(-1)
+    _, gradient = analytic_gradient(LONG, logits)
+    assert float(gradient.abs().max()) > 0.05
+    found, chance = {0.0: 0.0, 1.0: 0.0}, 0.0
+    for begin in itertools.product(outcomes(LONG), repeat=2):
+        part = enumerated_episodes(LONG, policy, begin)
+        chance += float(part.chance.sum())
+        for lam in found:
+            advantage = traced_advantage(LONG, policy, part, lam)
+            found[lam] = found[lam] + gradient_of_episodes(part, policy, advantage)[0]
+    assert chance == pytest.approx(1.0, abs=1e-12)
+    for one in found.values():
+        torch.testing.assert_close(one, gradient, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("gamble", HALVES, ids=["two steps", "four steps"])
+@pytest.mark.spec("X3", "T-C3")
+def test_quantiles_of_equally_likely_outcomes_give_that_gradient_for_every_trace(gamble):
+    """8**H quantiles tell every law of H rounds exactly: no resolution, no approximation.
+
+    Without a trace the atoms of the one-step target are read, which is the trace of 0.
+    """
+    count = 8**gamble.rounds
+    for seed in range(3):
+        logits = quarters(gamble, seed)
+        policy = torch.round(4.0 * logits.softmax(-1)) / 4.0  # to the bit, not almost
+        _, gradient = analytic_gradient(gamble, logits)
+        assert float(gradient.abs().max()) > 0.05
+        plain = expected_gradient(gamble, policy, "budget", quantiles=count)
+        torch.testing.assert_close(plain, gradient, rtol=0.0, atol=1e-10)
+        for lam in (0.0, 0.9, 1.0):
+            found, _ = traced_gradient(gamble, policy, lam, quantiles=count)
+            torch.testing.assert_close(found, gradient, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("gamble", HALVES, ids=["two steps", "four steps"])
+def test_the_state_form_of_quantiles_is_that_of_atoms_where_both_are_exact(gamble):
+    policy = torch.round(4.0 * quarters(gamble, 0).softmax(-1)) / 4.0
+    atoms = expected_gradient(gamble, policy, "state")
+    found = expected_gradient(gamble, policy, "state", quantiles=8**gamble.rounds)
+    assert float(atoms.abs().max()) > 0.05
+    torch.testing.assert_close(found, atoms, rtol=0.0, atol=1e-10)
 
 
 def test_a_shorter_trace_has_less_variance_where_the_laws_are_true():
@@ -175,8 +246,14 @@ def test_no_policy_of_a_grid_beats_the_linear_programme():
 
 @pytest.mark.parametrize("limit", [-2.0, -1.0])
 def test_two_steps_reach_the_constrained_optimum_from_every_start(limit):
+    """Reached: CVaR at most 0.05 below the limit and 98 % of the best mean that keeps it.
+
+    With the gains that ship 300 steps are not enough for all: two of twelve starts still hold the
+    second bet, which keeps the limit and has a mean of 1.4. After 1,000 the worst of them has
+    99.2 % of the best mean and is 0.0004 below the limit.
+    """
     ended = ascend(
-        TWO, constraint(TWO, limit), random_logits(TWO, STARTS, 2.0), steps=300, rate=0.2
+        TWO, constraint(TWO, limit), random_logits(TWO, STARTS, 2.0), steps=1000, rate=0.2
     )
     assert ended.count(best(TWO, limit), limit) == (STARTS, STARTS)
     assert float(ended.multiplier.max()) < 1.0  # far from its bound: the limit is reached
@@ -185,29 +262,46 @@ def test_two_steps_reach_the_constrained_optimum_from_every_start(limit):
 def test_the_state_form_holds_the_limit_and_pays_more_for_it():
     """Of twelve starts all hold it, and one is at the optimum."""
     config = constraint(TWO, -2.0, "state")
-    ended = ascend(TWO, config, random_logits(TWO, STARTS, 2.0), steps=300, rate=0.2)
+    ended = ascend(TWO, config, random_logits(TWO, STARTS, 2.0), steps=1000, rate=0.2)
     assert ended.count(best(TWO, -2.0), -2.0) == (STARTS, 1)
 
 
-@pytest.mark.parametrize("limit", [0.0, 2.0])
-def test_ten_steps_reach_the_constrained_optimum_from_every_start(limit):
+@pytest.mark.parametrize(("limit", "steps"), [(0.0, 1000), (2.0, 2000)])
+def test_ten_steps_reach_the_constrained_optimum_from_every_start(limit, steps):
+    """Reached: CVaR at most 0.05 below the limit and 98 % of the best mean that keeps it.
+
+    Policy and multiplier swing around each other, and with the gains that ship the swings die down
+    slowly: at the limit of 2 one of twelve starts is still 0.11 below it after 1,000 steps, and
+    none more than 0.011 after 2,000. A steeper fall of the rate only stops them in mid-swing.
+    """
     ended = ascend(
-        TEN, constraint(TEN, limit), random_logits(TEN, STARTS, 1.0), steps=300, rate=0.5
+        TEN, constraint(TEN, limit), random_logits(TEN, STARTS, 1.0), steps=steps, rate=0.5
     )
     assert ended.count(best(TEN, limit), limit) == (STARTS, STARTS)
     assert best(TEN, limit) < 0.98 * 8.0  # without a limit the third bet pays 8: the limit costs
 
 
-def test_a_slack_limit_leaves_the_multiplier_at_nothing():
-    config = constraint(TWO, -12.0)
-    ended = ascend(TWO, config, random_logits(TWO, STARTS, 2.0), steps=200, rate=0.2)
+def test_a_limit_that_is_broken_at_first_and_slack_in_the_end_leaves_no_multiplier():
+    """All begin with a bet that is worse in mean and tail, CVaR -7.5 to -11.4 below a limit of -5.
+
+    The best of all policies plays the third bet, mean 2.4: -12 with .04, -3 with .32, so the worst
+    quarter is (.04 * -12 + .21 * -3) / .25 = -4.44, and the limit is slack there.
+    """
+    limit, logits = -5.0, random_logits(TRAP, STARTS, 1.0)
+    logits[..., 3] += 4.0
+    assert float(cvar(TRAP, visits(TRAP, logits.softmax(-1))[:, -1]).max()) < limit - 2.5
+    ended = ascend(TRAP, constraint(TRAP, limit), logits, steps=300, rate=0.2)
+    assert float(ended.largest.min()) > 0.25  # kp * 2.5 / 5, the first step of the mildest start
     assert ended.multiplier.tolist() == [0.0] * STARTS
-    assert ended.count(2.4, -12.0) == (STARTS, STARTS)
+    assert best(TRAP, limit) == pytest.approx(2.4, abs=1e-9)
+    assert ended.mean.tolist() == pytest.approx([2.4] * STARTS, abs=1e-3)
+    assert ended.cvar.tolist() == pytest.approx([-4.44] * STARTS, abs=5e-3)
 
 
 def test_a_limit_beyond_every_policy_drives_the_multiplier_to_its_bound():
     """The linear programme has no solution at any level, so nothing holds this limit."""
     assert constrained_optimum(TWO, 3.0)[0] == -float("inf")
-    config = constraint(TWO, 3.0, cvar_lambda_max=5.0)
+    config = constraint(TWO, 3.0)
     ended = ascend(TWO, config, random_logits(TWO, 2, 2.0), steps=300, rate=0.2)
-    assert ended.multiplier.tolist() == [5.0, 5.0]
+    assert config.cvar_lambda_max == 2.0
+    assert ended.multiplier.tolist() == [2.0, 2.0]

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,6 +13,10 @@ import torch
 
 from stormsail.algorithms import TrainConfig
 from stormsail.algorithms.records import VALIDATION
+from stormsail.algorithms.run_folder import open_run
+from stormsail.algorithms.task_factory import binding
+from stormsail.algorithms.trainer import Trainer
+from stormsail.optim import AdaptiveUPGD
 from training_lab import image, run_all, run_for
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +111,7 @@ def test_fixes_integration(run):
 
 
 def test_every_part_really_takes_part(run):
-    _, config, out, done = run
+    _, _, out, done = run
     found = table(out)
     assert found["train/cvar_ready"][-1] == 1.0
     assert max(found["train/cvar_lambda"]) > 0.0
@@ -121,8 +126,60 @@ def test_every_part_really_takes_part(run):
     assert found["train/grad_accum_steps"] == [2.0] * UPDATES
     assert len(set(found["train/ret_std"])) == UPDATES
     assert max(found["train/return_stats/decode_encode_mismatch"]) == 0.0
-    assert type(config.optimizer.optimizer_class) is str
     assert done.best_score is not None
+
+
+def test_the_optimizer_of_the_run_is_adaptive_upgd(run, tmp_path):
+    """That of the learner itself, as it goes on from the last checkpoint."""
+    _, config, out, done = run
+    shutil.copytree(out, tmp_path / "copy")
+    bound = binding(config)
+    with open_run(tmp_path / "copy", config, bound) as folder:
+        resumed = Trainer(folder, bound)
+    assert type(resumed.ppo.optimizer) is AdaptiveUPGD
+    steps = {int(state["step"]) for state in resumed.ppo.optimizer.state.values()}
+    assert steps == {4 * UPDATES}  # two epochs of two minibatches
+    assert resumed.ppo.update_count == done.updates
+
+
+def test_values_are_clipped(run):
+    """An update counts 512 rows of two critics in two epochs, at most 2,048 losses.
+
+    A share of .01 is 20 of them. The first of its four minibatches comes before any step, so that
+    nothing has moved and nothing of it can be clipped: at most .75.
+    """
+    _, _, out, _ = run
+    clipped = table(out)["train/clip_active_frac/vf"]
+    assert min(clipped[:3]) > 0.01
+    assert sum(clipped) / UPDATES > 0.01
+    assert max(clipped) < 0.75
+
+
+def test_noise_shrinks_every_step_after_the_warm_up_and_none_before(run):
+    """The mean factor is near 1 / (1 + alpha v) for a variance of v times the squared signal.
+
+    `vgs/noise_fraction` is v / (1 + v), so v is at least .5 where it is a third or more.
+    """
+    _, config, out, _ = run
+    found = table(out)
+    assert found["vgs/warmup_active"] == [1.0] + [0.0] * (UPDATES - 1)
+    assert found["vgs/scaling_factor"][0] == 1.0
+    assert found["vgs/effect_on_update"][0] == 0.0
+    assert min(found["vgs/noise_fraction"]) > 1 / 3
+    later = found["vgs/scaling_factor"][1:]
+    assert max(later) < 1.0 / (1.0 + 0.5 * config.vgs.alpha)
+    assert min(later) > config.vgs.min_scaling_factor
+    assert min(found["vgs/effect_on_update"][1:]) > 0.05
+
+
+def test_the_two_critics_are_two(run):
+    """Equal weights, or one critic read twice, would give a difference of 0 to the bit."""
+    _, _, out, _ = run
+    found = table(out)
+    first, second = (found[f"train/twin_critics/critic_{k}_loss"] for k in (1, 2))
+    gaps = [a - b for a, b in zip(first, second, strict=True)]
+    assert found["train/twin_critics/loss_diff"] == pytest.approx(gaps, abs=1e-6)
+    assert min(map(abs, gaps)) > 1e-5  # a hundred roundings of a float32 near 1
 
 
 def test_the_multiplier_of_a_real_run_is_made_of_the_gaps_it_reports(run):

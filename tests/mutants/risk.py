@@ -32,6 +32,10 @@ MICRO = control(
     "risk_gradient",
     "test_micro_batches_give_the_norm_of_the_whole_and_hold_no_more_than_their_sequences",
 )
+LOOK = control(
+    "trainer_look",
+    "test_the_kept_agent_is_the_best_of_those_that_keep_the_limit_of_the_settings",
+)
 REFUSED = control("ppo", "test_settings_that_cannot_be_together_are_refused_by_name")
 
 RISK = (
@@ -67,8 +71,8 @@ RISK = (
         "risk-sums-run-into-the-next-episode",
         "risk",
         WINDOW,
-        "going[:left] = open_now & ~ended[k:]",
-        "going[:left] = open_now",
+        "going = going & ~ended[k : k + rows]",
+        "pass",
         control("risk_window", "test_sums_of_rewards_are_those_of_the_loop"),
     ),
     Mutant(
@@ -164,11 +168,11 @@ RISK = (
         "risk-out-of-reach-unsaid",
         "risk",
         DUAL,
-        "return self.stuck_updates >= self.config.cvar_infeasible_updates",
+        "return (at_bound and self._stalls(1)) or self._stalls(_PATIENCE)",
         "return False",
         control(
             "risk_dual",
-            "test_a_limit_out_of_reach_is_seen_after_the_stated_number_of_updates",
+            "test_a_gap_that_stands_still_is_told_of_after_two_stretches_at_the_bound",
         ),
     ),
     Mutant(
@@ -179,7 +183,37 @@ RISK = (
         "_CLOSING = 0.0",
         control(
             "risk_dual",
-            "test_a_limit_out_of_reach_is_seen_after_the_stated_number_of_updates",
+            "test_a_gap_that_stands_still_is_told_of_after_two_stretches_at_the_bound",
+        ),
+    ),
+    Mutant(
+        "risk-out-of-reach-only-at-the-bound",
+        "risk",
+        DUAL,
+        "return (at_bound and self._stalls(1)) or self._stalls(_PATIENCE)",
+        "return at_bound and self._stalls(1)",
+        control(
+            "risk_dual",
+            "test_with_more_pressure_to_come_a_gap_has_five_stretches_to_close_in",
+        ),
+    ),
+    Mutant(
+        "risk-out-of-reach-away-from-the-bound",
+        "risk",
+        DUAL,
+        "self.bound_updates = self.bound_updates + 1 if at_bound else 0",
+        "self.bound_updates += 1",
+        control("risk_dual", "test_only_updates_at_the_bound_count_as_there"),
+    ),
+    Mutant(
+        "risk-kept-limit-still-counts-as-broken",
+        "risk",
+        DUAL,
+        "self.broken = [*self.broken, gap][-kept:] if gap > 0.0 else []",
+        "self.broken = [*self.broken, gap][-kept:]",
+        control(
+            "risk_dual",
+            "test_a_limit_that_was_kept_once_is_not_out_of_reach_for_six_stretches",
         ),
     ),
     # --- what waits
@@ -501,11 +535,197 @@ RISK = (
         ),
     ),
     Mutant(
-        "risk-best-agent-of-a-bare-estimate",
+        "risk-best-agent-by-the-end-of-an-interval",
         "risk",
         "algorithms/greedy.py",
-        "self.cvar + CONFIDENT * self.cvar_error >= limit",
-        "self.cvar >= limit",
-        control("best_agent", "test_a_tail_whose_interval_reaches_the_limit_keeps_it"),
+        "max(0.0, limit - self.cvar)",
+        "max(0.0, limit - self.cvar - 1.96 * self.cvar_error)",
+        control("best_agent", "test_a_limit_is_kept_by_the_estimate_and_not_by_its_interval"),
+    ),
+    Mutant(
+        "risk-room-below-the-limit-is-merit",
+        "risk",
+        "algorithms/greedy.py",
+        "max(0.0, limit - self.cvar)",
+        "limit - self.cvar",
+        control(
+            "best_agent", "test_an_agent_that_keeps_the_limit_is_better_than_any_that_does_not"
+        ),
+    ),
+    Mutant(
+        "risk-best-agent-of-a-handful-of-episodes",
+        "risk",
+        "algorithms/config_run.py",
+        "if self.episodes < least:",
+        "if False:",
+        control("best_agent", "test_a_look_that_cannot_tell_whether_the_limit_is_kept_is_refused"),
+    ),
+    Mutant(
+        "risk-limit-does-not-reach-the-look",
+        "risk",
+        "algorithms/trainer.py",
+        "if self.records.tried(self.ppo.update_count, judged, limit=limit):",
+        "if self.records.tried(self.ppo.update_count, judged):",
+        LOOK,
+    ),
+    Mutant(
+        "risk-alpha-does-not-reach-the-look",
+        "risk",
+        "algorithms/trainer.py",
+        "            alpha=self.config.risk.cvar_alpha,\n",
+        "",
+        LOOK,
+    ),
+    # --- further forms and bounds
+    Mutant(
+        "risk-level-of-the-first-window-for-ever",
+        "X3",
+        CONTROL,
+        "level=tail.level,\n            trace=",
+        'level=self.__dict__.setdefault("first_level", tail.level),\n            trace=',
+        control(
+            "risk_advantage",
+            "test_the_risk_of_every_update_is_that_below_the_level_of_its_own_window",
+        ),
+    ),
+    Mutant(
+        "risk-state-form-below-the-level-of-episodes",
+        "X3",
+        ADVANTAGE,
+        "budget = risk.value_at_risk(law, alpha=alpha)",
+        "budget = torch.full_like(law[..., 0], level)",
+        control("risk_advantage", "test_the_state_form_is_that_of_the_loop"),
+    ),
+    Mutant(
+        "risk-state-form-of-atoms-below-another-share",
+        "X3",
+        ADVANTAGE,
+        "budget = risk.categorical_value_at_risk(law, agent.atoms.to(law.dtype), alpha=alpha)",
+        "budget = risk.categorical_value_at_risk(law, agent.atoms.to(law.dtype), alpha=1 - alpha)",
+        control("risk_advantage", "test_the_state_form_is_that_of_the_loop"),
+    ),
+    Mutant(
+        "risk-budget-of-atoms-turned-round",
+        "X3",
+        FORMULA,
+        "return ((target_probs.detach() - probs.detach()) * shortfall).sum(-1) / alpha",
+        "return ((probs.detach() - target_probs.detach()) * shortfall).sum(-1) / alpha",
+        integration(
+            "exact_risk_problems",
+            "test_the_budget_advantage_is_the_gradient_of_the_tail_of_whole_episodes",
+        ),
+    ),
+    Mutant(
+        "risk-budget-of-atoms-counts-gains",
+        "X3",
+        FORMULA,
+        "shortfall = (atoms.detach() - budget.detach().unsqueeze(-1)).clamp(max=0.0)",
+        "shortfall = atoms.detach() - budget.detach().unsqueeze(-1)",
+        integration(
+            "exact_risk_problems",
+            "test_the_budget_advantage_is_the_gradient_of_the_tail_of_whole_episodes",
+        ),
+    ),
+    Mutant(
+        "risk-trace-of-quantiles-turned-round",
+        "X3",
+        TRACE,
+        "change = risk.budget_advantage(atoms, quantiles, budget, alpha=alpha)",
+        "change = -risk.budget_advantage(atoms, quantiles, budget, alpha=alpha)",
+        integration(
+            "exact_risk_problems",
+            "test_quantiles_of_equally_likely_outcomes_give_that_gradient_for_every_trace",
+        ),
+    ),
+    Mutant(
+        "risk-weight-above-its-cap",
+        "risk",
+        CONTROL,
+        "weight = min(wanted * share, config.cvar_penalty_cap)",
+        "weight = wanted * share",
+        control("risk", "test_the_weight_is_ramped_and_bounded"),
+    ),
+    Mutant(
+        "risk-multiplier-never-comes-down",
+        "risk",
+        DUAL,
+        "self.integral = max(self.integral + gap, 0.0)",
+        "self.integral = self.integral + max(gap, 0.0)",
+        integration(
+            "exact_risk_problems",
+            "test_a_limit_that_is_broken_at_first_and_slack_in_the_end_leaves_no_multiplier",
+        ),
+    ),
+    # --- whose tail, and how sure
+    Mutant(
+        "risk-tail-of-clipped-rewards",
+        "risk",
+        RUN_SETTINGS,
+        'if self.task.name == "market" and clip is not None:',
+        "if False:",
+        control("risk", "test_a_tail_of_clipped_rewards_is_refused"),
+    ),
+    Mutant(
+        "risk-outcomes-chosen-by-how-they-ended",
+        "risk",
+        WINDOW,
+        "    rows = max(len(reward) - steps + 1, 0)\n    begun = rollout.length[:rows] > 0\n",
+        "    rows = len(reward)\n"
+        "    ends = ended.flip(0).cumsum(0).flip(0) > 0\n"
+        "    early = torch.arange(rows)[:, None] <= rows - steps\n"
+        "    begun = (rollout.length > 0) & (ends | early)\n"
+        "    reward = torch.cat((reward, torch.zeros_like(reward[: steps - 1])))\n"
+        "    ended = torch.cat((ended, torch.zeros_like(ended[: steps - 1])))\n",
+        control(
+            "risk_window",
+            "test_ruin_is_as_frequent_among_the_sums_as_it_is",
+            "test_rows_with_too_few_rows_left_count_in_no_case",
+        ),
+    ),
+    Mutant(
+        "risk-overlapping-sums-are-independent",
+        "risk",
+        CONTROL,
+        "risk.empirical_cvar_error(sample, alpha=alpha, group=group)",
+        "risk.empirical_cvar_error(sample, alpha=alpha)",
+        control("risk", "test_parts_of_episodes_are_taken_from_the_rollout_at_hand"),
+    ),
+    Mutant(
+        "cvar-error-squares-before-it-sums",
+        "risk",
+        FORMULA,
+        "sums, groups = _group_sums(centred, group)",
+        "sums, groups = centred, centred.new_tensor(float(count))",
+        (
+            *unit("risk", "test_the_error_of_grouped_outcomes_by_hand"),
+            *control(
+                "risk_window",
+                "test_the_stated_coverage_of_a_band_around_the_tail_of_sums_that_overlap",
+            ),
+        ),
+    ),
+    Mutant(
+        "risk-coarse-tail-unsaid",
+        "risk",
+        RULES,
+        "return share <= alpha < 2.0 * share",
+        "return False",
+        unit(
+            "alarms",
+            "test_a_tail_of_fewer_than_two_quantiles_is_said_with_its_cure",
+            part="monitors",
+        ),
+    ),
+    Mutant(
+        "risk-prediction-beside-another-quantity",
+        "risk",
+        "evaluation/report_training.py",
+        "_EPISODE if words == OUTCOMES[-1] else _TAIL",
+        "_EPISODE",
+        unit(
+            "report_training",
+            "test_another_quantity_is_named_and_not_drawn_beside_returns_of_episodes",
+            part="evaluation",
+        ),
     ),
 )

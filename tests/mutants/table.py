@@ -13,6 +13,7 @@ from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
 from mutants.risk import RISK
 from mutants.simulator import SIMULATOR_RULES
+from mutants.tails import TAILS
 from mutants.validation import VALIDATION
 
 MUTANTS = (
@@ -27,4 +28,5 @@ MUTANTS = (
     *RISK,
     *EVALUATION,
     *VALIDATION,
+    *TAILS,
 )

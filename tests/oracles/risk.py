@@ -191,6 +191,21 @@ def law_of_sum(branches):
     return atoms, np.array([merged[x] for x in atoms])
 
 
+def grouped_cvar_error(sample, alpha, group):
+    """sqrt(G / (G - 1) sum of squared group sums) / n of the centred influence values."""
+    n = len(sample)
+    level = value_at_risk(list(sample), alpha)
+    values = [level + min(x - level, 0.0) / alpha for x in sample]
+    mean = math.fsum(values) / n
+    sums = {}
+    for value, label in zip(values, group, strict=True):
+        sums.setdefault(int(label), []).append(value - mean)
+    G = len(sums)
+    if G < 2:
+        return math.nan
+    return math.sqrt(G / (G - 1) * math.fsum(math.fsum(own) ** 2 for own in sums.values())) / n
+
+
 def empirical_cvar_error(sample, alpha):
     """s / sqrt(n) of the influence values nu + min(x - nu, 0) / alpha, s with n - 1."""
     n = len(sample)

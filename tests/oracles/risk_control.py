@@ -39,27 +39,25 @@ def window(samples, size):
 
 
 def nstep_sums(reward, ended, ignored, steps):
-    """Return what n steps earn from each row that begins none in vain.
+    """Return what n steps earn from each row that begins none in vain, and its environment.
 
-    A row counts if its n steps, or the end of its episode, lie within the rollout.
+    A row counts if n rows are left, its own included, whatever happens in them; an episode that
+    ends sooner counts with what it has.
     """
     T, B = reward.shape
-    out = []
-    for t in range(T):
+    totals, columns = [], []
+    for t in range(T - steps + 1):
         for b in range(B):
             if ignored[t, b]:
                 continue
-            total, done = 0.0, False
+            total = 0.0
             for k in range(steps):
-                if t + k >= T:
-                    break
                 total += reward[t + k, b]
-                if ended[t + k, b] or k == steps - 1:
-                    done = True
+                if ended[t + k, b]:
                     break
-            if done:
-                out.append(total)
-    return out
+            totals.append(total)
+            columns.append(b)
+    return totals, columns
 
 
 def winsorised(samples, percent):
@@ -264,18 +262,25 @@ def pooled_cvar(law, chosen, alpha, atoms=None):
     return risk.categorical_cvar(probs, atoms, alpha)
 
 
-def infeasible(gaps, lams, top, patience, tolerance):
-    """For how long at the cap without a gap smaller than the best since then by a share of it."""
-    flags, best, streak = [], math.inf, 0
+def infeasible(gaps, lams, top, size, tolerance, patience):
+    """Where the mean gap of `size` updates is not smaller by a share than that of earlier ones.
+
+    At the cap for that long, earlier is the stretch before; else the one `patience` stretches ago.
+    All gaps in between must be positive; unknown ones are not there.
+    """
+    flags, known = [], []
     for gap, lam in zip(gaps, lams, strict=True):
-        if math.isnan(gap):
-            flags.append(streak >= patience)
-            continue
-        if lam < top or gap <= 0.0:
-            best, streak = math.inf, 0
-        elif best == math.inf or gap < best - tolerance * best:
-            best, streak = gap, 0
-        else:
-            streak += 1
-        flags.append(streak >= patience)
+        if not math.isnan(gap):
+            known.append((gap, lam))
+        found = False
+        for back in (1, patience):
+            looked = known[-(back + 1) * size :]
+            if len(looked) < (back + 1) * size or min(one for one, _ in looked) <= 0.0:
+                continue
+            if back == 1 and min(at for _, at in looked[-size:]) < top:
+                continue
+            before = math.fsum(one for one, _ in looked[:size]) / size
+            now = math.fsum(one for one, _ in looked[-size:]) / size
+            found = found or now > (1.0 - tolerance) * before
+        flags.append(found)
     return flags

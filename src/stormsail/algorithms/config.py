@@ -181,6 +181,14 @@ class TrainConfig(Config):
                 "`critic.kind` must be `quantile` or `categorical` with settings of `risk`, not "
                 "`scalar`: a mean has no tail"
             )
+        clip = self.task.market.reward_clip
+        if self.task.name == "market" and clip is not None:
+            raise ValueError(
+                f"`task.market.reward_clip` must be left out with settings of `risk`, not {clip}: "
+                "a crash of any size would count as at most the clip, and the tail that is watched "
+                "and held would be that of clipped rewards; bound advantages by `ppo.adv_clip` "
+                "instead"
+            )
         if not risk.acts:
             return self
         if self.target.kind == "lambda_return" and risk.cvar_policy_mode in ("budget", "state"):
@@ -196,6 +204,11 @@ class TrainConfig(Config):
                 f"`{risk.cvar_quantity}` before the tail can act, not {samples}; raise "
                 "`ppo.n_envs` or `ppo.n_steps`, or lower `target.steps`"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _looks_see_the_tail(self) -> Self:
+        self.validation.check_tail(self.risk)
         return self
 
     def _outcomes(self) -> int | None:

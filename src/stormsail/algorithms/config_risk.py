@@ -113,8 +113,9 @@ class RiskConfig(Config):
     """How predicted quantiles are read: as atoms, or as a broken line."""
 
     cvar_infeasible_updates: Count = 20
-    """Updates at the largest multiplier without a gap smaller by a tenth, after which a limit is
-    said to be out of reach."""
+    """n: a limit is said to be out of reach if the mean gap of n updates at the largest multiplier
+    is not smaller by a tenth than that of the n before; below that multiplier, than that of 5 n
+    before."""
 
     cvar_log_gradient: bool = False
     """Measure the gradient of the risk term by itself, at the cost of one more minibatch an update;
@@ -153,6 +154,12 @@ class RiskConfig(Config):
             raise ValueError(
                 "`cvar_limit` must be set where `cvar_use_constraint` is true: a constraint "
                 "without a limit holds nothing"
+            )
+        gains = (self.cvar_kp, self.cvar_ki, self.cvar_kd)
+        if self.cvar_use_constraint and self.dual_controller == "pid" and not any(gains):
+            raise ValueError(
+                "one of `cvar_kp`, `cvar_ki` and `cvar_kd` must be above 0 where "
+                "`cvar_use_constraint` is true: without a gain the multiplier stays at 0"
             )
         most = 100.0 * self.cvar_alpha / WINSOR_SHARE
         if self.cvar_winsor_pct > most:

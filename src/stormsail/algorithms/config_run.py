@@ -1,13 +1,18 @@
 """Settings around the learner: what is learned, what is kept of a run, how it is judged."""
 
+import math
 from datetime import UTC, datetime
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from stormsail.algorithms.config_numbers import Count, Whole
+from stormsail.algorithms.config_risk import RiskConfig
 from stormsail.core.config import Config
 from stormsail.market.simulator.config import MarketConfig
+
+_ROUNDING = 1e-9
+"""Relative slack before rounding up: a quotient may be a rounding error above a whole number."""
 
 
 def _utc(time: datetime | None) -> datetime | None:
@@ -105,4 +110,22 @@ class ValidationConfig(Config):
     """Updates between two looks; 0 never looks."""
 
     episodes: Count = 64
-    """Greedy episodes of one look."""
+    """Greedy episodes of one look; under a limit on the tail of episodes enough of them for
+    `risk.cvar_min_tail_samples` in it."""
+
+    def check_tail(self, risk: RiskConfig) -> None:
+        """Refuse looks that cannot tell whether the limit is kept: too few episodes in the tail.
+
+        Raises:
+            ValueError: if `episodes` times alpha is less than `risk.cvar_min_tail_samples`.
+        """
+        if risk.episode_limit is None or self.every_updates == 0:
+            return
+        least = math.ceil(risk.cvar_min_tail_samples / risk.cvar_alpha * (1.0 - _ROUNDING))
+        if self.episodes < least:
+            raise ValueError(
+                f"`validation.episodes` must be at least {least} where `risk.cvar_use_constraint` "
+                f"is true, so that {risk.cvar_min_tail_samples} of them are in a tail of "
+                f"{risk.cvar_alpha} and the agent that is kept can be held to the limit, not "
+                f"{self.episodes}; or set `validation.every_updates` to 0"
+            )

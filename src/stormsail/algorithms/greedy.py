@@ -11,9 +11,6 @@ from stormsail.evaluation import figures
 from stormsail.functional import risk
 from stormsail.modules.agent import Agent
 
-CONFIDENT = 1.959963984540054
-"""Half width of a 95 % interval in standard errors."""
-
 MAX_STEPS = 20_000
 """An episode that has not ended by then is judged by what it has earned."""
 
@@ -39,13 +36,15 @@ class Judged(NamedTuple):
     """Standard error of it."""
 
     def breach(self, limit: float | None) -> float:
-        """Return by how much a limit on the tail is broken; 0 where its 95 % interval reaches it.
+        """Return by how much a limit on the tail is broken, max(0, limit - CVaR); 0 without one.
 
-        Few episodes make a wide interval: what cannot be told apart from the limit keeps it.
+        By the estimate alone, without its interval: that of a few episodes is so wide that it
+        reaches limits which are broken several times over. Settings ask for enough episodes
+        (`ValidationConfig.check_tail`). A tail that is no number breaks every limit by infinity.
         """
-        if limit is None or self.cvar + CONFIDENT * self.cvar_error >= limit:
+        if limit is None:
             return 0.0
-        return limit - self.cvar
+        return math.inf if math.isnan(self.cvar) else max(0.0, limit - self.cvar)
 
 
 @torch.no_grad()

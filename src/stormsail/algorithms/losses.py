@@ -89,6 +89,13 @@ def batch_sums(
 ) -> Sums:
     """Return the weighted sums of all terms of a batch.
 
+    The old risk term of `critic_legacy` is there for comparison and no copy of the original. It has
+    no hinge under a constraint: (weight + multiplier) times CVaR is added as a gain, whether or not
+    the limit is broken, where a hinge would punish max(0, limit - CVaR). The CVaR is that of the
+    critics' normalised law, so the coefficient is in other units than the limit. And there is no
+    choice of the part that gets the gradient: everything that the critics' output went through
+    does, a shared memory included.
+
     Args:
         agent: learns.
         batch: to learn from.
@@ -118,7 +125,7 @@ def batch_sums(
     by_critic, clipped_by_critic = _value_losses(agent, output.critic, batch, now, config)
     value = twin.twin_loss(by_critic, clipped_by_critic)
     loss = now.vf_coef * value
-    if now.legacy_risk:
+    if now.legacy_risk:  # in normalised units, no hinge: see above
         loss = loss - now.legacy_risk * legacy_cvar(
             agent,
             output.critic,

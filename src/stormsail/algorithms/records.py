@@ -41,7 +41,7 @@ class RecordState(Config):
     best_score: float | None = None
     """Of the best agent so far."""
     best_breach: float = 0.0
-    """By how much that agent broke the limit on its tail."""
+    """By how much that agent's estimated CVaR broke the limit on it; 0 where it kept it."""
     best_sharpe: float | None = None
     """Per bar, of the best agent's episodes; None where it has none."""
     best_bars: Whole = 0
@@ -126,8 +126,8 @@ class Records:
         Args:
             update: after which it was looked at.
             judged: what it earned.
-            limit: on its tail. An agent that keeps it is better than any that does not, of those
-                that do not the one that is nearer; only then the score decides.
+            limit: on its tail. An agent whose estimated CVaR keeps it is better than any whose
+                does not, of those that do not the one that is nearer; only then the score decides.
         """
         self.trials += 1
         known, breach = math.isfinite(judged.score), judged.breach(limit)

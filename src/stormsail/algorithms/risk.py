@@ -33,7 +33,7 @@ SOURCES = ("none", "empirical", "predicted")
 class RiskState(Config):
     """What a resumed control needs."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     """Of this table."""
     window: tuple[float, ...]
     """Returns of the last episodes, oldest first."""
@@ -56,7 +56,7 @@ class Tail(NamedTuple):
     empirical: float
     """The same after winsorising, which is off unless asked for."""
     error: float
-    """Standard error of it."""
+    """Standard error of the CVaR; of parts of episodes with those of one environment as a group."""
     level: float
     """Value at risk nu."""
     spread: float
@@ -188,10 +188,10 @@ class RiskControl:
         """Return what the outcomes so far say; of parts of episodes, those of this rollout."""
         config = self.config.risk
         if config.cvar_quantity == "episode_return":
-            sample = self.window.sample()
+            sample, group = self.window.sample(), None
         else:
             steps = 1 if config.cvar_quantity == "step" else self.config.target.steps
-            sample = partial_sums(rollout, min(steps, len(rollout.reward)))
+            sample, group = partial_sums(rollout, min(steps, len(rollout.reward)))
         count, alpha = len(sample), config.cvar_alpha
         if count == 0:
             return NOTHING
@@ -200,7 +200,7 @@ class RiskControl:
             is_ready=count >= config.least_samples,
             raw=_cvar(sample, alpha),
             empirical=_cvar(winsorised(sample, config.cvar_winsor_pct), alpha),
-            error=float(risk.empirical_cvar_error(sample, alpha=alpha)),
+            error=float(risk.empirical_cvar_error(sample, alpha=alpha, group=group)),
             level=float(risk.value_at_risk(sample, alpha=alpha)),
             spread=float(sample.std()) if count > 1 else 0.0,
         )

@@ -5,6 +5,7 @@ the larger of the limit's size and the spread of outcomes, so that gains fit any
 """
 
 import math
+import statistics
 
 from stormsail.algorithms.config import RiskConfig
 from stormsail.core.config import Config
@@ -12,6 +13,9 @@ from stormsail.core.config import Config
 _CLOSING = 0.1
 """A gap that became smaller by this share of itself is closing: one that creeps towards something
 above 0 ever more slowly is not."""
+
+_PATIENCE = 5
+"""Stretches that a gap has to close in while more pressure is to come; at the bound it has one."""
 
 
 class DualState(Config):
@@ -23,10 +27,10 @@ class DualState(Config):
     """Sum of the gaps, bounded."""
     gap: float | None
     """Of the update before."""
-    best_gap: float | None
-    """Smallest since the multiplier reached its bound."""
-    stuck_updates: int
-    """Updates at that bound without a smaller one."""
+    broken: tuple[float, ...]
+    """Gaps since the constraint last held, oldest first, as many as are looked back on."""
+    bound_updates: int
+    """Updates in a row at the largest multiplier."""
 
 
 class RiskDual:
@@ -38,8 +42,11 @@ class RiskDual:
 
     `integral`: lambda <- clip(lambda + rate * g, 0, lambda_max), plain ascent of the dual.
 
-    A limit is called out of reach when lambda has been at its bound for `cvar_infeasible_updates`
-    updates with a positive gap that did not become smaller by a tenth of itself.
+    A limit is called out of reach when the gap no longer closes. Let n be
+    `cvar_infeasible_updates` and G(k) the mean gap of n updates in a row, k updates ago; all gaps
+    since then are positive. With lambda at its bound for n updates, G(0) > 0.9 G(n) is enough; with
+    more pressure to come, or a rule that never gets there, G(0) > 0.9 G(5 n). So a gap that stands
+    still is told of at the latest 2 n updates later at the bound, and 6 n anywhere.
     """
 
     def __init__(self, config: RiskConfig) -> None:
@@ -47,8 +54,8 @@ class RiskDual:
         self.multiplier = 0.0
         self.integral = 0.0
         self.gap: float | None = None
-        self.best_gap: float | None = None
-        self.stuck_updates = 0
+        self.broken: list[float] = []
+        self.bound_updates = 0
 
     def step(self, gap: float) -> None:
         """Take the gap of an update in; one that is unknown changes nothing."""
@@ -72,18 +79,26 @@ class RiskDual:
         return config.cvar_kp * gap + config.cvar_ki * self.integral + config.cvar_kd * growth
 
     def _watch(self, gap: float) -> None:
-        """Count the updates at the bound in which the gap did not close."""
-        if self.multiplier < self.config.cvar_lambda_max or gap <= 0.0:
-            self.best_gap, self.stuck_updates = None, 0
-        elif self.best_gap is None or gap < self.best_gap * (1.0 - _CLOSING):
-            self.best_gap, self.stuck_updates = gap, 0
-        else:
-            self.stuck_updates += 1
+        """Keep what tells whether the gap closes."""
+        at_bound = self.multiplier >= self.config.cvar_lambda_max
+        self.bound_updates = self.bound_updates + 1 if at_bound else 0
+        kept = (_PATIENCE + 1) * self.config.cvar_infeasible_updates
+        self.broken = [*self.broken, gap][-kept:] if gap > 0.0 else []
 
     @property
     def is_infeasible(self) -> bool:
         """Whether the limit is out of reach, as far as can be seen."""
-        return self.stuck_updates >= self.config.cvar_infeasible_updates
+        at_bound = self.bound_updates >= self.config.cvar_infeasible_updates
+        return (at_bound and self._stalls(1)) or self._stalls(_PATIENCE)
+
+    def _stalls(self, stretches: int) -> bool:
+        """Whether the mean gap is not smaller by a tenth than it was so many stretches ago."""
+        size = self.config.cvar_infeasible_updates
+        looked = self.broken[-(stretches + 1) * size :]
+        if len(looked) < (stretches + 1) * size:
+            return False
+        before, now = statistics.fmean(looked[:size]), statistics.fmean(looked[-size:])
+        return now > (1.0 - _CLOSING) * before
 
     def state(self) -> DualState:
         """Return what a resumed run needs."""
@@ -91,12 +106,12 @@ class RiskDual:
             multiplier=self.multiplier,
             integral=self.integral,
             gap=self.gap,
-            best_gap=self.best_gap,
-            stuck_updates=self.stuck_updates,
+            broken=tuple(self.broken),
+            bound_updates=self.bound_updates,
         )
 
     def restore(self, state: DualState) -> None:
         """Take up where another multiplier stood."""
         self.multiplier, self.integral = state.multiplier, state.integral
-        self.gap, self.best_gap = state.gap, state.best_gap
-        self.stuck_updates = state.stuck_updates
+        self.gap = state.gap
+        self.broken, self.bound_updates = list(state.broken), state.bound_updates

@@ -5,6 +5,7 @@ T rows, B environments. All sums are in float64 and in the unit of the reward, u
 
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,10 @@ class EpisodeWindow:
     An episode that a time limit cuts ends like any other. Within a rollout the order is that of
     time, then of environments. Episodes that end early are over-represented while the first ones
     of a run are still being played.
+
+    Rows of weight 0 inside an episode count in full. A weight says how much is learned from a row;
+    what the row lost is gone from the account all the same, and the tail is that of the account.
+    Only the row after an end, which starts the next episode, earns nothing and counts nowhere.
 
     Args:
         size: episodes that are kept.
@@ -45,20 +50,30 @@ class EpisodeWindow:
         self._kept.extend(returns)
 
 
-def partial_sums(rollout: Rollout, steps: int) -> Tensor:
-    """Return what `steps` rewards in a row add up to, from every row on, float64 [n] on the CPU.
+class PartialSums(NamedTuple):
+    """Sums of rewards in a row, in the order of time, then of environments; on the CPU."""
 
-    A row counts if all its steps lie within the rollout, or the end of its episode does: an
-    episode that ends sooner counts with what it has. Rows that only start an episode do not.
+    total: Tensor
+    """float64 [n]."""
+    environment: Tensor
+    """Whose they are, int64 [n]. Those of one environment overlap, so they are no independent
+    outcomes."""
+
+
+def partial_sums(rollout: Rollout, steps: int) -> PartialSums:
+    """Return what `steps` rewards in a row add up to, from every row that has so many left.
+
+    Rows t <= T - steps count, all of them but those that only start an episode, and an episode that
+    ends sooner counts with what it has. A later row would count only if its episode happened to end
+    within the rollout, and outcomes chosen by how they ended hold too much ruin: at a chance of
+    0.001 a step, T = 128 and 64 steps, 9.0 % of the sums instead of 6.2 %.
     """
     reward, ended = rollout.reward.double(), rollout.ended
-    rows = len(reward)
-    total = torch.zeros_like(reward)
-    going = rollout.length > 0
-    done = torch.zeros_like(ended)
-    for k in range(min(steps, rows)):
-        open_now, left = going[: rows - k], rows - k
-        total[:left] += torch.where(open_now, reward[k:], 0.0)
-        done[:left] |= open_now & (ended[k:] | (k == steps - 1))
-        going[:left] = open_now & ~ended[k:]
-    return total[done].cpu()
+    rows = max(len(reward) - steps + 1, 0)
+    begun = rollout.length[:rows] > 0
+    total, going = torch.zeros_like(reward[:rows]), begun
+    for k in range(steps):
+        total += torch.where(going, reward[k : k + rows], 0.0)
+        going = going & ~ended[k : k + rows]
+    columns = torch.arange(reward.shape[1], device=reward.device).expand_as(begun)
+    return PartialSums(total[begun].cpu(), columns[begun].cpu())

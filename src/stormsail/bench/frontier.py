@@ -4,13 +4,16 @@ Agents are trained on `crash` bars with limits on the CVaR of episode returns, a
 judged on bars that training never saw, by the same episodes. On the same axes stand
 
 - `penalty`: plain PPO whose reward has k times its square taken off, for several k;
-- `scaled`: the agent without a limit, each of its weights multiplied by a number below 1.
+- `scaled`: the agent without a limit, each of its weights multiplied by a number below 1;
+- `rule`: someone who knows the world and holds nothing while a warning stands, everything
+  otherwise, and the same scaled down. Nobody learned it: it shows what there is to be found.
 
-Most crashes come after a warning, and so do so many calm bars that the mean gains nothing from
-minding it. Without warnings (`--warned 0`) nothing tells a bad bar from a good one, and all that a
-limit can do is to hold less.
+Most crashes come after a warning, and so do so many calm bars that the mean gains next to nothing
+from minding it. Without warnings (`--warned 0`) nothing tells a bad bar from a good one, and all
+that a limit can do is to hold less.
 
-A limit holds if the upper end of the 95 % interval of realised CVaR reaches it.
+A limit holds if the upper end of the 95 % interval of realised CVaR reaches it, so if it is not
+proven to be broken; beside it is told where the estimate itself reaches it.
 """
 
 import math
@@ -25,10 +28,11 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.task_factory import agent_spec, make_task, market_data
+from stormsail.bench.frontier_baselines import Penalised, StepsAside
 from stormsail.bench.processes import side_by_side
 from stormsail.core.errors import RangeError
 from stormsail.core.generators import Generators
-from stormsail.core.task import Step, StepInfo, Task
+from stormsail.core.task import Task
 from stormsail.functional import risk
 from stormsail.functional._checks import check_choice
 from stormsail.market.simulator import Simulator
@@ -43,7 +47,7 @@ SCALES = (0.1, 0.25, 0.5, 0.75)
 CONFIDENT = 1.959963984540054
 """Half width of a 95 % interval in standard errors."""
 
-KINDS = ("free", "limit", "slack", "infeasible", "alpha", "penalty")
+KINDS = ("free", "limit", "slack", "infeasible", "alpha", "penalty", "rule")
 """What agents are trained for; those of `scaled` come with those of `free`."""
 
 ALPHA = 0.05
@@ -134,6 +138,11 @@ class Row(NamedTuple):
         """Whether the interval of realised CVaR reaches a limit."""
         return self.cvar + CONFIDENT * self.cvar_error >= limit
 
+    @property
+    def reaches(self) -> bool | None:
+        """Whether the estimate itself reaches the limit; None without one."""
+        return None if self.limit is None else self.cvar >= self.limit
+
 
 def jobs(plan: Plan, kinds: Sequence[str] = KINDS) -> list[Job]:
     """Return the agents of a plan that are of these kinds.
@@ -165,6 +174,7 @@ def _others(plan: Plan, one: dict[str, Any]) -> list[Job]:
         Job("infeasible", limit=plan.infeasible, **one),
         *(Job("alpha", limit=plan.middle, alpha=x, **one) for x in plan.alphas if x != ALPHA),
         *(Job("penalty", penalty=penalty, **one) for penalty in plan.penalties),
+        Job("rule", **one),
     ]
 
 
@@ -218,34 +228,13 @@ def _written(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-class Penalised:
-    """A task whose reward has k times its square taken off: mean and variance of each step."""
-
-    def __init__(self, task: Task[Any], penalty: float) -> None:
-        self._task, self._penalty = task, penalty
-        self.batch, self.device, self.dtype = task.batch, task.device, task.dtype
-        self.observation_size = task.observation_size
-        self.observation_names, self.actions = task.observation_names, task.actions
-
-    def reset(self, generator: torch.Generator) -> tuple[Any, Tensor]:
-        """Start, as the task does."""
-        return self._task.reset(generator)
-
-    def step(
-        self,
-        state: Any,  # noqa: ANN401 - the task's own
-        action: Tensor,
-        generator: torch.Generator,
-    ) -> tuple[Any, Step[StepInfo]]:
-        """Step as the task does, and take the penalty off."""
-        state, shown = self._task.step(state, action, generator)
-        reward = shown.reward - self._penalty * shown.reward.square()
-        return state, shown._replace(reward=reward)
-
-
 def run(job: Job) -> list[Row]:
-    """Train an agent and judge it; of the one without a limit, its smaller versions too."""
+    """Train an agent and judge it; of one without a limit, its smaller versions too."""
     config = settings(job)
+    if job.kind == "rule":
+        task = make_task(config, batch=1, purpose="validation")
+        rule = StepsAside(task.observation_names, len(config.task.market.levels))
+        return _judged(job, config, rule, (0.0, 0.0, None, 0))
     generators = Generators(config.seed)
     task = make_task(config, batch=config.ppo.n_envs)
     if job.penalty:
@@ -266,16 +255,19 @@ def run(job: Job) -> list[Row]:
 
 
 def _judged(
-    job: Job, config: TrainConfig, agent: Agent, last: tuple[float, float, int | None, int]
+    job: Job,
+    config: TrainConfig,
+    agent: Agent | StepsAside,
+    last: tuple[float, float, int | None, int],
 ) -> list[Row]:
-    """Return the row of an agent, and of a free one those of its smaller weights."""
-    scales = SCALES if job.kind == "free" else ()
+    """Return the row of an agent, and of one without a limit those of its smaller weights."""
+    scales = SCALES if job.kind in ("free", "rule") else ()
     played = play(agent, config, episodes=job.episodes, greedy=False, scales=scales)
     (greedy,) = play(agent, config, episodes=job.episodes, greedy=True)
     likeliest = (float(greedy.earned.mean()), _cvar(greedy.earned))
     return [
         Row(
-            kind=job.kind if scale == 1.0 else "scaled",
+            kind="scaled" if job.kind == "free" and scale != 1.0 else job.kind,
             gamma=job.gamma,
             seed=job.seed,
             limit=job.limit,
@@ -344,7 +336,7 @@ def _accounts(config: TrainConfig, scales: Sequence[float], episodes: int) -> _A
 
 @torch.no_grad()
 def play(
-    agent: Agent,
+    agent: Agent | StepsAside,
     config: TrainConfig,
     *,
     episodes: int,

@@ -12,8 +12,12 @@ from scipy.stats import t as student
 from stormsail.bench.chart import COLOURS, Dots, Line, Panel, draw, ticks
 from stormsail.bench.frontier import ALPHA, CONFIDENT, Row
 
-ORDER = ("free", "scaled", "penalty", "limit", "alpha", "slack", "infeasible")
+ORDER = ("free", "scaled", "penalty", "rule", "limit", "alpha", "slack", "infeasible")
 """Of kinds, in tables."""
+
+SAID_WITHIN = 150
+"""Updates by which a limit out of reach must be told of: 6 n = 120 of them once the gap stands
+still, with n = `risk.cvar_infeasible_updates`, and some until it does."""
 
 NOTHING_HELD = (0.0, 0.0)
 """CVaR and mean of an agent whose weights are multiplied by 0."""
@@ -39,6 +43,7 @@ class Key(NamedTuple):
             "alpha": f"limit {self.limit} on the worst {self.alpha:.0%}",
             "penalty": f"{self.penalty:g} r²",
             "scaled": f"{self.scale:g} of the weights",
+            "rule": f"{self.scale:g}, 0 while warned",
         }.get(self.kind, "")
 
 
@@ -76,6 +81,8 @@ class Summary:
     largest_multiplier: float
     held: int | None
     """Seeds that hold the limit; None where there is none, or it is on another tail."""
+    reached: int | None
+    """Seeds whose estimate itself reaches it; as above."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,7 @@ def _summary(key: Key, rows: list[Row]) -> Summary:
         multiplier=statistics.fmean(row.multiplier for row in rows),
         largest_multiplier=max(row.largest_multiplier for row in rows),
         held=sum(bool(row.holds) for row in rows) if judged else None,
+        reached=sum(bool(row.reaches) for row in rows) if judged else None,
     )
 
 
@@ -148,11 +156,13 @@ def _of(groups: dict[Key, list[Row]], kind: str) -> list[Key]:
 def _held(key: Key, rows: list[Row], free: list[Row]) -> Verdict:
     limit = _limit(key)
     held = sum(row.holds_limit(limit) for row in rows)
+    reached = sum(bool(row.reaches) for row in rows)
     broken = sum(not row.holds_limit(limit) for row in free)
     return Verdict(
         claim=f"gamma {key.gamma:g}: the limit {limit} holds in 4 of 5 seeds, and the free agent "
         "breaks it in all",
-        found=f"held in {held} of {len(rows)}, broken by the free agent in {broken} of {len(free)}",
+        found=f"held in {held} of {len(rows)}, by the estimate itself in {reached}, broken by the "
+        f"free agent in {broken} of {len(free)}",
         passed=5 * held >= 4 * len(rows) and broken == len(free),
     )
 
@@ -208,9 +218,10 @@ def _infeasible(key: Key, rows: list[Row]) -> Verdict:
     said = sorted(row.infeasible_at for row in rows if row.infeasible_at is not None)
     when = f", at updates {', '.join(map(str, said))} of {rows[0].updates}" if said else ""
     return Verdict(
-        claim=f"gamma {key.gamma:g}: the limit {key.limit} is said to be out of reach",
+        claim=f"gamma {key.gamma:g}: the limit {key.limit} is said to be out of reach within "
+        f"{SAID_WITHIN} updates",
         found=f"in {len(said)} of {len(rows)}{when}",
-        passed=len(said) == len(rows),
+        passed=len(said) == len(rows) and said[-1] <= SAID_WITHIN,
     )
 
 
@@ -271,7 +282,7 @@ def chart(rows: Sequence[Row]) -> str:
             title=f"gamma {gamma:g}",
             horizontal="CVaR: mean of the worst 5 % of episodes, log growth",
             vertical="mean log growth of an episode",
-            lines=_scaled_lines([row for row in rows if row.gamma == gamma]),
+            lines=_lines([row for row in rows if row.gamma == gamma]),
             vertical_range=(up[0], up[-1]),
             horizontal_ticks=across,
             vertical_ticks=up,
@@ -282,15 +293,25 @@ def chart(rows: Sequence[Row]) -> str:
     return draw(panels, note="every dot is one agent on bars that it never saw")
 
 
-def _scaled_lines(rows: list[Row]) -> tuple[Line, ...]:
-    groups = [own for key, own in _groups(rows).items() if key.kind in ("free", "scaled")]
+def _lines(rows: list[Row]) -> tuple[Line, ...]:
+    """Return what smaller weights make of the free agent, and of the rule."""
+    free = _through(rows, ("free", "scaled"))
+    rule = _through(rows, ("rule",))
+    found = (
+        Line("free, weights scaled down", free, COLOURS[-1], dashed=True),
+        Line("nothing while warned, scaled down", rule, COLOURS[-1]),
+    )
+    return tuple(line for line in found if line.points)
+
+
+def _through(rows: list[Row], kinds: tuple[str, ...]) -> tuple[tuple[float, float], ...]:
+    """Return mean against CVaR over seeds for all scales, down to nothing held."""
+    groups = [own for key, own in _groups(rows).items() if key.kind in kinds]
     points = sorted(
         (statistics.fmean(row.cvar for row in own), statistics.fmean(row.mean for row in own))
         for own in groups
     )
-    if not points:
-        return ()
-    return (Line("free, weights scaled down", (*points, NOTHING_HELD), COLOURS[-1], dashed=True),)
+    return (*points, NOTHING_HELD) if points else ()
 
 
 def _dots(rows: list[Row]) -> tuple[Dots, ...]:

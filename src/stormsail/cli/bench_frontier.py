@@ -32,8 +32,11 @@ def frontier(
     ] = 0.8,
     jobs: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     kinds: Annotated[
-        str, typer.Option(help="Of free, limit, slack, infeasible, alpha and penalty.")
-    ] = "free,limit,slack,infeasible,alpha,penalty",
+        str, typer.Option(help="Of free, limit, slack, infeasible, alpha, penalty and rule.")
+    ] = "free,limit,slack,infeasible,alpha,penalty,rule",
+    rows: Annotated[
+        Path | None, typer.Option(help="Judge what `--out` wrote before, instead of training.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
     chart: Annotated[Path | None, typer.Option(help="Also draw the frontier as SVG.")] = None,
 ) -> None:
@@ -42,6 +45,7 @@ def frontier(
 
     from stormsail.bench import frontier as bench
     from stormsail.bench import frontier_verdicts
+    from stormsail.cli.bench_rows import read_rows
 
     for file in (out, chart):
         if file is not None and not file.parent.is_dir():
@@ -58,19 +62,22 @@ def frontier(
         warned=warned,
     )
     wanted = bench.jobs(plan, [kind.strip() for kind in kinds.split(",")])
-    console.print(f"{len(wanted)} agents, {jobs} at a time")
-    rows = bench.run_all(wanted, processes=jobs, say=lambda row: _say(console, row))
-    verdicts = frontier_verdicts.verdicts(rows)
-    _print(console, frontier_verdicts.summaries(rows), verdicts)
+    if rows is None:
+        console.print(f"{len(wanted)} agents, {jobs} at a time")
+        found = bench.run_all(wanted, processes=jobs, say=lambda row: _say(console, row))
+    else:
+        found = read_rows(rows, bench.Row)
+    verdicts = frontier_verdicts.verdicts(found)
+    _print(console, frontier_verdicts.summaries(found), verdicts)
     if out is not None:
         figures = {
             "plan": asdict(plan),
-            "rows": [row._asdict() for row in rows],
+            "rows": [row._asdict() for row in found],
             "verdicts": [asdict(verdict) for verdict in verdicts],
         }
         out.write_text(json.dumps(figures))
     if chart is not None:
-        chart.write_text(frontier_verdicts.chart(rows))
+        chart.write_text(frontier_verdicts.chart(found))
     if any(verdict.passed is False for verdict in verdicts):
         raise typer.Exit(MISSED)
 
@@ -90,7 +97,7 @@ def _print(console: "Console", lines: "list[Summary]", verdicts: "list[Verdict]"
 
     heads = ("kind", "setting", "gamma", "mean", "CVaR of the worst 5 %", "exposure")
     title = "log growth of an episode on unseen bars, mean over seeds ± half of its 95 % interval"
-    table = Table(*heads, "multiplier", "largest", "held", title=title)
+    table = Table(*heads, "multiplier", "largest", "held", "reached", title=title)
     for line in lines:
         table.add_row(
             line.key.kind,
@@ -102,6 +109,7 @@ def _print(console: "Console", lines: "list[Summary]", verdicts: "list[Verdict]"
             f"{line.multiplier:.2f}",
             f"{line.largest_multiplier:.2f}",
             "" if line.held is None else f"{line.held} of {line.seeds}",
+            "" if line.reached is None else f"{line.reached} of {line.seeds}",
         )
     console.print(table)
     for verdict in verdicts:

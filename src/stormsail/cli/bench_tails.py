@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from stormsail.bench.frontier_verdicts import Verdict
-    from stormsail.bench.tails import Summary
+    from stormsail.bench.tails_verdicts import Summary
 
 MISSED = 1
 """Exit status where a claim does not hold."""
@@ -29,6 +29,9 @@ def tails(
     quick: Annotated[
         bool, typer.Option("--quick", help="Seconds instead of hours; no evidence.")
     ] = False,
+    rows: Annotated[
+        Path | None, typer.Option(help="Judge what `--out` wrote before, instead of training.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
     chart: Annotated[
         Path | None, typer.Option(help="Folder: also draw tails.svg and budget.svg there.")
@@ -39,6 +42,7 @@ def tails(
 
     from stormsail.bench import tails as bench
     from stormsail.bench import tails_chart, tails_verdicts
+    from stormsail.cli.bench_rows import read_rows
 
     chosen = bench.named(worlds, cases)
     _check(out, chart, chosen[0])
@@ -46,13 +50,16 @@ def tails(
     if not console.is_terminal:
         console = Console(width=WIDTH)
     plan = bench.Plan.quick() if quick else bench.Plan()
-    found = bench.measure_all(*chosen, plan, range(seeds), processes=jobs)
-    rows = bench.summaries(found)
-    verdicts = [] if quick else tails_verdicts.verdicts(rows)
-    title = f"CVaR at 5 %, gamma {plan.gamma:g}, mean ± standard deviation of {seeds} seeds"
-    _print(console, title, rows, verdicts)
+    if rows is None:
+        found = bench.measure_all(*chosen, plan, range(seeds), processes=jobs)
+    else:
+        found = read_rows(rows, bench.Tail)
+    lines = tails_verdicts.summaries(found)
+    verdicts = [] if quick else tails_verdicts.verdicts(lines)
+    title = f"CVaR at 5 %, gamma {plan.gamma:g}, mean ± standard deviation over seeds"
+    _print(console, title, lines, verdicts)
     if out is not None:
-        out.write_text(json.dumps([one._asdict() for one in found]))
+        out.write_text(json.dumps({"rows": [one._asdict() for one in found]}))
     if chart is not None:
         (chart / "tails.svg").write_text(tails_chart.laws(found))
         (chart / "budget.svg").write_text(tails_chart.budget())
@@ -78,12 +85,21 @@ def _print(
 ) -> None:
     from rich.table import Table
 
-    headings = ("world", "case", "coverage error", "CVaR error", "of it resolution", "spread")
+    headings = (
+        "world",
+        "case",
+        "seeds",
+        "coverage error",
+        "CVaR error",
+        "of it resolution",
+        "spread",
+    )
     table = Table(*headings, title=title)
     for row in rows:
         table.add_row(
             row.world,
             row.case,
+            str(len(row.tails)),
             f"{row.coverage} points",
             f"{row.error} %",
             f"{row.resolution:.1f} %",

@@ -19,10 +19,13 @@ STOPPED = 1
 BY_SIGNAL = 128
 """Added to the number of the signal that interrupted a run, as a shell reports it."""
 
+TAIL, QUANTITY = "CVaR", "config/cvar_quantity"
+"""Title of the figure that is shown with its quantity, and the metric that names it."""
+
 SHOWN = {
     "return": ("rollout/episode_return_mean", "{:.4g}"),
     "score": ("validation/best_score", "{:.4g}"),
-    "CVaR": ("train/cvar_empirical", "{:.4g}"),
+    TAIL: ("train/cvar_empirical", "{:.4g}"),
     "KL": ("train/approx_kl", "{:.4f}"),
     "entropy": ("train/policy_entropy", "{:.3f}"),
     "EV": ("train/explained_variance", "{:.2f}"),
@@ -156,6 +159,8 @@ class _Rate:
 
 def _words(progress: "Progress") -> str:
     """Return the figures of an update; what is not known yet is left out."""
+    from stormsail.monitors.alarm_rules import outcomes
+
     found = dict(progress.metrics)
     if progress.best_score is not None:
         found["validation/best_score"] = progress.best_score
@@ -163,5 +168,6 @@ def _words(progress: "Progress") -> str:
     for title, (name, form) in SHOWN.items():
         value = found.get(name, math.nan)
         if not math.isnan(value):
-            words.append(f"{title} {form.format(value)}")
+            whose = f" of {outcomes(found)}" if title == TAIL and QUANTITY in found else ""
+            words.append(f"{title}{whose} {form.format(value)}")
     return "  ".join(words)

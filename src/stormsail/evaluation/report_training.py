@@ -4,65 +4,100 @@ Each figure is one of plotly.js as plain data, for `report_style.chart`.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from stormsail.evaluation.report_charts import Figure, colour_of, upright
 from stormsail.evaluation.report_results import TrainingRun, column, number
 from stormsail.evaluation.report_series import thinned
+from stormsail.monitors.alarm_rules import OUTCOMES
 
-CURVES: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
-    ("Return of an episode", "", (
+
+class Curve(NamedTuple):
+    """A training curve."""
+
+    title: str
+    form: str
+    metrics: tuple[tuple[str, str, str], ...]
+    """Name, words and colour of each."""
+    quantity: int | None = None
+    """Only of runs whose `config/cvar_quantity` this is; None takes all."""
+
+
+_TAIL = (("train/cvar_empirical", "CVaR", "c1"), ("config/cvar_limit", "limit", "c5"))
+_EPISODE = (*_TAIL, ("train/cvar_predicted_at_reset", "predicted, discounted", "c2"))
+# critics foretell returns of episodes: beside any other quantity that line would mislead
+_TAILS = tuple(
+    Curve(f"Tail of {words}", "", _EPISODE if words == OUTCOMES[-1] else _TAIL, place)
+    for place, words in enumerate(OUTCOMES)
+)
+
+CURVES = (
+    Curve("Return of an episode", "", (
         ("rollout/episode_return_mean", "mean", "c1"),
         ("rollout/episode_return_p05", "worst 5 %", "c2"),
     )),
-    ("Score of the looks at unseen bars", "", (
+    Curve("Score of the looks at unseen bars", "", (
         ("validation/score", "score", "c1"),
         ("validation/best_score", "best so far", "c3"),
     )),
-    ("Tail of episodes", "", (
-        ("train/cvar_empirical", "CVaR", "c1"),
-        ("config/cvar_limit", "limit", "c5"),
-        ("train/cvar_predicted_at_reset", "predicted", "c2"),
-    )),
-    ("Multiplier of the limit", "", (("train/cvar_lambda", "multiplier", "c4"),)),
-    ("Divergence of an update", "", (
+    *_TAILS,
+    Curve("Multiplier of the limit", "", (("train/cvar_lambda", "multiplier", "c4"),)),
+    Curve("Divergence of an update", "", (
         ("train/approx_kl", "KL", "c1"),
         ("train/kl_target", "target", "c6"),
     )),
-    ("Explained variance", ".2f", (("train/explained_variance", "explained", "c3"),)),
-    ("Entropy", "", (("train/policy_entropy", "entropy", "c4"),)),
-    ("Value loss", "", (("train/value_loss", "loss", "c2"),)),
-    ("Gradients before the clip", "", (("train/grad_norm_pre_clip_max", "largest", "c5"),)),
-    ("Costs of a step, share of equity", "", (
+    Curve("Explained variance", ".2f", (("train/explained_variance", "explained", "c3"),)),
+    Curve("Entropy", "", (("train/policy_entropy", "entropy", "c4"),)),
+    Curve("Value loss", "", (("train/value_loss", "loss", "c2"),)),
+    Curve("Gradients before the clip", "", (("train/grad_norm_pre_clip_max", "largest", "c5"),)),
+    Curve("Costs of a step, share of equity", "", (
         ("rollout/reward_costs_fraction_mean", "mean", "c2"),
     )),
 )  # fmt: skip
-"""Title, form, and metrics of each training curve: name, words, colour."""
+"""What is drawn, in this order."""
 
 MOST_ALARM_LINES = 40
 _FEW = 30  # points that are marked one by one, since lines alone would hide them
 
 
 def training_figures(runs: Sequence[TrainingRun]) -> list[tuple[str, Figure]]:
-    """Return title and figure of each curve of which a run has a number, alarms as lines."""
+    """Return title and figure of each curve of which a run has a number, alarms as lines.
+
+    Runs that watch the tails of different quantities get a figure for each quantity.
+    """
     found = []
-    for title, form, metrics in CURVES:
+    for curve in CURVES:
+        drawn = [
+            (place, run)
+            for place, run in enumerate(runs)
+            if curve.quantity is None or curve.quantity == _quantity(run)
+        ]
         data = [
             trace
-            for place, run in enumerate(runs)
-            for trace in _learned(run, place, metrics, len(runs))
+            for place, run in drawn
+            for trace in _learned(run, place, curve.metrics, len(runs))
         ]
         if not data:
             continue
         layout: Figure = {
             "xaxis": {"title": {"text": "update"}},
-            "yaxis": {"hoverformat": form or ".4~g"},
-            "shapes": [mark for run in runs for mark in _alarm_lines(run)],
+            "yaxis": {"hoverformat": curve.form or ".4~g"},
+            "shapes": [mark for _, run in drawn for mark in _alarm_lines(run)],
             "showlegend": len(data) > 1,
         }
-        found.append((title, {"data": data, "layout": layout}))
+        found.append((curve.title, {"data": data, "layout": layout}))
     return found
+
+
+def _quantity(run: TrainingRun) -> float | None:
+    """Return whose tail a run watches, as a place in `OUTCOMES`; None where it names none."""
+    if "config/cvar_quantity" not in run.metrics.column_names:
+        return None
+    values = column(run.metrics, "config/cvar_quantity")
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if len(known) else None
 
 
 def _learned(

@@ -178,46 +178,59 @@ def empirical_cvar(
 
 
 def empirical_cvar_error(
-    sample: Float[Tensor, "*batch n"], *, alpha: Number
+    sample: Float[Tensor, "*batch n"], *, alpha: Number, group: Int[Tensor, " n"] | None = None
 ) -> Float[Tensor, "*batch"]:
-    r"""Return the standard error of `empirical_cvar` for n independent outcomes of equal weight.
+    r"""Return the standard error of `empirical_cvar` for n outcomes of equal weight in G groups.
 
     .. math::
-        \frac{s}{\sqrt n}, \qquad
-        s = \text{std}_{n-1}\Big(\nu + \frac{\min(x_i - \nu, 0)}{\alpha}\Big)
+        \frac1n \sqrt{\frac{G}{G-1} \sum_g \Big(\sum_{i \in g} (v_i - \bar v)\Big)^2}, \qquad
+        v_i = \nu + \frac{\min(x_i - \nu, 0)}{\alpha}
 
-    with nu the lower alpha-quantile of the sample. Ours, from the variational form of CVaR
+    with nu the lower alpha-quantile of the sample. Outcomes of one group may depend on each other,
+    those of two may not; without groups each outcome is its own, and this is s / sqrt(n) with s the
+    standard deviation (n - 1) of the v_i. Ours, from the variational form of CVaR
     (Rockafellar & Uryasev 2000, J. Risk 2(3):21-41, Theorem 1): the estimate is the mean of
     nu + min(x - nu, 0) / alpha at its best nu, where its derivative in nu vanishes; so to first
     order it varies like that mean with nu held fixed. The variance is that which Manistre & Hancock
-    2005 (N. Am. Actuar. J. 9(2)) give for the conditional tail expectation.
+    2005 (N. Am. Actuar. J. 9(2)) give for the conditional tail expectation. Sums within groups
+    before squares, and G / (G - 1), are those of the cluster-robust variance of a mean (the subject
+    of Cameron & Miller 2015, J. Hum. Resour. 50(2):317-372), here of the v_i.
 
     It is an error for many tail outcomes. A band of 1.96 of them at alpha = 5 % covers 95 % of
     normal samples of 2048, 92 % of 512 and 88 % of 200; of Student's t with three degrees 87 % and
-    81 % of the last two. Outcomes that depend on each other make it smaller still.
+    81 % of the last two. Groups do not help a tail with few outcomes in it: of sums of 64 rewards
+    that overlap, from 128 rows of 64 environments, it covers 82 % at alpha = 5 % and 93 % at 20 %;
+    taken for independent they would have covered 24 % and 27 %.
 
     Args:
         sample: outcomes, unclipped.
         alpha: share of worst outcomes, in (0, 1].
+        group: label of the group of each outcome, the same for every batch; any whole numbers.
 
     Returns:
-        The error; NaN for fewer than two outcomes.
+        The error; NaN for fewer than two outcomes or groups.
 
     Raises:
         RangeError: if `alpha` is a number outside (0, 1].
-        ShapeError: if there is no axis of outcomes.
+        ShapeError: if there is no axis of outcomes, or not one label for each.
     """
     check.check_alpha(alpha)
     check.check_has_axis(axis="outcomes", sample=sample)
     check.check_floating(sample=sample)
     count = sample.shape[-1]
+    if group is not None:
+        check.check_same_shape(outcomes=group.new_empty(count), group=group)
     if count < 2:
         return torch.full_like(sample.sum(-1), torch.nan)
     level = value_at_risk(sample, alpha=alpha).unsqueeze(-1).double()
     influence = level + (sample.double() - level).clamp(max=0.0) / alpha
     centred = influence - influence.mean(-1, keepdim=True)
-    variance = centred.square().sum(-1) / ((count - 1) * count)
-    return variance.sqrt().to(sample.dtype)
+    if group is None:
+        variance = centred.square().sum(-1) / ((count - 1) * count)
+        return variance.sqrt().to(sample.dtype)
+    sums, groups = _group_sums(centred, group)
+    variance = sums.square().sum(-1) * groups / ((groups - 1.0) * count**2)
+    return torch.where(groups > 1.0, variance, torch.nan).sqrt().to(sample.dtype)
 
 
 def risk_advantage(
@@ -391,6 +404,20 @@ def _take_worst(mass: Tensor, tail: Number) -> Tensor:
     """Return what each entry, worst first, contributes to a tail of the given mass."""
     before = mass.cumsum(-1) - mass
     return torch.minimum((tail - before).clamp(min=0.0), mass)
+
+
+def _group_sums(
+    x: Float[Tensor, "*batch n"], group: Int[Tensor, " n"]
+) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, ""]]:
+    """Return the sum of each group, by label and then zeros, and how many groups there are.
+
+    As many places as outcomes, so that no shape depends on a value.
+    """
+    label, order = group.sort()
+    begins = torch.cat((torch.ones_like(label[:1]), (label[1:] != label[:-1]).to(label.dtype)))
+    place = begins.cumsum(-1) - 1
+    sums = torch.zeros_like(x).index_add(-1, place, x.index_select(-1, order))
+    return sums, begins.sum().to(x.dtype)
 
 
 def _rank_reaching(probs: Tensor, alpha: Number) -> Int[Tensor, "*batch"]:

@@ -17,8 +17,28 @@ PERSISTENT = 6
 """Updates in a row, so more than five."""
 
 LOSSES = ("train/loss", "train/policy_loss", "train/value_loss", "train/entropy_loss")
+OUTCOMES = ("single rewards", "n-step sums", "episode returns")
+"""Whose tail is watched, in words; `config/cvar_quantity` is the place in this list."""
+
 RELATIVE_SPREAD = "train/ret_std_over_median"
 """Spread of returns over its own running median; `Alarms` adds it to the metrics."""
+
+
+@dataclass(frozen=True)
+class OfOutcomes:
+    """A message with a place for `outcomes`: a CVaR has the unit of what it is the tail of."""
+
+    text: str
+
+    def format(self, *, value: float, metrics: Metrics) -> str:
+        """Return the message of one update."""
+        return self.text.format(value=value, metrics=metrics, outcomes=outcomes(metrics))
+
+
+def outcomes(metrics: Metrics) -> str:
+    """Return in words whose tail the metrics are about."""
+    place = metrics.get("config/cvar_quantity", math.nan)
+    return OUTCOMES[int(place)] if place in range(len(OUTCOMES)) else "outcomes"
 
 
 @dataclass(frozen=True)
@@ -31,7 +51,7 @@ class Rule:
     """Whose value is reported."""
     holds: Callable[[Metrics], bool]
     """Whether the condition is met in one update."""
-    message: str
+    message: str | OfOutcomes
     """With a place for `value`, and for others as `metrics[name]`."""
     patience: int = 1
     """Updates in a row before it sounds."""
@@ -93,6 +113,12 @@ def _advantages_flat(metrics: Metrics) -> bool:
 def _below_resolution(metrics: Metrics) -> bool:
     alpha = metrics.get("config/cvar_alpha", math.nan)
     return alpha < metrics.get("config/cvar_resolution", math.nan)
+
+
+def _tail_is_coarse(metrics: Metrics) -> bool:
+    alpha = metrics.get("config/cvar_alpha", math.nan)
+    share = metrics.get("config/cvar_resolution", math.nan)
+    return share <= alpha < 2.0 * share
 
 
 def _weight_shut_out(metrics: Metrics) -> bool:
@@ -321,6 +347,15 @@ RULES: tuple[Rule, ...] = (
         "`critic.num_quantiles` to 2 / alpha",
     ),
     Rule(
+        "warn/cvar_coarse_tail",
+        "warning",
+        "config/cvar_alpha",
+        _tail_is_coarse,
+        "`risk.cvar_alpha` is {value:.4g}, below twice the {metrics[config/cvar_resolution]:.4g} "
+        "that one quantile stands for: fewer than two quantiles make the predicted tail, which is "
+        "too light by several percent; raise `critic.num_quantiles` to 2 / alpha",
+    ),
+    Rule(
         "warn/cvar_not_ready",
         "warning",
         "train/cvar_samples",
@@ -343,10 +378,13 @@ RULES: tuple[Rule, ...] = (
         "alert",
         "train/cvar_empirical_ema",
         _above("train/cvar_infeasible", 0.0),
-        "the limit `risk.cvar_limit` {metrics[config/cvar_limit]:.4g} is out of reach: CVaR stays "
-        "at {value:.4g} with the multiplier at its largest, {metrics[config/cvar_lambda_max]:.4g}, "
-        "and the gap no longer closes; choose a limit at or below what is reached, or raise "
-        "`risk.cvar_lambda_max`",
+        OfOutcomes(
+            "the limit `risk.cvar_limit` {metrics[config/cvar_limit]:.4g} is out of reach: CVaR of "
+            "{outcomes} stays at {value:.4g} with the multiplier at "
+            "{metrics[train/cvar_lambda]:.4g} of at most {metrics[config/cvar_lambda_max]:.4g}, "
+            "and the gap no longer closes; choose a limit at or below what is reached, or raise "
+            "`risk.cvar_lambda_max`, or the gains if the multiplier is far below it"
+        ),
     ),
 )
 """In the order in which they are reported."""

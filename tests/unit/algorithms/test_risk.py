@@ -3,6 +3,8 @@
 import copy
 import json
 import math
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +18,13 @@ from stormsail.algorithms.checkpoint import learner_state, restore_learner
 from stormsail.algorithms.estimates import estimate
 from stormsail.algorithms.risk import SOURCES, RiskControl, winsorised
 from stormsail.algorithms.risk_advantage import Trace, risk_advantage
-from stormsail.core.errors import ArtifactError
+from stormsail.algorithms.telemetry_risk import QUANTITIES
+from stormsail.algorithms.trainer import Progress
+from stormsail.cli.train import _words
+from stormsail.core.errors import ArtifactError, ConfigError
+from stormsail.monitors.alarm_rules import OUTCOMES, outcomes
 
+CONFIGS = Path(__file__).parents[3] / "configs"
 ALPHA = 0.3
 FAST = {
     "risk.cvar_alpha": ALPHA,
@@ -243,15 +250,61 @@ def test_parts_of_episodes_are_taken_from_the_rollout_at_hand(quantity, steps):
     for _ in range(2):
         update = ppo.update()
     rollout = update.rollout
-    samples = oracle.nstep_sums(
+    samples, columns = oracle.nstep_sums(
         as_array(rollout.reward), rollout.ended.numpy(), (rollout.length == 0).numpy(), steps
     )
+    error = risk_oracle.grouped_cvar_error(samples, ALPHA, columns)
+    assert update.risk.tail.error == pytest.approx(error)
+    assert error != pytest.approx(risk_oracle.empirical_cvar_error(samples, ALPHA), rel=0.02)
     assert update.risk.tail.samples == len(samples)
     assert update.risk.tail.raw == pytest.approx(risk_oracle.empirical_cvar(samples, ALPHA))
     assert update.risk.unit == pytest.approx(max(0.5, oracle.deviation(samples)))
     episodes = ppo.risk.window.sample().tolist()
     assert update.risk.realised == pytest.approx(risk_oracle.empirical_cvar(episodes, ALPHA))
     assert update.risk.realised != pytest.approx(update.risk.tail.raw)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "words"),
+    [("step", "single rewards"), ("nstep", "n-step sums"), ("episode_return", "episode returns")],
+)
+@pytest.mark.spec("X7")
+def test_a_tail_is_shown_with_the_name_of_its_quantity(quantity, words):
+    place = float(QUANTITIES.index(quantity))
+    found = {"train/cvar_empirical": -0.125, "config/cvar_quantity": place}
+    assert _words(Progress(1, 10, 100, found, (), None)) == f"CVaR of {words} -0.125"
+    assert outcomes(found) == OUTCOMES[int(place)] == words
+
+
+CLIPPED = {"task.market.reward_clip": 0.1}
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("changes", [LIMIT, {"risk.cvar_weight": 0.1}, {"risk.cvar_limit": -0.1}])
+@pytest.mark.spec("X7")
+def test_a_tail_of_clipped_rewards_is_refused(changes):
+    with pytest.raises(ConfigError) as caught:
+        settings(**{**changes, **CLIPPED})
+    text = str(caught.value)
+    assert text[: text.index("; found")] == (
+        "`task.market.reward_clip` must be left out with settings of `risk`, not 0.1: a crash of "
+        "any size would count as at most the clip, and the tail that is watched and held would be "
+        "that of clipped rewards; bound advantages by `ppo.adv_clip` instead"
+    )
+    assert text.endswith("[config-inconsistent]")
+
+
+def test_rewards_are_clipped_where_no_tail_is_watched_and_no_market_played():
+    assert settings(**CLIPPED).task.market.reward_clip == 0.1
+    other = settings(**{**LIMIT, **CLIPPED, "task.name": "CartPole-v1"})
+    assert other.risk.watches
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.toml")), ids=lambda path: path.stem)
+def test_no_shipped_settings_watch_a_tail_that_is_clipped(path):
+    told = tomllib.loads(path.read_text(encoding="utf-8"))
+    if "risk" in told:
+        assert "reward_clip" not in told.get("task", {}).get("market", {})
 
 
 @pytest.mark.spec("X7", "T-C8")
@@ -364,7 +417,7 @@ def test_a_state_is_plain_json_and_names_its_version():
         ppo.update()
     state = ppo.risk.state_dict()
     assert json.loads(json.dumps(state)) == json.loads(json.dumps(state, allow_nan=False))
-    assert state["version"] == 1
+    assert state["version"] == 2
     assert set(state) == {"version", "window", "average", "dual", "gate"}
     assert len(state["window"]) == 16
 
@@ -373,7 +426,7 @@ def test_a_state_is_plain_json_and_names_its_version():
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 1},
         {"window": "wide"},
         {"window": [0.0, math.nan]},
         {"dual": None},

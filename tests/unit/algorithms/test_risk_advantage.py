@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from learner_lab import CRITICS, aged, learner, script, settings
+from oracles import risk as risk_oracle
 from oracles import risk_control as oracle
 from stormsail.algorithms.estimates import estimate
 from stormsail.algorithms.risk_advantage import (
@@ -141,6 +142,70 @@ def test_the_episode_form_of_a_rollout_without_an_end_is_nothing():
     estimates = estimate(ppo.agent, rollout, config)
     found = risk_advantage("episode", ppo.agent, rollout, estimates, alpha=ALPHA, level=0.3)
     assert not bool(found.any())
+
+
+def looped(mode, part, level, atoms):
+    """Return the risk advantage of a rollout by the loops; `budget` with a trace of .8."""
+    earned, weight = part["earned"], part["weight"]
+    if mode == "budget":
+        return oracle.budget_trace(part, level, ALPHA, 0.9, 0.8, atoms)
+    if mode == "target":
+        return oracle.budget(part["target"], part["law"], earned, weight, level, ALPHA, atoms)
+    if mode == "state":
+        return oracle.state(part["target"], part["law"], weight, ALPHA, atoms)
+    return oracle.episode(earned, part["reward"], part["ended"], weight, level, ALPHA)
+
+
+@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.parametrize("mode", ["budget", "target", "state", "episode"])
+@pytest.mark.spec("X3", "T-C7")
+def test_the_risk_of_every_update_is_that_below_the_level_of_its_own_window(
+    mode, critic, monkeypatch
+):
+    """By loops, from what the critics said before each update and the episodes so far.
+
+    `target` is the budget form that reads the atoms of the critics' target.
+    """
+    size, trace = 16, "target" if mode == "target" else 0.8
+    tail = {
+        "risk.cvar_alpha": ALPHA,
+        "risk.cvar_window": size,  # 10 or 11 episodes end in an update, so half of it is new
+        "risk.cvar_min_samples": 12,
+        "risk.cvar_min_tail_samples": 2,
+        "risk.cvar_use_constraint": True,
+        "risk.cvar_limit": 0.5,
+        "risk.cvar_policy_mode": "budget" if mode == "target" else mode,
+        "risk.cvar_trace": trace,
+        "ppo.gamma": 0.9,
+        "target.steps": 3,
+    }
+    ppo = aged(
+        learner(settings(**CRITICS[critic], **tail), told=script(weights=(1.0, 0.5), seed=4))
+    )
+    inner, seen = ppo.risk.act, []
+
+    def act(rollout, estimates, *rest, **options):
+        known = arrays(ppo, rollout, estimates)  # now: the update will change scale and critics
+        seen.append((*known, inner(rollout, estimates, *rest, **options)))
+        return seen[-1][-1]
+
+    monkeypatch.setattr(ppo.risk, "act", act)
+    for _ in range(6):
+        ppo.update()
+    outcomes, levels = [], []
+    for part, atoms, report in seen:
+        outcomes += oracle.finished(part["earned"], part["reward"], part["ended"])
+        level = risk_oracle.value_at_risk(oracle.window(outcomes, size), ALPHA)
+        found = report.risk.double().numpy()
+        if not report.tail.is_ready:
+            assert not found.any()
+            continue
+        levels.append(level)
+        expected = looped(mode, part, level, atoms)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=5e-5)
+        assert np.abs(expected).max() > 0.1
+    assert len(levels) == 5
+    assert max(levels) - min(levels) > 0.1  # one that stood still would be seen
 
 
 @pytest.mark.parametrize("mode", ["budget", "state", "episode"])

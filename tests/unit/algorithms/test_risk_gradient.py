@@ -17,6 +17,7 @@ TAIL = {
     "risk.cvar_use_constraint": True,
     "risk.cvar_limit": 0.5,
     "risk.cvar_log_gradient": True,
+    "validation.every_updates": 0,
     "ppo.learning_rate": 1e-6,
     "ppo.learning_rate_final": 1e-6,
     "ppo.optimizer_lr_min": 0.0,

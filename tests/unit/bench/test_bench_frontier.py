@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.bench import frontier as bench
+from stormsail.bench import frontier_baselines as baselines
 from stormsail.bench import frontier_verdicts as judge
 from stormsail.cli import bench_frontier as command
 from stormsail.core.errors import ChoiceError, RangeError
@@ -51,7 +52,8 @@ def test_every_discount_has_its_free_agents_and_limits_and_the_first_all_the_oth
     }
     assert {key: count for key, count in counts.items() if count} == {
         ("free", 0.99): 2, ("limit", 0.99): 6, ("slack", 0.99): 2, ("infeasible", 0.99): 2,
-        ("alpha", 0.99): 4, ("penalty", 0.99): 6, ("free", 0.999): 2, ("limit", 0.999): 6,
+        ("alpha", 0.99): 4, ("penalty", 0.99): 6, ("rule", 0.99): 2,
+        ("free", 0.999): 2, ("limit", 0.999): 6,
     }  # fmt: skip
     assert {(job.alpha, job.limit) for job in found if job.kind == "alpha"} == {
         (0.1, -0.1), (0.25, -0.1),
@@ -65,8 +67,8 @@ def test_kinds_and_numbers_are_known_or_refused():
     with pytest.raises(ChoiceError) as refused:
         bench.jobs(bench.Plan(), ["limits"])
     assert str(refused.value) == (
-        "`kinds` must be one of `free`, `limit`, `slack`, `infeasible`, `alpha`, `penalty`; found "
-        "`limits`. Did you mean `limit`? [unknown-choice]"
+        "`kinds` must be one of `free`, `limit`, `slack`, `infeasible`, `alpha`, `penalty`, "
+        "`rule`; found `limits`. Did you mean `limit`? [unknown-choice]"
     )
     assert bench.numbers("-0.2, 0.5", name="limits") == (-0.2, 0.5)
     for text in ("", "a", "0.1,nan"):
@@ -179,12 +181,57 @@ def test_half_of_a_whole_weight_is_the_weight_of_a_half():
     assert float(whole[0].earned.std()) > 0.005
 
 
+def test_who_steps_aside_holds_nothing_while_a_warning_stands():
+    rule = baselines.StepsAside(("log_return", "warning"), 5)
+    seen = torch.tensor([[9.0, 0.0], [-9.0, 1.0], [0.0, 0.0]])
+    chosen = rule.decide(seen, rule.initial_memory(3), deterministic=False)
+    assert chosen.action.tolist() == [4, 0, 4]
+
+
+def test_the_rule_is_played_without_training_and_misses_the_crashes_it_is_warned_of():
+    """Every crash is foretold: it never has one, and holds 70 % of the time."""
+    changes = (
+        ("task.data.world_bars", 4000),
+        ("task.data.world_symbols", 4),
+        ("task.data.world_parameters.crash_probability", 0.01),
+    )
+    job = bench.Job("rule", 0.99, 0, 100, 256, warned=1.0, changes=changes)
+    rows = bench.run(job)
+    assert [(row.kind, row.scale, row.updates) for row in rows] == [
+        ("rule", scale, 0) for scale in (1.0, *bench.SCALES)
+    ]
+    assert rows[0].exposure == pytest.approx(0.7, abs=0.02)
+    assert rows[0].greedy_cvar == rows[0].cvar
+    assert rows[0].cvar > -0.05
+    held = bench.run(bench.Job("rule", 0.99, 0, 100, 256, warned=0.0, changes=changes))
+    assert held[0].cvar < -0.5  # warnings that mean nothing
+
+
+def test_each_seed_has_a_world_of_its_own_with_the_share_of_warnings_asked_for():
+    for seed, warned in ((3, 0.25), (4, 0.0)):
+        data = bench.settings(bench.Job("free", 0.99, seed, 100, 2, warned=warned)).task.data
+        assert data.world_seed == seed
+        assert data.world_parameters["warning_share"] == warned
+
+
+def test_agents_are_judged_on_bars_after_those_of_training(monkeypatch):
+    spans, real = [], bench.Simulator
+    monkeypatch.setattr(
+        bench, "Simulator", lambda *a, **k: spans.append(k["span"]) or real(*a, **k)
+    )
+    config = tiny_config()
+    bench.play(Steady(4), config, episodes=2, greedy=False)
+    data = bench.market_data(config)
+    assert spans == [data.validation]
+    assert data.validation.start_ms >= data.train.end_ms
+
+
 def test_a_penalised_reward_has_the_multiple_of_its_square_taken_off():
     levels = torch.tensor([0.0, 1.0])
     market = Market(levels, lambda row, _: torch.tensor([row == 1, False]))
     market.device, market.dtype, market.actions = torch.device("cpu"), torch.float32, None
     market.observation_size, market.observation_names = 1, ("row",)
-    task = bench.Penalised(market, 0.1)
+    task = baselines.Penalised(market, 0.1)
     state, observation = task.reset(torch.Generator().manual_seed(7))
     assert observation.tolist() == [[0.0], [0.0]]
     state, first = task.step(state, torch.tensor([1, 1]), None)
@@ -228,7 +275,7 @@ def test_an_agent_is_trained_and_judged(kind, limit, penalty, monkeypatch):
         assert row.cvar == pytest.approx(row.scale * first.cvar, rel=0.1)
     if kind == "infeasible":
         assert first.multiplier == first.largest_multiplier == 0.5
-        assert first.infeasible_at == 6  # 20 episodes are there at 4, then two more at the bound
+        assert first.infeasible_at == 7  # 20 episodes at 4; two stretches of two updates
     else:
         assert (first.multiplier, first.infeasible_at) == (0.0, None)
 
@@ -267,6 +314,9 @@ def test_a_limit_holds_where_the_interval_reaches_it():
     assert row(limit=-0.1, cvar=-0.1195).holds is True
     assert row(limit=-0.1, cvar=-0.12).holds is False
     assert row().holds is None
+    assert row(limit=-0.1, cvar=-0.1).reaches is True
+    assert row(limit=-0.1, cvar=-0.1001).reaches is False
+    assert row().reaches is None
 
 
 @pytest.mark.parametrize(
@@ -278,7 +328,8 @@ def test_four_of_five_must_hold_what_every_free_agent_breaks(bad, unbroken, pass
     (found,) = said(rows, "holds in 4 of 5")
     assert found.passed is passed
     assert found.found == (
-        f"held in {5 - bad} of 5, broken by the free agent in {5 - unbroken} of 5"
+        f"held in {5 - bad} of 5, by the estimate itself in {5 - bad}, broken by the free agent in "
+        f"{5 - unbroken} of 5"
     )
     assert said(rows[:5], "holds in 4 of 5") == []  # nothing to compare with
 
@@ -316,6 +367,8 @@ def test_a_slack_limit_must_leave_no_multiplier_and_one_out_of_reach_must_be_nam
     named = [row("infeasible", limit=0.02, seed=k, infeasible_at=70 - k) for k in range(2)]
     (found,) = said(named, "out of reach")
     assert (found.passed, found.found) == (True, "in 2 of 2, at updates 69, 70 of 100")
+    late = row("infeasible", limit=0.02, seed=2, infeasible_at=151)
+    assert [one.passed for one in said([*named, late], "out of reach within 150")] == [False]
     (found,) = said([*named, row("infeasible", limit=0.02, seed=2)], "out of reach")
     assert (found.passed, found.found) == (False, "in 2 of 3, at updates 69, 70 of 100")
 
@@ -441,6 +494,9 @@ def test_the_command_prints_writes_and_draws(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "4 agents, 3 at a time" in printed
     assert "better: mean return +0.0120 ± 0.0050" in printed
+    command.frontier(rows=out)
+    again = capsys.readouterr().out
+    assert again == printed[printed.index(again.splitlines()[0]) :]  # all but the training
 
 
 def test_the_command_fails_with_its_claims(monkeypatch, capsys):
@@ -448,7 +504,9 @@ def test_the_command_fails_with_its_claims(monkeypatch, capsys):
     with pytest.raises(typer.Exit) as left:
         command.frontier(seeds=1, jobs=1)
     assert left.value.exit_code == 1
-    assert "FAILS; held in 0 of 1, broken by the free agent in 1 of 1" in capsys.readouterr().out
+    assert (
+        "FAILS; held in 0 of 1, by the estimate itself in 0, broken by the free agent in 1 of 1"
+    ) in capsys.readouterr().out
 
 
 @pytest.mark.refusal

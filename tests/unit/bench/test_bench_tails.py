@@ -8,6 +8,7 @@ import pytest
 import torch
 import typer
 
+from stormsail.algorithms.task_factory import market_data
 from stormsail.bench import tails as bench
 from stormsail.bench import tails_verdicts as judge
 from stormsail.bench.tails_chain import Chain, draw, truth
@@ -91,9 +92,8 @@ CASE = bench.Case("a case")
 def exact_law(known, count):
     levels = quantile.midpoints(count, like=torch.zeros(1, dtype=torch.float64))
     values = known.quantiles(levels)[None]
-    return bench._Law(
-        values, levels, risk.cvar(values, alpha=bench.ALPHA), values.std(-1, correction=0)
-    )
+    cvar = risk.cvar(values, alpha=bench.ALPHA)
+    return bench._Law(values, levels, cvar, values.std(-1, correction=0), levels)
 
 
 @pytest.mark.parametrize("noise", ["normal", "skewed"])
@@ -152,7 +152,7 @@ def test_drawn_returns_below_their_own_quantiles_have_the_levels():
     realised = torch.randperm(1000, generator=torch.Generator().manual_seed(0)).double() - 900.0
     levels = quantile.midpoints(10, like=realised)
     values = torch.quantile(realised, levels).expand(1000, 10)
-    law = bench._Law(values, levels, torch.zeros(1000), values.std(-1, correction=0))
+    law = bench._Law(values, levels, torch.zeros(1000), values.std(-1, correction=0), levels)
     found = bench._compare_drawn(CASE, 0, law, realised)
     assert found.coverage == pytest.approx(0.0, abs=1e-9)
     assert found.true == pytest.approx(-900.0 + 24.5)  # the mean of 0 to 49
@@ -160,15 +160,62 @@ def test_drawn_returns_below_their_own_quantiles_have_the_levels():
     assert found.error == pytest.approx(found.resolution, abs=1e-12)
 
 
+def atoms_of(values, probs):
+    return bench._Law(values, probs.cumsum(-1), torch.zeros(len(values)), torch.zeros(len(values)))
+
+
+def test_drawn_returns_between_two_atoms_are_halved_between_them():
+    """Returns 0, 1, ... 999 and atoms at 0, 100, ... 1000: exact masses cover every level."""
+    realised = torch.arange(1000).double() + 0.5
+    atoms = torch.linspace(0.0, 1000.0, 11, dtype=torch.float64).expand(1000, 11)
+    probs = torch.tensor([0.05, *[0.1] * 9, 0.05]).double().expand(1000, 11)
+    found = bench._compare_drawn(CASE, 0, atoms_of(atoms, probs), realised)
+    assert found.coverage == pytest.approx(0.0, abs=1e-5)
+    assert found.resolution == 0.0
+
+
+def test_the_spread_of_many_starts_is_that_of_their_mixture():
+    """-11 or -9 from two starts, 9 or 11 from two: a deviation of 1 each, of sqrt(101) in all."""
+    values = torch.tensor([[-11.0, -9.0], [-11.0, -9.0], [9.0, 11.0], [9.0, 11.0]]).double()
+    realised = torch.tensor([-11.0, -9.0, 9.0, 11.0]).double()
+    levels = torch.tensor([0.25, 0.75]).double()
+    law = bench._Law(values, levels, torch.zeros(4), torch.ones(4).double(), levels)
+    assert bench._compare_drawn(CASE, 0, law, realised).spread == pytest.approx(1.0)
+    halved = law._replace(values=values / 2.0)
+    assert bench._compare_drawn(CASE, 0, halved, realised).spread == pytest.approx(0.5)
+    # All on the first atom from the first starts, on the second from the others: -11 or 11.
+    probs = torch.tensor([[1.0, 0.0]] * 2 + [[0.0, 1.0]] * 2).double()
+    found = bench._compare_drawn(CASE, 0, atoms_of(values, probs), realised)
+    assert found.spread == pytest.approx(11.0 / math.sqrt(101.0))
+
+
+@pytest.mark.parametrize("mode", ["argmin", "mixture"])
+def test_the_resolution_is_that_of_the_levels_that_each_critic_has(mode):
+    """Twins that are mixed say 32 values of 16 levels; none of them is finer for that."""
+    changes = {"critic.num_quantiles": 16, "critic.twin_dist_mode": mode}
+    case = bench.Case("of 16", changes)
+    found = bench.measure("chain", case, bench.Plan.quick(), 0)
+    assert len(found.values) == (32 if mode == "mixture" else 16)
+    known = truth("normal", gamma=0.9)
+    levels = quantile.midpoints(16, like=torch.zeros(1, dtype=torch.float64))
+    exact = float(risk.cvar(known.quantiles(levels), alpha=0.05)) / known.cvar(0.05) - 1.0
+    assert found.resolution == exact
+    assert exact == pytest.approx(-0.097, abs=1e-3)
+
+
 def test_the_tail_of_many_starts_is_that_of_their_mixture():
     """Atoms 0, 1 and -4, -2: a twentieth of their four is a part of -4, not the mean of both."""
     values = torch.tensor([[0.0, 1.0], [-4.0, -2.0]]).double()
     law = bench._Law(values, torch.tensor([0.25, 0.75]).double(), torch.zeros(2), torch.ones(2))
-    assert float(bench._mixture_cvar(law)) == -4.0
+    assert foretold(law) == -4.0
     # 2 % at -4 and 98 % at -2, beside 0 and 1: of all, 1 % at -4 and 4 % of -2 make a twentieth.
     cumulated = torch.tensor([[0.5, 1.0], [0.02, 1.0]]).double()
     law = law._replace(levels=cumulated)
-    assert float(bench._mixture_cvar(law)) == pytest.approx((0.01 * -4 + 0.04 * -2) / 0.05)
+    assert foretold(law) == pytest.approx((0.01 * -4 + 0.04 * -2) / 0.05)
+
+
+def foretold(law):
+    return bench._compare_drawn(CASE, 0, law, torch.tensor([-1.0, 1.0]).double()).predicted
 
 
 class _Paying:
@@ -205,6 +252,64 @@ def test_what_a_start_earns_is_discounted_and_ends_with_its_episode(monkeypatch)
     assert total.tolist() == [1.75, 1.9375]
 
 
+# ---------------------------------------------------------------------------------- drawn markets
+
+SMALL = bench.Case("small", {"task.data.world_bars": 6000, "task.data.world_symbols": 2})
+QUICK = bench.Plan.quick()
+
+
+def judged_market(monkeypatch, seed):
+    """Return settings, the task that is learned and the one that judges; learn and play nothing."""
+    seen = {}
+
+    def trained(task, config):
+        seen.update(config=config, learned=task)
+
+    def played(agent, task, gamma, horizon, generators):
+        del agent, generators
+        seen.update(judge=task, gamma=gamma, horizon=horizon)
+        levels = torch.tensor([0.5]).double()
+        law = bench._Law(torch.zeros(2, 1).double(), levels, None, None, levels)
+        return law, torch.tensor([-1.0, 1.0]).double()
+
+    monkeypatch.setattr(bench, "_trained", trained)
+    monkeypatch.setattr(bench, "_played", played)
+    found = bench.measure("garch-jump", SMALL, QUICK, seed)
+    assert (found.world, found.seed) == ("garch-jump", seed)
+    assert (seen["gamma"], seen["horizon"]) == (0.9, 44)  # 0.9 ** 44 = 0.0097
+    return seen
+
+
+def rows_of(task, steps):
+    """Return the rows at which episodes start, from the first to the last of all that may."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.cat([task.reset(generator)[0].row for _ in range(steps)])
+    return int(rows.min()), int(rows.max())
+
+
+def test_the_judge_plays_bars_that_training_never_saw(monkeypatch):
+    """Of 6000 bars training ends one lookback before row 3600, where the judge begins."""
+    seen = judged_market(monkeypatch, 0)
+    data = market_data(seen["config"])
+    spans = [span.rows(data.panel.ts.numpy()) for span in (data.train, data.validation)]
+    assert (spans[1].start, spans[1].stop) == (3600, 6000)
+    assert spans[0].stop == 3600 - data.features.lookback
+    latest = [one.stop - 1 - 88 for one in spans]  # an episode of two horizons fits
+    learned, judge = rows_of(seen["learned"], 500), rows_of(seen["judge"], 200)
+    assert seen["judge"].batch == QUICK.episodes
+    assert learned[1] + 88 < spans[0].stop
+    assert judge == (3600, latest[1])
+    assert learned[1] == pytest.approx(latest[0], abs=40)
+
+
+def test_each_seed_has_a_market_of_its_own(monkeypatch):
+    """Otherwise the error of one drawn truth is that of all seeds, and no deviation shows it."""
+    first, second = (judged_market(monkeypatch, seed)["config"] for seed in (0, 3))
+    assert [one.task.data.world_seed for one in (first, second)] == [0, 3]
+    closes = [market_data(one).panel.digest() for one in (first, second)]
+    assert closes[0] != closes[1]
+
+
 # ------------------------------------------------------------------------------ plans and summaries
 
 
@@ -217,14 +322,14 @@ def tail(**changes):
 
 
 def test_seeds_of_one_case_become_one_line_in_percent():
-    found = bench.summaries(
+    found = judge.summaries(
         [tail(), tail(seed=1, coverage=3.0, error=-0.1), tail(case="d", coverage=7.0)]
     )
     assert [(one.world, one.case) for one in found] == [("w", "c"), ("w", "d")]
-    assert found[0].coverage == bench.Figure(2.0, pytest.approx(math.sqrt(2.0)))
+    assert found[0].coverage == judge.Figure(2.0, pytest.approx(math.sqrt(2.0)))
     assert found[0].error.mean == pytest.approx(-30.0)
     assert found[0].resolution == pytest.approx(-10.0)
-    assert found[1].coverage == bench.Figure(7.0, 0.0)
+    assert found[1].coverage == judge.Figure(7.0, 0.0)
     assert str(found[0].coverage) == "2.00 ± 1.41"
 
 
@@ -255,93 +360,13 @@ def test_every_case_changes_what_it_says():
         assert (config == base) == (case.name == "N 32"), case.name  # the default of the settings
 
 
-# ------------------------------------------------------------------------------------------- claims
-
-KAPPA, LAMBDA = "κ 1", "λ-return 0.95"
-
-
-def judged(world, case, *, coverage=0.5, error=-0.03, resolution=-0.02):
-    rows = [tail(world=world, case=case, coverage=coverage, error=error, resolution=resolution)]
-    return judge.verdicts(bench.summaries(rows))
-
-
-@pytest.mark.parametrize(
-    ("world", "case", "coverage", "error"),
-    [
-        ("chain", bench.DEFAULT.name, 2.0, 5.0),
-        ("chain-skewed", bench.DEFAULT.name, 2.0, 5.0),
-        ("garch-jump", bench.DEFAULT.name, 5.0, 7.0),  # 5 and what the grid is off by
-        ("chain", bench.CATEGORICAL.name, 2.0, 5.0),
-        ("chain-skewed", bench.CATEGORICAL.name, 2.0, 5.0),
-        ("garch-jump", bench.CATEGORICAL.name, 5.0, 10.0),
-    ],
-)
-def test_the_default_cases_must_foretell_the_tail_on_every_world(world, case, coverage, error):
-    (found,) = judged(world, case)
-    beyond = (world, case) == ("garch-jump", bench.DEFAULT.name)
-    words = "5 % beyond the 2.00 % of the grid" if beyond else f"{error:g} %"
-    assert found.claim == (
-        f"{world}, {case}: every level is covered within {coverage:g} points, "
-        f"CVaR foretold within {words}"
-    )
-    assert (found.found, found.passed) == ("off by 0.50 ± 0.00 points and -3.00 ± 0.00 %", True)
-    for coverage_found, error_found, passed in (
-        (coverage - 0.1, error - 0.1, True),
-        (coverage - 0.1, 0.1 - error, True),
-        (coverage + 0.1, 0.0, False),
-        (0.0, error + 0.1, False),
-        (0.0, -error - 0.1, False),
-    ):
-        (one,) = judged(world, case, coverage=coverage_found, error=error_found / 100.0)
-        assert one.passed is passed
-
-
-@pytest.mark.parametrize(("case", "least", "most"), [(KAPPA, 15, 40), (LAMBDA, 50, 70)])
-def test_what_is_known_to_be_short_must_be_as_short_as_that(case, least, most):
-    """As the formulas say: 22.7 % of a threshold of 1 at 21 levels, 58.5 % of lambda-returns."""
-    short = [judged("chain", case, error=-part / 100.0)[0].passed for part in (least + 1, most - 1)]
-    other = [judged("chain", case, error=-part / 100.0)[0].passed for part in (least - 1, most + 1)]
-    assert (short, other) == ([True, True], [False, False])
-    (found,) = judged("chain", case, error=-0.6)
-    assert found.claim == f"chain, {case}: CVaR is understated by {least} to {most} %"
-    assert found.found == "off by -60.00 ± 0.00 %"
-
-
-def test_claims_are_about_cases_that_are_measured():
-    held = (bench.DEFAULT.name, bench.CATEGORICAL.name)
-    assert {*held, *judge.SHORT} <= {case.name for case in bench.CASES}
-    assert set(judge.BOUNDS) == {(world, case) for world in bench.WORLDS for case in held}
-    assert dict(next(c for c in bench.CASES if c.name == KAPPA).changes) == {
-        "critic.huber_kappa": 1.0
-    }
-    assert judged("chain", "N 16") == judged("chain-skewed", KAPPA) == []
-
-
-def test_the_command_fails_with_its_claims(monkeypatch, capsys):
-    rows = [
-        tail(world="chain", case=bench.DEFAULT.name, coverage=0.5, error=-0.03),
-        tail(world="chain", case=bench.CATEGORICAL.name, coverage=3.0, error=-0.03),
-        tail(world="chain", case=LAMBDA, error=-0.58),
-    ]
-    monkeypatch.setattr(bench, "measure_all", lambda *_, **__: rows)
-    with pytest.raises(typer.Exit) as left:
-        command.tails(worlds="chain", seeds=1)
-    assert left.value.exit_code == 1
-    printed = capsys.readouterr().out
-    assert printed.count(": holds; ") == 2
-    assert printed.count(": FAILS; ") == 1
-    assert (
-        "CVaR foretold within 5 %: FAILS; off by 3.00 ± 0.00 points and -3.00 ± 0.00 %" in printed
-    )
-    monkeypatch.setattr(bench, "measure_all", lambda *_, **__: [rows[0], rows[2]])
-    command.tails(worlds="chain", seeds=1)
-    assert capsys.readouterr().out.count(": holds; ") == 2
+# ------------------------------------------------------------------------------------- the command
 
 
 def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     out = tmp_path / "tails.json"
     command.tails(worlds="chain", cases="default", seeds=2, jobs=1, quick=True, out=out)
-    rows = json.loads(out.read_text(), parse_constant=pytest.fail)
+    rows = json.loads(out.read_text(), parse_constant=pytest.fail)["rows"]
     assert [(row["case"], row["seed"]) for row in rows] == [
         (case, seed) for case in ("N 64, κ 0.02, n 64", "categorical, 101 atoms") for seed in (0, 1)
     ]
@@ -349,9 +374,25 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     assert {row["true"] for row in rows} == {expected}
     assert all(row["error"] == row["predicted"] / row["true"] - 1.0 for row in rows)
     printed = capsys.readouterr().out
-    assert "mean ± standard deviation of 2 seeds" in printed
+    assert "mean ± standard deviation over seeds" in printed
     assert "holds" not in printed  # seconds prove nothing, so nothing is claimed
     assert "FAILS" not in printed
+    command.tails(rows=out, quick=True)
+    assert capsys.readouterr().out == printed  # the same table, made again
+
+
+@pytest.mark.refusal
+def test_rows_that_are_none_are_refused(tmp_path):
+    found = []
+    for text in (None, "{", "[]", "{}", '{"rows": [{"world": "chain"}]}', '{"rows": [3]}'):
+        file = tmp_path / "rows.json"
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(typer.BadParameter) as refused:
+            command.tails(rows=file)
+        found.append(refused.value.message)
+    start = f"`--rows` must be a file that `--out` of this command wrote; found {file}: "
+    assert all(one.startswith(start) and one.endswith(". Write one first.") for one in found)
 
 
 @pytest.mark.refusal

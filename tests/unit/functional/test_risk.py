@@ -285,6 +285,51 @@ def test_the_error_of_the_empirical_cvar_by_hand():
     assert risk.empirical_cvar_error(row(3), alpha=0.5).isnan().item()
 
 
+def test_the_error_of_grouped_outcomes_by_hand():
+    # The example above, v = 1, -1, 1, 1 for x = 3, 0, 2, 1, mean 1/2: deviations .5, -1.5, .5, .5.
+    # Groups {3, 0, 2}, {1}: sums -.5 and .5, squares .5, times G / (G - 1) = 2: root 1, over n = 4.
+    sample = row(3, 0, 2, 1)
+    grouped = risk.empirical_cvar_error(sample, alpha=0.5, group=torch.tensor([8, 8, 8, -3]))
+    close(grouped, 0.25)
+    # Groups {3, 1}, {0}, {2}: sums 1, -1.5, .5, squares 3.5, times 3 / 2: root of 5.25, over 4.
+    grouped = risk.empirical_cvar_error(sample, alpha=0.5, group=torch.tensor([0, 1, 2, 0]))
+    close(grouped, math.sqrt(5.25) / 4)
+    # Each its own group is no group; one group says nothing.
+    alone = risk.empirical_cvar_error(sample, alpha=0.5, group=torch.tensor([3, 0, 2, 1]))
+    close(alone, 0.5)
+    whole = risk.empirical_cvar_error(sample, alpha=0.5, group=torch.zeros(4, dtype=torch.int64))
+    assert whole.isnan().item()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "groups"), [(1, 1), (2, 2), (9, 1), (9, 2), (40, 7), (40, 40)]
+)
+def test_the_error_of_grouped_outcomes_is_that_of_the_loop(outcomes, groups):
+    rng = np.random.default_rng(outcomes + groups)
+    sample = rng.standard_t(3, (5, outcomes))
+    group = rng.permutation(np.arange(outcomes) % groups)
+    for alpha in (0.05, 0.3, 1.0):
+        found = risk.empirical_cvar_error(
+            torch.tensor(sample), alpha=alpha, group=torch.tensor(group)
+        )
+        expected = [oracle.grouped_cvar_error(one, alpha, group) for one in sample]
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-15)
+        if groups == outcomes > 1:
+            bare = risk.empirical_cvar_error(torch.tensor(sample), alpha=alpha)
+            np.testing.assert_allclose(found, bare, rtol=1e-12)
+
+
+@pytest.mark.refusal
+def test_labels_that_are_not_one_for_each_outcome_are_refused():
+    with pytest.raises(ShapeError) as caught:
+        risk.empirical_cvar_error(row(3, 0, 2, 1), alpha=0.5, group=torch.tensor([0, 1, 1]))
+    assert str(caught.value) == (
+        "`outcomes` and `group` must have the same shape; found outcomes (4,) and group (3,). "
+        "Reduce or expand one of them before the call; this function never broadcasts. "
+        "[shape-mismatch]"
+    )
+
+
 @pytest.mark.parametrize(
     ("law", "n", "trials", "covered"),
     [

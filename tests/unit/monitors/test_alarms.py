@@ -21,7 +21,9 @@ CLIP = {"config/max_grad_norm": 0.5}
 OUT_OF_REACH = {
     "config/cvar_limit": -0.1,
     "config/cvar_lambda_max": 10.0,
+    "config/cvar_quantity": 2.0,
     "train/cvar_empirical_ema": -0.25,
+    "train/cvar_lambda": 7.5,
 }
 
 # What sounds at once: metrics beside it, the metric, a value that is quiet, one that sounds.
@@ -75,6 +77,12 @@ THRESHOLDS = {
         "config/cvar_alpha",
         0.03125,
         0.03,
+    ),
+    "warn/cvar_coarse_tail": (
+        {"config/cvar_resolution": 0.03125},
+        "config/cvar_alpha",
+        0.0625,
+        0.05,
     ),
     "alert/cvar_infeasible": (OUT_OF_REACH, "train/cvar_infeasible", 0.0, 1.0),
 }
@@ -204,10 +212,23 @@ def test_a_limit_out_of_reach_is_said_in_words():
     assert alarm.severity == "alert"
     assert alarm.value == -0.25
     assert alarm.message == (
-        "the limit `risk.cvar_limit` -0.1 is out of reach: CVaR stays at -0.25 with the multiplier "
-        "at its largest, 10, and the gap no longer closes; choose a limit at or below what is "
-        "reached, or raise `risk.cvar_lambda_max`"
+        "the limit `risk.cvar_limit` -0.1 is out of reach: CVaR of episode returns stays at -0.25 "
+        "with the multiplier at 7.5 of at most 10, and the gap no longer closes; choose a limit at "
+        "or below what is reached, or raise `risk.cvar_lambda_max`, or the gains if the multiplier "
+        "is far below it"
     )
+
+
+@pytest.mark.spec("X7")
+@pytest.mark.parametrize(
+    ("quantity", "words"),
+    [(0.0, "single rewards"), (1.0, "n-step sums"), (2.0, "episode returns"),
+     (3.0, "outcomes"), (math.nan, "outcomes")],
+)  # fmt: skip
+def test_an_alarm_about_the_tail_names_its_quantity(quantity, words):
+    metrics = {**OUT_OF_REACH, "train/cvar_infeasible": 1.0, "config/cvar_quantity": quantity}
+    (alarm,) = Alarms().check(metrics)
+    assert f": CVaR of {words} stays at -0.25 with" in alarm.message
 
 
 @pytest.mark.spec("S3-10", "T-C4")
@@ -218,6 +239,30 @@ def test_a_level_below_one_quantile_is_said_with_its_cure():
         "`risk.cvar_alpha` is 0.02, below the 0.03125 that one quantile stands for: the predicted "
         "tail is the lowest quantile and too light; raise `critic.num_quantiles` to 2 / alpha"
     )
+
+
+@pytest.mark.spec("S3-10", "T-C4")
+def test_a_tail_of_fewer_than_two_quantiles_is_said_with_its_cure():
+    metrics = {"config/cvar_alpha": 0.05, "config/cvar_resolution": 1 / 32}
+    (alarm,) = Alarms().check(metrics)
+    assert (alarm.name, alarm.severity, alarm.value) == ("warn/cvar_coarse_tail", "warning", 0.05)
+    assert alarm.message == (
+        "`risk.cvar_alpha` is 0.05, below twice the 0.03125 that one quantile stands for: fewer "
+        "than two quantiles make the predicted tail, which is too light by several percent; raise "
+        "`critic.num_quantiles` to 2 / alpha"
+    )
+
+
+@pytest.mark.parametrize(
+    ("alpha", "levels", "said"),
+    [(0.05, 19, ["warn/cvar_below_resolution"]), (0.05, 20, ["warn/cvar_coarse_tail"]),
+     (0.05, 39, ["warn/cvar_coarse_tail"]), (0.05, 40, []), (0.3, 6, ["warn/cvar_coarse_tail"]),
+     (0.3, 7, []), (0.05, math.nan, [])],
+)  # fmt: skip
+def test_the_cure_of_a_coarse_tail_is_enough_and_no_more(alpha, levels, said):
+    """2 / alpha quantiles: 40 for 0.05, 7 for 0.3; atoms have no levels."""
+    metrics = {"config/cvar_alpha": alpha, "config/cvar_resolution": 1.0 / levels}
+    assert names(Alarms().check(metrics)) == said
 
 
 def test_an_alarm_of_an_unknown_value_is_still_json():

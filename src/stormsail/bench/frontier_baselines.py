@@ -1,0 +1,72 @@
+"""What a limit on the tail is compared with: a reward with a penalty, and a rule that knows."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.core.task import Step, StepInfo, Task
+from stormsail.market.synthetic.crash import WARNING
+
+
+class Penalised:
+    """A task whose reward has k times its square taken off: mean and variance of each step."""
+
+    def __init__(self, task: Task[Any], penalty: float) -> None:
+        self._task, self._penalty = task, penalty
+        self.batch, self.device, self.dtype = task.batch, task.device, task.dtype
+        self.observation_size = task.observation_size
+        self.observation_names, self.actions = task.observation_names, task.actions
+
+    def reset(self, generator: torch.Generator) -> tuple[Any, Tensor]:
+        """Start, as the task does."""
+        return self._task.reset(generator)
+
+    def step(
+        self,
+        state: Any,  # noqa: ANN401 - the task's own
+        action: Tensor,
+        generator: torch.Generator,
+    ) -> tuple[Any, Step[StepInfo]]:
+        """Step as the task does, and take the penalty off."""
+        state, shown = self._task.step(state, action, generator)
+        reward = shown.reward - self._penalty * shown.reward.square()
+        return state, shown._replace(reward=reward)
+
+
+class Aside(NamedTuple):
+    """What it chose."""
+
+    action: Tensor
+    memory: Tensor
+
+
+class StepsAside:
+    """Holds nothing while a warning stands, and as much as may be held otherwise.
+
+    Args:
+        names: what is observed, one of them the warning.
+        actions: how many there are, from weight 0 to the largest.
+    """
+
+    def __init__(self, names: Sequence[str], actions: int) -> None:
+        self._column, self._most = names.index(WARNING), actions - 1
+
+    def initial_memory(self, batch: int) -> Tensor:
+        """Return nothing for each episode."""
+        return torch.zeros(batch, 0)
+
+    def decide(
+        self,
+        observation: Tensor,
+        memory: Tensor,
+        *,
+        deterministic: bool,
+        generator: torch.Generator | None = None,
+    ) -> Aside:
+        """Return the action of each episode, the same with and without exploration."""
+        del deterministic, generator
+        # most bars have none, so that scaling puts the median, no warning, at 0
+        warned = observation[:, self._column] > 0.0
+        return Aside(torch.where(warned, 0, self._most), memory)

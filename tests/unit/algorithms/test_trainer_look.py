@@ -1,0 +1,90 @@
+"""A look at the agent in a run: limit and alpha of the settings decide which agent is kept."""
+
+import json
+
+import pytest
+import torch
+
+from oracles import risk as oracle
+from stormsail.algorithms import trainer
+from stormsail.algorithms.trainer import Run
+from stormsail.modules.agent import Agent
+from training_lab import run_all, small
+
+ALPHA, LIMIT = 0.4, 0.0
+STEADY = [0.1] * 10
+"""Keeps the limit whatever share of it is looked at."""
+ONE_BAD = [-1.0] + [0.5] * 9
+"""Mean .35. The worst four of ten: (-1 + 3 * .5) / 4 = .125; the worst twentieth: -1."""
+FOUR_BAD = [-0.2] * 4 + [1.0] * 6
+"""Mean .52, the highest. The worst four: -.2, so it breaks the limit."""
+LOOKS = (STEADY, ONE_BAD, FOUR_BAD)
+
+
+class Told:
+    """Episodes of one step that earn what a table says, a line for each look."""
+
+    def __init__(self, task):
+        self._task, self.looks = task, 0
+        self.batch, self.device = task.batch, task.device
+
+    def reset(self, generator):
+        self.looks += 1
+        return self._task.reset(generator)
+
+    def step(self, state, action, generator):
+        state, step = self._task.step(state, action, generator)
+        reward = torch.tensor(LOOKS[self.looks - 1], dtype=step.reward.dtype)
+        return state, step._replace(reward=reward, terminated=torch.ones_like(step.terminated))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> tuple[Run, list[dict[str, torch.Tensor]]]:
+    """A run of three looks, with the weights that were looked at."""
+    make, judge, seen = trainer.make_task, trainer.judge, []
+
+    def made(config, *, purpose="train", **options):
+        task = make(config, purpose=purpose, **options)
+        return Told(task) if purpose == "validation" else task
+
+    def judged(task, agent, *arguments, **options):
+        seen.append({name: tensor.clone() for name, tensor in agent.state_dict().items()})
+        return judge(task, agent, *arguments, **options)
+
+    monkeypatch.setattr(trainer, "make_task", made)
+    monkeypatch.setattr(trainer, "judge", judged)
+    config = small(
+        "market",
+        validation__every_updates=2,
+        validation__episodes=10,
+        risk__cvar_alpha=ALPHA,
+        risk__cvar_limit=LIMIT,
+        risk__cvar_min_tail_samples=2,
+    )
+    return run_all(config, tmp_path / "run"), seen
+
+
+def trials(run):
+    lines = (run.path / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["kind"] == "trial"]
+
+
+def test_the_kept_agent_is_the_best_of_those_that_keep_the_limit_of_the_settings(run):
+    """At the alpha of the settings the second agent keeps the limit and the third does not.
+
+    Without the limit the third would be kept, with another alpha the first.
+    """
+    done, seen = run
+    found = trials(done)
+    assert len(found) == len(seen) == 3
+    expected = [oracle.empirical_cvar(one, ALPHA) for one in LOOKS]
+    assert expected == pytest.approx([0.1, 0.125, -0.2])
+    assert [one["cvar"] for one in found] == pytest.approx(expected, abs=1e-7)
+    assert [one["breach"] for one in found] == pytest.approx([0.0, 0.0, 0.2], abs=1e-7)
+    assert [one["score"] for one in found] == pytest.approx([0.1, 0.35, 0.52], abs=1e-7)
+    assert [one["best"] for one in found] == [True, True, False]
+    assert done.best_score == pytest.approx(0.35, abs=1e-7)
+    kept = Agent.load(done.best).state_dict()
+    assert all(torch.equal(kept[name], tensor) for name, tensor in seen[1].items())
+    for other in (seen[0], seen[2]):
+        assert not all(torch.equal(kept[name], tensor) for name, tensor in other.items())
