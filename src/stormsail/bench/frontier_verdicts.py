@@ -282,7 +282,7 @@ def chart(rows: Sequence[Row]) -> str:
             title=f"gamma {gamma:g}",
             horizontal="CVaR: mean of the worst 5 % of episodes, log growth",
             vertical="mean log growth of an episode",
-            lines=_lines([row for row in rows if row.gamma == gamma]),
+            lines=_lines(rows, gamma),
             vertical_range=(up[0], up[-1]),
             horizontal_ticks=across,
             vertical_ticks=up,
@@ -293,18 +293,18 @@ def chart(rows: Sequence[Row]) -> str:
     return draw(panels, note="every dot is one agent on bars that it never saw")
 
 
-def _lines(rows: list[Row]) -> tuple[Line, ...]:
-    """Return what smaller weights make of the free agent, and of the rule."""
-    free = _through(rows, ("free", "scaled"))
+def _lines(rows: Sequence[Row], gamma: float) -> tuple[Line, ...]:
+    """Return what smaller weights make of the free agent, and of the rule, which has no gamma."""
+    free = _through([row for row in rows if row.gamma == gamma], ("free", "scaled"))
     rule = _through(rows, ("rule",))
     found = (
         Line("free, weights scaled down", free, COLOURS[-1], dashed=True),
-        Line("nothing while warned, scaled down", rule, COLOURS[-1]),
+        Line("0 while warned, scaled down", rule, COLOURS[-1]),
     )
     return tuple(line for line in found if line.points)
 
 
-def _through(rows: list[Row], kinds: tuple[str, ...]) -> tuple[tuple[float, float], ...]:
+def _through(rows: Sequence[Row], kinds: tuple[str, ...]) -> tuple[tuple[float, float], ...]:
     """Return mean against CVaR over seeds for all scales, down to nothing held."""
     groups = [own for key, own in _groups(rows).items() if key.kind in kinds]
     points = sorted(

@@ -35,7 +35,8 @@ def frontier(
         str, typer.Option(help="Of free, limit, slack, infeasible, alpha, penalty and rule.")
     ] = "free,limit,slack,infeasible,alpha,penalty,rule",
     rows: Annotated[
-        Path | None, typer.Option(help="Judge what `--out` wrote before, instead of training.")
+        list[Path] | None,
+        typer.Option(help="Judge what `--out` wrote before, instead of training; may come again."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
     chart: Annotated[Path | None, typer.Option(help="Also draw the frontier as SVG.")] = None,
@@ -62,7 +63,7 @@ def frontier(
         warned=warned,
     )
     wanted = bench.jobs(plan, [kind.strip() for kind in kinds.split(",")])
-    if rows is None:
+    if not rows:
         console.print(f"{len(wanted)} agents, {jobs} at a time")
         found = bench.run_all(wanted, processes=jobs, say=lambda row: _say(console, row))
     else:

@@ -30,7 +30,8 @@ def tails(
         bool, typer.Option("--quick", help="Seconds instead of hours; no evidence.")
     ] = False,
     rows: Annotated[
-        Path | None, typer.Option(help="Judge what `--out` wrote before, instead of training.")
+        list[Path] | None,
+        typer.Option(help="Judge what `--out` wrote before, instead of training; may come again."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
     chart: Annotated[
@@ -50,7 +51,7 @@ def tails(
     if not console.is_terminal:
         console = Console(width=WIDTH)
     plan = bench.Plan.quick() if quick else bench.Plan()
-    if rows is None:
+    if not rows:
         found = bench.measure_all(*chosen, plan, range(seeds), processes=jobs)
     else:
         found = read_rows(rows, bench.Tail)

@@ -458,6 +458,12 @@ IMPOSSIBLE = {
         "`risk`: `cvar_limit` must be set where `cvar_use_constraint` is true: a constraint "
         "without a limit holds nothing",
     ),
+    "a constraint that nothing presses": (
+        {"risk.cvar_use_constraint": True, "risk.cvar_limit": -0.1, "risk.cvar_kp": 0.0,
+         "risk.cvar_ki": 0.0, "validation.every_updates": 0},
+        "`risk`: one of `cvar_kp`, `cvar_ki` and `cvar_kd` must be above 0 where "
+        "`cvar_use_constraint` is true: without a gain the multiplier stays at 0",
+    ),
     "a cut through the tail": (
         {"risk.cvar_winsor_pct": 0.3},
         "`risk`: `cvar_winsor_pct` must be at most 0.25 percent, a twentieth of `cvar_alpha` "

@@ -472,6 +472,14 @@ def test_the_chart_has_a_dot_for_each_agent_and_a_line_of_smaller_weights():
     ]  # fmt: skip
 
 
+def test_the_rule_is_a_line_of_every_panel_since_it_knows_no_discount():
+    rule = [row("rule", scale=scale, cvar=-0.1 * scale, mean=0.05 * scale) for scale in (1, 0.5)]
+    tree = ET.fromstring(judge.chart([*everything(), *rule]))  # noqa: S314
+    panels = [one for one in tree.iterfind("{*}g") if one.findall("{*}text")]
+    assert [len(panel.findall("{*}polyline")) for panel in panels] == [2, 2]
+    assert "0 while warned, scaled down" in [one.text for one in tree.iterfind("{*}text")]
+
+
 def test_the_command_prints_writes_and_draws(tmp_path, monkeypatch, capsys):
     asked = []
 
@@ -494,9 +502,15 @@ def test_the_command_prints_writes_and_draws(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "4 agents, 3 at a time" in printed
     assert "better: mean return +0.0120 ± 0.0050" in printed
-    command.frontier(rows=out)
+    command.frontier(rows=[out])
     again = capsys.readouterr().out
     assert again == printed[printed.index(again.splitlines()[0]) :]  # all but the training
+    halves = []
+    for place in (0, 1):
+        halves.append(tmp_path / f"half-{place}.json")
+        halves[-1].write_text(json.dumps({"rows": found["rows"][place::2]}))
+    command.frontier(rows=halves)
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(again.splitlines())
 
 
 def test_the_command_fails_with_its_claims(monkeypatch, capsys):

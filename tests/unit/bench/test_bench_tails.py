@@ -377,7 +377,7 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     assert "mean ± standard deviation over seeds" in printed
     assert "holds" not in printed  # seconds prove nothing, so nothing is claimed
     assert "FAILS" not in printed
-    command.tails(rows=out, quick=True)
+    command.tails(rows=[out], quick=True)
     assert capsys.readouterr().out == printed  # the same table, made again
 
 
@@ -389,7 +389,7 @@ def test_rows_that_are_none_are_refused(tmp_path):
         if text is not None:
             file.write_text(text)
         with pytest.raises(typer.BadParameter) as refused:
-            command.tails(rows=file)
+            command.tails(rows=[file])
         found.append(refused.value.message)
     start = f"`--rows` must be a file that `--out` of this command wrote; found {file}: "
     assert all(one.startswith(start) and one.endswith(". Write one first.") for one in found)

@@ -158,6 +158,6 @@ def test_the_file_holds_every_row_so_that_tables_can_be_rechecked(monkeypatch, t
         command.tails(worlds="chain", out=out)
     read = [
         bench.Tail(**{**row, "values": tuple(row["values"]), "levels": tuple(row["levels"])})
-        for row in json.loads(out.read_text())
+        for row in json.loads(out.read_text())["rows"]
     ]
     assert read == rows
