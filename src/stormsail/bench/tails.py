@@ -162,7 +162,6 @@ def _settings(case: Case, plan: Plan, seed: int, *, updates: int, task: str) -> 
         "ppo.learning_rate": plan.learning_rate,
         "ppo.critic_grad_warmup_updates": updates,
         "ppo.max_grad_norm": 0.0,
-        "critic.v_range_ema_alpha": 0.1,
         **case.changes,
     }
     return TrainConfig.from_mapping(_nested(values))
