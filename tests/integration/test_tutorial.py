@@ -98,7 +98,7 @@ def test_the_demonstration_looks_at_its_agents_and_also_after_the_last_update():
     for name in DEMO:
         config = TrainConfig.load(ROOT / "configs" / "demo" / f"{name}.toml")
         updates, rest = divmod(config.ppo.total_steps, config.ppo.n_steps * config.ppo.n_envs)
-        assert (rest, updates) == (0, 4 * config.validation.every_updates)
+        assert (rest, updates) == (0, 8 * config.validation.every_updates)
 
 
 def test_each_step_of_the_demonstration_needs_only_what_earlier_ones_made():
