@@ -29,11 +29,12 @@ _LOSS_AT, _LOSS = 16, -0.06
 def laws(found: Sequence[Tail]) -> str:
     """Return predicted laws of the normal chain beside the true one, whole and in the worst tenth.
 
-    Of each case the first seed is drawn, of at most four cases; some must be of the world `chain`.
+    Of each case the first seed that has its law is drawn, of at most four cases; there must be one
+    of the world `chain`. Rows may have been kept without their laws.
     """
     chosen: dict[str, Tail] = {}
     for tail in found:
-        if tail.world == "chain" and len(chosen) < len(_SHAPES):
+        if tail.world == "chain" and tail.values and len(chosen) < len(_SHAPES):
             chosen.setdefault(tail.case, tail)
     spread = -next(iter(chosen.values())).true * ALPHA / float(norm.pdf(norm.ppf(ALPHA)))
     whole = _law_panel("The whole law", list(chosen.values()), spread, (-20.0, 20.0), 1.0)

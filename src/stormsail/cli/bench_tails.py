@@ -55,6 +55,9 @@ def tails(
         found = bench.measure_all(*chosen, plan, range(seeds), processes=jobs)
     else:
         found = read_rows(rows, bench.Tail)
+        if chart is not None and not any(one.world == "chain" and one.values for one in found):
+            message = "`--rows` must hold the law of a chain for pictures; found none. Measure one."
+            raise typer.BadParameter(message)
     lines = tails_verdicts.summaries(found)
     verdicts = [] if quick else tails_verdicts.verdicts(lines)
     title = f"CVaR at 5 %, gamma {plan.gamma:g}, mean ± standard deviation over seeds"

@@ -382,6 +382,16 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
 
 
 @pytest.mark.refusal
+def test_rows_without_a_law_have_no_picture(tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text('{"rows": []}')
+    with pytest.raises(typer.BadParameter) as refused:
+        command.tails(rows=[file], chart=tmp_path)
+    expected = "`--rows` must hold the law of a chain for pictures; found none. Measure one."
+    assert refused.value.message == expected
+
+
+@pytest.mark.refusal
 def test_rows_that_are_none_are_refused(tmp_path):
     found = []
     for text in (None, "{", "[]", "{}", '{"rows": [{"world": "chain"}]}', '{"rows": [3]}'):

@@ -76,6 +76,12 @@ def test_only_first_seeds_of_the_normal_chain_are_drawn():
     assert len(circles(drawn)) == 3  # one in each panel and one in the legend
 
 
+def test_rows_that_were_kept_without_their_law_take_no_place():
+    bare = [tail(name, [], []) for name in "abcd"]
+    one = tail("e", [-20.0, -15.0], [0.0, 0.05])
+    assert tails_chart.laws([*bare, one]) == tails_chart.laws([one])
+
+
 def test_the_true_law_is_that_of_the_chain():
     """Half of all returns lie below 0: the line passes through the middle of the first panel."""
     drawn = tails_chart.laws([tail("a", [-10.0], [0.05])])
