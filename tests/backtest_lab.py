@@ -7,8 +7,8 @@ import torch
 
 from simulator_lab import settings, wild_panel
 from stormsail.core.task import ContinuousActions, DiscreteActions, Step
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtest_result import Backtest
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.result import Backtest
 from stormsail.functional import statistics
 from stormsail.market import MarketConfig, Panel, Simulator
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, FeatureSpec, Scaler

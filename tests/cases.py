@@ -15,9 +15,6 @@ from stormsail.functional import (
     advantage,
     categorical,
     distribution,
-    gradient_noise,
-    indicators,
-    ledger,
     perturbation,
     policy,
     quantile,
@@ -26,12 +23,21 @@ from stormsail.functional import (
     returns,
     risk,
     risk_gate,
-    risk_trace,
-    rolling,
     statistics,
     twin,
-    upgd,
     value_clip,
+)
+from stormsail.functional.market import (
+    fills,
+    indicators,
+    rolling,
+)
+from stormsail.functional.optim import (
+    gradient_noise,
+    upgd,
+)
+from stormsail.functional.risk import (
+    trace,
 )
 
 T, B, N, K, D = 5, 3, 4, 6, 2
@@ -444,7 +450,7 @@ def _ledger(draw: Draw) -> list[Case]:
     quantity, order = normal(B), normal(B)
     price, entry = 100 * uniform(B), 100 * uniform(B)
     notional = 1e5 * uniform(B)
-    terms = ledger.Terms(
+    terms = fills.Terms(
         fee=1e-3 * uniform(B),
         half_spread=1e-3 * uniform(B),
         impact=1e-2 * uniform(B),
@@ -455,35 +461,35 @@ def _ledger(draw: Draw) -> list[Case]:
     equity = 1e3 * uniform(B)
     return [
         Case(
-            ledger.order_quantity,
+            fills.order_quantity,
             (uniform(B), equity, quantity, price, notional, terms),
             {"min_rebalance": 1e-3},
             (0, 1, 2, 3, 4),
         ),
         Case(
-            ledger.order_quantity,
+            fills.order_quantity,
             (uniform(B), equity, quantity, price, notional, terms._replace(lot=steps)),
             {},
             (0, 1, 2, 3, 4),
             "lots",
         ),
-        Case(ledger.fill_price, (price, order, notional, terms), {}, (0, 1, 2)),
+        Case(fills.fill_price, (price, order, notional, terms), {}, (0, 1, 2)),
         Case(
-            ledger.fill_price,
+            fills.fill_price,
             (price, order, notional, terms._replace(tick=steps)),
             {},
             (0, 1, 2),
             "ticks",
         ),
-        Case(ledger.cut_down, (normal(B), steps), {}, (0, 1)),
-        Case(ledger.entry_price, (quantity, entry, order, price), {}, (1, 3)),
+        Case(fills.cut_down, (normal(B), steps), {}, (0, 1)),
+        Case(fills.entry_price, (quantity, entry, order, price), {}, (1, 3)),
         Case(
-            ledger.liquidation_price,
+            fills.liquidation_price,
             (100 * normal(B), quantity),
             {"maintenance": 0.01},
             (0, 1),
         ),
-        Case(ledger.log_growth, (equity, 1e3 * uniform(B)), {"floor": 10.0}, (0, 1)),
+        Case(fills.log_growth, (equity, 1e3 * uniform(B)), {"floor": 10.0}, (0, 1)),
     ]
 
 
@@ -513,12 +519,12 @@ def _risk_trace(draw: Draw) -> list[Case]:
     options = {"alpha": 0.3, "gamma": 0.9, "lam": 0.8}
     return [
         Case(
-            risk_trace.budget_trace,
+            trace.budget_trace,
             (normal(T, B), normal(T, B, N), normal(T, B, N), normal(T, B), *ends),
             options,
         ),
         Case(
-            risk_trace.categorical_budget_trace,
+            trace.categorical_budget_trace,
             (normal(T, B), law(T, B, K), law(T, B, K), draw.atoms, normal(T, B), *ends),
             options,
         ),

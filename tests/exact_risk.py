@@ -17,7 +17,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from stormsail.algorithms.config import RiskConfig
-from stormsail.algorithms.risk_dual import RiskDual
+from stormsail.algorithms.risk.multiplier import RiskDual
 from stormsail.functional import risk
 
 

@@ -5,7 +5,7 @@
 
 import torch
 
-from stormsail.functional import rolling
+from stormsail.functional.market import rolling
 from stormsail.market.features import Registry, feature
 
 REGISTRY = Registry()

@@ -9,17 +9,17 @@ import pyarrow.parquet as pq
 
 from backtest_lab import agent_for, panel, plain, rules
 from simulator_lab import HOUR_MS, START_MS
-from stormsail.core.artifact import Contents, write_artifact
+from stormsail.core.files.artifact import Contents, write_artifact
 from stormsail.core.generators import Generators
-from stormsail.evaluation.backtest_files import write_backtest
-from stormsail.evaluation.backtesting import Backtest, backtest
-from stormsail.evaluation.baselines import run_baselines
-from stormsail.evaluation.costs import break_even, cost_sweep
-from stormsail.evaluation.figures import bars_per_year
-from stormsail.evaluation.luck_document import luck_document
-from stormsail.evaluation.metrics import Flows, document_of, measure
-from stormsail.evaluation.promises import calibration_document
-from stormsail.evaluation.stress import stress_document
+from stormsail.evaluation.calibration.document import calibration_document
+from stormsail.evaluation.engine.files import write_backtest
+from stormsail.evaluation.engine.run import Backtest, backtest
+from stormsail.evaluation.robustness.baselines import run_baselines
+from stormsail.evaluation.robustness.costs import break_even, cost_sweep
+from stormsail.evaluation.robustness.significance import luck_document
+from stormsail.evaluation.robustness.stress import stress_document
+from stormsail.evaluation.stats.figures import bars_per_year
+from stormsail.evaluation.stats.metrics import Flows, document_of, measure
 from stormsail.market.bars import iso
 
 HOURS_A_YEAR = 365 * 24

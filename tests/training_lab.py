@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.run_folder import open_run
-from stormsail.algorithms.task_factory import binding
+from stormsail.algorithms.run.folder import open_run
+from stormsail.algorithms.run.tasks import binding
 from stormsail.algorithms.trainer import Progress, Run, Trainer, train
 
 UPDATES = 6

@@ -7,7 +7,7 @@ import torch
 
 from backtest_lab import FEATURES, LEVELS, LOOKBACK
 from stormsail.core.task import DiscreteActions
-from stormsail.evaluation.validation_config import ValidationConfig
+from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.functional import statistics
 from stormsail.market import MarketConfig, Panel
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, FeatureSpec, Scaler

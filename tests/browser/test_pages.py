@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 from backtest_lab import agent_for, panel, plain
 from stormsail.cli.main import app
 from stormsail.core.generators import Generators
-from stormsail.evaluation.backtest_files import write_backtest
-from stormsail.evaluation.backtesting import backtest
-from stormsail.evaluation.baselines import run_baselines
-from stormsail.evaluation.costs import break_even, cost_sweep
-from stormsail.evaluation.figures import bars_per_year
-from stormsail.evaluation.luck_document import luck_document
-from stormsail.evaluation.stress import stress_document
-from stormsail.evaluation.validation import validate
-from stormsail.evaluation.validation_files import write_validation
+from stormsail.evaluation.engine.files import write_backtest
+from stormsail.evaluation.engine.run import backtest
+from stormsail.evaluation.robustness.baselines import run_baselines
+from stormsail.evaluation.robustness.costs import break_even, cost_sweep
+from stormsail.evaluation.robustness.significance import luck_document
+from stormsail.evaluation.robustness.stress import stress_document
+from stormsail.evaluation.stats.figures import bars_per_year
+from stormsail.evaluation.walk_forward.files import write_validation
+from stormsail.evaluation.walk_forward.run import validate
 from training_lab import run_all, small
 from validation_lab import fitter, settings, world
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from stormsail.evaluation.trials import TrialLedger
-from stormsail.evaluation.validation_files import read_validation
+from stormsail.evaluation.stats.trials import TrialLedger
+from stormsail.evaluation.walk_forward.files import read_validation
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 8.0

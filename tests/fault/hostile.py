@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from stormsail.core import documents, manifest
-from stormsail.core.manifest import FileEntry, Manifest
+from stormsail.core.files import documents, manifest
+from stormsail.core.files.manifest import FileEntry, Manifest
 
 Maker = Callable[[Path, Path], None]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from stormsail.core.artifact import Artifact, Contents
-from stormsail.core.generations import Generations
+from stormsail.core.files.artifact import Artifact, Contents
+from stormsail.core.files.generations import Generations
 
 
 def contents(step: int) -> Contents:

@@ -15,11 +15,11 @@ from safetensors.torch import load, save
 from fault.conftest import MEMORY
 from fault.mutants import MUTATIONS, Mutation
 from fault.sample import assert_whole, contents, copied, prepared
-from stormsail.core import documents, manifest
-from stormsail.core.artifact import Contents, encode_artifact, read_artifact, write_artifact
 from stormsail.core.errors import ArtifactError
-from stormsail.core.generations import Generations
-from stormsail.core.manifest import FileEntry, Manifest
+from stormsail.core.files import documents, manifest
+from stormsail.core.files.artifact import Contents, encode_artifact, read_artifact, write_artifact
+from stormsail.core.files.generations import Generations
+from stormsail.core.files.manifest import FileEntry, Manifest
 
 DAMAGE = {"artifact-corrupt", "artifact-files", "artifact-manifest"}
 

@@ -7,10 +7,10 @@ import pytest
 
 from fault.faulty_os import ERRORS, FaultyOs, fail_at, never
 from fault.sample import assert_whole, contents, copied, prepared
-from stormsail.core import atomic
-from stormsail.core.artifact import read_artifact, write_artifact
 from stormsail.core.errors import ArtifactError
-from stormsail.core.generations import Generations
+from stormsail.core.files import atomic
+from stormsail.core.files.artifact import read_artifact, write_artifact
+from stormsail.core.files.generations import Generations
 
 OLD = [100, 200]
 NEW = 300

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from fault.faulty_os import FaultyOs, kill_at, never
-from stormsail.core import atomic
 from stormsail.core.clock import ManualClock
+from stormsail.core.files import atomic
 from stormsail.core.generators import Generators
-from stormsail.market.fetch import PAGES_PER_PART, fetch_bars
-from stormsail.market.fetch_client import connect
-from stormsail.market.fetch_funding import fetch_funding
+from stormsail.market.fetch.bars import PAGES_PER_PART, fetch_bars
+from stormsail.market.fetch.client import connect
+from stormsail.market.fetch.funding import fetch_funding
 from stormsail.market.interval import Interval
 from stormsail.market.store import Store
 from venue import HOUR, Fault, Venue, candles, rates

@@ -8,9 +8,9 @@ import pytest
 
 from fault.hostile import HOSTILE, PAYLOADS, pickled
 from fault.sample import assert_whole, contents, prepared
-from stormsail.core.artifact import read_artifact, write_artifact
 from stormsail.core.config import Config
 from stormsail.core.errors import ArtifactError, ConfigError
+from stormsail.core.files.artifact import read_artifact, write_artifact
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 from fault.faulty_os import FaultyOs, kill_at, never
 from fault.sample import assert_whole, contents, copied, prepared
-from stormsail.core import atomic
-from stormsail.core.generations import Generations
+from stormsail.core.files import atomic
+from stormsail.core.files.generations import Generations
 
 OLD = [100, 200]
 NEW = 300
@@ -86,7 +86,7 @@ WRITER = textwrap.dedent(
     """
     import itertools, sys
     from fault.sample import contents
-    from stormsail.core.generations import Generations
+    from stormsail.core.files.generations import Generations
 
     generations = Generations(sys.argv[1], keep=2)
     start = max(generations.steps(), default=0)
@@ -127,7 +127,7 @@ def test_the_kernel_itself_kills_at_every_call(call, tmp_path):
         """
         import sys
         from fault.sample import contents
-        from stormsail.core.generations import Generations
+        from stormsail.core.files.generations import Generations
 
         Generations(sys.argv[1], keep=2).save(300, contents(300))
         """

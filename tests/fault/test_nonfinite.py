@@ -9,15 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from stormsail.algorithms import epochs, ppo
-from stormsail.algorithms.losses import Batch
+from stormsail.algorithms import ppo
 from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.quarantine import refused_batch
-from stormsail.algorithms.return_statistics import ReturnStatistics, Units
 from stormsail.algorithms.trainer import Run
-from stormsail.core.artifact import read_artifact
+from stormsail.algorithms.update import epochs
+from stormsail.algorithms.update.losses import Batch
+from stormsail.algorithms.update.nonfinite import refused_batch
+from stormsail.algorithms.update.return_statistics import ReturnStatistics, Units
 from stormsail.core.errors import DataError
-from stormsail.core.tensor_file import count_nonfinite
+from stormsail.core.files.artifact import read_artifact
+from stormsail.core.files.tensor_file import count_nonfinite
 from stormsail.modules.actions import CategoricalHead
 from stormsail.modules.scale import ObservationScale
 from stormsail.optim.pipeline import GradientPipeline

@@ -7,9 +7,9 @@ import pytest
 
 from fault.power_loss import Disk, RecordingOs, outcomes, settle
 from fault.sample import assert_whole, contents, prepared
-from stormsail.core import atomic
 from stormsail.core.errors import ArtifactError
-from stormsail.core.generations import Generations
+from stormsail.core.files import atomic
+from stormsail.core.files.generations import Generations
 
 
 class Scenario:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from fault.faulty_os import ERRORS, FaultyOs, fail_at, kill_at, never
-from stormsail.core import atomic
 from stormsail.core.errors import DataError
+from stormsail.core.files import atomic
 from stormsail.market.bars import Bars
 from stormsail.market.importers import import_files
 from stormsail.market.interval import Interval

@@ -17,13 +17,13 @@ import pytest
 from fault.faulty_os import FaultyOs, fail_at, kill_at
 from fault.hostile import HOSTILE, restated
 from fault.mutants import MUTATIONS
-from stormsail.algorithms import checkpoint
-from stormsail.algorithms.run_folder import open_run
-from stormsail.algorithms.task_factory import binding
+from stormsail.algorithms.run import checkpoint
+from stormsail.algorithms.run.folder import open_run
+from stormsail.algorithms.run.tasks import binding
 from stormsail.algorithms.trainer import Trainer
-from stormsail.core import atomic, documents, manifest
-from stormsail.core.artifact import read_artifact
 from stormsail.core.errors import ArtifactError, DataError
+from stormsail.core.files import atomic, documents, manifest
+from stormsail.core.files.artifact import read_artifact
 from training_lab import image, run_all, run_for, small
 
 CONFIG = small("cartpole-lstm", optimizer__optimizer_class="AdaptiveUPGD", vgs__enabled=True)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fault.train_server import BURN
-from stormsail.core.artifact import read_artifact
+from stormsail.core.files.artifact import read_artifact
 from training_lab import image, run_all, run_for, small
 
 CONFIG = small(

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from stormsail.algorithms.run_folder import open_run, read_config
-from stormsail.algorithms.task_factory import binding
+from stormsail.algorithms.run.folder import open_run, read_config
+from stormsail.algorithms.run.tasks import binding
 from stormsail.algorithms.trainer import Trainer
 
 BURN: dict[str, Callable[[int], object]] = {

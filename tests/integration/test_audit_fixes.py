@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from learner_lab import ENDS, learner, script, settings
-from stormsail.algorithms import losses
-from stormsail.algorithms.telemetry import metrics
+from stormsail.algorithms.telemetry.metrics import metrics
+from stormsail.algorithms.update import losses
 from stormsail.functional import statistics
 
 UPDATES = 6
@@ -92,7 +92,7 @@ def test_a_rollout_after_that_run_recomputes_every_ratio_as_one(run, monkeypatch
         seen.append(real(*arguments, **named))
         return seen[-1]
 
-    from stormsail.algorithms import epochs
+    from stormsail.algorithms.update import epochs
 
     monkeypatch.setattr(epochs, "batch_sums", watch)
     ppo.update()

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from stormsail.cli.main import app
 from stormsail.core.errors import ArtifactError, ConfigError, DataError
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtest_files import read_backtest
-from stormsail.evaluation.backtesting import backtest
-from stormsail.evaluation.trials import TrialLedger
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.files import read_backtest
+from stormsail.evaluation.engine.run import backtest
+from stormsail.evaluation.stats.trials import TrialLedger
 from stormsail.market.interval import Interval
 from stormsail.market.panel import load_panel
 from stormsail.market.store import Store

@@ -11,12 +11,12 @@ from typer import Typer
 from typer.testing import CliRunner
 
 import market_defects
-from stormsail.cli.check import check
+from stormsail.cli.data.check import check
 from stormsail.core.errors import DataError
 from stormsail.market.bars import Bars, Funding
+from stormsail.market.checks import load_file
 from stormsail.market.interval import Interval
 from stormsail.market.store import Store
-from stormsail.market.validate import load_file
 
 HOUR = Interval.parse("1h")
 
@@ -133,7 +133,7 @@ def test_nothing_to_check_is_refused(tmp_path):
 
 def test_the_verb_is_imported_without_torch_and_arrow():
     code = (
-        "import sys, stormsail.cli.check\n"
+        "import sys, stormsail.cli.data.check\n"
         "print([name for name in ('torch', 'pyarrow') if name in sys.modules])"
     )
     result = subprocess.run(

@@ -31,7 +31,7 @@ from exact_risk import (
     visits,
 )
 from stormsail.algorithms.config import RiskConfig
-from stormsail.algorithms.risk_advantage import Trace, risk_advantage
+from stormsail.algorithms.risk.advantage import Trace, risk_advantage
 
 GAMBLES = pytest.mark.parametrize("gamble", [TWO, TEN], ids=["two steps", "ten steps"])
 STARTS = 12

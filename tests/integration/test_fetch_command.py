@@ -145,7 +145,7 @@ def test_warnings_of_the_validator_are_printed(venue, tmp_path):
 
 def test_the_verb_is_listed_without_loading_what_it_needs():
     script = (
-        "import sys, stormsail.cli.fetch; "
+        "import sys, stormsail.cli.data.fetch; "
         "print([m for m in ('torch', 'pyarrow', 'ccxt', 'rich.progress') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from stormsail.algorithms import TrainConfig
-from stormsail.algorithms.records import VALIDATION
-from stormsail.algorithms.run_folder import open_run
-from stormsail.algorithms.task_factory import binding
+from stormsail.algorithms.run.folder import open_run
+from stormsail.algorithms.run.records import VALIDATION
+from stormsail.algorithms.run.tasks import binding
 from stormsail.algorithms.trainer import Trainer
 from stormsail.optim import AdaptiveUPGD
 from training_lab import image, run_all, run_for

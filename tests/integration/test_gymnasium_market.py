@@ -34,8 +34,8 @@ from stormsail.core.errors import (
 )
 from stormsail.core.gymnasium_plugin import MARKET
 from stormsail.market import Interval, MarketConfig, Panel, Store
-from stormsail.market.gymnasium_env import MarketEnv
-from stormsail.market.gymnasium_vector import MarketVectorEnv
+from stormsail.market.gymnasium.env import MarketEnv
+from stormsail.market.gymnasium.vector import MarketVectorEnv
 from stormsail.market.simulator import Info
 from stormsail.market.splits import Span
 from stormsail.market.synthetic import generate

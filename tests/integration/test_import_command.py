@@ -20,7 +20,7 @@ START = 1_609_459_200_000
 HOUR = Interval.parse("1h")
 VERB = (
     "import stormsail.cli.main as m\n"
-    "from stormsail.cli.import_ import import_bars\n"
+    "from stormsail.cli.data.import_ import import_bars\n"
     "m.app.command('import')(import_bars)\n"
     "m.main()\n"
 )
@@ -225,7 +225,8 @@ def test_foreign_columns_units_and_names_are_stated_by_options(tmp_path):
 
 def test_the_verb_loads_neither_torch_nor_arrow_before_it_runs(tmp_path):
     code = (
-        "import sys, stormsail.cli.import_; print({'torch', 'pyarrow', 'numpy'} & set(sys.modules))"
+        "import sys, stormsail.cli.data.import_\n"
+        "print({'torch', 'pyarrow', 'numpy'} & set(sys.modules))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from learner_lab import ACTIONS, CRITICS, ENDS, SCALAR, aged, learner, script, settings
-from stormsail.algorithms.rollout import collect, sequences
+from stormsail.algorithms.update.rollout import collect, sequences
 
 B = len(ENDS)
 CHUNKS = {"whole columns": (None, B), "sequences of 4": (4, 2 * B), "of 1": (1, 8 * B)}

@@ -12,8 +12,8 @@ import torch
 
 from stormsail.core.errors import ConfigError, DataError, DtypeError, ShapeError
 from stormsail.core.generators import Generators
-from stormsail.evaluation.nautilus import NautilusRun, run_nautilus
-from stormsail.evaluation.reference import Record, reference_bars, replay
+from stormsail.evaluation.crosscheck.nautilus import NautilusRun, run_nautilus
+from stormsail.evaluation.crosscheck.reference import Record, reference_bars, replay
 from stormsail.market import Bars, Interval, MarketConfig, Panel
 from stormsail.market.bars import Funding
 

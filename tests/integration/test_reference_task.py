@@ -5,7 +5,7 @@ All five seeds and all tasks are `stormsail bench learn`; this is the one that r
 
 from pathlib import Path
 
-from stormsail.bench.learn import Job, reference_lines, run
+from stormsail.bench.learner.learn import Job, reference_lines, run
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 STEPS = 24 * 16 * 128

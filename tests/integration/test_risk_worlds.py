@@ -11,8 +11,8 @@ import pytest
 import torch
 from scipy import stats
 
-from stormsail.bench import frontier, tails
-from stormsail.bench.tails_chain import draw, truth
+from stormsail.bench.risk import frontier, tails
+from stormsail.bench.risk.tails_chain import draw, truth
 from stormsail.functional import quantile, returns, risk
 
 ROOT = Path(__file__).resolve().parents[2]

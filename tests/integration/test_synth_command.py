@@ -9,7 +9,7 @@ import pytest
 # Registers the verb where the command line does not have it yet.
 CODE = (
     "import stormsail.cli.main as m\n"
-    "from stormsail.cli.synth import synth\n"
+    "from stormsail.cli.data.synth import synth\n"
     "if all(command.callback is not synth for command in m.app.registered_commands):\n"
     "    m.app.command()(synth)\n"
     "m.main()\n"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from simulator_lab import START_MS, settings, simulator, wild_panel
-from stormsail.evaluation.reference import Record, ReferenceBar, reference_bars, replay
+from stormsail.evaluation.crosscheck.reference import Record, ReferenceBar, reference_bars, replay
 from stormsail.functional.risk_gate import Reason
 from stormsail.market import Interval, Panel
 from stormsail.market.synthetic.generate import generate

@@ -13,10 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from stormsail.algorithms import TrainConfig, Trainer, checkpoint, run_folder
-from stormsail.algorithms.greedy import judge
-from stormsail.algorithms.run_folder import open_run
-from stormsail.algorithms.task_factory import binding, make_task
+from stormsail.algorithms import TrainConfig, Trainer
+from stormsail.algorithms.run import checkpoint
+from stormsail.algorithms.run import folder as run_folder
+from stormsail.algorithms.run.evaluate import judge
+from stormsail.algorithms.run.folder import open_run
+from stormsail.algorithms.run.tasks import binding, make_task
 from stormsail.cli.main import main
 from stormsail.core.errors import ArtifactError, ConfigError
 from stormsail.core.generators import Generators

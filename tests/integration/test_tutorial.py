@@ -10,8 +10,8 @@ from typer.main import get_command
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.cli.main import app
-from stormsail.core.overrides import apply_overrides
-from stormsail.evaluation.validation_config import ValidationConfig
+from stormsail.core.config.overrides import apply_overrides
+from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.market.synthetic import config_of
 
 ROOT = Path(__file__).resolve().parents[2]

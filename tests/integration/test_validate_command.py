@@ -14,10 +14,10 @@ import pytest
 from stormsail.algorithms import learner_tests
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.trainer import Trainer
+from stormsail.cli.judging.validate import _rules
 from stormsail.cli.main import main
-from stormsail.cli.validate import _rules
-from stormsail.evaluation.trials import TrialLedger
-from stormsail.evaluation.validation_files import read_validation
+from stormsail.evaluation.stats.trials import TrialLedger
+from stormsail.evaluation.walk_forward.files import read_validation
 from training_lab import small
 
 QUICK = ("--folds", 2, "--seeds", 2, "--judge", "burn_in=8")

@@ -9,7 +9,7 @@ KERNEL = "functional/kernels/quantile_huber.py"
 CATEGORICAL = "functional/categorical.py"
 CLIP = "functional/value_clip.py"
 TWIN = "functional/twin.py"
-RISK = "functional/risk.py"
+RISK = "functional/risk/__init__.py"
 CHECKS = "functional/_checks.py"
 
 # compiled it is the plain formula, on a CPU the kernel

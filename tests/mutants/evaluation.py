@@ -3,16 +3,16 @@
 from mutants.harness import Mutant
 from mutants.nodes import unit
 
-FIGURES = "evaluation/figures.py"
-METRICS = "evaluation/metrics.py"
-STATEMENTS = "evaluation/statements.py"
-LUCK = "evaluation/luck.py"
-OVERFITTING = "evaluation/overfitting.py"
-RESAMPLING = "evaluation/resampling.py"
-TRIALS = "evaluation/trials.py"
-WINDOWS = "evaluation/windows.py"
-CALIBRATION = "evaluation/calibration.py"
-CONFORMAL = "evaluation/conformal.py"
+FIGURES = "evaluation/stats/figures.py"
+METRICS = "evaluation/stats/metrics.py"
+STATEMENTS = "evaluation/stats/statement.py"
+LUCK = "evaluation/stats/sharpe.py"
+OVERFITTING = "evaluation/stats/overfitting.py"
+RESAMPLING = "evaluation/stats/bootstrap.py"
+TRIALS = "evaluation/stats/trials.py"
+WINDOWS = "evaluation/calibration/windows.py"
+CALIBRATION = "evaluation/calibration/checks.py"
+CONFORMAL = "evaluation/calibration/conformal.py"
 
 
 def judged(name: str, *tests: str) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ EVALUATION = (
         FIGURES,
         "YEAR_MS = 365 * DAY_MS",
         "YEAR_MS = 252 * DAY_MS",
-        judged("figures", "test_a_year_has_365_days_of_24_hours"),
+        judged("stats/figures", "test_a_year_has_365_days_of_24_hours"),
     ),
     Mutant(
         "figures-deviation-with-n",
@@ -36,7 +36,7 @@ EVALUATION = (
         FIGURES,
         "returns.std(axis=0, ddof=1))",
         "returns.std(axis=0, ddof=0))",
-        judged("figures", "test_ratios_by_hand"),
+        judged("stats/figures", "test_ratios_by_hand"),
     ),
     Mutant(
         "figures-sharpe-of-rounding",
@@ -44,7 +44,7 @@ EVALUATION = (
         FIGURES,
         "flat = np.ptp(returns, axis=0) == 0.0",
         "flat = returns.std(axis=0) == 0.0",
-        judged("figures", "test_returns_without_spread_have_no_ratio"),
+        judged("stats/figures", "test_returns_without_spread_have_no_ratio"),
     ),
     Mutant(
         "figures-sortino-over-losing-bars",
@@ -52,7 +52,7 @@ EVALUATION = (
         FIGURES,
         "float(np.mean(np.minimum(excess, 0.0) ** 2))",
         "float(np.mean(excess[excess < 0.0] ** 2)) if (excess < 0.0).any() else 0.0",
-        judged("figures", "test_ratios_by_hand"),
+        judged("stats/figures", "test_ratios_by_hand"),
     ),
     Mutant(
         "figures-first-bar-falls-from-nowhere",
@@ -60,7 +60,7 @@ EVALUATION = (
         FIGURES,
         "return deepest_drawdown(np.concatenate(([1.0], growth))).depth",
         "return deepest_drawdown(growth).depth",
-        judged("figures", "test_a_loss_in_the_first_bar_is_a_drawdown"),
+        judged("stats/figures", "test_a_loss_in_the_first_bar_is_a_drawdown"),
     ),
     Mutant(
         "figures-drawdown-from-the-first-peak",
@@ -68,7 +68,7 @@ EVALUATION = (
         FIGURES,
         "equity[: trough + 1] == top[trough])[-1])",
         "equity[: trough + 1] == top[trough])[0])",
-        judged("figures", "test_a_drawdown_has_its_places"),
+        judged("stats/figures", "test_a_drawdown_has_its_places"),
     ),
     Mutant(
         "figures-returns-after-ruin",
@@ -76,7 +76,7 @@ EVALUATION = (
         FIGURES,
         "alive = before > 0.0",
         "alive = before != 0.0",
-        judged("figures", "test_returns_are_simple_and_nothing_after_ruin"),
+        judged("stats/figures", "test_returns_are_simple_and_nothing_after_ruin"),
     ),
     Mutant(
         "figures-zero-counts-as-a-loss",
@@ -84,7 +84,7 @@ EVALUATION = (
         FIGURES,
         "int(np.count_nonzero(outcomes))",
         "int(outcomes.size)",
-        judged("figures", "test_gains_over_losses_and_wins_without_the_zeros"),
+        judged("stats/figures", "test_gains_over_losses_and_wins_without_the_zeros"),
     ),
     # --- metrics
     Mutant(
@@ -93,7 +93,7 @@ EVALUATION = (
         METRICS,
         "month = max(MINIMUM_BARS, math.ceil(MINIMUM_DAYS * DAY_MS / bar_ms))",
         "month = MINIMUM_BARS",
-        judged("metrics", "test_figures_appear_with_the_data_they_need"),
+        judged("stats/metrics", "test_figures_appear_with_the_data_they_need"),
     ),
     Mutant(
         "metrics-unrecorded-is-nothing",
@@ -101,7 +101,7 @@ EVALUATION = (
         METRICS,
         "**{name: None if each is None else float(each.sum()) for",
         "**{name: 0.0 if each is None else float(each.sum()) for",
-        judged("metrics", "test_what_was_not_recorded_is_not_zero"),
+        judged("stats/metrics", "test_what_was_not_recorded_is_not_zero"),
     ),
     Mutant(
         "metrics-turnover-per-bar",
@@ -109,7 +109,7 @@ EVALUATION = (
         METRICS,
         "days = bars * bar_ms / DAY_MS",
         "days = float(bars)",
-        judged("metrics", "test_flows_are_summed_averaged_and_counted_per_day"),
+        judged("stats/metrics", "test_flows_are_summed_averaged_and_counted_per_day"),
     ),
     # --- statements
     Mutant(
@@ -122,7 +122,7 @@ EVALUATION = (
         "    if found < needed - 1:\n"
         "        return Statement(None, needed=needed, found=found, unit=unit)\n"
         "    number",
-        judged("statements", "test_exactly_enough_data_is_enough"),
+        judged("stats/statement", "test_exactly_enough_data_is_enough"),
     ),
     # --- luck
     Mutant(
@@ -131,7 +131,7 @@ EVALUATION = (
         LUCK,
         "+ (kurtosis - 1.0) / 4.0 * sharpe**2",
         "+ (kurtosis - 3.0) / 4.0 * sharpe**2",
-        judged("luck", "test_the_error_of_a_sharpe_ratio_by_hand"),
+        judged("stats/sharpe", "test_the_error_of_a_sharpe_ratio_by_hand"),
     ),
     Mutant(
         "luck-skew-helps",
@@ -139,7 +139,7 @@ EVALUATION = (
         LUCK,
         "variance = (1.0 - skew * sharpe",
         "variance = (1.0 + skew * sharpe",
-        judged("luck", "test_the_error_of_a_sharpe_ratio_by_hand"),
+        judged("stats/sharpe", "test_the_error_of_a_sharpe_ratio_by_hand"),
     ),
     Mutant(
         "luck-error-of-n-bars",
@@ -147,7 +147,7 @@ EVALUATION = (
         LUCK,
         "* sharpe**2) / (bars - 1)",
         "* sharpe**2) / bars",
-        judged("luck", "test_the_error_of_a_sharpe_ratio_by_hand"),
+        judged("stats/sharpe", "test_the_error_of_a_sharpe_ratio_by_hand"),
     ),
     Mutant(
         "luck-weights-of-the-maximum-swapped",
@@ -155,7 +155,7 @@ EVALUATION = (
         LUCK,
         "std * ((1.0 - np.euler_gamma) * upper + np.euler_gamma * further)",
         "std * (np.euler_gamma * upper + (1.0 - np.euler_gamma) * further)",
-        judged("luck", "test_the_expected_best_of_many_by_hand"),
+        judged("stats/sharpe", "test_the_expected_best_of_many_by_hand"),
     ),
     Mutant(
         "luck-failed-trials-forgotten",
@@ -163,7 +163,7 @@ EVALUATION = (
         LUCK,
         "count = sharpes.size if trials is None else trials",
         "count = np.count_nonzero(~np.isnan(sharpes)) if trials is None else trials",
-        judged("luck", "test_trials_that_failed_count_all_the_same"),
+        judged("stats/sharpe", "test_trials_that_failed_count_all_the_same"),
     ),
     Mutant(
         "luck-nothing-was-chosen",
@@ -171,7 +171,7 @@ EVALUATION = (
         LUCK,
         "benchmark=expected_maximum_sharpe(count, std=std))",
         "benchmark=0.0 * expected_maximum_sharpe(count, std=std))",
-        judged("luck", "test_the_best_of_64_rules_looks_significant_and_is_not"),
+        judged("stats/sharpe", "test_the_best_of_64_rules_looks_significant_and_is_not"),
     ),
     Mutant(
         "luck-spread-of-few-is-zero",
@@ -179,7 +179,7 @@ EVALUATION = (
         LUCK,
         "    if count > 1 and known.size < 2:\n        return math.nan",
         "    if count > 1 and known.size < 2:\n        return probabilistic_sharpe(returns)",
-        judged("luck", "test_without_a_spread_of_trials_there_is_no_answer"),
+        judged("stats/sharpe", "test_without_a_spread_of_trials_there_is_no_answer"),
     ),
     Mutant(
         "luck-track-record-rounded-down",
@@ -187,7 +187,7 @@ EVALUATION = (
         LUCK,
         "return float(math.ceil(exact))",
         "return float(math.floor(exact))",
-        judged("luck", "test_the_track_record_is_as_long_as_the_oracle_finds"),
+        judged("stats/sharpe", "test_the_track_record_is_as_long_as_the_oracle_finds"),
     ),
     # --- overfitting
     Mutant(
@@ -196,7 +196,7 @@ EVALUATION = (
         OVERFITTING,
         "blocks=blocks) < 0.0))",
         "blocks=blocks) <= 0.0))",
-        judged("overfitting", "test_the_median_itself_is_not_below_the_median"),
+        judged("stats/overfitting", "test_the_median_itself_is_not_below_the_median"),
     ),
     Mutant(
         "overfitting-ranked-in-sample",
@@ -206,7 +206,7 @@ EVALUATION = (
         "    below = np.count_nonzero(outside < own",
         "own = np.take_along_axis(inside, best[:, None], axis=1)\n"
         "    below = np.count_nonzero(inside < own",
-        judged("overfitting", "test_by_hand_the_best_of_one_half_is_the_worst_of_the_other"),
+        judged("stats/overfitting", "test_by_hand_the_best_of_one_half_is_the_worst_of_the_other"),
     ),
     Mutant(
         "overfitting-by-mean-return",
@@ -214,7 +214,7 @@ EVALUATION = (
         OVERFITTING,
         "return np.where(flat, 0.0, mean / std)",
         "return np.where(flat, 0.0, mean)",
-        judged("overfitting", "test_the_oracle_says_the_same"),
+        judged("stats/overfitting", "test_the_oracle_says_the_same"),
     ),
     Mutant(
         "overfitting-squares-around-zero",
@@ -222,7 +222,7 @@ EVALUATION = (
         OVERFITTING,
         "self.centre = matrix.mean(axis=0)",
         "self.centre = np.zeros(matrix.shape[1])",
-        judged("overfitting", "test_a_common_large_return_swallows_no_spread"),
+        judged("stats/overfitting", "test_a_common_large_return_swallows_no_spread"),
     ),
     Mutant(
         "overfitting-sharpe-of-rounding",
@@ -230,7 +230,7 @@ EVALUATION = (
         OVERFITTING,
         "flat = spread <= _ROUNDING * second",
         "flat = spread < 0.0",
-        judged("overfitting", "test_a_strategy_that_never_traded_scores_zero"),
+        judged("stats/overfitting", "test_a_strategy_that_never_traded_scores_zero"),
     ),
     Mutant(
         "overfitting-ties-are-best",
@@ -238,7 +238,7 @@ EVALUATION = (
         OVERFITTING,
         "rank: Array = below + (equal + 1) / 2",
         "rank: Array = below + equal",
-        judged("overfitting", "test_equal_strategies_share_their_rank"),
+        judged("stats/overfitting", "test_equal_strategies_share_their_rank"),
     ),
     # --- resampling
     Mutant(
@@ -247,7 +247,9 @@ EVALUATION = (
         RESAMPLING,
         "block = block_length(returns) if block is None else block",
         "block = 1",
-        judged("resampling", "test_intervals_are_percentiles_of_resamples_that_the_oracle_draws"),
+        judged(
+            "stats/bootstrap", "test_intervals_are_percentiles_of_resamples_that_the_oracle_draws"
+        ),
     ),
     Mutant(
         "bootstrap-blind-to-storms",
@@ -255,7 +257,7 @@ EVALUATION = (
         RESAMPLING,
         "columns = [returns] if np.ptp(size) == 0.0 else [returns, size]",
         "columns = [returns]",
-        judged("resampling", "test_blocks_follow_dependence_in_sign_and_in_size"),
+        judged("stats/bootstrap", "test_blocks_follow_dependence_in_sign_and_in_size"),
     ),
     Mutant(
         "superiority-of-the-benchmark-itself",
@@ -263,7 +265,7 @@ EVALUATION = (
         RESAMPLING,
         "if not gain.size or gain.mean(axis=0).max() <= 0.0:",
         "if False:",
-        judged("resampling", "test_the_benchmark_itself_does_not_beat_the_benchmark"),
+        judged("stats/bootstrap", "test_the_benchmark_itself_does_not_beat_the_benchmark"),
     ),
     Mutant(
         "superiority-of-losers",
@@ -271,7 +273,7 @@ EVALUATION = (
         RESAMPLING,
         "gain = tried - against[:, None]",
         "gain = against[:, None] - tried",
-        judged("resampling", "test_superiority_is_that_of_the_library"),
+        judged("stats/bootstrap", "test_superiority_is_that_of_the_library"),
     ),
     # --- trials
     Mutant(
@@ -280,7 +282,7 @@ EVALUATION = (
         TRIALS,
         'if document["previous"] != previous or document["number"] != number:',
         'if document["number"] != number:',
-        judged("trials", "test_a_line_of_another_ledger_is_noticed"),
+        judged("stats/trials", "test_a_line_of_another_ledger_is_noticed"),
     ),
     Mutant(
         "ledger-hash-not-checked",
@@ -288,7 +290,7 @@ EVALUATION = (
         TRIALS,
         "if own != _digest(document):",
         "if not own:",
-        judged("trials", "test_damage_is_named_with_its_line"),
+        judged("stats/trials", "test_damage_is_named_with_its_line"),
     ),
     Mutant(
         "ledger-end-not-checked",
@@ -296,7 +298,7 @@ EVALUATION = (
         TRIALS,
         "if known is not None and known not in {trial.hash for trial in trials}:",
         "if False:",
-        judged("trials", "test_damage_is_named_with_its_line"),
+        judged("stats/trials", "test_damage_is_named_with_its_line"),
     ),
     Mutant(
         "ledger-unfinished-line-ignored",
@@ -304,7 +306,7 @@ EVALUATION = (
         TRIALS,
         "+ (1 if book.torn else 0)",
         "+ 0",
-        judged("trials", "test_an_unfinished_line_is_reported_and_counts_as_a_trial"),
+        judged("stats/trials", "test_an_unfinished_line_is_reported_and_counts_as_a_trial"),
     ),
     Mutant(
         "ledger-repaired-in-silence",
@@ -312,7 +314,7 @@ EVALUATION = (
         TRIALS,
         "            lines, last = self._line(_repair(self.path, book.torn), last)",
         "            pass",
-        judged("trials", "test_the_next_writer_closes_an_unfinished_line_and_says_so"),
+        judged("stats/trials", "test_the_next_writer_closes_an_unfinished_line_and_says_so"),
     ),
     Mutant(
         "ledger-without-a-lock",
@@ -320,7 +322,7 @@ EVALUATION = (
         TRIALS,
         "        fcntl.flock(descriptor, fcntl.LOCK_EX)\n",
         "",
-        judged("trials", "test_a_writer_waits_for_the_one_who_holds_the_ledger"),
+        judged("stats/trials", "test_a_writer_waits_for_the_one_who_holds_the_ledger"),
     ),
     Mutant(
         "ledger-failed-trials-forgotten",
@@ -332,7 +334,7 @@ EVALUATION = (
         '                and trial.status == "finished"\n'
         "                and data_hash in (None, trial.data_hash)\n"
         "            )",
-        judged("trials", "test_failed_trials_count_and_have_no_ratio"),
+        judged("stats/trials", "test_failed_trials_count_and_have_no_ratio"),
     ),
     Mutant(
         "ledger-half-line-on-a-full-disk",
@@ -340,7 +342,7 @@ EVALUATION = (
         TRIALS,
         "                os.ftruncate(descriptor, start)\n",
         "                pass\n",
-        judged("trials", "test_a_full_disk_leaves_no_half_line"),
+        judged("stats/trials", "test_a_full_disk_leaves_no_half_line"),
     ),
     Mutant(
         "ledger-head-before-the-line",
@@ -348,7 +350,7 @@ EVALUATION = (
         TRIALS,
         "            os.ftruncate(descriptor, at)\n        os.fsync(descriptor)",
         "            os.ftruncate(descriptor, at)",
-        judged("trials", "test_the_line_is_on_the_disk_before_the_head_names_it"),
+        judged("stats/trials", "test_the_line_is_on_the_disk_before_the_head_names_it"),
     ),
     Mutant(
         "ledger-cut-before-it-is-repaired",
@@ -356,7 +358,7 @@ EVALUATION = (
         TRIALS,
         "    at = start = size - over\n",
         "    at = start = size - over\n    os.ftruncate(descriptor, start)\n",
-        judged("trials", "test_a_repair_that_dies_forgets_no_trial"),
+        judged("stats/trials", "test_a_repair_that_dies_forgets_no_trial"),
     ),
     Mutant(
         "ledger-rest-of-a-torn-line-left",
@@ -364,7 +366,7 @@ EVALUATION = (
         TRIALS,
         "        if at < size:\n",
         "        if at > size:\n",
-        judged("trials", "test_an_unfinished_line_longer_than_what_covers_it_leaves_nothing"),
+        judged("stats/trials", "test_an_unfinished_line_longer_than_what_covers_it_leaves_nothing"),
     ),
     # --- windows
     Mutant(
@@ -373,7 +375,7 @@ EVALUATION = (
         WINDOWS,
         "free_from = start + self.horizon",
         "free_from = start + self.horizon - 1",
-        judged("calibration", "test_windows_that_share_bars_count_once"),
+        judged("calibration/checks", "test_windows_that_share_bars_count_once"),
     ),
     # --- calibration
     Mutant(
@@ -382,7 +384,7 @@ EVALUATION = (
         CALIBRATION,
         "    found = predicted.independent\n    return tuple(",
         "    found = predicted.count\n    return tuple(",
-        judged("calibration", "test_intervals_for_shared_bars_keep_their_promise"),
+        judged("calibration/checks", "test_intervals_for_shared_bars_keep_their_promise"),
     ),
     Mutant(
         "coverage-strictly-below",
@@ -390,7 +392,7 @@ EVALUATION = (
         CALIBRATION,
         "predicted.realised[:, None] <= predicted.quantiles, axis=0)",
         "predicted.realised[:, None] < predicted.quantiles, axis=0)",
-        judged("calibration", "test_coverage_by_hand"),
+        judged("calibration/checks", "test_coverage_by_hand"),
     ),
     Mutant(
         "coverage-upside-down",
@@ -398,7 +400,7 @@ EVALUATION = (
         CALIBRATION,
         "hits = np.count_nonzero(predicted.realised[:, None] <= predicted.quantiles, axis=0)",
         "hits = np.count_nonzero(predicted.realised[:, None] >= predicted.quantiles, axis=0)",
-        judged("calibration", "test_coverage_by_hand"),
+        judged("calibration/checks", "test_coverage_by_hand"),
     ),
     Mutant(
         "histogram-cells-of-equal-width",
@@ -406,7 +408,7 @@ EVALUATION = (
         CALIBRATION,
         "expected = np.diff(edges)",
         "expected = np.full(edges.size - 1, 1.0 / (edges.size - 1))",
-        judged("calibration", "test_the_histogram_by_hand"),
+        judged("calibration/checks", "test_the_histogram_by_hand"),
     ),
     Mutant(
         "histogram-of-every-window",
@@ -414,7 +416,7 @@ EVALUATION = (
         CALIBRATION,
         "statistic = found * float",
         "statistic = predicted.count * float",
-        judged("calibration", "test_uniformity_counts_only_windows_that_share_no_bar"),
+        judged("calibration/checks", "test_uniformity_counts_only_windows_that_share_no_bar"),
     ),
     Mutant(
         "tail-pooled-over-regimes",
@@ -422,7 +424,7 @@ EVALUATION = (
         CALIBRATION,
         "level = risk.value_at_risk(law, alpha=alpha).numpy()",
         "level = np.full(predicted.count, figures.value_at_risk(predicted.realised, alpha=alpha))",
-        judged("calibration", "test_each_window_is_measured_against_its_own_law"),
+        judged("calibration/checks", "test_each_window_is_measured_against_its_own_law"),
     ),
     Mutant(
         "tail-not-divided-by-alpha",
@@ -430,7 +432,7 @@ EVALUATION = (
         CALIBRATION,
         "came = level + np.minimum(predicted.realised - level, 0.0) / alpha",
         "came = level + np.minimum(predicted.realised - level, 0.0)",
-        judged("calibration", "test_the_tail_by_hand"),
+        judged("calibration/checks", "test_the_tail_by_hand"),
     ),
     Mutant(
         "tail-interval-of-every-window",
@@ -438,7 +440,7 @@ EVALUATION = (
         CALIBRATION,
         "influence.std(ddof=1) / math.sqrt(found)",
         "influence.std(ddof=1) / math.sqrt(sample.size)",
-        judged("calibration", "test_fewer_independent_outcomes_widen_the_tail"),
+        judged("calibration/checks", "test_fewer_independent_outcomes_widen_the_tail"),
     ),
     # --- conformal
     Mutant(
@@ -447,7 +449,7 @@ EVALUATION = (
         CONFORMAL,
         "exact = (found + 1) * level",
         "exact = found * level",
-        judged("conformal", "test_ranks_are_those_of_the_oracle"),
+        judged("calibration/conformal", "test_ranks_are_those_of_the_oracle"),
     ),
     Mutant(
         "conformal-rounded-to-the-unsafe-side",
@@ -455,7 +457,7 @@ EVALUATION = (
         CONFORMAL,
         "    if level < 0.5:\n",
         "    if level >= 0.5:\n",
-        judged("conformal", "test_the_shift_by_hand"),
+        judged("calibration/conformal", "test_the_shift_by_hand"),
     ),
     Mutant(
         "conformal-on-shared-bars",
@@ -463,6 +465,6 @@ EVALUATION = (
         CONFORMAL,
         "fitted = predicted.select(predicted.apart())",
         "fitted = predicted",
-        judged("conformal", "test_windows_that_share_bars_are_left_out"),
+        judged("calibration/conformal", "test_windows_that_share_bars_are_left_out"),
     ),
 )

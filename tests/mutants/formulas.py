@@ -422,7 +422,7 @@ FORMULAS = (
     Mutant(
         "unknown-settings-ignored",
         "X22",
-        "core/config.py",
+        "core/config/__init__.py",
         'extra="forbid"',
         'extra="ignore"',
         ("tests/unit/core/test_config.py::test_a_refusal_says_path_rule_value_and_way_out",),

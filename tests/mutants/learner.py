@@ -3,15 +3,15 @@
 from mutants.harness import Mutant
 from mutants.nodes import integration, unit
 
-ROLLOUT = "algorithms/rollout.py"
-ESTIMATES = "algorithms/estimates.py"
-TARGETS = "algorithms/critic_targets.py"
-LOSSES = "algorithms/losses.py"
-EPOCHS = "algorithms/epochs.py"
-UNITS = "algorithms/units.py"
+ROLLOUT = "algorithms/update/rollout.py"
+ESTIMATES = "algorithms/update/estimates.py"
+TARGETS = "algorithms/update/critic_targets.py"
+LOSSES = "algorithms/update/losses.py"
+EPOCHS = "algorithms/update/epochs.py"
+UNITS = "algorithms/update/popart.py"
 ORDER = "algorithms/ppo.py"
-LEARNING_SETTINGS = "algorithms/config_learning.py"
-LEARNING_REPORT = "algorithms/telemetry_learning.py"
+LEARNING_SETTINGS = "algorithms/config/learning.py"
+LEARNING_REPORT = "algorithms/telemetry/learning.py"
 
 
 def learner(name: str, *tests: str) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ LEARNER = (
         "        reset=play.ignored,\n",
         "        reset=ends,\n",
         learner(
-            "rollout",
+            "update/rollout",
             "test_a_time_out_reaches_the_value_of_its_last_observation_with_the_unbroken_memory",
         ),
     ),
@@ -55,7 +55,7 @@ LEARNER = (
         ROLLOUT,
         "torch.where(where, initial, play.memory)",
         "play.memory",
-        learner("rollout", "test_every_row_is_what_a_float64_walk_with_that_memory_says"),
+        learner("update/rollout", "test_every_row_is_what_a_float64_walk_with_that_memory_says"),
     ),
     Mutant(
         "rollout-resets-everyone",
@@ -64,7 +64,7 @@ LEARNER = (
         "torch.where(where, initial, play.memory)",
         "torch.where(where.any(), initial, play.memory)",
         learner(
-            "rollout",
+            "update/rollout",
             "test_a_learned_initial_state_is_put_only_where_an_episode_begins_and_not_shared",
         ),
     ),
@@ -74,7 +74,9 @@ LEARNER = (
         ROLLOUT,
         "weight = torch.where(play.ignored, 0.0, step.info.sample_weight)",
         "weight = step.info.sample_weight",
-        learner("rollout", "test_a_task_that_weighs_the_ignored_row_does_not_get_it_learned"),
+        learner(
+            "update/rollout", "test_a_task_that_weighs_the_ignored_row_does_not_get_it_learned"
+        ),
     ),
     Mutant(
         "rollout-last-state-with-a-broken-memory",
@@ -83,7 +85,7 @@ LEARNER = (
         "final = agent.decide(last.observation, last.memory, deterministic=True)",
         "final = agent.decide(last.observation, agent.initial_memory(task.batch), "
         "deterministic=True)",
-        learner("rollout", "test_the_look_at_the_last_state_leaves_no_trace"),
+        learner("update/rollout", "test_the_look_at_the_last_state_leaves_no_trace"),
     ),
     Mutant(
         "rollout-reached-is-this-state",
@@ -92,7 +94,7 @@ LEARNER = (
         "reached=torch.cat((predicted[1:], last[None])),",
         "reached=predicted,",
         learner(
-            "rollout",
+            "update/rollout",
             "test_a_time_out_reaches_the_value_of_its_last_observation_with_the_unbroken_memory",
         ),
     ),
@@ -103,7 +105,8 @@ LEARNER = (
         "seen=statistics.moments(raw.flatten(0, 1), weight=weight.flatten()),",
         "seen=statistics.moments(raw.flatten(0, 1)),",
         learner(
-            "rollout", "test_statistics_stand_still_during_a_rollout_and_gather_rows_with_weight"
+            "update/rollout",
+            "test_statistics_stand_still_during_a_rollout_and_gather_rows_with_weight",
         ),
     ),
     Mutant(
@@ -113,7 +116,8 @@ LEARNER = (
         "        if online:\n",
         "        if True:\n",
         learner(
-            "rollout", "test_statistics_stand_still_during_a_rollout_and_gather_rows_with_weight"
+            "update/rollout",
+            "test_statistics_stand_still_during_a_rollout_and_gather_rows_with_weight",
         ),
     ),
     Mutant(
@@ -130,7 +134,9 @@ LEARNER = (
         ROLLOUT,
         "earned=torch.where(ends, 0.0, earned),",
         "earned=earned,",
-        learner("rollout", "test_episodes_are_added_up_from_their_first_step_across_rollouts"),
+        learner(
+            "update/rollout", "test_episodes_are_added_up_from_their_first_step_across_rollouts"
+        ),
     ),
     Mutant(
         "rollout-ignored-step-counts",
@@ -138,7 +144,9 @@ LEARNER = (
         ROLLOUT,
         "length = play.length + ~play.ignored",
         "length = play.length + 1",
-        learner("rollout", "test_episodes_are_added_up_from_their_first_step_across_rollouts"),
+        learner(
+            "update/rollout", "test_episodes_are_added_up_from_their_first_step_across_rollouts"
+        ),
     ),
     Mutant(
         "rollout-sequences-shuffled",
@@ -147,7 +155,8 @@ LEARNER = (
         "value = value.flatten(0, 1)",
         "value = value.transpose(0, 1).flatten(0, 1)",
         learner(
-            "rollout", "test_a_rollout_is_cut_into_neighbouring_sequences_with_their_own_memory"
+            "update/rollout",
+            "test_a_rollout_is_cut_into_neighbouring_sequences_with_their_own_memory",
         ),
     ),
     # --- estimates
@@ -157,7 +166,9 @@ LEARNER = (
         ESTIMATES,
         "bootstrap = decoded_value(agent, rollout.reached, config)",
         "bootstrap = decoded_value(agent, rollout.reached[:, :, :1], config)",
-        learner("estimates", "test_the_lower_critic_speaks_for_this_state_the_next_and_the_last"),
+        learner(
+            "update/estimates", "test_the_lower_critic_speaks_for_this_state_the_next_and_the_last"
+        ),
     ),
     Mutant(
         "estimates-time-out-is-an-end",
@@ -176,7 +187,7 @@ LEARNER = (
         ESTIMATES,
         "return value if limit is None else value.clamp(-limit, limit)",
         "return value",
-        learner("estimates", "test_the_limit_holds_values_and_bootstraps_and_never_targets"),
+        learner("update/estimates", "test_the_limit_holds_values_and_bootstraps_and_never_targets"),
     ),
     Mutant(
         "estimates-variance-of-ignored-rows",
@@ -184,7 +195,7 @@ LEARNER = (
         ESTIMATES,
         "explained_variance(total, value, weight=rollout.weight)",
         "explained_variance(total, value)",
-        learner("estimates", "test_explained_variance_is_that_of_the_rows_that_count"),
+        learner("update/estimates", "test_explained_variance_is_that_of_the_rows_that_count"),
     ),
     Mutant(
         "advantage-of-ignored-rows",
@@ -193,7 +204,8 @@ LEARNER = (
         "        weight=rollout.weight,\n",
         "        weight=None,\n",
         learner(
-            "estimates", "test_advantages_are_normalised_over_rows_with_weight_by_their_weight"
+            "update/estimates",
+            "test_advantages_are_normalised_over_rows_with_weight_by_their_weight",
         ),
     ),
     Mutant(
@@ -202,7 +214,7 @@ LEARNER = (
         ESTIMATES,
         "magnitude=torch.maximum(estimates.returns.abs(), estimates.value.abs()),",
         "magnitude=estimates.returns.abs().max(),",
-        learner("estimates", "test_what_ignored_rows_return_does_not_blunt_the_others"),
+        learner("update/estimates", "test_what_ignored_rows_return_does_not_blunt_the_others"),
     ),
     Mutant(
         "estimates-unchecked",
@@ -210,7 +222,7 @@ LEARNER = (
         ESTIMATES,
         "if any(bad.values()):",
         "if False:",
-        learner("estimates", "test_a_number_that_is_not_finite_is_named_with_its_place"),
+        learner("update/estimates", "test_a_number_that_is_not_finite_is_named_with_its_place"),
     ),
     Mutant(
         "advantage-earlier-statistics-lost",
@@ -227,7 +239,7 @@ LEARNER = (
         TARGETS,
         "    law = reached_law(agent, rollout)\n    flags",
         "    law = reached_law(agent, rollout).clamp(-1.0, 1.0)\n    flags",
-        learner("estimates", "test_the_limit_holds_values_and_bootstraps_and_never_targets"),
+        learner("update/estimates", "test_the_limit_holds_values_and_bootstraps_and_never_targets"),
     ),
     Mutant(
         "target-lambda-return-for-a-law",
@@ -235,7 +247,7 @@ LEARNER = (
         TARGETS,
         'if config.target.kind == "lambda_return":\n        if kind',
         'if config.target.kind in ("lambda_return", "nstep"):\n        if kind',
-        learner("critic_targets", "test_targets_are_those_of_the_replay_in_reward_units"),
+        learner("update/critic_targets", "test_targets_are_those_of_the_replay_in_reward_units"),
     ),
     Mutant(
         "target-law-cut-at-its-tail",
@@ -243,7 +255,7 @@ LEARNER = (
         TARGETS,
         'if config.target.kind == "lambda_return" and config.returns.normalize_returns != "off":',
         'if config.returns.normalize_returns != "off":',
-        learner("critic_targets", "test_only_a_scalar_target_is_limited"),
+        learner("update/critic_targets", "test_only_a_scalar_target_is_limited"),
     ),
     Mutant(
         "target-law-not-decoded",
@@ -252,7 +264,7 @@ LEARNER = (
         'return law if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(law)',
         "return law",
         learner(
-            "critic_targets",
+            "update/critic_targets",
             "test_the_law_of_reached_states_is_decoded_with_the_statistics_of_the_heads",
         ),
     ),
@@ -262,7 +274,7 @@ LEARNER = (
         TARGETS,
         'if clip.vf_clip_units == "raw":',
         "if True:",
-        learner("critic_targets", "test_held_predictions_cost_what_the_replay_says"),
+        learner("update/critic_targets", "test_held_predictions_cost_what_the_replay_says"),
     ),
     Mutant(
         "clip-limit-on-the-target",
@@ -273,7 +285,9 @@ LEARNER = (
         "        target = value_clip.limit_encoded(target, limit=clip.value_clip_limit, "
         "mean=agent.return_scale.mean, std=std)\n"
         "    return losses(agent, held, target)\n",
-        learner("critic_targets", "test_the_limit_holds_the_clipped_branch_and_the_target_stays"),
+        learner(
+            "update/critic_targets", "test_the_limit_holds_the_clipped_branch_and_the_target_stays"
+        ),
     ),
     Mutant(
         "clip-pessimistic-old-value",
@@ -283,7 +297,7 @@ LEARNER = (
         "    std = agent.return_scale.std\n"
         "    old = old.amin(-2, keepdim=True).expand_as(old)\n"
         "    epsilon",
-        learner("critic_targets", "test_held_predictions_cost_what_the_replay_says"),
+        learner("update/critic_targets", "test_held_predictions_cost_what_the_replay_says"),
     ),
     Mutant(
         "cross-entropy-without-its-unit",
@@ -292,7 +306,8 @@ LEARNER = (
         "categorical.cross_entropy(predicted, wide) / normaliser",
         "categorical.cross_entropy(predicted, wide)",
         learner(
-            "critic_targets", "test_a_uniform_prediction_costs_one_whatever_the_number_of_atoms"
+            "update/critic_targets",
+            "test_a_uniform_prediction_costs_one_whatever_the_number_of_atoms",
         ),
     ),
     # --- losses
@@ -303,7 +318,7 @@ LEARNER = (
         "value = twin.twin_loss(by_critic, clipped_by_critic)",
         "value = torch.maximum(by_critic.mean(-1), clipped_by_critic.mean(-1))",
         learner(
-            "losses",
+            "update/losses",
             "test_twin_critics_vf_clipping",
             "test_the_loss_of_a_batch_is_that_of_the_replay",
         ),
@@ -314,7 +329,7 @@ LEARNER = (
         LOSSES,
         "return torch.where(weight > 0.0, columns * weight, 0.0).sum((1, 2))",
         "return columns.sum((1, 2))",
-        learner("losses", "test_rows_of_weight_0_change_neither_a_number_nor_a_gradient"),
+        learner("update/losses", "test_rows_of_weight_0_change_neither_a_number_nor_a_gradient"),
     ),
     Mutant(
         "loss-entropy-is-a-cost",
@@ -322,7 +337,7 @@ LEARNER = (
         LOSSES,
         "+ now.ent_coef * policy.entropy_loss(entropy, log_prob)",
         "+ now.ent_coef * entropy",
-        learner("losses", "test_the_bonus_is_the_entropy_of_the_whole_action"),
+        learner("update/losses", "test_the_bonus_is_the_entropy_of_the_whole_action"),
     ),
     Mutant(
         "loss-entropy-without-contract",
@@ -330,7 +345,7 @@ LEARNER = (
         LOSSES,
         "+ now.ent_coef * policy.entropy_loss(entropy, log_prob)",
         "- now.ent_coef * entropy.reshape(*log_prob.shape, -1).sum(-1)",
-        learner("losses", "test_entropy_multidim_action"),
+        learner("update/losses", "test_entropy_multidim_action"),
     ),
     Mutant(
         "loss-warm-up-trains-the-actor",
@@ -338,7 +353,7 @@ LEARNER = (
         LOSSES,
         "    if now.trains_policy:\n",
         "    if True:\n",
-        learner("losses", "test_while_only_critics_learn_the_actor_gets_no_gradient"),
+        learner("update/losses", "test_while_only_critics_learn_the_actor_gets_no_gradient"),
     ),
     Mutant(
         "loss-penalty-backwards",
@@ -347,7 +362,8 @@ LEARNER = (
         "network.head.kl(batch.parameters, output.actor)",
         "network.head.kl(output.actor, batch.parameters)",
         learner(
-            "losses", "test_the_penalty_is_the_analytic_divergence_from_the_policy_that_played"
+            "update/losses",
+            "test_the_penalty_is_the_analytic_divergence_from_the_policy_that_played",
         ),
     ),
     Mutant(
@@ -356,7 +372,7 @@ LEARNER = (
         LOSSES,
         'policy.kl_estimate(bounded, kind="k3")',
         'policy.kl_estimate(bounded, kind="k1")',
-        learner("losses", "test_the_readings_are_weighted_sums_over_rows_that_count"),
+        learner("update/losses", "test_the_readings_are_weighted_sums_over_rows_that_count"),
     ),
     Mutant(
         "loss-estimate-without-bound",
@@ -364,7 +380,7 @@ LEARNER = (
         LOSSES,
         'policy.kl_estimate(bounded, kind="k3")',
         'policy.kl_estimate(log_ratio, kind="k3")',
-        learner("losses", "test_an_extreme_ratio_stays_finite_in_every_term"),
+        learner("update/losses", "test_an_extreme_ratio_stays_finite_in_every_term"),
     ),
     Mutant(
         "loss-nan-reaches-the-weights",
@@ -372,7 +388,7 @@ LEARNER = (
         LOSSES,
         "        return policy.drop_nonfinite(log_prob, batch.log_prob, batch.weight)\n",
         "        return log_prob, batch.log_prob, batch.weight\n",
-        learner("losses", "test_policy_gradient_explosion_detection"),
+        learner("update/losses", "test_policy_gradient_explosion_detection"),
     ),
     Mutant(
         "loss-zero-keeps-the-nan",
@@ -380,7 +396,7 @@ LEARNER = (
         LOSSES,
         "torch.where(finite, part, 0.0) for part in (log_prob, batch.log_prob)",
         "torch.where(finite, part, batch.log_prob) for part in (log_prob, batch.log_prob)",
-        learner("losses", "test_a_bad_ratio_may_count_as_one"),
+        learner("update/losses", "test_a_bad_ratio_may_count_as_one"),
     ),
     Mutant(
         "loss-imitation-always",
@@ -388,7 +404,7 @@ LEARNER = (
         LOSSES,
         "    if now.bc_coef == 0.0:\n",
         "    if False:\n",
-        learner("losses", "test_imitation_without_weight_is_not_computed"),
+        learner("update/losses", "test_imitation_without_weight_is_not_computed"),
     ),
     Mutant(
         "loss-imitation-mean-of-ignored-rows",
@@ -397,7 +413,8 @@ LEARNER = (
         "statistics.weighted_mean(policy.awr_weight(batch.advantage, **options), batch.weight)",
         "policy.awr_weight(batch.advantage, **options).mean()",
         learner(
-            "losses", "test_imitation_weights_may_be_divided_by_their_mean_over_rows_that_count"
+            "update/losses",
+            "test_imitation_weights_may_be_divided_by_their_mean_over_rows_that_count",
         ),
     ),
     Mutant(
@@ -406,7 +423,7 @@ LEARNER = (
         LOSSES,
         "    if not now.clips_values:\n",
         "    if config.value_clip.clip_range_vf is None:\n",
-        learner("losses", "test_values_are_held_only_when_the_schedule_says_so"),
+        learner("update/losses", "test_values_are_held_only_when_the_schedule_says_so"),
     ),
     # --- epochs
     Mutant(
@@ -415,7 +432,7 @@ LEARNER = (
         EPOCHS,
         "(sums.loss / planned.clamp(min=torch.finfo(planned.dtype).tiny)).backward()",
         "(sums.loss / sums.weight.clamp(min=1e-30) * size / batch.weight.shape[1]).backward()",
-        learner("epochs", "test_micro_batches_add_up_to_the_gradient_of_their_minibatch"),
+        learner("update/epochs", "test_micro_batches_add_up_to_the_gradient_of_their_minibatch"),
     ),
     Mutant(
         "epochs-stale-weight",
@@ -423,7 +440,7 @@ LEARNER = (
         EPOCHS,
         "_reweigh(pipeline, planned / total.weight)",
         "_reweigh(pipeline, planned / planned)",
-        learner("epochs", "test_what_was_dropped_leaves_the_mean_of_the_rest"),
+        learner("update/epochs", "test_what_was_dropped_leaves_the_mean_of_the_rest"),
     ),
     Mutant(
         "epochs-imitation-of-each-part",
@@ -431,7 +448,7 @@ LEARNER = (
         EPOCHS,
         "generator, imitation=imitation)",
         "generator)",
-        learner("epochs", "test_micro_batches_add_up_to_the_gradient_of_their_minibatch"),
+        learner("update/epochs", "test_micro_batches_add_up_to_the_gradient_of_their_minibatch"),
     ),
     Mutant(
         "epochs-empty-minibatch-trained",
@@ -439,7 +456,7 @@ LEARNER = (
         EPOCHS,
         "    if void or not bool(total.weight > 0.0):\n",
         "    if void:\n",
-        learner("epochs", "test_a_minibatch_in_which_nothing_counts_is_left_out"),
+        learner("update/epochs", "test_a_minibatch_in_which_nothing_counts_is_left_out"),
     ),
     Mutant(
         "epochs-void-part-only",
@@ -447,7 +464,7 @@ LEARNER = (
         EPOCHS,
         "    if void or not",
         "    if not",
-        learner("epochs", "test_one_bad_ratio_voids_its_whole_minibatch_however_it_is_cut"),
+        learner("update/epochs", "test_one_bad_ratio_voids_its_whole_minibatch_however_it_is_cut"),
     ),
     Mutant(
         "epochs-infinite-loss-steps",
@@ -456,7 +473,8 @@ LEARNER = (
         "    if not bool(total.loss.isfinite()):\n",
         "    if False:\n",
         learner(
-            "epochs", "test_a_loss_that_is_not_finite_is_refused_though_its_gradient_is_bounded"
+            "update/epochs",
+            "test_a_loss_that_is_not_finite_is_refused_though_its_gradient_is_bounded",
         ),
     ),
     Mutant(
@@ -465,7 +483,7 @@ LEARNER = (
         EPOCHS,
         "    norms = torch.zeros(len(pipeline.names), device=device)\n",
         "    norms = torch.zeros(len(pipeline.names))\n",
-        learner("epochs", "test_the_report_of_a_refused_loss_lies_where_the_data_do"),
+        learner("update/epochs", "test_the_report_of_a_refused_loss_lies_where_the_data_do"),
     ),
     Mutant(
         "epochs-gradients-pile-up",
@@ -473,7 +491,7 @@ LEARNER = (
         EPOCHS,
         "    pipeline.optimizer.zero_grad(set_to_none=True)\n",
         "",
-        learner("epochs", "test_micro_batches_add_up_to_the_gradient_of_their_minibatch"),
+        learner("update/epochs", "test_micro_batches_add_up_to_the_gradient_of_their_minibatch"),
     ),
     Mutant(
         "epochs-rest-is-lost",
@@ -481,7 +499,9 @@ LEARNER = (
         EPOCHS,
         "yield from order.to(data.weight.device).split(size)",
         "yield from order.to(data.weight.device)[: count // size * size].split(size)",
-        learner("epochs", "test_every_sequence_is_seen_once_an_epoch_and_the_rest_is_not_lost"),
+        learner(
+            "update/epochs", "test_every_sequence_is_seen_once_an_epoch_and_the_rest_is_not_lost"
+        ),
     ),
     Mutant(
         "epochs-never-stop",
@@ -489,7 +509,7 @@ LEARNER = (
         EPOCHS,
         "if control.stops(divergences[-1]):",
         "if control.stops(divergences[-1]) and False:",
-        learner("epochs", "test_epochs_end_when_the_policy_has_moved_enough"),
+        learner("update/epochs", "test_epochs_end_when_the_policy_has_moved_enough"),
     ),
     Mutant(
         "epochs-memory-of-another-column",
@@ -500,7 +520,7 @@ LEARNER = (
         'axis = 0 if field.name == "memory" else 1\n'
         "        parts[field.name] = value.index_select(axis, chosen.sort().values if axis "
         "== 0 else chosen)",
-        learner("epochs", "test_a_selection_keeps_each_sequence_whole"),
+        learner("update/epochs", "test_a_selection_keeps_each_sequence_whole"),
     ),
     # --- units
     Mutant(
@@ -509,7 +529,7 @@ LEARNER = (
         UNITS,
         "    agent.network.critic.rescale(*moved)\n",
         "",
-        learner("units", "test_return_snapshot_freshness"),
+        learner("update/popart", "test_return_snapshot_freshness"),
     ),
     Mutant(
         "units-old-words-in-old-units",
@@ -517,7 +537,7 @@ LEARNER = (
         UNITS,
         "    return return_scale.re_express(predicted, *moved)\n",
         "    return predicted\n",
-        learner("units", "test_return_snapshot_freshness"),
+        learner("update/popart", "test_return_snapshot_freshness"),
     ),
     Mutant(
         "units-support-without-projection",
@@ -525,7 +545,7 @@ LEARNER = (
         UNITS,
         "    return moved, law.clamp(min=torch.finfo(law.dtype).tiny).log()\n",
         "    return target, predicted\n",
-        learner("units", "test_targets_and_old_laws_are_projected_when_the_support_moves"),
+        learner("update/popart", "test_targets_and_old_laws_are_projected_when_the_support_moves"),
     ),
     Mutant(
         "units-support-jumps",
@@ -533,7 +553,7 @@ LEARNER = (
         UNITS,
         "_MAX_STEP = 0.5",
         "_MAX_STEP = 50.0",
-        learner("units", "test_a_bound_moves_by_at_most_half_a_span"),
+        learner("update/popart", "test_a_bound_moves_by_at_most_half_a_span"),
     ),
     Mutant(
         "units-moments-of-quantiles-rescaled",
@@ -541,7 +561,7 @@ LEARNER = (
         UNITS,
         'if kind == "scalar" and "exp_avg" in state:',
         'if "exp_avg" in state:',
-        learner("units", "test_moments_of_a_loss_without_units_stay"),
+        learner("update/popart", "test_moments_of_a_loss_without_units_stay"),
     ),
     Mutant(
         "units-utility-of-a-squared-loss",
@@ -549,7 +569,7 @@ LEARNER = (
         UNITS,
         'power = 2 if kind == "scalar" else 1',
         "power = 1",
-        learner("units", "test_utilities_follow_weight_times_gradient"),
+        learner("update/popart", "test_utilities_follow_weight_times_gradient"),
     ),
     Mutant(
         "units-scale-centred",
@@ -558,7 +578,8 @@ LEARNER = (
         'Units(0.0 if mode == "scale" else new.mean, new.std * gain)',
         "Units(new.mean, new.std * gain)",
         learner(
-            "units", "test_scaled_returns_are_divided_by_the_bound_times_the_spread_and_not_centred"
+            "update/popart",
+            "test_scaled_returns_are_divided_by_the_bound_times_the_spread_and_not_centred",
         ),
     ),
     Mutant(
@@ -575,7 +596,9 @@ LEARNER = (
         UNITS,
         "low, high = (config.v_min, config.v_max) if warming else _bounds(kept, atoms, config)",
         "low, high = _bounds(kept, atoms, config)",
-        learner("units", "test_while_statistics_warm_up_the_support_is_that_of_the_settings"),
+        learner(
+            "update/popart", "test_while_statistics_warm_up_the_support_is_that_of_the_settings"
+        ),
     ),
     # --- the order
     Mutant(
@@ -621,23 +644,23 @@ LEARNER = (
         ORDER,
         "            begin_units(agent, rollout, config)\n",
         "            pass\n",
-        learner("units", "test_only_the_first_update_takes_its_units_from_rewards_alone"),
+        learner("update/popart", "test_only_the_first_update_takes_its_units_from_rewards_alone"),
     ),
     Mutant(
         "first-units-carry-a-bootstrap",
         "units",
-        "algorithms/units.py",
+        "algorithms/update/popart.py",
         "    flags = (rollout.terminated, rollout.truncated)\n",
         "    flags = (rollout.terminated & False, rollout.truncated & False)\n",
-        learner("units", "test_the_first_units_are_those_of_the_first_rewards"),
+        learner("update/popart", "test_the_first_units_are_those_of_the_first_rewards"),
     ),
     Mutant(
         "support-cuts-the-worst-outcome",
         "units",
-        "algorithms/units.py",
+        "algorithms/update/popart.py",
         "least = min(float(kept.min()), 2.0 * low_bulk - middle)",
         "least = 2.0 * low_bulk - middle",
-        learner("units", "test_the_support_reaches_the_worst_outcome"),
+        learner("update/popart", "test_the_support_reaches_the_worst_outcome"),
     ),
     Mutant(
         "order-refusals-forgotten",
@@ -662,7 +685,9 @@ LEARNER = (
         "modules/config.py",
         "huber_kappa: Annotated[float, Field(ge=0.0)] = 0.02",
         "huber_kappa: Annotated[float, Field(ge=0.0)] = 1.0",
-        learner("quantile_critic", "test_the_threshold_of_a_run_is_two_hundredths_of_a_deviation"),
+        learner(
+            "update/quantile_critic", "test_the_threshold_of_a_run_is_two_hundredths_of_a_deviation"
+        ),
     ),
     Mutant(
         "threshold-lost-on-the-way-to-the-loss",
@@ -670,7 +695,7 @@ LEARNER = (
         TARGETS,
         "return quantile.huber_loss(predicted, wide, tau, kappa=critic.huber_kappa)",
         "return quantile.huber_loss(predicted, wide, tau, kappa=1.0)",
-        learner("quantile_critic", "test_the_threshold_reaches_the_loss"),
+        learner("update/quantile_critic", "test_the_threshold_reaches_the_loss"),
     ),
     Mutant(
         "critic-levels-upside-down",
@@ -678,7 +703,9 @@ LEARNER = (
         TARGETS,
         "tau = quantile.midpoints(critic.num_quantiles, like=predicted)",
         "tau = 1.0 - quantile.midpoints(critic.num_quantiles, like=predicted)",
-        learner("quantile_critic", "test_any_number_of_quantiles_costs_what_all_its_pairs_cost"),
+        learner(
+            "update/quantile_critic", "test_any_number_of_quantiles_costs_what_all_its_pairs_cost"
+        ),
     ),
     Mutant(
         "forward-keeps-what-it-computed",
@@ -694,7 +721,7 @@ LEARNER = (
         LOSSES,
         "(clipped_by_critic > by_critic)",
         "(clipped_by_critic >= by_critic)",
-        learner("clip_shares", "test_where_nothing_is_held_no_share_is"),
+        learner("telemetry/clip_shares", "test_where_nothing_is_held_no_share_is"),
     ),
     Mutant(
         "share-of-pairs-by-another-threshold",
@@ -702,7 +729,7 @@ LEARNER = (
         LOSSES,
         "batch.target, kappa=agent.spec.critic.huber_kappa)",
         "batch.target, kappa=1.0)",
-        learner("clip_shares", "test_the_share_of_pairs_follows_the_threshold"),
+        learner("telemetry/clip_shares", "test_the_share_of_pairs_follows_the_threshold"),
     ),
     Mutant(
         "share-of-predictions-is-that-of-pairs",
@@ -711,7 +738,8 @@ LEARNER = (
         "share(sums.vf_clipped, sums.weight)",
         "share(sums.huber_linear, sums.weight)",
         learner(
-            "clip_shares", "test_shares_of_pairs_and_of_held_predictions_are_those_of_the_batch"
+            "telemetry/clip_shares",
+            "test_shares_of_pairs_and_of_held_predictions_are_those_of_the_batch",
         ),
     ),
     Mutant(
@@ -720,16 +748,16 @@ LEARNER = (
         LEARNING_SETTINGS,
         "cql_alpha: NonNegative = 0.0",
         "cql_alpha: NonNegative = 1.0",
-        learner("shipped_configs", "test_leaving_a_setting_out_switches_nothing_on"),
+        learner("config/shipped_configs", "test_leaving_a_setting_out_switches_nothing_on"),
     ),
     Mutant(
         "optimizer-alone-has-another-default",
         "X23",
-        "optim/adaptive_upgd.py",
+        "optim/upgd/adaptive_upgd.py",
         "        lr_compensation: float = 2.0,\n",
         "        lr_compensation: float = 1.0,\n",
         learner(
-            "shipped_configs",
+            "config/shipped_configs",
             "test_an_optimizer_by_itself_has_the_defaults_of_a_run_but_for_these",
         ),
     ),

@@ -3,7 +3,7 @@
 from mutants.harness import Mutant
 from mutants.nodes import law, unit
 
-INDICATORS = "functional/indicators.py"
+INDICATORS = "functional/market/indicators.py"
 
 MARKET_DATA = (
     # --- indicators
@@ -34,7 +34,7 @@ MARKET_DATA = (
     Mutant(
         "decay-counted-from-the-wrong-half",
         "M21",
-        "functional/rolling.py",
+        "functional/market/rolling.py",
         "decay ** counts[1],)",
         "decay ** counts[0],)",
         unit("indicators", "test_decayed_sum_by_hand"),

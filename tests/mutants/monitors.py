@@ -3,12 +3,12 @@
 from mutants.harness import Mutant
 from mutants.nodes import unit
 
-LEARNING = "algorithms/telemetry_learning.py"
-PLAYED = "algorithms/telemetry_rollout.py"
-TELEMETRY = "algorithms/telemetry.py"
-ENTROPY = "algorithms/entropy_schedule.py"
-STATISTICS = "algorithms/return_statistics.py"
-CHECKPOINT = "algorithms/checkpoint.py"
+LEARNING = "algorithms/telemetry/learning.py"
+PLAYED = "algorithms/telemetry/rollout.py"
+TELEMETRY = "algorithms/telemetry/metrics.py"
+ENTROPY = "algorithms/update/entropy_schedule.py"
+STATISTICS = "algorithms/update/return_statistics.py"
+CHECKPOINT = "algorithms/run/checkpoint.py"
 ALARMS = "monitors/alarms.py"
 
 
@@ -17,7 +17,7 @@ def run(name: str, *tests: str) -> tuple[str, ...]:
     return unit(name, *tests, part="algorithms")
 
 
-RESTORED = run("checkpoint", "test_a_restored_learner_computes_what_the_first_one_did")
+RESTORED = run("run/checkpoint", "test_a_restored_learner_computes_what_the_first_one_did")
 
 MONITORS = (
     # --- gradients
@@ -27,7 +27,7 @@ MONITORS = (
         LEARNING,
         "return norms[:, places].square().sum(-1).sqrt()",
         "return norms[:, places].square().sum(-1)",
-        run("telemetry", "test_twin_critics_gradient_norms_logged"),
+        run("telemetry/metrics", "test_twin_critics_gradient_norms_logged"),
     ),
     Mutant(
         "critic-heads-sought-by-name",
@@ -35,7 +35,7 @@ MONITORS = (
         LEARNING,
         "return [order[name] for name in wanted]",
         'return [order[name] for name in wanted if "critic_head" in name]',
-        run("telemetry", "test_twin_critics_gradient_norms_logged"),
+        run("telemetry/metrics", "test_twin_critics_gradient_norms_logged"),
     ),
     Mutant(
         "gradient-norms-added",
@@ -43,7 +43,7 @@ MONITORS = (
         LEARNING,
         "return norms[:, places].square().sum(-1).sqrt()",
         "return norms[:, places].sum(-1)",
-        run("telemetry", "test_each_layer_of_a_memory_has_the_root_of_its_own_squares"),
+        run("telemetry/metrics", "test_each_layer_of_a_memory_has_the_root_of_its_own_squares"),
     ),
     # --- memory, observations, costs, clips
     Mutant(
@@ -52,7 +52,7 @@ MONITORS = (
         PLAYED,
         "        hidden = parts[:, 0].double()\n",
         "        hidden = state[:, 0, 0].double()\n",
-        run("telemetry", "test_each_layer_reports_its_own_hidden_state"),
+        run("telemetry/metrics", "test_each_layer_reports_its_own_hidden_state"),
     ),
     Mutant(
         "drift-of-columns-nobody-scales",
@@ -60,7 +60,7 @@ MONITORS = (
         PLAYED,
         "places = [place for place, name in names if name not in spec.unscaled]",
         "places = [place for place, name in names]",
-        run("telemetry", "test_drift_is_that_of_the_columns_which_are_scaled"),
+        run("telemetry/metrics", "test_drift_is_that_of_the_columns_which_are_scaled"),
     ),
     Mutant(
         "costs-that-are-not-finite-averaged",
@@ -68,7 +68,7 @@ MONITORS = (
         PLAYED,
         "known = used & fraction.isfinite()",
         "known = used",
-        run("telemetry", "test_costs_that_are_not_finite_are_counted_and_left_out"),
+        run("telemetry/metrics", "test_costs_that_are_not_finite_are_counted_and_left_out"),
     ),
     Mutant(
         "dominant-clip-is-the-rarest",
@@ -76,7 +76,7 @@ MONITORS = (
         TELEMETRY,
         "top = max(fractions)",
         "top = min(fractions)",
-        run("telemetry", "test_the_dominant_clip_is_named_by_its_place"),
+        run("telemetry/metrics", "test_the_dominant_clip_is_named_by_its_place"),
     ),
     # --- alarms
     Mutant(
@@ -109,7 +109,7 @@ MONITORS = (
         STATISTICS,
         "floor=torch.finfo(torch.float64).tiny,",
         "floor=self._floor(),",
-        run("return_statistics", "test_the_reported_gain_sees_no_floor_and_has_a_cap"),
+        run("update/return_statistics", "test_the_reported_gain_sees_no_floor_and_has_a_cap"),
     ),
     # --- entropy
     Mutant(
@@ -118,7 +118,7 @@ MONITORS = (
         ENTROPY,
         "if self.plateau and self.start is None and self._may_fall(update):",
         "if self.plateau and self._may_fall(update):",
-        run("entropy_schedule", "test_a_second_plateau_does_not_start_it_again"),
+        run("update/entropy_schedule", "test_a_second_plateau_does_not_start_it_again"),
     ),
     Mutant(
         "entropy-floor-dropped",
@@ -126,7 +126,7 @@ MONITORS = (
         ENTROPY,
         "floored = max(nominal, config.ent_coef_min)",
         "floored = nominal",
-        run("entropy_schedule", "test_the_floor_wins_over_the_end"),
+        run("update/entropy_schedule", "test_the_floor_wins_over_the_end"),
     ),
     # --- a run that goes on
     Mutant(

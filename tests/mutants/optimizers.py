@@ -3,15 +3,15 @@
 from mutants.harness import Mutant
 from mutants.nodes import unit
 
-GATE_OF_UTILITY = "functional/upgd.py"
-GRADIENT_NOISE = "functional/gradient_noise.py"
-UPGD_STEP = "optim/_upgd_step.py"
-UPGD_BASE = "optim/_upgd_base.py"
-UPGD_NOISE = "optim/_upgd_noise.py"
-ADAPTIVE = "optim/adaptive_upgd.py"
-SCALER = "optim/vgs.py"
-ESTIMATORS = "optim/_noise_estimators.py"
-STEP_SCALE = "optim/_step_scale.py"
+GATE_OF_UTILITY = "functional/optim/upgd.py"
+GRADIENT_NOISE = "functional/optim/gradient_noise.py"
+UPGD_STEP = "optim/upgd/step.py"
+UPGD_BASE = "optim/upgd/base.py"
+UPGD_NOISE = "optim/upgd/noise.py"
+ADAPTIVE = "optim/upgd/adaptive_upgd.py"
+SCALER = "optim/vgs/scaler.py"
+ESTIMATORS = "optim/vgs/estimators.py"
+STEP_SCALE = "optim/vgs/step_scale.py"
 PIPELINE = "optim/pipeline.py"
 
 
@@ -429,7 +429,7 @@ OPTIMIZERS = (
     Mutant(
         "philox-one-round-short",
         "upgd",
-        "optim/_philox.py",
+        "optim/fused/philox.py",
         "ROUNDS = 7",
         "ROUNDS = 6",
         optim("compiled_step", "test_philox_gives_the_published_answers"),
@@ -437,7 +437,7 @@ OPTIMIZERS = (
     Mutant(
         "counted-noise-uses-an-angle-twice",
         "upgd",
-        "optim/_philox.py",
+        "optim/fused/philox.py",
         "radius * turn.sin()]",
         "radius * turn.cos()]",
         optim("compiled_step", "test_counted_noise_is_gaussian_and_every_key_gives_other_numbers"),

@@ -3,16 +3,16 @@
 from mutants.harness import Mutant
 from mutants.nodes import integration, law, unit
 
-FORMULA = "functional/risk.py"
-TRACE = "functional/risk_trace.py"
-SETTINGS = "algorithms/config_risk.py"
-RUN_SETTINGS = "algorithms/config.py"
-CONTROL = "algorithms/risk.py"
-WINDOW = "algorithms/risk_window.py"
-DUAL = "algorithms/risk_dual.py"
-GATE = "algorithms/risk_activation.py"
-ADVANTAGE = "algorithms/risk_advantage.py"
-GRADIENT = "algorithms/risk_gradient.py"
+FORMULA = "functional/risk/__init__.py"
+TRACE = "functional/risk/trace.py"
+SETTINGS = "algorithms/config/risk.py"
+RUN_SETTINGS = "algorithms/config/__init__.py"
+CONTROL = "algorithms/risk/control.py"
+WINDOW = "algorithms/risk/window.py"
+DUAL = "algorithms/risk/multiplier.py"
+GATE = "algorithms/risk/activation.py"
+ADVANTAGE = "algorithms/risk/advantage.py"
+GRADIENT = "algorithms/risk/gradient.py"
 ORDER = "algorithms/ppo.py"
 RULES = "monitors/alarm_rules.py"
 
@@ -22,18 +22,20 @@ def control(name: str, *tests: str) -> tuple[str, ...]:
     return unit(name, *tests, part="algorithms")
 
 
-REPLAY = control("risk", "test_updates_are_those_of_the_replay")
-RESUMED = control("risk", "test_a_resumed_control_goes_on_with_window_average_gate_and_multiplier")
-ONLY_CRITICS = control(
-    "risk_waiting", "test_neither_multiplier_nor_ramp_moves_while_only_critics_learn"
+REPLAY = control("risk/control", "test_updates_are_those_of_the_replay")
+RESUMED = control(
+    "risk/control", "test_a_resumed_control_goes_on_with_window_average_gate_and_multiplier"
 )
-TOO_FEW = control("risk_waiting", "test_before_there_are_enough_episodes_only_the_window_moves")
+ONLY_CRITICS = control(
+    "risk/waiting", "test_neither_multiplier_nor_ramp_moves_while_only_critics_learn"
+)
+TOO_FEW = control("risk/waiting", "test_before_there_are_enough_episodes_only_the_window_moves")
 MICRO = control(
-    "risk_gradient",
+    "risk/gradient",
     "test_micro_batches_give_the_norm_of_the_whole_and_hold_no_more_than_their_sequences",
 )
 LOOK = control(
-    "trainer_look",
+    "run/evaluate",
     "test_the_kept_agent_is_the_best_of_those_that_keep_the_limit_of_the_settings",
 )
 REFUSED = control("ppo", "test_settings_that_cannot_be_together_are_refused_by_name")
@@ -46,7 +48,7 @@ RISK = (
         WINDOW,
         "total[rollout.ended].tolist()",
         "total[rollout.ended].clamp(min=-1.0).tolist()",
-        control("risk_window", "test_the_window_keeps_the_last_episodes_across_rollouts"),
+        control("risk/window", "test_the_window_keeps_the_last_episodes_across_rollouts"),
     ),
     Mutant(
         "risk-time-outs-left-out",
@@ -54,7 +56,7 @@ RISK = (
         WINDOW,
         "total[rollout.ended].tolist()",
         "total[rollout.terminated].tolist()",
-        control("risk_window", "test_a_time_out_ends_an_episode_like_a_termination"),
+        control("risk/window", "test_a_time_out_ends_an_episode_like_a_termination"),
     ),
     Mutant(
         "risk-episodes-begin-with-the-rollout",
@@ -64,7 +66,7 @@ RISK = (
         "total = (rollout.earned - rollout.earned[0]).double() + rollout.reward.double()\n"
         "        self._kept",
         control(
-            "risk_window", "test_an_episode_that_began_in_an_earlier_rollout_counts_as_a_whole"
+            "risk/window", "test_an_episode_that_began_in_an_earlier_rollout_counts_as_a_whole"
         ),
     ),
     Mutant(
@@ -73,7 +75,7 @@ RISK = (
         WINDOW,
         "going = going & ~ended[k : k + rows]",
         "pass",
-        control("risk_window", "test_sums_of_rewards_are_those_of_the_loop"),
+        control("risk/window", "test_sums_of_rewards_are_those_of_the_loop"),
     ),
     Mutant(
         "risk-acts-on-a-handful",
@@ -89,7 +91,7 @@ RISK = (
         CONTROL,
         'if config.cvar_quantity == "episode_return":',
         "if True:",
-        control("risk", "test_parts_of_episodes_are_taken_from_the_rollout_at_hand"),
+        control("risk/control", "test_parts_of_episodes_are_taken_from_the_rollout_at_hand"),
     ),
     Mutant(
         "risk-tail-winsorised",
@@ -122,7 +124,7 @@ RISK = (
         CONTROL,
         "if config.cvar_use_predicted_for_dual:",
         "if True:",
-        control("risk", "test_what_happened_is_followed_and_not_what_was_foretold"),
+        control("risk/control", "test_what_happened_is_followed_and_not_what_was_foretold"),
     ),
     Mutant(
         "risk-multiplier-stepped-twice",
@@ -130,7 +132,7 @@ RISK = (
         CONTROL,
         "self.dual.step(gap / unit)",
         "self.dual.step(gap / unit), self.dual.step(gap / unit)",
-        control("risk", "test_the_multiplier_moves_once_an_update"),
+        control("risk/control", "test_the_multiplier_moves_once_an_update"),
     ),
     Mutant(
         "risk-unit-of-another-quantity",
@@ -146,7 +148,7 @@ RISK = (
         DUAL,
         "if config.cvar_ki > 0.0:",
         "if config.cvar_ki < 0.0:",
-        control("risk_dual", "test_a_long_calm_is_no_credit_and_a_long_break_no_debt"),
+        control("risk/multiplier", "test_a_long_calm_is_no_credit_and_a_long_break_no_debt"),
     ),
     Mutant(
         "risk-calm-is-credit",
@@ -154,7 +156,7 @@ RISK = (
         DUAL,
         "self.integral = max(self.integral + gap, 0.0)",
         "self.integral = self.integral + gap",
-        control("risk_dual", "test_a_long_calm_is_no_credit_and_a_long_break_no_debt"),
+        control("risk/multiplier", "test_a_long_calm_is_no_credit_and_a_long_break_no_debt"),
     ),
     Mutant(
         "risk-multiplier-unbounded",
@@ -162,7 +164,7 @@ RISK = (
         DUAL,
         "self.multiplier = min(max(wanted, 0.0), config.cvar_lambda_max)",
         "self.multiplier = max(wanted, 0.0)",
-        control("risk_dual", "test_the_pid_rule_by_hand"),
+        control("risk/multiplier", "test_the_pid_rule_by_hand"),
     ),
     Mutant(
         "risk-out-of-reach-unsaid",
@@ -171,7 +173,7 @@ RISK = (
         "return (at_bound and self._stalls(1)) or self._stalls(_PATIENCE)",
         "return False",
         control(
-            "risk_dual",
+            "risk/multiplier",
             "test_a_gap_that_stands_still_is_told_of_after_two_stretches_at_the_bound",
         ),
     ),
@@ -182,7 +184,7 @@ RISK = (
         "_CLOSING = 0.1",
         "_CLOSING = 0.0",
         control(
-            "risk_dual",
+            "risk/multiplier",
             "test_a_gap_that_stands_still_is_told_of_after_two_stretches_at_the_bound",
         ),
     ),
@@ -193,7 +195,7 @@ RISK = (
         "return (at_bound and self._stalls(1)) or self._stalls(_PATIENCE)",
         "return at_bound and self._stalls(1)",
         control(
-            "risk_dual",
+            "risk/multiplier",
             "test_with_more_pressure_to_come_a_gap_has_five_stretches_to_close_in",
         ),
     ),
@@ -203,7 +205,7 @@ RISK = (
         DUAL,
         "self.bound_updates = self.bound_updates + 1 if at_bound else 0",
         "self.bound_updates += 1",
-        control("risk_dual", "test_only_updates_at_the_bound_count_as_there"),
+        control("risk/multiplier", "test_only_updates_at_the_bound_count_as_there"),
     ),
     Mutant(
         "risk-kept-limit-still-counts-as-broken",
@@ -212,7 +214,7 @@ RISK = (
         "self.broken = [*self.broken, gap][-kept:] if gap > 0.0 else []",
         "self.broken = [*self.broken, gap][-kept:]",
         control(
-            "risk_dual",
+            "risk/multiplier",
             "test_a_limit_that_was_kept_once_is_not_out_of_reach_for_six_stretches",
         ),
     ),
@@ -264,7 +266,7 @@ RISK = (
         "share = self.gate.share(explained_variance) if moves else self.gate.standing",
         "share = self.gate.share(explained_variance) if moves else 0.0",
         control(
-            "risk_waiting",
+            "risk/waiting",
             "test_a_multiplier_that_stands_acts_in_an_update_that_teaches_no_policy",
         ),
     ),
@@ -283,7 +285,7 @@ RISK = (
         GATE,
         "< config.cvar_activation_threshold - config.cvar_activation_hysteresis",
         "< config.cvar_activation_threshold",
-        control("risk_activation", "test_it_opens_at_the_threshold_and_shuts_below_the_margin"),
+        control("risk/activation", "test_it_opens_at_the_threshold_and_shuts_below_the_margin"),
     ),
     Mutant(
         "risk-ramp-does-not-begin-again",
@@ -292,7 +294,7 @@ RISK = (
         "self.updates = self.updates + 1 if self.is_open else 0",
         "self.updates += int(self.is_open)",
         control(
-            "risk_activation",
+            "risk/activation",
             "test_the_ramp_counts_updates_since_it_opened_and_begins_again",
         ),
     ),
@@ -302,7 +304,7 @@ RISK = (
         CONTROL,
         "return bound / abs(term) if weight * abs(term) > bound else weight",
         "return weight",
-        control("risk", "test_the_mean_term_is_bounded_once_for_the_whole_batch"),
+        control("risk/control", "test_the_mean_term_is_bounded_once_for_the_whole_batch"),
     ),
     # --- the advantage
     Mutant(
@@ -311,7 +313,7 @@ RISK = (
         ADVANTAGE,
         "budget = (level - rollout.earned)",
         "budget = (level - 0.0 * rollout.earned)",
-        control("risk_advantage", "test_the_budget_form_is_that_of_the_loop"),
+        control("risk/advantage", "test_the_budget_form_is_that_of_the_loop"),
     ),
     Mutant(
         "risk-budget-adds-what-was-earned",
@@ -330,7 +332,7 @@ RISK = (
         ADVANTAGE,
         "if trace is None:",
         "if True:",
-        control("risk_advantage", "test_the_trace_form_is_that_of_the_loop"),
+        control("risk/advantage", "test_the_trace_form_is_that_of_the_loop"),
     ),
     Mutant(
         "risk-trace-of-another-decay",
@@ -338,7 +340,7 @@ RISK = (
         CONTROL,
         'trace=None if lam == "target" else Trace(self.config.ppo.gamma, lam),',
         'trace=None if lam == "target" else Trace(1.0, self.config.ppo.gae_lambda),',
-        control("risk", "test_the_control_sums_changes_with_the_decay_that_is_set"),
+        control("risk/control", "test_the_control_sums_changes_with_the_decay_that_is_set"),
     ),
     Mutant(
         "risk-trace-runs-into-the-next-episode",
@@ -393,7 +395,7 @@ RISK = (
         ADVANTAGE,
         'return law if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(law)',
         "return law",
-        control("risk_advantage", "test_the_budget_form_is_that_of_the_loop"),
+        control("risk/advantage", "test_the_budget_form_is_that_of_the_loop"),
     ),
     Mutant(
         "risk-first-critic-read",
@@ -402,7 +404,7 @@ RISK = (
         "law = agent.network.critic.law(rollout.predicted)",
         "law = agent.network.critic.law(rollout.predicted[..., :1, :])",
         control(
-            "risk_advantage",
+            "risk/advantage",
             "test_the_law_that_is_read_is_that_of_the_more_careful_critic_in_reward_units",
         ),
     ),
@@ -412,7 +414,7 @@ RISK = (
         ADVANTAGE,
         "found = (outcome - level).clamp(max=0.0) / alpha",
         "found = (outcome - level).clamp(max=0.0)",
-        control("risk_advantage", "test_the_episode_form_is_that_of_the_loop"),
+        control("risk/advantage", "test_the_episode_form_is_that_of_the_loop"),
     ),
     Mutant(
         "risk-mean-of-tails-foretold",
@@ -420,7 +422,7 @@ RISK = (
         ADVANTAGE,
         "return float(risk.cvar(law.flatten(), alpha=alpha, estimator=estimator))",
         "return float(risk.cvar(law, alpha=alpha, estimator=estimator).mean())",
-        control("risk_advantage", "test_the_tail_that_is_foretold_is_that_of_all_starts_mixed"),
+        control("risk/advantage", "test_the_tail_that_is_foretold_is_that_of_all_starts_mixed"),
     ),
     # --- who feels it
     Mutant(
@@ -429,7 +431,7 @@ RISK = (
         CONTROL,
         'legacy = config.cvar_policy_mode == "critic_legacy"',
         "legacy = True",
-        control("risk_gradient", "test_cvar_constraint_gradient_flow"),
+        control("risk/gradient", "test_cvar_constraint_gradient_flow"),
     ),
     Mutant(
         "risk-mixed-after-normalisation",
@@ -440,7 +442,7 @@ RISK = (
         "            estimates.raw_advantage, estimates, rollout, config, "
         "self.advantage_statistics\n"
         "        ) + (mixed - estimates.raw_advantage)",
-        control("risk", "test_the_advantages_are_mixed_before_they_are_normalised"),
+        control("risk/control", "test_the_advantages_are_mixed_before_they_are_normalised"),
     ),
     Mutant(
         "risk-slack-limit-acts",
@@ -448,7 +450,7 @@ RISK = (
         CONTROL,
         "coefficient = weight + self.dual.multiplier if tail.is_ready else 0.0",
         "coefficient = weight + self.dual.multiplier + 0.01",
-        control("risk", "test_what_does_not_act_changes_no_bit"),
+        control("risk/control", "test_what_does_not_act_changes_no_bit"),
     ),
     Mutant(
         "risk-gradient-of-everything",
@@ -456,7 +458,7 @@ RISK = (
         GRADIENT,
         "term = -(log_prob - batch.log_prob).exp() * part",
         "term = -(log_prob - batch.log_prob).exp() * batch.advantage",
-        control("risk_gradient", "test_the_norm_is_that_of_the_risk_term_alone"),
+        control("risk/gradient", "test_the_norm_is_that_of_the_risk_term_alone"),
     ),
     Mutant(
         "risk-gradient-of-the-last-micro-batch",
@@ -527,38 +529,40 @@ RISK = (
     Mutant(
         "risk-best-agent-ignores-the-limit",
         "risk",
-        "algorithms/records.py",
+        "algorithms/run/records.py",
         "or (-breach, judged.score) > (-self.best_breach, self.best_score)",
         "or judged.score > self.best_score",
         control(
-            "best_agent", "test_an_agent_that_keeps_the_limit_is_better_than_any_that_does_not"
+            "run/best_agent", "test_an_agent_that_keeps_the_limit_is_better_than_any_that_does_not"
         ),
     ),
     Mutant(
         "risk-best-agent-by-the-end-of-an-interval",
         "risk",
-        "algorithms/greedy.py",
+        "algorithms/run/evaluate.py",
         "max(0.0, limit - self.cvar)",
         "max(0.0, limit - self.cvar - 1.96 * self.cvar_error)",
-        control("best_agent", "test_a_limit_is_kept_by_the_estimate_and_not_by_its_interval"),
+        control("run/best_agent", "test_a_limit_is_kept_by_the_estimate_and_not_by_its_interval"),
     ),
     Mutant(
         "risk-room-below-the-limit-is-merit",
         "risk",
-        "algorithms/greedy.py",
+        "algorithms/run/evaluate.py",
         "max(0.0, limit - self.cvar)",
         "limit - self.cvar",
         control(
-            "best_agent", "test_an_agent_that_keeps_the_limit_is_better_than_any_that_does_not"
+            "run/best_agent", "test_an_agent_that_keeps_the_limit_is_better_than_any_that_does_not"
         ),
     ),
     Mutant(
         "risk-best-agent-of-a-handful-of-episodes",
         "risk",
-        "algorithms/config_run.py",
+        "algorithms/config/run.py",
         "if self.episodes < least:",
         "if False:",
-        control("best_agent", "test_a_look_that_cannot_tell_whether_the_limit_is_kept_is_refused"),
+        control(
+            "run/best_agent", "test_a_look_that_cannot_tell_whether_the_limit_is_kept_is_refused"
+        ),
     ),
     Mutant(
         "risk-limit-does-not-reach-the-look",
@@ -584,7 +588,7 @@ RISK = (
         "level=tail.level,\n            trace=",
         'level=self.__dict__.setdefault("first_level", tail.level),\n            trace=',
         control(
-            "risk_advantage",
+            "risk/advantage",
             "test_the_risk_of_every_update_is_that_below_the_level_of_its_own_window",
         ),
     ),
@@ -594,7 +598,7 @@ RISK = (
         ADVANTAGE,
         "budget = risk.value_at_risk(law, alpha=alpha)",
         "budget = torch.full_like(law[..., 0], level)",
-        control("risk_advantage", "test_the_state_form_is_that_of_the_loop"),
+        control("risk/advantage", "test_the_state_form_is_that_of_the_loop"),
     ),
     Mutant(
         "risk-state-form-of-atoms-below-another-share",
@@ -602,7 +606,7 @@ RISK = (
         ADVANTAGE,
         "budget = risk.categorical_value_at_risk(law, agent.atoms.to(law.dtype), alpha=alpha)",
         "budget = risk.categorical_value_at_risk(law, agent.atoms.to(law.dtype), alpha=1 - alpha)",
-        control("risk_advantage", "test_the_state_form_is_that_of_the_loop"),
+        control("risk/advantage", "test_the_state_form_is_that_of_the_loop"),
     ),
     Mutant(
         "risk-budget-of-atoms-turned-round",
@@ -643,7 +647,7 @@ RISK = (
         CONTROL,
         "weight = min(wanted * share, config.cvar_penalty_cap)",
         "weight = wanted * share",
-        control("risk", "test_the_weight_is_ramped_and_bounded"),
+        control("risk/control", "test_the_weight_is_ramped_and_bounded"),
     ),
     Mutant(
         "risk-multiplier-never-comes-down",
@@ -663,7 +667,7 @@ RISK = (
         RUN_SETTINGS,
         'if self.task.name == "market" and clip is not None:',
         "if False:",
-        control("risk", "test_a_tail_of_clipped_rewards_is_refused"),
+        control("risk/control", "test_a_tail_of_clipped_rewards_is_refused"),
     ),
     Mutant(
         "risk-outcomes-chosen-by-how-they-ended",
@@ -677,7 +681,7 @@ RISK = (
         "    reward = torch.cat((reward, torch.zeros_like(reward[: steps - 1])))\n"
         "    ended = torch.cat((ended, torch.zeros_like(ended[: steps - 1])))\n",
         control(
-            "risk_window",
+            "risk/window",
             "test_ruin_is_as_frequent_among_the_sums_as_it_is",
             "test_rows_with_too_few_rows_left_count_in_no_case",
         ),
@@ -688,7 +692,7 @@ RISK = (
         CONTROL,
         "risk.empirical_cvar_error(sample, alpha=alpha, group=group)",
         "risk.empirical_cvar_error(sample, alpha=alpha)",
-        control("risk", "test_parts_of_episodes_are_taken_from_the_rollout_at_hand"),
+        control("risk/control", "test_parts_of_episodes_are_taken_from_the_rollout_at_hand"),
     ),
     Mutant(
         "cvar-error-squares-before-it-sums",
@@ -699,7 +703,7 @@ RISK = (
         (
             *unit("risk", "test_the_error_of_grouped_outcomes_by_hand"),
             *control(
-                "risk_window",
+                "risk/window",
                 "test_the_stated_coverage_of_a_band_around_the_tail_of_sums_that_overlap",
             ),
         ),
@@ -719,11 +723,11 @@ RISK = (
     Mutant(
         "risk-prediction-beside-another-quantity",
         "risk",
-        "evaluation/report_training.py",
+        "evaluation/report/training_charts.py",
         "_EPISODE if words == OUTCOMES[-1] else _TAIL",
         "_EPISODE",
         unit(
-            "report_training",
+            "report/training_charts",
             "test_another_quantity_is_named_and_not_drawn_beside_returns_of_episodes",
             part="evaluation",
         ),

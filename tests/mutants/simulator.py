@@ -3,7 +3,7 @@
 from mutants.harness import Mutant
 from mutants.nodes import integration, law, unit
 
-LEDGER = "functional/ledger.py"
+LEDGER = "functional/market/fills.py"
 GATE = "functional/risk_gate.py"
 TRADE = "market/simulator/trade.py"
 SIMULATOR = "market/simulator/simulator.py"
@@ -11,14 +11,14 @@ TAPE = "market/simulator/tape.py"
 EPISODES = "market/simulator/episodes.py"
 OBSERVATION = "market/simulator/observation.py"
 REPORT = "market/simulator/report.py"
-REFERENCE = "evaluation/reference.py"
-BOOK = "evaluation/reference_book.py"
-NAUTILUS = "evaluation/nautilus_engine.py"
+REFERENCE = "evaluation/crosscheck/reference.py"
+BOOK = "evaluation/crosscheck/reference_account.py"
+NAUTILUS = "evaluation/crosscheck/nautilus_engine.py"
 
 
 def sim(*names: str, part: str = "") -> tuple[str, ...]:
     """Return node ids of unit tests of the simulator."""
-    return unit(f"simulator{part}", *names, part="market")
+    return unit(f"simulator/{part or 'simulator'}", *names, part="market")
 
 
 SIMULATOR_RULES = (
@@ -27,8 +27,8 @@ SIMULATOR_RULES = (
         "fill-at-the-deciding-close",
         "M37",
         TRADE,
-        "price = ledger.fill_price(bar.open, wanted, bar.notional, terms)",
-        "price = ledger.fill_price(state.price, wanted, bar.notional, terms)",
+        "price = fills.fill_price(bar.open, wanted, bar.notional, terms)",
+        "price = fills.fill_price(state.price, wanted, bar.notional, terms)",
         sim("test_an_order_fills_at_the_next_open_and_never_at_the_close_that_decided_it"),
     ),
     Mutant(
@@ -226,7 +226,7 @@ SIMULATOR_RULES = (
         TRADE,
         "worst = torch.where(quantity > 0.0, bar.low, bar.high)",
         "worst = bar.close",
-        sim("test_inside_a_bar_a_long_is_taken_away_where_its_margin_ends", part="_limits"),
+        sim("test_inside_a_bar_a_long_is_taken_away_where_its_margin_ends", part="limits"),
     ),
     Mutant(
         "liquidation-at-the-better-extreme",
@@ -234,18 +234,18 @@ SIMULATOR_RULES = (
         TRADE,
         "worst = torch.where(quantity > 0.0, bar.low, bar.high)",
         "worst = torch.where(quantity > 0.0, bar.high, bar.low)",
-        sim("test_inside_a_bar_a_short_is_taken_away_by_the_high", part="_limits"),
+        sim("test_inside_a_bar_a_short_is_taken_away_by_the_high", part="limits"),
     ),
     Mutant(
         "gap-liquidated-at-the-margin-price",
         "ledger",
         TRADE,
         "exit_price = torch.where(gapped, bar.open, _exit_price(",
-        "exit_price = torch.where(gapped, ledger.liquidation_price(cash, quantity,"
+        "exit_price = torch.where(gapped, fills.liquidation_price(cash, quantity,"
         " maintenance=rules.maintenance), _exit_price(",
         sim(
             "test_a_gap_through_the_margin_is_liquidated_at_the_open_without_an_order",
-            part="_limits",
+            part="limits",
         ),
     ),
     Mutant(
@@ -256,7 +256,7 @@ SIMULATOR_RULES = (
         "torch.where(holds, 0.0, wanted)",
         sim(
             "test_a_gap_through_the_margin_is_liquidated_at_the_open_without_an_order",
-            part="_limits",
+            part="limits",
         ),
     ),
     Mutant(
@@ -265,7 +265,7 @@ SIMULATOR_RULES = (
         TRADE,
         "exit_fee = (state.fee + rules.liquidation_fee) * quantity.abs() * exit_price",
         "exit_fee = 0.0 * exit_price",
-        sim("test_inside_a_bar_a_short_is_taken_away_by_the_high", part="_limits"),
+        sim("test_inside_a_bar_a_short_is_taken_away_by_the_high", part="limits"),
     ),
     Mutant(
         "equity-clamped-at-nothing",
@@ -273,7 +273,7 @@ SIMULATOR_RULES = (
         TRADE,
         "equity=cash + left * bar.close,",
         "equity=(cash + left * bar.close).clamp(min=0.0),",
-        sim("test_equity_below_zero_is_shown_as_it_is", part="_limits"),
+        sim("test_equity_below_zero_is_shown_as_it_is", part="limits"),
     ),
     Mutant(
         "liquidation-leaves-the-position",
@@ -281,9 +281,7 @@ SIMULATOR_RULES = (
         TRADE,
         "left = torch.where(gone, 0.0, quantity)",
         "left = quantity",
-        sim(
-            "test_a_liquidation_does_not_end_the_episode_and_the_account_trades_on", part="_limits"
-        ),
+        sim("test_a_liquidation_does_not_end_the_episode_and_the_account_trades_on", part="limits"),
     ),
     Mutant(
         "closing-a-position-does-nothing",
@@ -300,7 +298,7 @@ SIMULATOR_RULES = (
         TRADE,
         "day_start = torch.where(bar.new_day, state.equity, state.day_start_equity)",
         "day_start = state.day_start_equity",
-        sim("test_a_daily_loss_allows_only_reducing_until_midnight", part="_limits"),
+        sim("test_a_daily_loss_allows_only_reducing_until_midnight", part="limits"),
     ),
     Mutant(
         "turnover-never-forgotten",
@@ -308,7 +306,7 @@ SIMULATOR_RULES = (
         TRADE,
         "day_turnover = torch.where(bar.new_day, 0.0, state.turnover)",
         "day_turnover = state.turnover",
-        sim("test_the_day_turns_for_the_decision_that_fills_at_midnight", part="_limits"),
+        sim("test_the_day_turns_for_the_decision_that_fills_at_midnight", part="limits"),
     ),
     Mutant(
         "gate-sees-yesterday",
@@ -317,7 +315,7 @@ SIMULATOR_RULES = (
         "account = Account(held, state.equity, state.peak_equity, day_start, day_turnover)",
         "account = Account(held, state.equity, state.peak_equity, state.day_start_equity,"
         " state.turnover)",
-        sim("test_the_day_turns_for_the_decision_that_fills_at_midnight", part="_limits"),
+        sim("test_the_day_turns_for_the_decision_that_fills_at_midnight", part="limits"),
     ),
     Mutant(
         "peak-never-rises",
@@ -325,9 +323,7 @@ SIMULATOR_RULES = (
         SIMULATOR,
         "peak_equity=torch.maximum(state.peak_equity, fill.equity),",
         "peak_equity=state.peak_equity,",
-        sim(
-            "test_a_drawdown_allows_only_reducing_and_counts_from_the_highest_mark", part="_limits"
-        ),
+        sim("test_a_drawdown_allows_only_reducing_and_counts_from_the_highest_mark", part="limits"),
     ),
     Mutant(
         "window-at-the-decision",
@@ -335,7 +331,7 @@ SIMULATOR_RULES = (
         TAPE,
         "~closed_times(panel.ts, config.no_trade)",
         "~closed_times(panel.ts - panel.interval.milliseconds, config.no_trade)",
-        sim("test_a_window_counts_at_the_fill_and_not_at_the_decision", part="_limits"),
+        sim("test_a_window_counts_at_the_fill_and_not_at_the_decision", part="limits"),
     ),
     Mutant(
         "window-stops-at-midnight",
@@ -343,7 +339,7 @@ SIMULATOR_RULES = (
         TAPE,
         "else after | before",
         "else after & before",
-        sim("test_a_window_may_pass_midnight", part="_limits"),
+        sim("test_a_window_may_pass_midnight", part="limits"),
     ),
     Mutant(
         "missing-bars-can-be-traded",
@@ -351,9 +347,7 @@ SIMULATOR_RULES = (
         TAPE,
         "open_ = panel.tradable & ",
         "open_ = panel.listed & ",
-        sim(
-            "test_without_a_bar_nothing_is_traded_and_nothing_changes_but_the_mark", part="_limits"
-        ),
+        sim("test_without_a_bar_nothing_is_traded_and_nothing_changes_but_the_mark", part="limits"),
     ),
     Mutant(
         "failed-order-moves-the-position",
@@ -363,16 +357,14 @@ SIMULATOR_RULES = (
         "        order == 0.0, state.quantity, _on_grid(state.quantity + order, steps.lot)\n"
         "    )\n",
         "    quantity = state.quantity + wanted\n",
-        sim(
-            "test_without_a_bar_nothing_is_traded_and_nothing_changes_but_the_mark", part="_limits"
-        ),
+        sim("test_without_a_bar_nothing_is_traded_and_nothing_changes_but_the_mark", part="limits"),
     ),
     # --- reward and episodes
     Mutant(
         "reward-is-weight-times-log-return",
         "X15",
         SIMULATOR,
-        "raw = ledger.log_growth(moved.equity, state.equity, floor=self._floor)",
+        "raw = fills.log_growth(moved.equity, state.equity, floor=self._floor)",
         "raw = fill.weight_after * (moved.price / state.price).log()",
         sim("test_the_reward_of_a_step_holds_its_own_costs"),
     ),
@@ -382,7 +374,7 @@ SIMULATOR_RULES = (
         SIMULATOR,
         "raw = torch.where(moved.equity <= self._floor, raw - self.config.ruin_penalty, raw)",
         "raw = torch.where(moved.equity <= self._floor, 0.0, raw)",
-        sim("test_the_penalty_of_ruin_is_added_once_and_exactly", part="_limits"),
+        sim("test_the_penalty_of_ruin_is_added_once_and_exactly", part="limits"),
     ),
     Mutant(
         "ruined-account-trades-on",
@@ -390,22 +382,22 @@ SIMULATOR_RULES = (
         SIMULATOR,
         "terminated = state.equity <= self._floor\n",
         "terminated = state.equity < self._floor\n",
-        sim("test_the_floor_ends_an_episode_at_equality", part="_limits"),
+        sim("test_the_floor_ends_an_episode_at_equality", part="limits"),
     ),
     Mutant(
         "reward-before-costs",
         "X15",
         SIMULATOR,
-        "ledger.log_growth(moved.equity, state.equity,",
-        "ledger.log_growth(moved.equity + fill.fee + fill.slippage, state.equity,",
+        "fills.log_growth(moved.equity, state.equity,",
+        "fills.log_growth(moved.equity + fill.fee + fill.slippage, state.equity,",
         sim("test_the_reward_of_a_step_holds_its_own_costs"),
     ),
     Mutant(
         "reward-since-the-peak",
         "X15",
         SIMULATOR,
-        "ledger.log_growth(moved.equity, state.equity,",
-        "ledger.log_growth(moved.equity, state.peak_equity,",
+        "fills.log_growth(moved.equity, state.equity,",
+        "fills.log_growth(moved.equity, state.peak_equity,",
         law("simulator_laws", "test_the_sum_of_rewards_is_the_log_of_growth"),
     ),
     Mutant(
@@ -414,7 +406,7 @@ SIMULATOR_RULES = (
         SIMULATOR,
         "return terminated, (state.row >= state.last_row) & ~terminated",
         "return terminated | (state.row >= state.last_row), terminated & ~terminated",
-        sim("test_an_episode_is_truncated_at_its_last_row_and_never_before", part="_episodes"),
+        sim("test_an_episode_is_truncated_at_its_last_row_and_never_before", part="episodes"),
     ),
     Mutant(
         "episode-one-bar-short",
@@ -422,7 +414,7 @@ SIMULATOR_RULES = (
         SIMULATOR,
         "return terminated, (state.row >= state.last_row) & ~terminated",
         "return terminated, (state.row >= state.last_row - 1) & ~terminated",
-        sim("test_an_episode_is_truncated_at_its_last_row_and_never_before", part="_episodes"),
+        sim("test_an_episode_is_truncated_at_its_last_row_and_never_before", part="episodes"),
     ),
     Mutant(
         "autoreset-in-the-ending-step",
@@ -432,7 +424,7 @@ SIMULATOR_RULES = (
         "over = moved.done\n",
         sim(
             "test_the_ending_step_shows_the_old_episode_and_the_next_one_a_new_start",
-            part="_episodes",
+            part="episodes",
         ),
     ),
     Mutant(
@@ -441,7 +433,7 @@ SIMULATOR_RULES = (
         SIMULATOR,
         "new = new._replace(bad_actions=state.bad_actions + bad)",
         "new = new._replace(bad_actions=state.bad_actions + bad, turnover=moved.turnover)",
-        sim("test_the_step_after_an_end_starts_over_and_counts_for_nothing", part="_episodes"),
+        sim("test_the_step_after_an_end_starts_over_and_counts_for_nothing", part="episodes"),
     ),
     Mutant(
         "starting-rows-are-learned-from",
@@ -449,7 +441,7 @@ SIMULATOR_RULES = (
         REPORT,
         "if config.no_trade.drop_samples else over",
         "if config.no_trade.drop_samples else over & ~over",
-        sim("test_the_step_after_an_end_starts_over_and_counts_for_nothing", part="_episodes"),
+        sim("test_the_step_after_an_end_starts_over_and_counts_for_nothing", part="episodes"),
     ),
     Mutant(
         "bad-actions-not-counted",
@@ -457,7 +449,7 @@ SIMULATOR_RULES = (
         SIMULATOR,
         "new = new._replace(bad_actions=state.bad_actions + bad)",
         "new = new._replace(bad_actions=state.bad_actions)",
-        sim("test_a_level_that_is_no_offer_keeps_the_position_and_is_counted", part="_batch"),
+        sim("test_a_level_that_is_no_offer_keeps_the_position_and_is_counted", part="batch"),
     ),
     Mutant(
         "starts-crowd-at-the-beginning",
@@ -465,7 +457,7 @@ SIMULATOR_RULES = (
         EPISODES,
         "index = (uniform * count).long()",
         "index = (uniform * uniform * count).long()",
-        sim("test_starts_are_uniform_over_all_pairs_of_symbol_and_row", part="_episodes"),
+        sim("test_starts_are_uniform_over_all_pairs_of_symbol_and_row", part="episodes"),
     ),
     Mutant(
         "costs-drawn-every-bar",
@@ -473,7 +465,7 @@ SIMULATOR_RULES = (
         SIMULATOR,
         "new = new._replace(bad_actions=state.bad_actions + bad)",
         "new = new._replace(bad_actions=state.bad_actions + bad, fee=fresh.fee)",
-        sim("test_drawn_costs_fill_their_ranges_and_stay_for_the_episode", part="_episodes"),
+        sim("test_drawn_costs_fill_their_ranges_and_stay_for_the_episode", part="episodes"),
     ),
     # --- what is seen
     Mutant(
@@ -482,7 +474,7 @@ SIMULATOR_RULES = (
         OBSERVATION,
         "self._rows[state.symbol * self._length + state.shown_row]",
         "self._rows[state.symbol * self._length + state.shown_row + 1]",
-        sim("test_what_comes_later_changes_nothing_before", part="_batch"),
+        sim("test_what_comes_later_changes_nothing_before", part="batch"),
     ),
     Mutant(
         "feed-goes-back",
@@ -492,7 +484,7 @@ SIMULATOR_RULES = (
         "row = torch.maximum(row, torch.zeros_like(row))",
         sim(
             "test_a_delayed_row_is_one_to_three_bars_old_and_never_older_than_the_last_shown",
-            part="_episodes",
+            part="episodes",
         ),
     ),
     Mutant(
@@ -501,7 +493,7 @@ SIMULATOR_RULES = (
         OBSERVATION,
         "torch.where(dropped[:, None], 0.0, self._market(state))",
         "self._market(state)",
-        sim("test_a_dropped_row_is_zero_and_the_feed_recovers", part="_episodes"),
+        sim("test_a_dropped_row_is_zero_and_the_feed_recovers", part="episodes"),
     ),
     # --- ties and rounding
     Mutant(
@@ -510,7 +502,7 @@ SIMULATOR_RULES = (
         LEDGER,
         " | (gap.abs() <= dust * held.abs())",
         "",
-        sim("test_asking_for_the_held_weight_trades_no_rounding", part="_ties"),
+        sim("test_asking_for_the_held_weight_trades_no_rounding", part="ties"),
     ),
     Mutant(
         "blocked-order-uses-up-turnover",
@@ -518,7 +510,7 @@ SIMULATOR_RULES = (
         TRADE,
         "torch.where(order == 0.0, 0.0, order.abs() * bar.open / equity)",
         "torch.where(wanted == 0.0, 0.0, wanted.abs() * bar.open / equity)",
-        sim("test_an_order_that_is_not_sent_uses_no_turnover", part="_ties"),
+        sim("test_an_order_that_is_not_sent_uses_no_turnover", part="ties"),
     ),
     Mutant(
         "stop-missed-by-rounding",
@@ -526,7 +518,7 @@ SIMULATOR_RULES = (
         SIMULATOR,
         "(state.equity <= least + rounding)",
         "(state.equity <= least)",
-        sim("test_a_fall_by_exactly_the_stop_ends_an_episode_at_every_price", part="_ties"),
+        sim("test_a_fall_by_exactly_the_stop_ends_an_episode_at_every_price", part="ties"),
     ),
     Mutant(
         "loss-at-the-limit-rounded-away",
@@ -534,9 +526,7 @@ SIMULATOR_RULES = (
         GATE,
         "(known - equity.double() < limit * known)",
         "(1.0 - equity / known.to(equity.dtype) < limit)",
-        sim(
-            "test_a_fall_by_exactly_the_limit_trips_it_whatever_rounding_makes_of_it", part="_ties"
-        ),
+        sim("test_a_fall_by_exactly_the_limit_trips_it_whatever_rounding_makes_of_it", part="ties"),
     ),
     # --- the reference in decimals
     Mutant(
@@ -546,7 +536,7 @@ SIMULATOR_RULES = (
         "price = bar.open * (1 + slip if buy else 1 - slip)",
         "price = bar.close * (1 + slip if buy else 1 - slip)",
         unit(
-            "reference",
+            "crosscheck/reference",
             "test_an_order_is_decided_before_the_bar_and_fills_at_its_open",
             part="evaluation",
         ),
@@ -557,7 +547,9 @@ SIMULATOR_RULES = (
         REFERENCE,
         "rate = slip + self._fee * (1 + side * slip)",
         "rate = slip",
-        unit("reference", "test_spread_and_fee_are_reserved_and_paid", part="evaluation"),
+        unit(
+            "crosscheck/reference", "test_spread_and_fee_are_reserved_and_paid", part="evaluation"
+        ),
     ),
     Mutant(
         "reference-sells-at-the-ask",
@@ -565,7 +557,11 @@ SIMULATOR_RULES = (
         REFERENCE,
         "price = bar.open * (1 + slip if buy else 1 - slip)",
         "price = bar.open * (1 + slip)",
-        unit("reference", "test_a_sale_pays_spread_and_fee_the_other_way_round", part="evaluation"),
+        unit(
+            "crosscheck/reference",
+            "test_a_sale_pays_spread_and_fee_the_other_way_round",
+            part="evaluation",
+        ),
     ),
     Mutant(
         "reference-funding-after-the-order",
@@ -573,7 +569,11 @@ SIMULATOR_RULES = (
         REFERENCE,
         "funding = book.quantity * bar.open * bar.funding_rate if self._config.funding else ZERO",
         "funding = weight * book.equity * bar.funding_rate if self._config.funding else ZERO",
-        unit("reference", "test_funding_is_due_on_the_position_before_the_fill", part="evaluation"),
+        unit(
+            "crosscheck/reference",
+            "test_funding_is_due_on_the_position_before_the_fill",
+            part="evaluation",
+        ),
     ),
     Mutant(
         "reference-liquidates-at-the-extreme",
@@ -582,7 +582,7 @@ SIMULATOR_RULES = (
         "return self._liquidate(min(price, bar.open))",
         "return self._liquidate(bar.low)",
         unit(
-            "reference",
+            "crosscheck/reference",
             "test_a_long_is_liquidated_inside_the_bar_where_its_margin_ends",
             part="evaluation",
         ),
@@ -593,7 +593,11 @@ SIMULATOR_RULES = (
         REFERENCE,
         "holds = allowed == held and reason is not Reason.NONE",
         "holds = False",
-        unit("reference", "test_a_weight_that_is_no_number_keeps_the_position", part="evaluation"),
+        unit(
+            "crosscheck/reference",
+            "test_a_weight_that_is_no_number_keeps_the_position",
+            part="evaluation",
+        ),
     ),
     Mutant(
         "identity-forgets-the-funding",
@@ -602,7 +606,9 @@ SIMULATOR_RULES = (
         "paid = self.fees + self.funding",
         "paid = self.fees",
         unit(
-            "reference", "test_longs_pay_positive_rates_and_shorts_receive_them", part="evaluation"
+            "crosscheck/reference",
+            "test_longs_pay_positive_rates_and_shorts_receive_them",
+            part="evaluation",
         ),
     ),
     # --- the ledger of NautilusTrader

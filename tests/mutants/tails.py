@@ -3,8 +3,8 @@
 from mutants.harness import Mutant
 from mutants.nodes import unit
 
-MEASURE = "bench/tails.py"
-CLAIMS = "bench/tails_verdicts.py"
+MEASURE = "bench/risk/tails.py"
+CLAIMS = "bench/risk/tails_verdicts.py"
 
 
 def _bench(name: str, file: str, old: str, new: str, module: str, test: str) -> Mutant:

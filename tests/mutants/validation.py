@@ -3,14 +3,14 @@
 from mutants.harness import Mutant
 from mutants.nodes import unit
 
-FOLDS = "evaluation/validation_folds.py"
-POOL = "evaluation/validation_pool.py"
-WALK = "evaluation/validation.py"
-BOOK = "evaluation/validation_book.py"
-JUDGING = "evaluation/validation_judging.py"
-FILES = "evaluation/validation_files.py"
-SELF_TESTS = "evaluation/self_tests.py"
-VERDICT = "evaluation/verdict.py"
+FOLDS = "evaluation/walk_forward/folds.py"
+POOL = "evaluation/walk_forward/pool.py"
+WALK = "evaluation/walk_forward/run.py"
+BOOK = "evaluation/walk_forward/trials.py"
+JUDGING = "evaluation/walk_forward/judge.py"
+FILES = "evaluation/walk_forward/files.py"
+SELF_TESTS = "evaluation/robustness/self_tests.py"
+VERDICT = "evaluation/walk_forward/verdict.py"
 
 
 def judged(name: str, *tests: str) -> tuple[str, ...]:
@@ -18,9 +18,9 @@ def judged(name: str, *tests: str) -> tuple[str, ...]:
     return unit(name, *tests, part="evaluation")
 
 
-_FLIPS = judged("verdict", "test_each_rule_flips_its_own_reason_alone")
-_EDGE = judged("verdict", "test_everything_at_its_threshold_is_promoted")
-_LOSS = judged("verdict", "test_a_proven_loss_breaks_both_rules_of_the_mean_return")
+_FLIPS = judged("walk_forward/verdict", "test_each_rule_flips_its_own_reason_alone")
+_EDGE = judged("walk_forward/verdict", "test_everything_at_its_threshold_is_promoted")
+_LOSS = judged("walk_forward/verdict", "test_a_proven_loss_breaks_both_rules_of_the_mean_return")
 
 
 def _verdict(name: str, old: str, new: str, tests: tuple[str, ...]) -> Mutant:
@@ -38,28 +38,28 @@ VALIDATION = (
         FOLDS,
         "closed = Span(int(ts[last + gap])",
         "closed = Span(int(ts[last])",
-        judged("validation_folds", "test_no_fold_shares_a_bar_with_its_training_and_embargo"),
+        judged("walk_forward/folds", "test_no_fold_shares_a_bar_with_its_training_and_embargo"),
     ),
     _own(
         "hole-between-folds",
         FOLDS,
         "yield int(ts[first]) + interval.milliseconds",
         "yield int(ts[first])",
-        judged("validation_folds", "test_each_pass_ends_at_the_close_where_the_next_begins"),
+        judged("walk_forward/folds", "test_each_pass_ends_at_the_close_where_the_next_begins"),
     ),
     _own(
         "given-training-grows",
         FOLDS,
         "begin = 0 if config.train_bars is None else last - train",
         "begin = 0",
-        judged("validation_folds", "test_an_anchored_training_grows_and_a_given_one_moves"),
+        judged("walk_forward/folds", "test_an_anchored_training_grows_and_a_given_one_moves"),
     ),
     _own(
         "fewer-bars-than-needed",
         FOLDS,
         "count += 1",
         "count += 2",
-        judged("validation_folds", "test_too_few_bars_are_refused_with_the_number_needed"),
+        judged("walk_forward/folds", "test_too_few_bars_are_refused_with_the_number_needed"),
     ),
     # --- pooled account
     _own(
@@ -67,21 +67,21 @@ VALIDATION = (
         POOL,
         "total = share * np.sum(paths, axis=0)",
         "total = share * np.prod(paths, axis=0)",
-        judged("validation_pool", "test_capital_is_divided_anew_at_each_fold"),
+        judged("walk_forward/pool", "test_capital_is_divided_anew_at_each_fold"),
     ),
     _own(
         "agents-change-for-free",
         POOL,
         "path[-1] -= (fee + spread) / found.equity[0]",
         "path[-1] -= 0.0 * (fee + spread)",
-        judged("validation_pool", "test_what_is_held_between_folds_is_closed_at_fee_and_spread"),
+        judged("walk_forward/pool", "test_what_is_held_between_folds_is_closed_at_fee_and_spread"),
     ),
     _own(
         "closing-costs-not-told",
         POOL,
         'sums["fees"][-1] += scale * fee',
         'sums["fees"][-1] += 0.0 * fee',
-        judged("validation_pool", "test_what_is_held_between_folds_is_closed_at_fee_and_spread"),
+        judged("walk_forward/pool", "test_what_is_held_between_folds_is_closed_at_fee_and_spread"),
     ),
     _own(
         "cost-charged-without-slippage",
@@ -89,7 +89,7 @@ VALIDATION = (
         'one.bars["fee_total"].sum() + one.bars["slippage"].sum()',
         'one.bars["fee_total"].sum()',
         judged(
-            "validation_pool",
+            "walk_forward/pool",
             "test_the_cost_charged_is_all_that_was_paid_over_all_that_was_traded",
         ),
     ),
@@ -99,28 +99,28 @@ VALIDATION = (
         WALK,
         "seen = panel.between(plan.development.start_ms, plan.development.end_ms)",
         "seen = panel",
-        judged("validation", "test_bars_of_the_closed_test_span_are_never_read"),
+        judged("walk_forward/run", "test_bars_of_the_closed_test_span_are_never_read"),
     ),
     _own(
         "next-fold-begins-with-the-first-capital",
         WALK,
         "capital *= float(np.mean(paths))",
         "capital *= float(np.mean(paths)) ** 0",
-        judged("validation", "test_each_fold_begins_with_what_the_one_before_has_left"),
+        judged("walk_forward/run", "test_each_fold_begins_with_what_the_one_before_has_left"),
     ),
     _own(
         "agent-may-see-later-bars",
         WALK,
         "span.start_ms < fold.train.start_ms or span.end_ms > fold.train.end_ms",
         "span.start_ms < fold.train.start_ms",
-        judged("validation", "test_an_agent_that_saw_bars_beyond_its_span_is_refused"),
+        judged("walk_forward/run", "test_an_agent_that_saw_bars_beyond_its_span_is_refused"),
     ),
     _own(
         "a-bug-is-a-failed-training",
         WALK,
         "except (*_REFUSED, *_BUGS):",
         "except _REFUSED:",
-        judged("validation", "test_a_refusal_or_a_bug_ends_the_validation_and_is_counted"),
+        judged("walk_forward/run", "test_a_refusal_or_a_bug_ends_the_validation_and_is_counted"),
     ),
     _own(
         "opened-after-the-result",
@@ -131,7 +131,7 @@ VALIDATION = (
         """        made = [self._traded(one, panel, capital / len(agents)) for one in agents]
         book.open()
 """,
-        judged("validation", "test_the_opening_is_written_before_the_result_is_known"),
+        judged("walk_forward/run", "test_the_opening_is_written_before_the_result_is_known"),
     ),
     # --- ledger
     _own(
@@ -139,35 +139,37 @@ VALIDATION = (
         BOOK,
         "if one.number < number)",
         "if one.number >= 0)",
-        judged("validation", "test_what_was_tried_before_deflates_and_what_comes_after_does_not"),
+        judged(
+            "walk_forward/run", "test_what_was_tried_before_deflates_and_what_comes_after_does_not"
+        ),
     ),
     _own(
         "opened-twice",
         BOOK,
         "if opening.data_hash == self.data_hash:",
         "if opening.data_hash == self.config_hash:",
-        judged("validation", "test_the_same_bars_are_the_same_data_wherever_the_span_lies"),
+        judged("walk_forward/run", "test_the_same_bars_are_the_same_data_wherever_the_span_lies"),
     ),
     _own(
         "opened-again-by-another-share",
         BOOK,
         "return start < self.final.end_ms and self.final.start_ms < end",
         "return False",
-        judged("validation", "test_a_test_span_that_overlaps_an_opened_one_is_refused"),
+        judged("walk_forward/run", "test_a_test_span_that_overlaps_an_opened_one_is_refused"),
     ),
     _own(
         "opened-again-after-it-finished",
         BOOK,
         "if one.extra.get(RUN_KEY) == self.key and not finished:",
         "if one.extra.get(RUN_KEY) == self.key:",
-        judged("validation", "test_the_test_span_is_opened_once"),
+        judged("walk_forward/run", "test_the_test_span_is_opened_once"),
     ),
     _own(
         "died-after-the-opening-is-lost",
         BOOK,
         "if one.extra.get(RUN_KEY) == self.key and not finished:",
         "if finished:",
-        judged("validation", "test_a_validation_that_died_after_the_opening_can_be_finished"),
+        judged("walk_forward/run", "test_a_validation_that_died_after_the_opening_can_be_finished"),
     ),
     # --- judging
     _own(
@@ -175,28 +177,30 @@ VALIDATION = (
         JUDGING,
         "trials=trials.count + len(own),",
         "trials=len(trials.sharpes) + len(own),",
-        judged("validation", "test_what_was_tried_before_deflates_and_what_comes_after_does_not"),
+        judged(
+            "walk_forward/run", "test_what_was_tried_before_deflates_and_what_comes_after_does_not"
+        ),
     ),
     _own(
         "stops-are-not-ruin",
         JUDGING,
         'stops=sum(int(one["stopped"].any(0).sum()) for one in flags),',
         "stops=0,",
-        judged("validation", "test_an_account_that_was_stopped_rejects"),
+        judged("walk_forward/run", "test_an_account_that_was_stopped_rejects"),
     ),
     _own(
         "seeds-of-a-fold-hide-its-failure",
         JUDGING,
         "trained = {one.fold.number for one in self.runs if one.agent is not None}",
         "trained = {one.fold.number for one in self.runs}",
-        judged("validation", "test_a_fold_that_failed_in_every_seed_rejects"),
+        judged("walk_forward/run", "test_a_fold_that_failed_in_every_seed_rejects"),
     ),
     _own(
         "table-without-seed",
         FILES,
         '("seed", run.seed)',
         '("seed", run.fold.number)',
-        judged("validation_files", "test_every_trade_and_decision_names_its_fold_and_seed"),
+        judged("walk_forward/files", "test_every_trade_and_decision_names_its_fold_and_seed"),
     ),
     # --- self-tests
     _own(
@@ -204,21 +208,23 @@ VALIDATION = (
         SELF_TESTS,
         '| {"agents": earned}',
         '| {"agents": -1.0}',
-        judged("self_tests", "test_the_oracle_must_beat_rivals_and_agents"),
+        judged("robustness/self_tests", "test_the_oracle_must_beat_rivals_and_agents"),
     ),
     _own(
         "noise-with-a-direction",
         SELF_TESTS,
         ".integers(0, 2, size.shape) - 1.0",
         ".integers(1, 2, size.shape) - 1.0",
-        judged("self_tests", "test_a_market_without_direction_keeps_sizes_and_draws_signs"),
+        judged(
+            "robustness/self_tests", "test_a_market_without_direction_keeps_sizes_and_draws_signs"
+        ),
     ),
     _own(
         "noise-never-counted",
         SELF_TESTS,
         'return SelfTest("noise", holds=False, words=words)',
         'return SelfTest("noise", holds=True, words=words)',
-        judged("self_tests", "test_a_ledger_that_gives_money_away_is_found"),
+        judged("robustness/self_tests", "test_a_ledger_that_gives_money_away_is_found"),
     ),
     _own(
         "noise-luck-called-skill",
@@ -226,7 +232,7 @@ VALIDATION = (
         "if passed <= most:",
         "if passed <= STRATEGIES:",
         judged(
-            "self_tests",
+            "robustness/self_tests",
             "test_a_statistic_that_calls_luck_skill_is_unknown_and_no_reason_to_reject",
         ),
     ),
@@ -235,21 +241,24 @@ VALIDATION = (
         SELF_TESTS,
         'return SelfTest("permuted decisions", not same, words)',
         'return SelfTest("permuted decisions", bool(words), words)',
-        judged("self_tests", "test_a_ledger_that_ignores_when_something_was_decided_is_found"),
+        judged(
+            "robustness/self_tests",
+            "test_a_ledger_that_ignores_when_something_was_decided_is_found",
+        ),
     ),
     _own(
         "fees-may-help-nobody",
         SELF_TESTS,
         "bool(less.equity[-1] < usual.equity[-1])",
         "bool(less.equity[-1] <= usual.equity[-1])",
-        judged("self_tests", "test_a_ledger_that_ignores_fees_is_found"),
+        judged("robustness/self_tests", "test_a_ledger_that_ignores_fees_is_found"),
     ),
     _own(
         "look-ahead-changes-nothing-later",
         SELF_TESTS,
         "row = first + decisions - 1  # of",
         "row = first + len(result.weights) - 1  # of",
-        judged("self_tests", "test_an_agent_that_looks_one_bar_ahead_is_found"),
+        judged("robustness/self_tests", "test_an_agent_that_looks_one_bar_ahead_is_found"),
     ),
     # --- verdict
     _verdict("zero-is-a-gain", "total.value > 0.0", "total.value >= 0.0", _FLIPS),
@@ -272,6 +281,6 @@ VALIDATION = (
         "test-span-raises",
         "decision = min(verdict.decision, final.decision, key=ORDER.index)",
         "decision = max(verdict.decision, final.decision, key=ORDER.index)",
-        judged("verdict", "test_the_test_span_can_only_lower_a_verdict"),
+        judged("walk_forward/verdict", "test_the_test_span_can_only_lower_a_verdict"),
     ),
 )

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles import calibration as oracle
-from stormsail.evaluation.calibration import pit_histogram, pit_values
-from stormsail.evaluation.conformal import conformal_shift
-from stormsail.evaluation.windows import windows
+from stormsail.evaluation.calibration.checks import pit_histogram, pit_values
+from stormsail.evaluation.calibration.conformal import conformal_shift
+from stormsail.evaluation.calibration.windows import windows
 
 NUMBER = st.floats(-5.0, 5.0).map(lambda x: round(x, 1))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oracles import indicators as oracle
 from stormsail.core.generators import Generators
-from stormsail.functional import indicators, rolling
+from stormsail.functional.market import indicators, rolling
 
 seeds = st.integers(0, 10_000)
 windows = st.integers(1, 40)

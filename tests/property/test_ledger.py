@@ -8,7 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from oracles import ledger as oracle
-from stormsail.functional import ledger
+from stormsail.functional.market import fills as ledger
 
 
 def floats(low, high):

@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from oracles import luck as oracle
-from stormsail.evaluation import figures, luck
-from stormsail.evaluation.overfitting import overfitting_logits, probability_of_overfitting
+from stormsail.evaluation.stats import figures, sharpe
+from stormsail.evaluation.stats.overfitting import overfitting_logits, probability_of_overfitting
 
 RETURN = st.floats(-0.2, 0.2).map(lambda x: round(x, 6))
 
@@ -32,15 +32,15 @@ def tried(draw):
 
 @given(series(), st.floats(-0.5, 0.5))
 def test_the_probability_equals_its_definition(x, benchmark):
-    assert luck.probabilistic_sharpe(x, benchmark=benchmark) == pytest.approx(
+    assert sharpe.probabilistic_sharpe(x, benchmark=benchmark) == pytest.approx(
         oracle.probabilistic_sharpe(x.tolist(), benchmark), abs=1e-9
     )
 
 
 @given(series(), st.floats(0.01, 100.0))
 def test_leverage_changes_no_probability(x, factor):
-    assert luck.probabilistic_sharpe(factor * x) == pytest.approx(
-        luck.probabilistic_sharpe(x), abs=1e-9
+    assert sharpe.probabilistic_sharpe(factor * x) == pytest.approx(
+        sharpe.probabilistic_sharpe(x), abs=1e-9
     )
     assert figures.per_bar_sharpe(factor * x) == pytest.approx(
         float(figures.per_bar_sharpe(x)), abs=1e-9
@@ -49,36 +49,36 @@ def test_leverage_changes_no_probability(x, factor):
 
 @given(series())
 def test_losing_what_was_won_turns_the_probability_round(x):
-    assert luck.probabilistic_sharpe(-x) == pytest.approx(
-        1.0 - luck.probabilistic_sharpe(x), abs=1e-9
+    assert sharpe.probabilistic_sharpe(-x) == pytest.approx(
+        1.0 - sharpe.probabilistic_sharpe(x), abs=1e-9
     )
 
 
 @given(series(), st.floats(-0.3, 0.3), st.floats(0.001, 0.3))
 def test_more_is_harder_to_beat(x, benchmark, step):
-    harder = luck.probabilistic_sharpe(x, benchmark=benchmark + step)
-    assert harder <= luck.probabilistic_sharpe(x, benchmark=benchmark)
+    harder = sharpe.probabilistic_sharpe(x, benchmark=benchmark + step)
+    assert harder <= sharpe.probabilistic_sharpe(x, benchmark=benchmark)
 
 
 @given(series(), st.lists(st.floats(-0.2, 0.2), min_size=2, max_size=20), st.integers(1, 50))
 def test_more_trials_never_make_a_result_more_likely(x, ratios, more):
     count = len(ratios)
-    fewer = luck.deflated_sharpe(x, trial_sharpes=ratios, trials=count)
-    assert luck.deflated_sharpe(x, trial_sharpes=ratios, trials=count + more) <= fewer
+    fewer = sharpe.deflated_sharpe(x, trial_sharpes=ratios, trials=count)
+    assert sharpe.deflated_sharpe(x, trial_sharpes=ratios, trials=count + more) <= fewer
     # One trial has no selection at all; two or more start above nothing.
-    assert fewer <= luck.probabilistic_sharpe(x) + 1e-12
+    assert fewer <= sharpe.probabilistic_sharpe(x) + 1e-12
 
 
 @given(series())
 def test_at_the_minimum_track_record_the_probability_is_the_confidence(x):
     ratio = float(figures.per_bar_sharpe(x))
     assume(ratio > 0.02)
-    bars = luck.minimum_track_record(x, confidence=0.9)
+    bars = sharpe.minimum_track_record(x, confidence=0.9)
     shape = {"skew": figures.skew(x), "kurtosis": figures.kurtosis(x)}
     z = 1.2815515655446004
-    assert ratio / luck.sharpe_error(ratio, bars=int(bars), **shape) >= z - 1e-9
+    assert ratio / sharpe.sharpe_error(ratio, bars=int(bars), **shape) >= z - 1e-9
     if bars > 2:
-        assert ratio / luck.sharpe_error(ratio, bars=int(bars) - 1, **shape) < z + 1e-9
+        assert ratio / sharpe.sharpe_error(ratio, bars=int(bars) - 1, **shape) < z + 1e-9
 
 
 @given(tried())

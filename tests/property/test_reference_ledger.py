@@ -11,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stormsail.evaluation.reference import ReferenceBar, ReferenceLedger, replay
-from stormsail.evaluation.reference_book import EXACT, RATIO
-from stormsail.evaluation.reference_gate import GateAccount, ReferenceLimits, reference_gate
+from stormsail.evaluation.crosscheck.reference import ReferenceBar, ReferenceLedger, replay
+from stormsail.evaluation.crosscheck.reference_account import EXACT, RATIO
+from stormsail.evaluation.crosscheck.reference_gate import (
+    GateAccount,
+    ReferenceLimits,
+    reference_gate,
+)
 from stormsail.functional.risk_gate import Account, Limits, risk_gate
 from stormsail.market.simulator.config import MarketConfig, RiskLimits
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stormsail.core.clock import ManualClock
 from stormsail.core.errors import ArtifactError
-from stormsail.evaluation.trials import HEAD, KINDS, STATUSES, TRIED, TrialLedger
+from stormsail.evaluation.stats.trials import HEAD, KINDS, STATUSES, TRIED, TrialLedger
 
 RECORD = st.tuples(
     st.sampled_from(KINDS),

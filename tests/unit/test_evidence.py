@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stormsail.bench import frontier, frontier_verdicts, tails, tails_verdicts
+from stormsail.bench.risk import frontier, frontier_verdicts, tails, tails_verdicts
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "evidence.md").read_text().replace("−", "-")

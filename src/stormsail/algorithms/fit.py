@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.task_factory import MARKET, market_panel
+from stormsail.algorithms.run.tasks import MARKET, market_panel
+from stormsail.algorithms.run.trials import LEDGER
 from stormsail.algorithms.trainer import Progress, Run, train
-from stormsail.algorithms.trial_lines import LEDGER
 from stormsail.core.clock import Clock
 from stormsail.core.errors import ConfigError, StormsailError
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.validation_config import ValidationConfig
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.market.splits import Span
 from stormsail.modules.agent import Agent
 

@@ -22,21 +22,21 @@ import torch
 from scipy import special
 
 from stormsail.algorithms.config import DataConfig, TrainConfig
-from stormsail.algorithms.fitting import OnRun, during, train_agent
-from stormsail.algorithms.task_factory import market_panel
-from stormsail.algorithms.trial_lines import LEDGER
+from stormsail.algorithms.fit import OnRun, during, train_agent
+from stormsail.algorithms.run.tasks import market_panel
+from stormsail.algorithms.run.trials import LEDGER
 from stormsail.core.clock import Clock
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtest_result import Array, Backtest
-from stormsail.evaluation.backtesting import backtest, replay
-from stormsail.evaluation.costs import cost_sweep
-from stormsail.evaluation.dynamic_programme import (
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.result import Array, Backtest
+from stormsail.evaluation.engine.run import backtest, replay
+from stormsail.evaluation.robustness.costs import cost_sweep
+from stormsail.evaluation.robustness.hindsight import (
     ProportionalCosts,
     best_policy,
     drifted,
     leaked_chain,
 )
-from stormsail.evaluation.verdict import SelfTest
+from stormsail.evaluation.robustness.self_tests import SelfTest
 from stormsail.market.features import FeatureSet, FeatureSpec, default_features
 from stormsail.market.features.tensors import BarTensors
 from stormsail.market.interval import Interval

@@ -6,23 +6,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stormsail.algorithms import schedules
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.critic_targets import encoded
-from stormsail.algorithms.entropy_schedule import EntropySchedule
-from stormsail.algorithms.epochs import EpochReport, MinibatchReport, OnRefusal, learn, select
-from stormsail.algorithms.estimates import Estimates, estimate, kept_statistics, normalised
-from stormsail.algorithms.kl_control import KlControl
-from stormsail.algorithms.losses import Batch
-from stormsail.algorithms.optimizers import build_optimizer, build_pipeline
-from stormsail.algorithms.quarantine import Diverged, check_estimates, check_rollout
-from stormsail.algorithms.return_statistics import ReturnStatistics
-from stormsail.algorithms.risk import RiskControl, RiskReport
-from stormsail.algorithms.risk_gradient import risk_gradient_norm
-from stormsail.algorithms.rollout import Play, Rollout, begin, collect, cut_rows, sequences
-from stormsail.algorithms.schedules import Scheduled
-from stormsail.algorithms.telemetry_values import spread
-from stormsail.algorithms.units import begin_units, move_support, move_units
+from stormsail.algorithms.risk.control import RiskControl, RiskReport
+from stormsail.algorithms.risk.gradient import risk_gradient_norm
+from stormsail.algorithms.update import schedules
+from stormsail.algorithms.update.critic_targets import encoded
+from stormsail.algorithms.update.entropy_schedule import EntropySchedule
+from stormsail.algorithms.update.epochs import (
+    EpochReport,
+    MinibatchReport,
+    OnRefusal,
+    learn,
+    select,
+)
+from stormsail.algorithms.update.estimates import Estimates, estimate, kept_statistics, normalised
+from stormsail.algorithms.update.kl_control import KlControl
+from stormsail.algorithms.update.losses import Batch
+from stormsail.algorithms.update.nonfinite import Diverged, check_estimates, check_rollout
+from stormsail.algorithms.update.optimizers import build_optimizer, build_pipeline
+from stormsail.algorithms.update.popart import begin_units, move_support, move_units
+from stormsail.algorithms.update.readings import spread
+from stormsail.algorithms.update.return_statistics import ReturnStatistics
+from stormsail.algorithms.update.rollout import Play, Rollout, begin, collect, cut_rows, sequences
+from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
 from stormsail.functional.statistics import Moments

@@ -11,22 +11,23 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from stormsail.algorithms import checkpoint, quarantine
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.epochs import MinibatchReport
-from stormsail.algorithms.greedy import Judged, judge
-from stormsail.algorithms.losses import Batch
 from stormsail.algorithms.ppo import Ppo, Update
-from stormsail.algorithms.quarantine import Diverged
-from stormsail.algorithms.records import ProcessLog, Records, read_records
-from stormsail.algorithms.run_folder import Rollback, RunFolder, open_run
-from stormsail.algorithms.task_factory import MARKET, agent_spec, binding, make_task
-from stormsail.algorithms.telemetry import metrics
-from stormsail.algorithms.trial_lines import trial_lines
+from stormsail.algorithms.run import checkpoint
+from stormsail.algorithms.run.evaluate import Judged, judge
+from stormsail.algorithms.run.folder import Rollback, RunFolder, open_run
+from stormsail.algorithms.run.records import ProcessLog, Records, read_records
+from stormsail.algorithms.run.tasks import MARKET, agent_spec, binding, make_task
+from stormsail.algorithms.run.trials import trial_lines
+from stormsail.algorithms.telemetry.metrics import metrics
+from stormsail.algorithms.update import nonfinite
+from stormsail.algorithms.update.epochs import MinibatchReport
+from stormsail.algorithms.update.losses import Batch
+from stormsail.algorithms.update.nonfinite import Diverged
 from stormsail.core.clock import Clock
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ArtifactError, RangeError
-from stormsail.core.generations import Generation
+from stormsail.core.files.documents import JsonValue
+from stormsail.core.files.generations import Generation
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
 from stormsail.modules.agent import Agent
@@ -299,9 +300,9 @@ class Trainer:
             Diverged: if a number of it is not finite.
         """
         state = checkpoint.learner_state(self.ppo)
-        tensors: list[tuple[str, Tensor]] = list(quarantine.tensors_of(state, "state"))
+        tensors: list[tuple[str, Tensor]] = list(nonfinite.tensors_of(state, "state"))
         tensors += [("entropy", one.sums.entropy) for one in update.learned.minibatches]
-        found = quarantine.first_nonfinite(tensors)
+        found = nonfinite.first_nonfinite(tensors)
         if found is not None:
             raise Diverged(f"{found} after the update are not finite")
 
@@ -314,7 +315,7 @@ class Trainer:
             "rate_factor": self.ppo.rate_factor * 0.5,
         }
         name = f"{update:08d}-{self.records.rollbacks}-{number}"
-        self.folder.save_refused(name, quarantine.refused_batch(batch, {"update": update, **told}))
+        self.folder.save_refused(name, nonfinite.refused_batch(batch, {"update": update, **told}))
         self.records.event("refused", update, **told)
         self._log.write("refused", update, **told)
 

@@ -6,27 +6,27 @@ from typing import Annotated
 import typer
 
 from stormsail import __version__
-from stormsail.cli.backtest import backtest
-from stormsail.cli.bench import app as bench
-from stormsail.cli.bench_continual import continual, shrinkage
-from stormsail.cli.bench_drift import drift
-from stormsail.cli.bench_features import features
-from stormsail.cli.bench_frontier import frontier
-from stormsail.cli.bench_learn import learn
-from stormsail.cli.bench_markets import markets
-from stormsail.cli.bench_optim import optim
-from stormsail.cli.bench_simulator import simulator
-from stormsail.cli.bench_tails import tails
-from stormsail.cli.bench_train import train as bench_train
-from stormsail.cli.check import check
-from stormsail.cli.compare import compare
-from stormsail.cli.fetch import fetch
-from stormsail.cli.import_ import import_bars
-from stormsail.cli.report import report
-from stormsail.cli.resume import resume
-from stormsail.cli.synth import synth
-from stormsail.cli.train import train
-from stormsail.cli.validate import validate
+from stormsail.cli.bench.continual import continual, shrinkage
+from stormsail.cli.bench.drift import drift
+from stormsail.cli.bench.features import features
+from stormsail.cli.bench.formulas import app as bench
+from stormsail.cli.bench.frontier import frontier
+from stormsail.cli.bench.learn import learn
+from stormsail.cli.bench.markets import markets
+from stormsail.cli.bench.optim import optim
+from stormsail.cli.bench.simulator import simulator
+from stormsail.cli.bench.tails import tails
+from stormsail.cli.bench.train import train as bench_train
+from stormsail.cli.data.check import check
+from stormsail.cli.data.fetch import fetch
+from stormsail.cli.data.import_ import import_bars
+from stormsail.cli.data.synth import synth
+from stormsail.cli.judging.backtest import backtest
+from stormsail.cli.judging.compare import compare
+from stormsail.cli.judging.report import report
+from stormsail.cli.judging.validate import validate
+from stormsail.cli.learning.resume import resume
+from stormsail.cli.learning.train import train
 from stormsail.core.errors import StormsailError
 
 USAGE_ERROR = 2

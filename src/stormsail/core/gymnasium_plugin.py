@@ -14,6 +14,6 @@ MARKET = "stormsail/Market-v0"
 if MARKET not in gymnasium.registry:
     gymnasium.register(
         id=MARKET,
-        entry_point="stormsail.market.gymnasium_env:MarketEnv",
-        vector_entry_point="stormsail.market.gymnasium_vector:MarketVectorEnv",
+        entry_point="stormsail.market.gymnasium.env:MarketEnv",
+        vector_entry_point="stormsail.market.gymnasium.vector:MarketVectorEnv",
     )

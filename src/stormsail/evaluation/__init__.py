@@ -1,12 +1,12 @@
 """How good: ledgers, backtests, metrics, and whether a result is luck."""
 
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtest_result import Backtest
-from stormsail.evaluation.backtesting import backtest, replay
-from stormsail.evaluation.luck import deflated_sharpe
-from stormsail.evaluation.overfitting import probability_of_overfitting
-from stormsail.evaluation.validation import Validation, validate
-from stormsail.evaluation.validation_config import ValidationConfig
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.engine.run import backtest, replay
+from stormsail.evaluation.stats.overfitting import probability_of_overfitting
+from stormsail.evaluation.stats.sharpe import deflated_sharpe
+from stormsail.evaluation.walk_forward.config import ValidationConfig
+from stormsail.evaluation.walk_forward.run import Validation, validate
 
 __all__ = [
     "Backtest",

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from stormsail.core import atomic
 from stormsail.core.errors import DataError
+from stormsail.core.files import atomic
 from stormsail.market.bars import Bars, Funding, check_symbol
 from stormsail.market.interval import Interval
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stormsail.core.documents import JsonValue
+from stormsail.core.files.documents import JsonValue
 from stormsail.market.features import FeatureSet, Scaler
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.splits import Span

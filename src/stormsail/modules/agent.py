@@ -9,10 +9,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from stormsail.core.artifact import Contents, read_artifact, write_artifact
 from stormsail.core.config import Config
-from stormsail.core.documents import JsonValue, plain
 from stormsail.core.errors import ArtifactError, ConfigError, ShapeError, StormsailError
+from stormsail.core.files.artifact import Contents, read_artifact, write_artifact
+from stormsail.core.files.documents import JsonValue, plain
 from stormsail.core.task import Actions, ContinuousActions, DiscreteActions
 from stormsail.modules.config import MAX_WIDTH, CriticConfig, NetworkConfig, PolicyConfig
 from stormsail.modules.network import Network

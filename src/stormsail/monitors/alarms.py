@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from stormsail.core.config import Config
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ArtifactError, ConfigError
+from stormsail.core.files.documents import JsonValue
 from stormsail.monitors.alarm_rules import RELATIVE_SPREAD, RULES, Metrics, Severity
 
 _HISTORY = 256

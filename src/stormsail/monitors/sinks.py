@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from stormsail.core import atomic, documents
 from stormsail.core.clock import Clock
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ChoiceError, DataError, RangeError
+from stormsail.core.files import atomic, documents
+from stormsail.core.files.documents import JsonValue
 
 _ROW_GROUP = 8192
 """Rows of a group; fixed, because it decides the bytes."""

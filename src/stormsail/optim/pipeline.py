@@ -10,10 +10,10 @@ from torch.optim import Optimizer
 
 from stormsail.core.errors import ArgumentError, RangeError
 from stormsail.functional import _checks as check
-from stormsail.optim import _tensor_lists as tensor_lists
-from stormsail.optim._compiled_step import CompiledStep
-from stormsail.optim._vgs_arguments import Parameters, by_name, common_place
-from stormsail.optim.vgs import VarianceGradientScaler
+from stormsail.optim import tensor_lists
+from stormsail.optim.fused.step import CompiledStep
+from stormsail.optim.vgs.arguments import Parameters, by_name, common_place
+from stormsail.optim.vgs.scaler import VarianceGradientScaler
 
 DEFAULT_MAX_GRAD_NORM = 0.5
 GUARDS = ("auto", "host", "device")

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from stormsail.algorithms.config import DataConfig, TrainConfig
-from stormsail.algorithms.fitting import Interrupted, during, fitter, train_agent
-from stormsail.algorithms.quarantine import Diverged
-from stormsail.algorithms.task_factory import load_data, market_data, market_panel
+from stormsail.algorithms.fit import Interrupted, during, fitter, train_agent
+from stormsail.algorithms.run.tasks import load_data, market_data, market_panel
 from stormsail.algorithms.trainer import Trainer
+from stormsail.algorithms.update.nonfinite import Diverged
 from stormsail.core.errors import (
     ArgumentError,
     ArtifactError,
@@ -20,8 +20,8 @@ from stormsail.core.errors import (
     DataError,
     StormsailError,
 )
-from stormsail.evaluation.trials import TrialLedger
-from stormsail.evaluation.validation_config import ValidationConfig
+from stormsail.evaluation.stats.trials import TrialLedger
+from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.market.bars import from_columns
 from stormsail.market.features import Scaler
 from stormsail.market.interval import Interval

@@ -15,10 +15,10 @@ from stormsail.algorithms.learner_tests import (
     oracle_test,
     world_config,
 )
-from stormsail.algorithms.task_factory import make_task, market_panel
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtesting import replay
-from stormsail.evaluation.trials import TrialLedger
+from stormsail.algorithms.run.tasks import make_task, market_panel
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.run import replay
+from stormsail.evaluation.stats.trials import TrialLedger
 from training_lab import small
 
 BARS = 900

@@ -14,7 +14,7 @@ from oracles import returns as returns_oracle
 from stormsail.algorithms import ppo as module
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.quarantine import Diverged
+from stormsail.algorithms.update.nonfinite import Diverged
 from stormsail.core.errors import ConfigError, DataError
 from stormsail.functional import advantage, statistics
 

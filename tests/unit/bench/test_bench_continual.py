@@ -14,10 +14,11 @@ import typer
 from torch import nn
 from torch.nn import functional as nnf
 
-from stormsail.bench import chart, shrinkage
-from stormsail.bench import continual as bench
-from stormsail.bench.continual_problem import KINDS, Sizes, tasks
-from stormsail.bench.continual_run import (
+from stormsail.bench import chart
+from stormsail.bench.optimizers import continual as bench
+from stormsail.bench.optimizers import shrinkage
+from stormsail.bench.optimizers.continual_problem import KINDS, Sizes, tasks
+from stormsail.bench.optimizers.continual_run import (
     HIDDEN,
     METHODS,
     Job,
@@ -28,7 +29,7 @@ from stormsail.bench.continual_run import (
     Variant,
     run,
 )
-from stormsail.cli import bench_continual as command
+from stormsail.cli.bench import continual as command
 from stormsail.core.generators import Generators
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,8 +10,8 @@ import torch
 import typer
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.bench import drift as bench
-from stormsail.cli import bench_drift as command
+from stormsail.bench.learner import drift as bench
+from stormsail.cli.bench import drift as command
 
 ROOT = Path(__file__).resolve().parents[3]
 

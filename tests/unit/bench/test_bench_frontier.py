@@ -13,10 +13,10 @@ from scipy import stats
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.bench import frontier as bench
-from stormsail.bench import frontier_baselines as baselines
-from stormsail.bench import frontier_verdicts as judge
-from stormsail.cli import bench_frontier as command
+from stormsail.bench.risk import frontier as bench
+from stormsail.bench.risk import frontier_baselines as baselines
+from stormsail.bench.risk import frontier_verdicts as judge
+from stormsail.cli.bench import frontier as command
 from stormsail.core.errors import ChoiceError, RangeError
 from stormsail.core.task import Step
 

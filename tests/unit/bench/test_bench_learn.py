@@ -10,11 +10,11 @@ import torch
 from typer.testing import CliRunner
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.greedy import judge
-from stormsail.algorithms.task_factory import make_task
+from stormsail.algorithms.run.evaluate import judge
+from stormsail.algorithms.run.tasks import make_task
 from stormsail.algorithms.trainer import train
-from stormsail.bench import learn as bench
-from stormsail.bench import learn_peers
+from stormsail.bench.learner import learn as bench
+from stormsail.bench.learner import learn_peers
 from stormsail.cli.main import app
 from stormsail.core.errors import ArgumentError, RangeError
 from stormsail.core.generators import Generators

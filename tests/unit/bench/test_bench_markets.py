@@ -12,8 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.bench import markets as bench
-from stormsail.bench.markets_play import Course, check_plain
+from stormsail.bench.learner import markets as bench
+from stormsail.bench.learner.markets_play import Course, check_plain
 from stormsail.cli.main import app
 from stormsail.core.errors import ChoiceError, ConfigError
 from stormsail.modules.agent import Agent

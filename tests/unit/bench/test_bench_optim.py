@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from stormsail.bench import optim as bench
-from stormsail.cli.bench_optim import optim as command
+from stormsail.bench.optimizers import optim as bench
+from stormsail.cli.bench.optim import optim as command
 
 EAGER = ["AdamW, foreach", "AdamW, fused", "UPGD", "AdaptiveUPGD", "AdaptiveUPGD, guard, VGS, clip"]
 

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
-from stormsail.bench import simulator as bench
-from stormsail.bench import steppers, trading_peers
-from stormsail.cli.bench_simulator import simulator as command
+from stormsail.bench.market import simulator as bench
+from stormsail.bench.market import steppers, trading_peers
+from stormsail.cli.bench.simulator import simulator as command
 from stormsail.core.errors import ArgumentError, ChoiceError, RangeError
 from stormsail.market import Simulator
 from stormsail.market.simulator import MarketConfig

@@ -8,11 +8,11 @@ import pytest
 import torch
 import typer
 
-from stormsail.algorithms.task_factory import market_data
-from stormsail.bench import tails as bench
-from stormsail.bench import tails_verdicts as judge
-from stormsail.bench.tails_chain import Chain, draw, truth
-from stormsail.cli import bench_tails as command
+from stormsail.algorithms.run.tasks import market_data
+from stormsail.bench.risk import tails as bench
+from stormsail.bench.risk import tails_verdicts as judge
+from stormsail.bench.risk.tails_chain import Chain, draw, truth
+from stormsail.cli.bench import tails as command
 from stormsail.core.errors import ChoiceError
 from stormsail.core.generators import Generators
 from stormsail.core.task import Step

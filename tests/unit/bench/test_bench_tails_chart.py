@@ -7,11 +7,11 @@ import pytest
 import torch
 import typer
 
-from stormsail.bench import tails as bench
-from stormsail.bench import tails_chart
 from stormsail.bench.chart import HEIGHT, WIDTH
-from stormsail.bench.tails_chain import truth
-from stormsail.cli import bench_tails as command
+from stormsail.bench.risk import tails as bench
+from stormsail.bench.risk import tails_chart
+from stormsail.bench.risk.tails_chain import truth
+from stormsail.cli.bench import tails as command
 
 
 def tail(case, values, levels, world="chain", seed=0):

@@ -5,9 +5,9 @@ import json
 import pytest
 import typer
 
-from stormsail.bench import tails as bench
-from stormsail.bench import tails_verdicts as judge
-from stormsail.cli import bench_tails as command
+from stormsail.bench.risk import tails as bench
+from stormsail.bench.risk import tails_verdicts as judge
+from stormsail.cli.bench import tails as command
 
 KAPPA, LAMBDA = "κ 1", "λ-return 0.95"
 DEFAULT, CATEGORICAL = bench.DEFAULT.name, bench.CATEGORICAL.name

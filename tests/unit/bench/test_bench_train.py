@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from stormsail.bench import train as bench
-from stormsail.cli.bench_train import train as command
+from stormsail.bench.learner import train as bench
+from stormsail.cli.bench.train import train as command
 from stormsail.core.errors import RangeError
 
 TINY = bench.Sizes(environments=2, steps=4, epochs=2, minibatches=2)

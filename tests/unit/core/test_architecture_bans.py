@@ -150,6 +150,6 @@ def test_the_clock_and_the_benchmarks_use_what_is_allowed_to_them():
 
 def test_only_the_feature_check_may_run_a_file_of_the_user():
     source = "import runpy\nrunpy.run_path(path)"
-    assert violations(source, "cli/check_features.py") == []
-    assert violations(source, "cli/check.py") != []
+    assert violations(source, "cli/data/check_features.py") == []
+    assert violations(source, "cli/data/check.py") != []
     assert violations(source, "market/check_features.py") != []

@@ -5,11 +5,11 @@ import warnings
 import pytest
 import torch
 
-from stormsail.core import artifact as artifact_module
-from stormsail.core import documents, manifest, tensor_file, verified
-from stormsail.core.artifact import Contents, read_artifact, verify_artifact, write_artifact
 from stormsail.core.errors import ArgumentError, ArtifactError
-from stormsail.core.generations import Generations
+from stormsail.core.files import artifact as artifact_module
+from stormsail.core.files import documents, manifest, tensor_file, verified
+from stormsail.core.files.artifact import Contents, read_artifact, verify_artifact, write_artifact
+from stormsail.core.files.generations import Generations
 
 CONTENTS = Contents(
     tensors={"model": {"weight": torch.tensor([[1.0, 2.0]]), "count": torch.tensor(3)}},

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormsail.core import documents
-from stormsail.core.documents import DocumentError
+from stormsail.core.files import documents
+from stormsail.core.files.documents import DocumentError
 
 plain = st.recursive(
     st.none()

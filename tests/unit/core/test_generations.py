@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from stormsail.core import atomic, documents
-from stormsail.core import generations as generations_module
-from stormsail.core.artifact import Contents
 from stormsail.core.errors import ArtifactError, RangeError
-from stormsail.core.generations import Generations
+from stormsail.core.files import atomic, documents
+from stormsail.core.files import generations as generations_module
+from stormsail.core.files.artifact import Contents
+from stormsail.core.files.generations import Generations
 
 
 def contents(step: int) -> Contents:

@@ -2,8 +2,8 @@ import datetime
 
 import pytest
 
+from stormsail.core.config.overrides import apply_overrides
 from stormsail.core.errors import ConfigError
-from stormsail.core.overrides import apply_overrides
 
 
 @pytest.mark.parametrize(

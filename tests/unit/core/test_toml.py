@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormsail.core import toml
+from stormsail.core.config import toml
 
 text = st.text(st.characters(codec="utf-8"), max_size=12)
 scalars = (

@@ -34,14 +34,15 @@ OWN_DTYPE = {
 
 def public_functions() -> dict[str, Callable[..., object]]:
     found = {}
-    for info in pkgutil.iter_modules([str(SOURCE)]):
-        if info.name.startswith("_"):
+    for info in pkgutil.walk_packages([str(SOURCE)], "stormsail.functional."):
+        last = info.name.rpartition(".")[2]
+        if last.startswith("_") or info.name.startswith("stormsail.functional.kernels"):
             continue
-        module = importlib.import_module(f"stormsail.functional.{info.name}")
+        module = importlib.import_module(info.name)
         for name, thing in vars(module).items():
             own = inspect.isfunction(thing) and thing.__module__ == module.__name__
             if own and not name.startswith("_"):
-                found[f"{info.name}.{name}"] = thing
+                found[f"{last}.{name}"] = thing
     return found
 
 

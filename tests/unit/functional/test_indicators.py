@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stormsail.core.errors import RangeError, ShapeError
-from stormsail.functional import indicators, rolling
+from stormsail.functional.market import indicators, rolling
 
 
 def double(*values):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stormsail.core.errors import RangeError, ShapeError
-from stormsail.functional import ledger
+from stormsail.functional.market import fills
 
 
 def tensor(*numbers):
@@ -14,17 +14,17 @@ def tensor(*numbers):
 
 
 def terms(fee=0.0, half_spread=0.0, impact=0.0, lot=0.0, tick=0.0):
-    return ledger.Terms(*(tensor(number) for number in (fee, half_spread, impact, lot, tick)))
+    return fills.Terms(*(tensor(number) for number in (fee, half_spread, impact, lot, tick)))
 
 
 def ordered(weight, equity, quantity, price, notional=1e9, *, min_rebalance=0.0, **costs):
     inputs = (tensor(number) for number in (weight, equity, quantity, price, notional))
-    order = ledger.order_quantity(*inputs, terms(**costs), min_rebalance=min_rebalance)
+    order = fills.order_quantity(*inputs, terms(**costs), min_rebalance=min_rebalance)
     return order.item()
 
 
 def filled(price, order, notional=1e9, **costs):
-    return ledger.fill_price(tensor(price), tensor(order), tensor(notional), terms(**costs)).item()
+    return fills.fill_price(tensor(price), tensor(order), tensor(notional), terms(**costs)).item()
 
 
 # (weight, equity, quantity, price, order) in a market without costs.
@@ -158,13 +158,13 @@ def test_a_price_on_the_grid_stays_there():
     ],
 )
 def test_cut_down_gives_the_multiple_below(x, step, wanted):
-    assert ledger.cut_down(tensor(x), tensor(step)).item() == wanted
+    assert fills.cut_down(tensor(x), tensor(step)).item() == wanted
 
 
 def test_cut_down_takes_64_roundings_for_a_whole_number_and_no_more():
     near = 1.0 - 60 * 2.0**-53
     far = 1.0 - 200 * 2.0**-52
-    assert ledger.cut_down(tensor(near, far), tensor(1.0, 1.0)).tolist() == [1.0, 0.0]
+    assert fills.cut_down(tensor(near, far), tensor(1.0, 1.0)).tolist() == [1.0, 0.0]
 
 
 # (quantity, entry, order, price, entry after)
@@ -187,29 +187,29 @@ ENTRIES = {
 @pytest.mark.parametrize("case", ENTRIES.values(), ids=ENTRIES)
 def test_entry_price_after_a_fill(case):
     *inputs, wanted = case
-    assert ledger.entry_price(*(tensor(number) for number in inputs)).item() == wanted
+    assert fills.entry_price(*(tensor(number) for number in inputs)).item() == wanted
 
 
 def test_a_long_is_liquidated_where_equity_meets_the_margin():
     # -900 + 10 x = 0.1 * 10 x  =>  x = 100.
-    price = ledger.liquidation_price(tensor(-900.0), tensor(10.0), maintenance=0.1)
+    price = fills.liquidation_price(tensor(-900.0), tensor(10.0), maintenance=0.1)
     assert price.item() == 100.0
 
 
 def test_a_short_is_liquidated_where_equity_meets_the_margin():
     # 2200 - 10 x = 0.1 * 10 x  =>  x = 200.
-    price = ledger.liquidation_price(tensor(2200.0), tensor(-10.0), maintenance=0.1)
+    price = fills.liquidation_price(tensor(2200.0), tensor(-10.0), maintenance=0.1)
     assert price.item() == 200.0
 
 
 def test_a_paid_long_is_never_liquidated_and_a_flat_account_has_no_price():
-    prices = ledger.liquidation_price(tensor(5.0, 5.0), tensor(1.0, 0.0), maintenance=0.1)
+    prices = fills.liquidation_price(tensor(5.0, 5.0), tensor(1.0, 0.0), maintenance=0.1)
     assert prices[0].item() == pytest.approx(-5.0 / 0.9, rel=1e-15)
     assert math.isnan(prices[1].item())
 
 
 def test_log_growth_counts_nothing_below_the_floor():
-    growth = ledger.log_growth(
+    growth = fills.log_growth(
         tensor(200.0, 10.0, -5.0, 100.0), tensor(100.0, 100.0, 100.0, 10.0), floor=50.0
     )
     assert growth.tolist() == pytest.approx(
@@ -218,7 +218,7 @@ def test_log_growth_counts_nothing_below_the_floor():
 
 
 def test_the_floor_keeps_its_double_precision():
-    growth = ledger.log_growth(tensor(0.0), tensor(1.0), floor=0.1)
+    growth = fills.log_growth(tensor(0.0), tensor(1.0), floor=0.1)
     assert growth.item() == pytest.approx(math.log(0.1), rel=1e-15)
 
 
@@ -226,31 +226,31 @@ def test_the_floor_keeps_its_double_precision():
 def test_shapes_that_differ_are_refused():
     two = tensor(1.0, 2.0)
     with pytest.raises(ShapeError, match=r"`weight` and `terms\.fee` must have the same shape"):
-        ledger.order_quantity(two, two, two, two, two, terms())
+        fills.order_quantity(two, two, two, two, two, terms())
     with pytest.raises(ShapeError, match="`price` and `order` must have the same shape"):
-        ledger.fill_price(two, tensor(1.0), two, terms())
+        fills.fill_price(two, tensor(1.0), two, terms())
     with pytest.raises(ShapeError, match="`x` and `step` must have the same shape"):
-        ledger.cut_down(two, tensor(1.0))
+        fills.cut_down(two, tensor(1.0))
     with pytest.raises(ShapeError, match="`quantity` and `price` must have the same shape"):
-        ledger.entry_price(two, two, two, tensor(1.0))
+        fills.entry_price(two, two, two, tensor(1.0))
     with pytest.raises(ShapeError, match="`cash` and `quantity` must have the same shape"):
-        ledger.liquidation_price(two, tensor(1.0), maintenance=0.1)
+        fills.liquidation_price(two, tensor(1.0), maintenance=0.1)
     with pytest.raises(ShapeError, match="`equity` and `previous` must have the same shape"):
-        ledger.log_growth(two, tensor(1.0), floor=1.0)
+        fills.log_growth(two, tensor(1.0), floor=1.0)
 
 
 @pytest.mark.refusal
 def test_impossible_numbers_are_refused():
     one = tensor(1.0)
     with pytest.raises(RangeError, match="`min_rebalance`"):
-        ledger.order_quantity(one, one, one, one, one, terms(), min_rebalance=-0.1)
+        fills.order_quantity(one, one, one, one, one, terms(), min_rebalance=-0.1)
     with pytest.raises(RangeError, match="`maintenance`"):
-        ledger.liquidation_price(one, one, maintenance=1.5)
+        fills.liquidation_price(one, one, maintenance=1.5)
     with pytest.raises(RangeError, match="`floor`"):
-        ledger.log_growth(one, one, floor=0.0)
+        fills.log_growth(one, one, floor=0.0)
 
 
 @pytest.mark.refusal
 def test_a_maintenance_of_one_is_refused_because_no_price_answers_it():
     with pytest.raises(RangeError, match="`maintenance`"):
-        ledger.liquidation_price(tensor(-5.0), tensor(1.0), maintenance=1.0)
+        fills.liquidation_price(tensor(-5.0), tensor(1.0), maintenance=1.0)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from stormsail.core.errors import DtypeError, RangeError, ShapeError
-from stormsail.functional import risk, risk_trace
+from stormsail.functional import risk
+from stormsail.functional.risk import trace
 
 REWARD = torch.tensor([[1.0], [-2.0], [4.0]], dtype=torch.float64)
 REACHED = torch.tensor([[[-2.0, 2.0]], [[-4.0, 2.0]], [[0.0, 4.0]]], dtype=torch.float64)
@@ -16,7 +17,7 @@ HALF = {"alpha": 0.5, "gamma": 0.5, "lam": 0.5}
 
 
 def traced(terminated=NEVER, truncated=NEVER, reached=REACHED, **changes):
-    found = risk_trace.budget_trace(
+    found = trace.budget_trace(
         REWARD, reached, LAW, BUDGET, terminated, truncated, **{**HALF, **changes}
     )
     return found[:, 0].tolist()
@@ -55,7 +56,7 @@ def test_what_a_final_state_is_said_to_be_worth_does_not_matter():
     atoms = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     rest = (probs, atoms, BUDGET, SECOND, NEVER)
     found, whole = (
-        risk_trace.categorical_budget_trace(REWARD, law, *rest, **HALF) for law in (holed, probs)
+        trace.categorical_budget_trace(REWARD, law, *rest, **HALF) for law in (holed, probs)
     )
     assert bool(found.isfinite().all())
     assert torch.equal(found, whole)
@@ -65,7 +66,7 @@ ATOMS = torch.tensor([-2.0, 0.0, 2.0], dtype=torch.float64)
 
 
 def one_step(*, terminated, **changes):
-    return risk_trace.categorical_budget_trace(
+    return trace.categorical_budget_trace(
         torch.ones(1, 1, dtype=torch.float64),
         torch.tensor([[[0.5, 0.25, 0.25]]], dtype=torch.float64),
         torch.tensor([[[0.25, 0.5, 0.25]]], dtype=torch.float64),
@@ -93,7 +94,7 @@ def test_what_lies_below_the_support_is_not_pulled_in():
     With the reward -9 instead the one-step law lies at -11, -9, -7, far below the lowest atom.
     """
     assert one_step(terminated=False, gamma=1.0) == pytest.approx((-1.0 + 1.25) / 0.5, abs=1e-12)
-    found = risk_trace.categorical_budget_trace(
+    found = trace.categorical_budget_trace(
         torch.full((1, 1), -9.0, dtype=torch.float64),
         torch.tensor([[[0.5, 0.25, 0.25]]], dtype=torch.float64),
         torch.tensor([[[0.25, 0.5, 0.25]]], dtype=torch.float64),
@@ -119,7 +120,7 @@ def test_full_traces_without_discount_tell_what_happened_less_what_was_expected(
     last[-1, 0] = True  # the first column ends, the second is cut by the rollout's end
     never = torch.zeros_like(last)
     options = {"alpha": 0.2, "gamma": 1.0, "lam": 1.0}
-    found = risk_trace.budget_trace(reward, law[1:], law[:-1], budget, last, never, **options)
+    found = trace.budget_trace(reward, law[1:], law[:-1], budget, last, never, **options)
     total = reward.flip(0).cumsum(0).flip(0)
     after = torch.where(last[-1][:, None], 0.0, law[-1])
     monte_carlo = total[..., None] + after
@@ -131,7 +132,7 @@ def test_full_traces_without_discount_tell_what_happened_less_what_was_expected(
 
 def refused(error, *, law=LAW, reached=REACHED, flags=(NEVER, NEVER), budget=BUDGET, **changes):
     with pytest.raises(error) as caught:
-        risk_trace.budget_trace(REWARD, reached, law, budget, *flags, **{**HALF, **changes})
+        trace.budget_trace(REWARD, reached, law, budget, *flags, **{**HALF, **changes})
     return str(caught.value)
 
 

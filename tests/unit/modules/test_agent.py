@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from stormsail.core.artifact import Contents, write_artifact
 from stormsail.core.errors import ArtifactError, ConfigError, ShapeError
+from stormsail.core.files.artifact import Contents, write_artifact
 from stormsail.core.task import ContinuousActions, DiscreteActions
 from stormsail.functional import statistics
 from stormsail.modules import Agent, AgentSpec, CriticConfig, NetworkConfig, PolicyConfig

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stormsail.core import documents
 from stormsail.core.errors import ArtifactError
+from stormsail.core.files import documents
 from stormsail.monitors.alarm_rules import RULES
 from stormsail.monitors.alarms import Alarm, Alarms
 

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stormsail.core.clock import ManualClock
-from stormsail.core.documents import DocumentError
 from stormsail.core.errors import ChoiceError, DataError, RangeError
+from stormsail.core.files.documents import DocumentError
 from stormsail.monitors.sinks import EventFile, MetricsFile, TensorBoard
 
 

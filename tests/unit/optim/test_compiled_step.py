@@ -9,9 +9,9 @@ from torch import nn
 
 from stormsail.core.errors import ArgumentError, ConfigError
 from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD, GradientPipeline, VarianceGradientScaler
-from stormsail.optim import _upgd_step as eager_step
-from stormsail.optim._compiled_cuda import BLOCK
-from stormsail.optim._philox import normal, philox
+from stormsail.optim.fused.cuda import BLOCK
+from stormsail.optim.fused.philox import normal, philox
+from stormsail.optim.upgd import step as eager_step
 
 # torch warns of functions of its own that its compiler still uses.
 pytestmark = pytest.mark.filterwarnings("default")

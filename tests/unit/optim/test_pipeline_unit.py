@@ -10,7 +10,7 @@ from torch import nn
 from stormsail.core.errors import ArgumentError
 from stormsail.optim import AdaptiveUPGD
 from stormsail.optim.pipeline import GradientPipeline
-from stormsail.optim.vgs import VarianceGradientScaler
+from stormsail.optim.vgs.scaler import VarianceGradientScaler
 
 
 def draws(seed, *shape, dtype=torch.float32):

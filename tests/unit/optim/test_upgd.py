@@ -12,7 +12,7 @@ from torch import nn
 
 from oracles import upgd as oracle
 from stormsail.core.errors import ArgumentError
-from stormsail.functional.upgd import step_share
+from stormsail.functional.optim.upgd import step_share
 from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD
 
 KINDS = {"upgd": UPGD, "adaptive": AdaptiveUPGD, "upgdw": UPGDW}

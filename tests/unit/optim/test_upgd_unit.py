@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from stormsail.core.errors import ArgumentError, ChoiceError, DtypeError, RangeError, ShapeError
-from stormsail.functional.upgd import NORMS, gate_line, step_share
+from stormsail.functional.optim.upgd import NORMS, gate_line, step_share
 from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD
-from stormsail.optim._upgd_buckets import Workspace
-from stormsail.optim._upgd_noise import fill_normal_
+from stormsail.optim.upgd.buckets import Workspace
+from stormsail.optim.upgd.noise import fill_normal_
 
 KINDS = {"upgd": UPGD, "adaptive": AdaptiveUPGD, "upgdw": UPGDW}
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,7 @@ from torch import nn
 
 from oracles import vgs as oracle
 from stormsail.core.errors import ArgumentError, DataError
-from stormsail.functional.gradient_noise import scaling_factor
+from stormsail.functional.optim.gradient_noise import scaling_factor
 from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD, VarianceGradientScaler
 
 BETA = 0.99

@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from stormsail.core.errors import ArgumentError, ArtifactError, ShapeError, StormsailError
-from stormsail.functional import gradient_noise as formula
-from stormsail.optim import AdaptiveUPGD
-from stormsail.optim import _tensor_lists as tensor_lists
-from stormsail.optim.vgs import VarianceGradientScaler
+from stormsail.functional.optim import gradient_noise as formula
+from stormsail.optim import AdaptiveUPGD, tensor_lists
+from stormsail.optim.vgs.scaler import VarianceGradientScaler
 
 
 def double(*values):

@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from stormsail.algorithms.config_learning import (
+from stormsail.algorithms.config.learning import (
     BcConfig,
     EntropyConfig,
     KlConfig,
@@ -16,9 +16,9 @@ from stormsail.algorithms.config_learning import (
     ValueClipConfig,
     VgsConfig,
 )
-from stormsail.algorithms.config_numbers import Whole
-from stormsail.algorithms.config_risk import RiskConfig
-from stormsail.algorithms.config_run import (
+from stormsail.algorithms.config.numbers import Whole
+from stormsail.algorithms.config.risk import RiskConfig
+from stormsail.algorithms.config.run import (
     CheckpointConfig,
     DataConfig,
     TaskConfig,

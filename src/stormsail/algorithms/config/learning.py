@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from stormsail.algorithms.config_numbers import Count, NonNegative, Positive, Unit, Whole
+from stormsail.algorithms.config.numbers import Count, NonNegative, Positive, Unit, Whole
 from stormsail.core.config import Config
 
 

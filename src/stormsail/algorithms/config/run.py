@@ -6,8 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from stormsail.algorithms.config_numbers import Count, Whole
-from stormsail.algorithms.config_risk import RiskConfig
+from stormsail.algorithms.config.numbers import Count, Whole
+from stormsail.algorithms.config.risk import RiskConfig
 from stormsail.core.config import Config
 from stormsail.market.simulator.config import MarketConfig
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.critic_targets import reached_law
-from stormsail.algorithms.estimates import Estimates
-from stormsail.algorithms.rollout import Rollout
-from stormsail.functional import risk, risk_trace, statistics
+from stormsail.algorithms.update.critic_targets import reached_law
+from stormsail.algorithms.update.estimates import Estimates
+from stormsail.algorithms.update.rollout import Rollout
+from stormsail.functional import risk, statistics
+from stormsail.functional.risk import trace as risk_trace
 from stormsail.modules.agent import Agent
 
 

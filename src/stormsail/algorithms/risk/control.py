@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.estimates import Estimates
-from stormsail.algorithms.risk_activation import GateState, RiskGate
-from stormsail.algorithms.risk_advantage import Trace, predicted_cvar, risk_advantage
-from stormsail.algorithms.risk_dual import DualState, RiskDual
-from stormsail.algorithms.risk_legacy import legacy_cvar
-from stormsail.algorithms.risk_window import EpisodeWindow, partial_sums
-from stormsail.algorithms.rollout import Rollout
-from stormsail.algorithms.saved_state import read_state
-from stormsail.algorithms.telemetry_values import mean, spread
+from stormsail.algorithms.risk.activation import GateState, RiskGate
+from stormsail.algorithms.risk.advantage import Trace, predicted_cvar, risk_advantage
+from stormsail.algorithms.risk.multiplier import DualState, RiskDual
+from stormsail.algorithms.risk.window import EpisodeWindow, partial_sums
+from stormsail.algorithms.update.estimates import Estimates
+from stormsail.algorithms.update.legacy_cvar import legacy_cvar
+from stormsail.algorithms.update.readings import mean, spread
+from stormsail.algorithms.update.rollout import Rollout
+from stormsail.algorithms.update.saved_state import read_state
 from stormsail.core.config import Config
-from stormsail.core.documents import JsonValue
+from stormsail.core.files.documents import JsonValue
 from stormsail.functional import risk
 from stormsail.modules.agent import Agent
 

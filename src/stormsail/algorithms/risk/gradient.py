@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.epochs import select
-from stormsail.algorithms.losses import Batch
-from stormsail.algorithms.risk_legacy import legacy_cvar
+from stormsail.algorithms.update.epochs import select
+from stormsail.algorithms.update.legacy_cvar import legacy_cvar
+from stormsail.algorithms.update.losses import Batch
 from stormsail.modules.agent import Agent
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.rollout import Rollout
+from stormsail.algorithms.update.rollout import Rollout
 
 
 class EpisodeWindow:

@@ -15,12 +15,12 @@ from torch import Tensor
 from stormsail import __version__
 from stormsail.algorithms.config import CheckpointConfig, TrainConfig
 from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.rollout import Play, begin
-from stormsail.algorithms.state_tree import flatten, unflatten
-from stormsail.core import tensor_file
-from stormsail.core.artifact import Artifact, Contents
-from stormsail.core.documents import JsonValue
+from stormsail.algorithms.run.state_tree import flatten, unflatten
+from stormsail.algorithms.update.rollout import Play, begin
 from stormsail.core.errors import ArtifactError
+from stormsail.core.files import tensor_file
+from stormsail.core.files.artifact import Artifact, Contents
+from stormsail.core.files.documents import JsonValue
 from stormsail.tasks.gymnasium_task import GymnasiumTask
 
 FORMAT = 2

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.task import Task
-from stormsail.evaluation import figures
+from stormsail.evaluation.stats import figures
 from stormsail.functional import risk
 from stormsail.modules.agent import Agent
 

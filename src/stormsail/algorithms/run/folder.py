@@ -12,14 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from stormsail.algorithms import checkpoint
 from stormsail.algorithms.config import TrainConfig
-from stormsail.core import atomic, documents, toml
-from stormsail.core.artifact import Contents, encode_artifact, write_artifact, write_error
-from stormsail.core.documents import DocumentError, JsonValue
+from stormsail.algorithms.run import checkpoint
+from stormsail.core.config import toml
 from stormsail.core.errors import ArtifactError, ConfigError
-from stormsail.core.generations import Generations
-from stormsail.core.verified import read_error
+from stormsail.core.files import atomic, documents
+from stormsail.core.files.artifact import Contents, encode_artifact, write_artifact, write_error
+from stormsail.core.files.documents import DocumentError, JsonValue
+from stormsail.core.files.generations import Generations
+from stormsail.core.files.verified import read_error
 from stormsail.modules.agent import KIND as AGENT
 from stormsail.modules.agent import Agent
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from stormsail.algorithms.config import Whole
-from stormsail.algorithms.greedy import Judged
-from stormsail.algorithms.run_folder import RunFolder
-from stormsail.algorithms.saved_state import read_state
+from stormsail.algorithms.run.evaluate import Judged
+from stormsail.algorithms.run.folder import RunFolder
+from stormsail.algorithms.update.saved_state import read_state
 from stormsail.core.clock import Clock
 from stormsail.core.config import Config
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ArtifactError
+from stormsail.core.files.documents import JsonValue
 from stormsail.monitors.alarms import Alarm, Alarms
 from stormsail.monitors.sinks import EventFile, MetricsFile, TensorBoard
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ArtifactError
+from stormsail.core.files.documents import JsonValue
 
 _ODD_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """Numbers that JSON has no word for."""

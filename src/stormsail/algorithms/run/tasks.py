@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 
 from stormsail.algorithms.config import DataConfig, TrainConfig
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ConfigError, DataError, nearest
+from stormsail.core.files.documents import JsonValue
 from stormsail.core.task import Task
 from stormsail.market.bars import iso
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, Scaler, default_features

@@ -12,12 +12,12 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from stormsail.algorithms.run_folder import RunFolder
-from stormsail.core import documents
+from stormsail.algorithms.run.folder import RunFolder
 from stormsail.core.clock import Clock
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import StormsailError
-from stormsail.evaluation.trials import RUN_KEY, STARTED, TrialLedger
+from stormsail.core.files import documents
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.stats.trials import RUN_KEY, STARTED, TrialLedger
 
 LEDGER = "trials.jsonl"
 """File of the trials in a workspace."""

@@ -6,10 +6,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from stormsail.algorithms.epochs import EpochReport, MinibatchReport
-from stormsail.algorithms.losses import Sums
 from stormsail.algorithms.ppo import Ppo, Update
-from stormsail.algorithms.telemetry_values import Values, largest, mean, percentile, share
+from stormsail.algorithms.update.epochs import EpochReport, MinibatchReport
+from stormsail.algorithms.update.losses import Sums
+from stormsail.algorithms.update.readings import Values, largest, mean, percentile, share
 
 Held: TypeAlias = nn.Module | list[nn.Parameter]
 """Whose gradients are measured together."""

@@ -10,12 +10,11 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-from stormsail.algorithms import telemetry_learning as learning
-from stormsail.algorithms import telemetry_risk as tails
-from stormsail.algorithms import telemetry_rollout as played
-from stormsail.algorithms import telemetry_settings as settings
 from stormsail.algorithms.ppo import Ppo, Update
-from stormsail.algorithms.telemetry_values import Values
+from stormsail.algorithms.telemetry import learning, settings
+from stormsail.algorithms.telemetry import risk as tails
+from stormsail.algorithms.telemetry import rollout as played
+from stormsail.algorithms.update.readings import Values
 
 CLIPS = ("norm", "vf", "limit", "quantile", "ratio")
 """Bounds whose use is counted; `train/clip_dominant` is 1 plus the place in this list."""

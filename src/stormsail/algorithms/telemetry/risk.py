@@ -3,8 +3,8 @@
 import math
 
 from stormsail.algorithms.ppo import Ppo, Update
-from stormsail.algorithms.risk import SOURCES, RiskReport
-from stormsail.algorithms.telemetry_values import Values, spread
+from stormsail.algorithms.risk.control import SOURCES, RiskReport
+from stormsail.algorithms.update.readings import Values, spread
 
 BAND = 1.959963984540054
 """Standard errors on either side of an estimate that hold 95 % of a normal law."""

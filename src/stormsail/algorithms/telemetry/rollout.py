@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.ppo import Ppo, Update
-from stormsail.algorithms.rollout import Rollout
-from stormsail.algorithms.telemetry_values import (
+from stormsail.algorithms.update.readings import (
     Values,
     largest,
     mean,
@@ -15,6 +14,7 @@ from stormsail.algorithms.telemetry_values import (
     share,
     spread,
 )
+from stormsail.algorithms.update.rollout import Rollout
 from stormsail.functional import advantage, categorical, risk, statistics
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent

@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from stormsail.algorithms.ppo import Ppo, Update
-from stormsail.algorithms.telemetry_values import Values
+from stormsail.algorithms.update.readings import Values
 
 
 def schedules(ppo: Ppo, update: Update) -> Values:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TargetConfig, TrainConfig
-from stormsail.algorithms.rollout import Rollout
+from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.errors import InvariantError
 from stormsail.functional import categorical, quantile, returns, value_clip
 from stormsail.modules.agent import Agent

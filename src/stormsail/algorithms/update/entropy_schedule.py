@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 
 from stormsail.algorithms.config import EntropyConfig
-from stormsail.algorithms.saved_state import read_state
+from stormsail.algorithms.update.saved_state import read_state
 from stormsail.core.config import Config
-from stormsail.core.documents import JsonValue
+from stormsail.core.files.documents import JsonValue
 from stormsail.functional import statistics
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.kl_control import KlControl
-from stormsail.algorithms.losses import Batch, Sums, batch_sums, imitation_unit
-from stormsail.algorithms.schedules import Scheduled
+from stormsail.algorithms.update.kl_control import KlControl
+from stormsail.algorithms.update.losses import Batch, Sums, batch_sums, imitation_unit
+from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.modules.agent import Agent
 from stormsail.optim.pipeline import GradientPipeline, GradientReport
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stormsail.algorithms import critic_targets
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.rollout import Rollout
+from stormsail.algorithms.update import critic_targets
+from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.errors import DataError
 from stormsail.functional import advantage, policy, returns, statistics
 from stormsail.modules.agent import Agent

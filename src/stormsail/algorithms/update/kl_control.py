@@ -3,9 +3,9 @@
 import math
 
 from stormsail.algorithms.config import KlConfig
-from stormsail.algorithms.saved_state import read_state
+from stormsail.algorithms.update.saved_state import read_state
 from stormsail.core.config import Config
-from stormsail.core.documents import JsonValue
+from stormsail.core.files.documents import JsonValue
 
 _BACK_CALCULATION = 0.9
 """Share of the integral that is kept while the output is at a bound."""

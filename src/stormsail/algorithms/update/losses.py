@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.algorithms import critic_targets
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.risk_legacy import legacy_cvar
-from stormsail.algorithms.schedules import Scheduled
+from stormsail.algorithms.update import critic_targets
+from stormsail.algorithms.update.legacy_cvar import legacy_cvar
+from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.core.errors import DataError
 from stormsail.functional import policy, quantile, statistics, twin
 from stormsail.modules.agent import Agent

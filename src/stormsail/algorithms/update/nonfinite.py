@@ -10,11 +10,11 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.estimates import Estimates
-from stormsail.algorithms.losses import Batch
-from stormsail.algorithms.rollout import Rollout
-from stormsail.core.artifact import Contents
+from stormsail.algorithms.update.estimates import Estimates
+from stormsail.algorithms.update.losses import Batch
+from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.errors import DataError
+from stormsail.core.files.artifact import Contents
 
 MAX_COLUMNS = 64
 """Sequences of a refused batch that are kept; enough to see what was wrong."""

@@ -7,7 +7,7 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.modules.agent import Agent
 from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD
 from stormsail.optim.pipeline import GradientPipeline
-from stormsail.optim.vgs import VarianceGradientScaler
+from stormsail.optim.vgs.scaler import VarianceGradientScaler
 
 
 def build_optimizer(agent: Agent, config: TrainConfig, generator: torch.Generator) -> Optimizer:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.return_statistics import ReturnStatistics, Units
-from stormsail.algorithms.rollout import Rollout
+from stormsail.algorithms.update.return_statistics import ReturnStatistics, Units
+from stormsail.algorithms.update.rollout import Rollout
 from stormsail.functional import categorical, return_scale, returns
 from stormsail.functional.statistics import moments, variance
 from stormsail.modules.agent import Agent

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import ReturnConfig
-from stormsail.algorithms.saved_state import read_state
+from stormsail.algorithms.update.saved_state import read_state
 from stormsail.core.config import Config
-from stormsail.core.documents import JsonValue
+from stormsail.core.files.documents import JsonValue
 from stormsail.functional import return_scale, statistics
 
 _ADAPTIVE_SHARE = 0.1

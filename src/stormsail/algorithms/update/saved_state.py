@@ -3,8 +3,8 @@
 from typing import TypeVar
 
 from stormsail.core.config import Config
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ArtifactError, ConfigError
+from stormsail.core.files.documents import JsonValue
 
 Saved = TypeVar("Saved", bound=Config)
 

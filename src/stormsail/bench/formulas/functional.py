@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from stormsail.bench import loops
-from stormsail.bench.loops import Array
+from stormsail.bench.formulas import loops
+from stormsail.bench.formulas.loops import Array
 from stormsail.bench.timing import Row, best_milliseconds
 from stormsail.core.generators import Generators
 from stormsail.functional import policy, quantile, returns, risk

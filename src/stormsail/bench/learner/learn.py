@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.greedy import judge
-from stormsail.algorithms.task_factory import make_task
+from stormsail.algorithms.run.evaluate import judge
+from stormsail.algorithms.run.tasks import make_task
 from stormsail.algorithms.trainer import train
-from stormsail.bench import learn_peers
+from stormsail.bench.learner import learn_peers
 from stormsail.bench.processes import one_thread, one_thread_processes
 from stormsail.core.errors import ArgumentError, RangeError, nearest
 from stormsail.core.generators import Generators

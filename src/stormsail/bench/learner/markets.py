@@ -16,8 +16,8 @@ from scipy import special
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.task_factory import agent_spec, make_task
-from stormsail.bench.markets_play import Course, Played, check_plain
+from stormsail.algorithms.run.tasks import agent_spec, make_task
+from stormsail.bench.learner.markets_play import Course, Played, check_plain
 from stormsail.bench.processes import side_by_side
 from stormsail.core.errors import ChoiceError, nearest
 from stormsail.core.generators import Generators

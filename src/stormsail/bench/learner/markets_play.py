@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.task_factory import MarketData, market_data
+from stormsail.algorithms.run.tasks import MarketData, market_data
 from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
-from stormsail.evaluation.dynamic_programme import (
+from stormsail.evaluation.robustness.hindsight import (
     Array,
     Policy,
     ProportionalCosts,

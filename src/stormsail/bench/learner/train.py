@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import torch
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.losses import Batch
 from stormsail.algorithms.ppo import Ppo, Update
-from stormsail.algorithms.rollout import Play, Rollout
-from stormsail.algorithms.task_factory import agent_spec, make_task
-from stormsail.algorithms.telemetry import metrics
+from stormsail.algorithms.run.tasks import agent_spec, make_task
+from stormsail.algorithms.telemetry.metrics import metrics
+from stormsail.algorithms.update.losses import Batch
+from stormsail.algorithms.update.rollout import Play, Rollout
 from stormsail.core.errors import RangeError
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import Agent

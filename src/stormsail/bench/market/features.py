@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from stormsail.bench.feature_peers import Array, Columns, missing, peers
+from stormsail.bench.market.feature_peers import Array, Columns, missing, peers
 from stormsail.bench.timing import Row, best_milliseconds
 from stormsail.core.generators import Generators
 from stormsail.market.features import BarTensors, FeatureSet, FeatureSpec, sample_bars

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from stormsail.bench.steppers import Captured, Plain, duration
+from stormsail.bench.market.steppers import Captured, Plain, duration
 from stormsail.core.errors import ArgumentError, ChoiceError, RangeError
 from stormsail.core.task import Step
 from stormsail.functional.risk_gate import Reason

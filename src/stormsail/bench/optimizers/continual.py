@@ -6,8 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from stormsail.bench.continual_problem import KINDS, Kind, Sizes
-from stormsail.bench.continual_run import METHODS, Job, Method, Outcome, Setting, Variant, run
+from stormsail.bench.optimizers.continual_problem import KINDS, Kind, Sizes
+from stormsail.bench.optimizers.continual_run import (
+    METHODS,
+    Job,
+    Method,
+    Outcome,
+    Setting,
+    Variant,
+    run,
+)
 from stormsail.bench.processes import one_thread_processes
 
 LAST = 10

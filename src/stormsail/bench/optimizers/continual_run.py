@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as nnf
 from torch import Tensor, nn
 
-from stormsail.bench.continual_problem import Kind, Sizes, tasks
+from stormsail.bench.optimizers.continual_problem import Kind, Sizes, tasks
 from stormsail.core.generators import Generators
 from stormsail.optim import UPGD, AdaptiveUPGD, VarianceGradientScaler
 

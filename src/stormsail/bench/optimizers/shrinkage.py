@@ -19,7 +19,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from stormsail.bench.continual import Estimate
+from stormsail.bench.optimizers.continual import Estimate
 from stormsail.core.generators import Generators
 from stormsail.optim import VarianceGradientScaler
 

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.task_factory import agent_spec, make_task, market_data
-from stormsail.bench.frontier_baselines import Penalised, StepsAside
+from stormsail.algorithms.run.tasks import agent_spec, make_task, market_data
 from stormsail.bench.processes import side_by_side
+from stormsail.bench.risk.frontier_baselines import Penalised, StepsAside
 from stormsail.core.errors import RangeError
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from scipy.stats import t as student
 
 from stormsail.bench.chart import COLOURS, Dots, Line, Panel, draw, ticks
-from stormsail.bench.frontier import ALPHA, CONFIDENT, Row
+from stormsail.bench.risk.frontier import ALPHA, CONFIDENT, Row
 
 ORDER = ("free", "scaled", "penalty", "rule", "limit", "alpha", "slack", "infeasible")
 """Of kinds, in tables."""

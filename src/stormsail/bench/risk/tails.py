@@ -33,9 +33,9 @@ from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.task_factory import agent_spec, make_task
+from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.bench.processes import side_by_side
-from stormsail.bench.tails_chain import Chain, Truth, truth
+from stormsail.bench.risk.tails_chain import Chain, Truth, truth
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
 from stormsail.functional import quantile, risk

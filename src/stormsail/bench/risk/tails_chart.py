@@ -8,7 +8,7 @@ from scipy.special import ndtr
 from scipy.stats import norm
 
 from stormsail.bench.chart import COLOURS, Dots, Line, Panel, draw
-from stormsail.bench.tails import ALPHA, Tail
+from stormsail.bench.risk.tails import ALPHA, Tail
 
 TRUE = "#000000"
 _SHAPES: tuple[Literal["circle", "square", "triangle", "cross"], ...] = (

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stormsail.bench.frontier_verdicts import Verdict
-from stormsail.bench.tails import CATEGORICAL, DEFAULT, Tail
+from stormsail.bench.risk.frontier_verdicts import Verdict
+from stormsail.bench.risk.tails import CATEGORICAL, DEFAULT, Tail
 
 
 @dataclass(frozen=True)

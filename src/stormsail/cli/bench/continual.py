@@ -10,9 +10,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stormsail.bench.continual import Comparison, Plan
-    from stormsail.bench.continual import Row as ContinualRow
-    from stormsail.bench.shrinkage import Row
+    from stormsail.bench.optimizers.continual import Comparison, Plan
+    from stormsail.bench.optimizers.continual import Row as ContinualRow
+    from stormsail.bench.optimizers.shrinkage import Row
 
 DRAWN = {
     "independent": "noise independent, elements of G differ",
@@ -38,7 +38,7 @@ def continual(
 
     from rich.console import Console
 
-    from stormsail.bench import continual as bench
+    from stormsail.bench.optimizers import continual as bench
 
     _check_folders(out, chart)
     console = Console()
@@ -65,7 +65,7 @@ def shrinkage(
 
     from rich.console import Console
 
-    from stormsail.bench import shrinkage as bench
+    from stormsail.bench.optimizers import shrinkage as bench
 
     _check_folders(out, chart)
     console = Console()
@@ -92,7 +92,7 @@ def _check_folders(*files: Path | None) -> None:
 def _print_continual(console: "Console", result: "Comparison", plan: "Plan") -> None:
     from rich.table import Table
 
-    from stormsail.bench.continual_problem import KINDS
+    from stormsail.bench.optimizers.continual_problem import KINDS
 
     for kind in KINDS:
         title = f"{kind}-permuted, {plan.sizes.tasks} tasks, {plan.seeds} seeds, ± standard error"
@@ -118,7 +118,7 @@ def _continual_cells(row: "ContinualRow") -> list[str]:
 
 def _continual_chart(result: "Comparison", plan: "Plan") -> str:
     from stormsail.bench.chart import COLOURS, Line, Panel, draw, smoothed
-    from stormsail.bench.continual_problem import KINDS
+    from stormsail.bench.optimizers.continual_problem import KINDS
 
     names = [method.name for method in plan.methods]
     panels = []
@@ -150,7 +150,7 @@ def _continual_chart(result: "Comparison", plan: "Plan") -> str:
 def _print_shrinkage(console: "Console", rows: "list[Row]") -> None:
     from rich.table import Table
 
-    from stormsail.bench.shrinkage import identities, summary
+    from stormsail.bench.optimizers.shrinkage import identities, summary
 
     names = list(dict.fromkeys(row.statistic for row in rows))
     table = Table("case", "NSR", "n", "best", *names, title="factor, mean over seeds")

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from stormsail.bench.drift import Plan, Row
+    from stormsail.bench.learner.drift import Plan, Row
 
 LABELS = {
     "mean_drift_first": "shift of means in rollout 2, deviations",
@@ -37,7 +37,7 @@ def drift(
 
     from rich.console import Console
 
-    from stormsail.bench import drift as bench
+    from stormsail.bench.learner import drift as bench
 
     if out is not None and not out.parent.is_dir():
         message = f"the folder of `{out.name}` must exist; found no {out.parent}. Make it."

@@ -19,7 +19,7 @@ def features(
     from rich.console import Console
     from rich.table import Table
 
-    from stormsail.bench.features import history, rows, total
+    from stormsail.bench.market.features import history, rows, total
 
     if threads:
         torch.set_num_threads(threads)

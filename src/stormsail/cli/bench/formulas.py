@@ -30,7 +30,7 @@ def functional(
     from rich.console import Console
     from rich.table import Table
 
-    from stormsail.bench.functional import Rollout, rows
+    from stormsail.bench.formulas.functional import Rollout, rows
 
     if out is not None and not out.parent.is_dir():
         message = f"the folder of `--out` must exist; found no {out.parent}. Make it first."

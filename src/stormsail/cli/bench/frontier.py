@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stormsail.bench.frontier import Row
-    from stormsail.bench.frontier_verdicts import Summary, Verdict
+    from stormsail.bench.risk.frontier import Row
+    from stormsail.bench.risk.frontier_verdicts import Summary, Verdict
 
 MISSED = 1
 """Exit status where a claim does not hold."""
@@ -44,9 +44,9 @@ def frontier(
     """Train agents with and without a limit on their tail; judge them on bars they never saw."""
     from rich.console import Console
 
-    from stormsail.bench import frontier as bench
-    from stormsail.bench import frontier_verdicts
-    from stormsail.cli.bench_rows import read_rows
+    from stormsail.bench.risk import frontier as bench
+    from stormsail.bench.risk import frontier_verdicts
+    from stormsail.cli.bench.rows import read_rows
 
     for file in (out, chart):
         if file is not None and not file.parent.is_dir():

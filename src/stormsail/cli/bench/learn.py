@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from stormsail.bench.learn import Best, Row
+    from stormsail.bench.learner.learn import Best, Row
 
 WIDTH = 132
 """Of the table where there is no terminal whose width could be asked."""
@@ -43,8 +43,8 @@ def learn(
     """Learn reference tasks from their shipped settings and hold the scores to their bars."""
     from rich.console import Console
 
-    from stormsail.bench import learn as bench
-    from stormsail.bench.learn_peers import missing
+    from stormsail.bench.learner import learn as bench
+    from stormsail.bench.learner.learn_peers import missing
 
     if out is not None and not out.parent.is_dir():
         message = f"the folder of `--out` must exist; found no {out.parent}. Make it first."

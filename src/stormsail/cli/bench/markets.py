@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stormsail.bench.markets import Outcome, Verdict
+    from stormsail.bench.learner.markets import Outcome, Verdict
 
 MISSED = 1
 """Exit status where a market's claim does not hold."""
@@ -30,7 +30,7 @@ def markets(
     """Learn in markets with a known answer; compare with the best policy, out of sample."""
     from rich.console import Console
 
-    from stormsail.bench import markets as bench
+    from stormsail.bench.learner import markets as bench
 
     if out is not None and not out.parent.is_dir():
         message = f"the folder of `--out` must exist; found no {out.parent}. Make it first."

@@ -24,8 +24,8 @@ def optim(
     from rich.console import Console
     from rich.table import Table
 
-    from stormsail.bench import optim as bench
-    from stormsail.bench.simulator import check_device, compiler_found, device_name
+    from stormsail.bench.market.simulator import check_device, compiler_found, device_name
+    from stormsail.bench.optimizers import optim as bench
 
     check_device(device)
     if threads:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from stormsail.bench.simulator import Comparison
+    from stormsail.bench.market.simulator import Comparison
 
 
 def simulator(
@@ -35,7 +35,7 @@ def simulator(
     import torch
     from rich.console import Console
 
-    from stormsail.bench import simulator as bench
+    from stormsail.bench.market import simulator as bench
 
     bench.check_device(device)
     sizes = bench.batches(batch, device=device)

@@ -9,8 +9,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stormsail.bench.frontier_verdicts import Verdict
-    from stormsail.bench.tails_verdicts import Summary
+    from stormsail.bench.risk.frontier_verdicts import Verdict
+    from stormsail.bench.risk.tails_verdicts import Summary
 
 MISSED = 1
 """Exit status where a claim does not hold."""
@@ -41,9 +41,9 @@ def tails(
     """Train critics on worlds whose tails are known, and compare; exit 1 if a claim fails."""
     from rich.console import Console
 
-    from stormsail.bench import tails as bench
-    from stormsail.bench import tails_chart, tails_verdicts
-    from stormsail.cli.bench_rows import read_rows
+    from stormsail.bench.risk import tails as bench
+    from stormsail.bench.risk import tails_chart, tails_verdicts
+    from stormsail.cli.bench.rows import read_rows
 
     chosen = bench.named(worlds, cases)
     _check(out, chart, chosen[0])

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from stormsail.bench.train import Row
+    from stormsail.bench.learner.train import Row
 
 
 def train(
@@ -30,8 +30,8 @@ def train(
     import torch
     from rich.console import Console
 
-    from stormsail.bench import train as bench
-    from stormsail.bench.simulator import check_device, device_name
+    from stormsail.bench.learner import train as bench
+    from stormsail.bench.market.simulator import check_device, device_name
 
     check_device(device)
     sizes = bench.Sizes(environments, steps, epochs, minibatches)
@@ -63,7 +63,7 @@ def train(
 def _table(rows: "list[Row]", ratios: list[float | None], *, title: str) -> "Table":
     from rich.table import Table
 
-    from stormsail.bench.train import PARTS
+    from stormsail.bench.learner.train import PARTS
 
     heads = ("LSTM", "way", "steps/s", "slowest to fastest", "ratio", *(f"{p} ms" for p in PARTS))
     table = Table(*heads, title=title)

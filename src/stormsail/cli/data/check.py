@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from stormsail.market.checks import Report
     from stormsail.market.interval import Interval
-    from stormsail.market.validate import Report
 
 
 def check(
@@ -41,14 +41,14 @@ def check(
     change is written to FILE.repairs.txt.
     """
     if features is not None:
-        from stormsail.cli.check_features import run
+        from stormsail.cli.data.check_features import run
 
         raise typer.Exit(run(features, interval=interval or "1h"))
     from rich.console import Console
 
     from stormsail.core.clock import SystemClock
+    from stormsail.market.checks import check_file
     from stormsail.market.interval import Interval
-    from stormsail.market.validate import check_file
 
     files = _files([*(paths or []), *([store] if store else [])])
     length = None if interval is None else Interval.parse(interval)
@@ -67,7 +67,7 @@ def check(
 def _files(paths: list[Path]) -> list[Path]:
     """Return the files that are meant, sorted; hidden ones and other kinds are left out."""
     from stormsail.core.errors import DataError
-    from stormsail.market.validate import SUFFIXES
+    from stormsail.market.checks import SUFFIXES
 
     files: list[Path] = []
     for path in paths:
@@ -108,8 +108,8 @@ def _repaired(
 ) -> "Report":
     """Repair one file into another; return what is found in the result."""
     from stormsail.core.errors import ArgumentError
-    from stormsail.market.validate import check_file
-    from stormsail.market.validate.rewrite import repair_file
+    from stormsail.market.checks import check_file
+    from stormsail.market.checks.rewrite import repair_file
 
     if out is None or len(files) != 1:
         raise ArgumentError(

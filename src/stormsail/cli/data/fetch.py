@@ -12,9 +12,9 @@ from stormsail.cli.times import utc_time
 from stormsail.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stormsail.market import fetch as fetching
-    from stormsail.market.fetch import Fetched, OnProgress
-    from stormsail.market.fetch_client import Client
+    from stormsail.market.fetch import bars as fetching
+    from stormsail.market.fetch.bars import Fetched, OnProgress
+    from stormsail.market.fetch.client import Client
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as a shell reports it."""
@@ -44,7 +44,7 @@ def fetch(
     Needs no keys and reads none. A fetch that was interrupted is continued by the same command.
     """
     from stormsail.market.bars import check_symbol
-    from stormsail.market.fetch_client import connect
+    from stormsail.market.fetch.client import connect
     from stormsail.market.interval import Interval
 
     length = Interval.parse(interval)
@@ -61,7 +61,7 @@ def fetch(
 def _check_span(since: int | None, until: int | None) -> None:
     """Refuse a stretch of time in which there can be no bar."""
     from stormsail.core.clock import SystemClock
-    from stormsail.market.fetch_plan import iso
+    from stormsail.market.fetch.plan import iso
 
     now = SystemClock().now_ns() // 1_000_000
     if since is None or since < min(now, now if until is None else until):
@@ -81,9 +81,9 @@ def _fetchers(
     """Return the fetches of bars and of funding rates, with everything given but the symbol."""
     from stormsail.core.clock import SystemClock
     from stormsail.core.generators import Generators
-    from stormsail.market.fetch import fetch_bars
-    from stormsail.market.fetch_client import Patience
-    from stormsail.market.fetch_funding import fetch_funding
+    from stormsail.market.fetch.bars import fetch_bars
+    from stormsail.market.fetch.client import Patience
+    from stormsail.market.fetch.funding import fetch_funding
     from stormsail.market.store import Store
 
     clock, store, patience = SystemClock(), Store(root), Patience(tries=tries)

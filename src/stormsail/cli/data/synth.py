@@ -31,7 +31,7 @@ def synth(
             found="none",
             remedy="Run `stormsail synth --list` to see them.",
         )
-    from stormsail.core.overrides import apply_overrides
+    from stormsail.core.config.overrides import apply_overrides
     from stormsail.market.interval import Interval
     from stormsail.market.store import Store
     from stormsail.market.synthetic import config_of, generate

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from stormsail.core.documents import JsonValue
-    from stormsail.evaluation.backtesting import Backtest, BacktestConfig
-    from stormsail.evaluation.statements import Statement
+    from stormsail.core.files.documents import JsonValue
+    from stormsail.evaluation.engine.run import Backtest, BacktestConfig
+    from stormsail.evaluation.stats.statement import Statement
     from stormsail.market.panel import Panel
     from stormsail.modules.agent import Agent
 
@@ -74,8 +74,8 @@ def backtest(
     """Trade stored bars with a trained agent, in one pass and to the last cent."""
     import torch
 
-    from stormsail.evaluation.backtest_files import write_backtest
-    from stormsail.evaluation.backtesting import backtest as trade
+    from stormsail.evaluation.engine.files import write_backtest
+    from stormsail.evaluation.engine.run import backtest as trade
 
     # small batches gain nothing from threads, and one thread gives the same bytes on any machine
     torch.set_num_threads(1)
@@ -138,8 +138,8 @@ def _config(
     agent: "Agent", start: str | None, end: str | None, burn_in: int | None, settings: "list[str]"
 ) -> "BacktestConfig":
     """Return the settings: the agent's market, and what the command line changes."""
-    from stormsail.core.overrides import apply_overrides
-    from stormsail.evaluation.backtesting import BacktestConfig
+    from stormsail.core.config.overrides import apply_overrides
+    from stormsail.evaluation.engine.run import BacktestConfig
 
     data: dict[str, object] = {}
     if isinstance(market := agent.binding.values.get("market"), dict):
@@ -178,8 +178,8 @@ def _rivals(
 ) -> "tuple[JsonValue, pa.Table]":
     import pyarrow as pa
 
-    from stormsail.evaluation.baselines import run_baselines
-    from stormsail.evaluation.stress import stress_document
+    from stormsail.evaluation.robustness.baselines import run_baselines
+    from stormsail.evaluation.robustness.stress import stress_document
 
     rivals = run_baselines(panel, config, like=found)
     _show(rivals)
@@ -188,8 +188,8 @@ def _rivals(
 
 
 def _swept(found: "Backtest", panel: "Panel", agent: "Agent") -> "JsonValue":
-    from stormsail.evaluation.costs import Mode, break_even, cost_sweep
-    from stormsail.evaluation.stress import stress_document
+    from stormsail.evaluation.robustness.costs import Mode, break_even, cost_sweep
+    from stormsail.evaluation.robustness.stress import stress_document
 
     modes: tuple[Mode, ...] = ("replay", "decide")
     told: dict[str, JsonValue] = {}
@@ -207,7 +207,7 @@ def _swept(found: "Backtest", panel: "Panel", agent: "Agent") -> "JsonValue":
 
 
 def _stressed(agent: "Agent", panel: "Panel", config: "BacktestConfig") -> "JsonValue":
-    from stormsail.evaluation.stress import stress, stress_document
+    from stormsail.evaluation.robustness.stress import stress, stress_document
 
     found = stress(agent, panel, config)
     _show(found)
@@ -215,7 +215,7 @@ def _stressed(agent: "Agent", panel: "Panel", config: "BacktestConfig") -> "Json
 
 
 def _calibrated(found: "Backtest", panel: "Panel", *, conformal: bool) -> "JsonValue":
-    from stormsail.evaluation.promises import calibration_document, closes_of
+    from stormsail.evaluation.calibration.document import calibration_document, closes_of
 
     told = calibration_document([found], conformal=conformal, closes=[closes_of(found, panel)])
     _summarise(told)
@@ -223,8 +223,8 @@ def _calibrated(found: "Backtest", panel: "Panel", *, conformal: bool) -> "JsonV
 
 
 def _luck(found: "Backtest", panel: "Panel", agent: "Agent", run: Path) -> "JsonValue":
-    from stormsail.evaluation.baselines import run_baselines
-    from stormsail.evaluation.luck_document import luck_of
+    from stormsail.evaluation.robustness.baselines import run_baselines
+    from stormsail.evaluation.robustness.significance import luck_of
 
     rival = run_baselines(panel, found.config, like=found, names=["buy and hold"])["buy and hold"]
     data = agent.binding.values.get("data")
@@ -253,7 +253,7 @@ def _trials(run: Path) -> Path | None:
 
 
 def _compared(found: "Backtest", panel: "Panel") -> "JsonValue":
-    from stormsail.evaluation.backtest_engines import compare_nautilus
+    from stormsail.evaluation.crosscheck.compare import compare_nautilus
 
     apart = compare_nautilus(found, panel)
     worst = max(apart, key=lambda one: one.equity)

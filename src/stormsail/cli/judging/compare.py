@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from stormsail.evaluation.comparison import Comparison
-    from stormsail.evaluation.comparison_rows import Row
+    from stormsail.evaluation.compare.compare import Comparison
+    from stormsail.evaluation.compare.rows import Row
 
 _SAME = {True: "same", False: "≠", None: ""}
 
@@ -28,7 +28,7 @@ def compare(
     """Set runs, backtests or validations side by side; say first what must not be compared."""
     from rich.console import Console
 
-    from stormsail.evaluation.comparison import compare as read
+    from stormsail.evaluation.compare.compare import compare as read
 
     compared = read(folders)
     console = Console(width=None if Console().is_terminal else 160, highlight=False)
@@ -69,8 +69,8 @@ def _verdicts(console: "Console", compared: "Comparison") -> None:
 
 
 def _figures(console: "Console", compared: "Comparison") -> None:
-    from stormsail.evaluation.comparison_page import BETTER
-    from stormsail.evaluation.comparison_rows import FIGURES
+    from stormsail.evaluation.compare.page import BETTER
+    from stormsail.evaluation.compare.rows import FIGURES
 
     rows = [
         (
@@ -116,9 +116,9 @@ def _say(console: "Console", words: str) -> None:
 
 
 def _write(out: Path, compared: "Comparison") -> None:
-    from stormsail.core import atomic
-    from stormsail.core.artifact import write_error
-    from stormsail.evaluation.comparison_page import comparison_page
+    from stormsail.core.files import atomic
+    from stormsail.core.files.artifact import write_error
+    from stormsail.evaluation.compare.page import comparison_page
 
     text = comparison_page(compared)
     try:

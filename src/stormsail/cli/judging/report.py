@@ -17,10 +17,10 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained page: the verdict first, then what it rests on."""
-    from stormsail.core.atomic import make_folders, open_folder, replace_file
     from stormsail.core.errors import DataError
-    from stormsail.evaluation.report import report_page
-    from stormsail.evaluation.report_results import names_of, read_results, read_run
+    from stormsail.core.files.atomic import make_folders, open_folder, replace_file
+    from stormsail.evaluation.report.page import report_page
+    from stormsail.evaluation.report.results import names_of, read_results, read_run
 
     runs = run or []
     trained = [read_run(path, name=name) for path, name in zip(runs, names_of(runs), strict=True)]

@@ -7,12 +7,12 @@ import typer
 
 if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
-    from stormsail.algorithms.fitting import Fit
-    from stormsail.cli.validate_display import Display
+    from stormsail.algorithms.fit import Fit
+    from stormsail.cli.judging.validate_display import Display
     from stormsail.core.clock import Clock
-    from stormsail.evaluation.validation import Validation
-    from stormsail.evaluation.validation_config import ValidationConfig
-    from stormsail.evaluation.verdict import SelfTest
+    from stormsail.evaluation.robustness.self_tests import SelfTest
+    from stormsail.evaluation.walk_forward.config import ValidationConfig
+    from stormsail.evaluation.walk_forward.run import Validation
     from stormsail.market.splits import Span
     from stormsail.modules.agent import Agent
 
@@ -55,7 +55,7 @@ def validate(
     The same command goes on where it was interrupted; finished trainings are found again.
     """
     from stormsail.algorithms.config import TrainConfig
-    from stormsail.algorithms.fitting import Interrupted
+    from stormsail.algorithms.fit import Interrupted
 
     _check_free(out)
     training = TrainConfig.load(config, settings or [])
@@ -99,8 +99,8 @@ def _rules(
     training: "TrainConfig", options: dict[str, object], judged_by: list[str]
 ) -> "ValidationConfig":
     """Return the settings: the market of the training, and what the command line changes."""
-    from stormsail.core.overrides import apply_overrides
-    from stormsail.evaluation.validation_config import ValidationConfig
+    from stormsail.core.config.overrides import apply_overrides
+    from stormsail.evaluation.walk_forward.config import ValidationConfig
 
     data: dict[str, object] = {name: one for name, one in options.items() if one is not None}
     # costs drawn at random and feed faults belong to training; a backtest leaves them out itself
@@ -114,13 +114,13 @@ def _judged(
     """Train and judge under a display of how far it is."""
     import torch
 
-    from stormsail.algorithms.fitting import fitter
-    from stormsail.algorithms.task_factory import market_panel
-    from stormsail.algorithms.trial_lines import LEDGER
-    from stormsail.cli.validate_display import display
+    from stormsail.algorithms.fit import fitter
+    from stormsail.algorithms.run.tasks import market_panel
+    from stormsail.algorithms.run.trials import LEDGER
+    from stormsail.cli.judging.validate_display import display
     from stormsail.core.clock import SystemClock
-    from stormsail.evaluation.trials import TrialLedger
-    from stormsail.evaluation.validation import validate as judge
+    from stormsail.evaluation.stats.trials import TrialLedger
+    from stormsail.evaluation.walk_forward.run import validate as judge
 
     clock = SystemClock()
     threads = torch.get_num_threads()
@@ -179,8 +179,8 @@ def _threaded(fit: "Fit", threads: int) -> "Fit":
 
 def _conclude(found: "Validation", out: Path) -> None:
     """Write everything; say the verdict first, and why; end accordingly."""
-    from stormsail.cli.validate_display import tell
-    from stormsail.evaluation.validation_files import write_validation
+    from stormsail.cli.judging.validate_display import tell
+    from stormsail.evaluation.walk_forward.files import write_validation
 
     write_validation(out, found)
     tell(found)

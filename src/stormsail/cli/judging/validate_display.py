@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from stormsail.algorithms.trainer import Progress as Learned
     from stormsail.core.clock import Clock
-    from stormsail.evaluation.metrics import Metrics
-    from stormsail.evaluation.statements import Statement
-    from stormsail.evaluation.validation import Progress as Begun
-    from stormsail.evaluation.validation import Validation
+    from stormsail.evaluation.stats.metrics import Metrics
+    from stormsail.evaluation.stats.statement import Statement
+    from stormsail.evaluation.walk_forward.run import Progress as Begun
+    from stormsail.evaluation.walk_forward.run import Validation
 
 SHOWN = {
     "total_return": ("return", "{:+.2%}"),

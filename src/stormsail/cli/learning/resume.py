@@ -14,7 +14,7 @@ def resume(
     ] = None,
 ) -> None:
     """Go on with a run where its last checkpoint stands."""
-    from stormsail.algorithms.run_folder import read_config
-    from stormsail.cli.train import finish, run
+    from stormsail.algorithms.run.folder import read_config
+    from stormsail.cli.learning.train import finish, run
 
     finish(run(read_config(folder, settings or []), folder))

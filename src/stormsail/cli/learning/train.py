@@ -53,7 +53,7 @@ def train(
 
     overrides = [*(settings or []), *([f'task.name="{task}"'] if task else [])]
     if config is None:
-        from stormsail.core.overrides import apply_overrides
+        from stormsail.core.config.overrides import apply_overrides
 
         chosen = TrainConfig.from_mapping(apply_overrides({}, overrides))
     else:

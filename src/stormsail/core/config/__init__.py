@@ -17,11 +17,12 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from stormsail.core import documents, toml
-from stormsail.core.config_problems import config_error
-from stormsail.core.config_types import forbid_conversions
+from stormsail.core.config import toml
+from stormsail.core.config.overrides import apply_overrides, set_path
+from stormsail.core.config.problems import config_error
+from stormsail.core.config.types import forbid_conversions
 from stormsail.core.errors import ConfigError, InvariantError
-from stormsail.core.overrides import apply_overrides, set_path
+from stormsail.core.files import documents
 
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 32

@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 
-from stormsail.core import toml
+from stormsail.core.config import toml
 from stormsail.core.errors import ConfigError
 
 _PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from stormsail.core import toml
-from stormsail.core.config_types import leaves
+from stormsail.core.config import toml
+from stormsail.core.config.types import leaves
 from stormsail.core.errors import ConfigError, ErrorCode, StormsailError, nearest
 
 _QUOTED = re.compile(r"'([^']*)'")

@@ -12,12 +12,12 @@ from typing import TypeVar, cast
 
 from torch import Tensor
 
-from stormsail.core import atomic, documents, manifest, tensor_file
-from stormsail.core.documents import DocumentError, JsonValue
 from stormsail.core.errors import ArgumentError, ArtifactError
-from stormsail.core.manifest import Manifest
-from stormsail.core.tensor_file import TensorFileError
-from stormsail.core.verified import MAX_BYTES, limit_error, size_limit, verified_files
+from stormsail.core.files import atomic, documents, manifest, tensor_file
+from stormsail.core.files.documents import DocumentError, JsonValue
+from stormsail.core.files.manifest import Manifest
+from stormsail.core.files.tensor_file import TensorFileError
+from stormsail.core.files.verified import MAX_BYTES, limit_error, size_limit, verified_files
 
 _TENSORS = ".safetensors"
 _DOCUMENT = ".json"

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stormsail.core import atomic, documents
-from stormsail.core.artifact import (
+from stormsail.core.errors import ArtifactError, ErrorCode, RangeError
+from stormsail.core.files import atomic, documents
+from stormsail.core.files.artifact import (
     Artifact,
     Contents,
     encode_artifact,
@@ -20,8 +21,7 @@ from stormsail.core.artifact import (
     verify_artifact,
     write_error,
 )
-from stormsail.core.errors import ArtifactError, ErrorCode, RangeError
-from stormsail.core.verified import read_error
+from stormsail.core.files.verified import read_error
 
 _NAME = re.compile(r"[0-9]{12}")
 _POINTER = "latest"

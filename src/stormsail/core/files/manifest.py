@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stormsail.core import documents
-from stormsail.core.documents import DocumentError, JsonValue
 from stormsail.core.errors import ArgumentError, ArtifactError
-from stormsail.core.tensor_file import TensorSpec
+from stormsail.core.files import documents
+from stormsail.core.files.documents import DocumentError, JsonValue
+from stormsail.core.files.tensor_file import TensorSpec
 
 FORMAT = 1
 NAME = "manifest.json"

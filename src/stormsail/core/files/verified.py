@@ -5,9 +5,9 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from stormsail.core import atomic, manifest
 from stormsail.core.errors import ArtifactError, ErrorCode
-from stormsail.core.manifest import FileEntry, Manifest
+from stormsail.core.files import atomic, manifest
+from stormsail.core.files.manifest import FileEntry, Manifest
 
 MAX_BYTES = 8 << 30
 MAX_DOCUMENT_BYTES = 64 << 20

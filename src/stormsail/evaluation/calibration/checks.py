@@ -13,10 +13,10 @@ import torch
 from scipy import stats
 
 from stormsail.core.errors import ShapeError
-from stormsail.evaluation import figures
-from stormsail.evaluation.figures import Array
-from stormsail.evaluation.statements import MINIMUM_BARS, Statement, needed_for_tail
-from stormsail.evaluation.windows import Windows
+from stormsail.evaluation.calibration.windows import Windows
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.figures import Array
+from stormsail.evaluation.stats.statement import MINIMUM_BARS, Statement, needed_for_tail
 from stormsail.functional import risk
 
 UNIT = "windows that share no bar"

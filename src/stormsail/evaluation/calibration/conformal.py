@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stormsail.core.errors import ShapeError
-from stormsail.evaluation import figures
-from stormsail.evaluation.calibration import UNIT
-from stormsail.evaluation.figures import Array
-from stormsail.evaluation.statements import Statement
-from stormsail.evaluation.windows import Windows
+from stormsail.evaluation.calibration.checks import UNIT
+from stormsail.evaluation.calibration.windows import Windows
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.figures import Array
+from stormsail.evaluation.stats.statement import Statement
 
 _ROUNDING = 1e-9  # 0.05 * 20 must read as 1 when it is rounded to a whole rank
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from stormsail.core.documents import JsonValue, plain
 from stormsail.core.errors import ConfigError
-from stormsail.evaluation.backtest_result import Backtest
-from stormsail.evaluation.calibration import (
+from stormsail.core.files.documents import JsonValue, plain
+from stormsail.evaluation.calibration.checks import (
     UNIT,
     Coverage,
     Histogram,
@@ -23,9 +22,8 @@ from stormsail.evaluation.calibration import (
     pit_histogram,
     tail_check,
 )
-from stormsail.evaluation.conformal import conformal_shift
-from stormsail.evaluation.figures import Array
-from stormsail.evaluation.promised_windows import (
+from stormsail.evaluation.calibration.conformal import conformal_shift
+from stormsail.evaluation.calibration.predictions import (
     REGIME_BARS,
     REGIMES,
     Promises,
@@ -33,8 +31,10 @@ from stormsail.evaluation.promised_windows import (
     horizon_of,
     promises_of,
 )
-from stormsail.evaluation.statements import MINIMUM_BARS, Statement, needed_for_tail
-from stormsail.evaluation.windows import Windows
+from stormsail.evaluation.calibration.windows import Windows
+from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.stats.figures import Array
+from stormsail.evaluation.stats.statement import MINIMUM_BARS, Statement, needed_for_tail
 
 __all__ = ["calibration_document", "closes_of"]
 

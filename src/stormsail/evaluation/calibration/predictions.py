@@ -22,9 +22,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from stormsail.core.errors import ConfigError, RangeError, ShapeError
-from stormsail.evaluation.backtest_result import Backtest
-from stormsail.evaluation.figures import Array
-from stormsail.evaluation.windows import Windows, windows
+from stormsail.evaluation.calibration.windows import Windows, windows
+from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.stats.figures import Array
 from stormsail.market.panel import Panel
 
 LEFT_OUT = 0.1

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormsail.core.errors import RangeError, ShapeError
-from stormsail.evaluation import figures
-from stormsail.evaluation.figures import Array
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.figures import Array
 
 Places = NDArray[np.int64]
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stormsail.core import toml
-from stormsail.core.documents import JsonValue
+from stormsail.core.config import toml
 from stormsail.core.errors import ArgumentError, RangeError
+from stormsail.core.files.documents import JsonValue
 from stormsail.core.generators import Generators
-from stormsail.evaluation.comparison_rows import (
+from stormsail.evaluation.compare.rows import (
     FIGURES,
     Row,
     figure_rows,
@@ -25,11 +25,11 @@ from stormsail.evaluation.comparison_rows import (
     reason_rows,
     setting_rows,
 )
-from stormsail.evaluation.comparison_sources import Entry, read_entry
-from stormsail.evaluation.figures import bars_per_year, returns_of
-from stormsail.evaluation.report_results import names_of
-from stormsail.evaluation.resampling import bootstrap_intervals
-from stormsail.evaluation.statements import Statement
+from stormsail.evaluation.compare.sources import Entry, read_entry
+from stormsail.evaluation.report.results import names_of
+from stormsail.evaluation.stats.bootstrap import bootstrap_intervals
+from stormsail.evaluation.stats.figures import bars_per_year, returns_of
+from stormsail.evaluation.stats.statement import Statement
 
 _PER_BAR = frozenset({"value_at_risk", "cvar", "skew"})
 _MONEY = frozenset({"fees", "funding", "slippage"})

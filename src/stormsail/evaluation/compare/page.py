@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from stormsail.core.documents import JsonValue
-from stormsail.evaluation.comparison import Comparison
-from stormsail.evaluation.comparison_rows import FIGURES, Row
-from stormsail.evaluation.comparison_sources import Entry
-from stormsail.evaluation.report_charts import colour_of, curve
-from stormsail.evaluation.report_series import growth
-from stormsail.evaluation.report_style import (
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.compare.compare import Comparison
+from stormsail.evaluation.compare.rows import FIGURES, Row
+from stormsail.evaluation.compare.sources import Entry
+from stormsail.evaluation.report.charts import colour_of, curve
+from stormsail.evaluation.report.html import (
     badge,
     chart,
     escape,
@@ -20,6 +19,7 @@ from stormsail.evaluation.report_style import (
     section,
     table,
 )
+from stormsail.evaluation.report.series import growth
 
 BETTER = "★"
 """Stands behind the better of comparable figures."""

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from stormsail.core import documents, toml
-from stormsail.core.documents import JsonValue
-from stormsail.evaluation.comparison_sources import Entry, Reason
-from stormsail.evaluation.report_words import FIGURES as METRICS
-from stormsail.evaluation.statements import Statement
+from stormsail.core.config import toml
+from stormsail.core.files import documents
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.compare.sources import Entry, Reason
+from stormsail.evaluation.report.words import FIGURES as METRICS
+from stormsail.evaluation.stats.statement import Statement
 
 Better = Literal["more", "neither"]
 

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stormsail.core import documents
-from stormsail.core.artifact import verify_artifact
-from stormsail.core.documents import DocumentError, JsonValue
 from stormsail.core.errors import ArtifactError
-from stormsail.evaluation.report_results import (
+from stormsail.core.files import documents
+from stormsail.core.files.artifact import verify_artifact
+from stormsail.core.files.documents import DocumentError, JsonValue
+from stormsail.evaluation.report.results import (
     Document,
     Result,
     column,
@@ -30,7 +30,7 @@ from stormsail.evaluation.report_results import (
     read_results,
     read_run,
 )
-from stormsail.evaluation.statements import Statement
+from stormsail.evaluation.stats.statement import Statement
 from stormsail.market.bars import iso
 
 Kind = Literal["run", "backtest", "validation"]

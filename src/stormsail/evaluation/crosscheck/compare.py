@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stormsail.core.documents import JsonValue
-from stormsail.evaluation.backtest_result import Backtest
-from stormsail.evaluation.nautilus import NautilusRun, run_nautilus
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.crosscheck.nautilus import NautilusRun, run_nautilus
+from stormsail.evaluation.engine.result import Backtest
 from stormsail.market.panel import Panel
 
 

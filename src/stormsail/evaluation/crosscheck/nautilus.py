@@ -10,7 +10,7 @@ from decimal import Decimal, localcontext
 from types import ModuleType
 
 from stormsail.core.errors import ConfigError, DataError
-from stormsail.evaluation.nautilus_plan import (
+from stormsail.evaluation.crosscheck.nautilus_plan import (
     LARGEST_BALANCE,
     LARGEST_START,
     MOST_DECIMALS,
@@ -181,7 +181,7 @@ def _load_engine() -> ModuleType:
     try:
         import nautilus_trader  # noqa: F401 - the engine's module may be loaded already
 
-        from stormsail.evaluation import nautilus_engine
+        from stormsail.evaluation.crosscheck import nautilus_engine
     except ImportError as error:
         raise ConfigError(
             "missing-extra",

@@ -25,7 +25,14 @@ from nautilus_trader.model.position import Position
 from nautilus_trader.trading.config import StrategyConfig
 from nautilus_trader.trading.strategy import Strategy
 
-from stormsail.evaluation.nautilus_plan import DEPTH, MONEY_DECIMALS, Fill, Journal, Plan, decimals
+from stormsail.evaluation.crosscheck.nautilus_plan import (
+    DEPTH,
+    MONEY_DECIMALS,
+    Fill,
+    Journal,
+    Plan,
+    decimals,
+)
 
 VERSION: str = nautilus_trader.__version__
 

@@ -20,7 +20,7 @@ from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 from stormsail.core.errors import RangeError, ShapeError
-from stormsail.evaluation.reference_book import (
+from stormsail.evaluation.crosscheck.reference_account import (
     EXACT,
     ONE,
     RATIO,
@@ -31,7 +31,7 @@ from stormsail.evaluation.reference_book import (
     on_grid,
     written,
 )
-from stormsail.evaluation.reference_gate import (
+from stormsail.evaluation.crosscheck.reference_gate import (
     GateAccount,
     NoTradeTimes,
     Reason,
@@ -39,7 +39,11 @@ from stormsail.evaluation.reference_gate import (
     reference_gate,
     same_day,
 )
-from stormsail.evaluation.reference_rows import ReferenceBar, reference_bars, trailing_notional
+from stormsail.evaluation.crosscheck.reference_rows import (
+    ReferenceBar,
+    reference_bars,
+    trailing_notional,
+)
 
 if TYPE_CHECKING:
     from stormsail.market.simulator.config import MarketConfig

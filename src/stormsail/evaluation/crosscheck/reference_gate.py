@@ -9,7 +9,7 @@ from decimal import Decimal, localcontext
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from stormsail.evaluation.reference_book import EXACT, RATIO_DOWN, ZERO, written
+from stormsail.evaluation.crosscheck.reference_account import EXACT, RATIO_DOWN, ZERO, written
 
 if TYPE_CHECKING:
     from stormsail.market.simulator.config import NoTrade, RiskLimits

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, NamedTuple
 
-from stormsail.evaluation.reference_book import EXACT, ONE, RATIO, ZERO
+from stormsail.evaluation.crosscheck.reference_account import EXACT, ONE, RATIO, ZERO
 
 if TYPE_CHECKING:
     from stormsail.market.panel import Panel

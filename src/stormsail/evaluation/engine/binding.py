@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ArtifactError, ConfigError, StormsailError
-from stormsail.evaluation.backtest_config import BacktestConfig
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, FeatureSpec, Scaler
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stormsail import __version__
-from stormsail.core.artifact import Contents, read_artifact, write_artifact
-from stormsail.core.documents import JsonValue, plain
 from stormsail.core.errors import ArtifactError
-from stormsail.evaluation.backtest_result import Backtest, Trade
-from stormsail.evaluation.metrics import document_of
+from stormsail.core.files.artifact import Contents, read_artifact, write_artifact
+from stormsail.core.files.documents import JsonValue, plain
+from stormsail.evaluation.engine.result import Backtest, Trade
+from stormsail.evaluation.stats.metrics import document_of
 from stormsail.functional.risk_gate import Reason
 from stormsail.market.bars import iso
 

@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 from stormsail.core.generators import Generators
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtest_course import Course
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.scenario import Course
 from stormsail.market.features import ACCOUNT_FEATURES, AccountTensors, account_features
 from stormsail.market.simulator import State
 from stormsail.market.simulator.episodes import drawn_rows, feed_fails, named

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stormsail.evaluation.backtest_course import Course
-from stormsail.evaluation.backtest_result import FLAGS, MONEY, OWN, Backtest, Told
-from stormsail.evaluation.backtest_walk import Decider, Moment, walk
+from stormsail.evaluation.engine.loop import Decider, Moment, walk
+from stormsail.evaluation.engine.result import FLAGS, MONEY, OWN, Backtest, Told
+from stormsail.evaluation.engine.scenario import Course
 from stormsail.market.simulator.config import MarketConfig
 
 

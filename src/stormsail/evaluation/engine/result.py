@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stormsail.core.documents import JsonValue
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.figures import returns_of
-from stormsail.evaluation.metrics import Flows, Metrics, measure
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.stats.figures import returns_of
+from stormsail.evaluation.stats.metrics import Flows, Metrics, measure
 from stormsail.functional.risk_gate import Reason
 from stormsail.market.interval import Interval
 from stormsail.market.simulator.config import MarketConfig

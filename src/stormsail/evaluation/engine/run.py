@@ -16,16 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stormsail.core import manifest
-from stormsail.core.artifact import encode_artifact
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ConfigError, DataError, RangeError, ShapeError
-from stormsail.evaluation.backtest_config import BacktestConfig, milliseconds
-from stormsail.evaluation.backtest_course import Shelf
-from stormsail.evaluation.backtest_records import Pass, results
-from stormsail.evaluation.backtest_result import Array, Backtest, Trade
-from stormsail.evaluation.backtest_terms import Terms, matched, terms_of
-from stormsail.evaluation.backtest_walk import AgentDecider, GivenDecider
+from stormsail.core.files import manifest
+from stormsail.core.files.artifact import encode_artifact
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.engine.binding import Terms, matched, terms_of
+from stormsail.evaluation.engine.config import BacktestConfig, milliseconds
+from stormsail.evaluation.engine.loop import AgentDecider, GivenDecider
+from stormsail.evaluation.engine.recorder import Pass, results
+from stormsail.evaluation.engine.result import Array, Backtest, Trade
+from stormsail.evaluation.engine.scenario import Shelf
 from stormsail.functional.quantile import midpoints
 from stormsail.market.bars import iso
 from stormsail.market.panel import Panel

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stormsail.core.errors import DataError
-from stormsail.evaluation.backtest_config import BacktestConfig
+from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.market.features import FeatureSet, Scaler
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormsail.evaluation.figures import Array
-from stormsail.evaluation.report_results import Result, Times, column, mapping, number, texts
-from stormsail.evaluation.report_series import (
+from stormsail.evaluation.report.results import Result, Times, column, mapping, number, texts
+from stormsail.evaluation.report.series import (
     Line,
     Position,
     Rolling,
@@ -20,6 +19,7 @@ from stormsail.evaluation.report_series import (
     thinned,
     underwater,
 )
+from stormsail.evaluation.stats.figures import Array
 
 Figure = dict[str, Any]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from stormsail.evaluation.report_results import Result, items, mapping
-from stormsail.evaluation.report_sections import heading, reasons
-from stormsail.evaluation.report_style import NONE, missing, note, section, table
-from stormsail.evaluation.report_words import FIGURES, Reason, brief
+from stormsail.evaluation.report.html import NONE, missing, note, section, table
+from stormsail.evaluation.report.results import Result, items, mapping
+from stormsail.evaluation.report.sections import heading, reasons
+from stormsail.evaluation.report.words import FIGURES, Reason, brief
 
 _SHOWN = ("total_return", "sharpe", "drawdown", "cvar")
 _TITLES = ("fold", "seed", "tested on", "return", "Sharpe", "deepest fall", "CVaR", "status")

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stormsail.core.documents import JsonValue, encode
 from stormsail.core.errors import ArgumentError
+from stormsail.core.files.documents import JsonValue, encode
 
 _HERE = Path(__file__).parent
 _NAME = re.compile(r"[a-z][a-z0-9-]*")

@@ -7,7 +7,10 @@ input gives the same bytes, without a time of day in it, and the page loads noth
 from collections.abc import Sequence
 
 from stormsail.core.errors import RangeError
-from stormsail.evaluation.report_evidence import (
+from stormsail.evaluation.report.folds import folds_section
+from stormsail.evaluation.report.html import escape, header, page, plotly_script
+from stormsail.evaluation.report.results import Result, TrainingRun
+from stormsail.evaluation.report.robustness_sections import (
     calibration_section,
     costs_section,
     luck_section,
@@ -16,9 +19,7 @@ from stormsail.evaluation.report_evidence import (
     trades_section,
     training_section,
 )
-from stormsail.evaluation.report_folds import folds_section
-from stormsail.evaluation.report_results import Result, TrainingRun
-from stormsail.evaluation.report_sections import (
+from stormsail.evaluation.report.sections import (
     drawing_words,
     equity_section,
     figures_section,
@@ -27,7 +28,6 @@ from stormsail.evaluation.report_sections import (
     rolling_section,
     verdict_section,
 )
-from stormsail.evaluation.report_style import escape, header, page, plotly_script
 
 CONTENTS = (
     ("verdict", "Verdict"),

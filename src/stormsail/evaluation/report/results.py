@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from stormsail.core.artifact import Artifact, read_artifact
-from stormsail.core.documents import DocumentError, JsonValue, decode
 from stormsail.core.errors import ArtifactError, DataError
-from stormsail.evaluation.figures import Array
+from stormsail.core.files.artifact import Artifact, read_artifact
+from stormsail.core.files.documents import DocumentError, JsonValue, decode
+from stormsail.evaluation.stats.figures import Array
 
 Times = NDArray[np.int64]
 Document = Mapping[str, JsonValue]

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stormsail.core.documents import JsonValue
-from stormsail.evaluation.figures import Array
-from stormsail.evaluation.report_charts import (
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.report.charts import (
     Figure,
     bin_edges,
     caption_at,
@@ -20,7 +19,7 @@ from stormsail.evaluation.report_charts import (
     shares,
     upright,
 )
-from stormsail.evaluation.report_results import (
+from stormsail.evaluation.report.results import (
     Document,
     Result,
     column,
@@ -29,7 +28,8 @@ from stormsail.evaluation.report_results import (
     number,
     texts,
 )
-from stormsail.evaluation.report_series import growth
+from stormsail.evaluation.report.series import growth
+from stormsail.evaluation.stats.figures import Array
 
 MODES = {"replay": "the same decisions", "decide": "deciding anew"}
 """Ways to ask what other costs would have done."""

@@ -7,27 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from stormsail.core.documents import JsonValue
-from stormsail.evaluation.report_doubts import (
-    MODES,
-    costs_figure,
-    coverage_figure,
-    fan_figure,
-    pit_figure,
-    stress_figure,
-)
-from stormsail.evaluation.report_results import (
-    Document,
-    Result,
-    TrainingRun,
-    column,
-    items,
-    mapping,
-    number,
-    texts,
-)
-from stormsail.evaluation.report_sections import SIDE_BY_SIDE, per_result, reasons
-from stormsail.evaluation.report_style import (
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.report.html import (
     NONE,
     chart,
     data_table,
@@ -38,8 +19,27 @@ from stormsail.evaluation.report_style import (
     section,
     table,
 )
-from stormsail.evaluation.report_training import training_figures
-from stormsail.evaluation.report_words import (
+from stormsail.evaluation.report.results import (
+    Document,
+    Result,
+    TrainingRun,
+    column,
+    items,
+    mapping,
+    number,
+    texts,
+)
+from stormsail.evaluation.report.robustness_charts import (
+    MODES,
+    costs_figure,
+    coverage_figure,
+    fan_figure,
+    pit_figure,
+    stress_figure,
+)
+from stormsail.evaluation.report.sections import SIDE_BY_SIDE, per_result, reasons
+from stormsail.evaluation.report.training_charts import training_figures
+from stormsail.evaluation.report.words import (
     FINE_PERCENT,
     INTERVALS,
     LUCK,

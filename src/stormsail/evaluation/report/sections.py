@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from stormsail.core.documents import JsonValue
-from stormsail.evaluation.report_charts import (
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.report.charts import (
     MOST_MARKERS,
     chosen_fills,
     colour_of,
@@ -16,17 +16,7 @@ from stormsail.evaluation.report_charts import (
     rolling_figure,
     sleeves_figure,
 )
-from stormsail.evaluation.report_doubts import foretold, foretold_figure
-from stormsail.evaluation.report_results import Result, mapping, texts
-from stormsail.evaluation.report_series import (
-    MOST_POINTS,
-    ROLLING_DAYS,
-    Rolling,
-    position_of,
-    rolling,
-    rolling_needs,
-)
-from stormsail.evaluation.report_style import (
+from stormsail.evaluation.report.html import (
     badge,
     chart,
     escape,
@@ -37,7 +27,17 @@ from stormsail.evaluation.report_style import (
     section,
     table,
 )
-from stormsail.evaluation.report_words import (
+from stormsail.evaluation.report.results import Result, mapping, texts
+from stormsail.evaluation.report.robustness_charts import foretold, foretold_figure
+from stormsail.evaluation.report.series import (
+    MOST_POINTS,
+    ROLLING_DAYS,
+    Rolling,
+    position_of,
+    rolling,
+    rolling_needs,
+)
+from stormsail.evaluation.report.words import (
     FIGURES,
     FINE_PERCENT,
     MONEY,
@@ -55,7 +55,7 @@ from stormsail.evaluation.report_words import (
     told_verdict,
     verdict_of,
 )
-from stormsail.evaluation.statements import MINIMUM_BARS
+from stormsail.evaluation.stats.statement import MINIMUM_BARS
 
 OPEN_SYMBOLS = 4
 """Symbols whose charts are open from the start; those of more open with a click."""

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stormsail.evaluation import figures
-from stormsail.evaluation.figures import DAY_MS, Array
-from stormsail.evaluation.report_results import Result, Times, column, texts
-from stormsail.evaluation.statements import needed_for_tail
+from stormsail.evaluation.report.results import Result, Times, column, texts
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.figures import DAY_MS, Array
+from stormsail.evaluation.stats.statement import needed_for_tail
 
 MOST_POINTS = 1_600
 """Points that are drawn of one series: about two for each pixel of a wide page."""

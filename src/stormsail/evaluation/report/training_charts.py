@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stormsail.evaluation.report_charts import Figure, colour_of, upright
-from stormsail.evaluation.report_results import TrainingRun, column, number
-from stormsail.evaluation.report_series import thinned
+from stormsail.evaluation.report.charts import Figure, colour_of, upright
+from stormsail.evaluation.report.results import TrainingRun, column, number
+from stormsail.evaluation.report.series import thinned
 from stormsail.monitors.alarm_rules import OUTCOMES
 
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stormsail.core.documents import JsonValue
-from stormsail.evaluation.figures import DAY_MS
-from stormsail.evaluation.report_results import Document, Result, column, items, mapping, number
-from stormsail.evaluation.report_series import TAIL
-from stormsail.evaluation.statements import MINIMUM_BARS, needed_for_tail
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.report.results import Document, Result, column, items, mapping, number
+from stormsail.evaluation.report.series import TAIL
+from stormsail.evaluation.stats.figures import DAY_MS
+from stormsail.evaluation.stats.statement import MINIMUM_BARS, needed_for_tail
 
 PERCENT, FINE_PERCENT, RATIO, MONEY = "{:+,.2%}", "{:+.3%}", "{:,.2f}", "{:,.2f}"
 SHARE = "{:.1%}"

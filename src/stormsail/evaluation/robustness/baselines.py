@@ -15,15 +15,15 @@ from torch import Tensor
 
 from stormsail.core.errors import ChoiceError, RangeError, nearest
 from stormsail.core.generators import Generators
-from stormsail.evaluation.backtesting import (
+from stormsail.evaluation.engine.run import (
     Backtest,
     BacktestConfig,
     Given,
     rows_of,
     trade_all,
 )
-from stormsail.evaluation.dynamic_programme import Hindsight, ProportionalCosts, clairvoyant
-from stormsail.evaluation.figures import bars_per_year
+from stormsail.evaluation.robustness.hindsight import Hindsight, ProportionalCosts, clairvoyant
+from stormsail.evaluation.stats.figures import bars_per_year
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.simulator.tape import closed_times

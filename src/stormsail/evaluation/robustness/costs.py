@@ -17,10 +17,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import RangeError
-from stormsail.evaluation.backtest_result import Array
-from stormsail.evaluation.backtesting import Backtest, Given, backtests, trade_all
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.engine.result import Array
+from stormsail.evaluation.engine.run import Backtest, Given, backtests, trade_all
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Costs
 from stormsail.modules.agent import Agent

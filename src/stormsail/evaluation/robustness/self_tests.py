@@ -8,23 +8,23 @@ examines as an argument, so that a broken one can be put in its place.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy import stats
 
+from stormsail.core.files.documents import JsonValue
 from stormsail.core.generators import Generators
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtest_result import Array, Backtest
-from stormsail.evaluation.backtesting import Decides, backtest, replay
-from stormsail.evaluation.baselines import random_weights
-from stormsail.evaluation.costs import all_in
-from stormsail.evaluation.figures import returns_of
-from stormsail.evaluation.luck import probabilistic_sharpe
-from stormsail.evaluation.statements import MINIMUM_BARS
-from stormsail.evaluation.verdict import SelfTest
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.result import Array, Backtest
+from stormsail.evaluation.engine.run import Decides, backtest, replay
+from stormsail.evaluation.robustness.baselines import random_weights
+from stormsail.evaluation.robustness.costs import all_in
+from stormsail.evaluation.stats.figures import returns_of
+from stormsail.evaluation.stats.sharpe import probabilistic_sharpe
+from stormsail.evaluation.stats.statement import MINIMUM_BARS
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Filters, MarketConfig, NoTrade, RiskLimits, Stops
 from stormsail.market.splits import Span
@@ -55,6 +55,20 @@ SURE = 0.999
 
 _SLACK = 1e-6  # share of equity that rounding may cost the clairvoyant against its equal
 _LEAST_FEE = 0.001  # fee that is added where there are no costs to double
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """A question about the ledger, the statistics or the agent whose answer is known."""
+
+    name: str
+    holds: bool | None
+    """None where it could not be asked."""
+    words: str
+
+    def document(self) -> dict[str, JsonValue]:
+        """Return it as plain data."""
+        return {"name": self.name, "holds": self.holds, "words": self.words}
 
 
 def oracle_wins(returns: Mapping[str, float], earned: float) -> SelfTest:

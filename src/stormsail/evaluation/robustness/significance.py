@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stormsail.core.documents import JsonValue, plain
 from stormsail.core.errors import ShapeError
+from stormsail.core.files.documents import JsonValue, plain
 from stormsail.core.generators import Generators
-from stormsail.evaluation import figures
-from stormsail.evaluation.backtest_result import Backtest
-from stormsail.evaluation.figures import Array
-from stormsail.evaluation.luck import Luck, judge_luck
-from stormsail.evaluation.resampling import MINIMUM_RESAMPLED, block_length
-from stormsail.evaluation.statements import Statement
-from stormsail.evaluation.trials import TrialLedger
+from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.bootstrap import MINIMUM_RESAMPLED, block_length
+from stormsail.evaluation.stats.figures import Array
+from stormsail.evaluation.stats.sharpe import Luck, judge_luck
+from stormsail.evaluation.stats.statement import Statement
+from stormsail.evaluation.stats.trials import TrialLedger
 
 FAN_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Shares of resampled paths that lie below each band of the fan."""

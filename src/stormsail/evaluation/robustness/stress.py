@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import RangeError
+from stormsail.core.files.documents import JsonValue
 from stormsail.core.generators import Generators
-from stormsail.evaluation.backtest_result import Array
-from stormsail.evaluation.backtesting import (
+from stormsail.evaluation.engine.result import Array
+from stormsail.evaluation.engine.run import (
     Backtest,
     BacktestConfig,
     Decides,

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stormsail.core.errors import ShapeError
-from stormsail.evaluation import figures
-from stormsail.evaluation.figures import Array
-from stormsail.evaluation.statements import Statement, needed_for_tail
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.figures import Array
+from stormsail.evaluation.stats.statement import Statement, needed_for_tail
 
 MINIMUM_RESAMPLED = 100
 """Bars for a bootstrap: with fewer there are too few blocks to differ."""

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormsail.core.errors import ShapeError
-from stormsail.evaluation import figures
-from stormsail.evaluation.figures import DAY_MS, Array
-from stormsail.evaluation.statements import (
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.figures import DAY_MS, Array
+from stormsail.evaluation.stats.statement import (
     MINIMUM_BARS,
     MINIMUM_DAYS,
     Statement,

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormsail.core.errors import RangeError, ShapeError
-from stormsail.evaluation import figures
-from stormsail.evaluation.figures import Array
-from stormsail.evaluation.statements import MINIMUM_BARS, Statement
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.figures import Array
+from stormsail.evaluation.stats.statement import MINIMUM_BARS, Statement
 
 MAXIMUM_BLOCKS = 24
 """24 blocks have 2.7 million halves; two more and the answer takes an hour."""

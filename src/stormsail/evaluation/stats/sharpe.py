@@ -14,11 +14,11 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from stormsail.core.errors import RangeError
-from stormsail.evaluation import figures
-from stormsail.evaluation.figures import Array
-from stormsail.evaluation.overfitting import overfitting_statement
-from stormsail.evaluation.resampling import Intervals, bootstrap_intervals, superiority
-from stormsail.evaluation.statements import MINIMUM_BARS, Statement, state
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.bootstrap import Intervals, bootstrap_intervals, superiority
+from stormsail.evaluation.stats.figures import Array
+from stormsail.evaluation.stats.overfitting import overfitting_statement
+from stormsail.evaluation.stats.statement import MINIMUM_BARS, Statement, state
 
 
 def sharpe_error(sharpe: float, *, bars: int, skew: float, kurtosis: float) -> float:

@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from stormsail.core import atomic, documents
-from stormsail.core.artifact import write_error
 from stormsail.core.clock import Clock, SystemClock
-from stormsail.core.documents import DocumentError, JsonValue
 from stormsail.core.errors import ArgumentError, ArtifactError, ChoiceError, RangeError
-from stormsail.core.verified import read_error
-from stormsail.evaluation.figures import Array
+from stormsail.core.files import atomic, documents
+from stormsail.core.files.artifact import write_error
+from stormsail.core.files.documents import DocumentError, JsonValue
+from stormsail.core.files.verified import read_error
+from stormsail.evaluation.stats.figures import Array
 
 KINDS = ("training", "validation", "backtest", "test-opened")
 STARTED = "started"

@@ -12,11 +12,11 @@ from hashlib import sha256
 
 import numpy as np
 
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtest_result import Array, Backtest
-from stormsail.evaluation.backtesting import Decides, Given, trade_all
-from stormsail.evaluation.costs import MOST_BP, SWEEP_BP, cost_pass, first_costs
-from stormsail.evaluation.self_tests import (
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.result import Array, Backtest
+from stormsail.evaluation.engine.run import Decides, Given, trade_all
+from stormsail.evaluation.robustness.costs import MOST_BP, SWEEP_BP, cost_pass, first_costs
+from stormsail.evaluation.robustness.self_tests import (
     ORACLE,
     Asked,
     fee_passes,
@@ -25,9 +25,9 @@ from stormsail.evaluation.self_tests import (
     oracle_pass,
     permuted_passes,
 )
-from stormsail.evaluation.stress import by_name, stress_passes
-from stormsail.evaluation.validation_config import ValidationConfig
-from stormsail.evaluation.validation_pool import Run
+from stormsail.evaluation.robustness.stress import by_name, stress_passes
+from stormsail.evaluation.walk_forward.config import ValidationConfig
+from stormsail.evaluation.walk_forward.pool import Run
 from stormsail.market.panel import Panel
 from stormsail.market.splits import Span
 from stormsail.modules.agent import Agent

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from stormsail.core.config import Config
-from stormsail.evaluation.backtest_config import BacktestConfig
+from stormsail.evaluation.engine.config import BacktestConfig
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stormsail import __version__
-from stormsail.core.artifact import Contents, read_artifact, write_artifact
-from stormsail.core.documents import JsonValue, plain
 from stormsail.core.errors import ArtifactError
-from stormsail.evaluation.backtest_files import (
+from stormsail.core.files.artifact import Contents, read_artifact, write_artifact
+from stormsail.core.files.documents import JsonValue, plain
+from stormsail.evaluation.engine.files import (
     DECISIONS,
     EQUITY,
     TRADES,
@@ -32,10 +32,10 @@ from stormsail.evaluation.backtest_files import (
     table_bytes,
     trades_table,
 )
-from stormsail.evaluation.backtest_result import Backtest
-from stormsail.evaluation.metrics import document_of
-from stormsail.evaluation.validation import Validation
-from stormsail.evaluation.validation_judging import Judgement, run_document
+from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.stats.metrics import document_of
+from stormsail.evaluation.walk_forward.judge import Judgement, run_document
+from stormsail.evaluation.walk_forward.run import Validation
 from stormsail.market.bars import iso
 from stormsail.market.splits import Span
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormsail.core.errors import DataError
-from stormsail.evaluation.statements import MINIMUM_BARS
-from stormsail.evaluation.validation_config import ValidationConfig
+from stormsail.evaluation.stats.statement import MINIMUM_BARS
+from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.market.bars import iso
 from stormsail.market.interval import Interval
 from stormsail.market.splits import FILL_BARS, Span, walk_forward

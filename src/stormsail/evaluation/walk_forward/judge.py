@@ -9,13 +9,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stormsail.core.documents import JsonValue
+from stormsail.core.files.documents import JsonValue
 from stormsail.core.generators import Generators
-from stormsail.evaluation import figures, self_tests
-from stormsail.evaluation.backtest_result import Backtest
-from stormsail.evaluation.backtesting import Given, trade_all
-from stormsail.evaluation.baselines import baseline_passes
-from stormsail.evaluation.costs import (
+from stormsail.evaluation.calibration.document import calibration_document
+from stormsail.evaluation.calibration.predictions import closes_of
+from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.engine.run import Given, trade_all
+from stormsail.evaluation.robustness import self_tests
+from stormsail.evaluation.robustness.baselines import baseline_passes
+from stormsail.evaluation.robustness.costs import (
     MOST_BP,
     SWEEP_BP,
     BreakEven,
@@ -23,19 +25,18 @@ from stormsail.evaluation.costs import (
     first_costs,
     sectioned,
 )
-from stormsail.evaluation.figures import Array, bars_per_year
-from stormsail.evaluation.luck_document import luck_document
-from stormsail.evaluation.metrics import Metrics
-from stormsail.evaluation.promised_windows import closes_of
-from stormsail.evaluation.promises import calibration_document
-from stormsail.evaluation.resampling import superiority
-from stormsail.evaluation.self_tests import ORACLE
-from stormsail.evaluation.statements import Statement
-from stormsail.evaluation.stress import CRASHES, stress_document
-from stormsail.evaluation.validation_config import ValidationConfig
-from stormsail.evaluation.validation_desk import Walked, at_costs, busiest, finished, walk_ahead
-from stormsail.evaluation.validation_pool import FoldPass, Pooled, Run, charged_bp, pool
-from stormsail.evaluation.verdict import Evidence, SelfTest, Verdict, judge, statement_of
+from stormsail.evaluation.robustness.self_tests import ORACLE, SelfTest
+from stormsail.evaluation.robustness.significance import luck_document
+from stormsail.evaluation.robustness.stress import CRASHES, stress_document
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.bootstrap import superiority
+from stormsail.evaluation.stats.figures import Array, bars_per_year
+from stormsail.evaluation.stats.metrics import Metrics
+from stormsail.evaluation.stats.statement import Statement
+from stormsail.evaluation.walk_forward.batch import Walked, at_costs, busiest, finished, walk_ahead
+from stormsail.evaluation.walk_forward.config import ValidationConfig
+from stormsail.evaluation.walk_forward.pool import FoldPass, Pooled, Run, charged_bp, pool
+from stormsail.evaluation.walk_forward.verdict import Evidence, Verdict, judge, statement_of
 from stormsail.market.panel import Panel
 from stormsail.market.splits import Span
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stormsail.core.documents import JsonValue
-from stormsail.evaluation.backtest_result import Backtest
-from stormsail.evaluation.figures import Array, returns_of
-from stormsail.evaluation.metrics import Flows, Metrics, measure
-from stormsail.evaluation.validation_folds import FoldPlan
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.stats.figures import Array, returns_of
+from stormsail.evaluation.stats.metrics import Flows, Metrics, measure
+from stormsail.evaluation.walk_forward.folds import FoldPlan
 from stormsail.market.interval import Interval
 from stormsail.modules.agent import Agent
 

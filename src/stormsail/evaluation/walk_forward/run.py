@@ -12,23 +12,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import (
     ArgumentError,
     ArtifactError,
     ConfigError,
     RangeError,
 )
-from stormsail.evaluation.backtest_result import Array
-from stormsail.evaluation.backtest_terms import terms_of
-from stormsail.evaluation.backtesting import backtest
-from stormsail.evaluation.trials import TrialLedger
-from stormsail.evaluation.validation_book import Book
-from stormsail.evaluation.validation_config import ValidationConfig
-from stormsail.evaluation.validation_folds import FoldPlan, Plan, make_plan
-from stormsail.evaluation.validation_judging import Judgement, judge_runs
-from stormsail.evaluation.validation_pool import Run, growth
-from stormsail.evaluation.verdict import SelfTest, Verdict, lowered
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.engine.binding import terms_of
+from stormsail.evaluation.engine.result import Array
+from stormsail.evaluation.engine.run import backtest
+from stormsail.evaluation.robustness.self_tests import SelfTest
+from stormsail.evaluation.stats.trials import TrialLedger
+from stormsail.evaluation.walk_forward.config import ValidationConfig
+from stormsail.evaluation.walk_forward.folds import FoldPlan, Plan, make_plan
+from stormsail.evaluation.walk_forward.judge import Judgement, judge_runs
+from stormsail.evaluation.walk_forward.pool import Run, growth
+from stormsail.evaluation.walk_forward.trials import Book
+from stormsail.evaluation.walk_forward.verdict import Verdict, lowered
 from stormsail.market.bars import Bars
 from stormsail.market.features import FeatureSet, default_features
 from stormsail.market.panel import Panel

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from stormsail.core import documents
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import ArgumentError, ConfigError, StormsailError
-from stormsail.evaluation.figures import as_series
-from stormsail.evaluation.trials import RUN_KEY, STARTED, Trial, TrialBook, TrialLedger
-from stormsail.evaluation.validation_config import ValidationConfig
-from stormsail.evaluation.validation_judging import Trials
+from stormsail.core.files import documents
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.stats.figures import as_series
+from stormsail.evaluation.stats.trials import RUN_KEY, STARTED, Trial, TrialBook, TrialLedger
+from stormsail.evaluation.walk_forward.config import ValidationConfig
+from stormsail.evaluation.walk_forward.judge import Trials
 from stormsail.market.bars import iso
 from stormsail.market.panel import Panel
 from stormsail.market.splits import Span

@@ -10,30 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stormsail.core.documents import JsonValue
-from stormsail.evaluation.costs import BreakEven
-from stormsail.evaluation.statements import Statement
-from stormsail.evaluation.validation_config import VerdictRules
+from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.robustness.costs import BreakEven
+from stormsail.evaluation.robustness.self_tests import SelfTest
+from stormsail.evaluation.stats.statement import Statement
+from stormsail.evaluation.walk_forward.config import VerdictRules
 
 Decision = Literal["reject", "not proven", "promote"]
 ORDER: tuple[Decision, ...] = ("reject", "not proven", "promote")
 """From the worst to the best."""
 
 NOT_MEASURED = Statement(None, why="it was not measured")
-
-
-@dataclass(frozen=True)
-class SelfTest:
-    """A question about the ledger, the statistics or the agent whose answer is known."""
-
-    name: str
-    holds: bool | None
-    """None where it could not be asked."""
-    words: str
-
-    def document(self) -> dict[str, JsonValue]:
-        """Return it as plain data."""
-        return {"name": self.name, "holds": self.holds, "words": self.words}
 
 
 @dataclass(frozen=True)

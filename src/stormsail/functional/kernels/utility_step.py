@@ -5,8 +5,8 @@ Three of them go through memory, a program working on one chunk of one tensor; t
 of addresses, so that one launch serves a network of any number of tensors: `pointers` [P, 7], the
 columns being gradient, parameter, utility, first and second moment, the scaler's mean, and the
 counter of steps (float32). `chunks` [C, 2] holds a tensor and the place of its first element.
-`table` [P, 12] is the coefficients of `stormsail.optim._compiled_rows`, where the formulas are, and
-`constants` [10] the settings of scaler and clip, from `stormsail.optim._compiled_cuda`.
+`table` [P, 12] is the coefficients of `stormsail.optim.fused.rows`, where the formulas are, and
+`constants` [10] the settings of scaler and clip, from `stormsail.optim.fused.cuda`.
 
 What a chunk adds up is left in memory and added again in one order, so that the same gradients give
 the same bits every time.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number
-from stormsail.functional.rolling import (
+from stormsail.functional.market.rolling import (
     decayed_mean,
     decayed_sum,
     taps,

@@ -1,7 +1,7 @@
 """One validator for all sources: it names what is wrong, and repairs only what it is told to."""
 
-from stormsail.market.validate.defects import BY_NAME, BY_NUMBER, DEFECTS, Defect
-from stormsail.market.validate.files import (
+from stormsail.market.checks.defects import BY_NAME, BY_NUMBER, DEFECTS, Defect
+from stormsail.market.checks.files import (
     SUFFIXES,
     Loaded,
     check_file,
@@ -9,9 +9,9 @@ from stormsail.market.validate.files import (
     interval_of,
     load_file,
 )
-from stormsail.market.validate.repair import RULES, repair
-from stormsail.market.validate.report import Finding, Place, Report
-from stormsail.market.validate.table import (
+from stormsail.market.checks.repair import RULES, repair
+from stormsail.market.checks.report import Finding, Place, Report
+from stormsail.market.checks.table import (
     check_bars,
     check_funding,
     check_funding_table,

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from stormsail.market.bars import OPTIONAL, PRICES, REQUIRED
-from stormsail.market.validate.report import Collector
-from stormsail.market.validate.stamps import Stamps, read_stamps
+from stormsail.market.checks.report import Collector
+from stormsail.market.checks.stamps import Stamps, read_stamps
 
 KNOWN = (*REQUIRED, *OPTIONAL)
 

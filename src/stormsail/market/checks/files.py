@@ -13,13 +13,13 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 
 from stormsail.core.errors import DataError
+from stormsail.market.checks.columns import rename
+from stormsail.market.checks.report import Collector, Report
+from stormsail.market.checks.stamps import read_stamps
+from stormsail.market.checks.table import check_funding_table, check_table
+from stormsail.market.checks.text import read_text
 from stormsail.market.interval import Interval
 from stormsail.market.store import FUNDING, Store, symbol_of
-from stormsail.market.validate.columns import rename
-from stormsail.market.validate.report import Collector, Report
-from stormsail.market.validate.stamps import read_stamps
-from stormsail.market.validate.table import check_funding_table, check_table
-from stormsail.market.validate.text import read_text
 
 MOST_ROWS = 100_000_000
 """More rows than any bar file has: ten years of seconds are 300 million, of minutes 5 million."""

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from stormsail.market.checks.report import Collector, iso
 from stormsail.market.interval import Interval
-from stormsail.market.validate.report import Collector, iso
 
 _HOUR_MS = 3_600_000
 _QUARTER_MS = 900_000

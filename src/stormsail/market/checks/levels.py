@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormsail.market.bars import PRICES
+from stormsail.market.checks.columns import Columns
+from stormsail.market.checks.report import Collector, iso
+from stormsail.market.checks.times import Order
 from stormsail.market.interval import Interval
-from stormsail.market.validate.columns import Columns
-from stormsail.market.validate.report import Collector, iso
-from stormsail.market.validate.times import Order
 
 _BLOCK = 256  # bars whose median absolute return is one local scale
 _USUAL_MOVES = 8.0  # times the local scale of moves that a spike must exceed

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormsail.market.bars import OPTIONAL, PRICES
-from stormsail.market.validate.columns import Columns
-from stormsail.market.validate.report import Collector
-from stormsail.market.validate.times import Order
+from stormsail.market.checks.columns import Columns
+from stormsail.market.checks.report import Collector
+from stormsail.market.checks.times import Order
 
 _SAMPLE = 2_000  # rows that are tried in every order of columns
 _ENOUGH = 30

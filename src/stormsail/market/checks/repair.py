@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from stormsail.core.errors import ChoiceError, DataError, nearest
 from stormsail.market.bars import PRICES
+from stormsail.market.checks.columns import Columns, read_columns, rename
+from stormsail.market.checks.report import Collector, Report, iso
+from stormsail.market.checks.stamps import MILLISECONDS, TYPED, UNITS
 from stormsail.market.interval import Interval
-from stormsail.market.validate.columns import Columns, read_columns, rename
-from stormsail.market.validate.report import Collector, Report, iso
-from stormsail.market.validate.stamps import MILLISECONDS, TYPED, UNITS
 
 _AGAINST_SORTING = ("shifted-block", "dst-duplicate", "dst-hole")
 

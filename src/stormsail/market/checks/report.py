@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormsail.market.validate.defects import BY_NAME, Defect, Severity
+from stormsail.market.checks.defects import BY_NAME, Defect, Severity
 
 PLACES = 5
 """How many places of a finding are shown; its count is exact."""

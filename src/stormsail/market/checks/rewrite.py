@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from stormsail.core import atomic
 from stormsail.core.errors import DataError
+from stormsail.core.files import atomic
 from stormsail.market.bars import column_type
+from stormsail.market.checks.columns import KNOWN
+from stormsail.market.checks.files import check_loaded, interval_of, load_file
+from stormsail.market.checks.repair import repair
 from stormsail.market.interval import Interval
-from stormsail.market.validate.columns import KNOWN
-from stormsail.market.validate.files import check_loaded, interval_of, load_file
-from stormsail.market.validate.repair import repair
 
 
 def repair_file(

@@ -4,14 +4,14 @@ import numpy as np
 import pyarrow as pa
 
 from stormsail.market.bars import Bars, Funding
+from stormsail.market.checks.columns import check_names, numbers, read_columns, rename
+from stormsail.market.checks.levels import check_levels
+from stormsail.market.checks.prices import check_prices
+from stormsail.market.checks.report import Collector, Report
+from stormsail.market.checks.stamps import read_stamps
+from stormsail.market.checks.text import BINANCE
+from stormsail.market.checks.times import check_times
 from stormsail.market.interval import Interval
-from stormsail.market.validate.columns import check_names, numbers, read_columns, rename
-from stormsail.market.validate.levels import check_levels
-from stormsail.market.validate.prices import check_prices
-from stormsail.market.validate.report import Collector, Report
-from stormsail.market.validate.stamps import read_stamps
-from stormsail.market.validate.text import BINANCE
-from stormsail.market.validate.times import check_times
 
 _EIGHT_HOURS_MS = 8 * 3_600_000
 _LARGE_RATE = 0.003

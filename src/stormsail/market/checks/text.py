@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from stormsail.market.bars import REQUIRED
-from stormsail.market.validate.report import Collector
+from stormsail.market.checks.report import Collector
 
 BINANCE: tuple[str, ...] = (
     *REQUIRED,

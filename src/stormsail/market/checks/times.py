@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormsail.market.bars import OPTIONAL, REQUIRED
+from stormsail.market.checks.columns import Columns
+from stormsail.market.checks.gaps import check_overlaps
+from stormsail.market.checks.report import Collector
+from stormsail.market.checks.stamps import MILLISECONDS, TYPED, UNITS, Stamps
 from stormsail.market.interval import Interval
-from stormsail.market.validate.columns import Columns
-from stormsail.market.validate.overlaps import check_overlaps
-from stormsail.market.validate.report import Collector
-from stormsail.market.validate.stamps import MILLISECONDS, TYPED, UNITS, Stamps
 
 _COARSE_RUN = 16
 """Steps of one same multiple of the interval in a row that make another interval. Where bars are

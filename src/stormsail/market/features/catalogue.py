@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.errors import RangeError
-from stormsail.functional import indicators, rolling
+from stormsail.functional.market import indicators, rolling
 from stormsail.market.features.feature_set import FeatureSet, FeatureSpec
 from stormsail.market.features.registry import REGISTRY, feature
 from stormsail.market.features.tensors import FUNDING, BarTensors

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import DataError, RangeError, ShapeError
+from stormsail.core.files.documents import JsonValue
 from stormsail.market.features.feature_set import Features
 from stormsail.market.features.schema import Schema, check_schema, schema_hash
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import TypeAlias
 
-from stormsail.core import documents
-from stormsail.core.documents import JsonValue
 from stormsail.core.errors import DataError
+from stormsail.core.files import documents
+from stormsail.core.files.documents import JsonValue
 
 Schema = Mapping[str, JsonValue]
 

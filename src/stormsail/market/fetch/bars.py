@@ -17,8 +17,9 @@ import pyarrow as pa
 from stormsail.core.clock import Clock
 from stormsail.core.errors import ArgumentError, DataError
 from stormsail.market.bars import Bars, canonical, check_symbol
-from stormsail.market.fetch_client import Client, Line, Patience
-from stormsail.market.fetch_journal import (
+from stormsail.market.checks import check_bars
+from stormsail.market.fetch.client import Client, Line, Patience
+from stormsail.market.fetch.journal import (
     Journal,
     Part,
     journal_path,
@@ -26,9 +27,9 @@ from stormsail.market.fetch_journal import (
     remove_journal,
     sweep,
 )
-from stormsail.market.fetch_merge import accepted, merged
-from stormsail.market.fetch_pages import Row, Source, open_source
-from stormsail.market.fetch_plan import (
+from stormsail.market.fetch.merge import accepted, merged
+from stormsail.market.fetch.pages import Row, Source, open_source
+from stormsail.market.fetch.plan import (
     ASKED,
     GAPS,
     Gap,
@@ -44,7 +45,6 @@ from stormsail.market.fetch_plan import (
 )
 from stormsail.market.interval import Interval
 from stormsail.market.store import Store
-from stormsail.market.validate import check_bars
 
 EXCHANGE = "exchange"
 """Note of the stored bars: the ccxt id of the exchange they were fetched from."""

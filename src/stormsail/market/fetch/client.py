@@ -18,7 +18,7 @@ import numpy as np
 
 from stormsail.core.clock import Clock
 from stormsail.core.errors import ChoiceError, ConfigError, RangeError, VenueError, nearest
-from stormsail.market.fetch_plan import iso
+from stormsail.market.fetch.plan import iso
 
 T = TypeVar("T")
 

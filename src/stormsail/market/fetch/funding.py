@@ -9,14 +9,14 @@ import pyarrow as pa
 from stormsail.core.clock import Clock
 from stormsail.core.errors import ArgumentError
 from stormsail.market.bars import Funding, check_symbol
-from stormsail.market.fetch import Fetched, OnProgress, Progress
-from stormsail.market.fetch_client import Client, Line, Patience, response_error, symbol_error
-from stormsail.market.fetch_journal import sweep
-from stormsail.market.fetch_merge import accepted, merged
-from stormsail.market.fetch_pages import find_market, number_of, whole
-from stormsail.market.fetch_plan import Span, iso
+from stormsail.market.checks import check_funding
+from stormsail.market.fetch.bars import Fetched, OnProgress, Progress
+from stormsail.market.fetch.client import Client, Line, Patience, response_error, symbol_error
+from stormsail.market.fetch.journal import sweep
+from stormsail.market.fetch.merge import accepted, merged
+from stormsail.market.fetch.pages import find_market, number_of, whole
+from stormsail.market.fetch.plan import Span, iso
 from stormsail.market.store import Store
-from stormsail.market.validate import check_funding
 
 _COLUMNS = ("ts", "funding_rate")
 _NANOSECONDS_PER_MS = 1_000_000

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stormsail.core import atomic
 from stormsail.core.errors import DataError
-from stormsail.market.fetch_plan import Span
+from stormsail.core.files import atomic
+from stormsail.market.fetch.plan import Span
 
 _STAMP = b"stormsail.fetch"
 _LIMIT = 1 << 28  # bytes of one part; ours are far smaller

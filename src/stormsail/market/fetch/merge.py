@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 
 from stormsail.core.errors import DataError
-from stormsail.market.fetch_pages import conflict
-from stormsail.market.validate import Finding, Report
+from stormsail.market.checks import Finding, Report
+from stormsail.market.fetch.pages import conflict
 
 
 def merged(tables: list[pa.Table], columns: tuple[str, ...], what: str) -> pa.Table:

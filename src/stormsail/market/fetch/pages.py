@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from stormsail.core.errors import ChoiceError, VenueError
 from stormsail.market.bars import OPTIONAL, REQUIRED
-from stormsail.market.fetch_client import Client, Line, response_error, symbol_error
-from stormsail.market.fetch_plan import Span, iso
+from stormsail.market.fetch.client import Client, Line, response_error, symbol_error
+from stormsail.market.fetch.plan import Span, iso
 from stormsail.market.interval import Interval
 
 Row = tuple[int | float, ...]

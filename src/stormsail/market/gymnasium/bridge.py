@@ -17,10 +17,10 @@ from stormsail.core.errors import ArgumentError, ChoiceError, DtypeError, ShapeE
 from stormsail.core.generators import Generators
 from stormsail.core.task import Step
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, Scaler
-from stormsail.market.gymnasium_start import chosen_start
+from stormsail.market.gymnasium.render import Trace
+from stormsail.market.gymnasium.start import chosen_start
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel, load_panel
-from stormsail.market.render import Trace
 from stormsail.market.simulator import Info, MarketConfig, Simulator, State
 from stormsail.market.splits import Span
 from stormsail.market.store import Store

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stormsail.market.features import FeatureSet, Scaler
-from stormsail.market.gymnasium_bridge import (
+from stormsail.market.gymnasium.bridge import (
     FRAMES_A_SECOND,
     RENDER_MODES,
     SOMETIMES,
@@ -25,9 +25,9 @@ from stormsail.market.gymnasium_bridge import (
     panel_of,
     reset_needed,
 )
+from stormsail.market.gymnasium.render import Trace, draw, one_line
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel
-from stormsail.market.render import Trace, draw, one_line
 from stormsail.market.simulator import Info, MarketConfig, State
 from stormsail.market.splits import Span
 from stormsail.market.store import Store

@@ -9,11 +9,11 @@ import pyarrow as pa
 from stormsail.core.clock import Clock
 from stormsail.core.errors import DataError
 from stormsail.market.bars import OPTIONAL, REQUIRED, Bars, Funding, column_type, iso
+from stormsail.market.checks import check_funding_table, check_table, repair
 from stormsail.market.importers.columns import FUNDING_COLUMNS, check_complete, match
 from stormsail.market.importers.files import MARKS, RawFile
 from stormsail.market.importers.times import Times, TimeUnit, to_milliseconds
 from stormsail.market.interval import Interval
-from stormsail.market.validate import check_funding_table, check_table, repair
 
 _SHOWN = 3
 

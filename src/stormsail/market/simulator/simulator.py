@@ -5,7 +5,7 @@ from torch import Tensor
 
 from stormsail.core.errors import DataError, DtypeError, RangeError, ShapeError
 from stormsail.core.task import Actions, ContinuousActions, DiscreteActions, Step
-from stormsail.functional import ledger
+from stormsail.functional.market import fills
 from stormsail.market.features import (
     ACCOUNT_FEATURES,
     BarTensors,
@@ -220,7 +220,7 @@ class Simulator:
         bar = self._tape.bar(row, state.symbol)
         fill = trade(state, asked, bar, self._steps_of(state.symbol), self._rules)
         moved = self._moved(state, fill, row, bar.close, bad)
-        raw = ledger.log_growth(moved.equity, state.equity, floor=self._floor)
+        raw = fills.log_growth(moved.equity, state.equity, floor=self._floor)
         raw = torch.where(moved.equity <= self._floor, raw - self.config.ruin_penalty, raw)
         terminated, truncated = self._ends(moved)
         moved = moved._replace(done=terminated | truncated)

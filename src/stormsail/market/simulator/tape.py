@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.functional import rolling
+from stormsail.functional.market import rolling
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig, NoTrade, minutes_of_day
 

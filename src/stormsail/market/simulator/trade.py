@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.functional import ledger
+from stormsail.functional.market import fills
 from stormsail.functional.risk_gate import Account, Limits, Reason, risk_gate
 from stormsail.market.simulator.records import State, held_weight
 from stormsail.market.simulator.tape import Bar
@@ -70,8 +70,8 @@ def trade(state: State, asked: Tensor, bar: Bar, steps: Steps, rules: Rules) -> 
     equity = cash + state.quantity * bar.open
     gapped = _margin_gone(equity, state.quantity, bar.open, rules)
 
-    terms = ledger.Terms(state.fee, state.half_spread, state.impact, steps.lot, steps.tick)
-    wanted = ledger.order_quantity(
+    terms = fills.Terms(state.fee, state.half_spread, state.impact, steps.lot, steps.tick)
+    wanted = fills.order_quantity(
         allowed,
         equity,
         state.quantity,
@@ -83,7 +83,7 @@ def trade(state: State, asked: Tensor, bar: Bar, steps: Steps, rules: Rules) -> 
     # a gate that leaves exactly the held weight says: hold; so does a bad action
     holds = (allowed == held) & (reason != int(Reason.NONE))
     wanted = torch.where(holds | gapped, 0.0, wanted)
-    price = ledger.fill_price(bar.open, wanted, bar.notional, terms)
+    price = fills.fill_price(bar.open, wanted, bar.notional, terms)
     illiquid = ((state.impact > 0.0) & (bar.notional <= 0.0)) | (price <= 0.0)
     closed = ~bar.may_trade | illiquid | (equity <= 0.0)
     sent = ~closed & (wanted.abs() * price >= steps.min_notional)
@@ -94,7 +94,7 @@ def trade(state: State, asked: Tensor, bar: Bar, steps: Steps, rules: Rules) -> 
     quantity = torch.where(
         order == 0.0, state.quantity, _on_grid(state.quantity + order, steps.lot)
     )
-    entry = ledger.entry_price(state.quantity, state.entry_price, order, price)
+    entry = fills.entry_price(state.quantity, state.entry_price, order, price)
     after = cash + quantity * bar.open
     turnover = torch.where(order == 0.0, 0.0, order.abs() * bar.open / equity)
 
@@ -131,7 +131,7 @@ def _margin_gone(equity: Tensor, quantity: Tensor, price: Tensor, rules: Rules) 
 
 def _exit_price(cash: Tensor, quantity: Tensor, open_: Tensor, rules: Rules) -> Tensor:
     """Return where margin runs out inside the bar, on the losing side of its open."""
-    price = ledger.liquidation_price(cash, quantity, maintenance=rules.maintenance)
+    price = fills.liquidation_price(cash, quantity, maintenance=rules.maintenance)
     losing = torch.where(quantity > 0.0, torch.minimum(price, open_), torch.maximum(price, open_))
     return torch.where(quantity == 0.0, open_, losing)
 

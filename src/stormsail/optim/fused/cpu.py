@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.optim._compiled_rows import COLUMNS, gate
+from stormsail.optim.fused.rows import COLUMNS, gate
 
 
 class Tensors(NamedTuple):

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stormsail.functional.upgd import NORMS, ZERO_RANGE
-from stormsail.optim._compiled_cpu import Tensors
-from stormsail.optim._compiled_passes import Foreseen, Measured, is_capturing
-from stormsail.optim._compiled_rows import (
+from stormsail.functional.optim.upgd import NORMS, ZERO_RANGE
+from stormsail.optim.fused.cpu import Tensors
+from stormsail.optim.fused.passes import Foreseen, Measured, is_capturing
+from stormsail.optim.fused.rows import (
     COLUMNS,
     Prepared,
     Report,
     Scaling,
     Settings,
 )
-from stormsail.optim._upgd_buckets import Buffer
+from stormsail.optim.upgd.buckets import Buffer
 
 BLOCK = 2048
 """Elements of a chunk, which one program looks at."""

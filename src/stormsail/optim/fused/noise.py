@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stormsail.optim._compiler import Lists, compiled
-from stormsail.optim._philox import normal
-from stormsail.optim._upgd_buckets import Buffer
-from stormsail.optim._upgd_noise import fill_normal_
+from stormsail.optim.fused.compiler import Lists, compiled
+from stormsail.optim.fused.philox import normal
+from stormsail.optim.upgd.buckets import Buffer
+from stormsail.optim.upgd.noise import fill_normal_
 
 
 class Noise:

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from stormsail.functional import gradient_noise
-from stormsail.optim import _compiled_cpu as lists
-from stormsail.optim import _compiled_rows as rows
-from stormsail.optim._compiled_cpu import Tensors
-from stormsail.optim._compiled_rows import Prepared, Report, ScalerRows, Settings
-from stormsail.optim._compiler import Lists, compiled
-from stormsail.optim._upgd_buckets import Buffer
+from stormsail.functional.optim import gradient_noise
+from stormsail.optim.fused import cpu as lists
+from stormsail.optim.fused import rows
+from stormsail.optim.fused.compiler import Lists, compiled
+from stormsail.optim.fused.cpu import Tensors
+from stormsail.optim.fused.rows import Prepared, Report, ScalerRows, Settings
+from stormsail.optim.upgd.buckets import Buffer
 
 
 def is_capturing(device: torch.device) -> bool:

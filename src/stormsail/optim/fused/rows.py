@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.functional import gradient_noise
-from stormsail.functional.upgd import gate_line
+from stormsail.functional.optim import gradient_noise
+from stormsail.functional.optim.upgd import gate_line
 
 COLUMNS = (
     "share",  # of the gradient after the clip, with its sign

@@ -7,15 +7,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stormsail.core.errors import ArgumentError
-from stormsail.optim import _compiled_rows as rows
-from stormsail.optim._compiled_cpu import Tensors
-from stormsail.optim._compiled_cuda import CudaPasses
-from stormsail.optim._compiled_noise import Noise
-from stormsail.optim._compiled_passes import CpuPasses, Measured, Passes, is_capturing
-from stormsail.optim._compiled_rows import Place, Report, ScalerRows, Scaling, Settings
-from stormsail.optim._upgd_base import UtilityOptimizer
-from stormsail.optim._upgd_step import is_noisy
-from stormsail.optim.vgs import LARGEST, VarianceGradientScaler
+from stormsail.optim.fused import rows
+from stormsail.optim.fused.cpu import Tensors
+from stormsail.optim.fused.cuda import CudaPasses
+from stormsail.optim.fused.noise import Noise
+from stormsail.optim.fused.passes import CpuPasses, Measured, Passes, is_capturing
+from stormsail.optim.fused.rows import Place, Report, ScalerRows, Scaling, Settings
+from stormsail.optim.upgd.base import UtilityOptimizer
+from stormsail.optim.upgd.step import is_noisy
+from stormsail.optim.vgs.scaler import LARGEST, VarianceGradientScaler
 
 
 class CompiledStep:

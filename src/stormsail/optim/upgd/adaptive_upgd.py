@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from stormsail.optim._upgd_base import UtilityOptimizer
+from stormsail.optim.upgd.base import UtilityOptimizer
 
 
 class AdaptiveUPGD(UtilityOptimizer):

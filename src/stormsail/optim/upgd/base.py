@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from stormsail.core.errors import ArgumentError, ChoiceError, DtypeError, RangeError, ShapeError
-from stormsail.optim._upgd_buckets import Bucket, Kind, Span, Workspace, state_dtype
-from stormsail.optim._upgd_settings import check_gradient, check_parameters, check_settings
-from stormsail.optim._upgd_step import upgd_step_
+from stormsail.optim.upgd.buckets import Bucket, Kind, Span, Workspace, state_dtype
+from stormsail.optim.upgd.settings import check_gradient, check_parameters, check_settings
+from stormsail.optim.upgd.step import upgd_step_
 
 _GENERATOR = "generator"
 """Key of the noise generator's state in a state dict: a byte tensor."""

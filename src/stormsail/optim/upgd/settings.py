@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.errors import ChoiceError, DtypeError, RangeError, ShapeError, nearest
-from stormsail.functional.upgd import NORMS
+from stormsail.functional.optim.upgd import NORMS
 
 NOISE_SCALES = ("absolute", "rms_update", "rms_grad")
 """Units of `sigma`: of the direction itself, or of its or the gradient's size in each tensor."""

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.functional.upgd import gate_line
-from stormsail.optim._upgd_buckets import Bucket, Span
-from stormsail.optim._upgd_noise import fill_normal_
+from stormsail.functional.optim.upgd import gate_line
+from stormsail.optim.upgd.buckets import Bucket, Span
+from stormsail.optim.upgd.noise import fill_normal_
 
 
 class Utilities(NamedTuple):

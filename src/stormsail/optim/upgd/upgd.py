@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from stormsail.optim._upgd_base import UtilityOptimizer
+from stormsail.optim.upgd.base import UtilityOptimizer
 
 
 class UPGD(UtilityOptimizer):
@@ -18,9 +18,9 @@ class UPGD(UtilityOptimizer):
 
     Elsayed & Mahmood 2024 (arXiv:2404.00781): what would raise the loss if it were removed moves
     little and is perturbed little. Shift and width are those of
-    `stormsail.functional.upgd.gate_line`, over every tensor of every group that has a gradient; k
-    counts the steps of the tensor itself. With equal utilities and `sigma=0` the step is that of
-    `torch.optim.SGD`.
+    `stormsail.functional.optim.upgd.gate_line`, over every tensor of every group that has a
+    gradient; k counts the steps of the tensor itself. With equal utilities and `sigma=0` the step
+    is that of `torch.optim.SGD`.
 
     We deviate from the published code, which `variant="official"` follows instead:
 

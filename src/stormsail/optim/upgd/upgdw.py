@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from stormsail.optim._upgd_settings import check_no_amsgrad
-from stormsail.optim.adaptive_upgd import AdaptiveUPGD
+from stormsail.optim.upgd.adaptive_upgd import AdaptiveUPGD
+from stormsail.optim.upgd.settings import check_no_amsgrad
 
 
 class UPGDW(AdaptiveUPGD):

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from stormsail.core.errors import ArgumentError
-from stormsail.functional import gradient_noise as noise
-from stormsail.optim import _tensor_lists as tensor_lists
-from stormsail.optim._tensor_lists import Layout
+from stormsail.functional.optim import gradient_noise as noise
+from stormsail.optim import tensor_lists
+from stormsail.optim.tensor_lists import Layout
 
 PERCENTILE = 0.9
 """Over elements in `elementwise_full`, and over tensors in the global ratio."""

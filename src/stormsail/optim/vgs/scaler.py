@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 
 from stormsail.core.errors import ArtifactError, ShapeError
 from stormsail.functional import _checks as check
-from stormsail.functional import gradient_noise
-from stormsail.optim import _step_scale as step_scale
-from stormsail.optim import _tensor_lists as tensor_lists
-from stormsail.optim._noise_estimators import PERCENTILE, STATISTICS, Estimator, Noise
-from stormsail.optim._tensor_lists import Layout
-from stormsail.optim._vgs_arguments import Parameters, by_name, check_numbers, common_place
+from stormsail.functional.optim import gradient_noise
+from stormsail.optim import tensor_lists
+from stormsail.optim.tensor_lists import Layout
+from stormsail.optim.vgs import step_scale
+from stormsail.optim.vgs.arguments import Parameters, by_name, check_numbers, common_place
+from stormsail.optim.vgs.estimators import PERCENTILE, STATISTICS, Estimator, Noise
 
 VERSION = 4
 """Of the state. 1 to 3 are the versions of the scaler's history, which measured something else."""

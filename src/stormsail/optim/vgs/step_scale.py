@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.optim import ASGD, SGD, Optimizer
 
 from stormsail.core.errors import ArgumentError
-from stormsail.optim import _tensor_lists as tensor_lists
-from stormsail.optim._tensor_lists import Layout
+from stormsail.optim import tensor_lists
+from stormsail.optim.tensor_lists import Layout
 
 
 class StepScaled(Optimizer):

@@ -8,7 +8,7 @@ import pytest
 from stormsail.algorithms.config import TrainConfig
 from stormsail.core.config import Config
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "clipping.md").read_text(encoding="utf-8")
 KNOWN = set(re.findall(r"^\| `([^`]+)` \|", (DOCS / "metrics.md").read_text("utf-8"), re.MULTILINE))
 SECTIONS = tuple(

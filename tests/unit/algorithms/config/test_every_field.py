@@ -9,7 +9,7 @@ import torch
 
 from learner_lab import NUMBERS, SMALL, aged, learner, script
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.return_statistics import ReturnStatistics
+from stormsail.algorithms.update.return_statistics import ReturnStatistics
 from stormsail.core.config import Config
 
 UPDATES = 3

@@ -11,7 +11,7 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.core.config import Config
 from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD, VarianceGradientScaler
 
-CONFIGS = Path(__file__).parents[3] / "configs"
+CONFIGS = Path(__file__).parents[4] / "configs"
 FILES = sorted(CONFIGS.glob("**/*.toml"))
 MARK = re.compile(r"#\s*default\b")
 ALWAYS_SAID = {"task.name", "task.data.world"}

@@ -7,7 +7,7 @@ import pytest
 
 from oracles import risk_control as oracle
 from stormsail.algorithms.config import RiskConfig
-from stormsail.algorithms.risk_activation import RiskGate
+from stormsail.algorithms.risk.activation import RiskGate
 
 
 def gate(**changes):

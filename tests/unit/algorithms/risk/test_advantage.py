@@ -9,13 +9,13 @@ import torch
 from learner_lab import CRITICS, aged, learner, script, settings
 from oracles import risk as risk_oracle
 from oracles import risk_control as oracle
-from stormsail.algorithms.estimates import estimate
-from stormsail.algorithms.risk_advantage import (
+from stormsail.algorithms.risk.advantage import (
     Trace,
     predicted_cvar,
     predicted_law,
     risk_advantage,
 )
+from stormsail.algorithms.update.estimates import estimate
 
 ALPHA = 0.4
 LAWS = ["quantile", "categorical"]

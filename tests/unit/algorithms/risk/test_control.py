@@ -14,17 +14,17 @@ from learner_lab import CRITICS, aged, learner, script, settings
 from oracles import advantage as advantage_oracle
 from oracles import risk as risk_oracle
 from oracles import risk_control as oracle
-from stormsail.algorithms.checkpoint import learner_state, restore_learner
-from stormsail.algorithms.estimates import estimate
-from stormsail.algorithms.risk import SOURCES, RiskControl, winsorised
-from stormsail.algorithms.risk_advantage import Trace, risk_advantage
-from stormsail.algorithms.telemetry_risk import QUANTITIES
+from stormsail.algorithms.risk.advantage import Trace, risk_advantage
+from stormsail.algorithms.risk.control import SOURCES, RiskControl, winsorised
+from stormsail.algorithms.run.checkpoint import learner_state, restore_learner
+from stormsail.algorithms.telemetry.risk import QUANTITIES
 from stormsail.algorithms.trainer import Progress
-from stormsail.cli.train import _words
+from stormsail.algorithms.update.estimates import estimate
+from stormsail.cli.learning.train import _words
 from stormsail.core.errors import ArtifactError, ConfigError
 from stormsail.monitors.alarm_rules import OUTCOMES, outcomes
 
-CONFIGS = Path(__file__).parents[3] / "configs"
+CONFIGS = Path(__file__).parents[4] / "configs"
 ALPHA = 0.3
 FAST = {
     "risk.cvar_alpha": ALPHA,

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from learner_lab import CRITICS, aged, learner, script, settings
-from stormsail.algorithms.losses import batch_sums
-from stormsail.algorithms.risk_gradient import risk_gradient_norm
+from stormsail.algorithms.risk.gradient import risk_gradient_norm
+from stormsail.algorithms.update.losses import batch_sums
 
 TAIL = {
     "risk.cvar_alpha": 0.3,

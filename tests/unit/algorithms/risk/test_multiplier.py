@@ -7,7 +7,7 @@ import pytest
 
 from oracles import risk_control as oracle
 from stormsail.algorithms.config import RiskConfig
-from stormsail.algorithms.risk_dual import RiskDual
+from stormsail.algorithms.risk.multiplier import RiskDual
 
 BASE = {"cvar_use_constraint": True, "cvar_limit": -0.1}
 

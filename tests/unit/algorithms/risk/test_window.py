@@ -10,7 +10,7 @@ import torch
 from learner_lab import ENDS, learner, script, settings
 from oracles import risk as risk_oracle
 from oracles import risk_control as oracle
-from stormsail.algorithms.risk_window import EpisodeWindow, partial_sums
+from stormsail.algorithms.risk.window import EpisodeWindow, partial_sums
 from stormsail.functional import risk
 
 

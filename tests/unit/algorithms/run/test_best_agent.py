@@ -7,11 +7,11 @@ import torch
 
 from learner_lab import aged, learner, script, settings
 from oracles import risk as oracle
-from stormsail.algorithms.config_risk import RiskConfig
-from stormsail.algorithms.greedy import Judged, _judged, judge
-from stormsail.algorithms.records import Records
-from stormsail.algorithms.run_folder import open_run
-from stormsail.algorithms.task_factory import binding
+from stormsail.algorithms.config.risk import RiskConfig
+from stormsail.algorithms.run.evaluate import Judged, _judged, judge
+from stormsail.algorithms.run.folder import open_run
+from stormsail.algorithms.run.records import Records
+from stormsail.algorithms.run.tasks import binding
 from stormsail.core.errors import ConfigError
 
 LIMITED = {

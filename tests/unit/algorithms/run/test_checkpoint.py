@@ -7,14 +7,14 @@ from collections import namedtuple
 import pytest
 import torch
 
-from stormsail.algorithms import checkpoint
-from stormsail.algorithms.checkpoint import learner_state, pack, restore_learner, unpack
 from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.quarantine import tensors_of
-from stormsail.algorithms.state_tree import flatten, unflatten
-from stormsail.algorithms.task_factory import agent_spec, binding, make_task
-from stormsail.core.artifact import read_artifact, write_artifact
+from stormsail.algorithms.run import checkpoint
+from stormsail.algorithms.run.checkpoint import learner_state, pack, restore_learner, unpack
+from stormsail.algorithms.run.state_tree import flatten, unflatten
+from stormsail.algorithms.run.tasks import agent_spec, binding, make_task
+from stormsail.algorithms.update.nonfinite import tensors_of
 from stormsail.core.errors import ArtifactError
+from stormsail.core.files.artifact import read_artifact, write_artifact
 from stormsail.core.generators import Generators
 from stormsail.modules import Agent
 from training_lab import small

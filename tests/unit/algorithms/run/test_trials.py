@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from stormsail.algorithms import trainer
-from stormsail.algorithms.greedy import judge
-from stormsail.algorithms.run_folder import open_run
-from stormsail.algorithms.task_factory import binding, make_task
+from stormsail.algorithms.run.evaluate import judge
+from stormsail.algorithms.run.folder import open_run
+from stormsail.algorithms.run.tasks import binding, make_task
 from stormsail.algorithms.trainer import Trainer, train
 from stormsail.core.clock import ManualClock
 from stormsail.core.errors import ArtifactError, DataError
 from stormsail.core.generators import Generators
-from stormsail.evaluation.trials import TrialLedger
+from stormsail.evaluation.stats.trials import TrialLedger
 from stormsail.modules import Agent
 from training_lab import run_all
 from training_lab import small as tiny

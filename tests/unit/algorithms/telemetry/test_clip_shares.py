@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from learner_lab import CRITICS, FEATURES, learner, settings
-from stormsail.algorithms.epochs import EpochReport
-from stormsail.algorithms.losses import Batch, batch_sums
-from stormsail.algorithms.schedules import Scheduled
-from stormsail.algorithms.telemetry import metrics
+from stormsail.algorithms.telemetry.metrics import metrics
+from stormsail.algorithms.update.epochs import EpochReport
+from stormsail.algorithms.update.losses import Batch, batch_sums
+from stormsail.algorithms.update.schedules import Scheduled
 
 NOW = Scheduled(
     learning_rate=1e-3, clip_range=0.2, vf_coef=1.0, bc_coef=0.0, ent_coef=0.0, kl_beta=0.0,

@@ -9,21 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from stormsail.algorithms import telemetry, telemetry_rollout, telemetry_values
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.epochs import EpochReport, MinibatchReport
 from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.records import VALIDATION
-from stormsail.algorithms.task_factory import agent_spec, make_task
-from stormsail.algorithms.telemetry import metrics
-from stormsail.algorithms.telemetry_learning import STOP_RULES, gradients
+from stormsail.algorithms.run.records import VALIDATION
+from stormsail.algorithms.run.tasks import agent_spec, make_task
+from stormsail.algorithms.telemetry import metrics as telemetry
+from stormsail.algorithms.telemetry import rollout as telemetry_rollout
+from stormsail.algorithms.telemetry.learning import STOP_RULES, gradients
+from stormsail.algorithms.telemetry.metrics import metrics
+from stormsail.algorithms.update import readings
+from stormsail.algorithms.update.epochs import EpochReport, MinibatchReport
 from stormsail.core.generators import Generators
 from stormsail.functional import statistics
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
 from stormsail.monitors.alarms import Alarms
 
-DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
 SMALL = {
     "ppo.n_envs": 4,
     "ppo.n_steps": 16,
@@ -841,12 +843,12 @@ def test_masked_summaries_are_those_of_numpy(count):
     used[torch.randperm(64, generator=torch.Generator().manual_seed(1))[:count]] = True
     kept = x[used].double().numpy()
     for level in (0.0, 0.05, 0.5, 0.9, 1.0):
-        found = float(telemetry_values.percentile(x, used, level))
+        found = float(readings.percentile(x, used, level))
         assert found == pytest.approx(np.quantile(kept, level), rel=1e-12)
     weight = used.double()
-    assert float(telemetry_values.mean(x, weight)) == pytest.approx(kept.mean(), rel=1e-12)
-    assert float(telemetry_values.largest(x, used)) == kept.max()
-    found = float(telemetry_values.spread(x, weight))
+    assert float(readings.mean(x, weight)) == pytest.approx(kept.mean(), rel=1e-12)
+    assert float(readings.largest(x, used)) == kept.max()
+    found = float(readings.spread(x, weight))
     assert math.isnan(found) if count == 1 else found == pytest.approx(kept.std(ddof=1))
 
 
@@ -854,12 +856,12 @@ def test_summaries_of_nothing_are_unknown():
     x, used = torch.randn(5), torch.zeros(5, dtype=torch.bool)
     empty = torch.zeros(0)
     unknown = [
-        telemetry_values.percentile(x, used, 0.5),
-        telemetry_values.percentile(empty, empty.bool(), 0.5),
-        telemetry_values.largest(x, used),
-        telemetry_values.largest(empty, empty.bool()),
-        telemetry_values.mean(x, used.double()),
-        telemetry_values.spread(x, used.double()),
+        readings.percentile(x, used, 0.5),
+        readings.percentile(empty, empty.bool(), 0.5),
+        readings.largest(x, used),
+        readings.largest(empty, empty.bool()),
+        readings.mean(x, used.double()),
+        readings.spread(x, used.double()),
     ]
     assert torch.stack(unknown).isnan().all()
 

@@ -7,10 +7,10 @@ import pytest
 from learner_lab import aged, learner, script, settings
 from oracles import risk as oracle
 from oracles import risk_control
-from stormsail.algorithms import telemetry_risk
-from stormsail.algorithms.telemetry import metrics
+from stormsail.algorithms.telemetry import risk
+from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.trainer import Progress
-from stormsail.cli.train import SHOWN, _words
+from stormsail.cli.learning.train import SHOWN, _words
 from stormsail.monitors.alarms import Alarms
 
 ALPHA = 0.3
@@ -144,7 +144,7 @@ def test_while_a_run_goes_on_its_tail_is_shown():
 
 
 def test_quantities_have_their_places():
-    assert telemetry_risk.QUANTITIES == ("step", "nstep", "episode_return")
+    assert risk.QUANTITIES == ("step", "nstep", "episode_return")
 
 
 @pytest.mark.spec("S3-3")

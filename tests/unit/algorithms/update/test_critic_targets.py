@@ -6,9 +6,9 @@ import torch
 
 from learner_lab import CRITICS, ENDS, SCALAR, aged, learner, settings
 from oracles import learner as oracle
-from stormsail.algorithms import critic_targets
-from stormsail.algorithms.critic_targets import clipped_losses, encoded, losses, targets
-from stormsail.algorithms.rollout import collect
+from stormsail.algorithms.update import critic_targets
+from stormsail.algorithms.update.critic_targets import clipped_losses, encoded, losses, targets
+from stormsail.algorithms.update.rollout import collect
 from stormsail.core.errors import InvariantError
 
 T, B = 8, len(ENDS)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from stormsail.algorithms.config import EntropyConfig
-from stormsail.algorithms.entropy_schedule import EntropySchedule
+from stormsail.algorithms.update.entropy_schedule import EntropySchedule
 from stormsail.core.errors import ArtifactError
 
 GOOD = 0.5  # an explained variance

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from learner_lab import ACTIONS, CLASSES, CRITICS, ENDS, aged, learner, script, settings
-from stormsail.algorithms import epochs as module
-from stormsail.algorithms.epochs import learn, select
-from stormsail.algorithms.schedules import Scheduled
+from stormsail.algorithms.update import epochs as module
+from stormsail.algorithms.update.epochs import learn, select
+from stormsail.algorithms.update.schedules import Scheduled
 
 T, B = 8, len(ENDS)
 NOW = Scheduled(

@@ -8,9 +8,9 @@ from learner_lab import CRITICS, ENDS, aged, learner, script, settings
 from oracles import advantage as advantage_oracle
 from oracles import learner as oracle
 from oracles import returns as returns_oracle
-from stormsail.algorithms import estimates as module
-from stormsail.algorithms.estimates import decoded_value, estimate, normalised
-from stormsail.algorithms.rollout import collect
+from stormsail.algorithms.update import estimates as module
+from stormsail.algorithms.update.estimates import decoded_value, estimate, normalised
+from stormsail.algorithms.update.rollout import collect
 from stormsail.core.errors import DataError
 
 T, B = 8, len(ENDS)

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from stormsail.algorithms.config import KlConfig
-from stormsail.algorithms.kl_control import KlControl
+from stormsail.algorithms.update.kl_control import KlControl
 from stormsail.core.errors import ArtifactError
 
 NEVER = {"kl_absolute_stop_factor": 1e9, "kl_consec_minibatches": 1000}

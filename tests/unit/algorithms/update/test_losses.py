@@ -9,9 +9,9 @@ import torch
 
 from learner_lab import ACTIONS, CLASSES, CRITICS, ENDS, SCALAR, aged, learner, script, settings
 from oracles import learner as oracle
-from stormsail.algorithms import losses as module
-from stormsail.algorithms.losses import Batch, batch_sums
-from stormsail.algorithms.schedules import Scheduled
+from stormsail.algorithms.update import losses as module
+from stormsail.algorithms.update.losses import Batch, batch_sums
+from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.core.errors import DataError, ShapeError
 
 T, B = 8, len(ENDS)
@@ -32,7 +32,7 @@ def prepared(config=None, *, actions=CLASSES, weights=(1.0, 0.25, 0.5), shake=0.
         kept.setdefault("batch", batch)
         return learn(agent, batch, *rest, **named)
 
-    from stormsail.algorithms import epochs
+    from stormsail.algorithms.update import epochs
 
     epochs.batch_sums = watch
     try:

@@ -8,9 +8,9 @@ import torch
 
 from learner_lab import CRITICS, ENDS, SCALAR, aged, learner, script, settings
 from oracles import categorical as categorical_oracle
-from stormsail.algorithms.return_statistics import Units
-from stormsail.algorithms.rollout import collect
-from stormsail.algorithms.units import begin_units, move_support, move_units
+from stormsail.algorithms.update.popart import begin_units, move_support, move_units
+from stormsail.algorithms.update.return_statistics import Units
+from stormsail.algorithms.update.rollout import collect
 
 T, B = 8, len(ENDS)
 NEW = Units(3.0, 0.8)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from learner_lab import FEATURES, aged, learner, settings
-from stormsail.algorithms import critic_targets
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.losses import Batch, batch_sums
-from stormsail.algorithms.schedules import Scheduled
-from stormsail.algorithms.telemetry import metrics
+from stormsail.algorithms.telemetry.metrics import metrics
+from stormsail.algorithms.update import critic_targets
+from stormsail.algorithms.update.losses import Batch, batch_sums
+from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.functional import quantile
 
 NOW = Scheduled(

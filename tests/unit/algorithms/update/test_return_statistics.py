@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stormsail.algorithms.config import ReturnConfig
-from stormsail.algorithms.return_statistics import ReturnStatistics, Units
+from stormsail.algorithms.update.return_statistics import ReturnStatistics, Units
 from stormsail.core.errors import ArtifactError
 
 START = Units(0.0, 1.0)

@@ -6,7 +6,7 @@ import torch
 
 from learner_lab import ENDS, NUMBERS, Scripted, aged, learner, script, settings
 from oracles import learner as oracle
-from stormsail.algorithms.rollout import Rollout, begin, collect, cut_rows, sequences
+from stormsail.algorithms.update.rollout import Rollout, begin, collect, cut_rows, sequences
 
 T, B = 8, len(ENDS)
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from stormsail.algorithms import schedules
 from stormsail.algorithms.config import BcConfig, PpoConfig, ValueClipConfig
+from stormsail.algorithms.update import schedules
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from scipy import stats
 
 from oracles import calibration as oracle
 from stormsail.core.errors import RangeError, ShapeError
-from stormsail.evaluation import figures
-from stormsail.evaluation.calibration import (
+from stormsail.evaluation.calibration.checks import (
     calibrate,
     calibrate_by_regime,
     coverage,
@@ -18,7 +17,8 @@ from stormsail.evaluation.calibration import (
     pit_values,
     tail_check,
 )
-from stormsail.evaluation.windows import windows
+from stormsail.evaluation.calibration.windows import windows
+from stormsail.evaluation.stats import figures
 
 
 def stream(seed):

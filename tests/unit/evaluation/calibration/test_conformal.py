@@ -7,8 +7,8 @@ import pytest
 
 from oracles import calibration as oracle
 from stormsail.core.errors import ShapeError
-from stormsail.evaluation.conformal import conformal_shift
-from stormsail.evaluation.windows import windows
+from stormsail.evaluation.calibration.conformal import conformal_shift
+from stormsail.evaluation.calibration.windows import windows
 
 
 def stream(seed):

@@ -9,12 +9,10 @@ from scipy import stats
 
 from backtest_lab import agent_for, panel, plain, rules, simulated
 from oracles import promises as oracle
-from stormsail.core import documents
 from stormsail.core.errors import ConfigError, RangeError, ShapeError
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtest_result import Backtest
-from stormsail.evaluation.backtesting import backtest, replay
-from stormsail.evaluation.promised_windows import (
+from stormsail.core.files import documents
+from stormsail.evaluation.calibration.document import calibration_document
+from stormsail.evaluation.calibration.predictions import (
     ATOM_LEVELS,
     atom_quantiles,
     closes_of,
@@ -24,7 +22,9 @@ from stormsail.evaluation.promised_windows import (
     rewards_of,
     window_starts,
 )
-from stormsail.evaluation.promises import calibration_document
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.engine.run import backtest, replay
 from stormsail.market import MarketConfig
 from stormsail.market.interval import Interval
 from stormsail.modules import CriticConfig

@@ -7,17 +7,17 @@ import pytest
 from typer.testing import CliRunner
 
 from backtest_lab import agent_for, panel, plain, rules
-from stormsail.cli.compare import compare as verb
-from stormsail.core.artifact import Contents, write_artifact
+from stormsail.cli.judging.compare import compare as verb
 from stormsail.core.errors import ArgumentError, ArtifactError, RangeError
+from stormsail.core.files.artifact import Contents, write_artifact
 from stormsail.evaluation import validate
-from stormsail.evaluation.backtest_files import contents_of, summary_of, write_backtest
-from stormsail.evaluation.backtesting import backtest
-from stormsail.evaluation.comparison import compare, compare_entries
-from stormsail.evaluation.comparison_page import comparison_page
-from stormsail.evaluation.comparison_sources import Curve, Entry, flat, read_entry, statement_of
-from stormsail.evaluation.statements import Statement
-from stormsail.evaluation.validation_files import write_validation as save_validation
+from stormsail.evaluation.compare.compare import compare, compare_entries
+from stormsail.evaluation.compare.page import comparison_page
+from stormsail.evaluation.compare.sources import Curve, Entry, flat, read_entry, statement_of
+from stormsail.evaluation.engine.files import contents_of, summary_of, write_backtest
+from stormsail.evaluation.engine.run import backtest
+from stormsail.evaluation.stats.statement import Statement
+from stormsail.evaluation.walk_forward.files import write_validation as save_validation
 from training_lab import run_all, run_for, small
 from validation_lab import fitter, settings, world
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from stormsail.core.errors import InvariantError, RangeError, ShapeError
-from stormsail.evaluation import reference
-from stormsail.evaluation.reference import (
+from stormsail.evaluation.crosscheck import reference
+from stormsail.evaluation.crosscheck.reference import (
     Reason,
     ReferenceBar,
     ReferenceLedger,
@@ -19,8 +19,8 @@ from stormsail.evaluation.reference import (
     replay,
     trailing_notional,
 )
-from stormsail.evaluation.reference_book import EXACT, RATIO
-from stormsail.evaluation.reference_gate import NoTradeTimes
+from stormsail.evaluation.crosscheck.reference_account import EXACT, RATIO
+from stormsail.evaluation.crosscheck.reference_gate import NoTradeTimes
 from stormsail.functional import risk_gate
 from stormsail.market import Funding, Interval, Panel
 from stormsail.market.bars import from_columns
@@ -737,7 +737,7 @@ def test_a_quote_volume_takes_the_place_of_close_times_volume():
 
 
 def test_the_ledger_shares_no_arithmetic_with_the_tensors():
-    own = {"reference", "reference_book", "reference_gate", "reference_rows"}
+    own = {"reference", "reference_account", "reference_gate", "reference_rows"}
     allowed = {"collections", "datetime", "decimal", "enum", "math", "typing"}
     for name in own:
         source = Path(reference.__file__).with_name(f"{name}.py").read_text()
@@ -746,6 +746,6 @@ def test_the_ledger_shares_no_arithmetic_with_the_tensors():
                 assert {alias.name for alias in node.names} <= allowed
             elif isinstance(node, ast.ImportFrom) and node.module.startswith("stormsail."):
                 _, package, *rest = node.module.split(".")
-                assert package == "core" or (package == "evaluation" and set(rest) <= own)
+                assert package == "core" or (rest[0] == "crosscheck" and set(rest[1:]) <= own)
             elif isinstance(node, ast.ImportFrom):
                 assert node.module.split(".")[0] in allowed

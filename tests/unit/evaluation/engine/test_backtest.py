@@ -12,13 +12,13 @@ from backtest_lab import LEVELS, LOOKBACK, STEPS, agent_for, features_of, panel,
 from simulator_lab import START_MS, market, steady
 from stormsail.core.errors import ArtifactError
 from stormsail.core.generators import Generators
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtest_engines import compare_nautilus
-from stormsail.evaluation.backtest_walk import AgentDecider, Decided
-from stormsail.evaluation.backtesting import backtest, backtests, replay, replays, rows_of
-from stormsail.evaluation.costs import on_panel
-from stormsail.evaluation.reference import reference_bars
-from stormsail.evaluation.reference import replay as refer
+from stormsail.evaluation.crosscheck.compare import compare_nautilus
+from stormsail.evaluation.crosscheck.reference import reference_bars
+from stormsail.evaluation.crosscheck.reference import replay as refer
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.loop import AgentDecider, Decided
+from stormsail.evaluation.engine.run import backtest, backtests, replay, replays, rows_of
+from stormsail.evaluation.robustness.costs import on_panel
 from stormsail.market import MarketConfig
 from stormsail.market.features import ACCOUNT_FEATURES
 from stormsail.market.simulator.config import Costs
@@ -220,7 +220,7 @@ class Watcher:
 def watched(monkeypatch, bars, own, config, *, weight=1.0):
     """Return a backtest and whoever watched it, in the place of the agent."""
     watcher = Watcher(weight)
-    monkeypatch.setattr("stormsail.evaluation.backtesting.AgentDecider", lambda *_: watcher)
+    monkeypatch.setattr("stormsail.evaluation.engine.run.AgentDecider", lambda *_: watcher)
     return backtest(agent_for(bars, own), bars, config), watcher
 
 

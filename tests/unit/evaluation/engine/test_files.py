@@ -10,10 +10,10 @@ import torch
 
 from backtest_lab import agent_for, panel, plain, rules
 from simulator_lab import market, steady
-from stormsail.core.artifact import verify_artifact
 from stormsail.core.errors import ArtifactError
-from stormsail.evaluation.backtest_files import read_backtest, write_backtest
-from stormsail.evaluation.backtesting import agent_digest, backtest, replay
+from stormsail.core.files.artifact import verify_artifact
+from stormsail.evaluation.engine.files import read_backtest, write_backtest
+from stormsail.evaluation.engine.run import agent_digest, backtest, replay
 
 FILES = ["decisions.parquet", "equity.parquet", "manifest.json", "summary.json", "trades.parquet"]
 

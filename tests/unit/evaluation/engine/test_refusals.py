@@ -6,8 +6,8 @@ import torch
 from backtest_lab import agent_for, panel, plain, rules
 from simulator_lab import market, steady
 from stormsail.core.errors import ArtifactError, ConfigError, DataError, RangeError, ShapeError
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtesting import backtest, replay
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.run import backtest, replay
 from stormsail.market.panel import Panel
 from stormsail.modules.agent import Agent, Binding
 

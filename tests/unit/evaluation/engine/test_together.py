@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from backtest_lab import LEVELS, agent_for, panel, plain, rules, simulated
-from stormsail.evaluation.backtest_result import FLAGS, MONEY
-from stormsail.evaluation.backtesting import Decides, Given, backtest, replay, trade_all
-from stormsail.evaluation.baselines import random_weights
-from stormsail.evaluation.costs import all_in
+from stormsail.evaluation.engine.result import FLAGS, MONEY
+from stormsail.evaluation.engine.run import Decides, Given, backtest, replay, trade_all
+from stormsail.evaluation.robustness.baselines import random_weights
+from stormsail.evaluation.robustness.costs import all_in
 from stormsail.market.features import FeatureSet
 from stormsail.market.simulator.config import Costs
 

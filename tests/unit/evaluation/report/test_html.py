@@ -9,7 +9,7 @@ import pytest
 
 from page_reader import PageReader
 from stormsail.core.errors import ArgumentError
-from stormsail.evaluation.report_style import (
+from stormsail.evaluation.report.html import (
     badge,
     chart,
     data_table,

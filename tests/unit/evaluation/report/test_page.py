@@ -18,20 +18,20 @@ from typer.testing import CliRunner
 from page_reader import PageReader
 from report_lab import passed, write_full_backtest, write_made_validation
 from simulator_lab import HOUR_MS
-from stormsail.cli.report import report
-from stormsail.core.artifact import Contents, write_artifact
+from stormsail.cli.judging.report import report
 from stormsail.core.errors import ArtifactError, DataError, RangeError
-from stormsail.evaluation.backtest_files import write_backtest
-from stormsail.evaluation.report import CONTENTS, report_page
-from stormsail.evaluation.report_charts import equity_figure, position_figure, returns_figure
-from stormsail.evaluation.report_doubts import (
+from stormsail.core.files.artifact import Contents, write_artifact
+from stormsail.evaluation.engine.files import write_backtest
+from stormsail.evaluation.report.charts import equity_figure, position_figure, returns_figure
+from stormsail.evaluation.report.page import CONTENTS, report_page
+from stormsail.evaluation.report.results import Result, TrainingRun, read_results, read_run
+from stormsail.evaluation.report.robustness_charts import (
     costs_figure,
     coverage_figure,
     fan_figure,
     foretold,
     pit_figure,
 )
-from stormsail.evaluation.report_results import Result, TrainingRun, read_results, read_run
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -302,8 +302,8 @@ def test_names_of_others_are_inert_everywhere(tmp_path):
 def test_the_same_results_give_the_same_bytes_in_another_process(folders, tmp_path):
     code = (
         "import sys; from pathlib import Path;"
-        "from stormsail.evaluation.report import report_page;"
-        "from stormsail.evaluation.report_results import read_results;"
+        "from stormsail.evaluation.report.page import report_page;"
+        "from stormsail.evaluation.report.results import read_results;"
         "paths = [Path(one) for one in sys.argv[2:]];"
         "Path(sys.argv[1]).write_text(report_page(read_results(paths)), encoding='utf-8')"
     )

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from report_lab import write_made_validation
 from simulator_lab import HOUR_MS
-from stormsail.evaluation import figures
-from stormsail.evaluation.report_results import Result, read_results
-from stormsail.evaluation.report_series import (
+from stormsail.evaluation.report.results import Result, read_results
+from stormsail.evaluation.report.series import (
     growth,
     position_of,
     rolling,
@@ -18,6 +17,7 @@ from stormsail.evaluation.report_series import (
     thinned,
     underwater,
 )
+from stormsail.evaluation.stats import figures
 
 
 def made(equity, **more):

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stormsail.evaluation.report_results import TrainingRun
-from stormsail.evaluation.report_training import training_figures
+from stormsail.evaluation.report.results import TrainingRun
+from stormsail.evaluation.report.training_charts import training_figures
 
 
 def watched(name="run", *, quantity=2.0, alarm=3):

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from simulator_lab import HOUR_MS
-from stormsail.evaluation.report_results import Result, names_of
-from stormsail.evaluation.report_words import (
+from stormsail.evaluation.report.results import Result, names_of
+from stormsail.evaluation.report.words import (
     PERCENT,
     cell,
     charged_bp,
@@ -17,7 +17,7 @@ from stormsail.evaluation.report_words import (
     told_verdict,
     verdict_of,
 )
-from stormsail.evaluation.statements import Statement
+from stormsail.evaluation.stats.statement import Statement
 
 
 def told(value, low=None, high=None, **more):

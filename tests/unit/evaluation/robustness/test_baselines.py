@@ -10,9 +10,9 @@ import torch
 from backtest_lab import LEVELS, agent_for, panel, plain, rules
 from simulator_lab import market, steady
 from stormsail.core.errors import ChoiceError, RangeError
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtesting import backtest, replay, rows_of
-from stormsail.evaluation.baselines import (
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.run import backtest, replay, rows_of
+from stormsail.evaluation.robustness.baselines import (
     BASELINES,
     clairvoyant_weights,
     equal_weights,

@@ -9,16 +9,16 @@ import torch
 from backtest_lab import LEVELS, agent_for, panel, plain, rules
 from simulator_lab import market, steady
 from stormsail.core.errors import RangeError
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtesting import backtest, replay
-from stormsail.evaluation.costs import (
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.run import backtest, replay
+from stormsail.evaluation.robustness.costs import (
     BreakEven,
     Foresight,
     break_even,
     cost_sweep,
     sectioned,
 )
-from stormsail.evaluation.stress import crash_windows, figures, stress, with_holes
+from stormsail.evaluation.robustness.stress import crash_windows, figures, stress, with_holes
 from stormsail.market import MarketConfig
 
 

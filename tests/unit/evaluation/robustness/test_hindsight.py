@@ -9,7 +9,8 @@ import torch
 
 from simulator_lab import at, draws, market, settings, simulator
 from stormsail.core.errors import RangeError, ShapeError
-from stormsail.evaluation.dynamic_programme import (
+from stormsail.evaluation.crosscheck.reference import reference_bars, replay
+from stormsail.evaluation.robustness.hindsight import (
     Chain,
     ProportionalCosts,
     autoregressive_chain,
@@ -19,7 +20,6 @@ from stormsail.evaluation.dynamic_programme import (
     leaked_chain,
     trade_left,
 )
-from stormsail.evaluation.reference import reference_bars, replay
 from stormsail.market.synthetic import law_of, path_optimum
 
 SHORT, LONG, FINE = (-1.0, 0.0, 1.0), (0.0, 0.2, 0.6, 1.0), (-1.0, -0.5, 0.0, 0.5, 1.0)

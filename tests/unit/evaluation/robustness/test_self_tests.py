@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from stormsail.evaluation.backtesting import backtest, replay
-from stormsail.evaluation.baselines import run_baselines
-from stormsail.evaluation.self_tests import (
+from stormsail.evaluation.engine.run import backtest, replay
+from stormsail.evaluation.robustness.baselines import run_baselines
+from stormsail.evaluation.robustness.self_tests import (
     changed_after,
     fees_hurt,
     flipped,

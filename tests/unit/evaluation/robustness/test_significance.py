@@ -6,13 +6,11 @@ from arch.bootstrap import StationaryBootstrap
 
 from backtest_lab import agent_for, panel, plain
 from oracles import promises as oracle
-from stormsail.core import documents
 from stormsail.core.errors import ShapeError
+from stormsail.core.files import documents
 from stormsail.core.generators import Generators
-from stormsail.evaluation.backtesting import backtest, replay
-from stormsail.evaluation.figures import per_bar_sharpe
-from stormsail.evaluation.luck import judge_luck
-from stormsail.evaluation.luck_document import (
+from stormsail.evaluation.engine.run import backtest, replay
+from stormsail.evaluation.robustness.significance import (
     FAN_LEVELS,
     fan_bands,
     fan_document,
@@ -20,8 +18,10 @@ from stormsail.evaluation.luck_document import (
     luck_document,
     luck_of,
 )
-from stormsail.evaluation.resampling import block_length
-from stormsail.evaluation.trials import TrialLedger
+from stormsail.evaluation.stats.bootstrap import block_length
+from stormsail.evaluation.stats.figures import per_bar_sharpe
+from stormsail.evaluation.stats.sharpe import judge_luck
+from stormsail.evaluation.stats.trials import TrialLedger
 
 HOUR = 3_600_000
 

@@ -9,8 +9,8 @@ from arch.bootstrap import SPA, StationaryBootstrap
 from oracles import luck as oracle
 from stormsail.core.errors import ShapeError
 from stormsail.core.generators import Generators
-from stormsail.evaluation import figures
-from stormsail.evaluation.resampling import block_length, bootstrap_intervals, superiority
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.bootstrap import block_length, bootstrap_intervals, superiority
 
 YEAR = 8_760.0
 

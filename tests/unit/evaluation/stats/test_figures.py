@@ -7,7 +7,7 @@ import pytest
 
 from evaluation_peers import peer
 from stormsail.core.errors import RangeError, ShapeError
-from stormsail.evaluation import figures
+from stormsail.evaluation.stats import figures
 
 HOUR_MS = 3_600_000
 YEAR = 8_760.0

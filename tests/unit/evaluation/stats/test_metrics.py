@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from stormsail.core.errors import ShapeError
-from stormsail.evaluation import figures
-from stormsail.evaluation.metrics import Flows, document_of, measure
+from stormsail.evaluation.stats import figures
+from stormsail.evaluation.stats.metrics import Flows, document_of, measure
 
 HOUR_MS = 3_600_000
 START_MS = 1_609_459_200_000

@@ -6,7 +6,7 @@ import pytest
 from evaluation_peers import peer
 from oracles import luck as oracle
 from stormsail.core.errors import RangeError, ShapeError
-from stormsail.evaluation.overfitting import (
+from stormsail.evaluation.stats.overfitting import (
     overfitting_logits,
     overfitting_statement,
     probability_of_overfitting,

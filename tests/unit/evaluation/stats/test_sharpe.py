@@ -9,7 +9,7 @@ from scipy import stats
 from evaluation_peers import peer
 from oracles import luck as oracle
 from stormsail.core.errors import RangeError
-from stormsail.evaluation import figures, luck
+from stormsail.evaluation.stats import figures, sharpe
 
 YEAR = 8_760.0
 SEEDS = pytest.mark.parametrize("seed", range(5))
@@ -32,27 +32,27 @@ def normal_scores(bars, ratio):
 
 def test_the_error_of_a_sharpe_ratio_by_hand():
     # Normal: (1 + SR²/2) / (T - 1): (1 + 0.02) / 100. Skew -1, kurtosis 9: 1 + 0.2 + 2 * 0.04.
-    assert luck.sharpe_error(0.2, bars=101, skew=0.0, kurtosis=3.0) == pytest.approx(
+    assert sharpe.sharpe_error(0.2, bars=101, skew=0.0, kurtosis=3.0) == pytest.approx(
         math.sqrt(1.02 / 100), abs=1e-15
     )
-    assert luck.sharpe_error(0.2, bars=101, skew=-1.0, kurtosis=9.0) == pytest.approx(
+    assert sharpe.sharpe_error(0.2, bars=101, skew=-1.0, kurtosis=9.0) == pytest.approx(
         math.sqrt(1.28 / 100), abs=1e-15
     )
 
 
 def test_the_expected_best_of_many_by_hand():
     # Bailey, Borwein, López de Prado & Zhu 2014 give 1.57 for the best of 10 standard normal draws.
-    assert luck.expected_maximum_sharpe(10, std=1.0) == pytest.approx(1.57, abs=0.005)
+    assert sharpe.expected_maximum_sharpe(10, std=1.0) == pytest.approx(1.57, abs=0.005)
     # They say that 45 trials over five years are expected to show an annual ratio of 1.
-    assert luck.expected_maximum_sharpe(45, std=5**-0.5) == pytest.approx(1.0, abs=0.001)
-    assert luck.expected_maximum_sharpe(1, std=1.0) == 0.0
-    assert luck.expected_maximum_sharpe(10, std=0.0) == 0.0
+    assert sharpe.expected_maximum_sharpe(45, std=5**-0.5) == pytest.approx(1.0, abs=0.001)
+    assert sharpe.expected_maximum_sharpe(1, std=1.0) == 0.0
+    assert sharpe.expected_maximum_sharpe(10, std=0.0) == 0.0
 
 
 def test_the_expected_best_is_that_of_simulated_trials():
     draws = stream(1).standard_normal((20_000, 64))
     # The approximation is 1 % above the mean of the maximum of 64 draws.
-    assert luck.expected_maximum_sharpe(64, std=1.0) == pytest.approx(
+    assert sharpe.expected_maximum_sharpe(64, std=1.0) == pytest.approx(
         draws.max(axis=1).mean(), rel=0.02
     )
 
@@ -61,14 +61,14 @@ def test_the_expected_best_is_that_of_simulated_trials():
 def test_the_oracle_says_the_same(seed):
     x, trials = sample(seed), 0.03 * stream(seed + 50).standard_normal(40)
     for benchmark in (0.0, 0.05, -0.02):
-        assert luck.probabilistic_sharpe(x, benchmark=benchmark) == pytest.approx(
+        assert sharpe.probabilistic_sharpe(x, benchmark=benchmark) == pytest.approx(
             oracle.probabilistic_sharpe(x.tolist(), benchmark), abs=1e-12
         )
-    assert luck.deflated_sharpe(x, trial_sharpes=trials) == pytest.approx(
+    assert sharpe.deflated_sharpe(x, trial_sharpes=trials) == pytest.approx(
         oracle.deflated_sharpe(x.tolist(), trials.tolist()), abs=1e-12
     )
     for count in (1, 2, 3, 64, 1_000):
-        assert luck.expected_maximum_sharpe(count, std=0.3) == pytest.approx(
+        assert sharpe.expected_maximum_sharpe(count, std=0.3) == pytest.approx(
             oracle.expected_maximum(count, 0.3), abs=1e-12
         )
 
@@ -76,28 +76,28 @@ def test_the_oracle_says_the_same(seed):
 @SEEDS
 def test_the_track_record_is_as_long_as_the_oracle_finds(seed):
     x = sample(seed) + 0.0008
-    assert luck.minimum_track_record(x) == oracle.minimum_track_record(x.tolist(), 0.0, 0.95)
-    assert luck.minimum_track_record(x, benchmark=-0.03, confidence=0.99) == (
+    assert sharpe.minimum_track_record(x) == oracle.minimum_track_record(x.tolist(), 0.0, 0.95)
+    assert sharpe.minimum_track_record(x, benchmark=-0.03, confidence=0.99) == (
         oracle.minimum_track_record(x.tolist(), -0.03, 0.99)
     )
 
 
 def test_a_ratio_below_the_benchmark_has_no_length_that_proves_it():
-    assert luck.minimum_track_record(sample(0) - 0.01) == math.inf
-    assert luck.minimum_track_record(sample(0), benchmark=1.0) == math.inf
+    assert sharpe.minimum_track_record(sample(0) - 0.01) == math.inf
+    assert sharpe.minimum_track_record(sample(0), benchmark=1.0) == math.inf
 
 
 @SEEDS
 def test_skfolio_says_the_same(seed):
     skfolio = peer("skfolio.measures")
     x, trials = sample(seed), 0.03 * stream(seed + 50).standard_normal(40)
-    assert luck.probabilistic_sharpe(x, benchmark=0.02) == pytest.approx(
+    assert sharpe.probabilistic_sharpe(x, benchmark=0.02) == pytest.approx(
         skfolio.probabilistic_sharpe_ratio(x, benchmark_sharpe_ratio=0.02), abs=1e-12
     )
-    assert luck.deflated_sharpe(x, trial_sharpes=trials) == pytest.approx(
+    assert sharpe.deflated_sharpe(x, trial_sharpes=trials) == pytest.approx(
         skfolio.deflated_sharpe_ratio(x, trials), abs=1e-12
     )
-    assert luck.expected_maximum_sharpe(40, std=0.03) == pytest.approx(
+    assert sharpe.expected_maximum_sharpe(40, std=0.03) == pytest.approx(
         skfolio.expected_max_sharpe_ratio(40, 0.03), abs=1e-12
     )
 
@@ -108,20 +108,20 @@ def test_purgedcv_says_the_same_on_its_own_moments(seed):
     x = sample(seed)
     # Theirs: deviation with T, moments with the small-sample correction.
     ratio = x.mean() / x.std(ddof=0)
-    error = luck.sharpe_error(
+    error = sharpe.sharpe_error(
         ratio,
         bars=x.size,
         skew=stats.skew(x, bias=False),
         kurtosis=stats.kurtosis(x, bias=False, fisher=False),
     )
-    benchmark = luck.expected_maximum_sharpe(40, std=0.03)
+    benchmark = sharpe.expected_maximum_sharpe(40, std=0.03)
     theirs = purgedcv.deflated_sharpe_ratio(x, 40, 0.03**2)
     assert stats.norm.cdf((ratio - benchmark) / error) == pytest.approx(theirs, abs=1e-12)
     # On our moments the difference is the one that the docstring names.
-    ours = luck.probabilistic_sharpe(x, benchmark=benchmark)
+    ours = sharpe.probabilistic_sharpe(x, benchmark=benchmark)
     assert ours == pytest.approx(theirs, abs=2e-3)
     better = x + 0.001
-    assert luck.minimum_track_record(better) == purgedcv.min_track_record_length(
+    assert sharpe.minimum_track_record(better) == purgedcv.min_track_record_length(
         float(figures.per_bar_sharpe(better)),
         0.0,
         0.05,
@@ -134,7 +134,7 @@ def test_purgedcv_says_the_same_on_its_own_moments(seed):
 def test_quantstats_says_the_same_on_its_own_moments(seed):
     quantstats, pandas = peer("quantstats.stats"), peer("pandas")
     x = sample(seed)
-    error = luck.sharpe_error(
+    error = sharpe.sharpe_error(
         float(figures.per_bar_sharpe(x)),
         bars=x.size,
         skew=stats.skew(x, bias=False),
@@ -151,10 +151,10 @@ def test_the_best_of_64_rules_looks_significant_and_is_not():
     # PSR 0.955 and DSR 0.069. At 8,735 bars that DSR stands for a spread of 0.01436 a bar.
     x = normal_scores(8_735, 1.70 / math.sqrt(YEAR))
     assert figures.sharpe(x, per_year=YEAR) == pytest.approx(1.70, abs=1e-9)
-    assert luck.probabilistic_sharpe(x) == pytest.approx(0.955, abs=0.0005)
+    assert sharpe.probabilistic_sharpe(x) == pytest.approx(0.955, abs=0.0005)
     spread = stream(3).standard_normal(64)
     spread = 0.01436 * (spread - spread.mean()) / spread.std(ddof=1)
-    assert luck.deflated_sharpe(x, trial_sharpes=spread) == pytest.approx(0.069, abs=0.0005)
+    assert sharpe.deflated_sharpe(x, trial_sharpes=spread) == pytest.approx(0.069, abs=0.0005)
 
 
 def test_the_best_of_noise_is_deflated_to_noise():
@@ -165,8 +165,8 @@ def test_the_best_of_noise_is_deflated_to_noise():
         tried = 0.01 * stream(seed).standard_normal((400, 50))
         ratios = figures.per_bar_sharpe(tried)
         best = tried[:, ratios.argmax()]
-        plain += luck.probabilistic_sharpe(best) > 0.95
-        deflated += luck.deflated_sharpe(best, trial_sharpes=ratios) > 0.95
+        plain += sharpe.probabilistic_sharpe(best) > 0.95
+        deflated += sharpe.deflated_sharpe(best, trial_sharpes=ratios) > 0.95
     assert plain == 186
     assert deflated == 0
 
@@ -175,35 +175,35 @@ def test_trials_that_failed_count_all_the_same():
     x, ratios = sample(1) + 0.002, 0.05 * stream(9).standard_normal(10)
     failed = np.concatenate((ratios, np.full(30, np.nan)))
     # The same spread, but the best of 40.
-    expected = luck.probabilistic_sharpe(
-        x, benchmark=luck.expected_maximum_sharpe(40, std=ratios.std(ddof=1))
+    expected = sharpe.probabilistic_sharpe(
+        x, benchmark=sharpe.expected_maximum_sharpe(40, std=ratios.std(ddof=1))
     )
-    assert luck.deflated_sharpe(x, trial_sharpes=failed) == expected
-    assert luck.deflated_sharpe(x, trial_sharpes=ratios, trials=40) == expected
-    assert expected < luck.deflated_sharpe(x, trial_sharpes=ratios)
+    assert sharpe.deflated_sharpe(x, trial_sharpes=failed) == expected
+    assert sharpe.deflated_sharpe(x, trial_sharpes=ratios, trials=40) == expected
+    assert expected < sharpe.deflated_sharpe(x, trial_sharpes=ratios)
 
 
 def test_one_trial_is_no_search():
     x = sample(2)
-    assert luck.deflated_sharpe(x, trial_sharpes=[0.1]) == luck.probabilistic_sharpe(x)
+    assert sharpe.deflated_sharpe(x, trial_sharpes=[0.1]) == sharpe.probabilistic_sharpe(x)
 
 
 def test_without_a_spread_of_trials_there_is_no_answer():
-    assert math.isnan(luck.deflated_sharpe(sample(2), trial_sharpes=[0.1], trials=5))
-    assert math.isnan(luck.deflated_sharpe(np.full(50, 0.1), trial_sharpes=[0.1, 0.2]))
+    assert math.isnan(sharpe.deflated_sharpe(sample(2), trial_sharpes=[0.1], trials=5))
+    assert math.isnan(sharpe.deflated_sharpe(np.full(50, 0.1), trial_sharpes=[0.1, 0.2]))
 
 
 @pytest.mark.refusal
 def test_fewer_trials_than_ratios_are_refused():
     with pytest.raises(RangeError) as caught:
-        luck.deflated_sharpe(sample(0), trial_sharpes=[0.1, 0.2], trials=1)
+        sharpe.deflated_sharpe(sample(0), trial_sharpes=[0.1, 0.2], trials=1)
     assert str(caught.value) == (
         "there must be at least 1 trial, and no fewer than there are Sharpe ratios; found 1 trials "
         "and 2 Sharpe ratios. Count every trial, the failed ones and the chosen one included. "
         "[out-of-range]"
     )
     with pytest.raises(RangeError, match="found 0 trials and the deviation 1"):
-        luck.expected_maximum_sharpe(0, std=1.0)
+        sharpe.expected_maximum_sharpe(0, std=1.0)
 
 
 def test_luck_is_judged_as_a_whole():
@@ -211,7 +211,7 @@ def test_luck_is_judged_as_a_whole():
     ratios = figures.per_bar_sharpe(tried)
     best = tried[:, ratios.argmax()]
     hold = 0.01 * stream(5).standard_normal(400)
-    found = luck.judge_luck(
+    found = sharpe.judge_luck(
         best,
         trial_sharpes=ratios,
         trials=9,
@@ -223,17 +223,17 @@ def test_luck_is_judged_as_a_whole():
         repetitions=50,
     )
     assert found.trials == 9
-    assert found.probabilistic.value == luck.probabilistic_sharpe(best)
-    assert found.deflated.value == luck.deflated_sharpe(best, trial_sharpes=ratios, trials=9)
-    assert found.expected_maximum.value == luck.expected_maximum_sharpe(9, std=ratios.std(ddof=1))
-    assert found.track_record.value == luck.minimum_track_record(best)
+    assert found.probabilistic.value == sharpe.probabilistic_sharpe(best)
+    assert found.deflated.value == sharpe.deflated_sharpe(best, trial_sharpes=ratios, trials=9)
+    assert found.expected_maximum.value == sharpe.expected_maximum_sharpe(9, std=ratios.std(ddof=1))
+    assert found.track_record.value == sharpe.minimum_track_record(best)
     assert found.overfitting.value == oracle.overfitting(tried.tolist(), 8)
     assert 0.0 <= found.superiority.low <= found.superiority.value <= found.superiority.high <= 1.0
     assert found.intervals.sharpe.value == figures.sharpe(best, per_year=YEAR)
 
 
 def test_too_little_data_is_named_and_nothing_is_claimed():
-    found = luck.judge_luck(
+    found = sharpe.judge_luck(
         sample(0, 29), trial_sharpes=[0.1], trials=3, per_year=YEAR, generator=stream(0)
     )
     assert found.probabilistic.reason == "not enough data: needs 30 bars, found 29"

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from stormsail.core.errors import RangeError
-from stormsail.evaluation.statements import Statement, needed_for_tail, state
+from stormsail.evaluation.stats.statement import Statement, needed_for_tail, state
 
 
 def test_too_little_data_is_named_with_the_number_needed():

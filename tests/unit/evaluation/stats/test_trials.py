@@ -12,7 +12,7 @@ import pytest
 
 from stormsail.core.clock import ManualClock
 from stormsail.core.errors import ArgumentError, ArtifactError, ChoiceError, RangeError
-from stormsail.evaluation.trials import TrialLedger
+from stormsail.evaluation.stats.trials import TrialLedger
 
 TIME_NS = 1_700_000_000_000_000_000
 

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from stormsail.evaluation import self_tests, validation_desk
-from stormsail.evaluation.backtesting import backtest, replay
-from stormsail.evaluation.baselines import run_baselines
-from stormsail.evaluation.costs import break_even, cost_sweep
-from stormsail.evaluation.stress import stress
-from stormsail.evaluation.validation import validate
-from stormsail.evaluation.validation_desk import Desk
+from stormsail.evaluation.engine.run import backtest, replay
+from stormsail.evaluation.robustness import self_tests
+from stormsail.evaluation.robustness.baselines import run_baselines
+from stormsail.evaluation.robustness.costs import break_even, cost_sweep
+from stormsail.evaluation.robustness.stress import stress
+from stormsail.evaluation.walk_forward import batch
+from stormsail.evaluation.walk_forward.batch import Desk
+from stormsail.evaluation.walk_forward.run import validate
 from validation_lab import fitter, settings, world
 
 
@@ -52,13 +53,13 @@ def test_every_part_of_a_judgement_is_what_it_is_alone(found, bars):
 
 def test_a_judgement_asks_for_nothing_that_was_not_traded_ahead(monkeypatch, bars):
     walks = []
-    trade_all = validation_desk.trade_all
+    trade_all = batch.trade_all
 
     def counted(passes):
         walks.append(len(passes))
         return trade_all(passes)
 
-    monkeypatch.setattr(validation_desk, "trade_all", counted)
+    monkeypatch.setattr(batch, "trade_all", counted)
     config = settings(folds=1, seeds=(0,), stress=True, test_share=0.3)
     validate(bars, config, fit=fitter(bars))
     assert len(walks) == 1

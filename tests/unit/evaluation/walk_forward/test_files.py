@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stormsail.core.artifact import Contents, encode_artifact, write_artifact
 from stormsail.core.errors import ArtifactError
+from stormsail.core.files.artifact import Contents, encode_artifact, write_artifact
 from stormsail.evaluation import validate
-from stormsail.evaluation.validation_files import (
+from stormsail.evaluation.walk_forward.files import (
     KIND,
     contents_of,
     read_validation,
@@ -109,10 +109,10 @@ def test_a_folder_that_is_no_validation_is_refused(tmp_path):
 
 SCRIPT = """
 import hashlib, sys
-from stormsail.core.artifact import encode_artifact
+from stormsail.core.files.artifact import encode_artifact
 from stormsail.evaluation import validate
-from stormsail.evaluation.validation_files import KIND, contents_of
-from test_validation_files import RULES, ROWS
+from stormsail.evaluation.walk_forward.files import KIND, contents_of
+from test_files import RULES, ROWS
 from validation_lab import fitter, world
 bars = world(ROWS, symbols=2)
 found = validate(bars, RULES, fit=fitter(bars), training={"steps": 5})
@@ -123,7 +123,7 @@ print({name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.ite
 
 def test_another_process_writes_the_same_bytes(found):
     here = Path(__file__).parent
-    paths = f"import sys; sys.path[:0] = {[str(here), str(here.parents[1])]!r}\n"
+    paths = f"import sys; sys.path[:0] = {[str(here), str(here.parents[2])]!r}\n"
     run = subprocess.run(
         [sys.executable, "-c", paths + SCRIPT], capture_output=True, text=True, check=True
     )

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from stormsail.core.errors import ConfigError, DataError, RangeError
-from stormsail.evaluation.validation_config import ValidationConfig
-from stormsail.evaluation.validation_folds import make_plan
+from stormsail.evaluation.walk_forward.config import ValidationConfig
+from stormsail.evaluation.walk_forward.folds import make_plan
 from stormsail.market.interval import Interval
 
 HOUR = Interval.parse("1h")

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from simulator_lab import START_MS, market, steady
-from stormsail.evaluation.backtest_config import BacktestConfig
-from stormsail.evaluation.backtesting import replay
-from stormsail.evaluation.validation_pool import FoldPass, charged_bp, pool
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.run import replay
+from stormsail.evaluation.walk_forward.pool import FoldPass, charged_bp, pool
 from stormsail.market import MarketConfig
 
 HOUR_MS = 3_600_000

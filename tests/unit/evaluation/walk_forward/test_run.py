@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stormsail.core.artifact import encode_artifact
 from stormsail.core.clock import ManualClock
 from stormsail.core.errors import ArgumentError, ConfigError, DataError, RangeError
-from stormsail.evaluation import ValidationConfig, validate, validation
-from stormsail.evaluation.trials import TrialLedger
-from stormsail.evaluation.validation_files import KIND, contents_of, validation_document
-from stormsail.evaluation.validation_judging import _Bench
-from stormsail.evaluation.verdict import SelfTest
+from stormsail.core.files.artifact import encode_artifact
+from stormsail.evaluation import ValidationConfig, validate
+from stormsail.evaluation.robustness.self_tests import SelfTest
+from stormsail.evaluation.stats.trials import TrialLedger
+from stormsail.evaluation.walk_forward import run as validation
+from stormsail.evaluation.walk_forward.files import KIND, contents_of, validation_document
+from stormsail.evaluation.walk_forward.judge import _Bench
 from stormsail.market import Panel
 from stormsail.market.splits import Span
 from stormsail.market.synthetic import generate

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from stormsail.evaluation.costs import BreakEven
-from stormsail.evaluation.statements import Statement
-from stormsail.evaluation.validation_config import VerdictRules
-from stormsail.evaluation.verdict import Evidence, SelfTest, judge, lowered, statement_of
+from stormsail.evaluation.robustness.costs import BreakEven
+from stormsail.evaluation.robustness.self_tests import SelfTest
+from stormsail.evaluation.stats.statement import Statement
+from stormsail.evaluation.walk_forward.config import VerdictRules
+from stormsail.evaluation.walk_forward.verdict import Evidence, judge, lowered, statement_of
 
 RULES = VerdictRules()
 

@@ -5,10 +5,10 @@ import json
 import pytest
 import typer
 
-from stormsail.cli import check_features
-from stormsail.cli.bench_features import features as bench
-from stormsail.cli.check import check
-from stormsail.cli.check_features import run
+from stormsail.cli.bench.features import features as bench
+from stormsail.cli.data import check_features
+from stormsail.cli.data.check import check
+from stormsail.cli.data.check_features import run
 from stormsail.core.errors import DataError
 from stormsail.market.features import REGISTRY
 

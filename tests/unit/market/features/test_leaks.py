@@ -8,7 +8,7 @@ import torch
 import planted_leaks
 from stormsail.core.errors import RangeError
 from stormsail.core.generators import Generators
-from stormsail.functional import rolling
+from stormsail.functional.market import rolling
 from stormsail.market.features import (
     BarTensors,
     FeatureSet,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from stormsail.core.artifact import Contents, read_artifact, write_artifact
 from stormsail.core.errors import DataError, RangeError, ShapeError
+from stormsail.core.files.artifact import Contents, read_artifact, write_artifact
 from stormsail.core.generators import Generators
 from stormsail.market.features import Features, Scaler, default_features, sample_bars
 from stormsail.market.interval import Interval

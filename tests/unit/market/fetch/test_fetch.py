@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stormsail.core import atomic
 from stormsail.core.clock import ManualClock
 from stormsail.core.errors import (
     ArgumentError,
@@ -20,14 +19,15 @@ from stormsail.core.errors import (
     StormsailError,
     VenueError,
 )
+from stormsail.core.files import atomic
 from stormsail.core.generators import Generators
 from stormsail.market.bars import OPTIONAL, REQUIRED, Bars, Funding
-from stormsail.market.fetch import PAGES_PER_PART, Progress, fetch_bars
-from stormsail.market.fetch_client import Patience, connect
-from stormsail.market.fetch_funding import fetch_funding
-from stormsail.market.fetch_journal import Part, journal_path, open_journal
-from stormsail.market.fetch_pages import number_of
-from stormsail.market.fetch_plan import (
+from stormsail.market.fetch.bars import PAGES_PER_PART, Progress, fetch_bars
+from stormsail.market.fetch.client import Patience, connect
+from stormsail.market.fetch.funding import fetch_funding
+from stormsail.market.fetch.journal import Part, journal_path, open_journal
+from stormsail.market.fetch.pages import number_of
+from stormsail.market.fetch.plan import (
     Gap,
     Span,
     bar_at_or_after,

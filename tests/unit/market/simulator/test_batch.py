@@ -317,7 +317,7 @@ def digest(seed=3):
 
 @pytest.mark.spec("C5", "R8")
 def test_one_seed_gives_the_same_bytes_here_and_in_another_process():
-    tests = Path(__file__).resolve().parents[2]
+    tests = Path(__file__).resolve().parents[3]
     code = (
         "import importlib.util as u, torch, sys\n"
         f"s = u.spec_from_file_location('batch', {str(Path(__file__))!r})\n"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from simulator_lab import market, play, settings, steady
-from stormsail.functional import ledger
+from stormsail.functional.market import fills
 from stormsail.functional.risk_gate import Account, Limits, Reason, risk_gate
 
 
@@ -29,10 +29,10 @@ def test_asking_for_the_held_weight_trades_no_rounding(dtype):
     quantity, price = quantity.to(dtype), price.to(dtype)
     equity = quantity * price * (0.5 + torch.rand(1000, generator=draw).to(dtype))
     nothing = torch.zeros_like(price)
-    terms = ledger.Terms(nothing, nothing, nothing, nothing, nothing)
+    terms = fills.Terms(nothing, nothing, nothing, nothing, nothing)
     weight = quantity * price / equity
     assert (weight * equity != quantity * price).any(), "some must round"
-    order = ledger.order_quantity(weight, equity, quantity, price, nothing, terms)
+    order = fills.order_quantity(weight, equity, quantity, price, nothing, terms)
     assert torch.equal(order, nothing)
 
 

@@ -6,8 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from stormsail.cli.synth import synth
+from stormsail.cli.data.synth import synth
 from stormsail.core.errors import ChoiceError, ConfigError, DataError, RangeError
+from stormsail.market.checks import check_bars, check_funding
 from stormsail.market.features import FeatureSet, FeatureSpec
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel, load_panel
@@ -17,7 +18,6 @@ from stormsail.market.synthetic.bars import quantise
 from stormsail.market.synthetic.files import write_world
 from stormsail.market.synthetic.noise import NoiseConfig, NoiseLaw
 from stormsail.market.synthetic.noise import draw as draw_noise
-from stormsail.market.validate import check_bars, check_funding
 
 HOUR = Interval.parse("1h")
 EIGHT_HOURS_MS = 8 * 3_600_000

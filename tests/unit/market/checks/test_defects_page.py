@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stormsail.market.validate import DEFECTS, RULES
+from stormsail.market.checks import DEFECTS, RULES
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "data-defects.md"
 

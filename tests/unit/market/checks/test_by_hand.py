@@ -6,16 +6,16 @@ import pytest
 
 from stormsail.core.generators import Generators
 from stormsail.market.bars import Bars, Funding
-from stormsail.market.interval import Interval
-from stormsail.market.validate import (
+from stormsail.market.checks import (
     Report,
     check_bars,
     check_funding,
     check_funding_table,
     check_table,
 )
-from stormsail.market.validate.levels import _local_scale
-from stormsail.market.validate.report import iso
+from stormsail.market.checks.levels import _local_scale
+from stormsail.market.checks.report import iso
+from stormsail.market.interval import Interval
 
 HOUR = Interval.parse("1h")
 HOUR_MS = 3_600_000
@@ -175,7 +175,7 @@ def test_weekly_bars_open_on_mondays():
     ],
 )
 def test_a_written_time_is_read_as_utc_milliseconds(written, expected):
-    from stormsail.market.validate.stamps import read_stamps
+    from stormsail.market.checks.stamps import read_stamps
 
     stamps = read_stamps(pa.array([written, "no time"]))
     assert (stamps.ms[0], stamps.valid.tolist()) == (expected, [True, False])

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 import market_defects
+from stormsail.market.checks import BY_NUMBER, DEFECTS, Report, check_file, check_table
 from stormsail.market.interval import Interval
-from stormsail.market.validate import BY_NUMBER, DEFECTS, Report, check_file, check_table
 
 NOW_MS = 4_000_000_000_000
 INTERVALS = {name: Interval.parse(name) for name in ("1m", "1h", "1d")}

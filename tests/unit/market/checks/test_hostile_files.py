@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import market_defects
 from stormsail.core.errors import DataError, StormsailError
+from stormsail.market.checks import Report, check_file, check_table, repair
+from stormsail.market.checks.repair import RULES
 from stormsail.market.interval import Interval
-from stormsail.market.validate import Report, check_file, check_table, repair
-from stormsail.market.validate.repair import RULES
 
 HOUR = Interval.parse("1h")
 SMALL = market_defects.clean_bars(0, HOUR, rows=40)

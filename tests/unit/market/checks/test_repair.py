@@ -6,9 +6,9 @@ import pytest
 
 import market_defects
 from stormsail.core.errors import ChoiceError, DataError
+from stormsail.market.checks import BY_NAME, DEFECTS, RULES, check_file, check_table, repair
+from stormsail.market.checks.rewrite import repair_file
 from stormsail.market.interval import Interval
-from stormsail.market.validate import BY_NAME, DEFECTS, RULES, check_file, check_table, repair
-from stormsail.market.validate.rewrite import repair_file
 
 HOUR = Interval.parse("1h")
 REPAIRABLE = {

@@ -1,0 +1,1 @@
+"""The CVaR constraint: outcomes, multiplier, risk advantage."""

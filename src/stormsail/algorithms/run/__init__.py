@@ -1,0 +1,1 @@
+"""The run around the learner: folder, checkpoint, task, evaluation, records, trial ledger."""

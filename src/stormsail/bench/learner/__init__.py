@@ -1,0 +1,1 @@
+"""Benchmarks of the learner: reference tasks, known markets, speed, drift."""

@@ -1,0 +1,1 @@
+"""Benchmarks of the market: simulator and features beside other libraries."""

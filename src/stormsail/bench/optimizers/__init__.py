@@ -1,0 +1,1 @@
+"""Benchmarks of the optimizers: step time, continual learning, shrinkage."""

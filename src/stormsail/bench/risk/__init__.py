@@ -1,0 +1,1 @@
+"""Benchmarks of risk: predicted tails, and the frontier of limits."""

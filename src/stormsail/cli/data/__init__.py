@@ -1,0 +1,1 @@
+"""Verbs about data: synth, fetch, import, check."""

@@ -1,0 +1,1 @@
+"""Verbs about judging: backtest, validate, report, compare."""

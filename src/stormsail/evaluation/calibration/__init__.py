@@ -1,0 +1,1 @@
+"""Whether the critics' predicted distributions came true."""

@@ -1,0 +1,1 @@
+"""Results side by side, and whether they may be compared."""

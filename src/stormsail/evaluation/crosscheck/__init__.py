@@ -1,0 +1,1 @@
+"""Independent ledgers that check the simulator: exact decimals, and NautilusTrader."""

@@ -1,0 +1,1 @@
+"""The backtest engine: scenario, loop over bars, recorder, result, files."""

@@ -1,0 +1,1 @@
+"""Baselines, cost sweeps, stress scenarios, self-tests and significance of a backtest."""

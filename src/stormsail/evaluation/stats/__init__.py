@@ -1,0 +1,1 @@
+"""Statistics of returns: metrics, Sharpe ratios, overfitting, bootstrap, the trial ledger."""

@@ -1,0 +1,1 @@
+"""Walk-forward validation: folds, retraining, pooled results, verdict."""

@@ -1,0 +1,1 @@
+"""Formulas of the market: indicators, rolling windows, fills."""

@@ -1,0 +1,1 @@
+"""Formulas of the optimizers: utility gate, gradient noise."""

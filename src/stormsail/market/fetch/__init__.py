@@ -1,0 +1,1 @@
+"""Bars and funding rates from an exchange into the store."""

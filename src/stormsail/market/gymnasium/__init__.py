@@ -1,0 +1,1 @@
+"""The simulator as Gymnasium environments, single and vector."""

@@ -1,0 +1,1 @@
+"""The UPGD family: gradient descent that protects useful weights and perturbs the others."""
