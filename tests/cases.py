@@ -123,7 +123,7 @@ def build(seed: int = 7) -> list[Case]:
 
 
 def _single(draw: Draw) -> list[Case]:
-    normal, uniform, flags, law = draw.normal, draw.uniform, draw.flags, draw.law
+    normal, uniform, flags, law = draw.normal, draw.uniform, draw.flags, draw.distribution
     atoms = draw.atoms
     ends = (flags(T, B), flags(T, B))
     scale = {"mean": 0.2, "std": 1.5, "new_mean": -0.1, "new_std": 0.7}
@@ -213,12 +213,12 @@ def _single(draw: Draw) -> list[Case]:
         Case(quantile.monotone, (normal(B, N),), {}, (0,)),
         Case(quantile.crossing_fraction, (normal(B, N),)),
         Case(categorical.project, (normal(B), atoms), {}, (0,)),
-        Case(categorical.project_law, (law(B, N), normal(B, N), atoms), {}, (0, 1)),
-        Case(categorical.shift_law, (law(B, K), 0.1 * normal(B), atoms), {}, (0, 1)),
+        Case(categorical.project_distribution, (law(B, N), normal(B, N), atoms), {}, (0, 1)),
+        Case(categorical.shift_distribution, (law(B, K), 0.1 * normal(B), atoms), {}, (0, 1)),
         Case(categorical.cross_entropy, (normal(B, K), law(B, K)), {}, (0,)),
         Case(categorical.cross_entropy_normaliser, (K,)),
-        Case(categorical.law_mean, (law(B, K), atoms), {}, (0,)),
-        Case(categorical.law_variance, (law(B, K), atoms), {}, (0,)),
+        Case(categorical.distribution_mean, (law(B, K), atoms), {}, (0,)),
+        Case(categorical.distribution_variance, (law(B, K), atoms), {}, (0,)),
         Case(categorical.outside_support, (3 * normal(B), atoms)),
         Case(
             value_clip.limit_encoded,
@@ -226,8 +226,8 @@ def _single(draw: Draw) -> list[Case]:
             {"limit": 0.9, "mean": 0.2, "std": 1.5},
             (0,),
         ),
-        Case(twin.twin_law, (law(B, 2, K), atoms), {"mode": "argmin"}, (0,), "argmin"),
-        Case(twin.twin_law, (law(B, 2, K), atoms), {"mode": "mixture"}, (0,), "mixture"),
+        Case(twin.twin_distribution, (law(B, 2, K), atoms), {"mode": "argmin"}, (0,), "argmin"),
+        Case(twin.twin_distribution, (law(B, 2, K), atoms), {"mode": "mixture"}, (0,), "mixture"),
         Case(twin.twin_loss, (normal(B, 2), normal(B, 2)), {}, (0, 1)),
         Case(risk.value_at_risk, (normal(B, N),), {"alpha": 0.3}, (0,)),
         Case(risk.categorical_value_at_risk, (law(B, K), atoms), {"alpha": 0.3}, (1,)),
@@ -299,7 +299,7 @@ def _single(draw: Draw) -> list[Case]:
 
 
 def _by_mode(draw: Draw) -> list[Case]:
-    normal, uniform, law, atoms = draw.normal, draw.uniform, draw.law, draw.atoms
+    normal, uniform, law, atoms = draw.normal, draw.uniform, draw.distribution, draw.atoms
     tau = quantile.midpoints(N, like=atoms)
     cases: list[Case] = []
     for mode in advantage.MODES:
@@ -319,7 +319,7 @@ def _by_mode(draw: Draw) -> list[Case]:
     for mode in value_clip.LAW_MODES:
         options = {"mode": mode, "epsilon": 0.2, "variance_factor": 0.5}
         arguments = (law(B, K), law(B, K), atoms)
-        cases.append(Case(value_clip.clip_law, arguments, options, (0,), mode))
+        cases.append(Case(value_clip.clip_distribution, arguments, options, (0,), mode))
     cases += [
         Case(twin.twin_value, (normal(B, 2),), {"mode": mode}, (0,), mode)
         for mode in twin.VALUE_MODES
@@ -514,7 +514,7 @@ def _recurrence(draw: Draw) -> list[Case]:
 
 
 def _risk_trace(draw: Draw) -> list[Case]:
-    normal, law = draw.normal, draw.law
+    normal, law = draw.normal, draw.distribution
     ends = (draw.flags(T, B), draw.flags(T, B))
     options = {"alpha": 0.3, "gamma": 0.9, "lam": 0.8}
     return [

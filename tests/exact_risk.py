@@ -237,7 +237,7 @@ def _least(law: Tensor) -> Tensor:
 def _critic_of_truth(gamble: Gamble) -> SimpleNamespace:
     """Return an agent whose critic says what it is given, on the wider lattice."""
     return SimpleNamespace(
-        network=SimpleNamespace(critic=SimpleNamespace(law=lambda predicted: predicted)),
+        network=SimpleNamespace(critic=SimpleNamespace(distribution=lambda predicted: predicted)),
         spec=SimpleNamespace(critic=SimpleNamespace(kind="categorical")),
         atoms=torch.arange(gamble.low - gamble.high, gamble.high - gamble.low + 1).double(),
     )

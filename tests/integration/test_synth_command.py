@@ -34,7 +34,7 @@ def test_a_world_is_written_and_its_answer_told(tmp_path):
     assert result.stdout == (
         "ar1, seed 7: 50 bars of 4h for AAA/USDT:USDT, BBB/USDT:USDT\n"
         f"wrote 4 files under {store}\n"
-        "law: return = 0.5 · last return + Gaussian noise, deviation 0.02\n"
+        "process: return = 0.5 · last return + Gaussian noise, deviation 0.02\n"
         "simple return a bar: mean 0, deviation 0.02, kurtosis 3\n"
         "known answer: the sign strategy earns 0.00798 a bar before costs, trades 0.667 of equity"
         " and breaks even at a cost of 120 basis points; the best weight without costs is 1667"

@@ -238,7 +238,7 @@ CRITICS = (
         "X11",
         CATEGORICAL,
         "return _scatter(probs, atoms + shift.unsqueeze(-1), atoms).to(probs.dtype)",
-        "return project(law_mean(probs, atoms) + shift, atoms)",
+        "return project(distribution_mean(probs, atoms) + shift, atoms)",
         unit("categorical", "test_shifting_a_law_passes_a_gradient_to_every_logit"),
     ),
     Mutant(

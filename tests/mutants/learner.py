@@ -237,8 +237,8 @@ LEARNER = (
         "target-limited",
         "S3-4 S3-FP1",
         TARGETS,
-        "    law = reached_law(agent, rollout)\n    flags",
-        "    law = reached_law(agent, rollout).clamp(-1.0, 1.0)\n    flags",
+        "    law = next_distribution(agent, rollout)\n    flags",
+        "    law = next_distribution(agent, rollout).clamp(-1.0, 1.0)\n    flags",
         learner("update/estimates", "test_the_limit_holds_values_and_bootstraps_and_never_targets"),
     ),
     Mutant(

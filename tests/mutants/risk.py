@@ -401,8 +401,8 @@ RISK = (
         "risk-first-critic-read",
         "risk",
         ADVANTAGE,
-        "law = agent.network.critic.law(rollout.predicted)",
-        "law = agent.network.critic.law(rollout.predicted[..., :1, :])",
+        "law = agent.network.critic.distribution(rollout.predicted)",
+        "law = agent.network.critic.distribution(rollout.predicted[..., :1, :])",
         control(
             "risk/advantage",
             "test_the_law_that_is_read_is_that_of_the_more_careful_critic_in_reward_units",

@@ -18,7 +18,7 @@ def project_dirac(value, atoms):
     raise AssertionError("a clamped value lies between two atoms")
 
 
-def project_law(probs, support, atoms):
+def project_distribution(probs, support, atoms):
     """Project each atom of a law and add the pieces up."""
     result = np.zeros(len(atoms))
     for p, x in zip(probs, support, strict=True):
@@ -66,12 +66,12 @@ def cross_entropy(logits, target):
     return loss
 
 
-def law_mean(probs, atoms):
+def distribution_mean(probs, atoms):
     """sum p z."""
     return math.fsum(p * z for p, z in zip(probs, atoms, strict=True))
 
 
-def law_variance(probs, atoms):
+def distribution_variance(probs, atoms):
     """sum p (z - mean)^2."""
-    mean = law_mean(probs, atoms)
+    mean = distribution_mean(probs, atoms)
     return math.fsum(p * (z - mean) ** 2 for p, z in zip(probs, atoms, strict=True))

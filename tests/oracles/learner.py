@@ -120,7 +120,9 @@ def walk(observation, memory, reset, weights, critics):
 def value(predicted, kind, atoms, mode="min"):
     """The one value of all critics of one row, normalised."""
     if kind == "categorical":
-        means = [categorical.law_mean(categorical.softmax(row), atoms) for row in predicted]
+        means = [
+            categorical.distribution_mean(categorical.softmax(row), atoms) for row in predicted
+        ]
     else:
         means = [sum(row) / len(row) for row in predicted]
     return twin.twin_value(means, mode)
@@ -129,7 +131,7 @@ def value(predicted, kind, atoms, mode="min"):
 def law(predicted, kind, atoms, mode="argmin"):
     """The one law of all critics of one row: normalised quantiles, or probabilities."""
     if kind == "categorical":
-        return twin.twin_law([categorical.softmax(row) for row in predicted], atoms, mode)
+        return twin.twin_distribution([categorical.softmax(row) for row in predicted], atoms, mode)
     return twin.twin_quantiles(predicted, mode)
 
 
@@ -182,7 +184,7 @@ def held(predicted, old, kind, atoms, *, epsilon, mode, factor, limit, mean, std
     """What one critic may have said of one row: near its own old words, within the limit."""
     if kind == "categorical":
         new, before = categorical.softmax(predicted), categorical.softmax(old)
-        probs = value_clip.clip_law(new, before, atoms, epsilon, mode, factor)
+        probs = value_clip.clip_distribution(new, before, atoms, epsilon, mode, factor)
         return np.log(np.maximum(probs, np.finfo(np.float32).tiny))
     mode = "mean_only" if kind == "scalar" else mode
     near = value_clip.clip_quantiles(predicted, old, epsilon, mode, factor)

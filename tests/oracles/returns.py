@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from oracles.categorical import project_dirac, project_law
+from oracles.categorical import project_dirac, project_distribution
 
 TIE = 1e-9
 """A level i + 1/2 counts as reached when N * F is at most this much below it."""
@@ -101,7 +101,7 @@ def categorical_nstep_targets(reward, bootstrap_probs, terminated, truncated, at
                 target[t, b] = project_dirac(total, atoms)
             else:
                 moved = [total + gamma ** (last - t + 1) * z for z in atoms]
-                target[t, b] = project_law(bootstrap_probs[last, b], moved, atoms)
+                target[t, b] = project_distribution(bootstrap_probs[last, b], moved, atoms)
     return target
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from oracles.categorical import law_mean
+from oracles.categorical import distribution_mean
 
 
 def smallest(values):
@@ -29,9 +29,9 @@ def twin_quantiles(quantiles, mode):
     return np.array([min(column) for column in zip(*ordered, strict=True)])
 
 
-def twin_law(probs, atoms, mode):
+def twin_distribution(probs, atoms, mode):
     if mode == "argmin":
-        return np.array(probs[smallest([law_mean(p, atoms) for p in probs])])
+        return np.array(probs[smallest([distribution_mean(p, atoms) for p in probs])])
     return np.array([sum(column) / len(column) for column in zip(*probs, strict=True)])
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from oracles.categorical import law_mean, law_variance, project_law
+from oracles.categorical import distribution_mean, distribution_variance, project_distribution
 
 STD_FLOOR = 1e-8
 """Smallest old standard deviation, so that a collapsed old law does not forbid all spread."""
@@ -51,16 +51,19 @@ def clip_quantiles(new, old, epsilon, mode, variance_factor=2.0):
     return result
 
 
-def clip_law(probs, old_probs, atoms, epsilon, mode, variance_factor=2.0):
+def clip_distribution(probs, old_probs, atoms, epsilon, mode, variance_factor=2.0):
     """The same for a categorical law: its atoms move and are projected back."""
     if mode == "off":
         return np.array(probs)
-    mean, std = law_mean(probs, atoms), math.sqrt(law_variance(probs, atoms))
-    old_mean, old_std = law_mean(old_probs, atoms), math.sqrt(law_variance(old_probs, atoms))
+    mean, std = distribution_mean(probs, atoms), math.sqrt(distribution_variance(probs, atoms))
+    old_mean, old_std = (
+        distribution_mean(old_probs, atoms),
+        math.sqrt(distribution_variance(old_probs, atoms)),
+    )
     scale = spread_factor(std, old_std, variance_factor) if mode == "mean_and_variance" else 1.0
     target_mean = moved_mean(mean, old_mean, epsilon)
     moved = [(z - mean) * scale + target_mean for z in atoms]
-    return project_law(probs, moved, atoms)
+    return project_distribution(probs, moved, atoms)
 
 
 def limit_encoded(prediction, limit, mean, std):

@@ -53,8 +53,8 @@ def law_on_atoms(draw):
     return draw(laws(len(atoms))), atoms
 
 
-def project_law(probs, support, atoms):
-    return categorical.project_law(*map(torch.as_tensor, (probs, support, atoms)))
+def project_distribution(probs, support, atoms):
+    return categorical.project_distribution(*map(torch.as_tensor, (probs, support, atoms)))
 
 
 @given(numbers, supports)
@@ -77,8 +77,10 @@ def test_projection_of_an_atom_is_that_atom_alone(atoms):
 def test_projection_of_a_law_equals_both_definitions(law, atoms):
     probs, support = law
     expected = oracle.project_law_by_hats(probs, support, atoms)
-    np.testing.assert_allclose(oracle.project_law(probs, support, atoms), expected, atol=1e-12)
-    actual = project_law(probs, support, atoms)
+    np.testing.assert_allclose(
+        oracle.project_distribution(probs, support, atoms), expected, atol=1e-12
+    )
+    actual = project_distribution(probs, support, atoms)
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
     assert bool((actual >= 0).all())
 
@@ -87,11 +89,11 @@ def test_projection_of_a_law_equals_both_definitions(law, atoms):
 def test_projection_in_float32_keeps_dtype_mass_and_a_few_ulp(law, atoms):
     probs, support = law
     narrow = [np.asarray(x, dtype=np.float32) for x in (probs, support, atoms)]
-    actual = project_law(*narrow)
+    actual = project_distribution(*narrow)
     assert actual.dtype == torch.float32
     np.testing.assert_allclose(actual.sum(), 1.0, rtol=1e-6)
     # Compared with the law that float32 can hold: rounding the input is not the function's error.
-    expected = oracle.project_law(*(np.asarray(x, dtype=np.float64) for x in narrow))
+    expected = oracle.project_distribution(*(np.asarray(x, dtype=np.float64) for x in narrow))
     np.testing.assert_allclose(actual, expected, rtol=FLOAT32_BOUND, atol=FLOAT32_BOUND)
 
 
@@ -100,16 +102,16 @@ def test_projection_in_float32_keeps_dtype_mass_and_a_few_ulp(law, atoms):
 def test_projection_keeps_the_mass_and_inside_the_support_the_mean(law, atoms):
     probs, support = law
     inside = np.clip(support, atoms[0], atoms[-1])
-    actual = project_law(probs, support, atoms)
+    actual = project_distribution(probs, support, atoms)
     np.testing.assert_allclose(actual.sum(), 1.0, rtol=1e-9)
-    mean = categorical.law_mean(actual, torch.from_numpy(atoms))
-    np.testing.assert_allclose(mean, oracle.law_mean(probs, inside), rtol=1e-9, atol=1e-9)
+    mean = categorical.distribution_mean(actual, torch.from_numpy(atoms))
+    np.testing.assert_allclose(mean, oracle.distribution_mean(probs, inside), rtol=1e-9, atol=1e-9)
 
 
 @given(law_and_support(), supports)
 def test_projection_twice_is_projection_once(law, atoms):
-    once = project_law(*law, atoms)
-    twice = project_law(once, atoms, atoms)
+    once = project_distribution(*law, atoms)
+    twice = project_distribution(once, atoms, atoms)
     np.testing.assert_allclose(twice, once, rtol=1e-9, atol=1e-9)
 
 
@@ -118,27 +120,29 @@ def test_projection_ignores_the_order_of_the_atoms_it_reads(law, atoms, random):
     probs, support = law
     order = list(range(len(probs)))
     random.shuffle(order)
-    before = project_law(probs, support, atoms)
-    after = project_law(probs[order], support[order], atoms)
+    before = project_distribution(probs, support, atoms)
+    after = project_distribution(probs[order], support[order], atoms)
     np.testing.assert_allclose(after, before, rtol=1e-9, atol=1e-12)
 
 
 @given(law_and_support(), supports, st.floats(-3, 3), st.floats(0.2, 5))
 def test_projection_moves_with_shift_and_scale_of_everything(law, atoms, shift, scale):
     probs, support = law
-    before = project_law(probs, support, atoms)
-    after = project_law(probs, scale * support + shift, scale * atoms + shift)
+    before = project_distribution(probs, support, atoms)
+    after = project_distribution(probs, scale * support + shift, scale * atoms + shift)
     np.testing.assert_allclose(after, before, rtol=1e-8, atol=1e-8)
 
 
 @given(law_and_support(), law_and_support(), supports, st.floats(0, 1))
 def test_projection_is_linear_in_the_law(first, second, atoms, share):
-    mixed = project_law(
+    mixed = project_distribution(
         np.concatenate([share * first[0], (1 - share) * second[0]]),
         np.concatenate([first[1], second[1]]),
         atoms,
     )
-    expected = share * project_law(*first, atoms) + (1 - share) * project_law(*second, atoms)
+    expected = share * project_distribution(*first, atoms) + (1 - share) * project_distribution(
+        *second, atoms
+    )
     np.testing.assert_allclose(mixed, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -149,28 +153,30 @@ def test_a_value_projects_like_its_dirac_law_and_like_a_batch_of_one(law):
     rows = categorical.project(values.reshape(-1, 1), torch.from_numpy(atoms))
     assert rows.shape == (len(atoms), 1, len(atoms))
     for i, value in enumerate(values):
-        one = project_law(np.ones(1), value.reshape(1), atoms)
+        one = project_distribution(np.ones(1), value.reshape(1), atoms)
         np.testing.assert_allclose(rows[i, 0], one, rtol=1e-9, atol=1e-12)
-    batch = project_law(np.stack([probs, probs[::-1]]), np.stack([atoms + 0.3] * 2), atoms)
-    np.testing.assert_allclose(batch[0], project_law(probs, atoms + 0.3, atoms), atol=1e-12)
-    reverse = project_law(probs[::-1].copy(), atoms + 0.3, atoms)
+    batch = project_distribution(np.stack([probs, probs[::-1]]), np.stack([atoms + 0.3] * 2), atoms)
+    np.testing.assert_allclose(
+        batch[0], project_distribution(probs, atoms + 0.3, atoms), atol=1e-12
+    )
+    reverse = project_distribution(probs[::-1].copy(), atoms + 0.3, atoms)
     np.testing.assert_allclose(batch[1], reverse, rtol=1e-9, atol=1e-12)
 
 
 @given(law_on_atoms(), numbers)
 def test_shifting_a_law_is_projecting_its_moved_atoms(law, shift):
     probs, atoms = law
-    actual = categorical.shift_law(
+    actual = categorical.shift_distribution(
         torch.from_numpy(probs), torch.tensor(shift, dtype=torch.float64), torch.from_numpy(atoms)
     )
-    expected = oracle.project_law(probs, atoms + shift, atoms)
+    expected = oracle.project_distribution(probs, atoms + shift, atoms)
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @given(law_on_atoms())
 def test_a_shift_of_zero_changes_nothing(law):
     probs, atoms = law
-    actual = categorical.shift_law(
+    actual = categorical.shift_distribution(
         torch.from_numpy(probs), torch.zeros((), dtype=torch.float64), torch.from_numpy(atoms)
     )
     np.testing.assert_allclose(actual, probs, rtol=0, atol=1e-12)
@@ -186,7 +192,7 @@ def test_projection_is_differentiable_in_probabilities_and_support(seed):
     assume(bool((support.unsqueeze(-1) - atoms).abs().min() > 1e-3))  # a hat has kinks on atoms
     probs = torch.rand(2, 3, dtype=torch.float64, generator=generator)
     assert torch.autograd.gradcheck(
-        lambda p, x: categorical.project_law(p, x, atoms),
+        lambda p, x: categorical.project_distribution(p, x, atoms),
         (probs.requires_grad_(), support.requires_grad_()),
     )
 
@@ -227,21 +233,25 @@ def test_cross_entropy_ignores_a_shift_of_the_logits_and_is_least_at_the_target(
 def test_mean_and_variance_of_a_law_equal_their_definitions(law):
     probs, atoms = law
     p, z = torch.from_numpy(probs), torch.from_numpy(atoms)
-    expected = oracle.law_mean(probs, atoms), oracle.law_variance(probs, atoms)
-    np.testing.assert_allclose(categorical.law_mean(p, z), expected[0], rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(categorical.law_variance(p, z), expected[1], rtol=1e-9, atol=1e-9)
+    expected = oracle.distribution_mean(probs, atoms), oracle.distribution_variance(probs, atoms)
+    np.testing.assert_allclose(
+        categorical.distribution_mean(p, z), expected[0], rtol=1e-9, atol=1e-9
+    )
+    np.testing.assert_allclose(
+        categorical.distribution_variance(p, z), expected[1], rtol=1e-9, atol=1e-9
+    )
 
 
 @given(law_on_atoms(), st.floats(-3, 3), st.floats(0.2, 5))
 def test_mean_and_variance_follow_shift_and_scale(law, shift, scale):
     p, z = map(torch.from_numpy, law)
     moved = scale * z + shift
-    mean, variance = categorical.law_mean(p, z), categorical.law_variance(p, z)
+    mean, variance = categorical.distribution_mean(p, z), categorical.distribution_variance(p, z)
     np.testing.assert_allclose(
-        categorical.law_mean(p, moved), scale * mean + shift, rtol=1e-9, atol=1e-9
+        categorical.distribution_mean(p, moved), scale * mean + shift, rtol=1e-9, atol=1e-9
     )
     np.testing.assert_allclose(
-        categorical.law_variance(p, moved), scale**2 * variance, rtol=1e-8, atol=1e-9
+        categorical.distribution_variance(p, moved), scale**2 * variance, rtol=1e-8, atol=1e-9
     )
 
 
@@ -262,16 +272,16 @@ def test_missing_values_stay_visible_and_stay_in_their_row():
     np.testing.assert_allclose(rows[1], [0.0, 0.75, 0.25], rtol=1e-12)
     probs = torch.tensor([[0.5, 0.5], [0.5, 0.5]], dtype=torch.float64)
     support = torch.tensor([[float("nan"), 0.0], [0.5, 0.0]], dtype=torch.float64)
-    rows = categorical.project_law(probs, support, atoms)
+    rows = categorical.project_distribution(probs, support, atoms)
     assert bool(rows[0].isnan().any())
     np.testing.assert_allclose(rows[1], [0.0, 0.75, 0.25], rtol=1e-12)
     holed = torch.tensor([[0.5, 0.5], [float("nan"), 0.5]], dtype=torch.float64)
-    rows = categorical.project_law(holed, torch.zeros(2, 2, dtype=torch.float64), atoms)
+    rows = categorical.project_distribution(holed, torch.zeros(2, 2, dtype=torch.float64), atoms)
     assert bool(rows[1].isnan().any())
     assert not bool(rows[0].isnan().any())
     law = torch.tensor([[0.2, float("nan"), 0.3]], dtype=torch.float64)
-    assert bool(categorical.law_mean(law, atoms).isnan().all())
-    assert bool(categorical.law_variance(law, atoms).isnan().all())
+    assert bool(categorical.distribution_mean(law, atoms).isnan().all())
+    assert bool(categorical.distribution_variance(law, atoms).isnan().all())
     assert bool(categorical.cross_entropy(law, torch.ones(1, 3).double() / 3).isnan().all())
 
 
@@ -280,8 +290,8 @@ def test_every_function_keeps_the_dtype_of_its_first_tensor(dtype):
     atoms = torch.linspace(-1, 1, 4, dtype=dtype)
     probs = torch.full((2, 4), 0.25, dtype=dtype)
     assert categorical.project(torch.zeros(2, dtype=dtype), atoms).dtype == dtype
-    assert categorical.project_law(probs, probs, atoms).dtype == dtype
-    assert categorical.shift_law(probs, torch.ones(2, dtype=dtype), atoms).dtype == dtype
+    assert categorical.project_distribution(probs, probs, atoms).dtype == dtype
+    assert categorical.shift_distribution(probs, torch.ones(2, dtype=dtype), atoms).dtype == dtype
     assert categorical.cross_entropy(probs, probs).dtype == dtype
-    assert categorical.law_mean(probs, atoms).dtype == dtype
-    assert categorical.law_variance(probs, atoms).dtype == dtype
+    assert categorical.distribution_mean(probs, atoms).dtype == dtype
+    assert categorical.distribution_variance(probs, atoms).dtype == dtype

@@ -49,8 +49,8 @@ def test_the_joint_law_equals_its_definition(laws, mode):
     # A tie up to rounding has no right answer; exact ties have a unit test of their own.
     means = sorted(probs @ atoms)
     assume(mode == "mixture" or all(b - a > 1e-9 for a, b in itertools.pairwise(means)))
-    actual = twin.twin_law(torch.from_numpy(probs), torch.from_numpy(atoms), mode=mode)
-    np.testing.assert_allclose(actual, oracle.twin_law(probs, atoms, mode), rtol=1e-12)
+    actual = twin.twin_distribution(torch.from_numpy(probs), torch.from_numpy(atoms), mode=mode)
+    np.testing.assert_allclose(actual, oracle.twin_distribution(probs, atoms, mode), rtol=1e-12)
     np.testing.assert_allclose(actual.sum(), 1.0, rtol=1e-12)
 
 
@@ -115,7 +115,7 @@ def test_every_batch_entry_is_read_on_its_own(quantiles):
     values = twin.twin_value(q[..., 0], mode="min")
     np.testing.assert_array_equal(values, quantiles[..., 0].min(-1))
     laws = torch.softmax(q, -1)
-    mixture = twin.twin_law(laws, atoms, mode="mixture")
+    mixture = twin.twin_distribution(laws, atoms, mode="mixture")
     np.testing.assert_allclose(mixture, laws.mean(-2), rtol=1e-12)
 
 
@@ -146,7 +146,7 @@ def test_a_missing_critic_makes_the_joint_reading_missing(critic):
     probs = torch.full((2, 3), 1 / 3)
     probs[critic] = float("nan")
     for mode in ("argmin", "mixture"):
-        assert bool(twin.twin_law(probs, torch.arange(3.0), mode=mode).isnan().any())
+        assert bool(twin.twin_distribution(probs, torch.arange(3.0), mode=mode).isnan().any())
     assert bool(twin.twin_loss(values, torch.zeros(2)).isnan())
     assert bool(twin.twin_loss(torch.zeros(2), values).isnan())
 
@@ -160,5 +160,5 @@ def test_every_function_keeps_the_dtype_of_its_first_tensor(dtype):
     for mode in QUANTILE_MODES:
         assert twin.twin_quantiles(q, mode=mode).dtype == dtype
     for mode in ("argmin", "mixture"):
-        assert twin.twin_law(torch.softmax(q, -1), atoms, mode=mode).dtype == dtype
+        assert twin.twin_distribution(torch.softmax(q, -1), atoms, mode=mode).dtype == dtype
     assert twin.twin_loss(q, q + 1).dtype == dtype

@@ -40,8 +40,8 @@ def clip(new, old, **options):
     return value_clip.clip_quantiles(torch.as_tensor(new), torch.as_tensor(old), **options)
 
 
-def clip_law(probs, old_probs, atoms, **options):
-    return value_clip.clip_law(*map(torch.as_tensor, (probs, old_probs, atoms)), **options)
+def clip_distribution(probs, old_probs, atoms, **options):
+    return value_clip.clip_distribution(*map(torch.as_tensor, (probs, old_probs, atoms)), **options)
 
 
 @pytest.mark.spec("T-F1", "T-F2", "T-F3", "T-F4", "S3-M1", "X12")
@@ -186,8 +186,8 @@ def test_a_missing_quantile_passes_no_clip(pair, place, mode, which):
 @pytest.mark.spec("T-K4", "X11")
 @given(law_pairs(), widths, law_modes, factors)
 def test_a_clipped_law_equals_its_definition(laws, epsilon, mode, factor):
-    actual = clip_law(*laws, epsilon=epsilon, mode=mode, variance_factor=factor)
-    expected = oracle.clip_law(*laws, epsilon, mode, factor)
+    actual = clip_distribution(*laws, epsilon=epsilon, mode=mode, variance_factor=factor)
+    expected = oracle.clip_distribution(*laws, epsilon, mode, factor)
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(actual.sum(), 1.0, rtol=1e-9)
     assert bool((actual >= 0).all())
@@ -196,7 +196,7 @@ def test_a_clipped_law_equals_its_definition(laws, epsilon, mode, factor):
 @given(law_pairs(), law_modes)
 def test_a_law_inside_its_band_is_left_alone(laws, mode):
     probs, _, atoms = laws
-    actual = clip_law(probs, probs, atoms, epsilon=0.0, mode=mode)
+    actual = clip_distribution(probs, probs, atoms, epsilon=0.0, mode=mode)
     np.testing.assert_allclose(actual, probs, rtol=0, atol=1e-9)
 
 
@@ -208,10 +208,10 @@ def test_the_mean_of_a_clipped_law_is_the_clipped_mean_while_no_mass_is_clamped(
     laws = np.zeros((2, 9))
     laws[:, 3:6] = rng.dirichlet(np.ones(3), size=2)  # support [-1, 1], moves by at most 2
     for mode in ("mean_only", "mean_and_variance"):
-        actual = clip_law(*laws, atoms, epsilon=epsilon, mode=mode)
+        actual = clip_distribution(*laws, atoms, epsilon=epsilon, mode=mode)
         means = laws @ atoms
         expected = np.clip(means[0], means[1] - epsilon, means[1] + epsilon)
-        mean = categorical.law_mean(actual, torch.from_numpy(atoms))
+        mean = categorical.distribution_mean(actual, torch.from_numpy(atoms))
         np.testing.assert_allclose(mean, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -225,13 +225,13 @@ def test_the_gradient_of_a_clipped_law_agrees_with_finite_differences(seed, mode
     options = {"epsilon": 0.1, "mode": mode, "variance_factor": 0.7}
 
     def law(x):
-        return value_clip.clip_law(torch.softmax(x, -1), old, atoms, **options)
+        return value_clip.clip_distribution(torch.softmax(x, -1), old, atoms, **options)
 
     probs = torch.softmax(logits, -1)
-    mean, old_mean = (categorical.law_mean(p, atoms) for p in (probs, old))
+    mean, old_mean = (categorical.distribution_mean(p, atoms) for p in (probs, old))
     assume(bool(((mean - old_mean).abs() > 0.11).all()))
     # Where the law is inside the band its moved atoms lie on the atoms, the kinks of the hats.
-    stds = [categorical.law_variance(p, atoms).sqrt() for p in (probs, old)]
+    stds = [categorical.distribution_variance(p, atoms).sqrt() for p in (probs, old)]
     scale = torch.clamp(0.7 * stds[1] / stds[0], max=1.0) if mode == "mean_and_variance" else 1.0
     assume(mode != "mean_and_variance" or abs(float(0.7 * stds[1] / stds[0]) - 1) > 1e-3)
     moved = (atoms - mean) * scale + old_mean + 0.1 * torch.sign(mean - old_mean)
@@ -266,7 +266,7 @@ def test_every_function_keeps_the_dtype_of_its_first_tensor(dtype):
     for mode in MODES:
         assert value_clip.clip_quantiles(new, new - 1, epsilon=0.5, mode=mode).dtype == dtype
     for mode in LAW_MODES:
-        clipped = value_clip.clip_law(probs, probs.flip(-1), atoms, epsilon=0.1, mode=mode)
+        clipped = value_clip.clip_distribution(probs, probs.flip(-1), atoms, epsilon=0.1, mode=mode)
         assert clipped.dtype == dtype
     assert value_clip.limit_encoded(new, limit=1.0, mean=0.5, std=2.0).dtype == dtype
 

@@ -179,7 +179,7 @@ def check_atoms(atoms: Tensor) -> None:
         )
 
 
-def check_law(atoms: Tensor, **laws: Tensor) -> None:
+def check_distribution(atoms: Tensor, **laws: Tensor) -> None:
     """Refuse probabilities whose last dimension is not the support."""
     check_atoms(atoms)
     count = atoms.shape[0]

@@ -36,7 +36,7 @@ def project(
     return _scatter(ones, value.unsqueeze(-1), atoms).to(value.dtype)
 
 
-def project_law(
+def project_distribution(
     probs: Float[Tensor, "*batch M"],
     support: Float[Tensor, "*batch M"],
     atoms: Float[Tensor, " K"],
@@ -65,7 +65,11 @@ def project_law(
     return _scatter(probs, support, atoms).to(probs.dtype)
 
 
-def shift_law(
+project_law = project_distribution
+"""The same function under its earlier name."""
+
+
+def shift_distribution(
     probs: Float[Tensor, "*batch K"], shift: Float[Tensor, "*batch"], atoms: Float[Tensor, " K"]
 ) -> Float[Tensor, "*batch K"]:
     """Return the law of Z + shift on the same atoms; differentiable in both.
@@ -76,7 +80,7 @@ def shift_law(
     Raises:
         ShapeError: if the shapes do not fit.
     """
-    check.check_law(atoms, probs=probs)
+    check.check_distribution(atoms, probs=probs)
     check.check_without_last(whole={"probs": probs}, part={"shift": shift})
     return _scatter(probs, atoms + shift.unsqueeze(-1), atoms).to(probs.dtype)
 
@@ -106,7 +110,7 @@ def cross_entropy_normaliser(count: int) -> float:
     return math.log(count) if count > 1 else 1.0
 
 
-def law_mean(
+def distribution_mean(
     probs: Float[Tensor, "*batch K"], atoms: Float[Tensor, " K"]
 ) -> Float[Tensor, "*batch"]:
     r"""Return :math:`\sum_k p_k z_k` (arXiv:1707.06887, Section 4: the value of a law).
@@ -114,11 +118,11 @@ def law_mean(
     Raises:
         ShapeError: if the law does not lie on these atoms.
     """
-    check.check_law(atoms, probs=probs)
+    check.check_distribution(atoms, probs=probs)
     return (probs * atoms).sum(-1)
 
 
-def law_variance(
+def distribution_variance(
     probs: Float[Tensor, "*batch K"], atoms: Float[Tensor, " K"]
 ) -> Float[Tensor, "*batch"]:
     r"""Return :math:`\sum_k p_k (z_k - m)^2`, around the mean, so that it is never negative.
@@ -128,7 +132,7 @@ def law_variance(
     Raises:
         ShapeError: if the law does not lie on these atoms.
     """
-    mean = law_mean(probs, atoms)
+    mean = distribution_mean(probs, atoms)
     return (probs * (atoms - mean.unsqueeze(-1)).square()).sum(-1)
 
 

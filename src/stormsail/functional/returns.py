@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, scalar
-from stormsail.functional.categorical import project, project_law
+from stormsail.functional.categorical import project, project_distribution
 
 LEVEL_TOLERANCE = 1e-9
 """Slack, in units of one quantile's mass, within which a mixture level counts as reached.
@@ -224,14 +224,14 @@ def categorical_nstep_targets(
         RangeError: if `gamma` or `steps` is out of range.
     """
     _check_rollout(reward, bootstrap_probs, terminated, truncated, "bootstrap_probs")
-    check.check_law(atoms, bootstrap_probs=bootstrap_probs)
+    check.check_distribution(atoms, bootstrap_probs=bootstrap_probs)
     check.check_gamma(gamma)
     check.check_steps(steps)
     total, last, discount = _windows(reward, terminated | truncated, gamma=gamma, steps=steps)
     total, discount = total.to(atoms.dtype), discount.to(atoms.dtype)
     final = terminated.gather(0, last).unsqueeze(-1)  # [T, B, 1]
     support = total.unsqueeze(-1) + discount.unsqueeze(-1) * atoms  # [T, B, K]
-    law = project_law(_rows(bootstrap_probs, last), support, atoms)
+    law = project_distribution(_rows(bootstrap_probs, last), support, atoms)
     return torch.where(final, project(total, atoms), law).to(reward.dtype)
 
 

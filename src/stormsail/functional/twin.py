@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from stormsail.functional import _checks as check
-from stormsail.functional.categorical import law_mean
+from stormsail.functional.categorical import distribution_mean
 
 VALUE_MODES = ("min", "mean")
 QUANTILE_MODES = ("argmin", "mixture", "elementwise_min")
@@ -55,7 +55,7 @@ def twin_quantiles(
     return _choose(quantiles, quantiles.mean(-1))
 
 
-def twin_law(
+def twin_distribution(
     probs: Float[Tensor, "*batch C K"], atoms: Float[Tensor, " K"], *, mode: str
 ) -> Float[Tensor, "*batch K"]:
     """Return one law on the atoms from several: `argmin` (smaller mean) or `mixture` (average).
@@ -68,8 +68,8 @@ def twin_law(
     """
     check.check_choice(mode, LAW_MODES, name="mode")
     check.check_critics(probs=probs)
-    check.check_law(atoms, probs=probs)
-    return probs.mean(-2) if mode == "mixture" else _choose(probs, law_mean(probs, atoms))
+    check.check_distribution(atoms, probs=probs)
+    return probs.mean(-2) if mode == "mixture" else _choose(probs, distribution_mean(probs, atoms))
 
 
 def twin_loss(

@@ -11,7 +11,11 @@ from torch import Tensor
 from stormsail.core.errors import ChoiceError
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, clamp
-from stormsail.functional.categorical import law_mean, law_variance, project_law
+from stormsail.functional.categorical import (
+    distribution_mean,
+    distribution_variance,
+    project_distribution,
+)
 
 MODES = ("off", "mean_only", "mean_and_variance", "per_quantile")
 LAW_MODES = MODES[:-1]
@@ -70,7 +74,7 @@ def clip_quantiles(
     return (new - mean) * _shrink(spread, old_spread, variance_factor) + target
 
 
-def clip_law(
+def clip_distribution(
     probs: Float[Tensor, "*batch K"],
     old_probs: Float[Tensor, "*batch K"],
     atoms: Float[Tensor, " K"],
@@ -108,19 +112,23 @@ def clip_law(
         )
     check.check_choice(mode, LAW_MODES, name="mode")
     check.check_same_shape(probs=probs, old_probs=old_probs)
-    check.check_law(atoms, probs=probs)
+    check.check_distribution(atoms, probs=probs)
     _check_band(epsilon, variance_factor)
     old_probs = old_probs.detach()
     if mode == "off":
         return probs
-    mean = law_mean(probs, atoms).unsqueeze(-1)
-    target = _hold(mean, law_mean(old_probs, atoms).unsqueeze(-1), epsilon)
+    mean = distribution_mean(probs, atoms).unsqueeze(-1)
+    target = _hold(mean, distribution_mean(old_probs, atoms).unsqueeze(-1), epsilon)
     if mode == "mean_only":
-        return project_law(probs, atoms + (target - mean), atoms)
-    spread = law_variance(probs, atoms).unsqueeze(-1)
-    old_spread = law_variance(old_probs, atoms).unsqueeze(-1)
+        return project_distribution(probs, atoms + (target - mean), atoms)
+    spread = distribution_variance(probs, atoms).unsqueeze(-1)
+    old_spread = distribution_variance(old_probs, atoms).unsqueeze(-1)
     scale = _shrink(spread, old_spread, variance_factor)
-    return project_law(probs, (atoms - mean) * scale + target, atoms)
+    return project_distribution(probs, (atoms - mean) * scale + target, atoms)
+
+
+clip_law = clip_distribution
+"""The same function under its earlier name."""
 
 
 def limit_encoded(

@@ -114,7 +114,7 @@ class Decision(NamedTuple):
     """Of the distribution it was drawn from, [B, D]."""
     value: Tensor
     """Expected return in reward units, [B]."""
-    law: Tensor
+    distribution: Tensor
     """Quantiles or the probabilities of atoms of the return, [B, W]; quantiles in reward units."""
     predicted: Tensor
     """What each critic said, normalised, [B, C, W]."""
@@ -206,12 +206,12 @@ class Agent(nn.Module):
             self.normalised(observation), memory, deterministic=deterministic, generator=generator
         )
         critic, predicted = self.network.critic, drawn.predicted
-        law = critic.law(predicted)
+        law = critic.distribution(predicted)
         if self.spec.critic.kind != "categorical":
             law = self.return_scale.decode(law)
         return Decision(
             value=self.return_scale.decode(critic.value(predicted)),
-            law=law,
+            distribution=law,
             **drawn._asdict(),
         )
 

@@ -86,18 +86,18 @@ class Critic(nn.Module):
     def means(self, predicted: Tensor) -> Tensor:
         """Return the mean of each critic's law, normalised, [*b, C]."""
         if self.config.kind == "categorical":
-            return categorical.law_mean(predicted.softmax(-1), self.atoms)
+            return categorical.distribution_mean(predicted.softmax(-1), self.atoms)
         return predicted.mean(-1)
 
     def value(self, predicted: Tensor) -> Tensor:
         """Return the one scalar value of all critics, normalised, [*b]."""
         return twin.twin_value(self.means(predicted), mode=self.config.twin_value_mode)
 
-    def law(self, predicted: Tensor) -> Tensor:
+    def distribution(self, predicted: Tensor) -> Tensor:
         """Return one law from all critics, for readings of risk: quantiles, probabilities, mean."""
         mode = self.config.twin_dist_mode
         if self.config.kind == "categorical":
-            return twin.twin_law(predicted.softmax(-1), self.atoms, mode=mode)
+            return twin.twin_distribution(predicted.softmax(-1), self.atoms, mode=mode)
         if self.config.kind == "quantile":
             return twin.twin_quantiles(predicted, mode=mode)
         return self.value(predicted)[..., None]

@@ -60,7 +60,7 @@ def everything(agent):
     head.mode(output.actor)
     head.to_task(raw)
     head.kl(output.actor.detach(), output.actor)
-    parts += [critic.value(output.critic).sum(), critic.law(output.critic).sum()]
+    parts += [critic.value(output.critic).sum(), critic.distribution(output.critic).sum()]
     scale = agent.return_scale
     parts.append(scale.encode(scale.decode(output.critic)).sum())
     torch.autograd.grad(sum(parts), list(agent.parameters()), allow_unused=True)

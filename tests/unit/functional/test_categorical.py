@@ -49,7 +49,7 @@ def test_every_atom_of_a_float32_support_keeps_all_its_mass(count):
 
 def test_projection_of_a_law_by_hand():
     # .5 at .5 gives .25 to 0 and 1; .3 at 2 stays; .2 at 9 is clamped to 2.
-    actual = categorical.project_law(row(0.5, 0.3, 0.2), row(0.5, 2.0, 9.0), row(0, 1, 2))
+    actual = categorical.project_distribution(row(0.5, 0.3, 0.2), row(0.5, 2.0, 9.0), row(0, 1, 2))
     close(actual, [0.25, 0.25, 0.5])
 
 
@@ -58,17 +58,19 @@ def test_a_moved_support_keeps_mass_and_mean_and_is_not_merely_relabelled():
     # The law (.2, .5, .3) on 0, 1, 2 has mean 1.1. Atoms move to -.5, .75, 2.25 (all old atoms
     # inside): 0 -> 0.6 at -.5, .4 at .75; 1 -> 5/6 at .75, 1/6 at 2.25; 2 -> 1/6, 5/6.
     probs, old, new = row(0.2, 0.5, 0.3), row(0, 1, 2), row(-0.5, 0.75, 2.25)
-    actual = categorical.project_law(probs, old, new)
+    actual = categorical.project_distribution(probs, old, new)
     close(actual, [0.12, 0.08 + 5 / 12 + 0.05, 1 / 12 + 0.25])
     close(actual.sum(), 1.0)
-    close(categorical.law_mean(actual, new), 1.1)
+    close(categorical.distribution_mean(actual, new), 1.1)
     # Atoms moved without projection would read a mean of 0.95.
-    assert abs(categorical.law_mean(probs, new).item() - 1.1) > 0.04
+    assert abs(categorical.distribution_mean(probs, new).item() - 1.1) > 0.04
 
 
 def test_shifting_a_law_by_hand():
     # By +.25 on 0, 1, 2: each atom sends a quarter of its mass up, the last one is clamped.
-    actual = categorical.shift_law(row(0.2, 0.5, 0.3), torch.tensor(0.25).double(), row(0, 1, 2))
+    actual = categorical.shift_distribution(
+        row(0.2, 0.5, 0.3), torch.tensor(0.25).double(), row(0, 1, 2)
+    )
     close(actual, [0.15, 0.05 + 0.375, 0.125 + 0.3])
 
 
@@ -79,11 +81,13 @@ def test_shifting_a_law_passes_a_gradient_to_every_logit():
     logits = row(0.1, -0.4, 0.3, 0.9, -0.2).requires_grad_()
     atoms = row(-2, -1, 0, 1, 2)
     target = categorical.project(torch.tensor(1.6).double(), atoms)
-    moved = categorical.shift_law(torch.softmax(logits, -1), torch.tensor(-0.3).double(), atoms)
+    moved = categorical.shift_distribution(
+        torch.softmax(logits, -1), torch.tensor(-0.3).double(), atoms
+    )
     loss = categorical.cross_entropy(moved.log(), target)
     (gradient,) = torch.autograd.grad(loss, logits)
     assert bool((gradient.abs() > 1e-3).all())
-    clipped = value_clip.clip_law(
+    clipped = value_clip.clip_distribution(
         torch.softmax(logits, -1),
         row(0.6, 0.1, 0.1, 0.1, 0.1),
         atoms,
@@ -119,7 +123,7 @@ def test_a_target_far_from_the_old_value_enters_the_loss_unclipped():
     close(loss, -log_p[6].item())
     assert loss.item() > -0.5 * (log_p[3] + log_p[4]).item() + 5
     # The clipped branch moves the prediction only: same law, same target, same loss.
-    clipped = value_clip.clip_law(old, old, atoms, epsilon=0.5, mode="mean_only")
+    clipped = value_clip.clip_distribution(old, old, atoms, epsilon=0.5, mode="mean_only")
     close(categorical.cross_entropy(clipped.log(), target), loss.item(), atol=1e-6)
 
 
@@ -142,14 +146,14 @@ def test_the_normaliser_is_the_natural_logarithm_and_one_for_a_single_atom():
 def test_mean_and_variance_by_hand():
     # Mean .2 * -1 + .5 * 3 = 1.3; E z^2 = .2 + 4.5 = 4.7; variance 4.7 - 1.69.
     probs, atoms = row(0.2, 0.3, 0.5), row(-1, 0, 3)
-    close(categorical.law_mean(probs, atoms), 1.3)
-    close(categorical.law_variance(probs, atoms), 3.01)
+    close(categorical.distribution_mean(probs, atoms), 1.3)
+    close(categorical.distribution_variance(probs, atoms), 3.01)
 
 
 def test_variance_survives_a_large_offset_in_float32():
     # E z^2 - mean^2 at 1e4 loses everything: 1e8 has a float32 spacing of 8.
     atoms = torch.tensor([10_000.0, 10_001.0])
-    actual = categorical.law_variance(torch.tensor([0.5, 0.5]), atoms)
+    actual = categorical.distribution_variance(torch.tensor([0.5, 0.5]), atoms)
     np.testing.assert_allclose(actual, 0.25, rtol=1e-3)
 
 
@@ -178,10 +182,10 @@ def test_atoms_must_be_a_row_of_at_least_two(shape):
         "Pass the support as one ascending row. [shape-mismatch]"
     )
     assert refused(categorical.project, value, atoms) == expected
-    assert refused(categorical.project_law, probs, probs, atoms) == expected
-    assert refused(categorical.shift_law, probs, value, atoms) == expected
-    assert refused(categorical.law_mean, probs, atoms) == expected
-    assert refused(categorical.law_variance, probs, atoms) == expected
+    assert refused(categorical.project_distribution, probs, probs, atoms) == expected
+    assert refused(categorical.shift_distribution, probs, value, atoms) == expected
+    assert refused(categorical.distribution_mean, probs, atoms) == expected
+    assert refused(categorical.distribution_variance, probs, atoms) == expected
     assert refused(categorical.outside_support, value, atoms) == expected
 
 
@@ -192,15 +196,15 @@ def test_a_law_on_other_atoms_is_refused():
         "`probs` must have one entry for each of the 51 atoms in its last dimension; "
         "found probs (4, 21). Project the law on these atoms first. [shape-mismatch]"
     )
-    assert refused(categorical.shift_law, probs, torch.zeros(4), atoms) == expected
-    assert refused(categorical.law_mean, probs, atoms) == expected
-    assert refused(categorical.law_variance, probs, atoms) == expected
+    assert refused(categorical.shift_distribution, probs, torch.zeros(4), atoms) == expected
+    assert refused(categorical.distribution_mean, probs, atoms) == expected
+    assert refused(categorical.distribution_variance, probs, atoms) == expected
 
 
 @pytest.mark.refusal
 def test_projection_refuses_to_broadcast():
     message = refused(
-        categorical.project_law, torch.zeros(4, 8), torch.zeros(1, 8), torch.arange(3.0)
+        categorical.project_distribution, torch.zeros(4, 8), torch.zeros(1, 8), torch.arange(3.0)
     )
     assert message == (
         "`probs` and `support` must have the same shape; found probs (4, 8) and support (1, 8). "
@@ -211,7 +215,9 @@ def test_projection_refuses_to_broadcast():
 
 @pytest.mark.refusal
 def test_a_shift_must_have_one_entry_for_each_law():
-    message = refused(categorical.shift_law, torch.zeros(4, 3), torch.zeros(3), torch.arange(3.0))
+    message = refused(
+        categorical.shift_distribution, torch.zeros(4, 3), torch.zeros(3), torch.arange(3.0)
+    )
     assert message == (
         "`shift` must have the shape of `probs` without its last dimension; "
         "found shift (3,) and probs (4, 3). Reduce or expand one of them before the call; "
@@ -228,3 +234,8 @@ def test_cross_entropy_refuses_to_broadcast():
         "found logits (4, 8) and target (1, 8). "
         "Reduce or expand one of them before the call; this loss never broadcasts. [shape-mismatch]"
     )
+
+
+def test_earlier_public_names_are_the_same_functions():
+    assert categorical.project_law is categorical.project_distribution
+    assert value_clip.clip_law is value_clip.clip_distribution

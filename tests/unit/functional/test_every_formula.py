@@ -41,7 +41,8 @@ def public_functions() -> dict[str, Callable[..., object]]:
         module = importlib.import_module(info.name)
         for name, thing in vars(module).items():
             own = inspect.isfunction(thing) and thing.__module__ == module.__name__
-            if own and not name.startswith("_"):
+            alias = own and thing.__name__ != name
+            if own and not alias and not name.startswith("_"):
                 found[f"{last}.{name}"] = thing
     return found
 

@@ -536,7 +536,7 @@ class TwoSteps:
         return oracle.law_of_sum([(chance, sum(r)) for chance, _, _, r in self.paths(logits)])
 
     def cvar(self, logits, alpha):
-        return oracle.tail_mean(*self.law(logits), alpha)
+        return oracle.tail_mean(*self.distribution(logits), alpha)
 
     def equal_atoms(self, branches):
         """The law of the branches as PARTS equal atoms."""
@@ -587,7 +587,7 @@ class TwoSteps:
 def test_the_budget_advantage_is_the_policy_gradient_of_the_static_cvar(alpha, steps):
     problem = TwoSteps()
     nu = oracle.categorical_value_at_risk(
-        problem.law(problem.logits)[1], problem.law(problem.logits)[0], alpha
+        problem.distribution(problem.logits)[1], problem.distribution(problem.logits)[0], alpha
     )
 
     def left_to_lose(quantiles, reward):

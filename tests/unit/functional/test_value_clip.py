@@ -68,7 +68,7 @@ def test_a_collapsed_law_keeps_a_finite_gradient():
     actual[0].backward()
     assert bool(new.grad.isfinite().all())
     law = row(0.0, 1.0, 0.0).requires_grad_()
-    clipped = value_clip.clip_law(
+    clipped = value_clip.clip_distribution(
         law, row(0.5, 0.25, 0.25), row(-1, 0, 1), epsilon=0.5, mode="mean_and_variance"
     )
     (gradient,) = torch.autograd.grad(clipped[1], law)
@@ -98,7 +98,7 @@ def test_off_ignores_the_band():
     actual = value_clip.clip_quantiles(new, row(0, 0, 0), epsilon=0.0, mode="off")
     assert torch.equal(actual, new)
     law = row(0.2, 0.8)
-    actual = value_clip.clip_law(law, row(0.9, 0.1), row(0, 1), epsilon=0.0, mode="off")
+    actual = value_clip.clip_distribution(law, row(0.9, 0.1), row(0, 1), epsilon=0.0, mode="off")
     assert torch.equal(actual, law)
 
 
@@ -155,7 +155,7 @@ def test_a_value_limit_stops_the_gradient_only_where_it_acts():
 def test_a_law_is_moved_by_its_clipped_mean():
     # All mass on 2, old all on 0, epsilon .5: the mean goes to .5, half on 0 and half on 1.
     atoms = row(-1, 0, 1, 2)
-    actual = value_clip.clip_law(
+    actual = value_clip.clip_distribution(
         row(0, 0, 0, 1), row(0, 1, 0, 0), atoms, epsilon=0.5, mode="mean_only"
     )
     close(actual, [0, 0.5, 0.5, 0])
@@ -167,17 +167,21 @@ def test_the_spread_of_a_law_is_held_too():
     atoms = torch.arange(-4.0, 5.0, dtype=torch.float64)
     new, old = torch.zeros(9, dtype=torch.float64), torch.zeros(9, dtype=torch.float64)
     new[[0, 8]], old[[3, 5]] = 0.5, 0.5
-    actual = value_clip.clip_law(new, old, atoms, epsilon=1.0, mode="mean_and_variance")
+    actual = value_clip.clip_distribution(new, old, atoms, epsilon=1.0, mode="mean_and_variance")
     close(actual[[2, 6]], [0.5, 0.5])
-    close(categorical.law_variance(actual, atoms), 4.0)
-    close(value_clip.clip_law(new, old, atoms, epsilon=1.0, mode="mean_only"), new, atol=1e-12)
+    close(categorical.distribution_variance(actual, atoms), 4.0)
+    close(
+        value_clip.clip_distribution(new, old, atoms, epsilon=1.0, mode="mean_only"),
+        new,
+        atol=1e-12,
+    )
 
 
 def test_old_laws_get_no_gradient():
     old = row(0.5, 0.25, 0.25).requires_grad_()
     new = row(0.1, 0.2, 0.7).requires_grad_()
     for mode in ("mean_only", "mean_and_variance"):
-        clipped = value_clip.clip_law(new, old, row(-1, 0, 1), epsilon=0.1, mode=mode)
+        clipped = value_clip.clip_distribution(new, old, row(-1, 0, 1), epsilon=0.1, mode=mode)
         clipped[0].backward()
     assert old.grad is None
     assert bool((new.grad != 0).any())
@@ -207,7 +211,7 @@ def test_an_unknown_mode_is_refused_with_the_nearest_name():
 @pytest.mark.refusal
 def test_an_unknown_mode_of_a_law_is_refused_with_the_nearest_name():
     with pytest.raises(ChoiceError) as caught:
-        value_clip.clip_law(LAW, LAW, ATOMS, epsilon=0.5, mode="mean_olny")
+        value_clip.clip_distribution(LAW, LAW, ATOMS, epsilon=0.5, mode="mean_olny")
     assert str(caught.value) == (
         "`mode` must be one of `off`, `mean_only`, `mean_and_variance`; "
         "found `mean_olny`. Did you mean `mean_only`? [unknown-choice]"
@@ -217,7 +221,7 @@ def test_an_unknown_mode_of_a_law_is_refused_with_the_nearest_name():
 @pytest.mark.refusal
 def test_a_law_has_no_quantiles_to_clip_one_by_one():
     with pytest.raises(ChoiceError) as caught:
-        value_clip.clip_law(LAW, LAW, ATOMS, epsilon=0.5, mode="per_quantile")
+        value_clip.clip_distribution(LAW, LAW, ATOMS, epsilon=0.5, mode="per_quantile")
     message = str(caught.value)
     assert "found `per_quantile`." in message
     assert message.endswith("[unknown-choice]")
@@ -237,7 +241,7 @@ def test_a_band_of_negative_width_is_refused(epsilon):
         value_clip.clip_quantiles(NEW, NEW, epsilon=epsilon, mode="mean_only")
     assert str(caught.value) == expected
     with pytest.raises(RangeError) as caught:
-        value_clip.clip_law(LAW, LAW, ATOMS, epsilon=epsilon, mode="mean_only")
+        value_clip.clip_distribution(LAW, LAW, ATOMS, epsilon=epsilon, mode="mean_only")
     assert str(caught.value) == expected
 
 
@@ -253,7 +257,7 @@ def test_a_variance_factor_of_zero_is_refused(factor):
         value_clip.clip_quantiles(NEW, NEW, **options)
     assert str(caught.value) == expected
     with pytest.raises(RangeError) as caught:
-        value_clip.clip_law(LAW, LAW, ATOMS, **options)
+        value_clip.clip_distribution(LAW, LAW, ATOMS, **options)
     assert str(caught.value) == expected
 
 
@@ -269,7 +273,7 @@ def test_old_and_new_must_have_the_same_shape():
         f"`new` and `old` must have the same shape; found new (4, 8) and old (4, 1). {tail}"
     )
     with pytest.raises(ShapeError) as caught:
-        value_clip.clip_law(LAW, LAW[:1], ATOMS, epsilon=0.5, mode="mean_only")
+        value_clip.clip_distribution(LAW, LAW[:1], ATOMS, epsilon=0.5, mode="mean_only")
     assert str(caught.value) == (
         "`probs` and `old_probs` must have the same shape; "
         f"found probs (4, 3) and old_probs (1, 3). {tail}"
@@ -279,14 +283,14 @@ def test_old_and_new_must_have_the_same_shape():
 @pytest.mark.refusal
 def test_a_law_must_live_on_its_atoms():
     with pytest.raises(ShapeError) as caught:
-        value_clip.clip_law(LAW, LAW, torch.arange(4.0), epsilon=0.5, mode="mean_only")
+        value_clip.clip_distribution(LAW, LAW, torch.arange(4.0), epsilon=0.5, mode="mean_only")
     assert str(caught.value) == (
         "`probs` must have one entry for each of the 4 atoms in its last dimension; "
         "found probs (4, 3). Project the law on these atoms first. [shape-mismatch]"
     )
     one = torch.zeros(4, 1)
     with pytest.raises(ShapeError) as caught:
-        value_clip.clip_law(one, one, torch.zeros(1), epsilon=0.5, mode="mean_only")
+        value_clip.clip_distribution(one, one, torch.zeros(1), epsilon=0.5, mode="mean_only")
     assert str(caught.value) == (
         "`atoms` must be one-dimensional with at least 2 entries; found atoms (1,). "
         "Pass the support as one ascending row. [shape-mismatch]"

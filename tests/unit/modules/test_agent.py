@@ -97,14 +97,14 @@ def test_a_decision_says_what_it_knows(described):
     assert torch.equal(decision.log_prob, wanted)
     assert decision.log_prob.shape == decision.value.shape == (B,)
     torch.testing.assert_close(decision.value, 1.9 * critic.value(decision.predicted) + 0.7)
-    law = critic.law(decision.predicted)
+    law = critic.distribution(decision.predicted)
     if described.critic.kind == "categorical":
-        torch.testing.assert_close(decision.law, law)
-        means = (decision.law * agent.atoms).sum(-1)
+        torch.testing.assert_close(decision.distribution, law)
+        means = (decision.distribution * agent.atoms).sum(-1)
         torch.testing.assert_close(means, decision.value)
     else:
-        torch.testing.assert_close(decision.law, 1.9 * law + 0.7)
-        torch.testing.assert_close(decision.law.mean(-1), decision.value)
+        torch.testing.assert_close(decision.distribution, 1.9 * law + 0.7)
+        torch.testing.assert_close(decision.distribution.mean(-1), decision.value)
 
 
 def test_what_was_seen_before_matters():
@@ -135,7 +135,7 @@ def test_an_unknown_number_spoils_its_own_environment_and_no_other():
     clean = agent.decide(x, memory, deterministic=True)
     x[1, 0] = torch.nan
     broken = agent.decide(x, memory, deterministic=True)
-    for name in ("value", "log_prob", "law", "memory"):
+    for name in ("value", "log_prob", "distribution", "memory"):
         assert getattr(broken, name)[1].isnan().all()
         assert torch.equal(getattr(broken, name)[[0, 2, 3]], getattr(clean, name)[[0, 2, 3]])
     assert int(broken.action[1]) == 0

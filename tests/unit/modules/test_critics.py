@@ -43,7 +43,7 @@ def test_shapes(settings, twins):
     assert predicted.shape == (4, 3, 1 + twins, width)
     assert critic.means(predicted).shape == (4, 3, 1 + twins)
     assert critic.value(predicted).shape == (4, 3)
-    assert critic.law(predicted).shape == (4, 3, width)
+    assert critic.distribution(predicted).shape == (4, 3, width)
     assert len(critic.last_layers()) == 1 + twins
 
 
@@ -103,7 +103,7 @@ def test_the_smaller_of_two_biased_critics_is_read(kind):
     critic = biased(kind)
     predicted = critic(features(5))
     torch.testing.assert_close(critic.value(predicted), predicted[:, 1].mean(-1))
-    torch.testing.assert_close(critic.law(predicted), predicted[:, 1])
+    torch.testing.assert_close(critic.distribution(predicted), predicted[:, 1])
     both = biased(kind, twin_value_mode="mean")
     torch.testing.assert_close(both.value(predicted), predicted[:, 1].mean(-1) + 0.5)
 
@@ -112,14 +112,14 @@ def test_laws_of_a_categorical_critic_are_probabilities():
     critic = build(**KINDS["categorical"])
     predicted = critic(features(5))
     probs = predicted.softmax(-1)
-    torch.testing.assert_close(critic.law(predicted).sum(-1), torch.ones(5).double())
+    torch.testing.assert_close(critic.distribution(predicted).sum(-1), torch.ones(5).double())
     means = (probs * critic.atoms).sum(-1)
     torch.testing.assert_close(critic.means(predicted), means)
     torch.testing.assert_close(critic.value(predicted), means.amin(-1))
     chosen = probs[torch.arange(5), means.argmin(-1)]
-    torch.testing.assert_close(critic.law(predicted), chosen)
+    torch.testing.assert_close(critic.distribution(predicted), chosen)
     mixed = build(**KINDS["categorical"], twin_dist_mode="mixture")
-    torch.testing.assert_close(mixed.law(predicted), probs.mean(-2))
+    torch.testing.assert_close(mixed.distribution(predicted), probs.mean(-2))
 
 
 def test_monotone_quantiles_never_cross():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.update.critic_targets import reached_law
+from stormsail.algorithms.update.critic_targets import next_distribution
 from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.functional import risk, statistics
@@ -26,12 +26,12 @@ class Trace(NamedTuple):
     """Decay of later steps."""
 
 
-def predicted_law(agent: Agent, rollout: Rollout) -> Tensor:
+def predicted_distribution(agent: Agent, rollout: Rollout) -> Tensor:
     """Return the law that the critics gave to each row, [T, B, W], of all critics as one.
 
     Quantiles are in reward units; probabilities belong to `agent.atoms`.
     """
-    law = agent.network.critic.law(rollout.predicted)
+    law = agent.network.critic.distribution(rollout.predicted)
     return law if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(law)
 
 
@@ -70,7 +70,7 @@ def risk_advantage(
         else:
             found = _traced(agent, rollout, budget, trace, alpha=alpha)
     else:
-        law = predicted_law(agent, rollout)
+        law = predicted_distribution(agent, rollout)
         if agent.spec.critic.kind == "categorical":
             budget = risk.categorical_value_at_risk(law, agent.atoms.to(law.dtype), alpha=alpha)
         else:
@@ -82,7 +82,7 @@ def risk_advantage(
 def _shortfall(
     agent: Agent, rollout: Rollout, estimates: Estimates, budget: Tensor, *, alpha: float
 ) -> Tensor:
-    law = predicted_law(agent, rollout)
+    law = predicted_distribution(agent, rollout)
     if agent.spec.critic.kind == "categorical":
         atoms = agent.atoms.to(law.dtype)
         return risk.categorical_budget_advantage(
@@ -94,7 +94,7 @@ def _shortfall(
 def _traced(
     agent: Agent, rollout: Rollout, budget: Tensor, trace: Trace, *, alpha: float
 ) -> Tensor:
-    law, reached = predicted_law(agent, rollout), reached_law(agent, rollout)
+    law, reached = predicted_distribution(agent, rollout), next_distribution(agent, rollout)
     reward, budget = rollout.reward.to(law.dtype), budget.to(law.dtype)
     flags = (rollout.terminated, rollout.truncated)
     gamma, lam = trace
@@ -129,7 +129,7 @@ def predicted_cvar(agent: Agent, rollout: Rollout, *, alpha: float, estimator: s
 
     It is that of the mixture of all their laws: an episode begins in one of these states.
     """
-    law = predicted_law(agent, rollout)[rollout.length == 1]  # [S, W]
+    law = predicted_distribution(agent, rollout)[rollout.length == 1]  # [S, W]
     if len(law) == 0:
         return float("nan")
     if agent.spec.critic.kind == "categorical":

@@ -170,7 +170,7 @@ def _law(agent: Agent, update: Update) -> Values:
     kind, weight = agent.spec.critic.kind, update.rollout.weight
     if kind == "scalar":
         return {}
-    law = agent.network.critic.law(update.predicted)
+    law = agent.network.critic.distribution(update.predicted)
     if kind == "categorical":
         atoms = agent.network.critic.atoms
         low, middle, high = (

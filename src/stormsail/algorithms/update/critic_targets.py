@@ -14,12 +14,12 @@ from stormsail.functional import categorical, quantile, returns, value_clip
 from stormsail.modules.agent import Agent
 
 
-def reached_law(agent: Agent, rollout: Rollout) -> Tensor:
+def next_distribution(agent: Agent, rollout: Rollout) -> Tensor:
     """Return the law of the state that each step reached, [T, B, W].
 
     Quantiles are in reward units; probabilities belong to `agent.atoms`.
     """
-    law = agent.network.critic.law(rollout.reached)
+    law = agent.network.critic.distribution(rollout.reached)
     return law if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(law)
 
 
@@ -41,7 +41,7 @@ def targets(agent: Agent, rollout: Rollout, scalar_return: Tensor, config: Train
         if kind == "categorical":
             return categorical.project(scalar_return, agent.atoms.to(scalar_return.dtype))
         return scalar_return[..., None]
-    law = reached_law(agent, rollout)
+    law = next_distribution(agent, rollout)
     flags = (rollout.terminated, rollout.truncated)
     gamma, steps = config.ppo.gamma, _steps(config.target, rollout)
     if kind == "categorical":
@@ -67,8 +67,8 @@ def outcomes(agent: Agent, rollout: Rollout, target: Tensor, config: TrainConfig
         return target
     atoms = agent.atoms.to(target.dtype)
     if config.target.kind == "lambda_return":
-        return categorical.law_mean(target, atoms)[..., None]
-    mean = categorical.law_mean(reached_law(agent, rollout), atoms)[..., None]
+        return categorical.distribution_mean(target, atoms)[..., None]
+    mean = categorical.distribution_mean(next_distribution(agent, rollout), atoms)[..., None]
     flags = (rollout.terminated, rollout.truncated)
     gamma, steps = config.ppo.gamma, _steps(config.target, rollout)
     return returns.quantile_nstep_targets(rollout.reward, mean, *flags, gamma=gamma, steps=steps)
@@ -129,7 +129,7 @@ def clipped_losses(
     mode, factor = clip.distributional_vf_clip_mode, clip.distributional_vf_clip_variance_factor
     if agent.spec.critic.kind == "categorical":
         atoms = agent.network.critic.atoms
-        held = value_clip.clip_law(
+        held = value_clip.clip_distribution(
             predicted.softmax(-1),
             old.softmax(-1),
             atoms,

@@ -20,7 +20,7 @@ def legacy_cvar(agent: Agent, predicted: Tensor, *, alpha: float, estimator: str
         estimator: how quantiles are read.
     """
     critic = agent.network.critic
-    law = critic.law(predicted)
+    law = critic.distribution(predicted)
     if agent.spec.critic.kind == "categorical":
         return risk.categorical_cvar(law, critic.atoms.to(law.dtype), alpha=alpha)
     return risk.cvar(law, alpha=alpha, estimator=estimator)

@@ -165,8 +165,8 @@ def move_support(
     low, high = (config.v_min, config.v_max) if warming else _bounds(kept, atoms, config)
     critic.atoms.copy_(torch.linspace(low, high, config.num_atoms, dtype=torch.float64))
     support = atoms.expand(target.shape)
-    moved = categorical.project_law(target, support, critic.atoms)
-    law = categorical.project_law(
+    moved = categorical.project_distribution(target, support, critic.atoms)
+    law = categorical.project_distribution(
         predicted.softmax(-1), atoms.expand(predicted.shape), critic.atoms
     )
     return moved, law.clamp(min=torch.finfo(law.dtype).tiny).log()

@@ -204,7 +204,7 @@ class _Law(NamedTuple):
 
 def _law(agent: Agent, observation: Tensor, memory: Tensor) -> _Law:
     predicted = agent.decide(observation, memory, deterministic=True).predicted
-    law = agent.network.critic.law(predicted).double()
+    law = agent.network.critic.distribution(predicted).double()
     if agent.spec.critic.kind == "categorical":
         atoms = agent.atoms.double()
         mean = (law * atoms).sum(-1, keepdim=True)

@@ -42,12 +42,13 @@ def synth(
     drawn = generate(
         world, symbols=symbols, bars=bars, interval=length, seed=seed, **config.model_dump()
     )
-    law = drawn.law
+    process = drawn.process
     known = [  # worked out before anything is written: a law that fails must leave no files
-        f"law: {law.statement}",
-        f"{law.measured} return a bar: mean {law.mean:.4g}, deviation {law.variance**0.5:.4g},"
-        f" kurtosis {law.kurtosis:.4g}",
-        f"known answer: {law.answer}",
+        f"process: {process.statement}",
+        f"{process.measured} return a bar: mean {process.mean:.4g},"
+        f" deviation {process.variance**0.5:.4g},"
+        f" kurtosis {process.kurtosis:.4g}",
+        f"known answer: {process.answer}",
     ]
     files = write_world(Store(store), drawn)
     names = ", ".join(one.symbol for one in drawn.bars)

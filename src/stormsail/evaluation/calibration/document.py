@@ -126,7 +126,7 @@ def _discount(backtests: Sequence[Backtest]) -> float | None:
 
 def _unfit(backtests: Sequence[Backtest], discount: float | None) -> str:
     """Return why nothing can be compared; empty where something can."""
-    if not backtests or any(one.law is None or one.value is None for one in backtests):
+    if not backtests or any(one.distribution is None or one.value is None for one in backtests):
         return "no critic predicted anything here"
     if discount is None:
         return "the agent's file does not name the discount that its critic was trained with"

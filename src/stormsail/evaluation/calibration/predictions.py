@@ -245,7 +245,7 @@ def _part(
     backtest: Backtest, levels: Array, gamma: float, horizon: int, closes: Array | None
 ) -> tuple[NDArray[np.int64], Array, Array, Array, NDArray[np.str_]]:
     """Return starts, quantiles, outcomes, means and regimes of one backtest, account by account."""
-    law, value = backtest.law, backtest.value
+    law, value = backtest.distribution, backtest.value
     if law is None or value is None:
         raise _unlike("every backtest must hold what a critic predicted", "one without")
     rewards = rewards_of(backtest)
@@ -279,26 +279,30 @@ def _moves(rewards: Array, closes: Array | None) -> Array:
 
 
 def _read(backtest: Backtest, law: Array, levels: Array) -> Array:
-    if backtest.law_kind == "quantile":
+    if backtest.distribution_kind == "quantile":
         return law
-    if backtest.law_kind == "categorical" and backtest.law_support is not None:
-        return atom_quantiles(law, backtest.law_support, levels)
+    if backtest.distribution_kind == "categorical" and backtest.distribution_support is not None:
+        return atom_quantiles(law, backtest.distribution_support, levels)
     return law[:, :0]
 
 
 def _levels(backtests: Sequence[Backtest]) -> Array:
     """Return the levels at which the laws of all are read; none for critics of a mean alone."""
     one = backtests[0]
-    if one.law_kind == "quantile" and one.law_support is not None:
-        return one.law_support
-    count = ATOM_LEVELS if one.law_kind == "categorical" else 0
+    if one.distribution_kind == "quantile" and one.distribution_support is not None:
+        return one.distribution_support
+    count = ATOM_LEVELS if one.distribution_kind == "categorical" else 0
     return (np.arange(count) + 0.5) / max(count, 1)
 
 
 def _check_alike(backtests: Sequence[Backtest]) -> None:
     def told(one: Backtest) -> tuple[str, str, int]:
-        width = 0 if one.law is None or one.law_kind == "categorical" else one.law.shape[-1]
-        return str(one.interval), one.law_kind, width
+        width = (
+            0
+            if one.distribution is None or one.distribution_kind == "categorical"
+            else one.distribution.shape[-1]
+        )
+        return str(one.interval), one.distribution_kind, width
 
     seen = sorted({told(one) for one in backtests})
     if len(seen) != 1:

@@ -103,11 +103,11 @@ def decisions_table(backtest: Backtest) -> pa.Table:
     for name, flag in backtest.flags.items():
         columns[name] = pa.array(flag.reshape(-1))
     columns["reason"] = pa.array(names[backtest.reasons.reshape(-1)].tolist(), pa.string())
-    if backtest.value is not None and backtest.law is not None:
-        width = backtest.law.shape[-1]
+    if backtest.value is not None and backtest.distribution is not None:
+        width = backtest.distribution.shape[-1]
         columns["value"] = pa.array(backtest.value.reshape(-1))
-        flat = pa.array(backtest.law.reshape(-1))
-        columns["law"] = pa.FixedSizeListArray.from_arrays(flat, width)
+        flat = pa.array(backtest.distribution.reshape(-1))
+        columns["distribution"] = pa.FixedSizeListArray.from_arrays(flat, width)
     return pa.table(columns)
 
 
@@ -116,9 +116,9 @@ def contents_of(
 ) -> Contents:
     """Return the files of a backtest, with further documents and tables beside them."""
     summary = summary_of(backtest)
-    if backtest.law_support is not None:
-        summary["law_support"] = [float(one) for one in backtest.law_support]
-    summary["law_kind"] = backtest.law_kind
+    if backtest.distribution_support is not None:
+        summary["distribution_support"] = [float(one) for one in backtest.distribution_support]
+    summary["distribution_kind"] = backtest.distribution_kind
     own = {
         EQUITY: equity_table(backtest),
         TRADES: trades_table(backtest),

@@ -51,7 +51,7 @@ class Decided(NamedTuple):
     """float64 [B]; NaN holds the position."""
     value: Tensor | None = None
     """Expected return in reward units, [B]."""
-    law: Tensor | None = None
+    distribution: Tensor | None = None
     """Quantiles or probabilities of atoms of the return, [B, W]."""
 
 
@@ -104,7 +104,7 @@ class AgentDecider:
             weight = self._levels[made.action]
         known = made.parameters.isfinite().all(-1)
         weight = torch.where(known, weight, torch.nan)
-        return Decided(weight, made.value.double(), made.law.double())
+        return Decided(weight, made.value.double(), made.distribution.double())
 
 
 class GivenDecider:

@@ -49,8 +49,8 @@ class Recorder:
         for name, column in found.items():
             self._rows.setdefault(name, []).append(column)
         for laws, decided in zip(self._laws, moment.decided, strict=False):  # some have ended
-            if decided.law is not None and decided.value is not None:
-                laws.setdefault("law", []).append(decided.law)
+            if decided.distribution is not None and decided.value is not None:
+                laws.setdefault("distribution", []).append(decided.distribution)
                 laws.setdefault("value", []).append(decided.value)
 
     def _settle(self) -> None:
@@ -129,7 +129,8 @@ def _whole(course: Course, found: dict[str, NDArray[np.generic]], market: Market
     start = np.full((1, len(course.symbols)), market.initial_equity)
     sleeves = np.concatenate((start, bars["equity"]))
     law, value = (
-        np.asarray(found[name], np.float64) if name in found else None for name in ("law", "value")
+        np.asarray(found[name], np.float64) if name in found else None
+        for name in ("distribution", "value")
     )
     told = Told(course.symbols, market, rows[1:], bars, flags, reasons)
     return Backtest(
@@ -145,7 +146,7 @@ def _whole(course: Course, found: dict[str, NDArray[np.generic]], market: Market
         flags=flags,
         reasons=reasons,
         value=value,
-        law=law,
+        distribution=law,
     )
 
 

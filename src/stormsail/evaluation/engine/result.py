@@ -94,11 +94,11 @@ class Backtest:
     """`Reason` of the risk gate, [N, S]; NONFINITE where the position was held."""
     value: Array | None = None
     """What the critic expected at each decision, [N, S]."""
-    law: Array | None = None
+    distribution: Array | None = None
     """Its law of returns at each decision, [N, S, W], in reward units."""
-    law_kind: str = ""
+    distribution_kind: str = ""
     """`quantile`, `categorical` or `scalar`."""
-    law_support: Array | None = None
+    distribution_support: Array | None = None
     """Levels of the quantiles or values of the atoms, [W]."""
     notes: Mapping[str, JsonValue] = field(default_factory=dict)
     """Hashes, and what a reader must know."""

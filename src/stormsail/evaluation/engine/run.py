@@ -183,7 +183,10 @@ class Decides:
             notes["overlaps_validation"] = found[0].span.overlaps(chosen_on)
         support = _support(copy.deepcopy(self.agent).cpu())
         kind = self.agent.spec.critic.kind
-        return [replace(one, law_kind=kind, law_support=support, notes=notes) for one in found]
+        return [
+            replace(one, distribution_kind=kind, distribution_support=support, notes=notes)
+            for one in found
+        ]
 
 
 def trade_all(passes: Sequence[Given | Decides]) -> list[list[Backtest]]:

@@ -59,15 +59,21 @@ def foretold(result: Result) -> Foretold | None:
     """
     told = result.part("calibration")
     names = result.decisions.column_names
-    if told is None or result.kind != "backtest" or "law" not in names:
+    if told is None or result.kind != "backtest" or "distribution" not in names:
         return None
     horizon, discount = number(told.get("horizon_bars")), number(told.get("discount"))
-    support = [number(one) for one in items(result.document.get("law_support"))]
+    support = [number(one) for one in items(result.document.get("distribution_support"))]
     if horizon is None or discount is None or None in support or not support:
         return None
     weights = discount ** np.arange(int(horizon), dtype=np.float64)
     outcomes, laws = [], []
-    law = result.decisions["law"].combine_chunks().flatten().to_numpy().reshape(-1, len(support))
+    law = (
+        result.decisions["distribution"]
+        .combine_chunks()
+        .flatten()
+        .to_numpy()
+        .reshape(-1, len(support))
+    )
     symbols = texts(result.decisions, "symbol")
     for symbol in result.symbols:
         equity = column(result.equity, symbol)
@@ -79,7 +85,7 @@ def foretold(result: Result) -> Foretold | None:
     if not outcomes:
         return None
     came, promised = np.concatenate(outcomes), np.concatenate(laws)
-    if result.document.get("law_kind") == "categorical":
+    if result.document.get("distribution_kind") == "categorical":
         return Foretold(came, np.array(support, np.float64), promised.mean(0))
     return Foretold(came, promised.reshape(-1), np.full(promised.size, 1.0 / promised.size))
 

@@ -388,7 +388,7 @@ def _placed(weights: Array, result: Backtest, panel: Panel) -> Array:
 
 def _same_decisions(result: Backtest, again: Backtest, decisions: int) -> bool:
     pairs = [(result.bars["decided"], again.bars["decided"])]
-    for mine, other in ((result.value, again.value), (result.law, again.law)):
+    for mine, other in ((result.value, again.value), (result.distribution, again.distribution)):
         if mine is not None and other is not None:
             pairs.append((mine, other))
     return all(

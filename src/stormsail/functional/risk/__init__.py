@@ -99,7 +99,7 @@ def categorical_value_at_risk(
         ShapeError: if the law does not lie on these atoms.
     """
     check.check_alpha(alpha)
-    check.check_law(atoms, probs=probs)
+    check.check_distribution(atoms, probs=probs)
     level = atoms[_rank_reaching(probs, alpha)].to(probs.dtype)
     return torch.where(probs.isnan().any(-1), torch.nan, level)
 
@@ -126,7 +126,7 @@ def categorical_cvar(
         ShapeError: if the law does not lie on these atoms.
     """
     check.check_alpha(alpha)
-    check.check_law(atoms, probs=probs)
+    check.check_distribution(atoms, probs=probs)
     mass = probs.double()
     taken = _take_worst(mass, alpha)
     missing = alpha - taken.sum(-1)
@@ -284,7 +284,7 @@ def categorical_risk_advantage(
         ShapeError: if the shapes do not fit.
         RangeError: if `alpha` is a number outside (0, 1].
     """
-    check.check_law(atoms, probs=probs)
+    check.check_distribution(atoms, probs=probs)
     check.check_without_last(whole={"probs": probs}, part={"sampled_return": sampled_return})
     sampled_return, probs, atoms = sampled_return.detach(), probs.detach(), atoms.detach()
     level = categorical_value_at_risk(probs, atoms, alpha=alpha)
@@ -368,7 +368,7 @@ def categorical_budget_advantage(
         RangeError: if `alpha` is a number outside (0, 1].
     """
     check.check_alpha(alpha)
-    check.check_law(atoms, probs=probs)
+    check.check_distribution(atoms, probs=probs)
     check.check_same_shape(probs=probs, target_probs=target_probs)
     check.check_without_last(whole={"probs": probs}, part={"budget": budget})
     shortfall = (atoms.detach() - budget.detach().unsqueeze(-1)).clamp(max=0.0)  # [*batch, K]

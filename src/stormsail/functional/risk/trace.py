@@ -116,7 +116,7 @@ def categorical_budget_trace(
     """
     check.check_alpha(alpha)
     _check(reward, reached, terminated, truncated, gamma=gamma, lam=lam)
-    check.check_law(atoms, probs=probs, reached=reached)
+    check.check_distribution(atoms, probs=probs, reached=reached)
     check.check_without_last(whole={"probs": probs}, part={"budget": budget})
     reward, reached, probs = reward.detach(), reached.detach(), probs.detach()
     atoms, budget = atoms.detach(), budget.detach()

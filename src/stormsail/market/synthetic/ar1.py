@@ -9,7 +9,7 @@ from pydantic import Field
 
 from stormsail.market.synthetic.autoregression import stationary
 from stormsail.market.synthetic.growth import Optimum, best_growth, gaussian_log_growth
-from stormsail.market.synthetic.world import Array, Law, Path, Streams, Volatility, WorldConfig
+from stormsail.market.synthetic.world import Array, Path, Process, Streams, Volatility, WorldConfig
 
 _GRID = 601  # points over ± 6 deviations
 
@@ -25,7 +25,7 @@ class Ar1Config(WorldConfig):
 
 
 @dataclass(frozen=True)
-class Ar1Law(Law):
+class Ar1Process(Process):
     """Simple returns R_{t+1} = φ R_t + e, e Gaussian, stationary with deviation s.
 
     The next return is N(φ R_t, σ²) with σ² = s²(1 − φ²), whatever came before R_t.

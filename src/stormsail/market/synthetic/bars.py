@@ -86,7 +86,7 @@ def _extremes(move: Array, variance: Array, streams: Streams) -> tuple[Array, Ar
     is (a + b + √((b − a)² + 2vE))/2 with E standard exponential, and the minimum the same with
     minus: by reflection, P(maximum > m) = exp(−2(m − a)(m − b)/v), and setting that to exp(−E)
     gives m. Each of the two is exact; that both are drawn independently inside a quarter of a bar
-    approximates their joint law.
+    approximates their joint process.
     """
     count = len(move)
     steps = streams("intrabar").standard_normal((count, _SUBSTEPS))

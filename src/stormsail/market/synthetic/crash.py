@@ -14,9 +14,9 @@ from stormsail.functional.risk import empirical_cvar
 from stormsail.market.synthetic.growth import check_solvent, gaussian_nodes
 from stormsail.market.synthetic.world import (
     Array,
-    Law,
     Path,
     Probability,
+    Process,
     Streams,
     Volatility,
     WorldConfig,
@@ -65,7 +65,7 @@ class CrashConfig(WorldConfig):
 
 
 @dataclass(frozen=True)
-class CrashLaw(Law):
+class CrashProcess(Process):
     """Simple returns: with probability p a loss D uniform on [a, b], else N(μ, σ²); independent.
 
     Known answers for a weight w in [0, 1]:
@@ -149,8 +149,8 @@ class CrashLaw(Law):
     ) -> Array:
         """Draw total log returns of episodes at a constant weight, before costs.
 
-        Crashes are drawn from their exact law. The calm bars are summed as a Gaussian with their
-        exact mean and variance, whose error is of order bars^{−1/2} of their small skewness.
+        Crashes are drawn from their exact distribution. The calm bars are summed as a Gaussian with
+        their exact mean and variance, whose error is of order bars^{−1/2} of their small skewness.
 
         Raises:
             RangeError: if the weight loses everything in one bar.

@@ -12,8 +12,8 @@ from scipy import optimize, special
 from stormsail.core.errors import ConfigError
 from stormsail.market.synthetic.world import (
     Array,
-    Law,
     Path,
+    Process,
     Share,
     Streams,
     Volatility,
@@ -67,7 +67,7 @@ class GarchJumpConfig(WorldConfig):
 
 
 @dataclass(frozen=True)
-class GarchJumpLaw(Law):
+class GarchJumpProcess(Process):
     """Log returns r_t = drift − λm + √h_t·x_t + J_t.
 
     h_{t+1} = ω + α h_t x_t² + β h_t; x Student with variance 1; J the sum of Poisson(λ) many

@@ -13,7 +13,7 @@ from stormsail.market.interval import Interval
 from stormsail.market.synthetic import ar1, crash, garch_jump, noise, oracle, regime
 from stormsail.market.synthetic.bars import build_columns
 from stormsail.market.synthetic.funding import draw_funding
-from stormsail.market.synthetic.world import Array, Law, Path, Streams, WorldConfig
+from stormsail.market.synthetic.world import Array, Path, Process, Streams, WorldConfig
 
 START_MS = 1_609_718_400_000
 """2021-01-04 00:00 UTC, a Monday, on which bars of every length open."""
@@ -23,33 +23,36 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 class _Kind(NamedTuple):
     config: type[WorldConfig]
-    law: Callable[[Any], Law]
+    process: Callable[[Any], Process]
     draw: Callable[[Any, Streams, int], Path]
     summary: str
 
 
 WORLDS: dict[str, _Kind] = {
-    "ar1": _Kind(ar1.Ar1Config, ar1.Ar1Law, ar1.draw, "momentum with a closed-form optimum"),
+    "ar1": _Kind(ar1.Ar1Config, ar1.Ar1Process, ar1.draw, "momentum with a closed-form optimum"),
     "crash": _Kind(
-        crash.CrashConfig, crash.CrashLaw, crash.draw, "steady gains and rare deep losses"
+        crash.CrashConfig, crash.CrashProcess, crash.draw, "steady gains and rare deep losses"
     ),
     "garch_jump": _Kind(
         garch_jump.GarchJumpConfig,
-        garch_jump.GarchJumpLaw,
+        garch_jump.GarchJumpProcess,
         garch_jump.draw,
         "clustered volatility, fat tails, jumps",
     ),
     "noise": _Kind(
-        noise.NoiseConfig, noise.NoiseLaw, noise.draw, "a martingale: nothing to be learned"
+        noise.NoiseConfig, noise.NoiseProcess, noise.draw, "a martingale: nothing to be learned"
     ),
     "oracle": _Kind(
-        oracle.OracleConfig, oracle.OracleLaw, oracle.draw, "a feature tells the next return"
+        oracle.OracleConfig, oracle.OracleProcess, oracle.draw, "a feature tells the next return"
     ),
     "regime": _Kind(
-        regime.RegimeConfig, regime.RegimeLaw, regime.draw, "hidden states of drift and volatility"
+        regime.RegimeConfig,
+        regime.RegimeProcess,
+        regime.draw,
+        "hidden states of drift and volatility",
     ),
 }
-"""Every world by name: settings, law, draw, summary."""
+"""Every world by name: settings, process, draw, summary."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class World:
         funding: rates by symbol, for perpetuals.
         features: columns an agent may see beside the bars, by symbol and name; None without any.
         hidden: truth no agent may see, by symbol and name: regimes, variances, crashes.
-        law: exact law and known answer.
+        process: exact law and known answer.
     """
 
     name: str
@@ -72,7 +75,7 @@ class World:
     funding: dict[str, Funding]
     features: dict[str, dict[str, Array]] | None
     hidden: dict[str, dict[str, Array]]
-    law: Law
+    process: Process
 
 
 def generate(
@@ -107,10 +110,10 @@ def generate(
     _check_size(bars, interval, start_ms)
     names = _symbols(symbols, spot=config.spot)
     generators = Generators(seed)
-    law = kind.law(config)
-    drawn = World(world, config, [], {}, None, {}, law)
+    process = kind.process(config)
+    drawn = World(world, config, [], {}, None, {}, process)
     features: dict[str, dict[str, Array]] = {}
-    notes = {"source": "synthetic", "world": world, "seed": str(seed), "law": law.statement}
+    notes = {"source": "synthetic", "world": world, "seed": str(seed), "law": process.statement}
     end_ms = start_ms + bars * interval.milliseconds
     for name in names:
         streams = _streams(generators, world, name)
@@ -130,7 +133,7 @@ def generate(
                 name, config, streams, start_ms=start_ms, end_ms=end_ms
             )
     shared = features if any(features.values()) else None
-    return World(world, config, drawn.bars, drawn.funding, shared, drawn.hidden, law)
+    return World(world, config, drawn.bars, drawn.funding, shared, drawn.hidden, process)
 
 
 def config_of(world: str, parameters: Mapping[str, object]) -> WorldConfig:
@@ -138,9 +141,9 @@ def config_of(world: str, parameters: Mapping[str, object]) -> WorldConfig:
     return _kind(world).config.from_mapping(parameters)
 
 
-def law_of(world: str, **parameters: object) -> Law:
+def process_of(world: str, **parameters: object) -> Process:
     """Return the law of a world without drawing it."""
-    return _kind(world).law(config_of(world, parameters))
+    return _kind(world).process(config_of(world, parameters))
 
 
 def _kind(world: str) -> _Kind:

@@ -50,7 +50,7 @@ def check_solvent(weights: Sequence[float], returns: Array) -> None:
 
 
 def gaussian_log_growth(mean: Array, deviation: Array, weights: Sequence[float]) -> Array:
-    """Return E log(1 + wR) for R ~ N(mean, deviation²): one row per law, one column per weight.
+    """Return E log(1 + wR) for R ~ N(mean, deviation²): one row per process, one column per weight.
 
     Raises:
         RangeError: if a weight loses everything at one of the points of the sum.

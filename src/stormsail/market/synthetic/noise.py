@@ -9,7 +9,7 @@ from pydantic import Field
 
 from stormsail.core.errors import RangeError
 from stormsail.market.synthetic.scores import density, upper_tail
-from stormsail.market.synthetic.world import Array, Law, Path, Share, Streams, Volatility
+from stormsail.market.synthetic.world import Array, Path, Process, Share, Streams, Volatility
 from stormsail.market.synthetic.world import WorldConfig as Base
 
 _STEP = 0.01
@@ -30,7 +30,7 @@ class NoiseConfig(Base):
 
 
 @dataclass(frozen=True)
-class NoiseLaw(Law):
+class NoiseProcess(Process):
     """Simple returns R = tanh z, z independent and symmetric: Gaussian, or Student scaled to `sd`.
 
     tanh is odd, so E[P_{t+1}/P_t | past] = 1 + E[tanh z] = 1 exactly, for tails as heavy as one

@@ -11,8 +11,8 @@ from stormsail.market.synthetic.growth import Optimum, best_growth, gaussian_log
 from stormsail.market.synthetic.world import (
     AnyArray,
     Array,
-    Law,
     Path,
+    Process,
     Streams,
     Volatility,
     WorldConfig,
@@ -35,7 +35,7 @@ class OracleConfig(WorldConfig):
 
 
 @dataclass(frozen=True)
-class OracleLaw(Law):
+class OracleProcess(Process):
     """Simple returns independent N(0, s²); the column `leak` of bar t is R_{t+1} + noise.
 
     R_{t+1} is close over open of bar t+1 less 1, from the stored prices, bit for bit. With noise of

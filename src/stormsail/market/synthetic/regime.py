@@ -17,9 +17,9 @@ from stormsail.market.synthetic.growth import (
 )
 from stormsail.market.synthetic.world import (
     Array,
-    Law,
     Path,
     Probability,
+    Process,
     Streams,
     Volatility,
     WorldConfig,
@@ -63,7 +63,7 @@ class RegimeConfig(WorldConfig):
 
 
 @dataclass(frozen=True)
-class RegimeLaw(Law):
+class RegimeProcess(Process):
     """Simple returns R_t ~ N(μ_k, σ_k²) in state k; the states are a stationary Markov chain.
 
     Known answers, for weights from a list and costs per traded notional:
@@ -256,29 +256,29 @@ def draw(config: RegimeConfig, streams: Streams, count: int) -> Path:
     The path inside a bar has the overall variance, whatever the state: given the return, neither
     range nor volume says more about the state, and `filtered` is the best that bars allow.
     """
-    state = _chain(RegimeLaw(config), streams, count)
+    state = _chain(RegimeProcess(config), streams, count)
     drift, deviation = np.asarray(config.drifts)[state], np.asarray(config.volatilities)[state]
     returns = drift + deviation * streams("returns").standard_normal(count)
-    variance = RegimeLaw(config).variance
+    variance = RegimeProcess(config).variance
     hidden = {"state": state.astype(np.float64)}
     return Path(
         np.log1p(returns), np.full(count, variance), float(np.sqrt(variance)), hidden=hidden
     )
 
 
-def _chain(law: RegimeLaw, streams: Streams, count: int) -> NDArray[np.intp]:
+def _chain(process: RegimeProcess, streams: Streams, count: int) -> NDArray[np.intp]:
     """Return the states.
 
     A stay lasts a geometric number of bars and ends in one of the other states, so the chain is
     drawn stay by stay, which is a loop over changes instead of bars.
     """
     lengths, ways = streams("stays"), streams("ways")
-    states = len(law.config.stay)
-    state = int(np.searchsorted(np.cumsum(law.shares)[:-1], ways.random(), side="right"))
+    states = len(process.config.stay)
+    state = int(np.searchsorted(np.cumsum(process.shares)[:-1], ways.random(), side="right"))
     parts: list[NDArray[np.intp]] = []
     drawn = 0
     while drawn < count:
-        length = int(lengths.geometric(1.0 - law.config.stay[state]))
+        length = int(lengths.geometric(1.0 - process.config.stay[state]))
         parts.append(np.full(min(length, count - drawn), state, dtype=np.intp))
         drawn += length
         state = (state + 1 + int(ways.integers(states - 1))) % states

@@ -1,4 +1,4 @@
-"""What every synthetic world has: settings, a drawn path, a law."""
+"""What every synthetic world has: settings, a drawn path, a process."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -83,7 +83,7 @@ class Path:
     hidden: Mapping[str, Array] = field(default_factory=dict)
 
 
-class Law(ABC):
+class Process(ABC):
     """The exact law of a world's returns and the answer that a learner should find.
 
     Moments are those of one bar's return, `measured` as a simple return P_t/P_{t−1} − 1 or as its

@@ -12,7 +12,7 @@ from oracles import risk_control as oracle
 from stormsail.algorithms.risk.advantage import (
     Trace,
     predicted_cvar,
-    predicted_law,
+    predicted_distribution,
     risk_advantage,
 )
 from stormsail.algorithms.update.estimates import estimate
@@ -56,7 +56,7 @@ def arrays(ppo, rollout, estimates):
 def test_the_law_that_is_read_is_that_of_the_more_careful_critic_in_reward_units(critic):
     ppo, rollout, estimates = played(critic)
     part, _ = arrays(ppo, rollout, estimates)
-    found = predicted_law(ppo.agent, rollout).double().numpy()
+    found = predicted_distribution(ppo.agent, rollout).double().numpy()
     np.testing.assert_allclose(found, part["law"], rtol=0, atol=1e-5)
 
 

@@ -214,8 +214,8 @@ def test_without_a_range_there_is_nothing_to_hold():
 
 def test_the_law_of_reached_states_is_decoded_with_the_statistics_of_the_heads():
     agent, rollout = played(settings(critic__use_twin_critics=False))
-    found = critic_targets.reached_law(agent, rollout)
+    found = critic_targets.next_distribution(agent, rollout)
     assert torch.allclose(found, STD * rollout.reached[:, :, 0] + MEAN, atol=1e-5)
     agent, rollout = played(settings(critic__kind="categorical", critic__use_twin_critics=False))
-    found = critic_targets.reached_law(agent, rollout)
+    found = critic_targets.next_distribution(agent, rollout)
     assert torch.allclose(found, rollout.reached[:, :, 0].softmax(-1))

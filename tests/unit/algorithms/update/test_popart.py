@@ -215,10 +215,12 @@ def test_targets_and_old_laws_are_projected_when_the_support_moves():
     laws = rollout.predicted.double().softmax(-1).numpy()
     after = logits.double().softmax(-1).numpy()
     for t, b in np.ndindex(T, B):
-        expected = categorical_oracle.project_law(target[t, b].double().numpy(), atoms, new)
+        expected = categorical_oracle.project_distribution(
+            target[t, b].double().numpy(), atoms, new
+        )
         assert wanted[t, b].numpy() == pytest.approx(expected, abs=1e-5)
         for c in range(2):
-            expected = categorical_oracle.project_law(laws[t, b, c], atoms, new)
+            expected = categorical_oracle.project_distribution(laws[t, b, c], atoms, new)
             assert after[t, b, c] == pytest.approx(expected, abs=1e-5)
     # inside the new support nothing is lost: total mass and means are kept
     assert wanted.sum(-1).numpy() == pytest.approx(np.ones((T, B)), abs=1e-5)
@@ -287,9 +289,9 @@ def test_while_statistics_warm_up_the_support_is_that_of_the_settings(alpha):
     new = critic.atoms.double().numpy()
     assert new == pytest.approx(np.linspace(-4.0, 6.0, 7), abs=1e-6)
     law = rollout.predicted[0, 0, 0].double().softmax(-1).numpy()
-    expected = categorical_oracle.project_law(law, atoms, new)
+    expected = categorical_oracle.project_distribution(law, atoms, new)
     assert logits[0, 0, 0].double().softmax(-1).numpy() == pytest.approx(expected, abs=1e-5)
-    expected = categorical_oracle.project_law(target[0, 0].double().numpy(), atoms, new)
+    expected = categorical_oracle.project_distribution(target[0, 0].double().numpy(), atoms, new)
     assert wanted[0, 0].numpy() == pytest.approx(expected, abs=1e-5)
 
 

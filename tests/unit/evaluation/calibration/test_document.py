@@ -74,9 +74,9 @@ def passed(
         flags={"stopped": nothing if stopped is None else stopped},
         reasons=np.zeros((count, symbols), dtype=np.int64),
         value=law.mean(-1) if value is None else value,
-        law=law,
-        law_kind=kind,
-        law_support=support,
+        distribution=law,
+        distribution_kind=kind,
+        distribution_support=support,
         notes={} if gamma is None else {"gamma": gamma},
     )
 
@@ -152,7 +152,7 @@ def test_windows_hold_what_the_loops_hold():
     wanted = [
         (
             1_000 + first,
-            sorted(made.law[first, column].tolist()),
+            sorted(made.distribution[first, column].tolist()),
             oracle.realised(
                 made.sleeves[:, column].tolist(), stopped[:, column], first, bars, 0.8,
                 floor=FLOOR, penalty=0.3, clip=0.9,
@@ -343,7 +343,7 @@ def test_fewer_bars_than_a_horizon_give_no_window():
 def test_what_cannot_be_judged_says_why():
     rewards, law = exact(100)
     made = passed(rewards, law, gamma=None)
-    bare = replace(made, law=None, value=None)
+    bare = replace(made, distribution=None, value=None)
     unknown = "the agent's file does not name the discount that its critic was trained with"
     endless = "a sum without discount has no horizon after which it can be judged"
     for backtests, gamma, why in (

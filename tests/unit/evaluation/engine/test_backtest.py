@@ -298,15 +298,15 @@ def test_what_was_predicted_is_what_the_critic_says_of_the_same_observations():
     seen = torch.randn(3, len(agent.spec.observation_names), dtype=torch.float64)
     made = decider.decide(0, seen)
     wanted = agent.decide(seen.float(), agent.initial_memory(3), deterministic=True)
-    assert made.law is not None
-    assert made.law.tolist() == wanted.law.double().tolist()
+    assert made.distribution is not None
+    assert made.distribution.tolist() == wanted.distribution.double().tolist()
     assert made.weight.tolist() == [LEVELS[int(one)] for one in wanted.action]
     found = backtest(agent, bars, config)
-    assert found.law is not None
-    assert found.law.shape == (len(found.returns), 3, 5)
-    assert found.law_kind == "quantile"
-    assert found.law_support is not None
-    np.testing.assert_allclose(found.law_support, [0.1, 0.3, 0.5, 0.7, 0.9], rtol=1e-15)
+    assert found.distribution is not None
+    assert found.distribution.shape == (len(found.returns), 3, 5)
+    assert found.distribution_kind == "quantile"
+    assert found.distribution_support is not None
+    np.testing.assert_allclose(found.distribution_support, [0.1, 0.3, 0.5, 0.7, 0.9], rtol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -319,9 +319,9 @@ def test_what_was_predicted_is_what_the_critic_says_of_the_same_observations():
 def test_other_critics_leave_their_law_as_well(critic, width):
     bars = panel(40)
     found = backtest(agent_for(bars, critic=critic), bars, plain())
-    assert found.law is not None
-    assert found.law.shape[-1] == width
-    assert found.law_kind == critic.kind
+    assert found.distribution is not None
+    assert found.distribution.shape[-1] == width
+    assert found.distribution_kind == critic.kind
 
 
 def test_a_continuous_agent_trades_its_own_numbers():

@@ -46,8 +46,8 @@ def test_the_tables_hold_every_mark_trade_and_decision(found, tmp_path):
     assert decisions["ts"].to_pylist()[:4] == [found.ts[0]] * 3 + [found.ts[1]]
     assert decisions["symbol"].to_pylist()[:3] == list(found.symbols)
     assert decisions["quantity"].to_pylist() == found.bars["quantity"].reshape(-1).tolist()
-    assert found.law is not None
-    assert decisions["law"].to_pylist() == found.law.reshape(-1, 5).tolist()
+    assert found.distribution is not None
+    assert decisions["distribution"].to_pylist() == found.distribution.reshape(-1, 5).tolist()
     assert set(decisions["reason"].to_pylist()) <= {"none", "leverage"}
 
 
@@ -67,7 +67,7 @@ def test_the_summary_names_hashes_and_figures(found, tmp_path):
     assert summary["metrics"]["total_return"]["value"] == pytest.approx(found.total_return)
     assert summary["metrics"]["annual_return"]["value"] is None
     assert summary["metrics"]["annual_return"]["reason"].startswith("not enough data")
-    assert summary["law_support"] == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
+    assert summary["distribution_support"] == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
     assert saved.documents == {"costs": {"a": 1}}
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["trades"] == len(
         found.trades

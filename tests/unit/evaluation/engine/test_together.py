@@ -33,7 +33,7 @@ def same(one, other):
         assert list(mine) == list(yours)
         for name, column in mine.items():
             assert column.tobytes() == yours[name].tobytes(), name
-    for name in ("ts", "equity", "sleeves", "reasons", "value", "law", "law_support"):
+    for name in ("ts", "equity", "sleeves", "reasons", "value", "distribution", "distribution_support"):
         mine, yours = getattr(one, name), getattr(other, name)
         assert (mine is None) == (yours is None)
         assert mine is None or mine.tobytes() == yours.tobytes(), name

@@ -159,7 +159,7 @@ def test_outcomes_are_discounted_as_the_critic_does():
     result = Result(
         "one",
         "backtest",
-        {"symbols": ["A"], "law_support": [0.25, 0.75], "law_kind": "quantile"},
+        {"symbols": ["A"], "distribution_support": [0.25, 0.75], "distribution_kind": "quantile"},
         pa.table({"ts": ts, "total": equity, "A": equity}),
         pa.table({"ts": pa.array([], pa.int64())}),
         pa.table({"ts": ts[:3], "symbol": ["A"] * 3, "law": law}),

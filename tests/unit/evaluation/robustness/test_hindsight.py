@@ -20,7 +20,7 @@ from stormsail.evaluation.robustness.hindsight import (
     leaked_chain,
     trade_left,
 )
-from stormsail.market.synthetic import law_of, path_optimum
+from stormsail.market.synthetic import path_optimum, process_of
 
 SHORT, LONG, FINE = (-1.0, 0.0, 1.0), (0.0, 0.2, 0.6, 1.0), (-1.0, -0.5, 0.0, 0.5, 1.0)
 DEAR = ProportionalCosts(fee=0.004, half_spread=0.002)
@@ -195,8 +195,8 @@ def test_the_policy_is_worth_what_a_recursion_over_money_finds(levels):
 @pytest.mark.parametrize(
     ("law", "chain"),
     [
-        (law_of("ar1"), autoregressive_chain(0.2, 0.01)),
-        (law_of("oracle"), leaked_chain(0.01)),
+        (process_of("ar1"), autoregressive_chain(0.2, 0.01)),
+        (process_of("oracle"), leaked_chain(0.01)),
     ],
 )
 def test_a_bar_more_is_worth_the_best_growth_of_the_law(law, chain, cost):

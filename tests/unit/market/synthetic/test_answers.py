@@ -7,7 +7,7 @@ import pytest
 
 from stormsail.core.errors import RangeError
 from stormsail.market.interval import Interval
-from stormsail.market.synthetic import best_growth, generate, law_of, path_optimum
+from stormsail.market.synthetic import best_growth, generate, path_optimum, process_of
 
 HOUR = Interval.parse("1h")
 SIGMAS = 4.5
@@ -33,14 +33,14 @@ def assert_mean(sample, expected):
 @pytest.mark.parametrize("phi", [0.2, -0.3])
 def test_the_sign_strategy_earns_the_closed_form_on_ar1(phi):
     world = draw("ar1", phi=phi)
-    returns, law = simple(world), world.law
+    returns, process = simple(world), world.process
     weight = np.sign(phi * returns[:-1])
-    error = assert_mean(weight * returns[1:], law.sign_gain)
-    assert law.sign_gain > 20 * error
-    assert_mean(np.abs(np.diff(weight)), law.sign_turnover)
+    error = assert_mean(weight * returns[1:], process.sign_gain)
+    assert process.sign_gain > 20 * error
+    assert_mean(np.abs(np.diff(weight)), process.sign_turnover)
     banded = np.where(np.abs(returns[:-1]) > 0.012, weight, 0.0)
-    assert_mean(banded * returns[1:], law.threshold_gain(0.012))
-    net = weight[1:] * returns[2:] - law.break_even_cost * np.abs(np.diff(weight))
+    assert_mean(banded * returns[1:], process.threshold_gain(0.012))
+    net = weight[1:] * returns[2:] - process.break_even_cost * np.abs(np.diff(weight))
     assert_mean(net, 0.0)
 
 
@@ -50,32 +50,32 @@ def test_ar1_by_hand():
     break-even .0119683; σ² = 4e-4·.75 = 3e-4; weight at R = .01: .005/3e-4 = 16.667;
     utility .25/(2·.75) = 1/6.
     """
-    law = law_of("ar1", phi=0.5, volatility=0.02)
-    assert law.sign_gain == pytest.approx(0.0079788456, rel=1e-8)
-    assert law.sign_turnover == pytest.approx(2 / 3)
-    assert law.break_even_cost == pytest.approx(0.0119682684, rel=1e-8)
-    assert law.optimal_weight(np.array([0.01]))[0] == pytest.approx(16.6666667)
-    assert law.optimal_utility == pytest.approx(1 / 6)
+    process = process_of("ar1", phi=0.5, volatility=0.02)
+    assert process.sign_gain == pytest.approx(0.0079788456, rel=1e-8)
+    assert process.sign_turnover == pytest.approx(2 / 3)
+    assert process.break_even_cost == pytest.approx(0.0119682684, rel=1e-8)
+    assert process.optimal_weight(np.array([0.01]))[0] == pytest.approx(16.6666667)
+    assert process.optimal_utility == pytest.approx(1 / 6)
 
 
 def test_the_closed_form_weight_is_the_best_multiple_on_ar1():
     world = draw("ar1")
-    returns, law = simple(world), world.law
-    weight = law.optimal_weight(returns[:-1])
-    drift = law.config.phi * returns[:-1]
+    returns, process = simple(world), world.process
+    weight = process.optimal_weight(returns[:-1])
+    drift = process.config.phi * returns[:-1]
 
     def utility(factor):
         held = factor * weight
         return held * returns[1:] - held**2 * (returns[1:] - drift) ** 2 / 2
 
-    assert_mean(utility(1.0), law.optimal_utility)
+    assert_mean(utility(1.0), process.optimal_utility)
     assert utility(1.0).mean() > max(utility(0.8).mean(), utility(1.2).mean())
 
 
 def test_costs_open_a_band_on_ar1_and_its_policy_earns_what_was_promised():
     world = draw("ar1")
     weights, cost = np.array([-1.0, 0.0, 1.0]), 0.001
-    returns, optimum = simple(world), world.law.optimal(cost_rate=cost)
+    returns, optimum = simple(world), world.process.optimal(cost_rate=cost)
     assert optimum.error < 1e-11
     place = np.clip(np.rint(returns[:-1] / 0.01 / 0.02).astype(int) + 300, 0, 600)
     held, gains = 1, np.empty(len(place))
@@ -87,11 +87,11 @@ def test_costs_open_a_band_on_ar1_and_its_policy_earns_what_was_promised():
     assert_mean(gains, optimum.log_growth)
     middle = optimum.choice.shape[1] // 2
     assert optimum.choice[:, middle].tolist() == [0, 1, 2]  # nothing is worth a trade at R = 0
-    free = world.law.optimal()
+    free = world.process.optimal()
     assert free.choice[:, middle + 20].tolist() == [2, 2, 2]
-    assert free.log_growth > optimum.log_growth > world.law.optimal(cost_rate=0.01).log_growth
+    assert free.log_growth > optimum.log_growth > world.process.optimal(cost_rate=0.01).log_growth
     # without costs: the sign strategy, less half the variance that any full weight pays
-    assert free.log_growth == pytest.approx(world.law.sign_gain - 0.5e-4, rel=2e-3)
+    assert free.log_growth == pytest.approx(world.process.sign_gain - 0.5e-4, rel=2e-3)
 
 
 def test_the_leak_is_the_next_return_exactly():
@@ -120,16 +120,16 @@ def test_nothing_but_the_leak_predicts_on_oracle():
 def test_a_noisy_leak_is_worth_what_the_law_says():
     world = draw("oracle", leak_noise=0.02)
     leak, returns = world.features[SYMBOL]["leak"][:-1], simple(world)[1:]
-    assert world.law.trust == pytest.approx(0.2)
+    assert world.process.trust == pytest.approx(0.2)
     assert_mean(leak * returns, 1e-4)
     assert_mean((returns - 0.2 * leak) * leak, 0.0)
-    assert_mean(np.sign(leak) * returns, world.law.sign_gain)
+    assert_mean(np.sign(leak) * returns, world.process.sign_gain)
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.001, 0.004])
 def test_the_clairvoyant_policy_earns_what_was_promised(cost):
     world = draw("oracle", bars=100_000)
-    weights, optimum = np.array([-1.0, 0.0, 1.0]), world.law.optimal(cost_rate=cost)
+    weights, optimum = np.array([-1.0, 0.0, 1.0]), world.process.optimal(cost_rate=cost)
     leak, returns = world.features[SYMBOL]["leak"][:-1], simple(world)[1:]
     place = np.clip(np.rint(leak / 0.01 / 0.02).astype(int) + 300, 0, 600)
     held, gains = 1, np.empty(len(place))
@@ -160,7 +160,7 @@ def test_hindsight_is_the_best_of_all_sequences():
 def test_hindsight_bounds_the_clairvoyant_who_sees_one_bar():
     world = draw("oracle", bars=20_000)
     hindsight, _ = path_optimum(simple(world), (-1.0, 0.0, 1.0), cost_rate=0.005)
-    assert hindsight / 20_000 > world.law.optimal(cost_rate=0.005).log_growth * 1.05
+    assert hindsight / 20_000 > world.process.optimal(cost_rate=0.005).log_growth * 1.05
 
 
 def test_value_iteration_by_hand():
@@ -181,17 +181,17 @@ def test_value_iteration_by_hand():
 
 def test_the_bayes_filter_beats_holding_by_the_stated_amount():
     world = draw("regime")
-    returns, law = simple(world), world.law
-    beliefs = law.bayes_filter(returns)
-    grown = np.log1p(law.best_weights(beliefs)[:-1] * returns[1:])
+    returns, process = simple(world), world.process
+    beliefs = process.bayes_filter(returns)
+    grown = np.log1p(process.best_weights(beliefs)[:-1] * returns[1:])
     held = np.log1p(returns[1:])
-    assert_mean(held, law.hold_log_growth)
-    assert_mean(grown, law.filtered().log_growth)
-    error = assert_mean(grown - held, law.filtered().log_growth - law.hold_log_growth)
-    assert law.filtered().log_growth - law.hold_log_growth > 5 * error
+    assert_mean(held, process.hold_log_growth)
+    assert_mean(grown, process.filtered().log_growth)
+    error = assert_mean(grown - held, process.filtered().log_growth - process.hold_log_growth)
+    assert process.filtered().log_growth - process.hold_log_growth > 5 * error
     state = world.hidden[SYMBOL]["state"][1:]
     told = np.log1p(np.where(state == 0, 1.0, 0.0) * returns[1:])
-    assert_mean(told, law.clairvoyant().log_growth)
+    assert_mean(told, process.clairvoyant().log_growth)
 
 
 def test_growth_where_crashes_are_a_state_is_that_of_the_law():
@@ -201,20 +201,20 @@ def test_growth_where_crashes_are_a_state_is_that_of_the_law():
         "stay": (0.998, 0.99, 0.0),
     }
     world = draw("regime", **settings)
-    returns, law = simple(world), world.law
-    assert_mean(np.log1p(returns), law.hold_log_growth)
+    returns, process = simple(world), world.process
+    assert_mean(np.log1p(returns), process.hold_log_growth)
     told = np.where(world.hidden[SYMBOL]["state"] == 0, 1.0, 0.0)
-    assert_mean(np.log1p(told * returns), law.clairvoyant().log_growth)
-    believed = law.bayes_filter(returns)[:-1, 2]
+    assert_mean(np.log1p(told * returns), process.clairvoyant().log_growth)
+    believed = process.bayes_filter(returns)[:-1, 2]
     # a crash can come in any bar and is announced by none: its chance is what the chain says
     assert believed.max() < 0.006
-    assert_mean((world.hidden[SYMBOL]["state"][1:] == 2).astype(float), float(law.shares[2]))
-    assert_mean(believed, float(law.shares[2]))
+    assert_mean((world.hidden[SYMBOL]["state"][1:] == 2).astype(float), float(process.shares[2]))
+    assert_mean(believed, float(process.shares[2]))
 
 
 def test_filtered_probabilities_are_calibrated():
     world = draw("regime", bars=60_000)
-    believed = world.law.bayes_filter(simple(world))[:-1, 0]
+    believed = world.process.bayes_filter(simple(world))[:-1, 0]
     state = world.hidden[SYMBOL]["state"][1:]
     for low in (0.0, 0.2, 0.5, 0.8):
         group = (believed >= low) & (believed < low + 0.2)
@@ -228,70 +228,76 @@ def test_the_bayes_filter_by_hand():
     densities ∝ e^{−2}/.01 = 13.5335 and e^{−.5}/.02 = 30.3265; posterior of the first
     2·13.5335/(2·13.5335 + 30.3265) = .471604; next .9·.471604 + .2·.528396 = .530123.
     """
-    law = law_of("regime", drifts=(0.0, 0.0), volatilities=(0.01, 0.02), stay=(0.9, 0.8))
-    assert law.bayes_filter(np.array([0.02]))[0] == pytest.approx([0.530123, 0.469877], abs=1e-6)
+    process = process_of("regime", drifts=(0.0, 0.0), volatilities=(0.01, 0.02), stay=(0.9, 0.8))
+    assert process.bayes_filter(np.array([0.02]))[0] == pytest.approx(
+        [0.530123, 0.469877], abs=1e-6
+    )
 
 
 def test_growth_rises_with_knowledge_and_falls_with_costs():
-    law = law_of("regime")
+    process = process_of("regime")
     growths = [
-        law.hold_log_growth,
-        law.filtered(cost_rate=0.001).log_growth,
-        law.filtered().log_growth,
-        law.clairvoyant().log_growth,
+        process.hold_log_growth,
+        process.filtered(cost_rate=0.001).log_growth,
+        process.filtered().log_growth,
+        process.clairvoyant().log_growth,
     ]
     assert growths == sorted(growths)
-    assert law.clairvoyant(cost_rate=0.001).log_growth < growths[-1]
+    assert process.clairvoyant(cost_rate=0.001).log_growth < growths[-1]
 
 
 @pytest.mark.refusal
 def test_the_filtered_optimum_of_three_states_is_refused():
-    law = law_of(
+    process = process_of(
         "regime", drifts=(0.0, 0.0, 0.0), volatilities=(0.01, 0.01, 0.02), stay=(0.9, 0.9, 0.9)
     )
     with pytest.raises(RangeError) as refused:
-        law.filtered()
+        process.filtered()
     assert str(refused.value) == (
         "the filtered optimum is worked out for 2 states; found 3. Draw a world and use"
         " `bayes_filter` and `best_weights` on it. [out-of-range]"
     )
-    assert "filtered_log_growth" not in law.numbers()
+    assert "filtered_log_growth" not in process.numbers()
 
 
 @pytest.mark.parametrize("weight", [0.05, 0.3, 1.0])
 def test_the_growth_curve_of_crash_is_the_closed_form(weight):
     world = draw("crash", bars=400_000)
-    assert_mean(np.log1p(weight * simple(world)), world.law.log_growth(weight))
+    assert_mean(np.log1p(weight * simple(world)), world.process.log_growth(weight))
 
 
 def test_crash_by_hand():
     """One bar in ten loses .5, the others gain .01: .9·log 1.01 + .1·log .5 = −.0603595."""
-    law = law_of("crash", drift=0.01, volatility=1e-4, crash_probability=0.1, drop=(0.5, 0.5))
-    assert law.log_growth(1.0) == pytest.approx(-0.0603594, abs=1e-6)
+    process = process_of(
+        "crash", drift=0.01, volatility=1e-4, crash_probability=0.1, drop=(0.5, 0.5)
+    )
+    assert process.log_growth(1.0) == pytest.approx(-0.0603594, abs=1e-6)
     # mean of log(1 − D) over D uniform on [.2, .6]:
     # [F(.8) − F(.4)]/.4 with F(x) = x log x − x: (−.978515 + .766516)/.4 = −.529996
-    wide = law_of("crash", crash_probability=0.1, drift=0.0, volatility=1e-4, drop=(0.2, 0.6))
+    wide = process_of("crash", crash_probability=0.1, drift=0.0, volatility=1e-4, drop=(0.2, 0.6))
     assert wide.log_growth(1.0) == pytest.approx(-0.0529996, abs=1e-6)
 
 
 def test_the_weight_that_grows_best_has_by_far_the_worse_tail():
-    law = law_of("crash")
-    best = law.optimal_weight()
+    process = process_of("crash")
+    best = process.optimal_weight()
     assert best == 1.0
-    grid = [law.log_growth(weight) for weight in np.linspace(0.0, 1.0, 11)]
+    grid = [process.log_growth(weight) for weight in np.linspace(0.0, 1.0, 11)]
     assert grid == sorted(grid)
-    full, small = law.episode_cvar(1.0, bars=256), law.episode_cvar(0.1, bars=256)
+    full, small = process.episode_cvar(1.0, bars=256), process.episode_cvar(0.1, bars=256)
     assert full < -0.4
     assert small > -0.04
-    free = law.optimal_weight(most=3.0)
+    free = process.optimal_weight(most=3.0)
     assert 1.5 < free < 2.2
-    assert law.log_growth(free) > max(law.log_growth(free - 0.01), law.log_growth(free + 0.01))
+    assert process.log_growth(free) > max(
+        process.log_growth(free - 0.01), process.log_growth(free + 0.01)
+    )
 
 
 def test_episode_returns_of_crash_have_the_law_of_drawn_episodes():
     world = draw("crash", bars=512_000, crash_probability=0.002)
     episodes = np.log1p(0.5 * simple(world)).reshape(-1, 128).sum(axis=1)
-    drawn = world.law.episode_returns(0.5, bars=128)
+    drawn = world.process.episode_returns(0.5, bars=128)
     error = np.hypot(episodes.std() / np.sqrt(len(episodes)), drawn.std() / np.sqrt(len(drawn)))
     assert abs(episodes.mean() - drawn.mean()) < SIGMAS * error
     for level in (0.02, 0.1, 0.5, 0.9):
@@ -302,16 +308,16 @@ def test_episode_returns_of_crash_have_the_law_of_drawn_episodes():
 def test_heeding_warnings_pays_what_the_law_says():
     settings = {"crash_probability": 0.003, "warning_share": 0.8, "false_alarms": 0.05}
     world = draw("crash", bars=400_000, drift=0.001, **settings)
-    law = world.law
+    process = world.process
     best = {
-        flag: law.optimal_weight(crash_probability=law.crash_given(warning=flag))
+        flag: process.optimal_weight(crash_probability=process.crash_given(warning=flag))
         for flag in (True, False)
     }
     warned = world.features[SYMBOL]["warning"][:-1] == 1.0
     weight = np.where(warned, best[True], best[False])
     assert best[True] < 0.01
-    assert_mean(np.log1p(weight * simple(world)[1:]), law.warned_log_growth())
-    assert law.warned_log_growth() > law.log_growth(law.optimal_weight()) + 2e-4
+    assert_mean(np.log1p(weight * simple(world)[1:]), process.warned_log_growth())
+    assert process.warned_log_growth() > process.log_growth(process.optimal_weight()) + 2e-4
 
 
 def test_no_simple_strategy_grows_on_noise():
@@ -319,9 +325,9 @@ def test_no_simple_strategy_grows_on_noise():
     returns = simple(world)
     for weight in (np.sign(returns[:-1]), -np.sign(returns[:-1]), np.ones(len(returns) - 1)):
         assert_mean(weight * returns[1:], 0.0)
-        assert_mean(np.log1p(weight * returns[1:]), world.law.log_growth(1.0))
-    assert world.law.log_growth(0.5) == pytest.approx(-0.125e-4, rel=1e-3)
-    assert world.law.log_growth(0.0) == 0.0
+        assert_mean(np.log1p(weight * returns[1:]), world.process.log_growth(1.0))
+    assert world.process.log_growth(0.5) == pytest.approx(-0.125e-4, rel=1e-3)
+    assert world.process.log_growth(0.0) == 0.0
 
 
 def test_the_range_of_a_regime_bar_says_nothing_that_its_return_does_not():
@@ -342,30 +348,32 @@ def test_the_range_of_a_regime_bar_says_nothing_that_its_return_does_not():
 @pytest.mark.refusal
 def test_weights_that_can_lose_everything_are_refused():
     with pytest.raises(RangeError) as refused:
-        law_of("regime").clairvoyant(weights=(0.0, 30.0))
+        process_of("regime").clairvoyant(weights=(0.0, 30.0))
     assert str(refused.value) == (
         "a weight must leave something after every return that its growth counts; found weight 30"
         " and a return of -0.122. Use a weight nearer to 0. [out-of-range]"
     )
     for weight in (2.5, -30.0, float("nan")):
         with pytest.raises(RangeError):
-            law_of("crash").log_growth(weight)
+            process_of("crash").log_growth(weight)
         with pytest.raises(RangeError):
-            law_of("crash").episode_returns(weight, bars=10)
+            process_of("crash").episode_returns(weight, bars=10)
 
 
 def test_the_best_weight_of_crash_stays_where_growth_is_finite():
-    law = law_of("crash", drift=0.01, volatility=0.05, crash_probability=0.0)
-    best = law.optimal_weight(most=100.0)
-    assert np.isfinite(law.log_growth(best))
-    assert law.log_growth(0.9 * best) < law.log_growth(best)
+    process = process_of("crash", drift=0.01, volatility=0.05, crash_probability=0.0)
+    best = process.optimal_weight(most=100.0)
+    assert np.isfinite(process.log_growth(best))
+    assert process.log_growth(0.9 * best) < process.log_growth(best)
     # without a crash, 1/drop is no bound; with one it is
-    calm = law_of("crash", drift=0.01, volatility=0.01, crash_probability=0.0)
+    calm = process_of("crash", drift=0.01, volatility=0.01, crash_probability=0.0)
     assert calm.optimal_weight(most=5.0) == 5.0
-    assert law_of("crash", drift=0.01).optimal_weight(most=5.0) < 1 / 0.45
+    assert process_of("crash", drift=0.01).optimal_weight(most=5.0) < 1 / 0.45
 
 
 def test_a_short_in_a_crash_gains_the_mean_of_its_logarithm():
     """Mean of log(1 + D) over D uniform on [.2, .6]: [F(1.6) − F(1.2)]/.4 = .333050."""
-    law = law_of("crash", crash_probability=0.1, drift=0.0, volatility=1e-4, drop=(0.2, 0.6))
-    assert law.log_growth(-1.0) == pytest.approx(0.1 * 0.3330498, abs=1e-6)
+    process = process_of(
+        "crash", crash_probability=0.1, drift=0.0, volatility=1e-4, drop=(0.2, 0.6)
+    )
+    assert process.log_growth(-1.0) == pytest.approx(0.1 * 0.3330498, abs=1e-6)

@@ -6,7 +6,7 @@ from scipy import integrate, stats
 
 from stormsail.core.errors import RangeError
 from stormsail.market.interval import Interval
-from stormsail.market.synthetic import WORLDS, generate, law_of
+from stormsail.market.synthetic import WORLDS, generate, process_of
 from stormsail.market.synthetic.funding import draw_funding
 from stormsail.market.synthetic.scores import density, upper_tail
 from stormsail.market.synthetic.world import WorldConfig
@@ -25,7 +25,7 @@ TAME = {
 def returns_of(drawn):
     bars = drawn.bars[0]
     simple = bars.column("close") / bars.column("open") - 1.0
-    return np.log1p(simple) if drawn.law.measured == "log" else simple
+    return np.log1p(simple) if drawn.process.measured == "log" else simple
 
 
 def draw(world, bars=300_000, seed=12, **parameters):
@@ -46,21 +46,21 @@ def drawn():
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_mean_variance_and_kurtosis_are_those_of_the_law(world, drawn):
-    returns, law = returns_of(drawn[world]), drawn[world].law
-    assert_mean(returns, law.mean)
-    assert_mean((returns - law.mean) ** 2, law.variance)
-    assert_mean((returns - law.mean) ** 4, law.kurtosis * law.variance**2)
+    returns, process = returns_of(drawn[world]), drawn[world].process
+    assert_mean(returns, process.mean)
+    assert_mean((returns - process.mean) ** 2, process.variance)
+    assert_mean((returns - process.mean) ** 4, process.kurtosis * process.variance**2)
 
 
 @pytest.mark.parametrize("lag", [1, 2, 5, 20])
 @pytest.mark.parametrize("world", WORLDS)
 def test_returns_and_squares_correlate_as_the_law_says(world, lag, drawn):
-    law = drawn[world].law
-    away = returns_of(drawn[world]) - law.mean
-    assert_mean(away[lag:] * away[:-lag], law.autocorrelation(lag) * law.variance)
-    squares = away**2 - law.variance
-    spread = (law.kurtosis - 1.0) * law.variance**2
-    assert_mean(squares[lag:] * squares[:-lag], law.squared_autocorrelation(lag) * spread)
+    process = drawn[world].process
+    away = returns_of(drawn[world]) - process.mean
+    assert_mean(away[lag:] * away[:-lag], process.autocorrelation(lag) * process.variance)
+    squares = away**2 - process.variance
+    spread = (process.kurtosis - 1.0) * process.variance**2
+    assert_mean(squares[lag:] * squares[:-lag], process.squared_autocorrelation(lag) * spread)
 
 
 @pytest.mark.parametrize("degrees", [3.0, 5.0, None])
@@ -68,15 +68,15 @@ def test_tails_of_noise_are_exceeded_as_often_as_the_law_says(degrees):
     noisy = draw("noise", degrees=degrees)
     sizes = np.abs(returns_of(noisy))
     for size in (0.02, 0.03, 0.06, 0.1):
-        chance = noisy.law.exceedance(size)
+        chance = noisy.process.exceedance(size)
         error = np.sqrt(chance * (1 - chance) / len(sizes))
         assert abs((sizes > size).mean() - chance) <= SIGMAS * error + 1 / len(sizes)
 
 
 def test_the_variance_of_student_noise_is_heavy_and_still_the_laws():
     noisy = draw("noise", degrees=5.0)
-    assert noisy.law.kurtosis > 6.0
-    assert_mean(returns_of(noisy) ** 2, noisy.law.variance)
+    assert noisy.process.kurtosis > 6.0
+    assert_mean(returns_of(noisy) ** 2, noisy.process.variance)
 
 
 def test_noise_shows_no_predictability(drawn):
@@ -115,11 +115,11 @@ def test_garch_by_hand():
     first autocorrelation of squares = .1(1 − .08 − .64)/(1 − .16 − .64) = .028/.2 = .14,
     then times .9 a lag.
     """
-    law = law_of("garch_jump", alpha=0.1, beta=0.8, degrees=1e7, jump_rate=0.0)
-    assert law.variance == pytest.approx(1e-4)
-    assert law.kurtosis == pytest.approx(0.57 / 0.17, rel=1e-5)
-    assert law.squared_autocorrelation(1) == pytest.approx(0.14, rel=1e-5)
-    assert law.squared_autocorrelation(3) == pytest.approx(0.14 * 0.81, rel=1e-5)
+    process = process_of("garch_jump", alpha=0.1, beta=0.8, degrees=1e7, jump_rate=0.0)
+    assert process.variance == pytest.approx(1e-4)
+    assert process.kurtosis == pytest.approx(0.57 / 0.17, rel=1e-5)
+    assert process.squared_autocorrelation(1) == pytest.approx(0.14, rel=1e-5)
+    assert process.squared_autocorrelation(3) == pytest.approx(0.14 * 0.81, rel=1e-5)
 
 
 def test_jumps_by_hand():
@@ -129,14 +129,14 @@ def test_jumps_by_hand():
     = 3e-8 + 6e-8 + 3.03e-6 = 3.12e-6, over 4e-8: 78.
     """
     settings = {"jump_rate": 0.01, "jump_mean": 0.0, "jump_deviation": 0.1}
-    law = law_of("garch_jump", alpha=0.0, beta=0.0, degrees=1e8, **settings)
-    assert law.variance == pytest.approx(2e-4)
-    assert law.kurtosis == pytest.approx(78.0, rel=1e-5)
+    process = process_of("garch_jump", alpha=0.0, beta=0.0, degrees=1e8, **settings)
+    assert process.variance == pytest.approx(2e-4)
+    assert process.kurtosis == pytest.approx(78.0, rel=1e-5)
 
 
 def test_an_infinite_fourth_moment_is_said_to_be_infinite():
-    assert law_of("garch_jump", degrees=4.0).kurtosis == np.inf
-    assert law_of("garch_jump", alpha=0.3, beta=0.69).kurtosis == np.inf
+    assert process_of("garch_jump", degrees=4.0).kurtosis == np.inf
+    assert process_of("garch_jump", alpha=0.3, beta=0.69).kurtosis == np.inf
 
 
 def test_the_tail_index_of_garch_is_seen_by_hill():
@@ -145,9 +145,9 @@ def test_the_tail_index_of_garch_is_seen_by_hill():
     largest = np.sort(np.abs(returns_of(garch)))[::-1]
     count = 400
     hill = 1.0 / np.log(largest[:count] / largest[count]).mean()
-    assert garch.law.tail_index == pytest.approx(3.475, abs=0.001)
+    assert garch.process.tail_index == pytest.approx(3.475, abs=0.001)
     # 1/√400 = 5 %; clustering makes the error of dependent extremes some three times as large
-    assert hill == pytest.approx(garch.law.tail_index, rel=0.25)
+    assert hill == pytest.approx(garch.process.tail_index, rel=0.25)
 
 
 def test_lopsided_jumps_leave_the_mean_alone():
@@ -157,10 +157,10 @@ def test_lopsided_jumps_leave_the_mean_alone():
 
 @pytest.mark.parametrize("degrees", [None, 2.5, 8.0, 1e6])
 def test_scores_are_those_of_scipy(degrees):
-    law = stats.norm() if degrees is None else stats.t(degrees)
+    process = stats.norm() if degrees is None else stats.t(degrees)
     for x in (0.0, 0.7, 3.0, 30.0):
-        assert density(x, degrees) == pytest.approx(law.pdf(x), rel=1e-8, abs=1e-300)
-        assert upper_tail(x, degrees) == pytest.approx(law.sf(x), rel=1e-8, abs=1e-300)
+        assert density(x, degrees) == pytest.approx(process.pdf(x), rel=1e-8, abs=1e-300)
+        assert upper_tail(x, degrees) == pytest.approx(process.sf(x), rel=1e-8, abs=1e-300)
 
 
 def test_jumps_come_as_often_as_the_rate_says():
@@ -195,10 +195,10 @@ def test_regimes_stay_and_change_as_the_law_says(settings):
     for before in range(count):
         leaving = state[1:][state[:-1] == before]
         for after in range(count):
-            chance = world.law.transition[before, after]
+            chance = world.process.transition[before, after]
             error = np.sqrt(chance * (1 - chance) / len(leaving))
             assert abs((leaving == after).mean() - chance) <= SIGMAS * error  # 0 = 0 for never
-        assert_mean((state == before).astype(float), world.law.shares[before])
+        assert_mean((state == before).astype(float), world.process.shares[before])
     returns = returns_of(world)
     for one in range(count):
         inside = returns[state == one]
@@ -209,15 +209,15 @@ def test_regimes_stay_and_change_as_the_law_says(settings):
 
 def test_moments_and_clusters_of_crashes_are_those_of_the_law():
     world = draw("regime", **REGIMES["crashes"])
-    law, away = world.law, returns_of(world) - world.law.mean
-    assert_mean(returns_of(world), law.mean)
-    assert_mean(away**2, law.variance)
-    assert_mean(away**4, law.kurtosis * law.variance**2)
-    spread = (law.kurtosis - 1.0) * law.variance**2
-    squares = away**2 - law.variance
+    process, away = world.process, returns_of(world) - world.process.mean
+    assert_mean(returns_of(world), process.mean)
+    assert_mean(away**2, process.variance)
+    assert_mean(away**4, process.kurtosis * process.variance**2)
+    spread = (process.kurtosis - 1.0) * process.variance**2
+    squares = away**2 - process.variance
     for lag in (1, 2, 5):
-        assert_mean(away[lag:] * away[:-lag], law.autocorrelation(lag) * law.variance)
-        assert_mean(squares[lag:] * squares[:-lag], law.squared_autocorrelation(lag) * spread)
+        assert_mean(away[lag:] * away[:-lag], process.autocorrelation(lag) * process.variance)
+        assert_mean(squares[lag:] * squares[:-lag], process.squared_autocorrelation(lag) * spread)
 
 
 def test_crashes_as_a_state_by_hand():
@@ -227,21 +227,21 @@ def test_crashes_as_a_state_by_hand():
     variance + mean² = (50(1.6e-5 + 3.6e-5) + 20(6.4e-5 + 3.6e-7) + 9e-4 + .0625)/71
     = (.0026 + .0012872 + .0634)/71 = .0672872/71.
     """
-    law = law_of("regime", **REGIMES["crashes"])
-    assert law.shares == pytest.approx([50 / 71, 20 / 71, 1 / 71])
-    assert law.mean == pytest.approx(0.038 / 71)
-    assert law.variance == pytest.approx(0.0672872 / 71 - (0.038 / 71) ** 2)
+    process = process_of("regime", **REGIMES["crashes"])
+    assert process.shares == pytest.approx([50 / 71, 20 / 71, 1 / 71])
+    assert process.mean == pytest.approx(0.038 / 71)
+    assert process.variance == pytest.approx(0.0672872 / 71 - (0.038 / 71) ** 2)
 
 
 def test_shares_of_states_solve_the_chain():
-    law = law_of(
+    process = process_of(
         "regime",
         drifts=(0.001, 0.0, -0.002),
         volatilities=(0.005, 0.01, 0.02),
         stay=(0.98, 0.95, 0.9),
     )
-    assert law.shares @ law.transition == pytest.approx(law.shares)
-    assert law.transition.sum(axis=1) == pytest.approx([1.0, 1.0, 1.0])
+    assert process.shares @ process.transition == pytest.approx(process.shares)
+    assert process.transition.sum(axis=1) == pytest.approx([1.0, 1.0, 1.0])
 
 
 def test_crashes_come_as_often_as_the_probability_says():
@@ -265,11 +265,11 @@ def test_warnings_precede_their_share_of_crashes():
         error = np.sqrt(chance * (1 - chance) / group.sum())
         assert abs(warned[group].mean() - chance) < SIGMAS * error
     for group, warning in ((warned, True), (~warned, False)):
-        chance = world.law.crash_given(warning=warning)
+        chance = world.process.crash_given(warning=warning)
         error = np.sqrt(chance * (1 - chance) / group.sum())
         assert abs(crashed[group].mean() - chance) < SIGMAS * error
     # 0.01·0.6/(0.01·0.6 + 0.99·0.02) = 0.2326
-    assert world.law.crash_given(warning=True) == pytest.approx(0.006 / 0.0258)
+    assert world.process.crash_given(warning=True) == pytest.approx(0.006 / 0.0258)
 
 
 def test_funding_reverts_to_its_mean():
@@ -300,13 +300,13 @@ def test_funding_reverts_to_its_mean():
     ],
 )
 def test_the_tail_index_is_found_for_every_legal_setting(settings, low, high):
-    assert low <= law_of("garch_jump", **settings).tail_index <= high
+    assert low <= process_of("garch_jump", **settings).tail_index <= high
 
 
 def test_the_tail_index_of_gaussian_arch_by_hand():
     """β 0, Gaussian: E[(α x²)²] = 3α² is 1 at α = 1/√3, and then κ = 4."""
-    law = law_of("garch_jump", alpha=3**-0.5, beta=0.0, degrees=1e9)
-    assert law.tail_index == pytest.approx(4.0, abs=1e-5)
+    process = process_of("garch_jump", alpha=3**-0.5, beta=0.0, degrees=1e9)
+    assert process.tail_index == pytest.approx(4.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("volatility", [1e-4, 0.01, 0.03, 0.05])
@@ -315,21 +315,21 @@ def test_the_growth_and_kurtosis_of_noise_are_those_of_their_series(volatility):
 
     E log(1 + R) = −E log cosh z = −(v/2 − 3v²/12 + 15v³/45 − …).
     """
-    v, law = volatility**2, law_of("noise", volatility=volatility)
-    assert law.log_growth(1.0) == pytest.approx(-v / 2 + v**2 / 4 - v**3 / 3, rel=1e-7)
-    assert law.log_growth(-1.0) == law.log_growth(1.0)
+    v, process = volatility**2, process_of("noise", volatility=volatility)
+    assert process.log_growth(1.0) == pytest.approx(-v / 2 + v**2 / 4 - v**3 / 3, rel=1e-7)
+    assert process.log_growth(-1.0) == process.log_growth(1.0)
     second = v - 2 * v**2 + 17 / 45 * 15 * v**3
-    assert law.variance == pytest.approx(second, rel=30 * v**3 + 1e-12)
+    assert process.variance == pytest.approx(second, rel=30 * v**3 + 1e-12)
 
 
 def test_the_kurtosis_of_noise_is_right_to_six_digits():
-    assert law_of("noise").kurtosis == pytest.approx(2.999200, abs=1e-6)
+    assert process_of("noise").kurtosis == pytest.approx(2.999200, abs=1e-6)
 
 
 @pytest.mark.parametrize("degrees", [2.0001, 2.5, 3.0, 8.0, 1e6])
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.999999, 1.0])
 def test_the_growth_of_noise_is_that_of_an_integral_by_decades(degrees, weight):
-    law = law_of("noise", volatility=0.05, degrees=degrees)
+    process = process_of("noise", volatility=0.05, degrees=degrees)
     unit, score = 0.05 * np.sqrt((degrees - 2) / degrees), stats.t(degrees)
 
     def integrand(level):
@@ -344,13 +344,13 @@ def test_the_growth_of_noise_is_that_of_an_integral_by_decades(degrees, weight):
         integrate.quad(integrand, low, low + 1.0, epsabs=1e-18, epsrel=1e-9)[0]
         for low in range(-12, 36)
     ]
-    assert law.log_growth(weight) == pytest.approx(sum(parts), rel=1e-7, abs=1e-15)
+    assert process.log_growth(weight) == pytest.approx(sum(parts), rel=1e-7, abs=1e-15)
 
 
 @pytest.mark.refusal
 def test_a_leveraged_weight_on_noise_is_refused():
     with pytest.raises(RangeError) as refused:
-        law_of("noise").log_growth(1.5)
+        process_of("noise").log_growth(1.5)
     assert str(refused.value) == (
         "a weight must lie in [-1, 1], or a return near 1 loses everything; found 1.5. Use a"
         " smaller weight. [out-of-range]"

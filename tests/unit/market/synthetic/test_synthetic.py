@@ -16,7 +16,7 @@ from stormsail.market.store import Store
 from stormsail.market.synthetic import START_MS, WORLDS, generate
 from stormsail.market.synthetic.bars import quantise
 from stormsail.market.synthetic.files import write_world
-from stormsail.market.synthetic.noise import NoiseConfig, NoiseLaw
+from stormsail.market.synthetic.noise import NoiseConfig, NoiseProcess
 from stormsail.market.synthetic.noise import draw as draw_noise
 
 HOUR = Interval.parse("1h")
@@ -327,7 +327,7 @@ def test_a_law_that_fails_leaves_no_files(tmp_path, monkeypatch):
     def fails(self):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(NoiseLaw, "answer", property(fails))
+    monkeypatch.setattr(NoiseProcess, "answer", property(fails))
     with pytest.raises(ZeroDivisionError):
         synth("noise", store=tmp_path, symbols=1, bars=20, interval="1h", seed=0)
     assert list(tmp_path.iterdir()) == []
