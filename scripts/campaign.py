@@ -84,6 +84,16 @@ CAMPAIGNS = (
         (*PYTEST, "-m", "campaign", "tests/property/test_reference_ledger.py"),
     ),
     Campaign(
+        "others: kills of an import, 200 calibrations, self-tests of the quickstart, two processes",
+        (
+            *(*PYTEST, "-m", "campaign"),
+            "tests/integration/test_import_command.py",
+            "tests/unit/algorithms",
+            "tests/unit/bench",
+            "tests/unit/evaluation",
+        ),
+    ),
+    Campaign(
         "learning: reference tasks, 5 seeds each, beside other libraries",
         (*BENCH, "learn", "--seeds", "5", "--jobs", "2"),
         passed=OUR_ROW + r"(?!.*\bFAIL\b)",
@@ -96,7 +106,7 @@ CAMPAIGNS = (
         failed=FAILS,
     ),
     Campaign(
-        "tails: laws of critics beside true ones, 5 seeds each",
+        "tails: predicted return distributions beside true ones, 5 seeds each",
         (*BENCH, "tails", "--seeds", "5", "--jobs", "2"),
         passed=HOLDS,
         failed=FAILS,
@@ -128,8 +138,8 @@ CAMPAIGNS = (
 
 
 def count(pattern: str, text: str) -> int:
-    """Return the sum of the numbers a pattern found; a match without a number counts as one."""
-    return sum(int(found) if found.isdigit() else 1 for found in re.findall(pattern, text))
+    """Return the sum of the numbers that a pattern matches; a match without one counts as 1."""
+    return sum(int(match) if match.isdigit() else 1 for match in re.findall(pattern, text))
 
 
 def run(campaign: Campaign) -> bool:

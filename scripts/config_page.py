@@ -61,12 +61,12 @@ def shown_type(kind: object) -> str:
 def bounds(field: FieldInfo) -> str:
     """Return the range that a number must lie in."""
     words = {Ge: "≥ {}", Gt: "> {}", Le: "≤ {}", Lt: "< {}"}
-    found = []
+    limits = []
     for rule in field.metadata:
         for kind, text in words.items():
             if isinstance(rule, kind):
-                found.append(text.format(getattr(rule, kind.__name__.lower())))
-    return ", ".join(found)
+                limits.append(text.format(getattr(rule, kind.__name__.lower())))
+    return ", ".join(limits)
 
 
 def default(field: FieldInfo) -> str:

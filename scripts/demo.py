@@ -51,14 +51,14 @@ def _judge(name: str, why: str) -> Step:
 STEPS = (
     Step("a market with crashes", ("synth", "regime", "--store", f"{PLACE}/data", *MARKET)),
     Step(
-        "an agent that wants the mean alone",
+        "an agent that maximises the mean alone",
         ("train", "configs/demo/free.toml", "--out", f"{PLACE}/free"),
     ),
     Step(
         "the same with a limit on its tail",
         ("train", "configs/demo/limited.toml", "--out", f"{PLACE}/limited"),
     ),
-    _judge("free", "is the first one skill or luck?"),
+    _judge("free", "is the result of the first one skill or chance?"),
     _judge("limited", "and the second one?"),
     Step("both side by side", ("compare", f"{PLACE}/judged-free", f"{PLACE}/judged-limited")),
     Step(

@@ -35,7 +35,7 @@ def rules(**changes: Any) -> MarketConfig:
         "episode_bars": 16,
         "costs__taker_fee": 0.0005,
         "costs__half_spread": 0.0002,
-        "features": tuple(one.model_dump() for one in FEATURES),
+        "features": tuple(feature.model_dump() for feature in FEATURES),
     }
     return settings(**{**chosen, **changes})
 
@@ -104,25 +104,25 @@ def panel(rows: int = 90, *, seed: int = 3, symbols: int = 3, calm: bool = True)
     return wild_panel(seed, rows=rows, symbols=symbols, calm=calm)
 
 
-def simulated(found: Backtest, bars: Panel) -> Iterator[Step[Info]]:
+def simulated(result: Backtest, bars: Panel) -> Iterator[Step[Info]]:
     """Yield the steps of a simulator that is given the weights of a pass: a second way to it."""
     sight = FeatureSet(["log_return"], interval=bars.interval)
-    one = torch.ones(1, dtype=torch.float64)
+    ones = torch.ones(1, dtype=torch.float64)
     simulator = Simulator(
         bars.to(dtype=torch.float64),
-        found.market,
+        result.market,
         batch=len(bars.symbols),
         dtype=torch.float64,
         features=sight,
-        scaler=Scaler(sight.schema(), one * 0.0, one),
+        scaler=Scaler(sight.schema(), ones * 0.0, ones),
     )
-    first = int(torch.searchsorted(bars.ts, found.span.start_ms))
+    first = int(torch.searchsorted(bars.ts, result.span.start_ms))
     symbols = torch.arange(len(bars.symbols))
-    last = torch.full_like(symbols, first + len(found.returns))
+    last = torch.full_like(symbols, first + len(result.returns))
     state, _ = simulator.place(symbols, torch.full_like(symbols, first), last_row=last)
     generator = torch.Generator().manual_seed(0)
-    for weight, moved in zip(found.weights, found.bars["moved"], strict=True):
-        cash = torch.tensor(moved)
+    for weight, transfer in zip(result.weights, result.bars["transfer"], strict=True):
+        cash = torch.tensor(transfer)
         state = state._replace(
             cash=state.cash + cash,
             equity=state.equity + cash,

@@ -36,9 +36,6 @@ from stormsail.functional.optim import (
     gradient_noise,
     upgd,
 )
-from stormsail.functional.risk import (
-    trace,
-)
 
 T, B, N, K, D = 5, 3, 4, 6, 2
 
@@ -100,7 +97,7 @@ class Draw:
     def flags(self, *shape: int) -> Tensor:
         return torch.rand(*shape, generator=self.generator) < 0.25
 
-    def law(self, *shape: int) -> Tensor:
+    def probs(self, *shape: int) -> Tensor:
         return self.normal(*shape).softmax(-1)
 
     def classes(self, *shape: int) -> Tensor:
@@ -123,7 +120,7 @@ def build(seed: int = 7) -> list[Case]:
 
 
 def _single(draw: Draw) -> list[Case]:
-    normal, uniform, flags, law = draw.normal, draw.uniform, draw.flags, draw.distribution
+    normal, uniform, flags, probs = draw.normal, draw.uniform, draw.flags, draw.probs
     atoms = draw.atoms
     ends = (flags(T, B), flags(T, B))
     scale = {"mean": 0.2, "std": 1.5, "new_mean": -0.1, "new_std": 0.7}
@@ -164,7 +161,7 @@ def _single(draw: Draw) -> list[Case]:
         ),
         Case(
             returns.categorical_nstep_targets,
-            (0.1 * normal(T, B), law(T, B, K), *ends, atoms),
+            (0.1 * normal(T, B), probs(T, B, K), *ends, atoms),
             {"gamma": 0.9, "steps": 3},
             (0, 1),
         ),
@@ -213,12 +210,12 @@ def _single(draw: Draw) -> list[Case]:
         Case(quantile.monotone, (normal(B, N),), {}, (0,)),
         Case(quantile.crossing_fraction, (normal(B, N),)),
         Case(categorical.project, (normal(B), atoms), {}, (0,)),
-        Case(categorical.project_distribution, (law(B, N), normal(B, N), atoms), {}, (0, 1)),
-        Case(categorical.shift_distribution, (law(B, K), 0.1 * normal(B), atoms), {}, (0, 1)),
-        Case(categorical.cross_entropy, (normal(B, K), law(B, K)), {}, (0,)),
+        Case(categorical.project_distribution, (probs(B, N), normal(B, N), atoms), {}, (0, 1)),
+        Case(categorical.shift_distribution, (probs(B, K), 0.1 * normal(B), atoms), {}, (0, 1)),
+        Case(categorical.cross_entropy, (normal(B, K), probs(B, K)), {}, (0,)),
         Case(categorical.cross_entropy_normaliser, (K,)),
-        Case(categorical.distribution_mean, (law(B, K), atoms), {}, (0,)),
-        Case(categorical.distribution_variance, (law(B, K), atoms), {}, (0,)),
+        Case(categorical.distribution_mean, (probs(B, K), atoms), {}, (0,)),
+        Case(categorical.distribution_variance, (probs(B, K), atoms), {}, (0,)),
         Case(categorical.outside_support, (3 * normal(B), atoms)),
         Case(
             value_clip.limit_encoded,
@@ -226,12 +223,12 @@ def _single(draw: Draw) -> list[Case]:
             {"limit": 0.9, "mean": 0.2, "std": 1.5},
             (0,),
         ),
-        Case(twin.twin_distribution, (law(B, 2, K), atoms), {"mode": "argmin"}, (0,), "argmin"),
-        Case(twin.twin_distribution, (law(B, 2, K), atoms), {"mode": "mixture"}, (0,), "mixture"),
+        Case(twin.twin_distribution, (probs(B, 2, K), atoms), {"mode": "argmin"}, (0,), "argmin"),
+        Case(twin.twin_distribution, (probs(B, 2, K), atoms), {"mode": "mixture"}, (0,), "mixture"),
         Case(twin.twin_loss, (normal(B, 2), normal(B, 2)), {}, (0, 1)),
         Case(risk.value_at_risk, (normal(B, N),), {"alpha": 0.3}, (0,)),
-        Case(risk.categorical_value_at_risk, (law(B, K), atoms), {"alpha": 0.3}, (1,)),
-        Case(risk.categorical_cvar, (law(B, K), atoms), {"alpha": 0.3}, (0,)),
+        Case(risk.categorical_value_at_risk, (probs(B, K), atoms), {"alpha": 0.3}, (1,)),
+        Case(risk.categorical_cvar, (probs(B, K), atoms), {"alpha": 0.3}, (0,)),
         Case(risk.empirical_cvar, (normal(B, 9),), {"alpha": 0.3}, (0,), "plain"),
         Case(
             risk.empirical_cvar,
@@ -250,11 +247,11 @@ def _single(draw: Draw) -> list[Case]:
             "grouped",
         ),
         Case(risk.risk_advantage, (normal(B), normal(B, N)), {"alpha": 0.3}),
-        Case(risk.categorical_risk_advantage, (normal(B), law(B, K), atoms), {"alpha": 0.3}),
+        Case(risk.categorical_risk_advantage, (normal(B), probs(B, K), atoms), {"alpha": 0.3}),
         Case(risk.budget_advantage, (normal(B, N), normal(B, N), normal(B)), {"alpha": 0.3}),
         Case(
             risk.categorical_budget_advantage,
-            (law(B, K), law(B, K), atoms, normal(B)),
+            (probs(B, K), probs(B, K), atoms, normal(B)),
             {"alpha": 0.3},
         ),
         Case(statistics.moments, (normal(7, 3),), {"weight": uniform(7)}, (0,)),
@@ -262,7 +259,17 @@ def _single(draw: Draw) -> list[Case]:
         Case(statistics.variance, (moments_a,), {"ddof": 1}),
         Case(statistics.drift, (moments_a, moments_b)),
         Case(statistics.standardise, (normal(T, B, 3), normal(3), uniform(3)), {}, (0,)),
-        Case(statistics.weighted_mean, (normal(T, B), uniform(T, B)), {}, (0,)),
+        Case(statistics.weighted_mean, (normal(T, B), uniform(T, B)), {"empty": 0.5}, (0,)),
+        Case(statistics.mean_and_std, (normal(T, B), uniform(T, B)), {}, (0,)),
+        Case(
+            statistics.mean_and_std,
+            (normal(T, B), uniform(T, B)),
+            {"by_column": True},
+            (0,),
+            "by column",
+        ),
+        Case(statistics.weighted_std, (normal(T, B), uniform(T, B)), {}, (0,)),
+        Case(statistics.percentile, (normal(T, B), draw.flags(T, B)), {"level": 0.3}, (0,)),
         Case(statistics.explained_variance, (normal(T, B), normal(T, B))),
         Case(statistics.slope, (normal(B, 9),), {}, (0,)),
         Case(statistics.median_absolute_deviation_std, (normal(B, 9),), {}, (0,)),
@@ -299,7 +306,7 @@ def _single(draw: Draw) -> list[Case]:
 
 
 def _by_mode(draw: Draw) -> list[Case]:
-    normal, uniform, law, atoms = draw.normal, draw.uniform, draw.distribution, draw.atoms
+    normal, uniform, probs, atoms = draw.normal, draw.uniform, draw.probs, draw.atoms
     tau = quantile.midpoints(N, like=atoms)
     cases: list[Case] = []
     for mode in advantage.MODES:
@@ -316,9 +323,9 @@ def _by_mode(draw: Draw) -> list[Case]:
         options = {"mode": mode, "epsilon": 0.2, "variance_factor": 0.5}
         arguments = (normal(B, N), normal(B, N))
         cases.append(Case(value_clip.clip_quantiles, arguments, options, (0,), mode))
-    for mode in value_clip.LAW_MODES:
+    for mode in value_clip.DISTRIBUTION_MODES:
         options = {"mode": mode, "epsilon": 0.2, "variance_factor": 0.5}
-        arguments = (law(B, K), law(B, K), atoms)
+        arguments = (probs(B, K), probs(B, K), atoms)
         cases.append(Case(value_clip.clip_distribution, arguments, options, (0,), mode))
     cases += [
         Case(twin.twin_value, (normal(B, 2),), {"mode": mode}, (0,), mode)
@@ -514,18 +521,18 @@ def _recurrence(draw: Draw) -> list[Case]:
 
 
 def _risk_trace(draw: Draw) -> list[Case]:
-    normal, law = draw.normal, draw.distribution
+    normal, probs = draw.normal, draw.probs
     ends = (draw.flags(T, B), draw.flags(T, B))
     options = {"alpha": 0.3, "gamma": 0.9, "lam": 0.8}
     return [
         Case(
-            trace.budget_trace,
+            risk.budget_trace,
             (normal(T, B), normal(T, B, N), normal(T, B, N), normal(T, B), *ends),
             options,
         ),
         Case(
-            trace.categorical_budget_trace,
-            (normal(T, B), law(T, B, K), law(T, B, K), draw.atoms, normal(T, B), *ends),
+            risk.categorical_budget_trace,
+            (normal(T, B), probs(T, B, K), probs(T, B, K), draw.atoms, normal(T, B), *ends),
             options,
         ),
     ]

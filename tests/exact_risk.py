@@ -198,32 +198,32 @@ def enumerated_rollout(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
         for place in range(gamble.places):
             if seen[t, place] <= 0.0:
                 continue
-            earned = place + gamble.low
+            so_far = place + gamble.low
             for a, bet in enumerate(gamble.bets):
                 for chance, pay in bet:
                     weight = float(seen[t, place] * policy[t, place, a] * chance)
-                    law = _to_come(gamble, tables[t][place], earned)
-                    target = _to_come(gamble, tables[t + 1][place + pay], earned)
-                    reached = _to_come(gamble, tables[t + 1][place + pay], earned + pay)
-                    laws = (law, target, reached if t < gamble.rounds - 1 else _least(reached))
-                    columns.append((t, place, a, float(earned), float(pay), weight, *laws))
-    t, place, a, earned, pay, weight, law, target, reached = zip(*columns, strict=True)
+                    law = _to_come(gamble, tables[t][place], so_far)
+                    target = _to_come(gamble, tables[t + 1][place + pay], so_far)
+                    following = _to_come(gamble, tables[t + 1][place + pay], so_far + pay)
+                    laws = (law, target, following if t < gamble.rounds - 1 else _least(following))
+                    columns.append((t, place, a, float(so_far), float(pay), weight, *laws))
+    t, place, a, so_far, pay, weight, law, target, following = zip(*columns, strict=True)
 
     def row(values):
         return torch.tensor(values, dtype=torch.float64)[None]
 
     last = row(t) == gamble.rounds - 1
     rollout = SimpleNamespace(
-        earned=row(earned),
+        return_so_far=row(so_far),
         reward=row(pay),
         weight=row(weight),
         ended=last,
         terminated=last,
         truncated=torch.zeros_like(last),
         predicted=torch.stack(law)[None],
-        reached=torch.stack(reached)[None],
+        next_predicted=torch.stack(following)[None],
     )
-    estimates = SimpleNamespace(target=torch.stack(target)[None], raw_advantage=row(earned))
+    estimates = SimpleNamespace(target=torch.stack(target)[None], raw_advantage=row(so_far))
     at = torch.tensor(t), torch.tensor(place), torch.tensor(a)
     agent = _critic_of_truth(gamble)
     return SimpleNamespace(rollout=rollout, estimates=estimates, agent=agent, at=at)
@@ -243,11 +243,11 @@ def _critic_of_truth(gamble: Gamble) -> SimpleNamespace:
     )
 
 
-def _to_come(gamble: Gamble, law: Tensor, earned: int) -> Tensor:
+def _to_come(gamble: Gamble, law: Tensor, so_far: int) -> Tensor:
     """Return a law of final sums as one of what is still to come, on the wider lattice."""
     width = 2 * (gamble.high - gamble.low) + 1
     wide = torch.zeros(width, dtype=torch.float64)
-    first = gamble.low - earned - (gamble.low - gamble.high)
+    first = gamble.low - so_far - (gamble.low - gamble.high)
     wide[first : first + gamble.places] = law
     return wide
 
@@ -282,8 +282,8 @@ def enumerated_episodes(
     bets = torch.tensor([[step[0] for step in course] for course in courses]).T  # [H, P]
     odds = torch.tensor([[step[1] for step in course] for course in courses], dtype=torch.float64).T
     pays = torch.tensor([[step[2] for step in course] for course in courses]).T
-    earned = pays.cumsum(0) - pays
-    place = earned - gamble.low
+    so_far = pays.cumsum(0) - pays
+    place = so_far - gamble.low
     rounds = torch.arange(gamble.rounds)[:, None].expand_as(place)
     chance = (policy[rounds, place, bets] * odds).prod(0)
     tables = final_laws(gamble, policy)
@@ -292,16 +292,16 @@ def enumerated_episodes(
     after[-1] = _least(after[-1])
     last = rounds == gamble.rounds - 1
     rollout = SimpleNamespace(
-        earned=earned.double(),
+        return_so_far=so_far.double(),
         reward=pays.double(),
         weight=torch.ones_like(odds),
         terminated=last,
         truncated=torch.zeros_like(last),
         ended=last,
         predicted=law,
-        reached=after,
+        next_predicted=after,
     )
-    estimates = SimpleNamespace(target=law, raw_advantage=earned.double())
+    estimates = SimpleNamespace(target=law, raw_advantage=so_far.double())
     agent = _critic_of_truth(gamble)
     return SimpleNamespace(
         rollout=rollout, estimates=estimates, agent=agent, at=(rounds, place, bets), chance=chance
@@ -325,7 +325,7 @@ def in_quantiles(found: SimpleNamespace, count: int) -> SimpleNamespace:
 
     rollout = SimpleNamespace(**vars(found.rollout))
     rollout.predicted = normalised(found.rollout.predicted)
-    rollout.reached = normalised(found.rollout.reached)
+    rollout.next_predicted = normalised(found.rollout.next_predicted)
     estimates = SimpleNamespace(**vars(found.estimates))
     estimates.target = _equal_outcomes(found.estimates.target, atoms, count)
     agent = SimpleNamespace(

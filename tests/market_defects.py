@@ -6,6 +6,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -705,14 +706,16 @@ def _varint(number: int) -> bytes:
 
 @plants("row-claim-gzip")
 def _bomb(_world: World) -> Case:
-    return Case("D11", -1, content=BOMB, suffix=".csv.gz")
+    return Case("D11", -1, content=bomb(), suffix=".csv.gz")
 
 
-BOMB = gzip.compress(b"0" * (80 << 20), 1, mtime=0)
+@cache
+def bomb() -> bytes:
+    return gzip.compress(b"0" * (80 << 20), 1, mtime=0)
 
 
 @plants("one-row")
-def _one(world: World) -> Case:
+def _single_row(world: World) -> Case:
     return Case("D12", -1, "warning", content=csv(world.take(np.arange(1))))
 
 

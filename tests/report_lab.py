@@ -1,4 +1,4 @@
-"""Folders of results for tests of the pages: a backtest that was run, a validation made by hand."""
+"""Saved results for tests of report and compare: a backtest that was run, a made-up validation."""
 
 from pathlib import Path
 from typing import Any
@@ -9,18 +9,19 @@ import pyarrow.parquet as pq
 
 from backtest_lab import agent_for, panel, plain, rules
 from simulator_lab import HOUR_MS, START_MS
+from stormsail.core.clock import iso
 from stormsail.core.files.artifact import Contents, write_artifact
 from stormsail.core.generators import Generators
-from stormsail.evaluation.calibration.document import calibration_document
-from stormsail.evaluation.engine.files import write_backtest
-from stormsail.evaluation.engine.run import Backtest, backtest
+from stormsail.evaluation.calibration.document import calibration_of
+from stormsail.evaluation.engine.files import FORMAT, write_backtest
+from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.engine.run import backtest
 from stormsail.evaluation.robustness.baselines import run_baselines
 from stormsail.evaluation.robustness.costs import break_even, cost_sweep
-from stormsail.evaluation.robustness.significance import luck_document
-from stormsail.evaluation.robustness.stress import stress_document
+from stormsail.evaluation.robustness.significance import significance
+from stormsail.evaluation.robustness.stress import figures_document
 from stormsail.evaluation.stats.figures import bars_per_year
-from stormsail.evaluation.stats.metrics import Flows, document_of, measure
-from stormsail.market.bars import iso
+from stormsail.evaluation.stats.metrics import Flows, measure
 
 HOURS_A_YEAR = 365 * 24
 
@@ -32,8 +33,8 @@ def passed(rows: int = 120, *, symbols: int = 3, seed: int = 0) -> tuple[Backtes
     return backtest(agent, bars, plain()), agent, bars
 
 
-def luck_of(returns: np.ndarray, ts: np.ndarray) -> Any:
-    return luck_document(
+def significance_document(returns: np.ndarray, ts: np.ndarray) -> Any:
+    return significance(
         returns,
         ts,
         per_year=bars_per_year(HOUR_MS),
@@ -41,7 +42,7 @@ def luck_of(returns: np.ndarray, ts: np.ndarray) -> Any:
         trials=5,
         generator=Generators(7).numpy("luck"),
         repetitions=100,
-    )
+    ).document()
 
 
 def write_full_backtest(path: Path, *, rows: int = 500, symbols: int = 2, seed: int = 0) -> None:
@@ -49,25 +50,25 @@ def write_full_backtest(path: Path, *, rows: int = 500, symbols: int = 2, seed: 
 
     What takes long is not run: deciding anew stands for replaying, dear replays for stress.
     """
-    found, _, bars = passed(rows, symbols=symbols, seed=seed)
+    result, _, bars = passed(rows, symbols=symbols, seed=seed)
     names = ("flat", "buy and hold", "momentum")
-    rivals = run_baselines(bars, plain(market=rules().model_dump()), like=found, names=names)
-    curves = {name.replace(" ", "_"): one.equity for name, one in rivals.items()}
-    swept = cost_sweep(found, bars)
+    baselines = run_baselines(bars, plain(market=rules().model_dump()), like=result, names=names)
+    curves = {name.replace(" ", "_"): each.equity for name, each in baselines.items()}
+    swept = cost_sweep(result, bars)
     replayed = {
-        "sweep_bp": stress_document({f"{cost:g}": one for cost, one in swept.items()}),
-        "break_even": break_even(found, bars, tolerance_bp=100.0).document(),
+        "sweep_bp": figures_document({f"{cost:g}": each for cost, each in swept.items()}),
+        "break_even": break_even(result, bars, tolerance_bp=100.0).document(),
     }
     costs = {"replay": replayed, "decide": replayed}
     documents = {
-        "baselines": stress_document(rivals),
+        "baselines": figures_document(baselines),
         "costs": costs,
-        "stress": stress_document({"spread x2": swept[20.0], "orders 1 bar late": swept[2.0]}),
-        "calibration": calibration_document([found], gamma=0.5, conformal=True),
-        "luck": luck_of(found.returns, found.ts),
+        "stress": figures_document({"spread x2": swept[20.0], "orders 1 bar late": swept[2.0]}),
+        "calibration": calibration_of([result], gamma=0.5, conformal=True).document(),
+        "significance": significance_document(result.returns, result.ts),
     }
-    tables = {"baselines.parquet": pa.table({"ts": found.ts, **curves})}
-    write_backtest(path, found, documents=documents, tables=tables)
+    tables = {"baselines.parquet": pa.table({"ts": result.ts, **curves})}
+    write_backtest(path, result, documents=documents, tables=tables)
 
 
 def _packed(table: pa.Table) -> bytes:
@@ -78,15 +79,15 @@ def _packed(table: pa.Table) -> bytes:
 
 def validation_document(equity: np.ndarray, ts: np.ndarray, **changes: Any) -> dict[str, Any]:
     """Return a `validation.json` of two folds and two seeds, the second of which failed once."""
-    measured = document_of(measure(equity, ts, bar_ms=HOUR_MS, flows=Flows()))
-    figures = {name: one for name, one in measured.items() if isinstance(one, dict)}
+    measured = measure(equity, ts, bar_ms=HOUR_MS, flows=Flows()).document()
+    figures = {name: each for name, each in measured.items() if isinstance(each, dict)}
     middle = len(ts) // 2
     days = [iso(int(ts[0])), iso(int(ts[middle])), iso(int(ts[-1]))]
     run = {"metrics": figures, "order_hash": "f" * 64, "agent": "a" * 64}
     good = {**run, "status": "finished", "reason": ""}
     failed = {"metrics": {}, "order_hash": None, "agent": None, "status": "failed"}
     return {
-        "format": 1,
+        "format": FORMAT,
         "code_version": "0.0.1",
         "verdict": {
             "decision": "not proven",
@@ -193,12 +194,16 @@ def write_made_validation(
         }
     )
     document = validation_document(equity, ts, **{"symbols": [name], **changes})
+    returns = equity[1:] / equity[:-1] - 1.0
     table = pa.table({"ts": ts, "total": equity, "seed_0": seeds[0], "seed_1": seeds[1]})
     write_artifact(
         path,
         kind="validation",
         contents=Contents(
-            documents={"validation": document, "luck": luck_of(equity[1:] / equity[:-1] - 1.0, ts)},
+            documents={
+                "validation": document,
+                "significance": significance_document(returns, ts),
+            },
             blobs={
                 "equity.parquet": _packed(table),
                 "trades.parquet": _packed(trades),

@@ -7,7 +7,7 @@ import torch
 
 from stormsail.market import Interval, MarketConfig, Panel, Simulator
 from stormsail.market.features import FeatureSet, Scaler
-from stormsail.market.simulator.records import Info, State
+from stormsail.market.simulator import Info, State
 
 START_MS = 1_609_718_400_000  # 2021-01-04 00:00 UTC, a Monday
 HOUR_MS = 3_600_000

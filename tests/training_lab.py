@@ -57,7 +57,7 @@ MARKET: dict[str, Any] = {
     "ppo.advantage_mode": "previous_stats",
     "kl.penalty": True,
     "kl.target_kl": 0.02,
-    "bc.cql_alpha": 0.2,
+    "bc.awr_coef": 0.2,
     "bc.bc_warmup_steps": 64,
     "bc.bc_decay_steps": 100,
     "entropy.ent_coef_plateau_window": 3,

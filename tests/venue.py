@@ -194,10 +194,10 @@ class Venue:
         if rows is None:
             return None
         start, end = int(params["startTime"]), int(params.get("endTime", 1 << 60))
-        found = [row for row in rows if start <= row[0] <= end][: int(params["limit"])]
+        page = [row for row in rows if start <= row[0] <= end][: int(params["limit"])]
         return [
             {"symbol": params["symbol"], "fundingTime": ts, "fundingRate": rate, "markPrice": "1.0"}
-            for ts, rate in found
+            for ts, rate in page
         ]
 
 

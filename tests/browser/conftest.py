@@ -21,7 +21,7 @@ HEIGHT = 900
 
 
 def _program(names: tuple[str, ...]) -> str | None:
-    return next((found for found in map(shutil.which, names) if found), None)
+    return next((path for path in map(shutil.which, names) if path), None)
 
 
 class Page:
@@ -38,7 +38,7 @@ class Page:
         """Return what a script returns."""
         return self.driver.execute_script(script, *arguments)
 
-    def look(self, *, width: int = DESKTOP, dark: bool = False, height: int = HEIGHT) -> None:
+    def show(self, *, width: int = DESKTOP, dark: bool = False, height: int = HEIGHT) -> None:
         """Be a screen of that width, and a reader who likes it dark or light."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1}
         self.command("Emulation.setDeviceMetricsOverride", mobile=False, **size)
@@ -69,14 +69,15 @@ class Page:
 
     def complaints(self) -> list[str]:
         """Return what the console has been told since the last question."""
-        return [f"{one['level']}: {one['message']}" for one in self.driver.get_log("browser")]
+        return [f"{line['level']}: {line['message']}" for line in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
         """Return the addresses that were asked for since the last question."""
-        told = [json.loads(one["message"])["message"] for one in self.driver.get_log("performance")]
+        log = self.driver.get_log("performance")
+        events = [json.loads(line["message"])["message"] for line in log]
         kinds = {"Network.requestWillBeSent": "request", "Network.webSocketCreated": None}
-        sent = [one for one in told if one["method"] in kinds]
-        return [one["params"].get("request", one["params"])["url"] for one in sent]
+        sent = [event["params"] for event in events if event["method"] in kinds]
+        return [params.get("request", params)["url"] for params in sent]
 
     def picture(self, file: Path, *, height: int | None = None) -> Path:
         """Write what is seen as PNG; with a height, of the page from its top."""
@@ -90,8 +91,8 @@ class Page:
 
     def paper(self) -> bytes:
         """Return the page as it is printed, as PDF."""
-        told = self.command("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
-        return base64.b64decode(told["data"])
+        printed = self.command("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
+        return base64.b64decode(printed["data"])
 
 
 @pytest.fixture(scope="session")
@@ -120,6 +121,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any) -> Page:
     """Return a tab that has forgotten which colours were chosen."""
-    one = Page(browser)
-    one.look()
-    return one
+    tab = Page(browser)
+    tab.show()
+    return tab

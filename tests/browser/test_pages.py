@@ -18,8 +18,8 @@ from stormsail.evaluation.engine.files import write_backtest
 from stormsail.evaluation.engine.run import backtest
 from stormsail.evaluation.robustness.baselines import run_baselines
 from stormsail.evaluation.robustness.costs import break_even, cost_sweep
-from stormsail.evaluation.robustness.significance import luck_document
-from stormsail.evaluation.robustness.stress import stress_document
+from stormsail.evaluation.robustness.significance import significance
+from stormsail.evaluation.robustness.stress import figures_document
 from stormsail.evaluation.stats.figures import bars_per_year
 from stormsail.evaluation.walk_forward.files import write_validation
 from stormsail.evaluation.walk_forward.run import validate
@@ -37,36 +37,36 @@ EVIL = "<b>bold<img src=x onerror=alert(1)>"
 def written(folder, agent, bars):
     """Write a backtest with what the command can add to it."""
     config = plain()
-    found = backtest(agent, bars, config)
-    rivals = run_baselines(bars, config, like=found)
-    curves = {name.replace(" ", "_"): one.equity for name, one in rivals.items()}
-    swept = cost_sweep(found, bars, costs_bp=(0.0, 5.0, 20.0))
+    result = backtest(agent, bars, config)
+    baselines = run_baselines(bars, config, like=result)
+    curves = {name.replace(" ", "_"): each.equity for name, each in baselines.items()}
+    swept = cost_sweep(result, bars, costs_bp=(0.0, 5.0, 20.0))
     costs = {
-        "sweep_bp": stress_document({f"{cost:g}": one for cost, one in swept.items()}),
-        "break_even": break_even(found, bars).document(),
+        "sweep_bp": figures_document({f"{cost:g}": each for cost, each in swept.items()}),
+        "break_even": break_even(result, bars).document(),
     }
-    late = {"usual": found, "orders late": backtest(agent, bars, plain(delay_bars=1))}
-    luck = luck_document(
-        found.returns,
-        found.ts,
+    late = {"usual": result, "orders late": backtest(agent, bars, plain(delay_bars=1))}
+    tested = significance(
+        result.returns,
+        result.ts,
         per_year=bars_per_year(bars.interval.milliseconds),
         trial_sharpes=[0.01, 0.02],
-        benchmark=rivals["buy and hold"].returns,
+        benchmark=baselines["buy and hold"].returns,
         generator=Generators(0).numpy("luck"),
         repetitions=200,
     )
     documents = {
-        "baselines": stress_document(rivals),
+        "baselines": figures_document(baselines),
         "costs": {"replay": costs},
-        "stress": stress_document(late),
-        "luck": luck,
+        "stress": figures_document(late),
+        "significance": tested.document(),
     }
-    tables = {"baselines.parquet": pa.table({"ts": found.ts, **curves})}
-    write_backtest(folder, found, documents=documents, tables=tables)
+    tables = {"baselines.parquet": pa.table({"ts": result.ts, **curves})}
+    write_backtest(folder, result, documents=documents, tables=tables)
 
 
 def called(*words):
-    done = CliRunner().invoke(app, [str(one) for one in words])
+    done = CliRunner().invoke(app, [str(word) for word in words])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == 0, done.output
@@ -104,12 +104,12 @@ def test_the_watch_sees_errors_requests_and_what_is_too_wide(page, tmp_path):
         "<script>console.error('noticed'); fetch('http://127.0.0.1:9/x').catch(() => 0);"
         "new WebSocket('ws://127.0.0.1:9/y');</script>"
     )
-    page.look(width=PHONE)
+    page.show(width=PHONE)
     page.open(bad, ready=False)
-    asked = []
-    page.wait(lambda: asked.extend(page.requests()) or len(set(asked)) > 2, "all requests")
-    assert {"http://127.0.0.1:9/x", "ws://127.0.0.1:9/y"} <= set(asked)
-    assert any("noticed" in one for one in page.complaints())
+    requests = []
+    page.wait(lambda: requests.extend(page.requests()) or len(set(requests)) > 2, "all requests")
+    assert {"http://127.0.0.1:9/x", "ws://127.0.0.1:9/y"} <= set(requests)
+    assert any("noticed" in line for line in page.complaints())
     assert overflow(page)[0] == 708
 
 
@@ -119,7 +119,7 @@ def test_the_watch_sees_errors_requests_and_what_is_too_wide(page, tmp_path):
 def test_a_page_opens_without_a_complaint_and_asks_for_nothing(page, file):
     page.open(file)
     assert page.complaints() == []
-    outside = [one for one in page.requests() if not one.startswith(("data:", "blob:"))]
+    outside = [url for url in page.requests() if not url.startswith(("data:", "blob:"))]
     assert outside == [file.as_uri()]
 
 
@@ -143,14 +143,14 @@ def test_every_chart_is_drawn(page, file):
 def test_the_report_of_a_validation_opens_on_a_phone_with_its_verdict_first(page, tmp_path):
     bars = world(200)
     config = settings(folds=2, costs=False, seeds=(3, 7))
-    judged = validate(bars, config, fit=fitter(bars))
-    write_validation(tmp_path / "judged", judged)
-    called("report", tmp_path / "judged", "--out", tmp_path / "page.html")
-    page.look(width=PHONE)
+    validation = validate(bars, config, fit=fitter(bars))
+    write_validation(tmp_path / "validation", validation)
+    called("report", tmp_path / "validation", "--out", tmp_path / "page.html")
+    page.show(width=PHONE)
     page.open(tmp_path / "page.html")
     assert page.ask("return document.querySelector('section').id") == "verdict"
     shown = page.ask("return document.querySelector('#verdict .badge').textContent")
-    assert shown == judged.verdict.decision
+    assert shown == validation.verdict.decision
     assert overflow(page) == [PHONE, []]
     assert page.complaints() == []
 
@@ -183,7 +183,7 @@ def test_the_switch_of_colours_goes_round_and_charts_follow(page, file):
             ".getPropertyValue('--ink').trim();"
             "return document.querySelector('.chart').layout.font.color === wanted"
         )
-    assert [one[0] for one in seen] == ["colours: auto", "colours: light", "colours: dark"]
+    assert [state[0] for state in seen] == ["colours: auto", "colours: light", "colours: dark"]
     assert seen[0][1:] == seen[1][1:]  # this reader's own choice is light
     assert seen[1][1] != seen[2][1]
     assert seen[1][2] != seen[2][2]
@@ -218,7 +218,7 @@ def press(page, element):
 
 
 def test_every_link_of_the_menu_leads_to_its_section(page, file):
-    page.look(height=700)
+    page.show(height=700)
     page.open(file)
     names = page.ask(
         "return [...document.querySelectorAll('nav a')].map((one) => one.getAttribute('href'))"
@@ -243,7 +243,7 @@ def numbers(page, table, column):
         table,
         column,
     )
-    return [float(one.replace(",", "").replace("−", "-")) for one in texts]
+    return [float(text.replace(",", "").replace("−", "-")) for text in texts]
 
 
 def test_trades_are_sorted_filtered_and_leafed_through(page, pages):
@@ -311,21 +311,21 @@ def overflow(page):
 
 @pytest.mark.parametrize("width", [PHONE, 768, DESKTOP])
 def test_nothing_is_wider_than_the_screen(page, file, width):
-    page.look(width=width)
+    page.show(width=width)
     page.open(file)
     page.ask("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert overflow(page) == [width, []]
 
 
 def test_charts_fit_again_when_the_phone_is_turned(page, file):
-    page.look(width=PHONE)
+    page.show(width=PHONE)
     page.open(file)
-    page.look(width=844, height=PHONE)
+    page.show(width=844, height=PHONE)
     page.until(
         "const one = document.querySelector('.chart');"
         "return one.clientWidth > 600 && one.layout.width === one.clientWidth"
     )
-    page.look(width=PHONE)
+    page.show(width=PHONE)
     page.until("return document.querySelector('.chart').layout.width < 390")
     assert overflow(page) == [PHONE, []]
 
@@ -333,7 +333,7 @@ def test_charts_fit_again_when_the_phone_is_turned(page, file):
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [PHONE, DESKTOP], ids=["phone", "desktop"])
 def test_a_picture_of_the_page_shows_something(page, file, tmp_path, width, dark):
-    page.look(width=width, dark=dark)
+    page.show(width=width, dark=dark)
     page.open(file)
     shot = page.picture(tmp_path / f"{file.stem}.png", height=2400)
     with Image.open(io.BytesIO(shot.read_bytes())) as opened:
@@ -347,11 +347,11 @@ def test_a_picture_of_the_page_shows_something(page, file, tmp_path, width, dark
     assert (min(common) > 192) == (not dark)
 
 
-def test_every_text_can_be_read_on_its_ground(page, file):
+def test_every_text_can_be_read_on_its_background(page, file):
     """WCAG asks for a contrast of 4.5 for small text; muted words are held to it too."""
     page.open(file)
     for dark in (False, True):
-        page.look(dark=dark)
+        page.show(dark=dark)
         assert page.ask(CONTRAST) == []
 
 
@@ -360,7 +360,7 @@ const parse = (text) => text.match(/[0-9.]+/g).map(Number);
 const light = (rgb) => rgb.slice(0, 3).map((one) => one / 255)
   .map((one) => one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
   .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
-const ground = (one) => {
+const background = (one) => {
   for (let up = one; up; up = up.parentElement) {
     const found = parse(getComputedStyle(up).backgroundColor);
     if (found.length < 4 || found[3] > 0) return found;
@@ -371,7 +371,7 @@ const bad = new Set();
 const texts = 'h1, h2, h3, p, td, th, li, a, span, summary, button';
 for (const one of document.querySelectorAll(texts)) {
   if (one.closest('.chart') || !one.innerText || one.disabled) continue;
-  const a = light(parse(getComputedStyle(one).color)), b = light(ground(one));
+  const a = light(parse(getComputedStyle(one).color)), b = light(background(one));
   const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
   if (ratio < 4.5) bad.add(`${one.tagName}.${one.className} ${ratio.toFixed(2)}`);
 }
@@ -383,7 +383,7 @@ return [...bad];
 
 
 def test_the_page_is_printed_on_several_sheets_and_looks_as_before_afterwards(page, file):
-    page.look(dark=True)
+    page.show(dark=True)
     page.open(file)
     looks = (
         "const one = document.querySelector('.chart');"

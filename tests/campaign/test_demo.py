@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from stormsail.evaluation.saved import read_result
 from stormsail.evaluation.stats.trials import TrialLedger
-from stormsail.evaluation.walk_forward.files import read_validation
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 8.0
@@ -62,7 +62,7 @@ def test_the_demonstration_shows_what_a_limit_does_in_eight_minutes(tmp_path):
     assert tails[0] < 1.5 * LIMIT < tails[1] < 0.5 * LIMIT
     assert means[0] > means[1] > 0.0
     for name in ("free", "limited"):
-        found = read_validation(place / f"judged-{name}")
+        found = read_result(place / f"judged-{name}")
         assert found.document["verdict"]["decision"] in ("promote", "not proven", "reject")
     assert TrialLedger(place / "trials.jsonl").count() == TRIALS
     page = (place / "report.html").read_text()

@@ -49,9 +49,9 @@ def repeat_a_block(folder: Path, chance: random.Random) -> None:
 
 def swap_two_files(folder: Path, chance: random.Random) -> None:
     first, second = chance.sample(sorted(folder.iterdir()), 2)
-    one, other = first.read_bytes(), second.read_bytes()
-    first.write_bytes(other)
-    second.write_bytes(one)
+    first_bytes, second_bytes = first.read_bytes(), second.read_bytes()
+    first.write_bytes(second_bytes)
+    second.write_bytes(first_bytes)
 
 
 def lose_a_file(folder: Path, chance: random.Random) -> None:

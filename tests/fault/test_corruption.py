@@ -269,8 +269,8 @@ def test_a_damaged_generation_is_put_aside_and_the_older_one_used(mutate, trials
     latest = generations.load_latest()
     assert latest.step == 2
     assert_whole(latest.artifact, 2)
-    aside = generations.root / "quarantine" / "000000000003.1"
-    assert [one.moved_to for one in latest.skipped] == [aside]
+    aside = generations.root / "set_aside" / "000000000003.1"
+    assert [skip.moved_to for skip in latest.skipped] == [aside]
     assert aside.is_dir()
     reason = documents.decode(aside.with_name("000000000003.1.reason.json").read_bytes())
     assert reason == {"generation": "000000000003", "reason": latest.skipped[0].reason}
@@ -295,6 +295,6 @@ def test_with_no_generation_left_the_refusal_names_what_was_tried(tmp_path):
     )
     assert str(caught.value) == (
         f"{root} must hold a whole `checkpoint`; found {tried}. "
-        f"Start anew, or look into {root}/quarantine. [artifact-none-left]"
+        f"Start anew, or look into {root}/set_aside. [artifact-none-left]"
     )
     assert Generations(root).steps() == []

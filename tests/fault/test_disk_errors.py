@@ -120,7 +120,7 @@ def test_a_disk_that_cannot_read_a_generation_costs_that_generation_only(tmp_pat
     monkeypatch.setattr(atomic, "os", FaultyOs(unreadable))
     latest = generations.load_latest()
     assert latest.step == 100
-    assert [one.name for one in latest.skipped] == ["000000000200"]
+    assert [skip.name for skip in latest.skipped] == ["000000000200"]
     assert "bytes that the disk cannot read" in latest.skipped[0].reason
 
 

@@ -15,7 +15,7 @@ from stormsail.algorithms.trainer import Run
 from stormsail.algorithms.update import epochs
 from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.nonfinite import refused_batch
-from stormsail.algorithms.update.return_statistics import ReturnStatistics, Units
+from stormsail.algorithms.update.return_statistics import ReturnStatistics, Scale
 from stormsail.core.errors import DataError
 from stormsail.core.files.artifact import read_artifact
 from stormsail.core.files.tensor_file import count_nonfinite
@@ -69,114 +69,116 @@ class Injector:
 
 
 def _step(field):
-    def inject(one: Injector) -> None:
+    def inject(injector: Injector) -> None:
         def change(result, *_):
             state, step = result
-            return state, step._replace(**{field: one.poisoned(getattr(step, field))})
+            return state, step._replace(**{field: injector.poisoned(getattr(step, field))})
 
-        one.after(CartPole, "step", change)
+        injector.after(CartPole, "step", change)
 
     return inject
 
 
 def _rollout(field):
-    def inject(one: Injector) -> None:
+    def inject(injector: Injector) -> None:
         def change(result, *_):
-            play, rollout = result
-            bad = one.poisoned(getattr(rollout, field))
-            return play, dataclasses.replace(rollout, **{field: bad})
+            env_state, rollout = result
+            bad = injector.poisoned(getattr(rollout, field))
+            return env_state, dataclasses.replace(rollout, **{field: bad})
 
-        one.after(ppo, "collect", change)
+        injector.after(ppo, "collect", change)
 
     return inject
 
 
-def _play(field):
-    def inject(one: Injector) -> None:
+def _env_state(field):
+    def inject(injector: Injector) -> None:
         def change(result, *_):
-            play, rollout = result
-            return play._replace(**{field: one.poisoned(getattr(play, field))}), rollout
+            env_state, rollout = result
+            return env_state._replace(
+                **{field: injector.poisoned(getattr(env_state, field))}
+            ), rollout
 
-        one.after(ppo, "collect", change)
+        injector.after(ppo, "collect", change)
 
     return inject
 
 
 def _estimates(field):
-    def inject(one: Injector) -> None:
+    def inject(injector: Injector) -> None:
         def change(result, *_):
-            return dataclasses.replace(result, **{field: one.poisoned(getattr(result, field))})
+            return dataclasses.replace(result, **{field: injector.poisoned(getattr(result, field))})
 
-        one.after(ppo, "estimate", change)
+        injector.after(ppo, "estimate", change)
 
     return inject
 
 
-def _advantage(one: Injector) -> None:
-    one.after(ppo, "normalised", lambda result, *_: one.poisoned(result))
+def _advantage(injector: Injector) -> None:
+    injector.after(ppo, "normalised", lambda result, *_: injector.poisoned(result))
 
 
-def _encoded_target(one: Injector) -> None:
-    one.after(ppo, "encoded", lambda result, *_: one.poisoned(result))
+def _encoded_target(injector: Injector) -> None:
+    injector.after(ppo, "encoded", lambda result, *_: injector.poisoned(result))
 
 
-def _loss(one: Injector) -> None:
-    one.after(
+def _loss(injector: Injector) -> None:
+    injector.after(
         epochs,
         "batch_sums",
-        lambda sums, *_: sums._replace(loss=sums.loss * one.value) if one.due() else sums,
+        lambda sums, *_: sums._replace(loss=sums.loss * injector.value) if injector.due() else sums,
     )
 
 
-def _new_log_prob(one: Injector) -> None:
-    one.after(CategoricalHead, "log_prob", lambda result, *_: one.poisoned(result))
+def _new_log_prob(injector: Injector) -> None:
+    injector.after(CategoricalHead, "log_prob", lambda result, *_: injector.poisoned(result))
 
 
-def _gradient(one: Injector) -> None:
+def _gradient(injector: Injector) -> None:
     real = GradientPipeline.step
 
     def step(pipeline):
-        if one.due():
-            next(iter(pipeline._parameters.values())).grad.reshape(-1)[0] = one.value
+        if injector.due():
+            pipeline._parameters.tensors[0].grad.reshape(-1)[0] = injector.value
         return real(pipeline)
 
-    one.patch.setattr(GradientPipeline, "step", step)
+    injector.patch.setattr(GradientPipeline, "step", step)
 
 
 def _after_update(pick):
-    def inject(one: Injector) -> None:
+    def inject(injector: Injector) -> None:
         def change(result, learner, *_):
-            if one.due():
+            if injector.due():
                 with torch.no_grad():
-                    pick(learner).reshape(-1)[0] = one.value
+                    pick(learner).reshape(-1)[0] = injector.value
             return result
 
-        one.after(Ppo, "_finish", change)
+        injector.after(Ppo, "_finish", change)
 
     return inject
 
 
-def _observation_statistics(one: Injector) -> None:
+def _observation_statistics(injector: Injector) -> None:
     def change(result, scale, *_):
-        if one.due():
-            scale.mean[0] = one.value
+        if injector.due():
+            scale.mean[0] = injector.value
         return result
 
-    one.after(ObservationScale, "commit", change)
+    injector.after(ObservationScale, "commit", change)
 
 
-def _return_statistics(one: Injector) -> None:
+def _return_statistics(injector: Injector) -> None:
     def change(units, *_):
-        return Units(one.value, units.std) if one.due() else units
+        return Scale(injector.value, units.std) if injector.due() else units
 
-    one.after(ReturnStatistics, "step", change)
+    injector.after(ReturnStatistics, "step", change)
 
 
-def _rate(one: Injector) -> None:
+def _rate(injector: Injector) -> None:
     def change(now, *_):
-        return now._replace(learning_rate=one.value) if one.due() else now
+        return now._replace(learning_rate=injector.value) if injector.due() else now
 
-    one.after(Ppo, "schedule", change)
+    injector.after(Ppo, "schedule", change)
 
 
 SITES = {
@@ -187,9 +189,9 @@ SITES = {
     "rollout parameters": _rollout("parameters"),
     "rollout memory": _rollout("memory"),
     "rollout prediction": _rollout("predicted"),
-    "rollout reached prediction": _rollout("reached"),
-    "memory": _play("memory"),
-    "earned": _play("earned"),
+    "rollout next prediction": _rollout("next_predicted"),
+    "memory": _env_state("memory"),
+    "return so far": _env_state("return_so_far"),
     "value": _estimates("value"),
     "raw advantage": _estimates("raw_advantage"),
     "returns": _estimates("returns"),
@@ -199,9 +201,11 @@ SITES = {
     "loss": _loss,
     "new log probability": _new_log_prob,
     "gradient": _gradient,
-    "parameter": _after_update(lambda one: next(iter(one.agent.parameters()))),
-    "optimizer": _after_update(lambda one: list(one.optimizer.state.values())[-1]["avg_utility"]),
-    "scaler": _after_update(lambda one: one.pipeline.scaler._largest),
+    "parameter": _after_update(lambda learner: next(iter(learner.agent.parameters()))),
+    "optimizer": _after_update(
+        lambda learner: list(learner.optimizer.state.values())[-1]["avg_utility"]
+    ),
+    "scaler": _after_update(lambda learner: learner.pipeline.scaler._largest),
     "observation statistics": _observation_statistics,
     "return statistics": _return_statistics,
     "learning rate": _rate,
@@ -227,12 +231,12 @@ def assert_nothing_bad_was_saved(out: Path) -> None:
 def evidence(out: Path) -> list[tuple[str, int]]:
     """Return kind and update of everything that tells of numbers that are not finite."""
     kinds = {"refused", "rolled-back", "stopped"}
-    told = [event for event in lines(out / "process.jsonl") if event["kind"] in kinds]
-    found = [(event["kind"], event["update"]) for event in told]
+    events = [event for event in lines(out / "process.jsonl") if event["kind"] in kinds]
+    signs = [(event["kind"], event["update"]) for event in events]
     table = pq.read_table(out / "metrics.parquet").to_pydict()
     for name in ("train/log_ratio_nan_count", "train/log_ratio_inf_count"):
-        found += [("counted", row) for row, count in enumerate(table[name]) if count > 0]
-    return found
+        signs += [("counted", row) for row, count in enumerate(table[name]) if count > 0]
+    return signs
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, LONG])
@@ -240,19 +244,19 @@ def evidence(out: Path) -> list[tuple[str, int]]:
 def test_one_bad_number_is_seen_at_once_and_the_run_recovers(site, value, tmp_path, monkeypatch):
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        one = Injector(value, forever=False, patch=patch)
-        SITES[site](one)
+        injector = Injector(value, forever=False, patch=patch)
+        SITES[site](injector)
         if site in BY_TASK:
             with pytest.raises(DataError) as caught:
                 run_all(CONFIG, out)
             assert caught.value.code == "data-defects"
-            assert one.update == AT
+            assert injector.update == AT
         else:
             done = run_all(CONFIG, out)
             assert (done.status, done.updates) == ("finished", UPDATES)
             assert {update for _, update in evidence(out)} <= {AT, AT + 1}
             assert evidence(out)
-        assert one.hits == 1
+        assert injector.hits == 1
     assert_nothing_bad_was_saved(out)
     assert run_all(CONFIG, out).status == "finished"
 
@@ -263,14 +267,14 @@ def test_a_bad_number_that_keeps_coming_ends_the_run_with_a_reason(
     site, value, tmp_path, monkeypatch
 ):
     out = tmp_path / "run"
-    one = Injector(value, forever=True, patch=monkeypatch)
-    SITES[site](one)
+    injector = Injector(value, forever=True, patch=monkeypatch)
+    SITES[site](injector)
     done: Run | None = None
     try:
         done = run_all(CONFIG, out)
     except DataError as error:
         assert error.code == "data-defects"  # noqa: PT017 - either end is right
-        assert one.update == AT
+        assert injector.update == AT
     else:
         assert done.status in {"stopped", "finished"}
         assert evidence(out)
@@ -287,8 +291,8 @@ def test_a_refused_batch_is_kept_as_plain_data(tmp_path, monkeypatch):
     folders = sorted((out / "refused").iterdir())
     assert folders
     artifact = read_artifact(folders[0], kind="refused-batch", allow_nonfinite=("batch",))
-    told = artifact.documents["refusal"]
-    assert (told["update"], told["in_a_row"], told["rate_factor"]) == (AT, 1, 0.5)
+    events = artifact.documents["refusal"]
+    assert (events["update"], events["in_a_row"], events["rate_factor"]) == (AT, 1, 0.5)
     batch = artifact.tensors["batch"]
     assert int((~batch["advantage"].isfinite()).sum()) == 1
     assert batch["observation"].shape[:2] == batch["weight"].shape == (8, 2)
@@ -308,17 +312,17 @@ def test_a_refused_step_halves_the_rate_and_a_good_one_ends_the_row(tmp_path, mo
 
 def test_going_back_halves_the_rate_and_then_goes_further_back(tmp_path, monkeypatch):
     out, config = tmp_path / "run", CONFIG.replace(**{"checkpoint.every_updates": 1})
-    _after_update(lambda one: next(iter(one.agent.parameters())))(
+    _after_update(lambda learner: next(iter(learner.agent.parameters())))(
         Injector(math.nan, forever=True, patch=monkeypatch)
     )
     done = run_all(config, out)
     assert done.status == "stopped"
     assert done.reason == (
         "1 of 24 numbers in `state/agent/network.trunk.encoder.layers.0.weight` after the update "
-        "are not finite; the run was sent back 2 times before"
+        "are not finite; the run was rolled back 2 times before"
     )
-    told = [event for event in lines(out / "process.jsonl") if event["kind"] == "rolled-back"]
-    assert [(event["step"], event["times"], event["update"]) for event in told] == [
+    events = [event for event in lines(out / "process.jsonl") if event["kind"] == "rolled-back"]
+    assert [(event["step"], event["times"], event["update"]) for event in events] == [
         (64, 1, 3),
         (32, 2, 3),
     ]
@@ -331,16 +335,16 @@ def test_going_back_halves_the_rate_and_then_goes_further_back(tmp_path, monkeyp
     assert kinds.count("rolled-back") == 1
 
 
-def test_a_run_that_was_sent_back_survives_a_kill_at_any_later_point(tmp_path, monkeypatch):
+def test_a_run_that_was_rolled_back_survives_a_kill_at_any_later_point(tmp_path, monkeypatch):
     """What a roll-back decided is on the disk before it is acted upon."""
     config = CONFIG.replace(**{"checkpoint.every_updates": 1})
 
     def disturbed(out, stop):
         with monkeypatch.context() as patch:
-            one = Injector(math.nan, forever=False, patch=patch)
-            _after_update(lambda learner: next(iter(learner.agent.parameters())))(one)
+            injector = Injector(math.nan, forever=False, patch=patch)
+            _after_update(lambda learner: next(iter(learner.agent.parameters())))(injector)
             if stop is not None:
-                one.after(Ppo, "update", lambda result, *_: _interrupt(one, stop, result))
+                injector.after(Ppo, "update", lambda result, *_: _interrupt(injector, stop, result))
             return run_all(config, out)
 
     disturbed(tmp_path / "whole", None)
@@ -350,9 +354,9 @@ def test_a_run_that_was_sent_back_survives_a_kill_at_any_later_point(tmp_path, m
     assert image(tmp_path / "cut") == image(tmp_path / "whole")
 
 
-def _interrupt(one, stop, result):
+def _interrupt(injector, stop, result):
     """Die in the very update that follows the roll-back."""
-    if one.hits and one.update == stop and one.ppo.rate_factor < 1.0:
+    if injector.hits and injector.update == stop and injector.ppo.rate_factor < 1.0:
         raise KeyboardInterrupt
     return result
 
@@ -383,13 +387,13 @@ def test_refusals_with_good_steps_between_them_are_no_row(tmp_path, monkeypatch)
     def every_other(pipeline):
         calls.append(0)
         if 4 <= len(calls) <= 12 and len(calls) % 2:
-            next(iter(pipeline._parameters.values())).grad.reshape(-1)[0] = math.nan
+            pipeline._parameters.tensors[0].grad.reshape(-1)[0] = math.nan
         return real(pipeline)
 
     monkeypatch.setattr(GradientPipeline, "step", every_other)
     done = run_all(CONFIG, tmp_path / "run")
     assert (done.status, done.updates) == ("finished", UPDATES)
-    told = [event for event in lines(tmp_path / "run" / "process.jsonl") if "in_a_row" in event]
-    assert [event["in_a_row"] for event in told] == [1, 1, 1, 1]
-    assert [event["rate_factor"] for event in told] == [0.5, 0.25, 0.125, 0.0625]
+    events = [event for event in lines(tmp_path / "run" / "process.jsonl") if "in_a_row" in event]
+    assert [event["in_a_row"] for event in events] == [1, 1, 1, 1]
+    assert [event["rate_factor"] for event in events] == [0.5, 0.25, 0.125, 0.0625]
     assert not (tmp_path / "run" / "rollback.json").exists()

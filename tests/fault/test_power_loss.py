@@ -41,17 +41,17 @@ class Scenario:
                 continue  # changes nothing
             for keep, content in outcomes(number):
                 settle(self.disk.top, scratch, keep, content)
-                self.judge(scratch / "run" / "checkpoints", done=False)
+                self.check_outcome(scratch / "run" / "checkpoints", done=False)
                 shutil.rmtree(scratch)
                 count += 1
         for keep, content in outcomes(0):
             settle(self.disk.top, scratch, keep, content)
-            self.judge(scratch / "run" / "checkpoints", done=True)
+            self.check_outcome(scratch / "run" / "checkpoints", done=True)
             shutil.rmtree(scratch)
             count += 1
         return count
 
-    def judge(self, root: Path, *, done: bool) -> None:
+    def check_outcome(self, root: Path, *, done: bool) -> None:
         generations = Generations(root, keep=self.keep)
         steps = generations.steps()
         for step in steps:

@@ -33,9 +33,9 @@ def csv(rows: int, level: float) -> str:
 def run(source: Path, root: Path) -> None:
     """What `stormsail import` does once its arguments are read."""
     store = Store(root)
-    for one in import_files([source]):
-        assert isinstance(one.data, Bars)
-        store.write(one.data)
+    for imported in import_files([source]):
+        assert isinstance(imported.data, Bars)
+        store.write(imported.data)
 
 
 def tree(root: Path) -> dict[str, bytes]:

@@ -59,8 +59,8 @@ def ended(child: int, *, seconds: float = 120.0) -> int:
     """Wait for a child, but not for ever; return its wait status."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
             return status
         time.sleep(0.005)
     os.kill(child, signal.SIGKILL)
@@ -123,13 +123,13 @@ def test_every_call_of_a_checkpoint_may_be_the_last(tear, begun, tmp_path):
     shutil.copytree(begun, out)
     bound = binding(CONFIG)
     with open_run(out, CONFIG, bound) as folder:
-        one = Trainer(folder, bound)
-        _without_saving(one)
+        trainer = Trainer(folder, bound)
+        _without_saving(trainer)
         shutil.copytree(out, template)
         status, number, seen = -1, 0, []
         while status != 0:
             number += 1
-            status = ended(forked(lambda n=number: _saved_under(one, n, tear)))
+            status = ended(forked(lambda n=number: _saved_under(trainer, n, tear)))
             assert status in {0, signal.SIGKILL}
             steps = sorted(int(path.name) for path in (out / "checkpoints").glob("[0-9]*"))
             assert steps in ([0, 32], [0, 32, 64])
@@ -143,9 +143,9 @@ def test_every_call_of_a_checkpoint_may_be_the_last(tear, begun, tmp_path):
     assert (seen[0], seen[-1]) == (32, 64)
 
 
-def _saved_under(one: Trainer, number: int, tear: bool) -> None:
+def _saved_under(trainer: Trainer, number: int, tear: bool) -> None:
     atomic.os = FaultyOs(kill_at(number, tear=tear))
-    one.save()
+    trainer.save()
 
 
 def _reset(out: Path, template: Path) -> None:
@@ -155,11 +155,11 @@ def _reset(out: Path, template: Path) -> None:
     shutil.copytree(template, out, dirs_exist_ok=True)
 
 
-def _without_saving(one: Trainer) -> None:
+def _without_saving(trainer: Trainer) -> None:
     """Do an update as the trainer does, but leave the checkpoint to the caller."""
-    real, one.save = one.save, lambda: None
-    one.advance()
-    one.save = real
+    real, trainer.save = trainer.save, lambda: None
+    trainer.advance()
+    trainer.save = real
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
@@ -171,12 +171,12 @@ def test_a_disk_that_refuses_is_loud_and_the_run_goes_on_later(
     shutil.copytree(begun, out)
     bound = binding(CONFIG)
     with open_run(out, CONFIG, bound) as folder:
-        one = Trainer(folder, bound)
-        _without_saving(one)
+        trainer = Trainer(folder, bound)
+        _without_saving(trainer)
         with monkeypatch.context() as patch:
             patch.setattr(atomic, "os", FaultyOs(fail_at(place, code, forever=True)))
             with pytest.raises(DataError) as caught:
-                one.save()
+                trainer.save()
     assert caught.value.code in {"artifact-write", "data-write"}
     assert run_all(CONFIG, out).status == "finished"
     assert image(out) == whole[0]
@@ -228,16 +228,16 @@ def test_two_hundred_damaged_or_hostile_checkpoints_are_passed_over(part, tmp_pa
     assert len(attacks) >= 200
     bound = binding(CONFIG)
     with open_run(out, CONFIG, bound) as folder:
-        one = Trainer(folder, bound)
+        trainer = Trainer(folder, bound)
         hostile(lambda _folder, _canary: None, newest, canary)
-        one._load()
-        assert one.ppo.update_count == 5  # renaming alone is no damage
+        trainer._load()
+        assert trainer.ppo.update_count == 5  # renaming alone is no damage
         for place, attack in enumerate(attacks[part::4]):
             attack(newest)
             unchanged, there = _same_files(newest, kept), os.path.lexists(newest)
-            one._load()
-            assert one.ppo.update_count == (5 if unchanged else 4), place
-            notes = sorted((out / "checkpoints" / "quarantine").glob("*.reason.json"))
+            trainer._load()
+            assert trainer.ppo.update_count == (5 if unchanged else 4), place
+            notes = sorted((out / "checkpoints" / "set_aside").glob("*.reason.json"))
             assert len(notes) == (there and not unchanged), place
             for note in notes:  # refused by an error of ours, with its code
                 assert re.search(
@@ -248,21 +248,21 @@ def test_two_hundred_damaged_or_hostile_checkpoints_are_passed_over(part, tmp_pa
     assert not list(tmp_path.glob("**/canary*"))
 
 
-def _same_files(one: Path, other: Path) -> bool:
-    if one.is_symlink():
+def _same_files(first: Path, other: Path) -> bool:
+    if first.is_symlink():
         return False
-    names = {path.name for path in one.iterdir()}
+    names = {path.name for path in first.iterdir()}
     return names == {path.name for path in other.iterdir()} and all(
-        not (one / name).is_symlink()
-        and (one / name).is_file()
-        and (one / name).stat().st_size == (other / name).stat().st_size
-        and (one / name).read_bytes() == (other / name).read_bytes()
+        not (first / name).is_symlink()
+        and (first / name).is_file()
+        and (first / name).stat().st_size == (other / name).stat().st_size
+        and (first / name).read_bytes() == (other / name).read_bytes()
         for name in names
     )
 
 
 def _put_back(out: Path, newest: Path, kept: Path) -> None:
-    shutil.rmtree(out / "checkpoints" / "quarantine", ignore_errors=True)
+    shutil.rmtree(out / "checkpoints" / "set_aside", ignore_errors=True)
     for path in (newest, newest.with_name("real")):
         if path.is_symlink():
             path.unlink()
@@ -276,13 +276,13 @@ def test_a_checkpoint_that_is_whole_but_no_run_wrote_is_passed_over(whole, tmp_p
     run_for(CONFIG, out, 5)
     bound = binding(CONFIG)
     with open_run(out, CONFIG, bound) as folder:
-        one = Trainer(folder, bound)
-        state = {**checkpoint.learner_state(one.ppo), **one.records.state()}
+        trainer = Trainer(folder, bound)
+        state = {**checkpoint.learner_state(trainer.ppo), **trainer.records.state()}
         state["optimizer"]["param_groups"][0]["eps"] = 1.0
         folder.save(6 * 32, checkpoint.pack(state, CONFIG, folder.identity))
     assert run_all(CONFIG, out).status == "finished"
     assert image(out) == whole[0]
-    aside = list((out / "checkpoints" / "quarantine").glob("*.reason.json"))
+    aside = list((out / "checkpoints" / "set_aside").glob("*.reason.json"))
     assert len(aside) == 1
     assert "the saved state of `optimizer` must be one of this run" in aside[0].read_text()
 

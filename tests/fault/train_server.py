@@ -30,15 +30,15 @@ def main(out: Path, call: str, limit: int) -> None:
     config = read_config(out)
     bound = binding(config)
     with open_run(out, config, bound) as folder:
-        one = Trainer(folder, bound)
-        real, one.save = one.save, lambda: None
-        one.advance()
-        one.save = real
+        trainer = Trainer(folder, bound)
+        real, trainer.save = trainer.save, lambda: None
+        trainer.advance()
+        trainer.save = real
         _answer(0)
         for line in sys.stdin.buffer:
             child = os.fork()
             if child == 0:
-                _write(one, out, call, limit - int(line))
+                _write(trainer, out, call, limit - int(line))
             _answer(os.waitpid(child, 0)[1])
 
 
@@ -46,14 +46,14 @@ def _answer(status: int) -> None:
     os.write(1, f"{status}\n".encode())
 
 
-def _write(one: Trainer, out: Path, call: str, burnt: int) -> None:
+def _write(trainer: Trainer, out: Path, call: str, burnt: int) -> None:
     status = 1
     try:
         folder = os.open(out, os.O_RDONLY)
         for _ in range(burnt):
             with contextlib.suppress(OSError):
                 BURN[call](folder)
-        one.save()
+        trainer.save()
         status = 0
     finally:
         os._exit(status)

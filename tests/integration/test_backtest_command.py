@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 from stormsail.cli.main import app
 from stormsail.core.errors import ArtifactError, ConfigError, DataError
 from stormsail.evaluation.engine.config import BacktestConfig
-from stormsail.evaluation.engine.files import read_backtest
 from stormsail.evaluation.engine.run import backtest
+from stormsail.evaluation.saved import read_result
 from stormsail.evaluation.stats.trials import TrialLedger
 from stormsail.market.interval import Interval
 from stormsail.market.panel import load_panel
 from stormsail.market.store import Store
 from stormsail.market.synthetic import generate
-from stormsail.market.synthetic.files import write_world
+from stormsail.market.synthetic.generate import write_world
 from stormsail.modules.agent import Agent
 from training_lab import run_all, small
 
@@ -41,7 +41,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("backtest")
     world = generate("regime", symbols=3, bars=700, interval=Interval.parse("1h"), seed=3)
     write_world(Store(folder / "store"), world)
-    symbols = tuple(one.symbol for one in world.bars)
+    symbols = tuple(bars.symbol for bars in world.bars)
     config = small(
         "market",
         task__data__store=str(folder / "store"),
@@ -65,7 +65,7 @@ def called(place, *arguments, out="out"):
 
 
 def digests(folder):
-    return {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.iterdir()}
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
 def separately(place, out, cwd, **environment):
@@ -80,7 +80,7 @@ def separately(place, out, cwd, **environment):
 
 
 def test_two_processes_write_the_same_bytes(place, tmp_path):
-    one = separately(
+    first = separately(
         place, tmp_path / "one", place, PYTHONHASHSEED="1", TZ="UTC", OMP_NUM_THREADS="1"
     )
     two = separately(
@@ -93,7 +93,7 @@ def test_two_processes_write_the_same_bytes(place, tmp_path):
         OMP_NUM_THREADS="2",
     )
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
-    assert one.splitlines()[:-1] == two.splitlines()[:-1]  # the last line names the folder
+    assert first.splitlines()[:-1] == two.splitlines()[:-1]  # the last line names the folder
     called(place, *LATE, out="three")
     assert digests(tmp_path / "one") == digests(place / "three")
 
@@ -112,21 +112,21 @@ def test_the_command_finds_what_the_function_finds(place):
             "filters": {"lot": 0.001, "tick": 0.01},
         }
     )
-    found = backtest(agent, bars, config)
-    saved = read_backtest(place / "same")
-    assert saved.summary["order_hash"] == found.order_hash
-    assert f"orders {found.order_hash}" in printed
+    result = backtest(agent, bars, config)
+    saved = read_result(place / "same")
+    assert saved.document["order_hash"] == result.order_hash
+    assert f"orders {result.order_hash}" in printed
     assert f"not trained on: {symbols[2]}" in printed
-    assert saved.summary["unseen_symbols"] == [symbols[2]]
-    assert saved.summary["first_bar"] == "2021-01-20T00:00:00Z"
-    assert saved.summary["overlaps_training"] is True
+    assert saved.document["unseen_symbols"] == [symbols[2]]
+    assert saved.document["first_bar"] == "2021-01-20T00:00:00Z"
+    assert saved.document["overlaps_training"] is True
     assert "no test of it" in printed
     assert "on which the agent was chosen" in printed
 
 
 def test_costs_stress_and_baselines_are_written_beside(place):
     printed = called(place, "--costs", "--stress", "--baselines", "--from", "2021-01-26", out="all")
-    saved = read_backtest(place / "all")
+    saved = read_result(place / "all")
     assert set(saved.documents) == {"costs", "stress", "baselines"}
     assert set(saved.documents["costs"]) == {"replay", "decide"}
     assert set(saved.documents["costs"]["replay"]["sweep_bp"]) == {"0", "2", "5", "10", "20"}
@@ -141,26 +141,26 @@ def test_costs_stress_and_baselines_are_written_beside(place):
     assert "spread x5" in saved.documents["stress"]
 
 
-def test_promises_and_luck_are_written_beside(place):
-    printed = called(place, "--conformal", "--luck", "--from", "2021-01-24", out="judged")
-    saved = read_backtest(place / "judged")
-    assert set(saved.documents) == {"calibration", "luck"}
-    told, luck = saved.documents["calibration"], saved.documents["luck"]
+def test_calibration_and_significance_are_written_beside(place):
+    printed = called(place, "--conformal", "--significance", "--from", "2021-01-24", out="tested")
+    saved = read_result(place / "tested")
+    assert set(saved.documents) == {"calibration", "significance"}
+    calibration, significance = saved.documents["calibration"], saved.documents["significance"]
     # Trained with a discount of 0.99: 219 bars hold no window of 230.
-    assert (told["discount"], told["horizon_bars"], told["bars"]) == (0.99, 230, 219)
-    assert told["tail"]["gap"]["reason"] == (
+    assert [calibration[key] for key in ("discount", "horizon_bars", "bars")] == [0.99, 230, 219]
+    assert calibration["tail"]["gap"]["reason"] == (
         "not enough data: needs 200 windows that share no bar, found 0"
     )
     assert "needs 200 windows that share no bar, found 0, about 46,000 bars" in printed
-    assert "of the market's moves" in told["regimes"]
-    assert told["conformal"]["judged"] == 0
-    assert luck["fan"]["ts"][0] == saved.equity["ts"][0].as_py()
-    assert luck["fan"]["ts"][-1] == saved.equity["ts"][-1].as_py()
+    assert "of the market's moves" in calibration["regimes"]
+    assert calibration["conformal"]["judged"] == 0
+    assert significance["fan"]["ts"][0] == saved.equity["ts"][0].as_py()
+    assert significance["fan"]["ts"][-1] == saved.equity["ts"][-1].as_py()
     assert "probability of a Sharpe ratio above 0 after 1 trial" in printed
     assert "beats the benchmark: p = " in printed
 
 
-def test_luck_knows_the_trials_beside_the_run(place, tmp_path):
+def test_significance_counts_the_trials_beside_the_run(place, tmp_path):
     shutil.copytree(place / "run", tmp_path / "run")
     data = Agent.load(place / "run" / "best").binding.values["data"]
     ledger = TrialLedger(tmp_path / "trials.jsonl")
@@ -170,13 +170,14 @@ def test_luck_knows_the_trials_beside_the_run(place, tmp_path):
             bars=100, status="failed" if sharpe is None else "finished",
         )  # fmt: skip
     for number, run in enumerate((tmp_path / "run", tmp_path / "run" / "best")):
+        # the old name of `--significance` is still accepted
         words = ["backtest", str(run), "--data", str(place / "store"), *STEPS, *LATE, "--luck"]
         done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / f"out-{number}")])
         assert done.exit_code == 0, done.output
         assert "probability of a Sharpe ratio above 0 after 3 trials: " in done.output
-        luck = read_backtest(tmp_path / f"out-{number}").documents["luck"]
+        tested = read_result(tmp_path / f"out-{number}").documents["significance"]
         # deviation 0.0141421 of two Sharpe ratios; the best of three trials has 0.853 of it
-        assert luck["expected_maximum"]["value"] == pytest.approx(0.0120605, abs=1e-7)
+        assert tested["expected_maximum"]["value"] == pytest.approx(0.0120605, abs=1e-7)
 
 
 def test_a_run_binds_its_discount(place):
@@ -187,11 +188,11 @@ def test_nautilus_reproduces_the_equity(place):
     pytest.importorskip("nautilus_trader", reason="needs the extra `nautilus`")
     printed = called(place, "--engine", "nautilus", "--from", "2021-01-24", out="nautilus")
     assert "largest difference in equity" in printed
-    apart = read_backtest(place / "nautilus").documents["nautilus"]
+    apart = read_result(place / "nautilus").documents["nautilus"]
     assert len(apart) == 3
-    assert max(one["equity_share"] for one in apart) <= 1e-8
-    assert max(one["position"] for one in apart) <= 1e-9
-    assert sum(one["fills"] for one in apart) == read_backtest(place / "nautilus").trades.num_rows
+    assert max(each["equity_share"] for each in apart) <= 1e-8
+    assert max(each["position"] for each in apart) <= 1e-9
+    assert sum(each["fills"] for each in apart) == read_result(place / "nautilus").trades.num_rows
 
 
 # ------------------------------------------------------------------ refusals
@@ -201,15 +202,15 @@ def test_nautilus_reproduces_the_equity(place):
 def test_a_run_without_an_agent_is_refused(place, tmp_path):
     words = ["--data", str(place / "store"), "--out", str(tmp_path / "out")]
     (tmp_path / "young" / "checkpoints").mkdir(parents=True)
-    for run, found in (
+    for run, state in (
         (tmp_path / "young", "a run that has saved none yet"),
         (tmp_path / "nowhere", "no such folder"),
     ):
         done = CliRunner().invoke(app, ["backtest", str(run), *words])
         assert isinstance(done.exception, ArtifactError)
         assert str(done.exception) == (
-            f"{run} must be a run with an agent in `best`; found {found}. Train until the first "
-            "validation; `validation.every_updates` says when. [artifact-missing]"
+            f"{run} must be a run with an agent in `best`; found {state}. Train until the first "
+            "evaluation; `validation.every_updates` says when. [artifact-missing]"
         )
     assert not (tmp_path / "out").exists()
 

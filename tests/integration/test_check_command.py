@@ -96,10 +96,10 @@ def test_symbol_and_interval_can_be_named(tmp_path):
     assert result.exit_code == 1
     (report,) = json.loads(out.read_text())
     assert (report["symbol"], report["interval"]) == ("ETH/USDT", "4h")
-    assert [found["number"] for found in report["findings"]] == ["D36"]
+    assert [finding["number"] for finding in report["findings"]] == ["D36"]
 
 
-def test_a_repair_writes_rows_and_log_and_judges_the_result(tmp_path):
+def test_a_repair_writes_rows_and_log_and_checks_the_result(tmp_path):
     path, out = write(tmp_path, "out-of-order"), tmp_path / "sorted_1h.csv"
     before = path.read_bytes()
     result = run(path, "--repair", "sort", "--out", out)

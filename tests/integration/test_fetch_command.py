@@ -61,12 +61,12 @@ def test_several_symbols_with_funding_in_one_command(venue, tmp_path):
     )  # fmt: skip
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "BTC/USDT:USDT 1h: 1195 rows added, 1195 stored, 1 holes (5 bars), 5 requests, 1 retries",
-        "BTC/USDT:USDT funding: 150 rows added, 150 stored, 0 holes (0 bars), 1 requests, "
+        "BTC/USDT:USDT 1h: 1195 rows added, 1195 stored, 1 gaps (5 bars), 5 requests, 1 retries",
+        "BTC/USDT:USDT funding: 150 rows added, 150 stored, 0 gaps (0 bars), 1 requests, "
         "0 retries",
         # after its last bar, ETH is asked twice for what the exchange does not have
-        "ETH/USDT:USDT 1h: 300 rows added, 300 stored, 0 holes (0 bars), 3 requests, 0 retries",
-        "ETH/USDT:USDT funding: 30 rows added, 30 stored, 0 holes (0 bars), 1 requests, 0 retries",
+        "ETH/USDT:USDT 1h: 300 rows added, 300 stored, 0 gaps (0 bars), 3 requests, 0 retries",
+        "ETH/USDT:USDT funding: 30 rows added, 30 stored, 0 gaps (0 bars), 1 requests, 0 retries",
     ]
     store = Store(tmp_path / "data")
     assert len(store.read("BTC/USDT:USDT", H1)) == 1195
@@ -95,7 +95,7 @@ def test_an_interrupt_leaves_a_whole_store_and_the_next_run_continues(venue, tmp
     code, out, _ = run(venue, tmp_path, "BTC/USDT", "--until", "2021-04-15T04:00Z")
     assert (code, out) == (
         0,
-        "BTC/USDT 1h: 500 rows added, 2500 stored, 0 holes (0 bars), 2 requests, 0 retries\n",
+        "BTC/USDT 1h: 500 rows added, 2500 stored, 0 gaps (0 bars), 2 requests, 0 retries\n",
     )
 
 
@@ -113,7 +113,7 @@ def test_a_ban_is_words_and_exit_code_two(venue, tmp_path):
 
 
 @pytest.mark.refusal
-def test_a_time_that_cannot_be_read_is_refused_before_anything_is_asked(venue, tmp_path):
+def test_a_time_that_cannot_be_read_is_refused_before_anything_is_requested(venue, tmp_path):
     code, _, err = run(venue, tmp_path, "BTC/USDT", "--since", "yesterday")
     assert (code, venue.requests) == (2, [])
     assert err == (
@@ -135,7 +135,7 @@ def test_a_span_without_bars_is_refused(venue, tmp_path, since, until, words):
     assert words in err
 
 
-def test_warnings_of_the_validator_are_printed(venue, tmp_path):
+def test_warnings_of_the_checks_are_printed(venue, tmp_path):
     code, out, _ = run(
         venue, tmp_path, "BTC/USDT", "--since", "2021-01-01", "--until", "2021-01-01T01:00"
     )

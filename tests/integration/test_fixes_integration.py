@@ -13,7 +13,7 @@ import torch
 
 from stormsail.algorithms import TrainConfig
 from stormsail.algorithms.run.folder import open_run
-from stormsail.algorithms.run.records import VALIDATION
+from stormsail.algorithms.run.records import EVALUATION
 from stormsail.algorithms.run.tasks import binding
 from stormsail.algorithms.trainer import Trainer
 from stormsail.optim import AdaptiveUPGD
@@ -21,9 +21,11 @@ from training_lab import image, run_all, run_for
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = {
-    "full": {"twin", "quantile", "law", "memory", "lstm", "market", "vgs", "risk", "pull"},
+    "full": {
+        "twin", "quantile", "distributional", "memory", "lstm", "market", "vgs", "risk", "pull",
+    },
     "full-categorical": {
-        "twin", "categorical", "law", "memory", "lstm", "market", "vgs", "risk", "pull",
+        "twin", "categorical", "distributional", "memory", "lstm", "market", "vgs", "risk", "pull",
     },
 }  # fmt: skip
 UPDATES = 10
@@ -105,7 +107,7 @@ def test_fixes_integration(run):
     named = set(expanded(NAMED + (ATOMS if name == "full-categorical" else "")))
     assert len(named) >= 135
     assert named - set(found) == set()
-    learned = {generic(metric) for metric in set(found) - set(VALIDATION)}
+    learned = {generic(metric) for metric in set(found) - set(EVALUATION)}
     assert learned == documented(CONFIGS[name])
     assert found["debug/nonfinite_metrics"] == [0.0] * UPDATES
 

@@ -161,23 +161,23 @@ def test_info_has_every_name_as_a_plain_number():
     assert {type(bought[name]) for name in set(bought) - flags - counts} == {float}
 
 
-def test_a_clip_bound_is_told_where_there_is_one():
+def test_a_clip_bound_is_in_the_info_where_there_is_one():
     env = MarketEnv(**one_start(reward_clip=0.25))
     assert env.reset(seed=0)[1]["reward_clip_bound_fraction"] == 0.25
     assert env.step(2)[4]["reward_clip_bound_fraction"] == 0.25
     many = MarketVectorEnv(2, **one_start(reward_clip=0.25))
-    told = many.reset(seed=0)[1]
-    assert told["reward_clip_bound_fraction"].tolist() == [0.25, 0.25]
-    assert told["_reward_clip_bound_fraction"].all()
+    infos = many.reset(seed=0)[1]
+    assert infos["reward_clip_bound_fraction"].tolist() == [0.25, 0.25]
+    assert infos["_reward_clip_bound_fraction"].all()
     assert "reward_clip_bound_fraction" not in MarketVectorEnv(2, **one_start()).reset(seed=0)[1]
 
 
-def test_the_terminal_observation_is_told_at_the_end_only():
+def test_the_terminal_observation_is_in_the_info_at_the_end_only():
     env = MarketEnv(**one_start())
     env.reset(seed=0)
-    told = [env.step(3) for _ in range(12)]
-    assert ["terminal_observation" in info for *_, info in told] == [False] * 11 + [True]
-    np.testing.assert_array_equal(told[-1][4]["terminal_observation"], told[-1][0])
+    steps = [env.step(3) for _ in range(12)]
+    assert ["terminal_observation" in info for *_, info in steps] == [False] * 11 + [True]
+    np.testing.assert_array_equal(steps[-1][4]["terminal_observation"], steps[-1][0])
 
 
 def test_a_step_without_an_episode_is_refused():
@@ -208,12 +208,12 @@ def feed_and_costs() -> dict[str, object]:
 def played(env: gymnasium.Env | gymnasium.vector.VectorEnv, seed: int | None) -> bytes:
     many = isinstance(env, gymnasium.vector.VectorEnv)
     observation, info = env.reset(seed=seed)
-    found = [observation.tobytes(), np.asarray(info["row"]).tobytes()]
+    values = [observation.tobytes(), np.asarray(info["row"]).tobytes()]
     for index in range(10):
         action = np.full(env.num_envs, index % 5) if many else index % 5
         observation, reward, *_ = env.step(action)
-        found += [observation.tobytes(), np.asarray(reward).tobytes()]
-    return b"".join(found)
+        values += [observation.tobytes(), np.asarray(reward).tobytes()]
+    return b"".join(values)
 
 
 @pytest.mark.parametrize("make", [MarketEnv, lambda **options: MarketVectorEnv(3, **options)])
@@ -230,7 +230,7 @@ def test_equal_seeds_give_equal_bytes_and_no_seed_goes_on(make):
 
 def test_environments_that_were_not_seeded_differ():
     env, other = MarketEnv(**feed_and_costs()), MarketEnv(**feed_and_costs())
-    starts = [[one.reset()[1]["row"] for _ in range(8)] for one in (env, other)]
+    starts = [[market_env.reset()[1]["row"] for _ in range(8)] for market_env in (env, other)]
     assert starts[0] != starts[1]  # equal by chance once in 10 to the 17
 
 
@@ -489,7 +489,7 @@ def test_a_vector_has_batched_spaces_and_says_how_it_resets():
     assert env.observation_space.contains(observation)
     observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
     assert env.observation_space.contains(observation)
-    assert [(one.shape, one.dtype) for one in (reward, terminated, truncated)] == [
+    assert [(column.shape, column.dtype) for column in (reward, terminated, truncated)] == [
         ((4,), np.float64),
         ((4,), np.bool_),
         ((4,), np.bool_),
@@ -497,20 +497,22 @@ def test_a_vector_has_batched_spaces_and_says_how_it_resets():
     weights = gymnasium.make_vec(MARKET, num_envs=4, config=MarketConfig(action="continuous"))
     weights.reset(seed=0)
     assert weights.action_space.shape == (4, 1)
-    asked = weights.action_space.sample()
-    np.testing.assert_array_equal(weights.step(asked)[4]["signal_pos_requested"], asked[:, 0])
+    requested = weights.action_space.sample()
+    np.testing.assert_array_equal(
+        weights.step(requested)[4]["signal_pos_requested"], requested[:, 0]
+    )
 
 
-def same(told: dict, other: dict) -> None:
+def same(infos: dict, other: dict) -> None:
     """Compare two infos of vector environments where their masks say that something is there."""
     names = {name for name in other if not name.startswith("_")}
-    assert names <= set(told)
-    for name in {name for name in told if not name.startswith("_")} - names:
-        assert not told[f"_{name}"].any(), name
+    assert names <= set(infos)
+    for name in {name for name in infos if not name.startswith("_")} - names:
+        assert not infos[f"_{name}"].any(), name
     for name in names:
-        here = told[f"_{name}"]
+        here = infos[f"_{name}"]
         np.testing.assert_array_equal(here, other[f"_{name}"], err_msg=name)
-        np.testing.assert_array_equal(told[name][here], other[name][here], err_msg=name)
+        np.testing.assert_array_equal(infos[name][here], other[name][here], err_msg=name)
 
 
 @pytest.mark.parametrize("action", ["levels", "continuous"])
@@ -542,12 +544,12 @@ def test_equal_decisions_earn_the_same_alone_and_in_a_batch():
     options = small(wild_panel(8, rows=80, symbols=3))
     symbols, rows = [0, 1, 2, 1], [3, 17, 40, 67]
     many = MarketVectorEnv(4, **options)
-    observation, told = many.reset(options={"symbol": symbols, "row": rows})
+    observation, infos = many.reset(options={"symbol": symbols, "row": rows})
     single = [MarketEnv(**options) for _ in range(4)]
     for index, env in enumerate(single):
         alone, info = env.reset(options={"symbol": symbols[index], "row": rows[index]})
         np.testing.assert_array_equal(alone, observation[index])
-        assert info == {name: told[name][index] for name in info}
+        assert info == {name: infos[name][index] for name in info}
     choices = np.random.default_rng(2).integers(5, size=(12, 4))
     for actions in choices:
         observation, reward, terminated, truncated, _ = many.step(actions)
@@ -567,15 +569,15 @@ def test_the_step_after_an_end_ignores_its_action_and_shows_the_new_episode():
     assert last[3].all()
     np.testing.assert_array_equal(last[4]["terminal_observation"], last[0])
     # NaN and a weight that nobody offered: refused on any other step.
-    observation, reward, terminated, truncated, told = many.step(np.array([[math.nan], [9.0]]))
+    observation, reward, terminated, truncated, infos = many.step(np.array([[math.nan], [9.0]]))
     assert reward.tolist() == [0.0, 0.0]
     assert not (terminated | truncated).any()
-    assert told["sample_weight"].tolist() == [0.0, 0.0]
+    assert infos["sample_weight"].tolist() == [0.0, 0.0]
     for index in range(2):
-        start = {"symbol": int(told["symbol"][index]), "row": int(told["row"][index])}
+        start = {"symbol": int(infos["symbol"][index]), "row": int(infos["row"][index])}
         alone, info = MarketEnv(**options).reset(options=start)
         np.testing.assert_array_equal(observation[index], alone)
-        assert info == {name: told[name][index] for name in info}
+        assert info == {name: infos[name][index] for name in info}
     assert many.step(np.array([[0.0], [0.0]]))[4]["sample_weight"].tolist() == [1.0, 1.0]
 
 
@@ -584,8 +586,8 @@ def test_gymnasium_turns_the_vector_info_into_that_of_single_ones():
     many, env = DictInfoToList(MarketVectorEnv(2, **options)), MarketEnv(**options)
     assert many.reset(seed=0)[1][1] == env.reset(seed=0)[1]
     for action in (2, 4, 4, 0):
-        told, info = many.step(np.array([2, action]))[4][1], env.step(action)[4]
-        assert told == info
+        infos, info = many.step(np.array([2, action]))[4][1], env.step(action)[4]
+        assert infos == info
 
 
 def test_what_a_caller_does_to_returned_arrays_changes_nothing():
@@ -671,7 +673,7 @@ def test_a_vector_draws_each_environment_and_begins_anew_with_its_episode():
     pictures = MarketVectorEnv(2, **one_start(), render_mode="rgb_array")
     pictures.reset(seed=0)
     pictures.step(np.array([4, 0]))
-    assert [colours(one) for one in pictures.render()] == [{BLUE}, {ORANGE}]
+    assert [colours(picture) for picture in pictures.render()] == [{BLUE}, {ORANGE}]
 
 
 @pytest.mark.parametrize("make", [MarketEnv, lambda **options: MarketVectorEnv(2, **options)])

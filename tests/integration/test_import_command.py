@@ -101,8 +101,8 @@ def test_the_present_decides_about_the_last_bar(tmp_path):
     wrong = run(path, "--now", "tomorrow", cwd=tmp_path)
     assert wrong.returncode == 2
     assert wrong.stderr == (
-        "stormsail: the present must be written as ISO 8601 in UTC; found `tomorrow`. Write it as "
-        "`2024-01-01T00:00:00Z`. [data-time-unit]\n"
+        "stormsail: `--now` must be a day or a time; found `tomorrow`. Write `2020-01-31` or "
+        "`2020-01-31T08:00Z`. [config-value]\n"
     )
 
 
@@ -110,7 +110,7 @@ def test_the_present_decides_about_the_last_bar(tmp_path):
 def test_a_present_that_is_no_time_is_refused(now, tmp_path):
     result = run(dump(tmp_path / "dumps", range(50)), "--now", now, cwd=tmp_path)
     assert result.returncode == 2
-    assert f"found `{now}`. Write it as" in result.stderr
+    assert f"found `{now}`. Write `2020-01-31`" in result.stderr
 
 
 def test_a_far_present_does_not_wrap(tmp_path):

@@ -65,7 +65,7 @@ def test_the_critics_repeat_what_they_said_as_well(memory, chunk, own):
     length = CHUNKS[chunk][0] or 8
     streams = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
     _, rollout = collect(
-        ppo.task, ppo.agent, ppo.play, steps=8, sequence_length=length, generators=streams
+        ppo.task, ppo.agent, ppo.env_state, steps=8, sequence_length=length, generators=streams
     )
     cut = sequences(rollout, length)
     output = ppo.agent.network(cut.observation, cut.memory, cut.reset)
@@ -81,7 +81,7 @@ def test_a_wrong_memory_or_reset_would_be_seen(chunk):
     length = CHUNKS[chunk][0] or 8
     streams = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
     _, rollout = collect(
-        ppo.task, ppo.agent, ppo.play, steps=8, sequence_length=length, generators=streams
+        ppo.task, ppo.agent, ppo.env_state, steps=8, sequence_length=length, generators=streams
     )
     cut = sequences(rollout, length)
     late = torch.roll(cut.reset, 1, 0)

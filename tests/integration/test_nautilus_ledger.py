@@ -124,7 +124,7 @@ def both(world: World, seed: int, rows: int = ROWS) -> tuple[NautilusRun, list[R
 
 
 def reference(panel, weights, config):
-    decided = [None if np.isnan(one) else Decimal(repr(float(one))) for one in weights]
+    decided = [None if np.isnan(weight) else Decimal(repr(float(weight))) for weight in weights]
     bars = reference_bars(panel, SYMBOL, impact_window=1)
     return replay(config, bars, decided, symbol=SYMBOL)
 

@@ -26,7 +26,7 @@ def run(*arguments):
     )
 
 
-def test_a_world_is_written_and_its_answer_told(tmp_path):
+def test_a_world_is_written_and_its_answer_printed(tmp_path):
     store = tmp_path / "data"
     size = ("--store", str(store), "--symbols", "2", "--bars", "50", "--seed", "7")
     result = run("ar1", *size, "--interval", "4h", "--set", "phi=0.5", "--set", "volatility=0.02")

@@ -124,12 +124,12 @@ def referred(panel, config, weights, multipliers, *, environments=SYMBOLS):
     """Return the bars and the reference's records of the first environments."""
     names = ("fee_multiplier", "half_spread_multiplier", "impact_multiplier")
     factors = dict(zip(names, multipliers, strict=True))
-    found = []
+    results = []
     for column, symbol in enumerate(panel.symbols[:environments]):
         bars = reference_bars(panel, symbol, impact_window=config.costs.impact_window)
-        asked = [None if math.isnan(w) else Decimal(w) for w in weights[:, column].tolist()]
-        found.append((bars, replay(config, bars, asked, symbol=symbol, **factors)))
-    return found
+        requested = [None if math.isnan(w) else Decimal(w) for w in weights[:, column].tolist()]
+        results.append((bars, replay(config, bars, requested, symbol=symbol, **factors)))
+    return results
 
 
 def assert_same(row, env, record, scale, *, tolerance, bad):

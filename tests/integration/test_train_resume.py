@@ -16,7 +16,7 @@ import torch
 from stormsail.algorithms import TrainConfig, Trainer
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run import folder as run_folder
-from stormsail.algorithms.run.evaluate import judge
+from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.folder import open_run
 from stormsail.algorithms.run.tasks import binding, make_task
 from stormsail.cli.main import main
@@ -85,8 +85,8 @@ def test_the_best_agent_is_that_of_the_best_look_and_every_look_is_a_trial(tmp_p
     assert done.best_score == max(scores)
     best = Agent.load(done.best)
     generator = Generators(5).stream("validation")
-    judged = judge(make_task(small(), batch=3, purpose="validation"), best, generator)
-    assert judged.score == done.best_score
+    evaluation = evaluate(make_task(small(), batch=3, purpose="evaluation"), best, generator)
+    assert evaluation.score == done.best_score
     table = pq.read_table(tmp_path / "run" / "metrics.parquet").to_pydict()
     assert table["validation/score"] == scores
     assert table["validation/best_score"][-1] == max(scores)
@@ -185,13 +185,20 @@ def test_a_folder_of_something_else_is_refused_and_untouched(tmp_path):
     assert [path.name for path in out.iterdir()] == ["cat.jpg"]
 
 
-@pytest.mark.parametrize("place", ["a file", "below a file"])
-def test_a_place_that_cannot_be_a_folder_is_refused(place, tmp_path):
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        ("file", "artifact-exists"),
+        ("link", "artifact-exists"),
+        ("file/run", "artifact-write"),
+    ],
+)
+def test_a_place_that_cannot_be_a_folder_is_refused(place, code, tmp_path):
     (tmp_path / "file").write_text("x")
-    out = tmp_path / "file" if place == "a file" else tmp_path / "file" / "run"
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ArtifactError) as caught:
-        run_all(small(), out)
-    assert caught.value.code == "artifact-write"
+        run_all(small(), tmp_path / place)
+    assert caught.value.code == code
 
 
 def test_retention_keeps_the_last_and_every_kth(tmp_path):

@@ -34,8 +34,8 @@ def shell(text):
     """Return the lines of the shell examples that call stormsail, without what is piped in."""
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
     bare = re.sub(r"<<'END'\n.*?\nEND\n", "\n", blocks, flags=re.DOTALL)
-    found = re.findall(r"^(?:\.venv/bin/)?stormsail (.*)$", bare, re.MULTILINE)
-    return [tuple(shlex.split(line, comments=True)) for line in found]
+    lines = re.findall(r"^(?:\.venv/bin/)?stormsail (.*)$", bare, re.MULTILINE)
+    return [tuple(shlex.split(line, comments=True)) for line in lines]
 
 
 def parsed(arguments):
@@ -94,7 +94,7 @@ def test_both_agents_of_the_demonstration_differ_in_one_setting():
     assert free == limited
 
 
-def test_the_demonstration_looks_at_its_agents_and_also_after_the_last_update():
+def test_the_demonstration_evaluates_its_agents_and_also_after_the_last_update():
     for name in DEMO:
         config = TrainConfig.load(ROOT / "configs" / "demo" / f"{name}.toml")
         updates, rest = divmod(config.ppo.total_steps, config.ppo.n_steps * config.ppo.n_envs)
@@ -116,7 +116,7 @@ def test_each_step_of_the_demonstration_needs_only_what_earlier_ones_made():
     assert demo.PAGE in made
 
 
-def judged(tmp_path):
+def validation_step(tmp_path):
     return demo.Step("judge", ("validate", "x.toml"), str(tmp_path / "judged"))
 
 
@@ -131,20 +131,20 @@ def ends_with(code, *, leaves=None):
 
 
 def test_a_rejection_is_a_result_of_the_demonstration(tmp_path, monkeypatch, capsys):
-    step = judged(tmp_path)
+    step = validation_step(tmp_path)
     monkeypatch.setattr(demo.subprocess, "run", ends_with(1, leaves=step.makes))
     assert demo.run(step) == 0
     assert capsys.readouterr().out == "$ stormsail validate x.toml\n"
 
 
-@pytest.mark.parametrize(("code", "found"), [(1, 1), (2, 2), (130, 130), (-9, 137)])
-def test_a_verb_that_fails_ends_the_demonstration(code, found, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("code", "status"), [(1, 1), (2, 2), (130, 130), (-9, 137)])
+def test_a_verb_that_fails_ends_the_demonstration(code, status, tmp_path, monkeypatch):
     monkeypatch.setattr(demo.subprocess, "run", ends_with(code))
-    assert demo.run(judged(tmp_path)) == found
+    assert demo.run(validation_step(tmp_path)) == status
 
 
 def test_a_validation_that_exists_is_kept(tmp_path, monkeypatch, capsys):
-    step = judged(tmp_path)
+    step = validation_step(tmp_path)
     Path(step.makes).mkdir()
     monkeypatch.setattr(demo.subprocess, "run", None)
     assert demo.run(step) == 0

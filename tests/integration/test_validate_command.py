@@ -16,8 +16,8 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.trainer import Trainer
 from stormsail.cli.judging.validate import _rules
 from stormsail.cli.main import main
+from stormsail.evaluation.saved import read_result
 from stormsail.evaluation.stats.trials import TrialLedger
-from stormsail.evaluation.walk_forward.files import read_validation
 from training_lab import small
 
 QUICK = ("--folds", 2, "--seeds", 2, "--judge", "burn_in=8")
@@ -75,7 +75,7 @@ def arguments_for(shared, place, out="judged", *more):
 
 def test_a_validation_trains_every_fold_and_seed_judges_and_writes_everything(whole):
     place, (status, told, complaint) = whole
-    found = read_validation(place / "judged")
+    found = read_result(place / "judged")
     document = found.document
     decision = document["verdict"]["decision"]
     assert status == (1 if decision == "reject" else 0), complaint
@@ -110,7 +110,7 @@ def test_every_training_and_the_validation_are_on_record(whole):
     trials = ledger.read().counted()
     assert sorted(one.name for one in trials) == sorted([*RUNS, "tiny-validation"])
     assert {one.status for one in trials} == {"finished"}
-    document = read_validation(place / "judged").document
+    document = read_result(place / "judged").document
     (validation,) = (one for one in trials if one.kind == "validation")
     assert validation.extra["verdict"] == document["verdict"]["decision"]
     assert len({one.data_hash for one in trials if one.kind == "training"}) == 1
@@ -158,7 +158,7 @@ def test_the_final_span_is_opened_once(shared, tmp_path):
     status, told, complaint = command(*arguments_for(shared, tmp_path, "judged", *opened))
     assert status in {0, 1}, complaint
     assert "final test span of 105 bars: opened, " in told
-    test = read_validation(tmp_path / "judged").document["test"]
+    test = read_result(tmp_path / "judged").document["test"]
     assert test["verdict"]["decision"] in {"promote", "not proven", "reject"}
     folder = tmp_path / "runs" / "tiny-validation"
     assert {path.name for path in folder.iterdir()} == {"fold-0-seed-0", "fold-1-seed-0"}
@@ -224,12 +224,12 @@ def test_learner_tests_join_the_self_tests(shared, tmp_path, monkeypatch):
     monkeypatch.setattr(learner_tests, "BARS", 900)
     more = (*BARE, "--folds", 1, "--seeds", 1, "--learner-tests")
     status, told, complaint = command(*arguments_for(shared, tmp_path, "judged", *more))
-    document = read_validation(tmp_path / "judged").document
+    document = read_result(tmp_path / "judged").document
     found = {one["name"]: one["holds"] for one in document["self_tests"]}
     # 192 steps are no training: the learner does not find what it is told, and that is said
-    assert (found["learner, told"], found["learner, noise"]) == (False, True)
+    assert (found["learner, oracle"], found["learner, noise"]) == (False, True)
     assert (status, document["verdict"]["decision"]) == (1, "reject"), complaint
-    assert "learner, told" in told
+    assert "learner, oracle" in told
     folder = tmp_path / "runs" / "tiny-validation"
     names = [
         json.loads(line)["name"] for line in (folder / "trials.jsonl").read_text().splitlines()

@@ -9,7 +9,8 @@ KERNEL = "functional/kernels/quantile_huber.py"
 CATEGORICAL = "functional/categorical.py"
 CLIP = "functional/value_clip.py"
 TWIN = "functional/twin.py"
-RISK = "functional/risk/__init__.py"
+TAIL = "functional/risk/tail.py"
+RISK = "functional/risk/advantage.py"
 CHECKS = "functional/_checks.py"
 
 # compiled it is the plain formula, on a CPU the kernel
@@ -29,32 +30,32 @@ CRITICS = (
         "gae-truncation-is-worth-nothing",
         "S1-P2",
         RETURNS,
-        "reached = torch.where(terminated, 0.0, bootstrap.double())",
-        "reached = torch.where(terminated | truncated, 0.0, bootstrap.double())",
+        "next_value = torch.where(terminated, 0.0, bootstrap.double())",
+        "next_value = torch.where(terminated | truncated, 0.0, bootstrap.double())",
         unit("returns", "test_a_truncation_bootstraps_and_a_termination_does_not"),
     ),
     Mutant(
         "gae-last-row-without-bootstrap",
         "S1-P2",
         RETURNS,
-        "delta = reward.double() + gamma * reached - value.double()",
-        "reached[-1] = 0.0\n    delta = reward.double() + gamma * reached - value.double()",
+        "delta = reward.double() + gamma * next_value - value.double()",
+        "next_value[-1] = 0.0\n    delta = reward.double() + gamma * next_value - value.double()",
         law("returns", "test_gae_equals_the_brute_force_sum_inside_each_episode"),
     ),
     Mutant(
-        "mixture-of-values-not-of-laws",
+        "mixture-of-values-not-of-distributions",
         "X5",
         RETURNS,
-        "mix.quantiles(boot[t], law))",
-        "(1.0 - lam) * boot[t] + lam * law)",
+        "mix.quantiles(boot[t], atoms))",
+        "(1.0 - lam) * boot[t] + lam * atoms)",
         law("returns", "test_quantile_lambda_targets_equal_the_law_in_rational_numbers"),
     ),
     Mutant(
         "mixture-weights-swapped",
         "X5",
         RETURNS,
-        "mix.quantiles(boot[t], law))",
-        "mix.quantiles(law, boot[t]))",
+        "mix.quantiles(boot[t], atoms))",
+        "mix.quantiles(atoms, boot[t]))",
         law("returns", "test_quantile_lambda_targets_equal_the_law_in_rational_numbers"),
     ),
     Mutant(
@@ -90,11 +91,11 @@ CRITICS = (
         law("returns", "test_nothing_after_an_episode_end_changes_an_earlier_row"),
     ),
     Mutant(
-        "terminal-law-keeps-its-bootstrap",
+        "terminal-distribution-keeps-its-bootstrap",
         "2.6",
         RETURNS,
-        "return torch.where(final, project(total, atoms), law).to(reward.dtype)",
-        "return law.to(reward.dtype)",
+        "return torch.where(final, project(total, atoms), probs).to(reward.dtype)",
+        "return probs.to(reward.dtype)",
         law("returns", "test_categorical_nstep_targets_equal_their_definition"),
     ),
     # --- quantile critic
@@ -162,8 +163,8 @@ CRITICS = (
         QUANTILE,
         '    if predicted.device.type == "cpu" and not torch.compiler.is_compiling():\n'
         '        with torch.autocast("cpu", enabled=False):  # it would round slopes to bfloat16\n'
-        "            found: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa)\n"
-        "        return found.to(predicted.dtype)\n"
+        "            loss: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa)\n"
+        "        return loss.to(predicted.dtype)\n"
         "    return _pairwise_huber(predicted, target.detach(), tau, kappa)",
         "    return _pairwise_huber(predicted, target, tau, kappa)",
         law("quantile", "test_targets_get_no_gradient"),
@@ -234,7 +235,7 @@ CRITICS = (
         unit("categorical", "test_the_normalised_loss_of_a_uniform_prediction_is_one"),
     ),
     Mutant(
-        "shifted-law-rebuilt-from-its-mean",
+        "shifted-distribution-rebuilt-from-its-mean",
         "X11",
         CATEGORICAL,
         "return _scatter(probs, atoms + shift.unsqueeze(-1), atoms).to(probs.dtype)",
@@ -256,8 +257,8 @@ CRITICS = (
         "mass-lost-on-an-atom",
         "2.6",
         CATEGORICAL,
-        "law[..., :-1].scatter_add_(-1, lower, probs - upper_mass)",
-        "law[..., :-1].scatter_add_(-1, lower, (probs - upper_mass) * (share > 0))",
+        "projected[..., :-1].scatter_add_(-1, lower, probs - upper_mass)",
+        "projected[..., :-1].scatter_add_(-1, lower, (probs - upper_mass) * (share > 0))",
         law("categorical", "test_projection_keeps_the_mass_and_inside_the_support_the_mean"),
     ),
     Mutant(
@@ -278,7 +279,7 @@ CRITICS = (
         unit("value_clip", "test_mean_and_variance_only_ever_shrinks_the_spread"),
     ),
     Mutant(
-        "mean-only-collapses-the-law",
+        "mean-only-collapses-the-distribution",
         "S3-M1",
         CLIP,
         "return new + (target - mean)",
@@ -375,7 +376,7 @@ CRITICS = (
     Mutant(
         "cvar-not-divided-by-alpha",
         "S0-6",
-        RISK,
+        TAIL,
         "((alpha * n - rank).clamp(0.0, 1.0) / (alpha * n))",
         "((alpha * n - rank).clamp(0.0, 1.0) / n)",
         unit("risk", "test_the_tail_of_a_uniform_law_is_half_its_level"),
@@ -383,7 +384,7 @@ CRITICS = (
     Mutant(
         "cvar-whole-atoms-only",
         "S2-6",
-        RISK,
+        TAIL,
         "((alpha * n - rank).clamp(0.0, 1.0) / (alpha * n))",
         "((int(alpha * n) - rank).clamp(0.0, 1.0) / max(int(alpha * n), 1))",
         unit("risk", "test_the_golden_table_of_the_normal_law_at_21_quantiles"),
@@ -391,7 +392,7 @@ CRITICS = (
     Mutant(
         "cvar-reads-the-upper-tail",
         "M01",
-        RISK,
+        TAIL,
         "ordered = quantiles.sort(-1).values\n    worst",
         "ordered = quantiles.sort(-1, descending=True).values\n    worst",
         unit("risk", "test_the_golden_table_of_the_normal_law_at_21_quantiles"),
@@ -399,7 +400,7 @@ CRITICS = (
     Mutant(
         "cvar-of-unsorted-quantiles",
         "2.5",
-        RISK,
+        TAIL,
         "ordered = quantiles.sort(-1).values\n    worst",
         "ordered = quantiles\n    worst",
         law("risk", "test_cvar_equals_its_definition"),
@@ -407,7 +408,7 @@ CRITICS = (
     Mutant(
         "cvar-mixes-integration-rules",
         "M05",
-        RISK,
+        TAIL,
         "towards_right = ((start + stop) / 2 - level[:-1]) * n",
         "towards_right = (stop - level[:-1]) * n",
         law("risk", "test_linear_cvar_equals_the_exact_integral_of_the_curve"),
@@ -415,7 +416,7 @@ CRITICS = (
     Mutant(
         "cvar-tail-mass-floored",
         "S4-2",
-        RISK,
+        TAIL,
         "((alpha * n - rank).clamp(0.0, 1.0) / (alpha * n))",
         "((alpha * n - rank).clamp(0.0, 1.0) / max(alpha * n, 1.0))",
         law("risk", "test_the_gradient_of_cvar_is_the_share_of_each_atom_in_the_tail"),
@@ -423,7 +424,7 @@ CRITICS = (
     Mutant(
         "var-one-atom-too-high",
         "2.12",
-        RISK,
+        TAIL,
         ".ceil().long().clamp(1, n) - 1",
         ".ceil().long().clamp(0, n - 1)",
         law("risk", "test_value_at_risk_reads_the_lower_atom_on_every_exact_tie"),
@@ -431,7 +432,7 @@ CRITICS = (
     Mutant(
         "whole-atom-in-the-tail",
         "2.6",
-        RISK,
+        TAIL,
         "return torch.minimum((tail - before).clamp(min=0.0), mass)",
         "return torch.where(before < tail, mass, 0.0)",
         law("risk", "test_categorical_risk_equals_its_definition"),
@@ -463,7 +464,7 @@ CRITICS = (
     Mutant(
         "empirical-tail-winsorised",
         "X7",
-        RISK,
+        TAIL,
         "ordered, order = torch.where(used, sample, torch.inf).sort(-1)",
         "ordered, order = torch.where(used, sample, torch.inf).sort(-1)\n"
         "    ordered = ordered.clamp(min=ordered.quantile(0.1, dim=-1, keepdim=True))",
@@ -472,7 +473,7 @@ CRITICS = (
     Mutant(
         "curve-not-extrapolated",
         "S3-10",
-        RISK,
+        TAIL,
         "towards_right = ((start + stop) / 2 - level[:-1]) * n",
         "towards_right = (((start + stop) / 2 - level[:-1]) * n).clamp(0.0, 1.0)",
         unit("risk", "test_a_level_below_the_first_quantile_is_defined"),
@@ -480,7 +481,7 @@ CRITICS = (
     Mutant(
         "negative-index-below-the-first-atom",
         "S3-10",
-        RISK,
+        TAIL,
         ".ceil().long().clamp(1, n) - 1",
         ".floor().long() - 1",
         unit("risk", "test_a_level_below_the_first_quantile_is_defined"),
@@ -488,7 +489,7 @@ CRITICS = (
     Mutant(
         "one-quantile-has-no-tail",
         "S2-opt2",
-        RISK,
+        TAIL,
         "    if n == 1:\n        return torch.ones(1, dtype=like.dtype, device=like.device)\n",
         "",
         unit("risk", "test_a_level_below_the_first_quantile_is_defined"),

@@ -1,4 +1,4 @@
-"""The bugs of figures, luck, trials and calibration: of what an evaluation says."""
+"""The bugs of figures, significance, trials and calibration: of what an evaluation says."""
 
 from mutants.harness import Mutant
 from mutants.nodes import unit
@@ -6,7 +6,7 @@ from mutants.nodes import unit
 FIGURES = "evaluation/stats/figures.py"
 METRICS = "evaluation/stats/metrics.py"
 STATEMENTS = "evaluation/stats/statement.py"
-LUCK = "evaluation/stats/sharpe.py"
+SHARPE = "evaluation/stats/sharpe.py"
 OVERFITTING = "evaluation/stats/overfitting.py"
 RESAMPLING = "evaluation/stats/bootstrap.py"
 TRIALS = "evaluation/stats/trials.py"
@@ -58,8 +58,8 @@ EVALUATION = (
         "figures-first-bar-falls-from-nowhere",
         "metrics",
         FIGURES,
-        "return deepest_drawdown(np.concatenate(([1.0], growth))).depth",
-        "return deepest_drawdown(growth).depth",
+        "return drawdown_of(np.concatenate(([1.0], growth))).depth",
+        "return drawdown_of(growth).depth",
         judged("stats/figures", "test_a_loss_in_the_first_bar_is_a_drawdown"),
     ),
     Mutant(
@@ -124,67 +124,67 @@ EVALUATION = (
         "    number",
         judged("stats/statement", "test_exactly_enough_data_is_enough"),
     ),
-    # --- luck
+    # --- Sharpe ratio
     Mutant(
-        "luck-excess-kurtosis",
-        "luck",
-        LUCK,
+        "sharpe-excess-kurtosis",
+        "significance",
+        SHARPE,
         "+ (kurtosis - 1.0) / 4.0 * sharpe**2",
         "+ (kurtosis - 3.0) / 4.0 * sharpe**2",
         judged("stats/sharpe", "test_the_error_of_a_sharpe_ratio_by_hand"),
     ),
     Mutant(
-        "luck-skew-helps",
-        "luck",
-        LUCK,
+        "sharpe-skew-helps",
+        "significance",
+        SHARPE,
         "variance = (1.0 - skew * sharpe",
         "variance = (1.0 + skew * sharpe",
         judged("stats/sharpe", "test_the_error_of_a_sharpe_ratio_by_hand"),
     ),
     Mutant(
-        "luck-error-of-n-bars",
-        "luck",
-        LUCK,
+        "sharpe-error-of-n-bars",
+        "significance",
+        SHARPE,
         "* sharpe**2) / (bars - 1)",
         "* sharpe**2) / bars",
         judged("stats/sharpe", "test_the_error_of_a_sharpe_ratio_by_hand"),
     ),
     Mutant(
-        "luck-weights-of-the-maximum-swapped",
-        "luck",
-        LUCK,
+        "sharpe-weights-of-the-maximum-swapped",
+        "significance",
+        SHARPE,
         "std * ((1.0 - np.euler_gamma) * upper + np.euler_gamma * further)",
         "std * (np.euler_gamma * upper + (1.0 - np.euler_gamma) * further)",
         judged("stats/sharpe", "test_the_expected_best_of_many_by_hand"),
     ),
     Mutant(
-        "luck-failed-trials-forgotten",
-        "luck",
-        LUCK,
+        "sharpe-failed-trials-forgotten",
+        "significance",
+        SHARPE,
         "count = sharpes.size if trials is None else trials",
         "count = np.count_nonzero(~np.isnan(sharpes)) if trials is None else trials",
         judged("stats/sharpe", "test_trials_that_failed_count_all_the_same"),
     ),
     Mutant(
-        "luck-nothing-was-chosen",
-        "luck",
-        LUCK,
+        "sharpe-nothing-was-chosen",
+        "significance",
+        SHARPE,
         "benchmark=expected_maximum_sharpe(count, std=std))",
         "benchmark=0.0 * expected_maximum_sharpe(count, std=std))",
         judged("stats/sharpe", "test_the_best_of_64_rules_looks_significant_and_is_not"),
     ),
     Mutant(
-        "luck-spread-of-few-is-zero",
-        "luck",
-        LUCK,
+        "sharpe-spread-of-few-is-zero",
+        "significance",
+        SHARPE,
         "    if count > 1 and known.size < 2:\n        return math.nan",
         "    if count > 1 and known.size < 2:\n        return probabilistic_sharpe(returns)",
         judged("stats/sharpe", "test_without_a_spread_of_trials_there_is_no_answer"),
     ),
     Mutant(
-        "luck-track-record-rounded-down",
-        "luck",
-        LUCK,
+        "sharpe-track-record-rounded-down",
+        "significance",
+        SHARPE,
         "return float(math.ceil(exact))",
         "return float(math.floor(exact))",
         judged("stats/sharpe", "test_the_track_record_is_as_long_as_the_oracle_finds"),
@@ -192,7 +192,7 @@ EVALUATION = (
     # --- overfitting
     Mutant(
         "overfitting-median-counts-as-below",
-        "luck",
+        "significance",
         OVERFITTING,
         "blocks=blocks) < 0.0))",
         "blocks=blocks) <= 0.0))",
@@ -200,7 +200,7 @@ EVALUATION = (
     ),
     Mutant(
         "overfitting-ranked-in-sample",
-        "luck",
+        "significance",
         OVERFITTING,
         "own = np.take_along_axis(outside, best[:, None], axis=1)\n"
         "    below = np.count_nonzero(outside < own",
@@ -210,7 +210,7 @@ EVALUATION = (
     ),
     Mutant(
         "overfitting-by-mean-return",
-        "luck",
+        "significance",
         OVERFITTING,
         "return np.where(flat, 0.0, mean / std)",
         "return np.where(flat, 0.0, mean)",
@@ -218,7 +218,7 @@ EVALUATION = (
     ),
     Mutant(
         "overfitting-squares-around-zero",
-        "luck",
+        "significance",
         OVERFITTING,
         "self.centre = matrix.mean(axis=0)",
         "self.centre = np.zeros(matrix.shape[1])",
@@ -226,7 +226,7 @@ EVALUATION = (
     ),
     Mutant(
         "overfitting-sharpe-of-rounding",
-        "luck",
+        "significance",
         OVERFITTING,
         "flat = spread <= _ROUNDING * second",
         "flat = spread < 0.0",
@@ -234,7 +234,7 @@ EVALUATION = (
     ),
     Mutant(
         "overfitting-ties-are-best",
-        "luck",
+        "significance",
         OVERFITTING,
         "rank: Array = below + (equal + 1) / 2",
         "rank: Array = below + equal",
@@ -243,7 +243,7 @@ EVALUATION = (
     # --- resampling
     Mutant(
         "bootstrap-bar-by-bar",
-        "luck",
+        "significance",
         RESAMPLING,
         "block = block_length(returns) if block is None else block",
         "block = 1",
@@ -253,7 +253,7 @@ EVALUATION = (
     ),
     Mutant(
         "bootstrap-blind-to-storms",
-        "luck",
+        "significance",
         RESAMPLING,
         "columns = [returns] if np.ptp(size) == 0.0 else [returns, size]",
         "columns = [returns]",
@@ -261,7 +261,7 @@ EVALUATION = (
     ),
     Mutant(
         "superiority-of-the-benchmark-itself",
-        "luck",
+        "significance",
         RESAMPLING,
         "if not gain.size or gain.mean(axis=0).max() <= 0.0:",
         "if False:",
@@ -269,7 +269,7 @@ EVALUATION = (
     ),
     Mutant(
         "superiority-of-losers",
-        "luck",
+        "significance",
         RESAMPLING,
         "gain = tried - against[:, None]",
         "gain = against[:, None] - tried",
@@ -304,7 +304,7 @@ EVALUATION = (
         "ledger-unfinished-line-ignored",
         "trial-ledger",
         TRIALS,
-        "+ (1 if book.torn else 0)",
+        "+ (1 if records.torn else 0)",
         "+ 0",
         judged("stats/trials", "test_an_unfinished_line_is_reported_and_counts_as_a_trial"),
     ),
@@ -312,7 +312,7 @@ EVALUATION = (
         "ledger-repaired-in-silence",
         "trial-ledger",
         TRIALS,
-        "            lines, last = self._line(_repair(self.path, book.torn), last)",
+        "            lines, last = self._line(_repair(self.path, records.torn), last)",
         "            pass",
         judged("stats/trials", "test_the_next_writer_closes_an_unfinished_line_and_says_so"),
     ),
@@ -382,9 +382,9 @@ EVALUATION = (
         "coverage-of-every-window",
         "calibration",
         CALIBRATION,
-        "    found = predicted.independent\n    return tuple(",
-        "    found = predicted.count\n    return tuple(",
-        judged("calibration/checks", "test_intervals_for_shared_bars_keep_their_promise"),
+        "    independent = predicted.independent\n    return tuple(",
+        "    independent = predicted.count\n    return tuple(",
+        judged("calibration/checks", "test_intervals_for_shared_bars_keep_their_coverage"),
     ),
     Mutant(
         "coverage-strictly-below",
@@ -414,7 +414,7 @@ EVALUATION = (
         "histogram-of-every-window",
         "calibration",
         CALIBRATION,
-        "statistic = found * float",
+        "statistic = independent * float",
         "statistic = predicted.count * float",
         judged("calibration/checks", "test_uniformity_counts_only_windows_that_share_no_bar"),
     ),
@@ -422,23 +422,23 @@ EVALUATION = (
         "tail-pooled-over-regimes",
         "calibration",
         CALIBRATION,
-        "level = risk.value_at_risk(law, alpha=alpha).numpy()",
+        "level = risk.value_at_risk(quantiles, alpha=alpha).numpy()",
         "level = np.full(predicted.count, figures.value_at_risk(predicted.realised, alpha=alpha))",
-        judged("calibration/checks", "test_each_window_is_measured_against_its_own_law"),
+        judged("calibration/checks", "test_each_window_is_measured_against_its_own_distribution"),
     ),
     Mutant(
         "tail-not-divided-by-alpha",
         "calibration",
         CALIBRATION,
-        "came = level + np.minimum(predicted.realised - level, 0.0) / alpha",
-        "came = level + np.minimum(predicted.realised - level, 0.0)",
+        "realised = level + np.minimum(predicted.realised - level, 0.0) / alpha",
+        "realised = level + np.minimum(predicted.realised - level, 0.0)",
         judged("calibration/checks", "test_the_tail_by_hand"),
     ),
     Mutant(
         "tail-interval-of-every-window",
         "calibration",
         CALIBRATION,
-        "influence.std(ddof=1) / math.sqrt(found)",
+        "influence.std(ddof=1) / math.sqrt(count)",
         "influence.std(ddof=1) / math.sqrt(sample.size)",
         judged("calibration/checks", "test_fewer_independent_outcomes_widen_the_tail"),
     ),
@@ -447,8 +447,8 @@ EVALUATION = (
         "conformal-without-the-new-window",
         "calibration",
         CONFORMAL,
-        "exact = (found + 1) * level",
-        "exact = found * level",
+        "exact = (count + 1) * level",
+        "exact = count * level",
         judged("calibration/conformal", "test_ranks_are_those_of_the_oracle"),
     ),
     Mutant(
@@ -463,7 +463,7 @@ EVALUATION = (
         "conformal-on-shared-bars",
         "calibration",
         CONFORMAL,
-        "fitted = predicted.select(predicted.apart())",
+        "fitted = predicted.select(predicted.disjoint())",
         "fitted = predicted",
         judged("calibration/conformal", "test_windows_that_share_bars_are_left_out"),
     ),

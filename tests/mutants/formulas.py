@@ -186,7 +186,7 @@ FORMULAS = (
     Mutant(
         "population-standard-deviation",
         "2.4",
-        ADVANTAGE,
+        STATISTICS,
         "torch.where(has_spread, variance * correction, 0.0)",
         "torch.where(has_spread, variance, 0.0)",
         unit("advantage", "test_the_divisor_has_one_degree_of_freedom_less_than_the_count"),
@@ -425,6 +425,6 @@ FORMULAS = (
         "core/config/__init__.py",
         'extra="forbid"',
         'extra="ignore"',
-        ("tests/unit/core/test_config.py::test_a_refusal_says_path_rule_value_and_way_out",),
+        ("tests/unit/core/config/test_config.py::test_a_refusal_says_path_rule_value_and_way_out",),
     ),
 )

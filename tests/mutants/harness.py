@@ -1,11 +1,14 @@
 """Plant a bug in a copy of the package, run the tests that were written against it, and report.
 
 Every mutant runs in a process forked from one that has already imported torch, pytest and
-hypothesis but never stormsail, so a trial costs its tests and little more. A mutant is *killed* if
-a test fails, *survived* if all pass, and *broken* if the tests could not run: a bug that does not
-import proves nothing.
+hypothesis but never stormsail, on links to one compiled copy of the package: a trial costs its
+tests and little more. A mutant is *killed* if a test fails, *survived* if all pass, and *broken* if
+the tests could not run: a bug that does not import proves nothing.
 """
 
+import ast
+import compileall
+import gc
 import os
 import shutil
 import sys
@@ -15,12 +18,23 @@ import traceback
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "stormsail"
+
+
+@cache
+def functions(path: str) -> frozenset[str]:
+    """Return the functions at the top of a file of tests, none where there is no such file."""
+    if not (ROOT / path).is_file():
+        return frozenset()
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
 
 
 @dataclass(frozen=True)
@@ -35,12 +49,14 @@ class Mutant:
     tests: tuple[str, ...]
 
     def plant(self, package: Path) -> None:
-        """Write the bug into a copy of the package."""
+        """Write the bug into a copy of the package, whose files may be links to another."""
         path = package / self.file
         text = path.read_text()
         if text.count(self.old) != 1:
             message = f"{self.name}: {self.file} holds {text.count(self.old)} places like this one"
             raise LookupError(message)
+        path.unlink()
+        Path(cache_from_source(str(path))).unlink(missing_ok=True)
         path.write_text(text.replace(self.old, self.new))
 
 
@@ -98,12 +114,20 @@ def _in_child(package_parent: Path, tests: Sequence[str], log: Path) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def trial(mutant: Mutant | None, tests: Sequence[str]) -> Outcome:
-    """Run the tests on a copy of the package, with the bug in it if there is one."""
+def compiled(folder: Path) -> Path:
+    """Return a copy of the package in the folder, with its bytecode."""
+    package = folder / "stormsail"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(package, quiet=1)
+    return package
+
+
+def trial(mutant: Mutant | None, tests: Sequence[str], package: Path) -> Outcome:
+    """Run the tests on links to the package, with the bug in place of one if there is a bug."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=package.parent) as folder:
         parent, log = Path(folder) / "src", Path(folder) / "log"
-        shutil.copytree(PACKAGE, parent / "stormsail", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(package, parent / "stormsail", copy_function=os.link)
         if mutant is not None:
             mutant.plant(parent / "stormsail")
         code = _in_child(parent, tests, log)
@@ -118,21 +142,27 @@ def campaign(mutants: Iterable[Mutant], *, workers: int) -> bool:
     """Try every mutant, print a line for each, and return whether all were killed."""
     mutants = list(mutants)
     named = sorted({test for mutant in mutants for test in mutant.tests})
-    clean = trial(None, named)
-    print(f"without a bug: {len(named)} tests named, {clean.verdict} ({clean.seconds:.1f} s)")
-    if clean.verdict != "survived":
-        print(clean.output)
-        return False
+    gc.freeze()  # what is loaded by now need not be looked at in every child
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
+        package = compiled(Path(folder))
+        clean = trial(None, named, package)
+        print(f"without a bug: {len(named)} tests named, {clean.verdict} ({clean.seconds:.1f} s)")
+        if clean.verdict != "survived":
+            print(clean.output)
+            return False
+        outcomes = pool.map(lambda mutant: trial(mutant, mutant.tests, package), mutants)
+        return _report(mutants, outcomes)
+
+
+def _report(mutants: Sequence[Mutant], outcomes: Iterable[Outcome]) -> bool:
     width = max(len(mutant.name) for mutant in mutants)
     failed = []
-    with ThreadPoolExecutor(workers) as pool:
-        outcomes = pool.map(lambda mutant: trial(mutant, mutant.tests), mutants)
-        for mutant, outcome in zip(mutants, outcomes, strict=True):
-            by = outcome.killed_by.rsplit("/", 1)[-1]
-            line = f"{outcome.seconds:5.1f} s  {outcome.verdict:9} {mutant.name:{width}}"
-            print(f"{line}  {mutant.finding:18}  {by}", flush=True)
-            if outcome.verdict != "killed":
-                failed.append((mutant, outcome))
+    for mutant, outcome in zip(mutants, outcomes, strict=True):
+        by = outcome.killed_by.rsplit("/", 1)[-1]
+        line = f"{outcome.seconds:5.1f} s  {outcome.verdict:9} {mutant.name:{width}}"
+        print(f"{line}  {mutant.finding:18}  {by}", flush=True)
+        if outcome.verdict != "killed":
+            failed.append((mutant, outcome))
     for mutant, outcome in failed:
         print(f"\n{mutant.name} {outcome.verdict}:\n{outcome.output[-1500:]}")
     print(f"{len(mutants) - len(failed)} of {len(mutants)} bugs noticed")

@@ -30,19 +30,19 @@ LEARNER = (
         "rollout-state-after-the-step",
         "X10",
         ROLLOUT,
-        "            memories.append(play.memory)\n"
-        "        play, row = _advance(task, agent, play, generators)\n",
+        "            memories.append(env_state.memory)\n"
+        "        env_state, row = _advance(task, agent, env_state, generators)\n",
         "            pass\n"
-        "        play, row = _advance(task, agent, play, generators)\n"
+        "        env_state, row = _advance(task, agent, env_state, generators)\n"
         "        if t % sequence_length == 0:\n"
-        "            memories.append(play.memory)\n",
+        "            memories.append(env_state.memory)\n",
         RATIO,
     ),
     Mutant(
         "rollout-reset-on-the-ignored-row",
         "S3-8",
         ROLLOUT,
-        "        reset=play.ignored,\n",
+        "        reset=env_state.ignored,\n",
         "        reset=ends,\n",
         learner(
             "update/rollout",
@@ -53,16 +53,16 @@ LEARNER = (
         "rollout-never-resets",
         "S1-L1 S3-FP3",
         ROLLOUT,
-        "torch.where(where, initial, play.memory)",
-        "play.memory",
+        "torch.where(where, initial, env_state.memory)",
+        "env_state.memory",
         learner("update/rollout", "test_every_row_is_what_a_float64_walk_with_that_memory_says"),
     ),
     Mutant(
         "rollout-resets-everyone",
         "S1-L1 S3-FP3",
         ROLLOUT,
-        "torch.where(where, initial, play.memory)",
-        "torch.where(where.any(), initial, play.memory)",
+        "torch.where(where, initial, env_state.memory)",
+        "torch.where(where.any(), initial, env_state.memory)",
         learner(
             "update/rollout",
             "test_a_learned_initial_state_is_put_only_where_an_episode_begins_and_not_shared",
@@ -72,7 +72,7 @@ LEARNER = (
         "rollout-ignored-row-weighs",
         "X9",
         ROLLOUT,
-        "weight = torch.where(play.ignored, 0.0, step.info.sample_weight)",
+        "weight = torch.where(env_state.ignored, 0.0, step.info.sample_weight)",
         "weight = step.info.sample_weight",
         learner(
             "update/rollout", "test_a_task_that_weighs_the_ignored_row_does_not_get_it_learned"
@@ -88,11 +88,11 @@ LEARNER = (
         learner("update/rollout", "test_the_look_at_the_last_state_leaves_no_trace"),
     ),
     Mutant(
-        "rollout-reached-is-this-state",
+        "rollout-next-state-is-this-state",
         "S3-8",
         ROLLOUT,
-        "reached=torch.cat((predicted[1:], last[None])),",
-        "reached=predicted,",
+        "next_predicted=torch.cat((predicted[1:], last[None])),",
+        "next_predicted=predicted,",
         learner(
             "update/rollout",
             "test_a_time_out_reaches_the_value_of_its_last_observation_with_the_unbroken_memory",
@@ -125,15 +125,15 @@ LEARNER = (
         "S0-4",
         ROLLOUT,
         "        observation=seen,\n",
-        "        observation=play.observation,\n",
+        "        observation=env_state.observation,\n",
         RATIO,
     ),
     Mutant(
         "rollout-episode-earns-on",
         "episodes",
         ROLLOUT,
-        "earned=torch.where(ends, 0.0, earned),",
-        "earned=earned,",
+        "return_so_far=torch.where(ends, 0.0, total),",
+        "return_so_far=total,",
         learner(
             "update/rollout", "test_episodes_are_added_up_from_their_first_step_across_rollouts"
         ),
@@ -142,8 +142,8 @@ LEARNER = (
         "rollout-ignored-step-counts",
         "episodes",
         ROLLOUT,
-        "length = play.length + ~play.ignored",
-        "length = play.length + 1",
+        "length = env_state.length + ~env_state.ignored",
+        "length = env_state.length + 1",
         learner(
             "update/rollout", "test_episodes_are_added_up_from_their_first_step_across_rollouts"
         ),
@@ -164,8 +164,8 @@ LEARNER = (
         "estimates-first-critic-only",
         "S1-T1 S3-FP2",
         ESTIMATES,
-        "bootstrap = decoded_value(agent, rollout.reached, config)",
-        "bootstrap = decoded_value(agent, rollout.reached[:, :, :1], config)",
+        "bootstrap = decoded_value(agent, rollout.next_predicted, config)",
+        "bootstrap = decoded_value(agent, rollout.next_predicted[:, :, :1], config)",
         learner(
             "update/estimates", "test_the_lower_critic_speaks_for_this_state_the_next_and_the_last"
         ),
@@ -237,12 +237,12 @@ LEARNER = (
         "target-limited",
         "S3-4 S3-FP1",
         TARGETS,
-        "    law = next_distribution(agent, rollout)\n    flags",
-        "    law = next_distribution(agent, rollout).clamp(-1.0, 1.0)\n    flags",
+        "    bootstrap = next_distribution(agent, rollout)\n    flags",
+        "    bootstrap = next_distribution(agent, rollout).clamp(-1.0, 1.0)\n    flags",
         learner("update/estimates", "test_the_limit_holds_values_and_bootstraps_and_never_targets"),
     ),
     Mutant(
-        "target-lambda-return-for-a-law",
+        "target-lambda-return-for-a-distribution",
         "X5",
         TARGETS,
         'if config.target.kind == "lambda_return":\n        if kind',
@@ -250,7 +250,7 @@ LEARNER = (
         learner("update/critic_targets", "test_targets_are_those_of_the_replay_in_reward_units"),
     ),
     Mutant(
-        "target-law-cut-at-its-tail",
+        "target-distribution-cut-at-its-tail",
         "targets",
         TARGETS,
         'if config.target.kind == "lambda_return" and config.returns.normalize_returns != "off":',
@@ -258,11 +258,11 @@ LEARNER = (
         learner("update/critic_targets", "test_only_a_scalar_target_is_limited"),
     ),
     Mutant(
-        "target-law-not-decoded",
+        "target-distribution-not-decoded",
         "S0-3",
         TARGETS,
-        'return law if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(law)',
-        "return law",
+        'joint if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(joint)',
+        "joint",
         learner(
             "update/critic_targets",
             "test_the_law_of_reached_states_is_decoded_with_the_statistics_of_the_heads",
@@ -543,7 +543,7 @@ LEARNER = (
         "units-support-without-projection",
         "X11",
         UNITS,
-        "    return moved, law.clamp(min=torch.finfo(law.dtype).tiny).log()\n",
+        "    return moved, probs.clamp(min=torch.finfo(probs.dtype).tiny).log()\n",
         "    return target, predicted\n",
         learner("update/popart", "test_targets_and_old_laws_are_projected_when_the_support_moves"),
     ),
@@ -575,8 +575,8 @@ LEARNER = (
         "units-scale-centred",
         "units",
         UNITS,
-        'Units(0.0 if mode == "scale" else new.mean, new.std * gain)',
-        "Units(new.mean, new.std * gain)",
+        'Scale(0.0 if mode == "scale" else new.mean, new.std * gain)',
+        "Scale(new.mean, new.std * gain)",
         learner(
             "update/popart",
             "test_scaled_returns_are_divided_by_the_bound_times_the_spread_and_not_centred",
@@ -607,7 +607,7 @@ LEARNER = (
         ORDER,
         "        estimates = estimate(agent, rollout, config)\n",
         "        first = estimate(agent, rollout, config)\n"
-        "        self._move_units(rollout, first)\n"
+        "        self._rescale(rollout, first)\n"
         "        estimates = estimate(agent, rollout, config)\n",
         learner("ppo", "test_an_update_goes_from_rollout_to_epochs_in_the_order_of_the_replay"),
     ),
@@ -615,8 +615,8 @@ LEARNER = (
         "order-statistics-before-the-rollout-ends",
         "S0-4",
         ORDER,
-        "        self.play, rollout = self._collect()\n",
-        "        self.play, rollout = self._collect()\n"
+        "        self.env_state, rollout = self._collect()\n",
+        "        self.env_state, rollout = self._collect()\n"
         "        self._commit_observations(rollout)\n",
         learner(
             "ppo", "test_observation_statistics_are_taken_in_after_the_rollout_and_before_the_next"
@@ -642,7 +642,7 @@ LEARNER = (
         "first-units-of-one-reward",
         "units",
         ORDER,
-        "            begin_units(agent, rollout, config)\n",
+        "            initial_scale(agent, rollout, config)\n",
         "            pass\n",
         learner("update/popart", "test_only_the_first_update_takes_its_units_from_rewards_alone"),
     ),
@@ -746,8 +746,8 @@ LEARNER = (
         "imitation-on-unless-told-otherwise",
         "X23",
         LEARNING_SETTINGS,
-        "cql_alpha: NonNegative = 0.0",
-        "cql_alpha: NonNegative = 1.0",
+        "awr_coef: NonNegative = 0.0",
+        "awr_coef: NonNegative = 1.0",
         learner("config/shipped_configs", "test_leaving_a_setting_out_switches_nothing_on"),
     ),
     Mutant(

@@ -266,8 +266,8 @@ MODULES = (
         "agent-trades-another-market",
         "agent",
         AGENT,
-        "if name in found and plain(found[name]) != plain(wanted):",
-        "if name not in found:",
+        "if name in current and plain(current[name]) != plain(wanted):",
+        "if name not in current:",
         module("agent", "test_another_market_than_that_of_training_is_refused_by_name"),
     ),
     Mutant(

@@ -5,9 +5,9 @@ from mutants.nodes import unit
 
 GATE_OF_UTILITY = "functional/optim/upgd.py"
 GRADIENT_NOISE = "functional/optim/gradient_noise.py"
-UPGD_STEP = "optim/upgd/step.py"
+UPGD_STEP = "optim/upgd/upgd.py"
 UPGD_BASE = "optim/upgd/base.py"
-UPGD_NOISE = "optim/upgd/noise.py"
+UPGD_BUCKETS = "optim/upgd/buckets.py"
 ADAPTIVE = "optim/upgd/adaptive_upgd.py"
 SCALER = "optim/vgs/scaler.py"
 ESTIMATORS = "optim/vgs/estimators.py"
@@ -184,7 +184,7 @@ OPTIMIZERS = (
         "vgs-factor-lingers",
         "S1-V3",
         STEP_SCALE,
-        "            self._own.clear_step_scale()",
+        "            self._takes_scale.clear_step_scale()",
         "            pass",
         optim("vgs", "test_a_factor_is_used_for_one_step_only"),
     ),
@@ -216,8 +216,8 @@ OPTIMIZERS = (
         "vgs-takes-any-version",
         "S1-V4",
         SCALER,
-        'mine = {"version": VERSION, "statistic": self.statistic}',
-        'mine = {"statistic": self.statistic}',
+        'expected_values = {"version": VERSION, "statistic": self.statistic}',
+        'expected_values = {"statistic": self.statistic}',
         optim("vgs", "test_a_state_of_another_version_is_dropped_with_a_warning"),
     ),
     Mutant(
@@ -364,7 +364,7 @@ OPTIMIZERS = (
     Mutant(
         "upgd-noise-reused-for-every-step",
         "S1-U3",
-        UPGD_NOISE,
+        UPGD_BUCKETS,
         "        out.normal_(generator=generator)",
         "        out.normal_(generator=torch.Generator().manual_seed(generator.initial_seed()))",
         optim("upgd", "test_noise_is_independent_between_tensors_and_steps"),
@@ -372,7 +372,7 @@ OPTIMIZERS = (
     Mutant(
         "upgd-noise-from-the-global-generator",
         "S1-U3",
-        UPGD_NOISE,
+        UPGD_BUCKETS,
         "        out.normal_(generator=generator)",
         "        out.normal_()",
         optim("upgd", "test_noise_takes_nothing_from_the_global_generator"),
@@ -429,7 +429,7 @@ OPTIMIZERS = (
     Mutant(
         "philox-one-round-short",
         "upgd",
-        "optim/fused/philox.py",
+        "optim/fused/noise.py",
         "ROUNDS = 7",
         "ROUNDS = 6",
         optim("compiled_step", "test_philox_gives_the_published_answers"),
@@ -437,7 +437,7 @@ OPTIMIZERS = (
     Mutant(
         "counted-noise-uses-an-angle-twice",
         "upgd",
-        "optim/fused/philox.py",
+        "optim/fused/noise.py",
         "radius * turn.sin()]",
         "radius * turn.cos()]",
         optim("compiled_step", "test_counted_noise_is_gaussian_and_every_key_gives_other_numbers"),

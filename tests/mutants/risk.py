@@ -3,14 +3,13 @@
 from mutants.harness import Mutant
 from mutants.nodes import integration, law, unit
 
-FORMULA = "functional/risk/__init__.py"
-TRACE = "functional/risk/trace.py"
+TAIL = "functional/risk/tail.py"
+FORMULA = "functional/risk/advantage.py"
 SETTINGS = "algorithms/config/risk.py"
 RUN_SETTINGS = "algorithms/config/__init__.py"
 CONTROL = "algorithms/risk/control.py"
 WINDOW = "algorithms/risk/window.py"
 DUAL = "algorithms/risk/multiplier.py"
-GATE = "algorithms/risk/activation.py"
 ADVANTAGE = "algorithms/risk/advantage.py"
 GRADIENT = "algorithms/risk/gradient.py"
 ORDER = "algorithms/ppo.py"
@@ -62,8 +61,9 @@ RISK = (
         "risk-episodes-begin-with-the-rollout",
         "risk",
         WINDOW,
-        "total = rollout.earned.double() + rollout.reward.double()\n        self._kept",
-        "total = (rollout.earned - rollout.earned[0]).double() + rollout.reward.double()\n"
+        "total = rollout.return_so_far.double() + rollout.reward.double()\n        self._kept",
+        "total = (rollout.return_so_far - rollout.return_so_far[0]).double()\n"
+        "        total = total + rollout.reward.double()\n"
         "        self._kept",
         control(
             "risk/window", "test_an_episode_that_began_in_an_earlier_rollout_counts_as_a_whole"
@@ -104,7 +104,7 @@ RISK = (
     Mutant(
         "cvar-error-not-divided-by-alpha",
         "risk",
-        FORMULA,
+        TAIL,
         "influence = level + (sample.double() - level).clamp(max=0.0) / alpha",
         "influence = level + (sample.double() - level).clamp(max=0.0)",
         law("risk", "test_the_error_of_the_empirical_cvar_equals_its_definition"),
@@ -282,7 +282,7 @@ RISK = (
     Mutant(
         "risk-gate-without-margin",
         "risk",
-        GATE,
+        CONTROL,
         "< config.cvar_activation_threshold - config.cvar_activation_hysteresis",
         "< config.cvar_activation_threshold",
         control("risk/activation", "test_it_opens_at_the_threshold_and_shuts_below_the_margin"),
@@ -290,7 +290,7 @@ RISK = (
     Mutant(
         "risk-ramp-does-not-begin-again",
         "risk",
-        GATE,
+        CONTROL,
         "self.updates = self.updates + 1 if self.is_open else 0",
         "self.updates += int(self.is_open)",
         control(
@@ -308,19 +308,19 @@ RISK = (
     ),
     # --- the advantage
     Mutant(
-        "risk-budget-forgets-what-was-earned",
+        "risk-budget-forgets-the-return-so-far",
         "X3",
         ADVANTAGE,
-        "budget = (level - rollout.earned)",
-        "budget = (level - 0.0 * rollout.earned)",
+        "budget = (level - rollout.return_so_far)",
+        "budget = (level - 0.0 * rollout.return_so_far)",
         control("risk/advantage", "test_the_budget_form_is_that_of_the_loop"),
     ),
     Mutant(
-        "risk-budget-adds-what-was-earned",
+        "risk-budget-adds-the-return-so-far",
         "X3",
         ADVANTAGE,
-        "budget = (level - rollout.earned)",
-        "budget = (level + rollout.earned)",
+        "budget = (level - rollout.return_so_far)",
+        "budget = (level + rollout.return_so_far)",
         integration(
             "exact_risk_problems",
             "test_the_budget_advantage_is_the_gradient_of_the_tail_of_whole_episodes",
@@ -345,7 +345,7 @@ RISK = (
     Mutant(
         "risk-trace-runs-into-the-next-episode",
         "X3",
-        TRACE,
+        FORMULA,
         "return returns.gae(change, nothing, nothing, terminated, truncated, gamma=gamma, lam=lam)",
         "return returns.gae(change, nothing, nothing, terminated, terminated, "
         "gamma=gamma, lam=lam)",
@@ -354,17 +354,17 @@ RISK = (
     Mutant(
         "risk-trace-goes-on-after-the-end",
         "X3",
-        TRACE,
-        "to_come = torch.where(terminated.unsqueeze(-1), 0.0, gamma * reached)",
-        "to_come = gamma * reached",
+        FORMULA,
+        "to_come = torch.where(terminated.unsqueeze(-1), 0.0, gamma * next_quantiles)",
+        "to_come = gamma * next_quantiles",
         unit("risk_trace", "test_the_trace_by_hand"),
     ),
     Mutant(
         "risk-trace-of-atoms-goes-on-after-the-end",
         "X3",
-        TRACE,
-        "after = torch.where(terminated, (reward - budget).clamp(max=0.0), going_on)",
-        "after = going_on",
+        FORMULA,
+        "after = torch.where(terminated, (reward - budget).clamp(max=0.0), continuing)",
+        "after = continuing",
         integration(
             "exact_risk_problems",
             "test_every_trace_is_the_gradient_of_the_tail_of_whole_episodes",
@@ -373,7 +373,7 @@ RISK = (
     Mutant(
         "risk-trace-forgets-the-reward",
         "X3",
-        TRACE,
+        FORMULA,
         "left = (budget - reward).unsqueeze(-1)",
         "left = budget.unsqueeze(-1)",
         integration(
@@ -384,25 +384,25 @@ RISK = (
     Mutant(
         "risk-trace-without-what-was-expected",
         "risk",
-        TRACE,
+        FORMULA,
         "change = (after - expected) / alpha",
         "change = after / alpha",
         law("risk_trace", "test_the_trace_of_laws_on_atoms_equals_its_definition"),
     ),
     Mutant(
-        "risk-law-left-normalised",
+        "risk-distribution-left-normalised",
         "X7",
         ADVANTAGE,
-        'return law if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(law)',
-        "return law",
+        'joint if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(joint)',
+        "joint",
         control("risk/advantage", "test_the_budget_form_is_that_of_the_loop"),
     ),
     Mutant(
         "risk-first-critic-read",
         "risk",
         ADVANTAGE,
-        "law = agent.network.critic.distribution(rollout.predicted)",
-        "law = agent.network.critic.distribution(rollout.predicted[..., :1, :])",
+        "joint = agent.network.critic.distribution(rollout.predicted)",
+        "joint = agent.network.critic.distribution(rollout.predicted[..., :1, :])",
         control(
             "risk/advantage",
             "test_the_law_that_is_read_is_that_of_the_more_careful_critic_in_reward_units",
@@ -412,16 +412,16 @@ RISK = (
         "risk-episode-not-divided-by-alpha",
         "risk",
         ADVANTAGE,
-        "found = (outcome - level).clamp(max=0.0) / alpha",
-        "found = (outcome - level).clamp(max=0.0)",
+        "shortfall = (outcome - level).clamp(max=0.0) / alpha",
+        "shortfall = (outcome - level).clamp(max=0.0)",
         control("risk/advantage", "test_the_episode_form_is_that_of_the_loop"),
     ),
     Mutant(
-        "risk-mean-of-tails-foretold",
+        "risk-mean-of-tails-predicted",
         "risk",
         ADVANTAGE,
-        "return float(risk.cvar(law.flatten(), alpha=alpha, estimator=estimator))",
-        "return float(risk.cvar(law, alpha=alpha, estimator=estimator).mean())",
+        "return float(risk.cvar(first.flatten(), alpha=alpha, estimator=estimator))",
+        "return float(risk.cvar(first, alpha=alpha, estimator=estimator).mean())",
         control("risk/advantage", "test_the_tail_that_is_foretold_is_that_of_all_starts_mixed"),
     ),
     # --- who feels it
@@ -530,8 +530,8 @@ RISK = (
         "risk-best-agent-ignores-the-limit",
         "risk",
         "algorithms/run/records.py",
-        "or (-breach, judged.score) > (-self.best_breach, self.best_score)",
-        "or judged.score > self.best_score",
+        "or (-breach, evaluation.score) > (-self.best_breach, self.best_score)",
+        "or evaluation.score > self.best_score",
         control(
             "run/best_agent", "test_an_agent_that_keeps_the_limit_is_better_than_any_that_does_not"
         ),
@@ -565,15 +565,15 @@ RISK = (
         ),
     ),
     Mutant(
-        "risk-limit-does-not-reach-the-look",
+        "risk-limit-does-not-reach-the-evaluation",
         "risk",
         "algorithms/trainer.py",
-        "if self.records.tried(self.ppo.update_count, judged, limit=limit):",
-        "if self.records.tried(self.ppo.update_count, judged):",
+        "if self.records.add_evaluation(self.ppo.update_count, evaluation, limit=limit):",
+        "if self.records.add_evaluation(self.ppo.update_count, evaluation):",
         LOOK,
     ),
     Mutant(
-        "risk-alpha-does-not-reach-the-look",
+        "risk-alpha-does-not-reach-the-evaluation",
         "risk",
         "algorithms/trainer.py",
         "            alpha=self.config.risk.cvar_alpha,\n",
@@ -596,16 +596,16 @@ RISK = (
         "risk-state-form-below-the-level-of-episodes",
         "X3",
         ADVANTAGE,
-        "budget = risk.value_at_risk(law, alpha=alpha)",
-        "budget = torch.full_like(law[..., 0], level)",
+        "budget = risk.value_at_risk(own, alpha=alpha)",
+        "budget = torch.full_like(own[..., 0], level)",
         control("risk/advantage", "test_the_state_form_is_that_of_the_loop"),
     ),
     Mutant(
         "risk-state-form-of-atoms-below-another-share",
         "X3",
         ADVANTAGE,
-        "budget = risk.categorical_value_at_risk(law, agent.atoms.to(law.dtype), alpha=alpha)",
-        "budget = risk.categorical_value_at_risk(law, agent.atoms.to(law.dtype), alpha=1 - alpha)",
+        "budget = risk.categorical_value_at_risk(own, agent.atoms.to(own.dtype), alpha=alpha)",
+        "budget = risk.categorical_value_at_risk(own, agent.atoms.to(own.dtype), alpha=1 - alpha)",
         control("risk/advantage", "test_the_state_form_is_that_of_the_loop"),
     ),
     Mutant(
@@ -633,9 +633,9 @@ RISK = (
     Mutant(
         "risk-trace-of-quantiles-turned-round",
         "X3",
-        TRACE,
-        "change = risk.budget_advantage(atoms, quantiles, budget, alpha=alpha)",
-        "change = -risk.budget_advantage(atoms, quantiles, budget, alpha=alpha)",
+        FORMULA,
+        "change = budget_advantage(atoms, quantiles, budget, alpha=alpha)",
+        "change = -budget_advantage(atoms, quantiles, budget, alpha=alpha)",
         integration(
             "exact_risk_problems",
             "test_quantiles_of_equally_likely_outcomes_give_that_gradient_for_every_trace",
@@ -697,7 +697,7 @@ RISK = (
     Mutant(
         "cvar-error-squares-before-it-sums",
         "risk",
-        FORMULA,
+        TAIL,
         "sums, groups = _group_sums(centred, group)",
         "sums, groups = centred, centred.new_tensor(float(count))",
         (

@@ -6,13 +6,15 @@ from mutants.nodes import integration, law, unit
 LEDGER = "functional/market/fills.py"
 GATE = "functional/risk_gate.py"
 TRADE = "market/simulator/trade.py"
+ACCOUNT = "market/simulator/account.py"
 SIMULATOR = "market/simulator/simulator.py"
 TAPE = "market/simulator/tape.py"
 EPISODES = "market/simulator/episodes.py"
 OBSERVATION = "market/simulator/observation.py"
-REPORT = "market/simulator/report.py"
+INFO = "market/simulator/info.py"
+LOOP = "evaluation/engine/loop.py"
 REFERENCE = "evaluation/crosscheck/reference.py"
-BOOK = "evaluation/crosscheck/reference_account.py"
+REFERENCE_ACCOUNT = "evaluation/crosscheck/reference_account.py"
 NAUTILUS = "evaluation/crosscheck/nautilus_engine.py"
 
 
@@ -149,9 +151,9 @@ SIMULATOR_RULES = (
     Mutant(
         "lots-in-single-precision",
         "TorchTrade-293",
-        SIMULATOR,
-        "*(seen.new_tensor([getattr(one, name) for one in filters])",
-        "*(torch.tensor([getattr(one, name) for one in filters]).to(seen)",
+        TRADE,
+        "like.new_tensor(column) for column in columns",
+        "torch.tensor(column).to(like) for column in columns",
         sim("test_a_lot_has_its_double_precision"),
     ),
     Mutant(
@@ -320,7 +322,7 @@ SIMULATOR_RULES = (
     Mutant(
         "peak-never-rises",
         "D6",
-        SIMULATOR,
+        ACCOUNT,
         "peak_equity=torch.maximum(state.peak_equity, fill.equity),",
         "peak_equity=state.peak_equity,",
         sim("test_a_drawdown_allows_only_reducing_and_counts_from_the_highest_mark", part="limits"),
@@ -379,9 +381,9 @@ SIMULATOR_RULES = (
     Mutant(
         "ruined-account-trades-on",
         "X15",
-        SIMULATOR,
-        "terminated = state.equity <= self._floor\n",
-        "terminated = state.equity < self._floor\n",
+        ACCOUNT,
+        "hit = state.equity <= levels.equity\n",
+        "hit = state.equity < levels.equity\n",
         sim("test_the_floor_ends_an_episode_at_equality", part="limits"),
     ),
     Mutant(
@@ -404,16 +406,17 @@ SIMULATOR_RULES = (
         "truncation-as-termination",
         "M18",
         SIMULATOR,
-        "return terminated, (state.row >= state.last_row) & ~terminated",
-        "return terminated | (state.row >= state.last_row), terminated & ~terminated",
+        "truncated = (moved.row >= moved.last_row) & ~terminated",
+        "terminated = terminated | (moved.row >= moved.last_row)\n        truncated = ~terminated"
+        " & terminated",
         sim("test_an_episode_is_truncated_at_its_last_row_and_never_before", part="episodes"),
     ),
     Mutant(
         "episode-one-bar-short",
         "M21",
         SIMULATOR,
-        "return terminated, (state.row >= state.last_row) & ~terminated",
-        "return terminated, (state.row >= state.last_row - 1) & ~terminated",
+        "truncated = (moved.row >= moved.last_row) & ~terminated",
+        "truncated = (moved.row >= moved.last_row - 1) & ~terminated",
         sim("test_an_episode_is_truncated_at_its_last_row_and_never_before", part="episodes"),
     ),
     Mutant(
@@ -438,7 +441,7 @@ SIMULATOR_RULES = (
     Mutant(
         "starting-rows-are-learned-from",
         "episodes",
-        REPORT,
+        INFO,
         "if config.no_trade.drop_samples else over",
         "if config.no_trade.drop_samples else over & ~over",
         sim("test_the_step_after_an_end_starts_over_and_counts_for_nothing", part="episodes"),
@@ -515,10 +518,25 @@ SIMULATOR_RULES = (
     Mutant(
         "stop-missed-by-rounding",
         "stops",
-        SIMULATOR,
+        ACCOUNT,
         "(state.equity <= least + rounding)",
         "(state.equity <= least)",
         sim("test_a_fall_by_exactly_the_stop_ends_an_episode_at_every_price", part="ties"),
+    ),
+    Mutant(
+        "backtest-stops-by-its-own-rule",
+        "stops",
+        LOOP,
+        "return stop_hit(state, StopLevels(self.stop_equity, self.stop_share))",
+        "share = self.stop_equity * 0.0 if self.stop_share is None else self.stop_share\n"
+        "        return (state.equity <= self.stop_equity) | (\n"
+        "            state.equity / state.peak_equity <= share\n        )",
+        unit(
+            "engine/stops",
+            "test_a_stop_ends_simulator_and_backtest_at_the_same_bar_with_the_same_equity",
+            "test_the_transition_of_an_account_stands_in_one_file",
+            part="evaluation",
+        ),
     ),
     Mutant(
         "loss-at-the-limit-rounded-away",
@@ -567,8 +585,8 @@ SIMULATOR_RULES = (
         "reference-funding-after-the-order",
         "ledger",
         REFERENCE,
-        "funding = book.quantity * bar.open * bar.funding_rate if self._config.funding else ZERO",
-        "funding = weight * book.equity * bar.funding_rate if self._config.funding else ZERO",
+        "funding = account.quantity * bar.open * bar.funding_rate if",
+        "funding = weight * account.equity * bar.funding_rate if",
         unit(
             "crosscheck/reference",
             "test_funding_is_due_on_the_position_before_the_fill",
@@ -602,7 +620,7 @@ SIMULATOR_RULES = (
     Mutant(
         "identity-forgets-the-funding",
         "ledger",
-        BOOK,
+        REFERENCE_ACCOUNT,
         "paid = self.fees + self.funding",
         "paid = self.fees",
         unit(

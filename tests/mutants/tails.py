@@ -1,4 +1,4 @@
-"""The bugs of `stormsail bench tails`: what judges a critic's tail, and by which rule."""
+"""The bugs of `stormsail bench tails`: how a critic's tail is measured, and its bounds."""
 
 from mutants.harness import Mutant
 from mutants.nodes import unit
@@ -18,23 +18,23 @@ TAILS = (
         MEASURE,
         '"task.data.world_seed": seed,',
         '"task.data.world_seed": 0,',
-        "bench_tails",
+        "risk/tails",
         "test_each_seed_has_a_market_of_its_own",
     ),
     _bench(
         "judged-on-training-bars",
         MEASURE,
-        'purpose="validation"',
+        'purpose="evaluation"',
         'purpose="train"',
-        "bench_tails",
-        "test_the_judge_plays_bars_that_training_never_saw",
+        "risk/tails",
+        "test_the_truth_is_drawn_from_bars_that_training_never_saw",
     ),
     _bench(
         "mean-of-spreads",
         MEASURE,
         "spread=_deviation(returns, weight) /",
-        "spread=float(law.spread.mean()) /",
-        "bench_tails",
+        "spread=float(prediction.spread.mean()) /",
+        "risk/tails",
         "test_the_spread_of_many_starts_is_that_of_their_mixture",
     ),
     _bench(
@@ -42,7 +42,7 @@ TAILS = (
         MEASURE,
         "(values[:, :-1] + values[:, 1:]) / 2.0, levels.mean(0)[:-1]",
         "values[:, 1:], levels.mean(0)[:-1]",
-        "bench_tails",
+        "risk/tails",
         "test_drawn_returns_between_two_atoms_are_halved_between_them",
     ),
     _bench(
@@ -50,7 +50,7 @@ TAILS = (
         MEASURE,
         "quantile.midpoints(agent.spec.critic.num_quantiles, like=values)",
         "quantile.midpoints(values.shape[-1], like=values)",
-        "bench_tails",
+        "risk/tails",
         "test_the_resolution_is_that_of_the_levels_that_each_critic_has",
     ),
     # --- claims
@@ -59,23 +59,23 @@ TAILS = (
         CLAIMS,
         "tail.error - (tail.resolution if grid else 0.0)",
         "tail.error + (tail.resolution if grid else 0.0)",
-        "bench_tails_verdicts",
-        "test_the_default_cases_must_foretell_the_tail_on_every_world",
+        "risk/tails_verdicts",
+        "test_the_default_cases_must_predict_the_tail_on_every_world",
     ),
     _bench(
         "signs-cancel",
         CLAIMS,
-        "most = 5 * inside >= 4 * len(found)",
+        "most = 5 * inside >= 4 * len(by_seed)",
         "most = inside >= 0",
-        "bench_tails_verdicts",
+        "risk/tails_verdicts",
         "test_errors_of_opposite_sign_do_not_make_a_critic_right",
     ),
     _bench(
         "mean-not-judged",
         CLAIMS,
-        "holds = low <= figure.mean <= high and most",
+        "holds = low <= values.mean <= high and most",
         "holds = most",
-        "bench_tails_verdicts",
+        "risk/tails_verdicts",
         "test_one_seed_of_five_may_be_off_but_not_so_far_that_the_mean_is",
     ),
 )

@@ -6,9 +6,10 @@ from mutants.nodes import unit
 FOLDS = "evaluation/walk_forward/folds.py"
 POOL = "evaluation/walk_forward/pool.py"
 WALK = "evaluation/walk_forward/run.py"
-BOOK = "evaluation/walk_forward/trials.py"
+LEDGER = "evaluation/walk_forward/ledger.py"
 JUDGING = "evaluation/walk_forward/judge.py"
 FILES = "evaluation/walk_forward/files.py"
+SAVED = "evaluation/saved.py"
 SELF_TESTS = "evaluation/robustness/self_tests.py"
 VERDICT = "evaluation/walk_forward/verdict.py"
 
@@ -72,7 +73,7 @@ VALIDATION = (
     _own(
         "agents-change-for-free",
         POOL,
-        "path[-1] -= (fee + spread) / found.equity[0]",
+        "path[-1] -= (fee + spread) / backtest.equity[0]",
         "path[-1] -= 0.0 * (fee + spread)",
         judged("walk_forward/pool", "test_what_is_held_between_folds_is_closed_at_fee_and_spread"),
     ),
@@ -86,8 +87,8 @@ VALIDATION = (
     _own(
         "cost-charged-without-slippage",
         POOL,
-        'one.bars["fee_total"].sum() + one.bars["slippage"].sum()',
-        'one.bars["fee_total"].sum()',
+        'bars["fee_total"].sum() + bars["slippage"].sum()',
+        'bars["fee_total"].sum()',
         judged(
             "walk_forward/pool",
             "test_the_cost_charged_is_all_that_was_paid_over_all_that_was_traded",
@@ -125,49 +126,50 @@ VALIDATION = (
     _own(
         "opened-after-the-result",
         WALK,
-        """        book.open()
-        made = [self._traded(one, panel, capital / len(agents)) for one in agents]
+        """        trial.record_opening()
+        return [self._backtest(run, panel, capital / len(trained)) for run in trained]
 """,
-        """        made = [self._traded(one, panel, capital / len(agents)) for one in agents]
-        book.open()
+        """        traded = [self._backtest(run, panel, capital / len(trained)) for run in trained]
+        trial.record_opening()
+        return traded
 """,
         judged("walk_forward/run", "test_the_opening_is_written_before_the_result_is_known"),
     ),
     # --- ledger
     _own(
         "own-trainings-deflate",
-        BOOK,
-        "if one.number < number)",
-        "if one.number >= 0)",
+        LEDGER,
+        "if line.number < number)",
+        "if line.number >= 0)",
         judged(
             "walk_forward/run", "test_what_was_tried_before_deflates_and_what_comes_after_does_not"
         ),
     ),
     _own(
         "opened-twice",
-        BOOK,
+        LEDGER,
         "if opening.data_hash == self.data_hash:",
         "if opening.data_hash == self.config_hash:",
         judged("walk_forward/run", "test_the_same_bars_are_the_same_data_wherever_the_span_lies"),
     ),
     _own(
         "opened-again-by-another-share",
-        BOOK,
+        LEDGER,
         "return start < self.final.end_ms and self.final.start_ms < end",
         "return False",
         judged("walk_forward/run", "test_a_test_span_that_overlaps_an_opened_one_is_refused"),
     ),
     _own(
         "opened-again-after-it-finished",
-        BOOK,
-        "if one.extra.get(RUN_KEY) == self.key and not finished:",
-        "if one.extra.get(RUN_KEY) == self.key:",
+        LEDGER,
+        "if opening.extra.get(RUN_KEY) == self.key and not finished:",
+        "if opening.extra.get(RUN_KEY) == self.key:",
         judged("walk_forward/run", "test_the_test_span_is_opened_once"),
     ),
     _own(
         "died-after-the-opening-is-lost",
-        BOOK,
-        "if one.extra.get(RUN_KEY) == self.key and not finished:",
+        LEDGER,
+        "if opening.extra.get(RUN_KEY) == self.key and not finished:",
         "if finished:",
         judged("walk_forward/run", "test_a_validation_that_died_after_the_opening_can_be_finished"),
     ),
@@ -175,8 +177,8 @@ VALIDATION = (
     _own(
         "trials-of-the-workspace-forgotten",
         JUDGING,
-        "trials=trials.count + len(own),",
-        "trials=len(trials.sharpes) + len(own),",
+        "trials=earlier.count + len(own),",
+        "trials=len(earlier.sharpes) + len(own),",
         judged(
             "walk_forward/run", "test_what_was_tried_before_deflates_and_what_comes_after_does_not"
         ),
@@ -184,15 +186,15 @@ VALIDATION = (
     _own(
         "stops-are-not-ruin",
         JUDGING,
-        'stops=sum(int(one["stopped"].any(0).sum()) for one in flags),',
+        'stops=sum(int(flag["stopped"].any(0).sum()) for flag in flags),',
         "stops=0,",
         judged("walk_forward/run", "test_an_account_that_was_stopped_rejects"),
     ),
     _own(
         "seeds-of-a-fold-hide-its-failure",
         JUDGING,
-        "trained = {one.fold.number for one in self.runs if one.agent is not None}",
-        "trained = {one.fold.number for one in self.runs}",
+        "trained = {run.fold.number for run in self.runs if run.agent is not None}",
+        "trained = {run.fold.number for run in self.runs}",
         judged("walk_forward/run", "test_a_fold_that_failed_in_every_seed_rejects"),
     ),
     _own(
@@ -202,13 +204,28 @@ VALIDATION = (
         '("seed", run.fold.number)',
         judged("walk_forward/files", "test_every_trade_and_decision_names_its_fold_and_seed"),
     ),
+    # --- the reader of saved results
+    _own(
+        "saved-version-ignored",
+        SAVED,
+        'document.get("format") != FORMAT',
+        'document.get("format") is None',
+        judged("saved", "test_the_same_damage_has_the_same_code_everywhere"),
+    ),
+    _own(
+        "saved-column-missing",
+        SAVED,
+        "if absent and (table.num_rows or file == EQUITY):",
+        "if absent and file == EQUITY:",
+        judged("saved", "test_the_same_damage_has_the_same_code_everywhere"),
+    ),
     # --- self-tests
     _own(
         "oracle-need-not-beat-the-agents",
         SELF_TESTS,
-        '| {"agents": earned}',
+        '| {"agents": agents}',
         '| {"agents": -1.0}',
-        judged("robustness/self_tests", "test_the_oracle_must_beat_rivals_and_agents"),
+        judged("robustness/self_tests", "test_the_oracle_must_beat_baselines_and_agents"),
     ),
     _own(
         "noise-with-a-direction",
@@ -227,13 +244,13 @@ VALIDATION = (
         judged("robustness/self_tests", "test_a_ledger_that_gives_money_away_is_found"),
     ),
     _own(
-        "noise-luck-called-skill",
+        "noise-chance-called-skill",
         SELF_TESTS,
         "if passed <= most:",
         "if passed <= STRATEGIES:",
         judged(
             "robustness/self_tests",
-            "test_a_statistic_that_calls_luck_skill_is_unknown_and_no_reason_to_reject",
+            "test_a_statistic_that_calls_chance_skill_is_unknown_and_no_reason_to_reject",
         ),
     ),
     _own(
@@ -273,8 +290,8 @@ VALIDATION = (
     _verdict("ruin-ignored", "ruined == 0", "ruined >= 0", _FLIPS),
     _verdict(
         "unknown-promotes",
-        "elif all(one.holds for one in reasons)",
-        "elif all(one.holds is not False for one in reasons)",
+        "elif all(reason.holds for reason in reasons)",
+        "elif all(reason.holds is not False for reason in reasons)",
         _FLIPS,
     ),
     _verdict(

@@ -18,25 +18,25 @@ def disjoint(starts, horizon):
 def coverage(quantiles, realised, column):
     """Share of the windows whose outcome does not exceed the predicted quantile."""
     hits = 0
-    for law, y in zip(quantiles, realised, strict=True):
-        if y <= sorted(law)[column]:
+    for row, y in zip(quantiles, realised, strict=True):
+        if y <= sorted(row)[column]:
             hits += 1
     return hits / len(realised)
 
 
-def transform(law, levels, y):
+def transform(row, levels, y):
     """The level at which y falls: straight lines between quantiles, cell centres outside."""
-    law = sorted(law)
-    on = [levels[k] for k, value in enumerate(law) if value == y]
+    row = sorted(row)
+    on = [levels[k] for k, value in enumerate(row) if value == y]
     if on:
         return (min(on) + max(on)) / 2
-    if y < law[0]:
+    if y < row[0]:
         return levels[0] / 2
-    if y > law[-1]:
+    if y > row[-1]:
         return (levels[-1] + 1.0) / 2
-    for k in range(len(law) - 1):
-        if law[k] < y < law[k + 1]:
-            share = (y - law[k]) / (law[k + 1] - law[k])
+    for k in range(len(row) - 1):
+        if row[k] < y < row[k + 1]:
+            share = (y - row[k]) / (row[k + 1] - row[k])
             return levels[k] + share * (levels[k + 1] - levels[k])
     raise AssertionError
 
@@ -44,11 +44,11 @@ def transform(law, levels, y):
 def cell_shares(quantiles, realised, levels, edges):
     """Share of the outcomes in each cell; an outcome on an edge lies below it."""
     counts = [0] * (len(edges) - 1)
-    for law, y in zip(quantiles, realised, strict=True):
-        law = sorted(law)
+    for row, y in zip(quantiles, realised, strict=True):
+        row = sorted(row)
         for m in range(len(edges) - 1):
-            low = -math.inf if m == 0 else law[levels.index(edges[m])]
-            high = math.inf if m == len(edges) - 2 else law[levels.index(edges[m + 1])]
+            low = -math.inf if m == 0 else row[levels.index(edges[m])]
+            high = math.inf if m == len(edges) - 2 else row[levels.index(edges[m + 1])]
             if low < y <= high:
                 counts[m] += 1
     return [count / len(realised) for count in counts]
@@ -62,16 +62,16 @@ def conformal_rank(windows, level):
 
 
 def tail(quantiles, realised, alpha):
-    """Predicted CVaR and what came true, from the law's atoms and its own value at risk."""
-    predicted, came = [], []
-    for law, y in zip(quantiles, realised, strict=True):
-        law = sorted(law)
+    """Predicted and realised CVaR, from the atoms of each row and its own value at risk."""
+    predicted, realised_tail = [], []
+    for row, y in zip(quantiles, realised, strict=True):
+        row = sorted(row)
         left, total = alpha, 0.0
-        for atom in law:
-            mass = min(left, 1.0 / len(law))
+        for atom in row:
+            mass = min(left, 1.0 / len(row))
             total += mass * atom
             left -= mass
         predicted.append(total / alpha)
-        level = law[math.ceil(alpha * len(law) - 1e-9) - 1]
-        came.append(level + min(y - level, 0.0) / alpha)
-    return predicted, came
+        level = row[math.ceil(alpha * len(row) - 1e-9) - 1]
+        realised_tail.append(level + min(y - level, 0.0) / alpha)
+    return predicted, realised_tail

@@ -158,7 +158,7 @@ def target(rollout, kind, name, *, gamma, steps, lam, mean, std, atoms, scalar_r
             flat = [categorical.project_dirac(y, raw_atoms) for y in scalar_return.flatten()]
             return np.array(flat).reshape(T, B, -1)
         return scalar_return[..., None]
-    laws = np.array([[law(rollout["reached"][t, b], kind, atoms) for b in range(B)]
+    laws = np.array([[law(rollout["next_predicted"][t, b], kind, atoms) for b in range(B)]
                      for t in range(T)])  # fmt: skip
     if kind == "categorical":
         return returns.categorical_nstep_targets(

@@ -178,7 +178,7 @@ def budget(target, law, earned, weight, level, alpha, atoms=None):
 def budget_trace(part, level, alpha, gamma, lam, atoms=None):
     """The trace form of every row with weight; `part` holds the arrays of a rollout by name."""
     found = risk.budget_trace(
-        part["reward"], part["reached"], part["law"], level - part["earned"],
+        part["reward"], part["next"], part["law"], level - part["return_so_far"],
         part["terminated"], part["truncated"], alpha, gamma, lam, atoms,
     )  # fmt: skip
     return np.where(part["weight"] > 0, found, 0.0)

@@ -1,4 +1,4 @@
-"""Laws of calibration and of the conformal correction, for any predictions."""
+"""Properties of calibration and of the conformal correction, for any predictions."""
 
 import numpy as np
 import pytest
@@ -16,42 +16,47 @@ NUMBER = st.floats(-5.0, 5.0).map(lambda x: round(x, 1))
 @st.composite
 def predictions(draw, least=1):
     count, n = draw(st.integers(least, 25)), draw(st.integers(1, 8))
-    law = draw(st.lists(st.lists(NUMBER, min_size=n, max_size=n), min_size=count, max_size=count))
-    came = draw(st.lists(NUMBER, min_size=count, max_size=count))
-    return np.array(law), np.array(came)
+    quantiles = draw(
+        st.lists(st.lists(NUMBER, min_size=n, max_size=n), min_size=count, max_size=count)
+    )
+    realised = draw(st.lists(NUMBER, min_size=count, max_size=count))
+    return np.array(quantiles), np.array(realised)
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=9), st.integers(1, 8))
 def test_no_larger_set_of_windows_shares_no_bar(starts, horizon):
     starts = sorted(starts)
-    found = windows(
+    result = windows(
         np.zeros((len(starts), 1)), np.zeros(len(starts)), horizon=horizon, starts=starts
     )
-    assert found.independent == oracle.disjoint(starts, horizon)
-    assert np.all(np.diff(found.starts[found.apart()]) >= horizon)
+    assert result.independent == oracle.disjoint(starts, horizon)
+    assert np.all(np.diff(result.starts[result.disjoint()]) >= horizon)
 
 
 @given(predictions())
 def test_the_transform_equals_its_definition(case):
-    law, came = case
-    given_windows = windows(law, came)
+    quantiles, realised = case
+    given_windows = windows(quantiles, realised)
     expected = [
         oracle.transform(row, given_windows.levels.tolist(), y)
-        for row, y in zip(law.tolist(), came.tolist(), strict=True)
+        for row, y in zip(quantiles.tolist(), realised.tolist(), strict=True)
     ]
     assert pit_values(given_windows) == pytest.approx(expected, abs=1e-12)
 
 
 @given(predictions(), st.integers(2, 10))
 def test_cells_hold_every_outcome_once(case, cells):
-    law, came = case
-    given_windows = windows(law, came)
-    found = pit_histogram(given_windows, cells=cells)
-    assert found.share.sum() == pytest.approx(1.0, abs=1e-12)
-    assert found.expected.sum() == pytest.approx(1.0, abs=1e-12)
-    assert found.share.tolist() == pytest.approx(
+    quantiles, realised = case
+    given_windows = windows(quantiles, realised)
+    result = pit_histogram(given_windows, cells=cells)
+    assert result.share.sum() == pytest.approx(1.0, abs=1e-12)
+    assert result.expected.sum() == pytest.approx(1.0, abs=1e-12)
+    assert result.share.tolist() == pytest.approx(
         oracle.cell_shares(
-            law.tolist(), came.tolist(), given_windows.levels.tolist(), found.edges.tolist()
+            quantiles.tolist(),
+            realised.tolist(),
+            given_windows.levels.tolist(),
+            result.edges.tolist(),
         ),
         abs=1e-12,
     )
@@ -59,25 +64,27 @@ def test_cells_hold_every_outcome_once(case, cells):
 
 @given(predictions(), st.floats(-3.0, 3.0), st.floats(0.1, 3.0))
 def test_the_transform_has_no_unit(case, shift, scale):
-    law, came = case
-    law = np.sort(law, axis=1) + 1e-3 * np.arange(law.shape[1])  # no ties to break by rounding
-    came = came + 3.3e-4
-    assert pit_values(windows(scale * law + shift, scale * came + shift)) == pytest.approx(
-        pit_values(windows(law, came)), abs=1e-6
-    )
+    quantiles, realised = case
+    quantiles = np.sort(quantiles, axis=1) + 1e-3 * np.arange(
+        quantiles.shape[1]
+    )  # no ties to break by rounding
+    realised = realised + 3.3e-4
+    assert pit_values(
+        windows(scale * quantiles + shift, scale * realised + shift)
+    ) == pytest.approx(pit_values(windows(quantiles, realised)), abs=1e-6)
 
 
 @given(predictions(least=3))
 def test_corrected_quantiles_cover_their_own_windows_on_the_safe_side(case):
     """In the windows it was fitted on, rank k of the errors leaves k or more at or below."""
-    law, came = case
-    found = conformal_shift(windows(law, came))
-    corrected = found.apply(law)
-    for column, (level, shift) in enumerate(zip(found.levels, found.shifts, strict=True)):
-        rank = oracle.conformal_rank(came.size, float(level))
+    quantiles, realised = case
+    result = conformal_shift(windows(quantiles, realised))
+    corrected = result.apply(quantiles)
+    for column, (level, shift) in enumerate(zip(result.levels, result.shifts, strict=True)):
+        rank = oracle.conformal_rank(realised.size, float(level))
         if rank is None:
             assert shift.value is None
             continue
         slack = 1e-9
-        assert np.count_nonzero(came <= corrected[:, column] + slack) >= rank
-        assert np.count_nonzero(came < corrected[:, column] - slack) <= rank - 1
+        assert np.count_nonzero(realised <= corrected[:, column] + slack) >= rank
+        assert np.count_nonzero(realised < corrected[:, column] - slack) <= rank - 1

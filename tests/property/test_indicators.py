@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import talib
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,6 +129,8 @@ def against_talib(actual, expected, *, atol=0.0):
 
 
 def test_indicators_equal_ta_lib_after_its_unstable_period():
+    import talib  # loads pandas and polars, so not above
+
     _, h, low, c, v, _ = columns = walk(3, 4000)
     _, th, tl, tc, tv, _ = tensors(*columns)
 

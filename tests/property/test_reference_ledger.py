@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from stormsail.evaluation.crosscheck.reference import ReferenceBar, ReferenceLedger, replay
 from stormsail.evaluation.crosscheck.reference_account import EXACT, RATIO
 from stormsail.evaluation.crosscheck.reference_gate import (
-    GateAccount,
+    GateInputs,
     ReferenceLimits,
     reference_gate,
 )
@@ -332,7 +332,7 @@ def test_the_gate_in_decimals_equals_the_gate_in_tensors(weight, account, turnov
     fields = [torch.tensor([value], dtype=torch.float64) for value in (weight, *numbers)]
     expected, expected_reason = risk_gate(fields[0], Account(*fields[1:]), limits.gate())
     allowed, reason = reference_gate(
-        Decimal(weight), GateAccount(*map(Decimal, numbers)), ReferenceLimits.of(limits)
+        Decimal(weight), GateInputs(*map(Decimal, numbers)), ReferenceLimits.of(limits)
     )
     assert isinstance(limits.gate(), Limits)
     assert float(allowed) == pytest.approx(expected.item(), rel=1e-12, abs=1e-12)

@@ -1,4 +1,4 @@
-"""Laws of the statistics, and their equality with numpy and the plain-Python oracle."""
+"""Properties of the statistics, and their equality with numpy and the plain-Python oracle."""
 
 import math
 
@@ -219,6 +219,86 @@ def test_weighted_mean_passes_gradcheck(x):
     weight = torch.linspace(0.1, 1.0, x.size, dtype=torch.float64).reshape(x.shape)
 
     assert torch.autograd.gradcheck(lambda v: statistics.weighted_mean(v, weight), (leaf,))
+
+
+def former_mean(x, weight):
+    """The mean of reports as it stood beside `weighted_mean` before the two became one."""
+    used = weight > 0.0
+    total = torch.where(used, x.double() * weight.double(), 0.0).sum()
+    whole = torch.where(used, weight, 0.0).sum().double()
+    return torch.where(whole > 0.0, total / torch.where(whole > 0.0, whole, 1.0), torch.nan)
+
+
+def former_std(x, weight):
+    """The deviation of reports as it stood beside that of `advantage.normalise`."""
+    mass = torch.where(weight > 0.0, weight, 0.0).double()
+    centred = torch.where(weight > 0.0, x.double() - former_mean(x, weight), 0.0)
+    total = mass.sum()
+    effective = total.square() / mass.square().sum()
+    variance = (mass * centred.square()).sum() / total
+    enough = effective > 1.0 + 1e-9
+    correction = effective / torch.where(enough, effective - 1.0, 1.0)
+    return torch.where(enough, (variance * correction).sqrt(), torch.nan)
+
+
+@given(
+    x=rows(min_size=1), seed=st.integers(0, 1000), dtype=st.sampled_from([np.float32, np.float64])
+)
+def test_for_flags_as_weights_both_former_versions_agree_bit_for_bit(x, seed, dtype):
+    flags = np.random.default_rng(seed).integers(0, 2, size=x.shape)
+    values, weight = torch.from_numpy(x.astype(dtype)), torch.from_numpy(flags.astype(dtype))
+
+    mean, std, count = statistics.mean_and_std(values, weight)
+
+    known = statistics.weighted_mean(values.double(), weight, empty=math.nan)
+    torch.testing.assert_close(known, former_mean(values, weight), rtol=0, atol=0, equal_nan=True)
+    deviation = statistics.weighted_std(values, weight)
+    torch.testing.assert_close(
+        deviation, former_std(values, weight), rtol=0, atol=0, equal_nan=True
+    )
+    assert count.item() == flags.sum()
+    if count > 0:
+        assert torch.equal(mean, known)
+    if count > 1:
+        assert torch.equal(std, deviation)
+
+
+@given(x=rows(min_size=2), seed=st.integers(0, 1000))
+def test_for_any_weights_both_former_versions_agree_up_to_rounding(x, seed):
+    weight = np.random.default_rng(seed).choice([0.0, 0.25, 1.0, 3.0], size=x.shape)
+    values, mass = torch.from_numpy(x), torch.from_numpy(weight)
+
+    actual = statistics.weighted_std(values, mass)
+
+    torch.testing.assert_close(
+        actual, former_std(values, mass), rtol=1e-12, atol=1e-12, equal_nan=True
+    )
+    if np.count_nonzero(weight) > 1:
+        kept = statistics.moments(values.flatten(), weight=mass.flatten())
+        count = weight.sum() ** 2 / (weight**2).sum()
+        close(actual, math.sqrt(statistics.variance(kept) * count / (count - 1.0)))
+
+
+@given(x=rows(min_size=2), seed=st.integers(0, 1000))
+def test_mean_and_std_by_column_equal_a_loop_over_columns(x, seed):
+    weight = np.random.default_rng(seed).choice([0.0, 1.0, 2.0], size=x.shape)
+    values, mass = torch.from_numpy(x), torch.from_numpy(weight)
+
+    together = torch.stack(statistics.mean_and_std(values, mass, by_column=True))
+
+    for k in range(x.shape[-1]):
+        alone = torch.stack(statistics.mean_and_std(values[..., k], mass[..., k]))
+        torch.testing.assert_close(together[:, k], alone, rtol=1e-12, atol=1e-12)
+
+
+@given(x=rows(min_size=1), seed=st.integers(0, 1000), level=st.floats(0.0, 1.0))
+def test_percentiles_equal_those_of_numpy(x, seed, level):
+    used = np.random.default_rng(seed).integers(0, 2, size=x.shape).astype(bool)
+    assume(used.any())
+
+    actual = statistics.percentile(torch.from_numpy(x), torch.from_numpy(used), level=level)
+
+    close(actual, np.quantile(x[used], level))
 
 
 pairs = hnp.arrays(np.float64, st.tuples(st.just(2), st.integers(2, 10)), elements=numbers)

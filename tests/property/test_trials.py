@@ -1,4 +1,4 @@
-"""Laws of the trial ledger, for any records and any cut."""
+"""Properties of the trial ledger, for any records and any cut."""
 
 import tempfile
 from pathlib import Path
@@ -79,14 +79,14 @@ def test_a_writer_that_died_anywhere_loses_at_most_its_own_line(records, last, d
         kept = data.draw(st.integers(0, len(line)))
         ledger.path.write_bytes(before + line[:kept])
         head.write_bytes(known)  # a line is on the disk before the head names it
-        book = ledger.read()
+        before_repair = ledger.read()
         whole = kept == len(line)
-        assert len(book.trials) == len(records) + whole
-        assert book.torn == (0 if whole else kept)
+        assert len(before_repair.trials) == len(records) + whole
+        assert before_repair.torn == (0 if whole else kept)
         write(ledger, [last])
         after = ledger.read()
         torn = 0 < kept < len(line)
         assert after.torn == 0
         assert len(after.trials) == len(records) + whole + torn + 1
         assert sum(trial.kind == "repair" for trial in after.trials) == torn
-        assert after.trials[: len(records)] == book.trials[: len(records)]
+        assert after.trials[: len(records)] == before_repair.trials[: len(records)]

@@ -16,7 +16,7 @@ def rows(name, kind):
 
 
 @pytest.mark.parametrize(
-    "name", ["frontier.json", "frontier-600k.json", "frontier-unwarned.json", "penalties-600k.json"]
+    "name", ["frontier.json", "frontier_600k.json", "frontier_unwarned.json", "penalties_600k.json"]
 )
 def test_every_kind_of_agent_stands_in_the_text_with_its_figures(name):
     lines = frontier_verdicts.summaries(rows(name, frontier.Row))

@@ -1,11 +1,12 @@
-"""What a validation calls to train anew: one run in a folder of its own for each fold and seed.
+"""Training of the agents of a walk-forward validation: one run for each fold and seed.
 
-A run of a fold is an ordinary run. It sees the bars of its span and no others, chooses its best
-agent inside the span, can be interrupted and goes on, and writes itself into the trial ledger of
-the workspace. A validation that is repeated finds its finished runs again.
+A run of a fold is an ordinary run. It uses the bars of its span and no others, chooses its best
+agent inside the span, can be interrupted and continued, and is written into the trial ledger of the
+workspace. A repeated validation uses its finished runs again.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from stormsail.algorithms.config import TrainConfig
@@ -20,19 +21,19 @@ from stormsail.market.splits import Span
 from stormsail.modules.agent import Agent
 
 Fit = Callable[[ValidationConfig, Span, int], Agent]
-"""Settings of the validation, bars to train on and seed to an agent."""
+"""From the settings of a validation, the bars to train on and a seed to an agent."""
 
 OnRun = Callable[[str, Progress], None]
 """Called after each update with the name of the run."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A training was interrupted and saved; the same call goes on with it.
+    """A training was interrupted and saved; the same call continues it.
 
-    No refusal, and so not caught as one: a fold that was interrupted has not failed.
+    Not a `StormsailError`: a fold that was interrupted has not failed.
 
     Args:
-        run: that was interrupted.
+        run: the interrupted one.
     """
 
     def __init__(self, run: Run) -> None:
@@ -51,7 +52,7 @@ def fitter(
     """Return the function that trains on a span, with everything but span and seed as configured.
 
     Runs lie in `<workspace>/<name>/fold-<k>-seed-<s>`, spans numbered in the order in which they
-    are asked for first. The agent is the best of the run's own looks; without looks the last one.
+    are trained first. The agent is the best of the run's evaluations; without them the last one.
 
     Args:
         config: of each training. Its bars, between `task.data.start` and `task.data.end`, are
@@ -102,13 +103,13 @@ def train_agent(
     on_progress: OnRun | None = None,
     clock: Clock | None = None,
 ) -> Agent:
-    """Train in a folder, or find the run there again; return the best agent.
+    """Train in a folder, or use the finished run there; return the best agent.
 
     Args:
         config: of the training.
         out: folder of the run.
         ledger: file of the trials.
-        data_hash: of the bars that this is a try on; None takes those of the run.
+        data_hash: of the bars of this trial; None takes those of the run.
         on_progress: called after each update with the name of the run.
         clock: for the times of events; None writes none.
 
@@ -119,27 +120,27 @@ def train_agent(
         ArtifactError: if the folder or the ledger cannot be used.
         DataError: if the bars do not suffice.
     """
-    done = train(
+    run = train(
         config,
         out=out,
-        on_progress=None if on_progress is None else lambda one: on_progress(out.name, one),
+        on_progress=None if on_progress is None else partial(on_progress, out.name),
         clock=clock,
         ledger=ledger,
         data_hash=data_hash,
     )
-    if done.status == "interrupted":
-        raise Interrupted(done)
-    if done.status == "stopped":
+    if run.status == "interrupted":
+        raise Interrupted(run)
+    if run.status == "stopped":
         raise StormsailError(
             "run-stopped",
-            wrong=f"the training in {done.path} must finish",
-            found=done.reason,
+            wrong=f"the training in {run.path} must finish",
+            found=run.reason,
             remedy="Lower `ppo.learning_rate`, and look at what lies in `refused` there.",
         )
-    return done.agent.cpu() if done.best_score is None else Agent.load(done.best)
+    return run.agent.cpu() if run.best_score is None else Agent.load(run.best)
 
 
 def during(config: TrainConfig, span: Span) -> TrainConfig:
-    """Return the configuration of a run for which only the bars of a span exist."""
+    """Return the configuration of a run on the bars of a span."""
     edges = BacktestConfig().during(span)
     return config.replace(**{"task.data.start": edges.start, "task.data.end": edges.end})

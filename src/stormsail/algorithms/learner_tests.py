@@ -1,15 +1,17 @@
-"""Two questions to a learner whose answers are known, with the very settings that are validated.
+"""Learner tests: the settings of a validation trained on two worlds with known answers.
 
-The same network, steps, costs and rules learn two synthetic worlds (`docs/synthetic-worlds.md`):
+The same network, steps, costs and rules are trained on two synthetic worlds
+(`docs/synthetic_worlds.md`):
 
-- `oracle`, where a column tells the next return. The best that anybody can do who sees it is known
-  by dynamic programming. A learner that earns less than `ORACLE_SHARE` of its growth cannot learn
-  with these settings, and what it did on other bars says nothing.
-- `noise`, where nothing can be known. The agent's decisions are traded without costs; then each
+- `oracle`, where a column holds the next return. The best possible policy with that information is
+  known by dynamic programming. A learner that earns less than `ORACLE_SHARE` of its growth cannot
+  learn with these settings, and its result on other bars says nothing.
+- `noise`, where nothing is predictable. The agent's decisions are traded without costs; then each
   return has mean 0 exactly, whatever was decided, and so has the return of all accounts together.
-  A mean that is significantly above 0 means that something looked ahead.
+  A mean that is significantly above 0 means a look ahead.
 
-Each world has a later part that no training and no choice has seen; there the agent is judged.
+Each world has a later part that neither training nor the choice of the best agent has used; the
+tests are made there.
 """
 
 import math
@@ -46,28 +48,28 @@ from stormsail.market.splits import Span
 from stormsail.market.synthetic.oracle import LEAK, OracleConfig
 
 ORACLE_SHARE = 0.5
-"""Least share of the best log growth where the next return is told: most of it."""
+"""Least share of the best log growth in `oracle`."""
 
 NOISE_LEVEL = 1e-3
-"""An edge in noise counts as found below this one-sided probability. Small, because the test is
-repeated with every validation; a look ahead is many standard errors away."""
+"""One-sided significance level of the edge in `noise`. Small, because the test is repeated with
+every validation; a look ahead is many standard errors away."""
 
 BARS = 8_000
 """Bars of each world, and more where episodes or lookbacks are long."""
 
-JUDGED_SHARE = 0.25
-"""Share of them, the last, that judges."""
+TEST_SHARE = 0.25
+"""Share of them, the last, that is tested on."""
 
 _AHEAD = 32
-"""Bars that the best policy plans for; how the last of them are valued no longer matters."""
+"""Horizon of the best policy in bars; a longer one changes nothing."""
 
 
-class Judged(NamedTuple):
-    """An agent's pass over bars that it has never seen, and what it was trained by."""
+class HeldOut(NamedTuple):
+    """Backtest of a trained agent on held-out bars, and the configuration of its training."""
 
     config: TrainConfig
     panel: Panel
-    own: Backtest
+    backtest: Backtest
 
 
 def learner_tests(
@@ -78,29 +80,32 @@ def learner_tests(
     on_progress: OnRun | None = None,
     clock: Clock | None = None,
 ) -> tuple[SelfTest, ...]:
-    """Train on both worlds and return what came out.
+    """Train on both worlds and return the results of the tests.
 
-    Runs lie in `<workspace>/<name>/learner-<world>`, and are found again. They are trials on worlds
+    Runs lie in `<workspace>/<name>/learner-<world>`, and are used again. They are trials on worlds
     of their own and stand in a ledger of their own beside them: what a learner earns where the next
-    return is told says nothing about how much the tries on a market differ.
+    return is known says nothing about how much the trials on a market differ.
 
     Args:
-        config: of the training that is validated.
+        config: of the validated training.
         workspace: folder that holds the validation's.
         name: of the validation.
         on_progress: called after each update with the name of the run.
         clock: for the times of events; None writes none.
 
     Raises:
-        Interrupted: if a signal came; the same call goes on.
-        StormsailError: as `fitting.train_agent` says.
+        Interrupted: if a signal came; the same call continues.
+        StormsailError: as `fit.train_agent` says.
     """
-    asked: dict[str, Callable[[Judged], SelfTest]] = {"oracle": oracle_test, "noise": noise_test}
-    found = []
-    for world, ask in asked.items():
+    tests: dict[str, Callable[[HeldOut], SelfTest]] = {
+        "oracle": oracle_test,
+        "noise": noise_test,
+    }
+    results = []
+    for world, test in tests.items():
         own = world_config(config, world)
         panel = market_panel(own)
-        seen, judged = _parts(panel, own)
+        seen, unseen = _parts(panel, own)
         agent = train_agent(
             during(own, seen),
             Path(workspace) / name / f"learner-{world}",
@@ -109,13 +114,13 @@ def learner_tests(
             on_progress=on_progress,
             clock=clock,
         )
-        passed = backtest(agent, panel, BacktestConfig().during(judged))
-        found.append(ask(Judged(own, panel, passed)))
-    return tuple(found)
+        result = backtest(agent, panel, BacktestConfig().during(unseen))
+        results.append(test(HeldOut(own, panel, result)))
+    return tuple(results)
 
 
 def world_config(config: TrainConfig, world: str) -> TrainConfig:
-    """Return the same training on a synthetic world; in `oracle` the told return is a feature."""
+    """Return the same training on a synthetic world; in `oracle` the next return is a feature."""
     market, data = config.task.market, config.task.data
     interval = Interval.parse(data.interval)
     chosen = (
@@ -134,48 +139,50 @@ def world_config(config: TrainConfig, world: str) -> TrainConfig:
     panel = market_panel(changed)
     there = chosen.available(set(BarTensors.of(panel).columns) - {LEAK})
     specs = [
-        FeatureSpec(name=one.feature.name, parameters=dict(one.parameters)) for one in there.bound
+        FeatureSpec(name=bound.feature.name, parameters=dict(bound.parameters))
+        for bound in there.bound
     ]
     if world == "oracle":
         specs.append(FeatureSpec(name=LEAK))
-    return changed.replace(**{"task.market.features": [one.model_dump() for one in specs]})
+    return changed.replace(**{"task.market.features": [spec.model_dump() for spec in specs]})
 
 
 def _parts(panel: Panel, config: TrainConfig) -> tuple[Span, Span]:
-    """Return the bars to learn from and, behind an embargo, those that judge."""
+    """Return the training bars and, behind an embargo, the test bars."""
     features = FeatureSet(config.task.market.features or (), interval=panel.interval)
     rows = len(panel.ts)
-    first = int(rows * (1.0 - JUDGED_SHARE))
+    first = int(rows * (1.0 - TEST_SHARE))
     gap = features.lookback + BacktestConfig().burn_in + 1
     length = panel.interval.milliseconds
     seen = Span(int(panel.ts[0]), int(panel.ts[first - gap - 1]) + length)
     return seen, Span(int(panel.ts[first]), int(panel.ts[-1]) + length)
 
 
-def oracle_test(judged: Judged) -> SelfTest:
-    """Compare an agent that is told the next return with the best that can be done with it."""
-    best = replay(informed_weights(judged.panel, judged.config), judged.panel, judged.own.config)
-    own, most = _growth(judged.own), _growth(best)
-    name = "learner, told"
+def oracle_test(tested: HeldOut) -> SelfTest:
+    """Compare an agent that knows the next return with the best policy that knows it."""
+    weights = informed_weights(tested.panel, tested.config)
+    best = replay(weights, tested.panel, tested.backtest.config)
+    own, most = _growth(tested.backtest), _growth(best)
+    name = "learner, oracle"
     if most <= 0.0:
         words = (
-            "At these costs not even someone who is told the next return earns anything: "
-            f"{most:+.4f} log growth. Nothing can be asked."
+            "At these costs not even a policy that knows the next return earns anything: "
+            f"{most:+.4f} log growth. Nothing can be tested."
         )
         return SelfTest(name, None, words)
     share = own / most
     words = (
-        f"Where the next return is told, the same training earned {own:+.4f} log growth on unseen "
+        f"Where the next return is known, the same training earned {own:+.4f} log growth on unseen "
         f"bars, {share:.0%} of the {most:+.4f} of the best policy under fee and spread; at least "
         f"{ORACLE_SHARE:.0%} must be reached."
     )
     return SelfTest(name, share >= ORACLE_SHARE, words)
 
 
-def noise_test(judged: Judged) -> SelfTest:
-    """Ask whether decisions in a world without anything to know earned more than 0 before costs."""
+def noise_test(tested: HeldOut) -> SelfTest:
+    """Test whether decisions in a world of noise earned significantly more than 0 before costs."""
     name = "learner, noise"
-    free = cost_sweep(judged.own, judged.panel, costs_bp=(0.0,))[0.0]
+    free = cost_sweep(tested.backtest, tested.panel, costs_bp=(0.0,))[0.0]
     returns = free.returns
     error = float(returns.std(ddof=1)) / math.sqrt(len(returns))
     if error == 0.0:
@@ -192,10 +199,10 @@ def noise_test(judged: Judged) -> SelfTest:
 
 
 def informed_weights(panel: Panel, config: TrainConfig) -> Array:
-    """Return the best weights of someone who sees the leak and the own account, [T, S].
+    """Return the best weights of a policy that knows the next return and its account, [T, S].
 
-    By dynamic programming under the law of `oracle`, with fee and half spread. It does not know
-    impact, limits and stops, so that under them somebody else may do better.
+    By dynamic programming under the process of `oracle`, with fee and half spread. It ignores
+    impact, limits and stops, so that under them another policy may do better.
     """
     market, data = config.task.market, config.task.data
     world = OracleConfig.from_mapping(data.world_parameters)
@@ -218,5 +225,5 @@ def _levels(market: MarketConfig) -> tuple[float, ...]:
     return tuple(sorted({low, 0.0, high}))
 
 
-def _growth(found: Backtest) -> float:
-    return math.log(max(1.0 + found.total_return, 1e-12))
+def _growth(result: Backtest) -> float:
+    return math.log(max(1.0 + result.total_return, 1e-12))

@@ -1,4 +1,4 @@
-"""One update of recurrent distributional PPO: the order. What is computed stands elsewhere."""
+"""One update of recurrent distributional PPO, in order; the formulas are in `update` and `risk`."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,51 +24,58 @@ from stormsail.algorithms.update.kl_control import KlControl
 from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.nonfinite import Diverged, check_estimates, check_rollout
 from stormsail.algorithms.update.optimizers import build_optimizer, build_pipeline
-from stormsail.algorithms.update.popart import begin_units, move_support, move_units
-from stormsail.algorithms.update.readings import spread
+from stormsail.algorithms.update.popart import initial_scale, move_support, popart_rescale
 from stormsail.algorithms.update.return_statistics import ReturnStatistics
-from stormsail.algorithms.update.rollout import Play, Rollout, begin, collect, cut_rows, sequences
+from stormsail.algorithms.update.rollout import (
+    EnvState,
+    Rollout,
+    begin,
+    collect,
+    cut_rows,
+    sequences,
+)
 from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
-from stormsail.functional.statistics import Moments
+from stormsail.functional.statistics import Moments, weighted_std
 from stormsail.modules.agent import Agent
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """Everything that one update saw, for whoever measures it."""
+    """All data of one update, for its metrics."""
 
     number: int
     now: Scheduled
     rollout: Rollout
     estimates: Estimates
     risk: RiskReport | None
-    """What the CVaR control did; None without one."""
+    """Of the CVaR control; None without one."""
     mixed: Tensor
-    """Advantages before they are normalised, the risk advantage among them, [T, B]."""
+    """Advantages with the risk advantage, before normalisation, [T, B]."""
     advantage: Tensor
     """Normalised."""
     target: Tensor
     """Encoded, [T, B, M]."""
     predicted: Tensor
-    """What the critics said during the rollout, in the units of the epochs, [T, B, C, W]."""
-    units: tuple[Tensor, Tensor]
-    """Mean and spread that targets and predictions are encoded with."""
+    """Output of the critics during the rollout, on the return scale of the epochs, [T, B, C, W]."""
+    scale: tuple[Tensor, Tensor]
+    """Mean and deviation that targets and predictions are encoded with."""
     learned: EpochReport
     observation_before: Moments
-    """Statistics of observations before this rollout was taken in."""
+    """Statistics of observations before this rollout."""
 
 
 REFUSALS_IN_A_ROW = 3
+"""Refused steps in a row after which the learner counts as diverged."""
 
 
 class Ppo:
-    """The learner: a task, an agent, and the state that carries over from update to update.
+    """PPO learner: a task, an agent, and the state that carries over from update to update.
 
     Args:
-        task: what is learned.
-        agent: who learns.
+        task: the environments.
+        agent: is trained.
         config: all settings.
         generators: source of everything random.
     """
@@ -84,7 +91,7 @@ class Ppo:
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
         self.risk = RiskControl(config) if config.risk.watches else None
-        self.play: Play = begin(task, agent, generators.stream("task"))
+        self.env_state: EnvState = begin(task, agent, generators.stream("task"))
         self.update_count = 0
         self.explained_variance: float | None = None
         self.advantage_statistics: tuple[Tensor, Tensor] | None = None
@@ -93,7 +100,7 @@ class Ppo:
         self.refusals = 0
         """Refused steps in a row."""
         self.on_refusal: OnRefusal | None = None
-        """Shown every batch whose step was refused, before it is gone."""
+        """Called with every batch whose step was refused."""
 
     @property
     def steps(self) -> int:
@@ -101,28 +108,28 @@ class Ppo:
         return self.update_count * self.config.ppo.n_steps * self.config.ppo.n_envs
 
     def update(self) -> Update:
-        """Play a rollout and learn from it.
+        """Collect a rollout and train on it.
 
         Raises:
-            Diverged: if steps keep being refused, or the network gives what is not finite.
-            DataError: if the task gives observations or rewards that are not finite.
+            Diverged: if steps keep being refused, or the network's output is not finite.
+            DataError: if the task gives non-finite observations or rewards.
         """
         agent, config = self.agent, self.config
         now = self.schedule()
         self._set_rate(now.learning_rate)
         before = Moments(*(part.clone() for part in agent.observation_scale.moments))
-        self.play, rollout = self._collect()
+        self.env_state, rollout = self._collect()
         check_rollout(rollout)
         if self.update_count == 0:
-            begin_units(agent, rollout, config)
+            initial_scale(agent, rollout, config)
         estimates = estimate(agent, rollout, config)
         check_estimates(estimates)
         risk = self._control_risk(rollout, estimates, now)
         now = now if risk is None else now._replace(legacy_risk=risk.legacy)
         mixed = estimates.raw_advantage if risk is None else risk.advantage
         advantage = normalised(mixed, estimates, rollout, config, self.advantage_statistics)
-        target, predicted = self._move_units(rollout, estimates)
-        units = (agent.return_scale.mean.clone(), agent.return_scale.std.clone())
+        target, predicted = self._rescale(rollout, estimates)
+        scale = (agent.return_scale.mean.clone(), agent.return_scale.std.clone())
         self._commit_observations(rollout)
         data = self._batch(rollout, predicted, advantage, target)
         risk = self._with_gradient(risk, data, rollout)
@@ -137,7 +144,7 @@ class Ppo:
             advantage=advantage,
             target=target,
             predicted=predicted,
-            units=units,
+            scale=scale,
             learned=learned,
             observation_before=before,
         )
@@ -145,7 +152,7 @@ class Ppo:
         return done
 
     def schedule(self) -> Scheduled:
-        """Return the numbers of the coming update."""
+        """Return the scheduled values of the coming update."""
         config, update = self.config, self.update_count
         return Scheduled(
             learning_rate=schedules.learning_rate(config.ppo, self.steps) * self.rate_factor,
@@ -158,13 +165,13 @@ class Ppo:
             trains_policy=update >= config.ppo.critic_grad_warmup_updates,
         )
 
-    def _collect(self) -> tuple[Play, Rollout]:
+    def _collect(self) -> tuple[EnvState, Rollout]:
         ppo = self.config.ppo
         streams = (self.generators.stream("actions"), self.generators.stream("task"))
         return collect(
             self.task,
             self.agent,
-            self.play,
+            self.env_state,
             steps=ppo.n_steps,
             sequence_length=ppo.sequence_length or ppo.n_steps,
             generators=streams,
@@ -175,7 +182,7 @@ class Ppo:
     def _control_risk(
         self, rollout: Rollout, estimates: Estimates, now: Scheduled
     ) -> RiskReport | None:
-        """Move the multiplier once and mix the advantages, while the critics are as they played."""
+        """Update the multiplier and mix the advantages, with the critics of the rollout."""
         if self.risk is None:
             return None
         return self.risk.act(
@@ -189,12 +196,12 @@ class Ppo:
     def _with_gradient(
         self, risk: RiskReport | None, data: Batch, rollout: Rollout
     ) -> RiskReport | None:
-        """Measure the pull of the risk term by itself on a first minibatch, where that is asked."""
+        """Measure the gradient norm of the risk term on a first minibatch, if configured."""
         if risk is None or not self.config.risk.logs_gradient:
             return risk
         ppo = self.config.ppo
-        scale = spread(risk.advantage, rollout.weight) if ppo.normalize_advantage else 1.0
-        part = cut_rows(risk.risk * risk.factor / scale, ppo.sequence_length or ppo.n_steps)
+        std = weighted_std(risk.advantage, rollout.weight) if ppo.normalize_advantage else 1.0
+        part = cut_rows(risk.risk * risk.factor / std, ppo.sequence_length or ppo.n_steps)
         chosen = torch.arange(ppo.batch_size, device=part.device)
         norm = risk_gradient_norm(
             self.agent,
@@ -205,12 +212,12 @@ class Ppo:
         )
         return replace(risk, gradient_norm=norm)
 
-    def _move_units(self, rollout: Rollout, estimates: Estimates) -> tuple[Tensor, Tensor]:
-        """Return encoded targets and old predictions, both in the units of the coming epochs."""
+    def _rescale(self, rollout: Rollout, estimates: Estimates) -> tuple[Tensor, Tensor]:
+        """Update the return scale; return targets and old predictions encoded with it."""
         agent, config = self.agent, self.config
         weight = rollout.weight.flatten()
         outcomes = estimates.outcomes.flatten(0, 1)
-        predicted = move_units(
+        predicted = popart_rescale(
             agent, self.returns, outcomes, weight, rollout.predicted, config, self.optimizer
         )
         chosen = config.returns
@@ -228,7 +235,7 @@ class Ppo:
     def _batch(
         self, rollout: Rollout, predicted: Tensor, advantage: Tensor, target: Tensor
     ) -> Batch:
-        """Return all sequences of a rollout, ready to be learned from."""
+        """Return all training sequences of a rollout."""
         length = self.config.ppo.sequence_length or self.config.ppo.n_steps
         cut = sequences(rollout, length)
         others = {"predicted": predicted, "advantage": advantage, "target": target}
@@ -244,7 +251,7 @@ class Ppo:
         )
 
     def _learn(self, data: Batch, now: Scheduled) -> EpochReport:
-        """Go through the epochs of an update."""
+        """Run the epochs of an update."""
         return learn(
             self.agent,
             data,
@@ -276,7 +283,7 @@ class Ppo:
         self.refusals = 0
 
     def _finish(self, done: Update) -> None:
-        """Keep what the next update needs."""
+        """Update the state that the next update depends on."""
         self.explained_variance = float(done.estimates.explained_variance)
         self.advantage_statistics = kept_statistics(
             done.mixed, done.rollout.weight, self.config, self.advantage_statistics

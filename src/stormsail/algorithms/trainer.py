@@ -1,4 +1,4 @@
-"""The run around the learner: update, measure, judge, save, and go on after whatever happens."""
+"""A training run: start or resume, update, evaluate, save; roll back after a divergence."""
 
 import signal
 import threading
@@ -14,7 +14,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run import checkpoint
-from stormsail.algorithms.run.evaluate import Judged, judge
+from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.folder import Rollback, RunFolder, open_run
 from stormsail.algorithms.run.records import ProcessLog, Records, read_records
 from stormsail.algorithms.run.tasks import MARKET, agent_spec, binding, make_task
@@ -33,14 +33,14 @@ from stormsail.core.task import Task
 from stormsail.modules.agent import Agent
 
 MAX_ROLLBACKS = 3
-"""At this many the run stops: going back has not helped."""
+"""The run stops instead of rolling back this many times."""
 
 Status = Literal["finished", "interrupted", "stopped"]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands after an update, for whoever watches."""
+    """Progress of a run after an update, for displays."""
 
     update: int
     steps: int
@@ -55,21 +55,21 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What became of a run.
+    """Result of a training run.
 
     Attributes:
         path: its folder.
         config: its settings.
-        status: `finished`; `interrupted`, and the same command goes on; or `stopped` because it
-            kept diverging.
+        status: `finished`; `interrupted`, and the same command continues it; or `stopped` because
+            it kept diverging.
         reason: why it did not finish.
         signal: number of the signal that interrupted it.
         updates: done so far.
         steps: of all environments so far.
-        best_score: of the best agent in validation; None before the first look.
-        agent: as it is now.
-        sharpe_per_bar: of the best agent's validation episodes; None where there is none.
-        bars: steps that it comes from.
+        best_score: evaluation score of the best agent; None before the first evaluation.
+        agent: the current one.
+        sharpe_per_bar: of the best agent's evaluation episodes; None where there is none.
+        bars: steps in that ratio.
     """
 
     path: Path
@@ -100,10 +100,10 @@ def train(
     ledger: Path | str | None = None,
     data_hash: str | None = None,
 ) -> Run:
-    """Train, or go on with a run that was interrupted: the same call does both.
+    """Train, or continue a run that was interrupted: the same call does both.
 
     Every training is written into the trial ledger of its workspace, once when it begins and once
-    when it ends; one that goes on is the same trial (`trial_lines`).
+    when it ends; a continued one is the same trial (`run.trials`).
 
     Args:
         config: all settings.
@@ -113,14 +113,14 @@ def train(
         clock: for the times of events; None writes none.
         tensorboard: whether to write for TensorBoard.
         ledger: file of the trials; None takes `trials.jsonl` in the folder that holds the run's.
-        data_hash: in the ledger, of the bars that this is a try on; None takes those of the run. A
-            fold of a validation is a try on all of its bars.
+        data_hash: in the ledger, of the bars of this trial; None takes those of the run. A fold of
+            a validation is a trial on all of its bars.
 
     Raises:
         ConfigError: if the folder holds a run with other settings; it names them.
         ArtifactError: if the folder is in use, foreign, damaged beyond its last generation, or
             cannot be written; or if the ledger is damaged.
-        DataError: if bars are missing, or a task gives what is not finite.
+        DataError: if bars are missing, or a task gives non-finite numbers.
     """
     name = config.task.name.replace("/", "-").replace(":", "-").lower()
     default = Path("runs") / f"{name}-{checkpoint.computed_config(config).config_hash()[:8]}"
@@ -132,18 +132,18 @@ def train(
         trainer = Trainer(
             folder, bound, on_progress=on_progress, clock=clock, tensorboard=tensorboard
         )
-        done = trainer.run()
-        if done.status != "interrupted":
-            lines.ended(done.status, done.reason, done.sharpe_per_bar, done.bars)
-        return done
+        run = trainer.run()
+        if run.status != "interrupted":
+            lines.ended(run.status, run.reason, run.sharpe_per_bar, run.bars)
+        return run
 
 
 class Trainer:
-    """One run in its folder.
+    """One run in its folder, in the order of its methods: start or resume, `run`, end.
 
     Args:
-        folder: of the run, held by this process.
-        bound: what the agent is bound to, as `task_factory.binding` says.
+        folder: of the run, locked by this process.
+        bound: what the agent is bound to, from `run.tasks.binding`.
         on_progress: called after each update.
         clock: for the times of events; None writes none.
         tensorboard: whether to write for TensorBoard.
@@ -165,11 +165,68 @@ class Trainer:
         self._bound, self._on_progress = bound, on_progress
         self._clock, self._tensorboard = clock, tensorboard
         self._log = ProcessLog(folder.process, clock=clock)
-        self._tried: int | None = None
+        self._rolled_back_to: int | None = None
+        """Generation that the run was rolled back to and has not been saved since."""
         self._task = make_task(self.config, batch=self.config.ppo.n_envs)
-        self._judges: Task[Any] | None = None
+        self._evaluation_task: Task[Any] | None = None
         self._signal: int | None = None
-        self._begin()
+        if folder.has_generations():
+            self._load()
+            self._log.write("resumed", self.ppo.update_count)
+        else:
+            self.ppo, self.records = self._new_learner(), self._open_records(None)
+            self._log.write("started", 0)
+            self.save()
+
+    def _new_learner(self) -> Ppo:
+        generators = Generators(self.config.seed, self.config.device)
+        spec = agent_spec(self.config, self._task)
+        # Weights are drawn on the CPU, so that every device begins with the same ones.
+        first = Generators(self.config.seed).stream("weights")
+        agent = Agent(spec, first, binding=self._bound)
+        ppo = Ppo(self._task, agent.to(self.config.device), self.config, generators)
+        ppo.on_refusal = self._refused
+        return ppo
+
+    def _open_records(self, state: checkpoint.State | None) -> Records:
+        return Records(self.folder, state, clock=self._clock, tensorboard=self._tensorboard)
+
+    def _load(self) -> None:
+        """Restore the newest sound generation that the run was not rolled back from."""
+        target = self.folder.last_rollback()
+        skipped: list[str] = []
+        while True:
+            generation = self.folder.generations.load_latest(allow_nonfinite=(checkpoint.METRICS,))
+            skipped += [f"{other.name}: {other.reason}" for other in generation.skipped]
+            generation.artifact.require(**self.folder.identity)
+            problem = self._restore(generation, target)
+            if not problem:
+                break
+            self.folder.generations.set_aside(generation.step, reason=problem)
+            skipped.append(f"{generation.step:012d}: {problem}")
+        for reason in skipped:
+            self._log.write("skipped", self.ppo.update_count, reason=reason)
+
+    def _restore(self, generation: Generation, target: Rollback | None) -> str:
+        """Restore a generation; return why that is impossible, or nothing."""
+        ppo = self._new_learner()
+        try:
+            state = checkpoint.unpack(generation.artifact)
+            checkpoint.restore_learner(ppo, state)
+            saved = read_records(state, rows=ppo.update_count)
+        except ArtifactError as error:  # whole, but not what a run writes
+            return str(error)
+        if target is not None and saved.rollbacks >= target.times:
+            target = None  # saved after the rollback, so its effects are in the state
+        if target is not None and generation.step > target.step:
+            return f"the run was rolled back to step {target.step}"
+        self.ppo, self.records = ppo, self._open_records(state)
+        if target is not None:  # continue with a smaller learning rate than the first time
+            ppo.rate_factor *= 0.5 ** (target.times - saved.rollbacks)
+            ppo.refusals, self.records.rollbacks = 0, target.times
+            self._rolled_back_to = target.step
+            self.records.event("rolled-back", ppo.update_count, **target._asdict())
+        return ""
 
     @property
     def done(self) -> bool:
@@ -181,22 +238,28 @@ class Trainer:
         self._signal = number
 
     def run(self) -> Run:
-        """Train until all steps are taken, a signal comes, or going back no longer helps."""
-        with self._listening():
+        """Train until all steps are taken, a signal comes, or rolling back no longer helps."""
+        with _signals(self._on_signal):
             while not self.done and self._signal is None:
                 try:
                     self.advance()
                 except Diverged as error:
                     if self.records.rollbacks + 1 >= MAX_ROLLBACKS:
-                        return self._stopped(str(error))
+                        return self._give_up(str(error))
                     self._roll_back(str(error))
-            return self._ended()
+            return self._finish()
+
+    def _on_signal(self, number: int) -> None:
+        """End after the update; a second Ctrl-C ends at once."""
+        if self._signal == number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.stop(number)
 
     def advance(self) -> None:
-        """Do one update and everything that follows from it.
+        """Do one update, then its metrics, evaluation, checkpoint and progress report.
 
         Raises:
-            Diverged: if the learner's state is no longer sound; it must not be saved.
+            Diverged: if the learner's state is not finite; it must not be saved.
         """
         update = self._update()
         self._check_state(update)
@@ -204,15 +267,73 @@ class Trainer:
         alarms = self.records.measured(self.ppo.update_count, values)
         period = self.config.validation.every_updates
         if period and (self.ppo.update_count % period == 0 or self.done):
-            values |= self._look()
+            values |= self._evaluate()
         self.records.append(self.ppo.steps, values)
         if self.ppo.update_count % self.config.checkpoint.every_updates == 0 and not self.done:
             self.save()
         if self._on_progress is not None:
-            self._on_progress(self._progress(values, alarms))
+            progress = Progress(
+                update=self.ppo.update_count,
+                steps=self.ppo.steps,
+                total_steps=self.config.ppo.total_steps,
+                metrics=values,
+                alarms=alarms,
+                best_score=self.records.best_score,
+            )
+            self._on_progress(progress)
+
+    def _update(self) -> Update:
+        try:
+            return self.ppo.update()
+        except RangeError as error:  # a task refuses non-finite actions
+            raise Diverged(f"the task refused an action, {error.found}") from error
+
+    def _refused(self, batch: Batch, report: MinibatchReport) -> None:
+        """Save the batch of a refused optimizer step, and log it."""
+        update, number = self.ppo.update_count, self.ppo.refusals + 1
+        fields: dict[str, JsonValue] = {
+            "in_a_row": number,
+            "tensors": int(report.gradient.nonfinite),
+            "rate_factor": self.ppo.rate_factor * 0.5,
+        }
+        name = f"{update:08d}-{self.records.rollbacks}-{number}"
+        self.folder.save_refused(name, nonfinite.refused_batch(batch, {"update": update, **fields}))
+        self.records.event("refused", update, **fields)
+        self._log.write("refused", update, **fields)
+
+    def _check_state(self, update: Update) -> None:
+        """Check everything that the next update and a checkpoint would take over.
+
+        Raises:
+            Diverged: if a number of it is not finite.
+        """
+        state = checkpoint.learner_state(self.ppo)
+        tensors: list[tuple[str, Tensor]] = list(nonfinite.tensors_of(state, "state"))
+        tensors += [("entropy", report.sums.entropy) for report in update.learned.minibatches]
+        problem = nonfinite.first_nonfinite(tensors)
+        if problem is not None:
+            raise Diverged(f"{problem} after the update are not finite")
+
+    def _evaluate(self) -> dict[str, float]:
+        """Evaluate the agent, save it if it is the best so far, and log the trial."""
+        if self._evaluation_task is None:
+            episodes = self.config.validation.episodes
+            self._evaluation_task = make_task(self.config, batch=episodes, purpose="evaluation")
+        generators = Generators(self.config.seed, self.config.device)
+        evaluation = evaluate(
+            self._evaluation_task,
+            self.ppo.agent,
+            generators.stream("validation"),
+            log_returns=self.config.task.name == MARKET,
+            alpha=self.config.risk.cvar_alpha,
+        )
+        limit = self.config.risk.episode_limit
+        if self.records.add_evaluation(self.ppo.update_count, evaluation, limit=limit):
+            self.folder.save_best(self.ppo.agent)
+        return self.records.evaluation_metrics(evaluation)
 
     def save(self) -> None:
-        """Write everything down, so that a kill from here on costs nothing before it.
+        """Write a checkpoint; a kill from here on loses nothing before it.
 
         Raises:
             ArtifactError: if the disk refuses; what was saved before is untouched.
@@ -221,159 +342,35 @@ class Trainer:
         state = {**checkpoint.learner_state(self.ppo), **self.records.state()}
         contents = checkpoint.pack(state, self.config, self.folder.identity)
         self.folder.save(self.ppo.steps, contents)
-        self._tried = None
-
-    def _begin(self) -> None:
-        """Take up the newest sound generation, or start and save the first."""
-        if self.folder.has_generations():
-            self._load()
-            self._log.write("resumed", self.ppo.update_count)
-        else:
-            self.ppo, self.records = self._fresh(), self._opened(None)
-            self._log.write("started", 0)
-            self.save()
-
-    def _opened(self, state: checkpoint.State | None) -> Records:
-        return Records(self.folder, state, clock=self._clock, tensorboard=self._tensorboard)
-
-    def _fresh(self) -> Ppo:
-        generators = Generators(self.config.seed, self.config.device)
-        spec = agent_spec(self.config, self._task)
-        # Weights are drawn on the CPU, so that every device begins with the same ones.
-        first = Generators(self.config.seed).stream("weights")
-        agent = Agent(spec, first, binding=self._bound)
-        ppo = Ppo(self._task, agent.to(self.config.device), self.config, generators)
-        ppo.on_refusal = self._refused
-        return ppo
-
-    def _load(self) -> None:
-        """Restore the newest generation that is sound and that the run was not sent back from."""
-        target = self.folder.rollback()
-        skipped: list[str] = []
-        while True:
-            generation = self.folder.generations.load_latest(allow_nonfinite=(checkpoint.METRICS,))
-            skipped += [f"{one.name}: {one.reason}" for one in generation.skipped]
-            generation.artifact.require(**self.folder.identity)
-            reason = self._restored(generation, target)
-            if not reason:
-                break
-            self.folder.generations.quarantine(generation.step, reason=reason)
-            skipped.append(f"{generation.step:012d}: {reason}")
-        for words in skipped:
-            self._log.write("skipped", self.ppo.update_count, reason=words)
-
-    def _restored(self, generation: Generation, target: Rollback | None) -> str:
-        """Take up a generation; return why it cannot be, or nothing."""
-        ppo = self._fresh()
-        try:
-            state = checkpoint.unpack(generation.artifact)
-            checkpoint.restore_learner(ppo, state)
-            saved = read_records(state, rows=ppo.update_count)
-        except ArtifactError as error:  # whole, but not what a run writes
-            return str(error)
-        if target is not None and saved.rollbacks >= target.times:
-            target = None  # saved after the run was sent back, so it knows of it
-        if target is not None and generation.step > target.step:
-            return f"the run was sent back to step {target.step}"
-        self.ppo, self.records = ppo, self._opened(state)
-        if target is not None:
-            self._sent_back(target, saved.rollbacks)
-        return ""
-
-    def _sent_back(self, target: Rollback, before: int) -> None:
-        """Go on from an older generation more carefully than it did itself."""
-        self.ppo.rate_factor *= 0.5 ** (target.times - before)
-        self.ppo.refusals, self.records.rollbacks = 0, target.times
-        self._tried = target.step
-        self.records.event("rolled-back", self.ppo.update_count, **target._asdict())
-
-    def _update(self) -> Update:
-        try:
-            return self.ppo.update()
-        except RangeError as error:  # a task refuses actions that are not finite
-            raise Diverged(f"the task refused an action, {error.found}") from error
-
-    def _check_state(self, update: Update) -> None:
-        """Look at everything that the next update and a checkpoint would take over.
-
-        Raises:
-            Diverged: if a number of it is not finite.
-        """
-        state = checkpoint.learner_state(self.ppo)
-        tensors: list[tuple[str, Tensor]] = list(nonfinite.tensors_of(state, "state"))
-        tensors += [("entropy", one.sums.entropy) for one in update.learned.minibatches]
-        found = nonfinite.first_nonfinite(tensors)
-        if found is not None:
-            raise Diverged(f"{found} after the update are not finite")
-
-    def _refused(self, batch: Batch, report: MinibatchReport) -> None:
-        """Keep the evidence of a refused step, and say so."""
-        update, number = self.ppo.update_count, self.ppo.refusals + 1
-        told: dict[str, JsonValue] = {
-            "in_a_row": number,
-            "tensors": int(report.gradient.nonfinite),
-            "rate_factor": self.ppo.rate_factor * 0.5,
-        }
-        name = f"{update:08d}-{self.records.rollbacks}-{number}"
-        self.folder.save_refused(name, nonfinite.refused_batch(batch, {"update": update, **told}))
-        self.records.event("refused", update, **told)
-        self._log.write("refused", update, **told)
+        self._rolled_back_to = None
 
     def _roll_back(self, reason: str) -> None:
-        """Go back to the newest generation, or to the one before if that was tried already."""
+        """Return to the newest generation, or to the one before if that was tried already."""
         steps = self.folder.generations.steps()
-        tried = self._tried == steps[-1]
+        tried = self._rolled_back_to == steps[-1]
         step = steps[-2] if tried and len(steps) > 1 else steps[-1]
         target = Rollback(step, self.records.rollbacks + 1, reason)
-        self.folder.send_back(target)
+        self.folder.save_rollback(target)
         self._log.write("rolled-back", self.ppo.update_count, **target._asdict())
         self.records.close()
         self._load()
 
-    def _look(self) -> dict[str, float]:
-        """Judge the agent, keep it if it is the best so far, and log the look as a trial."""
-        if self._judges is None:
-            episodes = self.config.validation.episodes
-            self._judges = make_task(self.config, batch=episodes, purpose="validation")
-        generators = Generators(self.config.seed, self.config.device)
-        judged = judge(
-            self._judges,
-            self.ppo.agent,
-            generators.stream("validation"),
-            log_returns=self.config.task.name == MARKET,
-            alpha=self.config.risk.cvar_alpha,
-        )
-        limit = self.config.risk.episode_limit
-        if self.records.tried(self.ppo.update_count, judged, limit=limit):
-            self.folder.save_best(self.ppo.agent)
-        return _told(judged, self.records)
-
-    def _progress(self, values: dict[str, float], alarms: tuple[str, ...]) -> Progress:
-        return Progress(
-            update=self.ppo.update_count,
-            steps=self.ppo.steps,
-            total_steps=self.config.ppo.total_steps,
-            metrics=values,
-            alarms=alarms,
-            best_score=self.records.best_score,
-        )
-
-    def _stopped(self, reason: str) -> Run:
+    def _give_up(self, problem: str) -> Run:
         """End without saving: the last sound state is on the disk."""
-        words = f"{reason}; the run was sent back {self.records.rollbacks} times before"
-        self._log.write("stopped", self.ppo.update_count, reason=words)
-        self.records.close()
-        return self._run("stopped", words)
+        reason = f"{problem}; the run was rolled back {self.records.rollbacks} times before"
+        self._log.write("stopped", self.ppo.update_count, reason=reason)
+        return self._ended("stopped", reason)
 
-    def _ended(self) -> Run:
-        status: Status = "finished" if self.done else "interrupted"
+    def _finish(self) -> Run:
+        """Save, and end as finished or interrupted."""
         if self.ppo.steps > self.folder.generations.steps()[-1]:
             self.save()
+        status: Status = "finished" if self.done else "interrupted"
         self._log.write(status, self.ppo.update_count)
-        self.records.close()
-        return self._run(status, "" if self.done else f"signal {self._signal}")
+        return self._ended(status, "" if self.done else f"signal {self._signal}")
 
-    def _run(self, status: Status, reason: str) -> Run:
+    def _ended(self, status: Status, reason: str) -> Run:
+        self.records.close()
         return Run(
             path=self.folder.path,
             config=self.config,
@@ -388,33 +385,21 @@ class Trainer:
             bars=self.records.best_bars,
         )
 
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Let Ctrl-C and SIGTERM finish the update first; a second Ctrl-C does not wait."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
 
-        def heard(number: int, _frame: FrameType | None) -> None:
-            if self._signal == number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.stop(number)
+@contextmanager
+def _signals(handle: Callable[[int], None]) -> Iterator[None]:
+    """Call a function on Ctrl-C and SIGTERM; outside of the main thread change nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
-        kinds = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(kind, heard) for kind in kinds]
-        try:
-            yield
-        finally:
-            for kind, handler in zip(kinds, before, strict=True):
-                signal.signal(kind, handler)
+    def handler(number: int, _frame: FrameType | None) -> None:
+        handle(number)
 
-
-def _told(judged: Judged, records: Records) -> dict[str, float]:
-    best = records.best_score
-    return {
-        "validation/score": judged.score,
-        "validation/spread": judged.spread,
-        "validation/cvar": judged.cvar,
-        "validation/best_score": judged.score if best is None else best,
-        "validation/trials": float(records.trials),
-    }
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(kind, handler) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, previous in zip(kinds, before, strict=True):
+            signal.signal(kind, previous)

@@ -1,1 +1,1 @@
-"""Speed as a ratio: every figure stands beside a peer or a plain reference from the same run."""
+"""Benchmarks: speed beside peers from the same run, learning on tasks with known answers."""

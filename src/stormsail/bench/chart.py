@@ -12,7 +12,7 @@ WIDTH, HEIGHT = 460, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 34, 44
 _LEGEND_ROW = 20
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
-"""Of Okabe and Ito: told apart by people who see few colours."""
+"""Of Okabe and Ito: distinct also for colour-blind readers."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Jobs side by side, each with one torch thread.
+"""Run jobs in parallel processes, each with one torch thread.
 
-Networks this small are slower with more threads, and sums over threads differ: with one, a job
-comes to the same whether it runs in this process or in one of several.
+Networks this small are slower with more threads, and sums over threads differ: with one, a job has
+the same outcome whether it runs in this process or in one of several.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,24 +23,27 @@ def side_by_side(
     processes: int,
     say: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Return what each job comes to, in the order of the jobs.
+    """Run jobs and return their outcomes, in the order of the jobs.
 
     Args:
         run: does one job; for other processes it must be a function of a module.
         jobs: to be done; they start in this order.
         processes: how many at a time; 1 stays in this process.
-        say: told each outcome, in this order.
+        say: called with each outcome, in this order.
     """
     if processes == 1:
         with one_thread():
-            return [_told(outcome, say) for outcome in map(run, jobs)]
+            return _reported(map(run, jobs), say)
     with one_thread_processes(processes) as pool:
-        return [_told(outcome, say) for outcome in pool.map(run, jobs)]
+        return _reported(pool.map(run, jobs), say)
 
 
-def _told(outcome: Outcome, say: Callable[[Outcome], None]) -> Outcome:
-    say(outcome)
-    return outcome
+def _reported(outcomes: Iterable[Outcome], say: Callable[[Outcome], None]) -> list[Outcome]:
+    kept = []
+    for outcome in outcomes:
+        say(outcome)
+        kept.append(outcome)
+    return kept
 
 
 def one_thread_processes(count: int) -> ProcessPoolExecutor:

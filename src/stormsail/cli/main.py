@@ -1,4 +1,4 @@
-"""`stormsail`: the verbs. Nothing here imports torch before a verb needs it."""
+"""`stormsail`: the command line. A command imports torch and the like only when it runs."""
 
 import sys
 from typing import Annotated
@@ -6,17 +6,7 @@ from typing import Annotated
 import typer
 
 from stormsail import __version__
-from stormsail.cli.bench.continual import continual, shrinkage
-from stormsail.cli.bench.drift import drift
-from stormsail.cli.bench.features import features
-from stormsail.cli.bench.formulas import app as bench
-from stormsail.cli.bench.frontier import frontier
-from stormsail.cli.bench.learn import learn
-from stormsail.cli.bench.markets import markets
-from stormsail.cli.bench.optim import optim
-from stormsail.cli.bench.simulator import simulator
-from stormsail.cli.bench.tails import tails
-from stormsail.cli.bench.train import train as bench_train
+from stormsail.cli.bench import app as bench
 from stormsail.cli.data.check import check
 from stormsail.cli.data.fetch import fetch
 from stormsail.cli.data.import_ import import_bars
@@ -30,7 +20,7 @@ from stormsail.cli.learning.train import train
 from stormsail.core.errors import StormsailError
 
 USAGE_ERROR = 2
-"""Exit status of a refusal; 1 is a verb's own "no", 0 its "yes"."""
+"""Exit status of a refusal; 1 is a command's own "no", 0 its "yes"."""
 
 app = typer.Typer(
     help="Train, judge and run trading agents that know their own tail risk.",
@@ -47,17 +37,6 @@ app.command()(backtest)
 app.command()(validate)
 app.command()(report)
 app.command()(compare)
-bench.command()(features)
-bench.command()(continual)
-bench.command()(shrinkage)
-bench.command()(optim)
-bench.command()(learn)
-bench.command()(simulator)
-bench.command()(markets)
-bench.command("train")(bench_train)
-bench.command()(drift)
-bench.command()(tails)
-bench.command()(frontier)
 app.add_typer(bench, name="bench")
 
 
@@ -73,7 +52,7 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
-    """Read options that stand before the verb."""
+    """Read options that stand before the command."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Days and times as options give them."""
+"""Parsing of days and times in command line options."""
 
 from datetime import UTC, datetime
 

@@ -1,1 +1,1 @@
-"""Words of the project: errors, configuration, generators, clock, artifacts."""
+"""What every layer uses: errors, configuration, random generators, clock, tasks, files."""

@@ -1,7 +1,12 @@
-"""Time as an argument, so that a test, a simulation and a live run differ in one object only."""
+"""Clocks that are passed as arguments, and UTC times as text.
+
+A test, a simulation and a live run differ in the clock object only.
+"""
 
 import time
-from typing import Protocol
+from typing import Literal, Protocol
+
+import numpy as np
 
 from stormsail.core.errors import RangeError
 
@@ -9,11 +14,10 @@ NANOSECONDS = 1_000_000_000
 
 
 class Clock(Protocol):
-    """What code that needs the time may ask for.
+    """Wall time, elapsed time and waiting.
 
-    `now_ns` says when something happened and may jump, when the machine's clock is set.
-    `monotonic_ns` measures how long something took and never runs backwards; its zero means
-    nothing.
+    `now_ns` is wall time and may jump, when the machine's clock is set. `monotonic_ns` measures
+    durations and never runs backwards; its zero is arbitrary.
     """
 
     def now_ns(self) -> int:
@@ -30,10 +34,10 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own time. No other place in the package asks when it is.
+    """The machine's clock, the only place of the package that reads it.
 
-    How long something takes is measured with `monotonic_ns`, too; only `bench`, whose subject is
-    the machine itself, reads the finer `time.perf_counter` instead.
+    Durations are measured with `monotonic_ns`, too; only `bench`, which measures the machine
+    itself, reads the finer `time.perf_counter`.
     """
 
     def now_ns(self) -> int:
@@ -50,7 +54,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to: sleeping costs nothing and is exact.
+    """A clock that is moved by calls: sleeping is exact and returns at once.
 
     Args:
         now_ns: the time at the start, nanoseconds since 1970 UTC.
@@ -81,6 +85,21 @@ class ManualClock:
     def set_now(self, now_ns: int) -> None:
         """Set the wall clock, also backwards, as an operator or a time server does."""
         self._now_ns = now_ns
+
+
+def iso(ts_ms: int, *, timespec: Literal["auto", "seconds"] = "auto") -> str:
+    """Return a UTC time in milliseconds since 1970 as ISO 8601: `2021-05-19T13:00:00Z`.
+
+    Args:
+        ts_ms: milliseconds. Beyond the range of 64 bits they are returned as `123 ms`.
+        timespec: `auto` shows milliseconds where they are not 0, `seconds` cuts them off.
+    """
+    try:
+        moment = np.datetime64(int(ts_ms), "ms")
+        whole = timespec == "seconds" or ts_ms % 1000 == 0
+        return f"{moment.astype('datetime64[s]') if whole else moment}Z"
+    except (OverflowError, ValueError):
+        return f"{ts_ms} ms"
 
 
 def _duration_ns(seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""Every error the package raises on purpose, in one tree ordered by who must act.
+"""Error classes and error codes of the package, grouped by who must act.
 
 A message reads: what must hold; found what. What to do. [code]
 The code is searchable: `docs/errors.md` has one heading for each.

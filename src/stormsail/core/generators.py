@@ -1,20 +1,21 @@
-"""Named streams of random numbers, all derived from one seed.
+"""Named random number streams (torch and numpy), all derived from one seed.
 
-Whoever needs random numbers asks for a stream by name. Each stream depends on the seed and its name
-only: not on which streams were made before it, nor on how much they were used. A new feature that
-draws numbers therefore leaves every other draw of a run as it was.
+Each stream depends on the seed and its name only: not on which streams were made before it, nor on
+how much they were used. A new feature that draws numbers therefore leaves every other draw of a run
+as it was.
 """
 
 import hashlib
 import re
+import struct
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stormsail.core.errors import ArgumentError, ArtifactError, RangeError
-from stormsail.core.pcg64 import pack_pcg64, pcg64_increment, unpack_pcg64
 
 _NAME = re.compile(r"[a-z0-9_]+([.][a-z0-9_]+)*")
 _VERSION = "stormsail.generators.1"
@@ -22,9 +23,12 @@ _SEED_LIMIT = 1 << 63
 _IDENTITY = "identity"
 _MAX_DEPTH = 32
 
+# State, increment, whether half of a 64-bit word is kept, that half.
+_PCG64_LAYOUT = struct.Struct("<16s16sBI")
+
 
 class Generators:
-    """A tree of random streams.
+    """A tree of random streams whose state can be saved and restored.
 
     A state is one flat mapping of uint8 tensors, so that it goes into a safetensors file as it is:
     `torch:rollout.actions`, `numpy:world`, and the same behind `member.3/` for a sub-tree.
@@ -90,7 +94,7 @@ class Generators:
         for name, generator in sorted(self._torch.items()):
             state[f"torch:{name}"] = generator.get_state().clone()
         for name, numpy_generator in sorted(self._numpy.items()):
-            state[f"numpy:{name}"] = pack_pcg64(numpy_generator.bit_generator.state)
+            state[f"numpy:{name}"] = _pack_pcg64(numpy_generator.bit_generator.state)
         for name, child in sorted(self._children.items()):
             state |= {f"{name}/{key}": tensor for key, tensor in child.state().items()}
         return state
@@ -128,7 +132,7 @@ class Generators:
         return int.from_bytes(digest[:8], "little") % _SEED_LIMIT
 
     def _identity(self) -> Tensor:
-        """Return what a state must agree with before a bit of it is used."""
+        """Return version, device type and seed, which a state must agree with to be restored."""
         text = f"{_VERSION} {self.device.type} {self.seed}"
         return torch.tensor(list(text.encode("ascii")), dtype=torch.uint8)
 
@@ -152,12 +156,12 @@ class Generators:
             raise _malformed(key, "an entry of that name")
 
     def _check_identity(self, tensor: Tensor) -> None:
-        own, found = self._identity(), tensor.cpu()
-        if not torch.equal(own, found):
+        own, given = self._identity(), tensor.cpu()
+        if not torch.equal(own, given):
             raise ArtifactError(
                 "generator-mismatch",
                 wrong=f"the state must belong to `{_text(own)}`",
-                found=f"`{_text(found)}`",
+                found=f"`{_text(given)}`",
                 remedy="Resume with the seed and the kind of device that the run began with.",
             )
 
@@ -174,10 +178,10 @@ class Generators:
     def _read_numpy(self, name: str, tensor: Tensor) -> None:
         bits = self.numpy(name).bit_generator
         try:
-            state = unpack_pcg64(tensor)
+            state = _unpack_pcg64(tensor)
         except ValueError as error:
             raise _malformed(f"numpy:{name}", str(error)) from error
-        if pcg64_increment(state) != pcg64_increment(bits.state):  # fixed by the seed for good
+        if _pcg64_increment(state) != _pcg64_increment(bits.state):  # fixed by the seed for good
             raise _malformed(f"numpy:{name}", "the state of another stream")
         bits.state = state
 
@@ -204,3 +208,44 @@ def _malformed(key: object, found: str) -> ArtifactError:
 
 def _text(tensor: Tensor) -> str:
     return bytes(tensor.tolist()).decode("ascii", errors="replace")[:80]
+
+
+def _pack_pcg64(state: Mapping[str, Any]) -> Tensor:
+    """Return numpy's `bit_generator.state` as a uint8 tensor of 37 bytes."""
+    inner = state["state"]
+    data = _PCG64_LAYOUT.pack(
+        inner["state"].to_bytes(16, "little"),
+        inner["inc"].to_bytes(16, "little"),
+        state["has_uint32"],
+        state["uinteger"],
+    )
+    return torch.tensor(list(data), dtype=torch.uint8)
+
+
+def _pcg64_increment(state: Mapping[str, Any]) -> int:
+    """Return the constant that tells one PCG64 stream from another; drawing never changes it."""
+    increment: int = state["state"]["inc"]
+    return increment
+
+
+def _unpack_pcg64(tensor: Tensor) -> dict[str, Any]:
+    """Return what `_pack_pcg64` was given.
+
+    Raises:
+        ValueError: if the bytes cannot have come from a PCG64.
+    """
+    data = bytes(tensor.tolist())
+    if len(data) != _PCG64_LAYOUT.size:
+        raise ValueError(f"{len(data)} bytes instead of {_PCG64_LAYOUT.size}")
+    state, increment, has_half, half = _PCG64_LAYOUT.unpack(data)
+    if has_half > 1:
+        raise ValueError(f"the flag {has_half}")
+    return {
+        "bit_generator": "PCG64",
+        "state": {
+            "state": int.from_bytes(state, "little"),
+            "inc": int.from_bytes(increment, "little"),
+        },
+        "has_uint32": has_half,
+        "uinteger": half,
+    }

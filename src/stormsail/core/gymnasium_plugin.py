@@ -1,6 +1,6 @@
-"""Registers `stormsail/Market-v0`. Importing this module is all it takes.
+"""Registers the Gymnasium environment `stormsail/Market-v0` when it is imported.
 
-Since version 1.0 Gymnasium does not look for the entry points of installed packages, so a name is
+Since version 1.0 Gymnasium does not load the entry points of installed packages, so a name is
 known only after an import. `gymnasium.make("stormsail.core.gymnasium_plugin:stormsail/Market-v0")`
 does it by itself. The environments are named as text and loaded when one is made: registering
 imports no torch.

@@ -1,6 +1,6 @@
-"""What a learner needs of any task: its actions, its sizes, and how it starts and steps.
+"""`Task`, the interface between learner and environment: actions, sizes, `reset` and `step`.
 
-Markets and control tasks satisfy `Task` without knowing of one another. B environments run side by
+Markets and control tasks implement it independently of one another. B environments run side by
 side; F is the number of observed features, A that of continuous action dimensions.
 
 Episodes follow the next-step rule of Gymnasium 1.0: the step that ends an episode shows its last
@@ -20,7 +20,7 @@ State = TypeVar("State")
 
 
 class StepInfo(Protocol):
-    """What comes with every step of every task, as a named tuple of tensors."""
+    """Fields of a step's `info`, a named tuple of tensors, that every task has."""
 
     @property
     def sample_weight(self) -> Tensor:
@@ -31,14 +31,14 @@ Info = TypeVar("Info", bound=StepInfo, covariant=True)
 
 
 class Step(NamedTuple, Generic[Info]):
-    """What one step shows of each environment."""
+    """Result of one step, for each environment."""
 
     observation: Tensor
     """[B, F]; of an episode that just ended, its last one."""
     reward: Tensor
     """[B]."""
     terminated: Tensor
-    """[B] bool: the task is over, so nothing follows that could be earned."""
+    """[B] bool: the task is over, so no reward follows."""
     truncated: Tensor
     """[B] bool: cut by a limit although the task would go on; never where `terminated`."""
     info: Info
@@ -76,7 +76,7 @@ class DiscreteActions:
         return (action < 0) | (action >= self.count)
 
     def mend(self, action: Tensor) -> Tensor:
-        """Return the nearest allowed index, for paths in which nothing can be refused."""
+        """Return the nearest allowed index, for code that cannot raise (traced, on a device)."""
         return action.clamp(0, self.count - 1)
 
     def refusal(self, action: Tensor, bad: Tensor) -> RangeError:
@@ -133,7 +133,7 @@ class ContinuousActions:
         return ~action.isfinite().all(-1)
 
     def mend(self, action: Tensor) -> Tensor:
-        """Return 0 for NaN and infinities, for paths in which nothing can be refused."""
+        """Return 0 for NaN and infinities, for code that cannot raise (traced, on a device)."""
         return torch.where(action.isfinite(), action, 0.0)
 
     def refusal(self, action: Tensor, bad: Tensor) -> RangeError:
@@ -177,7 +177,7 @@ class Task(Protocol[State]):
 
     @property
     def actions(self) -> Actions:
-        """What may be done."""
+        """The action space."""
 
     def reset(self, generator: torch.Generator) -> tuple[State, Tensor]:
         """Start B episodes; return the state and the observation [B, F]."""
@@ -185,7 +185,7 @@ class Task(Protocol[State]):
     def step(
         self, state: State, action: Tensor, generator: torch.Generator
     ) -> tuple[State, Step[StepInfo]]:
-        """Do one action in each environment; return the new state and what it shows."""
+        """Do one action in each environment; return the new state and the result."""
 
 
 def _check_action(action: Tensor, *, shape: tuple[int, ...], dtype: torch.dtype) -> None:

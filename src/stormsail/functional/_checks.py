@@ -59,11 +59,11 @@ def check_without_last(*, whole: dict[str, Tensor], part: dict[str, Tensor]) -> 
 
 def check_samples(*, sample: Tensor, like: dict[str, Tensor], name: str) -> None:
     """Refuse samples that are not shaped like one tensor with a sample axis in front."""
-    ((like_name, one),) = like.items()
-    if sample.ndim == 0 or sample.shape[0] == 0 or sample.shape[1:] != one.shape:
+    ((like_name, single),) = like.items()
+    if sample.ndim == 0 or sample.shape[0] == 0 or sample.shape[1:] != single.shape:
         raise ShapeError(
             wrong=f"`{name}` must have the shape of `{like_name}` behind a sample axis",
-            found=f"{name} {_shape(sample)} and {like_name} {_shape(one)}",
+            found=f"{name} {_shape(sample)} and {like_name} {_shape(single)}",
             remedy="Stack the samples along the first dimension.",
         )
 
@@ -179,19 +179,19 @@ def check_atoms(atoms: Tensor) -> None:
         )
 
 
-def check_distribution(atoms: Tensor, **laws: Tensor) -> None:
+def check_distribution(atoms: Tensor, **probs: Tensor) -> None:
     """Refuse probabilities whose last dimension is not the support."""
     check_atoms(atoms)
     count = atoms.shape[0]
-    for name, law in laws.items():
-        if law.ndim == 0 or law.shape[-1] != count:
+    for name, values in probs.items():
+        if values.ndim == 0 or values.shape[-1] != count:
             raise ShapeError(
                 wrong=(
                     f"`{name}` must have one entry for each of the {count} atoms "
                     "in its last dimension"
                 ),
-                found=f"{name} {_shape(law)}",
-                remedy="Project the law on these atoms first.",
+                found=f"{name} {_shape(values)}",
+                remedy="Project the distribution on these atoms first.",
             )
 
 
@@ -206,13 +206,13 @@ def check_has_axis(*, axis: str, **tensors: Tensor) -> None:
             )
 
 
-def check_critics(**laws: Tensor) -> None:
-    """Refuse laws without a critic axis before their last dimension."""
-    for name, law in laws.items():
-        if law.ndim < 2 or 0 in law.shape[-2:]:
+def check_critics(**critics: Tensor) -> None:
+    """Refuse distributions without a critic axis before their last dimension."""
+    for name, values in critics.items():
+        if values.ndim < 2 or 0 in values.shape[-2:]:
             raise ShapeError(
                 wrong=f"`{name}` must end in the dimensions [critics, atoms], both at least 1",
-                found=f"{name} {_shape(law)}",
+                found=f"{name} {_shape(values)}",
                 remedy="Stack the critics along the second-last dimension.",
             )
 
@@ -269,8 +269,8 @@ def check_known(**values: float | Tensor) -> None:
             raise _refuse_range(name, value, "be a number", "Pass the statistic itself.")
 
 
-def _refuse_range(name: str, found: object, wrong: str, remedy: str) -> RangeError:
-    return RangeError(wrong=f"`{name}` must {wrong}", found=repr(found), remedy=remedy)
+def _refuse_range(name: str, value: object, wrong: str, remedy: str) -> RangeError:
+    return RangeError(wrong=f"`{name}` must {wrong}", found=repr(value), remedy=remedy)
 
 
 def check_unit_interval(value: float | Tensor, *, name: str, remedy: str) -> None:
@@ -364,7 +364,7 @@ def check_choice(choice: str, choices: Sequence[str], *, name: str) -> None:
     if choice not in choices:
         near = nearest(str(choice), choices)
         raise ChoiceError(
-            wrong=f"`{name}` must be one of {', '.join(f'`{one}`' for one in choices)}",
+            wrong=f"`{name}` must be one of {', '.join(f'`{known}`' for known in choices)}",
             found=f"`{choice}`",
             remedy="Choose one of those names." if near is None else f"Did you mean `{near}`?",
         )

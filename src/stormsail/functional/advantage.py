@@ -7,6 +7,7 @@ from torch import Tensor
 from stormsail.core.errors import ArgumentError
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, scalar
+from stormsail.functional.statistics import COUNT_TOLERANCE, mean_and_std
 
 MODES = ("floor", "eps", "center_only", "zero", "skip", "previous_stats")
 RESOLUTION = 8.0 * torch.finfo(torch.float32).eps
@@ -135,26 +136,9 @@ def _threshold(
 
 def _statistics(values: Tensor, mass: Tensor, *, per_env: bool) -> tuple[Tensor, Tensor]:
     """Return weighted mean and standard deviation: scalars, or one row per environment."""
-    mean, std, _ = _moments(values, mass, axes=tuple(range(values.ndim)))
+    mean, std, _ = mean_and_std(values, mass)
     if not per_env:
         return mean, std
-    own_mean, own_std, count = _moments(values, mass, axes=tuple(range(values.ndim - 1)))
-    enough = count >= 2.0 - 1e-9  # rounding of the effective count
+    own_mean, own_std, count = mean_and_std(values, mass, by_column=True)
+    enough = count >= 2.0 - COUNT_TOLERANCE
     return torch.where(enough, own_mean, mean), torch.where(enough, own_std, std)
-
-
-def _moments(
-    values: Tensor, mass: Tensor, *, axes: tuple[int, ...]
-) -> tuple[Tensor, Tensor, Tensor]:
-    if not axes:  # one sample per environment: `sum` over no axis would sum over all
-        return values, torch.zeros_like(values), (mass > 0).double()
-    total, squares = mass.sum(axes), mass.square().sum(axes)
-    has_mass = total > 0
-    total = torch.where(has_mass, total, 1.0)
-    mean = (mass * values).sum(axes) / total
-    count = total.square() / torch.where(has_mass, squares, 1.0)
-    variance = (mass * (values - mean).square()).sum(axes) / total
-    has_spread = has_mass & (count > 1.0)
-    correction = count / torch.where(has_spread, count - 1.0, 1.0)
-    std = torch.where(has_spread, variance * correction, 0.0).sqrt()
-    return mean, std, torch.where(has_mass, count, 0.0)

@@ -1,4 +1,4 @@
-"""Laws on a fixed support. K atoms, ascending; `*batch` leading dimensions are free."""
+"""Distributions on a fixed support. K atoms, ascending; `*batch` leading dimensions are free."""
 
 import math
 
@@ -12,7 +12,7 @@ from stormsail.functional import _checks as check
 def project(
     value: Float[Tensor, "*batch"], atoms: Float[Tensor, " K"]
 ) -> Float[Tensor, "*batch K"]:
-    r"""Return the law on the atoms that stands for a certain value.
+    r"""Return the distribution on the atoms that stands for a certain value.
 
     .. math::
         p_k = \Big[1 - \frac{|y - z_k|}{\Delta}\Big]_0^1, \qquad
@@ -41,7 +41,7 @@ def project_distribution(
     support: Float[Tensor, "*batch M"],
     atoms: Float[Tensor, " K"],
 ) -> Float[Tensor, "*batch K"]:
-    r"""Return the law with mass `probs` at the points `support`, moved to the atoms.
+    r"""Return the distribution with mass `probs` at the points `support`, moved to the atoms.
 
     .. math::
         (\Pi p)_k = \sum_m p_m \Big[1 - \frac{|\mathrm{clamp}(x_m) - z_k|}{\Delta}\Big]_0^1
@@ -72,10 +72,11 @@ project_law = project_distribution
 def shift_distribution(
     probs: Float[Tensor, "*batch K"], shift: Float[Tensor, "*batch"], atoms: Float[Tensor, " K"]
 ) -> Float[Tensor, "*batch K"]:
-    """Return the law of Z + shift on the same atoms; differentiable in both.
+    """Return the distribution of Z + shift on the same atoms; differentiable in both.
 
-    The atoms z + shift are projected back on z with the weights of the law (arXiv:1707.06887,
-    Eq. 7), which keeps the shape. Rebuilding the law from its shifted mean would not.
+    The atoms z + shift are projected back on z with the weights of the distribution
+    (arXiv:1707.06887, Eq. 7), which keeps the shape. Rebuilding the distribution from its shifted
+    mean would not.
 
     Raises:
         ShapeError: if the shapes do not fit.
@@ -91,7 +92,7 @@ def cross_entropy(
     r"""Return :math:`-\sum_k p_k \log \mathrm{softmax}(logits)_k`, one value per batch element.
 
     The sample loss of Bellemare et al. 2017, arXiv:1707.06887, Algorithm 1 (last line). The target
-    law gets no gradient.
+    distribution gets no gradient.
 
     Raises:
         ShapeError: if the shapes differ.
@@ -113,10 +114,10 @@ def cross_entropy_normaliser(count: int) -> float:
 def distribution_mean(
     probs: Float[Tensor, "*batch K"], atoms: Float[Tensor, " K"]
 ) -> Float[Tensor, "*batch"]:
-    r"""Return :math:`\sum_k p_k z_k` (arXiv:1707.06887, Section 4: the value of a law).
+    r"""Return :math:`\sum_k p_k z_k` (arXiv:1707.06887, Section 4: the value of a distribution).
 
     Raises:
-        ShapeError: if the law does not lie on these atoms.
+        ShapeError: if the distribution does not lie on these atoms.
     """
     check.check_distribution(atoms, probs=probs)
     return (probs * atoms).sum(-1)
@@ -127,10 +128,10 @@ def distribution_variance(
 ) -> Float[Tensor, "*batch"]:
     r"""Return :math:`\sum_k p_k (z_k - m)^2`, around the mean, so that it is never negative.
 
-    Definition of the variance of a discrete law; no paper needed.
+    Definition of the variance of a discrete distribution; no paper needed.
 
     Raises:
-        ShapeError: if the law does not lie on these atoms.
+        ShapeError: if the distribution does not lie on these atoms.
     """
     mean = distribution_mean(probs, atoms)
     return (probs * (atoms - mean.unsqueeze(-1)).square()).sum(-1)
@@ -157,7 +158,7 @@ def _scatter(probs: Tensor, points: Tensor, atoms: Tensor) -> Tensor:
     lower = torch.searchsorted(atoms[1:-1].contiguous(), inside.detach().contiguous(), right=True)
     share = (inside - atoms[lower]) / atoms.diff()[lower]  # exactly 0 or 1 on an atom
     upper_mass = probs * share
-    law = upper_mass.new_zeros((*probs.shape[:-1], atoms.shape[0]))
-    law[..., :-1].scatter_add_(-1, lower, probs - upper_mass)
-    law[..., 1:].scatter_add_(-1, lower, upper_mass)
-    return law
+    projected = upper_mass.new_zeros((*probs.shape[:-1], atoms.shape[0]))
+    projected[..., :-1].scatter_add_(-1, lower, probs - upper_mass)
+    projected[..., 1:].scatter_add_(-1, lower, upper_mass)
+    return projected

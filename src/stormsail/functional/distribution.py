@@ -59,8 +59,8 @@ def gaussian_kl(
     .. math::
         \sum_d \log\frac{\sigma'}{\sigma} + \frac{\sigma^2 + (\mu - \mu')^2}{2\sigma'^2} - \frac12
 
-    Zhang et al. 2020, arXiv:2003.08938, Eq. 4, for diagonal covariances. Squashing both laws alike
-    leaves it unchanged.
+    Zhang et al. 2020, arXiv:2003.08938, Eq. 4, for diagonal covariances. Squashing both
+    distributions alike leaves it unchanged.
 
     Raises:
         ShapeError: if the shapes differ.
@@ -89,7 +89,7 @@ def categorical_log_prob(
 def categorical_entropy(logits: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch"]:
     r"""Return :math:`-\sum_a p_a \log p_a`; a class with logit -inf contributes 0.
 
-    Entropy of a discrete law; textbook.
+    Entropy of a discrete distribution; textbook.
 
     Raises:
         ShapeError: if there is no class axis.
@@ -104,8 +104,8 @@ def categorical_kl(
 ) -> Float[Tensor, "*batch"]:
     r"""Return KL(first || other) :math:`= \sum_a p_a (\log p_a - \log q_a)`.
 
-    Textbook. A class that the first law excludes contributes 0; one that only the other excludes
-    makes it infinite.
+    Textbook. A class that the first distribution excludes contributes 0; one that only the other
+    excludes makes it infinite.
 
     Raises:
         ShapeError: if the shapes differ.
@@ -200,7 +200,7 @@ def beta_log_prob(
     alpha: Float[Tensor, "*batch D"],
     beta: Float[Tensor, "*batch D"],
 ) -> Float[Tensor, "*batch"]:
-    r"""Return the log density of independent Beta laws on (0, 1), summed over D.
+    r"""Return the log density of independent Beta distributions on (0, 1), summed over D.
 
     .. math::
         \sum_d (\alpha-1)\log a + (\beta-1)\log(1-a) - \log B(\alpha, \beta)
@@ -220,7 +220,7 @@ def beta_log_prob(
 def beta_entropy(
     alpha: Float[Tensor, "*batch D"], beta: Float[Tensor, "*batch D"]
 ) -> Float[Tensor, "*batch"]:
-    r"""Return the differential entropy of independent Beta laws, summed over D.
+    r"""Return the differential entropy of independent Beta distributions, summed over D.
 
     .. math::
         \log B(\alpha,\beta) - (\alpha-1)\psi(\alpha) - (\beta-1)\psi(\beta)
@@ -239,7 +239,7 @@ def beta_entropy(
 
 
 def _expectation(value: Tensor, log_probs: Tensor) -> Tensor:
-    """Return the mean of `value` under the law, without the classes that cannot occur."""
+    """Return the mean of `value` under the distribution, without the classes that cannot occur."""
     possible = log_probs != -torch.inf  # a NaN stays in, and visible
     safe = torch.where(possible, log_probs, 0.0)
     return torch.where(possible, safe.exp() * torch.where(possible, value, 0.0), 0.0).sum(-1)

@@ -161,7 +161,7 @@ def apply_mask(
     return torch.where(mask, moved, obs)
 
 
-def epsilon_at(progress: Number, *, initial: float, final: float, schedule: str) -> Number:
+def epsilon_at(progress: Number, *, initial: Number, final: Number, schedule: str) -> Number:
     r"""Return the radius at a share of the training, from nothing but its arguments.
 
     * `constant`: initial

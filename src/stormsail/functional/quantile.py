@@ -12,8 +12,8 @@ from stormsail.functional.kernels.quantile_huber import QuantileHuber
 def midpoints(n: int, *, like: Tensor | None = None) -> Float[Tensor, " n"]:
     r"""Return the levels :math:`\tau_i = (i + 1/2) / N`, i = 0 .. N-1.
 
-    The levels at which N equal atoms are closest to a law in the 1-Wasserstein distance: Dabney et
-    al. 2018, arXiv:1710.10044, Lemma 2.
+    The levels at which N equal atoms are closest to a distribution in the 1-Wasserstein distance:
+    Dabney et al. 2018, arXiv:1710.10044, Lemma 2.
 
     Args:
         n: number of levels, at least 1.
@@ -60,7 +60,7 @@ def huber_loss(
 
     Args:
         predicted: quantile values theta_i; the gradient flows through these.
-        target: atoms y_j of the target law; constants.
+        target: atoms y_j of the target distribution; constants.
         tau: probability level of each predicted quantile, in (0, 1).
         kappa: half-width of the quadratic zone, in the unit of the return; the number 0 is the
             pinball loss, a tensor must be greater than 0.
@@ -77,8 +77,8 @@ def huber_loss(
     check.check_kappa(kappa)
     if predicted.device.type == "cpu" and not torch.compiler.is_compiling():
         with torch.autocast("cpu", enabled=False):  # it would round slopes to bfloat16
-            found: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa)
-        return found.to(predicted.dtype)
+            loss: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa)
+        return loss.to(predicted.dtype)
     return _pairwise_huber(predicted, target.detach(), tau, kappa).to(predicted.dtype)
 
 

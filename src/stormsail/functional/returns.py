@@ -74,8 +74,8 @@ def gae(
     check.check_flags(terminated=terminated, truncated=truncated)
     check.check_gamma(gamma)
     check.check_lam(lam)
-    reached = torch.where(terminated, 0.0, bootstrap.double())
-    delta = reward.double() + gamma * reached - value.double()
+    next_value = torch.where(terminated, 0.0, bootstrap.double())
+    delta = reward.double() + gamma * next_value - value.double()
     done = terminated | truncated
     rows, following = [], torch.zeros_like(delta[0])
     for delta_t, done_t in zip(reversed(delta.unbind(0)), reversed(done.unbind(0)), strict=True):
@@ -122,10 +122,10 @@ def quantile_nstep_targets(
     check.check_gamma(gamma)
     check.check_steps(steps)
     total, last, discount = _windows(reward, terminated | truncated, gamma=gamma, steps=steps)
-    reached = _rows(bootstrap_quantiles, last)  # [T, B, N]
+    quantiles = _rows(bootstrap_quantiles, last)  # [T, B, N]
     final = terminated.gather(0, last).unsqueeze(-1)  # [T, B, 1]
-    tail = torch.where(final, 0.0, discount.to(reached.dtype).unsqueeze(-1) * reached)
-    return (total.to(reached.dtype).unsqueeze(-1) + tail).to(reward.dtype)
+    tail = torch.where(final, 0.0, discount.to(quantiles.dtype).unsqueeze(-1) * quantiles)
+    return (total.to(quantiles.dtype).unsqueeze(-1) + tail).to(reward.dtype)
 
 
 def quantile_lambda_targets(
@@ -146,12 +146,13 @@ def quantile_lambda_targets(
             (1-\lambda)\,\theta(s_{t+1}) \oplus \lambda\,Z_{t+1} & \text{otherwise}
         \end{cases}
 
-    where the circled plus mixes *laws* (probabilities, not values) and the mixture is projected
-    back on N equal atoms: its inverse distribution function F^{-1}(p) = inf{x : F(x) >= p} at the
-    midpoints (i + 1/2) / N. Mixing laws is what keeps the tail: the mixture of values, the scalar
-    lambda-return, has less than half the true spread. Mixtures of n-step return distributions:
-    Gruslys et al. 2018, arXiv:1704.04651, Section 3.2 (unnumbered). Deviation: N quantiles, hence
-    the projection; it costs tail mass at every step, which is why the n-step target is the default.
+    where the circled plus mixes *distributions* (probabilities, not values) and the mixture is
+    projected back on N equal atoms: its inverse distribution function at p,
+    inf{x : F(x) >= p}, at the midpoints (i + 1/2) / N. Mixing distributions is what keeps the tail:
+    the mixture of values, the scalar lambda-return, has less than half the true spread. Mixtures of
+    n-step return distributions: Gruslys et al. 2018, arXiv:1704.04651, Section 3.2 (unnumbered).
+    Deviation: N quantiles, hence the projection; it costs tail mass at every step, which is why the
+    n-step target is the default.
 
     Args:
         reward: r_t.
@@ -177,15 +178,17 @@ def quantile_lambda_targets(
     # A NaN sorts last, where no level may read it: it is carried along to keep its rows visible.
     unknown = boot[..., -1:].isnan() & ~final
     mix = _Mixture.of(boot.shape[-1], lam, like=boot)
-    law, lost = boot[-1], unknown[-1]  # what follows the last row is the bootstrap itself
+    atoms, lost = boot[-1], unknown[-1]  # what follows the last row is the bootstrap itself
     rows = []
     for t in range(reward.shape[0] - 1, -1, -1):
         if t < reward.shape[0] - 1:
-            law = torch.where(done[t], boot[t], mix.quantiles(boot[t], law))
+            atoms = torch.where(done[t], boot[t], mix.quantiles(boot[t], atoms))
             lost = unknown[t] | (lost & ~done[t])
         reward_t = reward[t].unsqueeze(-1)
-        law = torch.where(final[t], reward_t, reward_t.masked_fill(lost, torch.nan) + gamma * law)
-        rows.append(law)
+        atoms = torch.where(
+            final[t], reward_t, reward_t.masked_fill(lost, torch.nan) + gamma * atoms
+        )
+        rows.append(atoms)
     return torch.stack(rows[::-1]).to(reward.dtype)
 
 
@@ -199,7 +202,7 @@ def categorical_nstep_targets(
     gamma: Number,
     steps: int,
 ) -> Float[Tensor, "T B K"]:
-    r"""Return the n-step return law of every step, projected on the atoms.
+    r"""Return the n-step return distribution of every step, projected on the atoms.
 
     .. math::
         p_t = \Pi\Big(\sum_{k<m} \gamma^k r_{t+k} + \gamma^m Z(s_{t+m})\Big)
@@ -211,7 +214,7 @@ def categorical_nstep_targets(
 
     Args:
         reward: r_t, in the unit of the atoms.
-        bootstrap_probs: law of the state that step t reached; ignored where terminated.
+        bootstrap_probs: distribution of the state that step t reached; ignored where terminated.
         terminated: the reached state is final.
         truncated: the episode was cut at this step.
         atoms: ascending support.
@@ -231,8 +234,8 @@ def categorical_nstep_targets(
     total, discount = total.to(atoms.dtype), discount.to(atoms.dtype)
     final = terminated.gather(0, last).unsqueeze(-1)  # [T, B, 1]
     support = total.unsqueeze(-1) + discount.unsqueeze(-1) * atoms  # [T, B, K]
-    law = project_distribution(_rows(bootstrap_probs, last), support, atoms)
-    return torch.where(final, project(total, atoms), law).to(reward.dtype)
+    probs = project_distribution(_rows(bootstrap_probs, last), support, atoms)
+    return torch.where(final, project(total, atoms), probs).to(reward.dtype)
 
 
 def _check_rollout(
@@ -307,7 +310,7 @@ def _rows(values: Float[Tensor, "T B N"], row: Int[Tensor, "T B"]) -> Float[Tens
 
 
 class _Mixture(NamedTuple):
-    """(1 - lam) first + lam second, for laws of n equal atoms, read at n midpoints.
+    """(1 - lam) first + lam second, for distributions of n equal atoms, read at n midpoints.
 
     In units of 1 / n an atom of `first` has the mass 1 - lam and one of `second` lam. Merged, each
     atom fills the levels between the mass before it and the mass up to it; as no mass exceeds 1,
@@ -316,12 +319,12 @@ class _Mixture(NamedTuple):
     """
 
     own_mass: Int[Tensor, " m"]  # of each of the m = 2 n atoms, those of `first` before the others
-    other_mass: Int[Tensor, " m"]  # of one atom of the other law
-    alone: Int[Tensor, " m"]  # mass up to each atom if there were no other law, less a half
+    other_mass: Int[Tensor, " m"]  # of one atom of the other one
+    alone: Int[Tensor, " m"]  # mass up to each atom if there were no other one, less a half
 
     @classmethod
     def of(cls, n: int, lam: Number, *, like: Tensor) -> "_Mixture":
-        """Return the masses of two laws of n atoms."""
+        """Return the masses of two distributions of n atoms."""
         unit = 1 << MASS_BITS
         second = (scalar(lam, like=like) * unit).round().long().expand(n)
         first = unit - second
@@ -333,7 +336,7 @@ class _Mixture(NamedTuple):
     def quantiles(
         self, first: Float[Tensor, "B n"], second: Float[Tensor, "B n"]
     ) -> Float[Tensor, "B n"]:
-        """Return the midpoint quantiles of the mixture of two sorted laws."""
+        """Return the midpoint quantiles of the mixture of two sorted distributions."""
         batch, n = first.shape
         # How many of `first` lie at or below each of `second` also tells the reverse: an atom of
         # `second` lies below first[i] exactly if at most i of `first` lie at or below it.

@@ -1,4 +1,4 @@
-"""Moments, drifts and summaries. Moments are float64; entries of weight 0 never matter."""
+"""Weighted mean, deviation, moments and other statistics; entries of weight 0 never matter."""
 
 from typing import NamedTuple
 
@@ -11,6 +11,9 @@ from stormsail.functional._numbers import Number, clamp
 
 MAD_TO_STD = 1.4826
 """1 / Phi^{-1}(3/4): a Gaussian's standard deviation over its median absolute deviation."""
+
+COUNT_TOLERANCE = 1e-9
+"""Slack on an effective count: the weights (.3, .3) count as two entries up to rounding."""
 
 LEAST_VARIANCE = 1e-12
 """Variance of the target below which a share of it means nothing, in squared target units."""
@@ -126,20 +129,115 @@ def standardise(
     return clamp((x - mean) / (variance + eps).sqrt(), -clip, clip).to(x.dtype)
 
 
-def weighted_mean(x: Float[Tensor, "*batch"], weight: Float[Tensor, "*batch"]) -> Float[Tensor, ""]:
-    r"""Return :math:`\sum w x / \sum w` over the entries of positive weight; 0 if there is none.
+def weighted_mean(
+    x: Float[Tensor, "*batch"], weight: Float[Tensor, "*batch"], *, empty: Number = 0.0
+) -> Float[Tensor, ""]:
+    r"""Return :math:`\sum w x / \sum w` over the entries of positive weight, in the dtype of x.
 
     Textbook, but that entries of weight 0 are selected away, so that a NaN there reaches neither
     the result nor the gradient of the others.
+
+    Args:
+        x: entries.
+        weight: weight of each.
+        empty: the result if no entry has a positive weight: 0 for a loss, NaN for a statistic.
+
+    Raises:
+        ShapeError: if the shapes differ.
+    """
+    check.check_same_shape(x=x, weight=weight)
+    check.check_scalar(empty, name="empty")
+    used = ~(weight <= 0)  # an unknown weight takes part, and shows
+    mass = torch.where(used, weight, 0.0)
+    total = mass.sum()
+    mean = (torch.where(used, x, 0.0) * mass).sum() / torch.where(total > 0, total, 1.0)
+    return torch.where(total == 0, empty, mean).to(mean.dtype)
+
+
+def mean_and_std(
+    x: Float[Tensor, "*batch"], weight: Float[Tensor, "*batch"], *, by_column: bool = False
+) -> tuple[Float[Tensor, "*columns"], Float[Tensor, "*columns"], Float[Tensor, "*columns"]]:
+    r"""Return weighted mean, standard deviation and effective count, in float64.
+
+    .. math::
+        \mu = \frac{\sum w x}{\sum w}, \qquad
+        \sigma^2 = \frac{\sum w (x - \mu)^2}{\sum w} \cdot \frac{n_{eff}}{n_{eff} - 1}, \qquad
+        n_{eff} = \frac{(\sum w)^2}{\sum w^2}
+
+    Textbook for weights of 0 and 1, where n_eff is the number of entries. Entries of weight 0 take
+    no part. No entry has the mean 0, one effective entry the deviation 0; the count tells.
+
+    Args:
+        x: entries.
+        weight: weight of each, at least 0.
+        by_column: reduce all axes but the last, instead of all.
 
     Raises:
         ShapeError: if the shapes differ.
     """
     check.check_same_shape(x=x, weight=weight)
     used = ~(weight <= 0)  # an unknown weight takes part, and shows
-    mass = torch.where(used, weight, 0.0)
-    total = mass.sum()
-    return (torch.where(used, x, 0.0) * mass).sum() / torch.where(total > 0, total, 1.0)
+    mass, values = (torch.where(used, part, 0.0).double() for part in (weight, x))
+    axes = tuple(range(x.ndim - by_column))
+    if not axes:  # one entry per column: `sum` over no axis would sum over all
+        return values, torch.zeros_like(values), (mass > 0).double()
+    total, squares = mass.sum(axes), mass.square().sum(axes)
+    has_mass = total > 0
+    total = torch.where(has_mass, total, 1.0)
+    mean = (mass * values).sum(axes) / total
+    count = total.square() / torch.where(has_mass, squares, 1.0)
+    variance = (mass * (values - mean).square()).sum(axes) / total
+    has_spread = has_mass & (count > 1.0)
+    correction = count / torch.where(has_spread, count - 1.0, 1.0)
+    std = torch.where(has_spread, variance * correction, 0.0).sqrt()
+    return mean, std, torch.where(has_mass, count, 0.0)
+
+
+def weighted_std(x: Float[Tensor, "*batch"], weight: Float[Tensor, "*batch"]) -> Float[Tensor, ""]:
+    """Return the standard deviation of `mean_and_std`, in float64; NaN below two entries.
+
+    Textbook; below two effective entries there is no deviation, and no other number stands in.
+
+    Raises:
+        ShapeError: if the shapes differ.
+    """
+    check.check_same_shape(x=x, weight=weight)
+    _, std, count = mean_and_std(x, weight)
+    return torch.where(count > 1.0 + COUNT_TOLERANCE, std, torch.nan)
+
+
+def percentile(
+    x: Float[Tensor, "*batch"], used: Bool[Tensor, "*batch"], *, level: Number
+) -> Float[Tensor, ""]:
+    r"""Return the percentile of the entries that are used, in float64; NaN if there is none.
+
+    The value at the rank :math:`level \cdot (n - 1)` of the n sorted entries, between neighbours by
+    a straight line: the default of NumPy; textbook. Unlike `torch.quantile` it takes a mask and any
+    number of entries.
+
+    Args:
+        x: entries.
+        used: which of them count.
+        level: in [0, 1]; 0.5 is the median.
+
+    Raises:
+        ShapeError: if the shapes differ.
+        DtypeError: if `used` is not boolean.
+        RangeError: if `level` is a number outside [0, 1].
+    """
+    check.check_same_shape(x=x, used=used)
+    check.check_flags(used=used)
+    check.check_unit_interval(level, name="level", remedy="Pass 0.5 for the median.")
+    if x.numel() == 0:
+        return torch.full((), torch.nan, dtype=torch.float64, device=x.device)
+    ordered = torch.where(used, x.double(), torch.inf).flatten().sort().values
+    last = (used.sum() - 1).clamp(min=0)
+    rank = level * last.double()
+    low = rank.floor().long()
+    high = torch.minimum(low + 1, last)
+    below, above = ordered.index_select(0, torch.stack((low, high))).unbind()
+    between = torch.where(rank > low, below + (above - below) * (rank - low), below)
+    return torch.where(used.any(), between, torch.nan)
 
 
 def explained_variance(

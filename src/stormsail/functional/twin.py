@@ -9,7 +9,7 @@ from stormsail.functional.categorical import distribution_mean
 
 VALUE_MODES = ("min", "mean")
 QUANTILE_MODES = ("argmin", "mixture", "elementwise_min")
-LAW_MODES = ("argmin", "mixture")
+DISTRIBUTION_MODES = ("argmin", "mixture")
 
 
 def twin_value(values: Float[Tensor, "*batch C"], *, mode: str) -> Float[Tensor, "*batch"]:
@@ -32,11 +32,11 @@ def twin_value(values: Float[Tensor, "*batch C"], *, mode: str) -> Float[Tensor,
 def twin_quantiles(
     quantiles: Float[Tensor, "*batch C N"], *, mode: str
 ) -> Float[Tensor, "*batch M"]:
-    r"""Return the quantiles of one law from several critics, for risk readings.
+    r"""Return the quantiles of one distribution from several critics, for risk readings.
 
     * `argmin`: the critic with the smaller mean, as it is (the first on a tie): the same choice
-      that `twin_value` makes, so value and tail come from one law.
-    * `mixture`: all C N atoms, sorted: the average of the laws.
+      that `twin_value` makes, so value and tail come from one distribution.
+    * `mixture`: all C N atoms, sorted: the average of the distributions.
     * `elementwise_min`: each sorted, then the smallest per level. More pessimistic than either:
       mean(min(q1, q2)) <= min(mean q1, mean q2).
 
@@ -58,15 +58,15 @@ def twin_quantiles(
 def twin_distribution(
     probs: Float[Tensor, "*batch C K"], atoms: Float[Tensor, " K"], *, mode: str
 ) -> Float[Tensor, "*batch K"]:
-    """Return one law on the atoms from several: `argmin` (smaller mean) or `mixture` (average).
+    """Return one distribution from several: `argmin` (smaller mean) or `mixture` (average).
 
     The categorical twin of `twin_quantiles`. Ours.
 
     Raises:
-        ShapeError: if there is no critic axis or the laws do not lie on the atoms.
+        ShapeError: if there is no critic axis or the distributions do not lie on the atoms.
         ChoiceError: if the mode is unknown.
     """
-    check.check_choice(mode, LAW_MODES, name="mode")
+    check.check_choice(mode, DISTRIBUTION_MODES, name="mode")
     check.check_critics(probs=probs)
     check.check_distribution(atoms, probs=probs)
     return probs.mean(-2) if mode == "mixture" else _choose(probs, distribution_mean(probs, atoms))
@@ -90,7 +90,7 @@ def twin_loss(
     return torch.maximum(loss, clipped_loss).mean(-1)
 
 
-def _choose(laws: Tensor, mean: Tensor) -> Tensor:
-    """Return the law of the critic with the smallest mean: [*b, C, N], [*b, C] -> [*b, N]."""
-    chosen = mean.argmin(-1)[..., None, None].expand(*mean.shape[:-1], 1, laws.shape[-1])
-    return laws.gather(-2, chosen).squeeze(-2)
+def _choose(critics: Tensor, mean: Tensor) -> Tensor:
+    """Return the critic with the smallest mean: [*b, C, N], [*b, C] -> [*b, N]."""
+    chosen = mean.argmin(-1)[..., None, None].expand(*mean.shape[:-1], 1, critics.shape[-1])
+    return critics.gather(-2, chosen).squeeze(-2)

@@ -1,4 +1,4 @@
-"""Keep a critic's new law near its own old one. N quantiles, K atoms.
+"""Keep a critic's new distribution near its own old one. N quantiles, K atoms.
 
 The clipped prediction only ever competes with the free one in a maximum of two losses
 (`twin.twin_loss`); the target is never clipped.
@@ -18,9 +18,9 @@ from stormsail.functional.categorical import (
 )
 
 MODES = ("off", "mean_only", "mean_and_variance", "per_quantile")
-LAW_MODES = MODES[:-1]
+DISTRIBUTION_MODES = MODES[:-1]
 STD_FLOOR = 1e-8
-"""Least old spread, in the unit of the values: a law that had none may still regain some."""
+"""Least old spread, in the unit of the values: a Dirac may still regain some spread."""
 
 
 def clip_quantiles(
@@ -34,15 +34,16 @@ def clip_quantiles(
     r"""Return the new quantiles, held near the old ones of the same critic.
 
     The value clipping of PPO implementations (Schulman et al. 2017, arXiv:1707.06347, has it in
-    its code, not in an equation), carried over to laws. With m the mean, s the population standard
-    deviation over the quantiles and :math:`d = clamp(m, m_{old} \pm \epsilon) - m`:
+    its code, not in an equation), carried over to distributions. With m the mean, s the population
+    standard deviation over the quantiles and :math:`d = clamp(m, m_{old} \pm \epsilon) - m`:
 
     * `off`: :math:`\theta`
     * `mean_only`: :math:`\theta + d`; the shape is free.
     * `mean_and_variance`: :math:`(\theta - m)\,\min(1, f\,s_{old} / s) + m + d`. It only shrinks a
       spread that grew beyond f times the old one, and never inflates.
     * `per_quantile`: :math:`\theta_i^{old} + clamp(\theta_i - \theta_i^{old}, \pm\epsilon)`, each
-      against its *own* old quantile (against one scalar, the law would collapse into a band).
+      against its *own* old quantile (against one scalar, the distribution would collapse into a
+      band).
 
     Args:
         new: predicted quantiles; the gradient flows through these, mean and spread included.
@@ -83,34 +84,34 @@ def clip_distribution(
     mode: str,
     variance_factor: Number = 2.0,
 ) -> Float[Tensor, "*batch K"]:
-    r"""Return the new law on the same atoms, held near the old one of the same critic.
+    r"""Return the new distribution on the same atoms, held near the old one of the same critic.
 
-    The modes of `clip_quantiles` with the moments of the laws: every atom z moves to
+    The modes of `clip_quantiles` with the moments of the distributions: every atom z moves to
     :math:`(z - m)\,c + m + d` (c = 1 in `mean_only`) and is projected back
     (Bellemare et al. 2017, arXiv:1707.06887, Eq. 7), so that the shape and the gradient to every
     probability survive. Projection between atoms adds up to a quarter of the squared spacing to
     the variance. `per_quantile` has no meaning for probabilities on fixed atoms and is refused.
 
     Args:
-        probs: predicted law; the gradient flows through it.
-        old_probs: law of the same critic at rollout time, on the same atoms; constant.
+        probs: predicted distribution; the gradient flows through it.
+        old_probs: distribution of the same critic at rollout time, on the same atoms; constant.
         atoms: ascending support.
         epsilon: half-width of the band of the mean, in the unit of the atoms; at least 0.
         mode: `off`, `mean_only` or `mean_and_variance`.
         variance_factor: largest growth of the standard deviation; greater than 0.
 
     Raises:
-        ShapeError: if the laws differ in shape or do not lie on the atoms.
+        ShapeError: if the distributions differ in shape or do not lie on the atoms.
         ChoiceError: if the mode is unknown or `per_quantile`.
         RangeError: if `epsilon` or `variance_factor` is out of range.
     """
     if mode == "per_quantile":
         raise ChoiceError(
-            wrong="`mode` must act on the moments of a law, as `mean_only` does",
+            wrong="`mode` must act on the moments of a distribution, as `mean_only` does",
             found="`per_quantile`",
             remedy="Use `mean_and_variance`, or a quantile critic.",
         )
-    check.check_choice(mode, LAW_MODES, name="mode")
+    check.check_choice(mode, DISTRIBUTION_MODES, name="mode")
     check.check_same_shape(probs=probs, old_probs=old_probs)
     check.check_distribution(atoms, probs=probs)
     _check_band(epsilon, variance_factor)

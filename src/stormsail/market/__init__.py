@@ -1,11 +1,11 @@
-"""Bars to simulator: data in, checked, aligned, described by causal features, traded.
+"""Market data and the simulator that trades it.
 
-`bars`, `store` and `panel` hold data; `importers` and `fetch` bring it in; `validate` looks at it;
-`synthetic` draws worlds whose answer is known; `features` and `splits` prepare it for learning;
-`simulator` trades it.
+`bars`, `store` and `panel` hold data; `importers` and `fetch` bring it in; `checks` finds defects;
+`synthetic` draws markets whose best strategy is known; `features` and `splits` prepare data for
+learning; `simulator` trades it and `gymnasium` wraps the simulator as an environment.
 """
 
-import stormsail.core.gymnasium_plugin  # noqa: F401 - makes `stormsail/Market-v0` known
+from stormsail.core.gymnasium_hook import register_with_gymnasium
 from stormsail.market.bars import Bars, Funding
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel, load_panel
@@ -22,3 +22,5 @@ __all__ = [
     "Store",
     "load_panel",
 ]
+
+register_with_gymnasium()

@@ -1,4 +1,4 @@
-"""Bars of one symbol: an Arrow table with fixed columns, and what every reader may rely on."""
+"""`Bars` and `Funding` of one symbol: Arrow tables with fixed columns, types and order."""
 
 import hashlib
 import re
@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
 from stormsail.market.interval import Interval
 
@@ -50,8 +51,7 @@ class Bars:
     """Bars of one symbol and interval, sorted by open time, one per open time.
 
     The constructor checks form (columns, types, order, uniqueness), not plausibility: that is the
-    validator's work (`market.validate`), which must be able to look at implausible bars. Missing
-    bars are simply not there.
+    work of `market.checks`, which must be able to read implausible bars. Missing bars have no row.
     """
 
     symbol: str
@@ -62,7 +62,7 @@ class Bars:
     def __post_init__(self) -> None:
         check_symbol(self.symbol)
         object.__setattr__(self, "table", canonical(self.table, place=self.symbol))
-        # A copy: what the caller does to her own mapping later must not change these bars.
+        # A copy: later changes of the caller's mapping must not change these bars.
         object.__setattr__(self, "notes", dict(self.notes))
         _check_order(self.ts, what="bars", by="open time", place=self.symbol)
 
@@ -149,14 +149,6 @@ def canonical(table: pa.Table, *, place: str) -> pa.Table:
     return _cast(table, {name: column_type(name) for name in (*REQUIRED, *present)}, place=place)
 
 
-def iso(ts_ms: int) -> str:
-    """Return a UTC time in words for people: `2021-05-19T13:00:00Z`; plain digits if it is none."""
-    try:
-        return f"{np.datetime64(int(ts_ms), 'ms').astype('datetime64[s]')}Z"
-    except (OverflowError, ValueError):
-        return f"{ts_ms} ms"
-
-
 def _check_order(ts: NDArray[np.int64], *, what: str, by: str, place: str) -> None:
     late = np.flatnonzero(ts[1:] <= ts[:-1])
     if len(late):
@@ -186,11 +178,11 @@ def _cast(table: pa.Table, types: Mapping[str, pa.DataType], *, place: str) -> p
 
 
 def _cast_column(column: pa.ChunkedArray, kind: pa.DataType, name: str, place: str) -> pa.Array:
-    types, found = pa.types, column.type
+    types, own = pa.types, column.type
     problem = None
-    if types.is_boolean(found) or types.is_temporal(found) or (name == "ts" and _is_text(found)):
+    if types.is_boolean(own) or types.is_temporal(own) or (name == "ts" and _is_text(own)):
         # Arrow would turn microseconds into an integer without a word about their unit.
-        problem = f"a column of type {found}"
+        problem = f"a column of type {own}"
     elif name == "ts" and column.null_count:
         problem = f"{column.null_count} rows without a time"
     if problem is None:

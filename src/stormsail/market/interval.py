@@ -1,4 +1,4 @@
-"""The length of a bar."""
+"""`Interval`: the length of a bar, such as `1h`."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Symbols and time on one grid, as tensors."""
+"""`Panel`: bars of several symbols on one time grid, as tensors."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import ChoiceError, DataError, DtypeError, nearest
-from stormsail.market.bars import OPTIONAL, PRICES, Bars, Funding, iso
+from stormsail.market.bars import OPTIONAL, PRICES, Bars, Funding
 from stormsail.market.interval import Interval
 from stormsail.market.resample import check_alignment
 from stormsail.market.store import Store
@@ -88,13 +89,13 @@ class Panel:
                 remedy="Pass torch.float64 or torch.float32.",
             )
         interval = _common_interval(bars)
-        symbols = tuple(one.symbol for one in bars)
+        symbols = tuple(part.symbol for part in bars)
         rates = dict(funding or {})
         _check_funding(rates, symbols)
-        start = min(int(one.ts[0]) for one in bars)
-        end = max(int(one.ts[-1]) for one in bars)
+        start = min(int(part.ts[0]) for part in bars)
+        end = max(int(part.ts[-1]) for part in bars)
         ts = np.arange(start, end + 1, interval.milliseconds, dtype=np.int64)
-        rows = [(one.ts - start) // interval.milliseconds for one in bars]
+        rows = [(part.ts - start) // interval.milliseconds for part in bars]
         fields = _fields(bars, rows, len(ts), require_volume=require_volume)
         extra = _signals(bars, rows, len(ts), signals or {})
         jitter = min(settlement_jitter_ms, interval.milliseconds - 1)
@@ -107,16 +108,18 @@ class Panel:
             symbols=symbols,
             interval=interval,
             ts=torch.from_numpy(ts),
-            tradable=torch.from_numpy(np.stack([one["tradable"] for one in fields], 1) > 0),
-            listed=torch.from_numpy(np.stack([one["listed"] for one in fields], 1) > 0),
+            tradable=torch.from_numpy(np.stack([columns["tradable"] for columns in fields], 1) > 0),
+            listed=torch.from_numpy(np.stack([columns["listed"] for columns in fields], 1) > 0),
             funding=real([rate for rate, _ in placed]),
             has_funding=torch.tensor([name in rates for name in symbols]),
             funding_outside=tuple(outside for _, outside in placed),
             optional={
-                name: real([one[name] for one in fields]) for name in OPTIONAL if name in fields[0]
+                name: real([columns[name] for columns in fields])
+                for name in OPTIONAL
+                if name in fields[0]
             }
             | {name: real(columns) for name, columns in extra.items()},
-            **{name: real([one[name] for one in fields]) for name in (*PRICES, "volume")},
+            **{name: real([columns[name] for columns in fields]) for name in (*PRICES, "volume")},
         )
 
     @property
@@ -136,7 +139,7 @@ class Panel:
     def between(self, start_ms: int, end_ms: int) -> "Panel":
         """Return the rows that open in [start, end), as views of these tensors.
 
-        `funding_outside` still speaks of the whole panel.
+        `funding_outside` stays that of the whole panel.
         """
         where = torch.tensor([start_ms, end_ms], dtype=torch.int64, device=self.ts.device)
         first, last = torch.searchsorted(self.ts, where).tolist()
@@ -176,7 +179,7 @@ class Panel:
 
 def _common_interval(bars: Sequence[Bars]) -> Interval:
     """Check what a panel can be made of; return the one interval of all bars."""
-    empty = [one.symbol for one in bars if not len(one)]
+    empty = [part.symbol for part in bars if not len(part)]
     if empty or not bars:
         raise DataError(
             "data-missing",
@@ -184,7 +187,7 @@ def _common_interval(bars: Sequence[Bars]) -> Interval:
             found=f"no bar of {', '.join(empty)}" if empty else "no symbol",
             remedy="Import or fetch bars first, or leave the symbol out.",
         )
-    intervals = {str(one.interval): one.symbol for one in bars}
+    intervals = {str(part.interval): part.symbol for part in bars}
     if len(intervals) > 1:
         raise DataError(
             "data-interval",
@@ -192,7 +195,7 @@ def _common_interval(bars: Sequence[Bars]) -> Interval:
             found=", ".join(f"{symbol} {interval}" for interval, symbol in intervals.items()),
             remedy="Resample the shorter ones with `market.resample`.",
         )
-    symbols = [one.symbol for one in bars]
+    symbols = [part.symbol for part in bars]
     twice = sorted({symbol for symbol in symbols if symbols.count(symbol) > 1})
     if twice:
         raise DataError(
@@ -201,9 +204,9 @@ def _common_interval(bars: Sequence[Bars]) -> Interval:
             found=f"{', '.join(twice)} more than once",
             remedy="Pass each symbol's bars once.",
         )
-    for one in bars:
-        check_alignment(one)
-        _check_finite(one)
+    for part in bars:
+        check_alignment(part)
+        _check_finite(part)
     return bars[0].interval
 
 
@@ -246,21 +249,21 @@ def _fields(
     bars: Sequence[Bars], rows: Sequence[NDArray[np.int64]], length: int, *, require_volume: bool
 ) -> list[dict[str, NDArray[np.float64]]]:
     """Return every column of every symbol, filled up to the grid."""
-    shared = [name for name in OPTIONAL if all(name in one.columns for one in bars)]
+    shared = [name for name in OPTIONAL if all(name in part.columns for part in bars)]
     filled = []
-    for one, row in zip(bars, rows, strict=True):
+    for part, row in zip(bars, rows, strict=True):
         here = np.zeros(length)
-        here[row] = one.column("volume") > 0.0 if require_volume else 1.0
+        here[row] = part.column("volume") > 0.0 if require_volume else 1.0
         last = np.full(length, -1)
-        last[row] = np.arange(len(one))
+        last[row] = np.arange(len(part))
         there = last >= 0
         last = np.maximum.accumulate(last)  # the newest bar at or before each row
         columns = {"tradable": here, "listed": (last >= 0).astype(np.float64)}
-        carried = np.where(last >= 0, one.column("close")[last], one.column("open")[0])
+        carried = np.where(last >= 0, part.column("close")[last], part.column("open")[0])
         for name in PRICES:
-            columns[name] = np.where(there, one.column(name)[last], carried)
+            columns[name] = np.where(there, part.column(name)[last], carried)
         for name in ("volume", *shared):
-            columns[name] = np.where(there, one.column(name)[last], 0.0)
+            columns[name] = np.where(there, part.column(name)[last], 0.0)
         filled.append(columns)
     return filled
 
@@ -273,17 +276,18 @@ def _signals(
 ) -> dict[str, list[NDArray[np.float64]]]:
     """Return the columns beside the bars that every symbol has, on the grid."""
     for symbol in signals:
-        _check_known(symbol, tuple(one.symbol for one in bars))
-    own = [signals.get(one.symbol, {}) for one in bars]
-    names = [name for name in own[0] if name != "ts" and all(name in one for one in own)]
+        _check_known(symbol, tuple(part.symbol for part in bars))
+    own = [signals.get(part.symbol, {}) for part in bars]
+    names = [name for name in own[0] if name != "ts" and all(name in columns for columns in own)]
     placed: dict[str, list[NDArray[np.float64]]] = {name: [] for name in names}
-    for one, row, columns in zip(bars, rows, own, strict=True):
+    for part, row, columns in zip(bars, rows, own, strict=True):
         for name in names:
-            if len(columns[name]) != len(one):
+            if len(columns[name]) != len(part):
                 raise DataError(
                     "data-mismatch",
-                    wrong=f"signal `{name}` of {one.symbol} must have a value for each of its bars",
-                    found=f"{len(columns[name])} values beside {len(one)} bars",
+                    wrong=f"signal `{name}` of {part.symbol} must have a value for each of "
+                    "its bars",
+                    found=f"{len(columns[name])} values beside {len(part)} bars",
                     remedy="Draw or write bars and signals together.",
                 )
             column = np.zeros(length)
@@ -310,7 +314,7 @@ def load_panel(
     return Panel.from_bars(
         bars,
         {symbol: rate for symbol, rate in rates.items() if rate is not None},
-        signals={one.symbol: store.read_signals(one) for one in bars},
+        signals={part.symbol: store.read_signals(part) for part in bars},
         dtype=dtype,
         require_volume=require_volume,
     )

@@ -1,4 +1,4 @@
-"""Longer bars out of shorter ones."""
+"""`resample`: aggregate bars to a longer interval."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
-from stormsail.market.bars import Bars, column_type, iso
+from stormsail.market.bars import Bars, column_type
 from stormsail.market.interval import Interval
 
 _Values = NDArray[Any]

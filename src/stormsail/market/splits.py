@@ -1,4 +1,4 @@
-"""Spans of time for training, validation and test that cannot see one another.
+"""Time splits and walk-forward folds with an embargo between training and test.
 
 Rules, all counted in rows of the given open times, so that missing bars widen a gap and never
 narrow it:
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import DataError, RangeError
-from stormsail.market.bars import iso
 from stormsail.market.interval import Interval
 
 Times = NDArray[np.int64]
@@ -119,7 +119,7 @@ def split_by_time(
         DataError: if a span would hold fewer than 2 bars.
     """
     times = _checked(ts)
-    gap = _embargo(lookback_bars, burn_in_bars, embargo_bars)
+    gap = embargo(lookback_bars, burn_in_bars, embargo_bars)
     if dates is None:
         cuts = _cuts_of_fractions(len(times), (0.7, 0.15, 0.15) if fractions is None else fractions)
     elif fractions is None:
@@ -174,7 +174,7 @@ def walk_forward(
         DataError: if not even one fold fits.
     """
     times = _checked(ts)
-    gap = _embargo(lookback_bars, burn_in_bars, embargo_bars)
+    gap = embargo(lookback_bars, burn_in_bars, embargo_bars)
     step = test_bars if step_bars is None else step_bars
     for name, value, least in (
         ("train_bars", train_bars, _FEWEST_BARS),
@@ -191,7 +191,7 @@ def walk_forward(
             found=_described(times),
             remedy="Shorten `train_bars` or `test_bars`, or bring more data.",
         )
-    # The checks above run at the call; what is returned only walks.
+    # The checks above run at the call, before the returned generator is used.
     starts = range(train_bars + gap, len(times) - test_bars + 1, step)
     return (
         Fold(
@@ -217,7 +217,17 @@ def _checked(ts: Times) -> Times:
     return times
 
 
-def _embargo(lookback_bars: int, burn_in_bars: int, embargo_bars: int | None) -> int:
+def embargo(lookback_bars: int, burn_in_bars: int, embargo_bars: int | None = None) -> int:
+    """Return the bars between training and test: the given number, or lookback + burn-in + 1.
+
+    Args:
+        lookback_bars: bars before its own that a feature reads.
+        burn_in_bars: bars on which a memory is warmed up.
+        embargo_bars: bars wanted; None for the default.
+
+    Raises:
+        RangeError: if it is below lookback + burn-in, or below 1.
+    """
     _at_least("lookback_bars", lookback_bars, 0)
     _at_least("burn_in_bars", burn_in_bars, 0)
     reach = lookback_bars + burn_in_bars

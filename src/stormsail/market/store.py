@@ -1,4 +1,4 @@
-"""Bars on disk: one Parquet file per symbol and interval, replaced whole or not at all."""
+"""`Store`: bars on disk, one Parquet file per symbol and interval, written atomically."""
 
 import contextlib
 import hashlib
@@ -188,12 +188,12 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _held(path: Path, *, demand: str) -> Iterator[int]:
-    """Hold the folder of a file alone, rid of what dead writers left; refuse what fails inside."""
+    """Lock the folder of a file and remove temporary files; turn failures into `data-write`."""
     cause: Exception
     try:
         atomic.make_folders(path.parent)
         with atomic.locked_folder(path.parent) as folder:
-            # Whoever left a temporary file is dead: its lock would have kept us out.
+            # A temporary file is left by a dead process: a living one would hold the lock.
             left = [name for name in atomic.entries(folder) if name.startswith(atomic.TEMPORARY)]
             atomic.remove_tree(folder, *left)
             yield folder
@@ -248,11 +248,11 @@ def _notes(table: pa.Table) -> dict[str, str]:
 
 
 def _check_owner(path: Path, notes: dict[str, str], owner: dict[str, str]) -> None:
-    found = {key: notes.get(key, "nothing") for key in owner}
-    if found != owner:
+    written = {key: notes.get(key, "nothing") for key in owner}
+    if written != owner:
         raise DataError(
             "data-mismatch",
             wrong=f"{path} must hold {' '.join(owner.values())}",
-            found=" ".join(found.values()),
+            found=" ".join(written.values()),
             remedy="Somebody moved or copied the file; put it back, or import it again.",
         )

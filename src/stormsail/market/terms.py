@@ -1,4 +1,4 @@
-"""What a trainer writes into the file of an agent that trades: rules, features, scaler, bars."""
+"""Terms that a saved trading agent is bound to: market rules, features, scaler, symbols, spans."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.splits import Span
 
 TASK = "market"
-"""What the file calls this kind of task."""
+"""Name of this kind of task in the file."""
 
 
 def bound_terms(
@@ -21,7 +21,7 @@ def bound_terms(
     validation_span: Span | None = None,
     gamma: float | None = None,
 ) -> dict[str, JsonValue]:
-    """Return the entries of an agent's binding that whoever runs it later needs.
+    """Return the entries of an agent's binding that are needed to run it later.
 
     Args:
         market: rules that it was trained by.
@@ -30,7 +30,7 @@ def bound_terms(
         symbols: trained on.
         train_span: bars that it learned from.
         validation_span: bars on which it was chosen among others.
-        gamma: discount of one bar, without which nobody can tell what its critic promised.
+        gamma: discount of one bar, without which its critic's predictions have no unit of time.
     """
     chosen: dict[str, JsonValue] = {}
     if validation_span is not None:
@@ -44,7 +44,8 @@ def bound_terms(
         "interval": str(features.interval),
         "feature_schema": features.schema_hash(),
         "features": [
-            {"name": one.feature.name, "parameters": dict(one.parameters)} for one in features.bound
+            {"name": bound.feature.name, "parameters": dict(bound.parameters)}
+            for bound in features.bound
         ],
         "scaler": {
             **scaler.document(),

@@ -1,4 +1,4 @@
-"""With which weights: encoder, memory, actor, critics, normalisers, and the agent they make."""
+"""Networks with weights: encoder, memory, actor, critics, normalisers, and the agent."""
 
 from stormsail.modules.agent import Agent, AgentSpec, Decision
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig

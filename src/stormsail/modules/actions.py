@@ -1,8 +1,8 @@
-"""From the actor's numbers to an action: draw it, read its probability, give it to the market.
+"""Action heads: sampling, probabilities and entropies of an action distribution.
 
-A head keeps no weights. What it draws is the raw action, in which probabilities are exact even at
-the bounds: a class, a Gaussian number before squashing, or a share in (0, 1). `to_task` turns it
-into what a task takes.
+A head has no weights. It samples a raw action, in which probabilities are exact even at the bounds:
+a class, a Gaussian number before squashing, or a share in (0, 1). `to_task` converts it to the
+action of a task.
 """
 
 from typing import Protocol
@@ -22,16 +22,16 @@ _EDGE = 1e-6  # keeps a Beta draw inside the open interval in which its density 
 
 
 class ActionHead(Protocol):
-    """What the learner asks of any kind of action. `parameters` is [*b, `width`]."""
+    """Interface of all action distributions. `parameters` is [*b, `width`]."""
 
     width: int
-    """Numbers that the actor must give for one decision."""
+    """Number of parameters, so of the actor's outputs."""
 
     def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
         """Return a raw action for each decision."""
 
     def mode(self, parameters: Tensor) -> Tensor:
-        """Return the raw action of a policy that does not explore."""
+        """Return the raw action of the greedy policy."""
 
     def log_prob(self, parameters: Tensor, raw: Tensor) -> Tensor:
         """Return the log probability or density of a raw action, [*b]."""
@@ -40,17 +40,17 @@ class ActionHead(Protocol):
         """Return the entropy in closed form, before squashing, [*b]."""
 
     def squashed_entropy(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the entropy of what the task sees, by sampling where there is no closed form."""
+        """Return the entropy after squashing, by sampling where there is no closed form."""
 
     def kl(self, parameters: Tensor, other: Tensor) -> Tensor | None:
         """Return KL(first || other), [*b], or None where there is no closed form."""
 
     def to_task(self, raw: Tensor) -> Tensor:
-        """Return what a task takes as its action."""
+        """Return the action of the task."""
 
 
 class CategoricalHead:
-    """One of A classes."""
+    """Categorical distribution over A classes."""
 
     def __init__(self, actions: DiscreteActions) -> None:
         self.width = actions.count
@@ -88,7 +88,7 @@ class CategoricalHead:
 
 
 class SquashedGaussianHead:
-    """A Gaussian number u for each dimension, squashed by tanh into the allowed range.
+    """Gaussian u for each dimension, squashed by tanh into the allowed range.
 
     The standard deviation is std_min + (std_max - std_min) * sigmoid(rho), so that exploration can
     neither vanish nor explode.
@@ -99,31 +99,31 @@ class SquashedGaussianHead:
         self._actions = actions
         self._low, self._span = config.std_min, config.std_max - config.std_min
 
-    def _law(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+    def _mean_and_std(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         mean, spread = parameters.chunk(2, -1)
         return mean, self._low + self._span * spread.sigmoid()
 
     def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
         """Draw u."""
-        mean, std = self._law(parameters)
+        mean, std = self._mean_and_std(parameters)
         return mean + std * torch.empty_like(mean).normal_(generator=generator)
 
     def mode(self, parameters: Tensor) -> Tensor:
         """Return the mean of u."""
-        return self._law(parameters)[0]
+        return self._mean_and_std(parameters)[0]
 
     def log_prob(self, parameters: Tensor, raw: Tensor) -> Tensor:
         """Return the log density of the squashed action, computed from u."""
-        mean, std = self._law(parameters)
+        mean, std = self._mean_and_std(parameters)
         return distribution.squashed_gaussian_log_prob(raw, mean, std, kind="tanh")
 
     def entropy(self, parameters: Tensor) -> Tensor:
         """Return the entropy of u."""
-        return distribution.gaussian_entropy(self._law(parameters)[1])
+        return distribution.gaussian_entropy(self._mean_and_std(parameters)[1])
 
     def squashed_entropy(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
         """Return the entropy of the squashed action from a few draws."""
-        mean, std = self._law(parameters)
+        mean, std = self._mean_and_std(parameters)
         shape = (ENTROPY_SAMPLES, *mean.shape)
         noise = torch.empty(shape, dtype=mean.dtype, device=mean.device)
         drawn = mean + std * noise.normal_(generator=generator)
@@ -131,7 +131,7 @@ class SquashedGaussianHead:
 
     def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
         """Return KL(first || other) of u, which squashing does not change."""
-        return distribution.gaussian_kl(*self._law(parameters), *self._law(other))
+        return distribution.gaussian_kl(*self._mean_and_std(parameters), *self._mean_and_std(other))
 
     def to_task(self, raw: Tensor) -> Tensor:
         """Return the action within its bounds."""
@@ -140,38 +140,38 @@ class SquashedGaussianHead:
 
 
 class BetaHead:
-    """A Beta law on (0, 1) for each dimension, with both parameters above 1: one mode."""
+    """Beta distribution on (0, 1) for each dimension, both parameters above 1: one mode."""
 
     def __init__(self, actions: ContinuousActions) -> None:
         self.width = 2 * actions.count
         self._actions = actions
 
-    def _law(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+    def _alpha_and_beta(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         alpha, beta = (1.0 + torch.nn.functional.softplus(parameters)).chunk(2, -1)
         return alpha, beta
 
     def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
         """Draw two Gamma numbers and take the share of the first."""
-        alpha, beta = self._law(parameters)
+        alpha, beta = self._alpha_and_beta(parameters)
         first = torch._standard_gamma(alpha, generator=generator)
         second = torch._standard_gamma(beta, generator=generator)
         return (first / (first + second)).clamp(_EDGE, 1.0 - _EDGE)
 
     def mode(self, parameters: Tensor) -> Tensor:
         """Return the mean, which is inside the interval always."""
-        alpha, beta = self._law(parameters)
+        alpha, beta = self._alpha_and_beta(parameters)
         return alpha / (alpha + beta)
 
     def log_prob(self, parameters: Tensor, raw: Tensor) -> Tensor:
         """Return the log density of the share."""
-        return distribution.beta_log_prob(raw, *self._law(parameters))
+        return distribution.beta_log_prob(raw, *self._alpha_and_beta(parameters))
 
     def entropy(self, parameters: Tensor) -> Tensor:
         """Return the entropy of the share."""
-        return distribution.beta_entropy(*self._law(parameters))
+        return distribution.beta_entropy(*self._alpha_and_beta(parameters))
 
     def squashed_entropy(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the entropy; a Beta law is not squashed."""
+        """Return the entropy; a Beta distribution is not squashed."""
         del generator
         return self.entropy(parameters)
 

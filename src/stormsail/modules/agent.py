@@ -1,4 +1,4 @@
-"""The one object that decides: in training, in a backtest, and later with money."""
+"""`Agent`: a network with its normalisers that decides in training, backtests and live."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _SPEC = "agent"
 
 
 class ActionSpec(Config):
-    """What a task takes as actions, as it is written into a file."""
+    """Actions of a task, as written into a file."""
 
     kind: Literal["discrete", "continuous"]
     """Classes, or numbers within bounds."""
@@ -53,22 +53,22 @@ class ActionSpec(Config):
 
 
 class AgentSpec(Config):
-    """Everything but the weights that an agent is made of."""
+    """Specification of an agent: everything but its weights."""
 
     observation_names: tuple[str, ...]
-    """Names of the columns it sees, in order."""
+    """Names of the observed columns, in order."""
 
     unscaled: tuple[str, ...] = ()
-    """Columns that it takes as they are."""
+    """Columns that are not normalised."""
 
     actions: ActionSpec
-    """What it may do."""
+    """Actions of the task."""
 
     network: NetworkConfig = NetworkConfig()
     """Trunk and head layers."""
 
     policy: PolicyConfig = PolicyConfig()
-    """How it draws actions."""
+    """Action distribution."""
 
     critic: CriticConfig = CriticConfig()
     """What its critics predict."""
@@ -85,7 +85,7 @@ class AgentSpec(Config):
 
 
 class Draw(NamedTuple):
-    """An action for each of B environments, and what the network said to it."""
+    """Sampled actions for B environments, with the network's outputs."""
 
     action: Tensor
     """For the task."""
@@ -96,13 +96,13 @@ class Draw(NamedTuple):
     parameters: Tensor
     """Of the distribution it was drawn from, [B, D]."""
     predicted: Tensor
-    """What each critic said, normalised, [B, C, W]."""
+    """Output of each critic, normalised, [B, C, W]."""
     memory: Tensor
     """To be passed to the next call, [B, L, P, H]."""
 
 
 class Decision(NamedTuple):
-    """What an agent decides for B environments, and what it knows about it."""
+    """Decisions of an agent for B environments, with values and return distributions."""
 
     action: Tensor
     """For the task."""
@@ -117,29 +117,30 @@ class Decision(NamedTuple):
     distribution: Tensor
     """Quantiles or the probabilities of atoms of the return, [B, W]; quantiles in reward units."""
     predicted: Tensor
-    """What each critic said, normalised, [B, C, W]."""
+    """Output of each critic, normalised, [B, C, W]."""
     memory: Tensor
     """To be passed to the next call, [B, L, P, H]."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """What an agent was trained for. It must agree before the agent decides anything."""
+    """Data, features and costs that an agent was trained for; an agent is used with the same."""
 
     values: Mapping[str, JsonValue]
 
-    def check(self, **found: JsonValue) -> None:
-        """Refuse what differs, by name; what the agent was not bound to is not asked.
+    def check(self, **current: JsonValue) -> None:
+        """Refuse values that differ, by name; names that the agent is not bound to are ignored.
 
         Raises:
             ConfigError: if a value differs.
         """
         for name, wanted in self.values.items():
-            if name in found and plain(found[name]) != plain(wanted):  # a tuple is a list in files
+            # plain: a tuple is a list in files
+            if name in current and plain(current[name]) != plain(wanted):
                 raise ConfigError(
                     "config-inconsistent",
                     wrong=f"`{name}` must be what the agent was trained for, {wanted}",
-                    found=str(found[name]),
+                    found=str(current[name]),
                     remedy="Use the data and costs of its training, or train another agent.",
                 )
 
@@ -148,8 +149,8 @@ class Agent(nn.Module):
     """A network with its normalisers: observation in, decision out.
 
     Args:
-        spec: what it is made of.
-        generator: source of the first weights.
+        spec: its specification.
+        generator: source of the initial weights.
         binding: what it is trained for, such as feature schema, bar length and fees.
     """
 
@@ -177,7 +178,7 @@ class Agent(nn.Module):
         )
 
     def initial_memory(self, batch: int) -> Tensor:
-        """Return what it remembers before an episode's first observation."""
+        """Return the memory before the first observation of an episode."""
         return self.network.initial_memory(batch)
 
     @torch.no_grad()
@@ -206,12 +207,12 @@ class Agent(nn.Module):
             self.normalised(observation), memory, deterministic=deterministic, generator=generator
         )
         critic, predicted = self.network.critic, drawn.predicted
-        law = critic.distribution(predicted)
+        joint = critic.distribution(predicted)
         if self.spec.critic.kind != "categorical":
-            law = self.return_scale.decode(law)
+            joint = self.return_scale.decode(joint)
         return Decision(
             value=self.return_scale.decode(critic.value(predicted)),
-            distribution=law,
+            distribution=joint,
             **drawn._asdict(),
         )
 
@@ -224,7 +225,7 @@ class Agent(nn.Module):
         deterministic: bool,
         generator: torch.Generator | None = None,
     ) -> Draw:
-        """Return an action for each environment from `normalised` observations, and no readings.
+        """Return an action for each environment from `normalised` observations, without values.
 
         The other arguments are those of `decide`.
 
@@ -275,7 +276,7 @@ class Agent(nn.Module):
         return self.return_scale.decode(self.network.critic.atoms)
 
     def contents(self) -> Contents:
-        """Return what goes into a file."""
+        """Return the contents of its artifact."""
         return Contents(
             tensors={_MODEL: self.state_dict()},
             documents={_SPEC: self.spec.model_dump(mode="json")},
@@ -334,10 +335,10 @@ def _differs(own: Tensor, saved: Tensor) -> bool:
     return own.shape != saved.shape or own.dtype != saved.dtype
 
 
-def _unfit(path: Path | str, found: str) -> ArtifactError:
+def _unfit(path: Path | str, problem: str) -> ArtifactError:
     return ArtifactError(
         "artifact-document",
         wrong=f"{path} must describe an agent and hold the tensors that it needs",
-        found=found,
+        found=problem,
         remedy="Use an artifact that this version of the package wrote.",
     )

@@ -1,4 +1,4 @@
-"""Shape of an agent's network: what must be known to build it again from a file."""
+"""Configuration of an agent's network, policy and critics."""
 
 from typing import Annotated, Literal, Self
 
@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from stormsail.core.config import Config
 
 MAX_WIDTH = 65_536
-"""Beyond any layer of ours: a larger number is a slip, or a file that wants to exhaust memory."""
+"""Largest layer width: a larger number is a mistake, or a file made to exhaust memory."""
 
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 
@@ -22,7 +22,7 @@ class NetworkConfig(Config):
     """Non-linearity of encoder and head layers."""
 
     memory: Literal["lstm", "gru", "none"] = "lstm"
-    """What carries information from step to step; `none` is for comparison."""
+    """Recurrent layers; `none` is for comparison."""
 
     lstm_hidden_size: Width = 64
     """Width H of the memory."""
@@ -34,14 +34,14 @@ class NetworkConfig(Config):
     """Learn the state at an episode's start, instead of zeros."""
 
     enable_critic_lstm: bool = False
-    """Give the critics an encoder and a memory of their own, instead of sharing the actor's."""
+    """Separate encoder and memory for the critics, instead of shared ones."""
 
     head_sizes: tuple[Width, ...] = (64,)
     """Widths of the layers between memory and outputs, separate for the actor and each critic."""
 
 
 class PolicyConfig(Config):
-    """How actions are drawn."""
+    """Action distribution."""
 
     distribution: Literal["auto", "categorical", "squashed_gaussian", "beta"] = "auto"
     """`auto` takes categorical for discrete actions and a squashed Gaussian for continuous ones."""
@@ -62,16 +62,16 @@ class PolicyConfig(Config):
 
 
 class CriticConfig(Config):
-    """What the critics predict, and how several of them are read as one."""
+    """What the critics predict, and how several of them are combined."""
 
     kind: Literal["quantile", "categorical", "scalar"] = "quantile"
-    """A law by its quantiles, a law on fixed atoms, or only its mean."""
+    """Return distribution by quantiles, return distribution on fixed atoms, or only the mean."""
 
     num_quantiles: Width = 32
     """N, the number of quantiles."""
 
     huber_kappa: Annotated[float, Field(ge=0.0)] = 0.02
-    """Where the quantile loss turns from square to linear, in normalised units; 0 is pinball."""
+    """Huber threshold of the quantile loss, in normalised units; 0 is the pinball loss."""
 
     monotone_quantiles: bool = False
     """Build quantiles that cannot cross."""
@@ -86,16 +86,16 @@ class CriticConfig(Config):
     """Highest atom at the start."""
 
     v_range_ema_alpha: Annotated[float, Field(ge=0.0, le=1.0)] = 0.005
-    """How fast the support follows the returns; 0 keeps it fixed."""
+    """Moving-average weight with which the support follows the returns; 0 keeps it fixed."""
 
     use_twin_critics: bool = True
     """Two critics instead of one."""
 
     twin_value_mode: Literal["min", "mean"] = "min"
-    """How the scalar values of both become one."""
+    """How the values of both critics are combined."""
 
     twin_dist_mode: Literal["argmin", "mixture", "elementwise_min"] = "argmin"
-    """How the laws of both become one, for readings of risk."""
+    """How the return distributions of both are combined, for risk."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -115,7 +115,7 @@ class CriticConfig(Config):
 
     @property
     def width(self) -> int:
-        """Numbers that one critic predicts."""
+        """Numbers that one critic outputs."""
         return {"quantile": self.num_quantiles, "categorical": self.num_atoms, "scalar": 1}[
             self.kind
         ]

@@ -1,8 +1,8 @@
-"""Critics: C heads that predict a law of returns, or its mean, in normalised units.
+"""Critics: C heads that predict the return distribution, or its mean, in normalised units.
 
-What a critic predicts is one tensor [*b, C, W]: quantiles, logits over atoms, or one value. Reading
-it, rescaling the last layers when the return statistics move, and moving the support are here; the
-losses are in `functional` and their order in `algorithms`.
+Their output is one tensor [*b, C, W]: quantiles, logits over atoms, or one value. Here it is
+decoded, and the last layers or the support are rescaled when the return statistics change (PopArt);
+the losses are in `functional` and `algorithms.update.critic_targets`.
 """
 
 import torch
@@ -14,7 +14,7 @@ from stormsail.modules.layers import Mlp, linear
 
 
 class CriticHead(nn.Module):
-    """Layers of one critic; its last one is rescaled when the return statistics move."""
+    """Layers of one critic; the last one is rescaled by PopArt."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class CriticHead(nn.Module):
 
 
 class Critic(nn.Module):
-    """C heads with different weights, read as one.
+    """C heads with different weights, combined to one value and one return distribution.
 
     Args:
-        inputs: width of what the memory gives.
+        inputs: width of the memory's output.
         config: what is predicted.
         sizes: widths of the hidden layers of each head.
         activation: their non-linearity.
@@ -72,7 +72,7 @@ class Critic(nn.Module):
         self.affine_offset: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what all critics predict, [*b, C, W]."""
+        """Return the output of all critics, [*b, C, W]."""
         predicted = torch.stack([head(x) for head in self.heads], -2)
         if self._is_monotone:
             predicted = quantile.monotone(predicted)
@@ -84,17 +84,17 @@ class Critic(nn.Module):
         return self.config.kind == "quantile" and self.config.monotone_quantiles
 
     def means(self, predicted: Tensor) -> Tensor:
-        """Return the mean of each critic's law, normalised, [*b, C]."""
+        """Return the mean of each critic's distribution, normalised, [*b, C]."""
         if self.config.kind == "categorical":
             return categorical.distribution_mean(predicted.softmax(-1), self.atoms)
         return predicted.mean(-1)
 
     def value(self, predicted: Tensor) -> Tensor:
-        """Return the one scalar value of all critics, normalised, [*b]."""
+        """Return the combined scalar value, normalised, [*b]."""
         return twin.twin_value(self.means(predicted), mode=self.config.twin_value_mode)
 
     def distribution(self, predicted: Tensor) -> Tensor:
-        """Return one law from all critics, for readings of risk: quantiles, probabilities, mean."""
+        """Return the combined return distribution: quantiles, probabilities or the mean."""
         mode = self.config.twin_dist_mode
         if self.config.kind == "categorical":
             return twin.twin_distribution(predicted.softmax(-1), self.atoms, mode=mode)
@@ -108,10 +108,10 @@ class Critic(nn.Module):
 
     @torch.no_grad()
     def rescale(self, mean: Tensor, std: Tensor, new_mean: Tensor, new_std: Tensor) -> None:
-        """Keep every decoded prediction as it is while the return statistics move (PopArt).
+        """Preserve every decoded prediction while the return statistics change (PopArt).
 
-        Last layers are rescaled; behind the softplus of monotone quantiles an affine map takes it;
-        atoms move instead of a categorical head.
+        Last layers are rescaled; behind the softplus of monotone quantiles an affine map is; of a
+        categorical critic the atoms are.
         """
         moved = {"mean": mean, "std": std, "new_mean": new_mean, "new_std": new_std}
         if self.config.kind == "categorical":

@@ -1,7 +1,7 @@
-"""What an agent remembers from step to step: LSTM, GRU, or nothing.
+"""Recurrent memory of an agent: LSTM, GRU, or none.
 
 A state is one tensor [B, L, P, H]: L layers of P parts (hidden and cell of an LSTM, hidden of a
-GRU), so that it is stored, moved, reset and saved as one thing. Without a memory it has no layers.
+GRU), so that it is stored, moved, reset and saved as one. Without a memory it has no layers.
 """
 
 import itertools
@@ -20,8 +20,8 @@ _PARTS = {"lstm": 2, "gru": 1, "none": 0}
 _GATES = {"lstm": 4, "gru": 3, "none": 0}
 
 ROWS_OF_A_PIECE = 16
-"""Rows that pieces between resets must have on average for torch's kernel to be called for each.
-With 16, that took two thirds of the time of going row by row."""
+"""Rows between resets, on average, from which torch's kernel is called for each piece. At 16 that
+took two thirds of the time of going row by row."""
 
 SHARE_OF_ROWS = 0.75
 """An LSTM whose longest stretch without a reset has at most this share of the rows is packed."""
@@ -33,12 +33,12 @@ Run = Callable[[int, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 class Memory(nn.Module):
     """A stack of recurrent layers whose state can be reset inside a sequence.
 
-    Where `reset[t, b]` is true, environment b starts row t from the initial state. There are four
-    ways that give the same numbers up to rounding. Gates are in torch's own order, so one row goes
-    through torch's cell, and where rows with a reset are few, those between them go through its
-    fused kernel. Where all episodes
-    of an LSTM are short, each becomes a sequence of its own. All else, and what lies where looking
-    at flags would stop the device, goes row by row through `functional.recurrence`.
+    Where `reset[t, b]` is true, environment b starts row t from the initial state. Four
+    implementations give the same numbers up to rounding. Gates are in torch's own order, so one row
+    goes through torch's cell, and where rows with a reset are few, the rows between them go through
+    its fused kernel. Where all episodes of an LSTM are short, each becomes a packed sequence of its
+    own. Everything else, and tensors whose flags cannot be read without a host sync, goes row by
+    row through `functional.recurrence`.
 
     Args:
         inputs: width of the input.
@@ -98,18 +98,18 @@ class Memory(nn.Module):
         self._check(x, state, reset)
         if self.kind == "none":
             return x, state
-        run = self._way(reset)
+        run = self._implementation(reset)
         states = []
         for layer in range(self.layers):
             x, after = run(layer, x, state[:, layer], reset)
             states.append(after)
         return x, torch.stack(states, 1)
 
-    def _way(self, reset: Tensor) -> Run:
-        """Return the fastest way through these resets."""
+    def _implementation(self, reset: Tensor) -> Run:
+        """Return the fastest implementation for these resets."""
         if len(reset) == 1:
             return self._one_row
-        if not _may_look(reset):
+        if not _may_read(reset):
             return self._stepwise
         lengths = _between_resets(reset)
         if len(lengths) <= max(1, len(reset) // ROWS_OF_A_PIECE):
@@ -213,7 +213,7 @@ class Memory(nn.Module):
 
 
 def _between_resets(reset: Tensor) -> list[int]:
-    """Return the rows of each piece of time within which no environment starts anew."""
+    """Return the lengths of the pieces of time in which no environment is reset."""
     inside = reset[1:].any(1).nonzero()[:, 0] + 1
     edges = [0, *inside.tolist(), len(reset)]
     return [after - before for before, after in itertools.pairwise(edges)]
@@ -259,6 +259,6 @@ def _stretches(reset: Tensor) -> _Stretches:
     )
 
 
-def _may_look(reset: Tensor) -> bool:
-    """Return whether reading a flag costs nothing: on a CPU, outside of tracing."""
+def _may_read(reset: Tensor) -> bool:
+    """Return whether flags can be read without a host sync: on a CPU, outside of tracing."""
     return reset.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -90,7 +90,7 @@ class Network(nn.Module):
         )
 
     def forward(self, observation: Tensor, memory: Tensor, reset: Tensor) -> Output:
-        """Return what the network says of every row.
+        """Return the outputs of every row.
 
         Args:
             observation: normalised, [T, B, F].
@@ -99,13 +99,14 @@ class Network(nn.Module):
         """
         if self.critic_trunk is None:
             features, after = self.trunk(observation, memory, reset)
-            judged = features
+            critic_features = features
         else:
             own = self.trunk.memory.layers
             features, after = self.trunk(observation, memory[:, :own], reset)
-            judged, other = self.critic_trunk(observation, memory[:, own:], reset)
+            critic_features, other = self.critic_trunk(observation, memory[:, own:], reset)
             after = torch.cat((after, other), 1)
-        actor, predicted = self.actor_last(self.actor_body(features)), self.critic(judged)
+        actor = self.actor_last(self.actor_body(features))
+        predicted = self.critic(critic_features)
         exact = self.actor_last.weight.dtype  # probabilities and losses need more than bfloat16
         return Output(actor.to(exact), predicted.to(exact), after)
 

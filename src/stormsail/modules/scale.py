@@ -1,4 +1,4 @@
-"""Statistics that travel with a network: of observations, and of returns."""
+"""Normalisers that are saved with a network: of observations and of returns."""
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ class ObservationScale(nn.Module):
         return Moments(self.count, self.mean, self.m2)
 
     def commit(self, seen: Moments) -> None:
-        """Take the moments of new observations in."""
+        """Merge the moments of new observations."""
         merged = statistics.merge(self.moments, seen)
         for old, new in zip(self.moments, merged, strict=True):
             old.copy_(new)
@@ -49,7 +49,7 @@ class ObservationScale(nn.Module):
 
 
 class ReturnScale(nn.Module):
-    """Mean and standard deviation in which the critics predict returns."""
+    """Return scale: mean and standard deviation by which returns are normalised for the critics."""
 
     def __init__(self) -> None:
         super().__init__()

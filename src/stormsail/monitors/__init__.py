@@ -1,1 +1,1 @@
-"""Verdicts on metrics and places to write them down; never actions."""
+"""Alarms over metrics, and files for metrics and events."""

@@ -1,4 +1,4 @@
-"""When an alarm sounds, and in which words. One row a rule; thresholds stand here only."""
+"""Alarm rules: condition, severity and message of each alarm; all thresholds."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["warning", "alert", "error"]
-"""Look at it soon; look at it now; it must not be."""
+"""Check soon; check now; must not happen."""
 
 Metrics = Mapping[str, float]
 
@@ -18,7 +18,7 @@ PERSISTENT = 6
 
 LOSSES = ("train/loss", "train/policy_loss", "train/value_loss", "train/entropy_loss")
 OUTCOMES = ("single rewards", "n-step sums", "episode returns")
-"""Whose tail is watched, in words; `config/cvar_quantity` is the place in this list."""
+"""Quantity whose tail is watched; `config/cvar_quantity` is the index into this list."""
 
 RELATIVE_SPREAD = "train/ret_std_over_median"
 """Spread of returns over its own running median; `Alarms` adds it to the metrics."""
@@ -36,25 +36,25 @@ class OfOutcomes:
 
 
 def outcomes(metrics: Metrics) -> str:
-    """Return in words whose tail the metrics are about."""
+    """Return the quantity whose tail the metrics are about, in words."""
     place = metrics.get("config/cvar_quantity", math.nan)
     return OUTCOMES[int(place)] if place in range(len(OUTCOMES)) else "outcomes"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What sounds when."""
+    """One alarm."""
 
     name: str
     severity: Severity
     metric: str
-    """Whose value is reported."""
+    """Metric whose value is reported."""
     holds: Callable[[Metrics], bool]
     """Whether the condition is met in one update."""
     message: str | OfOutcomes
     """With a place for `value`, and for others as `metrics[name]`."""
     patience: int = 1
-    """Updates in a row before it sounds."""
+    """Updates in a row before it is raised."""
 
 
 def _above(metric: str, bound: float) -> Callable[[Metrics], bool]:
@@ -264,7 +264,7 @@ RULES: tuple[Rule, ...] = (
         "train/explained_variance",
         lambda metrics: metrics.get("train/explained_variance", math.nan) <= 0.3,
         "the explained variance is {value:.4g}, at most 0.3 for 3 updates in a row: the critics "
-        "foretell little of the returns",
+        "predict little of the returns",
         patience=3,
     ),
     Rule(
@@ -387,4 +387,4 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
 )
-"""In the order in which they are reported."""
+"""In the order of the report."""

@@ -1,4 +1,4 @@
-"""Alarms over the metrics of a run: each sounds when its condition begins, not every update."""
+"""Alarms over the metrics of a run, raised when a condition begins, not at every update."""
 
 import math
 from collections import deque
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from stormsail.core.config import Config
-from stormsail.core.errors import ArtifactError, ConfigError
+from stormsail.core.errors import ArtifactError
 from stormsail.core.files.documents import JsonValue
 from stormsail.monitors.alarm_rules import RELATIVE_SPREAD, RULES, Metrics, Severity
 
@@ -39,7 +39,7 @@ class Alarm:
 
 
 class AlarmState(Config):
-    """What resumed alarms need."""
+    """Saved state of the alarms."""
 
     streaks: dict[str, int]
     """For how many updates in a row each condition has held; only of those that hold."""
@@ -48,9 +48,9 @@ class AlarmState(Config):
 
 
 class Alarms:
-    """Judges the metrics of one update after another by the table in `alarm_rules`.
+    """Checks the metrics of each update against the table in `alarm_rules`.
 
-    An alarm sounds at the update at which its condition has held for as many updates in a row as
+    An alarm is raised at the update at which its condition has held for as many updates in a row as
     the rule asks for, and then not again before the condition has ended once. A metric that is
     missing or NaN meets no condition, but a loss that is NaN does.
     """
@@ -60,7 +60,7 @@ class Alarms:
         self._spreads: deque[float] = deque(maxlen=_HISTORY)
 
     def check(self, metrics: Mapping[str, float]) -> list[Alarm]:
-        """Take the metrics of an update in; return the alarms that begin with it."""
+        """Check the metrics of an update; return the alarms that begin with it."""
         seen = self._with_spread(metrics)
         begun = []
         for rule in RULES:
@@ -97,32 +97,24 @@ class Alarms:
         return {**metrics, RELATIVE_SPREAD: relative}
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """Return what a resumed run needs, as plain JSON."""
+        """Return the state for a checkpoint, as plain JSON."""
         state = AlarmState(streaks=dict(self._streaks), spreads=tuple(self._spreads))
         return state.model_dump(mode="json")
 
     def load_state_dict(self, state: JsonValue) -> None:
-        """Take up where other alarms stood.
+        """Restore a saved state.
 
         Raises:
             ArtifactError: if the state is not one of alarms.
         """
-        found = f"a {type(state).__name__}"
-        if isinstance(state, dict):
-            try:
-                saved = AlarmState.from_mapping(state)
-            except ConfigError as error:
-                found = str(error)
-            else:
-                unknown = set(saved.streaks) - {rule.name for rule in RULES}
-                if not unknown:
-                    self._streaks = dict(saved.streaks)
-                    self._spreads = deque(saved.spreads, maxlen=_HISTORY)
-                    return
-                found = f"the unknown alarm `{min(unknown)}`"
-        raise ArtifactError(
-            "artifact-document",
-            wrong="the saved state of `alarms` must be what this version writes",
-            found=found,
-            remedy="Resume with the version that wrote it, or start a new run.",
-        )
+        saved = AlarmState.from_state(state, part="alarms")
+        unknown = set(saved.streaks) - {rule.name for rule in RULES}
+        if unknown:
+            raise ArtifactError(
+                "artifact-document",
+                wrong="the saved state of `alarms` must be what this version writes",
+                found=f"the unknown alarm `{min(unknown)}`",
+                remedy="Resume with the version that wrote it, or start a new run.",
+            )
+        self._streaks = dict(saved.streaks)
+        self._spreads = deque(saved.spreads, maxlen=_HISTORY)

@@ -1,9 +1,9 @@
-"""Where the metrics and events of a run are written: Parquet, JSON lines, TensorBoard.
+"""Files for the metrics and events of a run: Parquet, JSON lines, TensorBoard.
 
-A run that was killed goes on from its last checkpoint and does everything after it again, the same
-way. So `metrics.parquet` and `events.jsonl` are cut back to that checkpoint when a run resumes, and
-end up with the very bytes of a run that nobody interrupted: what they hold is a function of what
-was recorded, never of when, by whom, or in how many pieces. Times of day are therefore kept out.
+A killed run resumes from its last checkpoint and repeats everything after it identically. So
+`metrics.parquet` and `events.jsonl` are cut back to that checkpoint on resume, and end up with the
+bytes of an uninterrupted run: their content is a function of the records alone. Times of day are
+therefore kept out.
 """
 
 import os
@@ -251,10 +251,10 @@ def _folder(path: Path) -> Iterator[int]:
         ) from error
 
 
-def _unfit(path: Path, wanted: str, found: str) -> DataError:
+def _unfit(path: Path, wanted: str, problem: str) -> DataError:
     return DataError(
         "data-mismatch",
         wrong=f"{path} must hold the {wanted} that the checkpoint knew of",
-        found=found,
+        found=problem,
         remedy="Put the file back, or resume from an earlier checkpoint.",
     )

@@ -1,8 +1,8 @@
-"""From raw gradients to a step, in the one order that is right."""
+"""Gradient pipeline: guard, measure, scale, clip and step, in the one order that is right."""
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,9 +11,11 @@ from torch.optim import Optimizer
 from stormsail.core.errors import ArgumentError, RangeError
 from stormsail.functional import _checks as check
 from stormsail.optim import tensor_lists
-from stormsail.optim.fused.step import CompiledStep
-from stormsail.optim.vgs.arguments import Parameters, by_name, common_place
+from stormsail.optim.parameters import NamedParameters, Parameters
 from stormsail.optim.vgs.scaler import VarianceGradientScaler
+
+if TYPE_CHECKING:  # imported when it is used
+    from stormsail.optim.fused.step import CompiledStep
 
 DEFAULT_MAX_GRAD_NORM = 0.5
 GUARDS = ("auto", "host", "device")
@@ -22,7 +24,7 @@ BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class GradientReport(NamedTuple):
-    """What one step saw and did; tensors, to be read whenever it suits."""
+    """Report of one step, as tensors, so that nothing waits for the device."""
 
     stepped: Tensor
     """False if a gradient was not finite, and nothing was changed."""
@@ -39,7 +41,7 @@ class GradientReport(NamedTuple):
 
 
 class GradientPipeline:
-    """Do everything between `backward` and the next batch, so that no caller can misorder it.
+    """All steps between `backward` and the next batch, in a fixed order.
 
     1. Guard: if any gradient is not finite, nothing below changes anything.
     2. Raw norms, for the report.
@@ -70,10 +72,11 @@ class GradientPipeline:
         guard: `auto`, `host` or `device`.
         compiled: do everything in a few compiled passes, which needs a C++ compiler for a CPU and
             Triton for CUDA, and takes a while at the first step. The same numbers up to rounding,
-            with two differences: `.grad` stays raw, and on a CPU the noise, of the same law and
-            from the same generator, is drawn by a counter. For the optimizers of this package with
-            `variant="fixed"`, over float32 or float64, without a scaler or with the default
-            statistic acting on the update. A step with a gradient missing is done eagerly.
+            with two differences: `.grad` stays raw, and on a CPU the noise, of the same
+            distribution and from the same generator, is drawn by a counter. For the optimizers of
+            this package with `variant="fixed"`, over float32 or float64, without a scaler or with
+            the default statistic acting on the update. A step with a gradient missing is done
+            eagerly.
 
     Raises:
         ArgumentError: if the scaler scales the steps of another optimizer, or what is to be
@@ -107,29 +110,25 @@ class GradientPipeline:
                 found=f"a scaler of another {type(scaler.optimizer).__name__}",
                 remedy="Pass the same optimizer to both.",
             )
-        self._parameters = by_name(named_parameters)
-        self._device, _ = common_place(list(self._parameters.values()))
-        self._layouts: dict[tuple[bool, ...], tensor_lists.Layout] = {}
+        self._parameters = NamedParameters(named_parameters)
+        self._device = self._parameters.device
         self.optimizer, self.scaler = optimizer, scaler
         self.max_grad_norm, self.guard = bound, guard
         self._started = False
-        self._compiled: CompiledStep | None = None
-        if compiled:
-            given = list(self._parameters.values())
-            self._compiled = CompiledStep(given, optimizer, scaler, bound=bound)
+        self._compiled = self._compiled_step() if compiled else None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the parameters, in the order of `GradientReport.norms`."""
-        return tuple(self._parameters)
+        return self._parameters.names
 
     def norms_by_name(self, report: GradientReport) -> dict[str, Tensor]:
         """Return the raw norm of each tensor's gradient, by name."""
-        return dict(zip(self._parameters, report.norms.unbind(), strict=True))
+        return self._parameters.named(report.norms)
 
     def group_norm(self, report: GradientReport, prefix: str) -> Tensor:
         """Return the raw norm of all gradients whose name begins with the prefix; 0 for none."""
-        chosen = [place for place, name in enumerate(self._parameters) if name.startswith(prefix)]
+        chosen = [place for place, name in enumerate(self.names) if name.startswith(prefix)]
         if not chosen:
             return report.norms.new_zeros(())
         return torch.stack([report.norms[place] for place in chosen]).square().sum().sqrt()
@@ -143,7 +142,7 @@ class GradientPipeline:
         """
         if self._compiled is not None and self._compiled.applies():
             return self._step_compiled(self._compiled)
-        grads, where = self._present()
+        grads, where = self._parameters.gradients()
         norms = tensor_lists.norms(grads).to(self._device)
         bad = ~norms.isfinite()
         refused = bad.any()
@@ -168,22 +167,19 @@ class GradientPipeline:
             grad_norm_post_clip=after,
         )
 
-    def _step_compiled(self, engine: CompiledStep) -> GradientReport:
-        measured = engine.measure()
-        if (self._device.type == "cpu" or self._waits()) and bool(engine.is_refused(measured)):
-            return GradientReport(*engine.refuse(measured))
-        report = GradientReport(*engine.advance(measured))
+    def _compiled_step(self) -> "CompiledStep":
+        from stormsail.optim.fused.step import CompiledStep
+
+        tensors = self._parameters.tensors
+        return CompiledStep(tensors, self.optimizer, self.scaler, bound=self.max_grad_norm)
+
+    def _step_compiled(self, compiled: "CompiledStep") -> GradientReport:
+        measured = compiled.measure()
+        if (self._device.type == "cpu" or self._waits()) and bool(compiled.is_refused(measured)):
+            return GradientReport(*compiled.refuse(measured))
+        report = GradientReport(*compiled.advance(measured))
         self._started = True
         return report
-
-    def _present(self) -> tuple[list[Tensor], tensor_lists.Layout]:
-        tensors = list(self._parameters.values())
-        here = tuple(tensor.grad is not None and tensor.numel() > 0 for tensor in tensors)
-        if here not in self._layouts:
-            sizes = [tensor.numel() for tensor in tensors]
-            self._layouts[here] = tensor_lists.layout(here, sizes, device=self._device)
-        grads = [tensor.grad for tensor in tensors if tensor.grad is not None and tensor.numel()]
-        return grads, self._layouts[here]
 
     def _waits(self) -> bool:
         """Say whether the guard reads its flag on the host this time."""

@@ -1,4 +1,4 @@
-"""Operations on many tensors at once whose weight differs from tensor to tensor.
+"""Multi-tensor operations with one weight for each tensor.
 
 The multi-tensor kernels take one weight for the whole list. Weights that live on the device and
 differ by tensor would fall back to a kernel for each tensor; on a GPU the lists are therefore laid
@@ -65,10 +65,10 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     if any(tensor.element_size() < 4 for tensor in tensors):
         double = any(tensor.dtype == torch.float64 for tensor in tensors)
         wide = torch.float64 if double else torch.float32
-    found = torch._foreach_norm(list(tensors), 2, dtype=wide)
-    if any(norm.dtype != found[0].dtype for norm in found):
-        found = tuple(norm.double() for norm in found)
-    return torch.stack(found).double()
+    each = torch._foreach_norm(list(tensors), 2, dtype=wide)
+    if any(norm.dtype != each[0].dtype for norm in each):
+        each = tuple(norm.double() for norm in each)
+    return torch.stack(each).double()
 
 
 def largest(tensors: Sequence[Tensor]) -> Tensor:
@@ -113,8 +113,8 @@ def move_(
         if one_dtype and kept:
             torch._foreach_lerp_(targets, sources, weights)
         else:
-            for target, source, one in zip(targets, sources, weights, strict=True):
-                target.copy_(torch.lerp(target.to(one.dtype), source.to(one.dtype), one))
+            for target, source, own in zip(targets, sources, weights, strict=True):
+                target.copy_(torch.lerp(target.to(own.dtype), source.to(own.dtype), own))
         return
     start, end = _row(targets, weight.dtype), _row(sources, weight.dtype)
     each = weight.index_select(0, where.segment)
@@ -143,15 +143,15 @@ def follow_(
             move_(means, grads, weight.to(means[0].dtype), where)
         return distance, norms(means).square()
     pairs = [
-        _follow_one_(mean.view(-1), grad.reshape(-1), one)
-        for mean, grad, one in zip(means, grads, weight.tolist(), strict=True)
+        _follow_one_(mean.view(-1), grad.reshape(-1), own)
+        for mean, grad, own in zip(means, grads, weight.tolist(), strict=True)
     ]
     both = torch.tensor(pairs, dtype=torch.float64).reshape(-1, 2)
     return both[:, 0], both[:, 1]
 
 
 def _follow_one_(mean: Tensor, grad: Tensor, weight: float) -> tuple[float, float]:
-    """Do so in the place of the mean itself, which holds the distance for a moment.
+    """Move one mean in place; it holds the distance for a moment.
 
     Neither scratch nor a second list: about half of the time that the lists take.
     """
@@ -172,8 +172,8 @@ def scale_(tensors: Sequence[Tensor], factor: Tensor, where: Layout) -> None:
     if not tensors:
         return
     if factor.device.type == "cpu":
-        for tensor, one in zip(tensors, factor.tolist(), strict=True):
-            tensor.mul_(one)
+        for tensor, own in zip(tensors, factor.tolist(), strict=True):
+            tensor.mul_(own)
         return
     row = _row(tensors, factor.dtype)
     _write(tensors, row.mul_(factor.index_select(0, where.segment)))

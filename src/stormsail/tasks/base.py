@@ -1,7 +1,7 @@
-"""What the control tasks share: starts, time limits, ends, refusals and hidden observations.
+"""`ControlTask`, the base class of control tasks: starts, time limits, ends, masked velocities.
 
-B environments, S physical quantities, F observed features, A action dimensions. A task is its
-equations of motion (`_move`), what it shows (`_observe`) and a box of starts; all else is here.
+B environments, S physical quantities, F observed features, A action dimensions. A subclass has its
+equations of motion (`_move`), its observation (`_observe`) and a box of starts; all else is here.
 
 Nothing in `transition` reads a value, so a CUDA graph captures it and `torch.compile` traces it.
 """
@@ -19,7 +19,7 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 class ControlState(NamedTuple):
-    """Everything that decides what happens next."""
+    """State of B episodes."""
 
     physical: Tensor
     """[B, S] positions, angles and their rates."""
@@ -30,12 +30,12 @@ class ControlState(NamedTuple):
 
 
 class ControlInfo(NamedTuple):
-    """What comes with a step."""
+    """Further results of a step."""
 
     sample_weight: Tensor
     """[B]: 1, but 0 where the action was ignored because a new episode starts."""
     bad_action: Tensor
-    """[B] bool: the action meant nothing and another one was done in its place."""
+    """[B] bool: the action was invalid and another one was done in its place."""
 
 
 class ControlTask(ABC):
@@ -61,7 +61,7 @@ class ControlTask(ABC):
     limit: int
     """Steps after which an episode is truncated."""
     low: tuple[float, ...]
-    """Lower bounds of the uniform law of starts, one for each physical quantity."""
+    """Lower bounds of the uniform distribution of starts, one for each physical quantity."""
     high: tuple[float, ...]
 
     def __init__(
@@ -126,8 +126,8 @@ class ControlTask(ABC):
     ) -> tuple[ControlState, Step[ControlInfo]]:
         """Do one action in each environment.
 
-        On the CPU a meaningless action is refused; elsewhere, and while tracing, looking would stop
-        the device, so it is mended and counted as `transition` says.
+        On the CPU an invalid action is refused; elsewhere, and while tracing, reading its values
+        would stall the device, so it is replaced and marked as in `transition`.
 
         Args:
             state: of the step before; it is left as it is.
@@ -137,7 +137,7 @@ class ControlTask(ABC):
         Raises:
             ShapeError: for an action of another shape.
             DtypeError: for an action of another dtype.
-            RangeError: for an index out of range, or NaN or infinity, where looking is free.
+            RangeError: for an index out of range, or NaN or infinity, on the CPU.
         """
         self.actions.check(action, batch=self.batch, dtype=self.dtype)
         if self.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -165,12 +165,12 @@ class ControlTask(ABC):
         elapsed = torch.where(over, 0, state.elapsed + 1)
         terminated = terminated & ~over
         truncated = (elapsed >= self.limit) & ~terminated
-        told = ControlInfo(
+        info = ControlInfo(
             sample_weight=(~over).to(self.dtype),
             bad_action=self.actions.bad(action) & ~over,
         )
         step = Step(
-            self._show(physical), torch.where(over, 0.0, reward), terminated, truncated, told
+            self._show(physical), torch.where(over, 0.0, reward), terminated, truncated, info
         )
         return ControlState(physical, elapsed, terminated | truncated), step
 

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment as a task, through its own vector environments."""
+"""`GymnasiumTask`: any Gymnasium environment as a task, through its vector interface."""
 
 from typing import Any, NamedTuple
 
@@ -14,14 +14,14 @@ from stormsail.core.task import Actions, ContinuousActions, DiscreteActions, Ste
 
 
 class GymnasiumState(NamedTuple):
-    """What the learner can see of the environments; their own state stays with them."""
+    """The part of the state that is known here; the environments keep their own."""
 
     over: Tensor
     """Whether the last step ended the episode, bool [B]."""
 
 
 class GymnasiumInfo(NamedTuple):
-    """What comes with a step."""
+    """Further results of a step."""
 
     sample_weight: Tensor
     """1, but 0 where the action was ignored because a new episode starts, [B]."""
@@ -93,8 +93,8 @@ class GymnasiumTask:
         ended = self._flags(terminated)
         cut = self._flags(truncated) & ~ended
         weight = (~state.over).to(self.dtype)
-        earned = torch.where(state.over, 0.0, self._numbers(reward))
-        step = Step(self._numbers(observation), earned, ended, cut, GymnasiumInfo(weight))
+        rewards = torch.where(state.over, 0.0, self._numbers(reward))
+        step = Step(self._numbers(observation), rewards, ended, cut, GymnasiumInfo(weight))
         return GymnasiumState(ended | cut), step
 
     def close(self) -> None:
@@ -102,8 +102,8 @@ class GymnasiumTask:
         self._env.close()
 
     def _numbers(self, values: Any) -> Tensor:  # noqa: ANN401 - whatever the environment gives
-        found = torch.as_tensor(np.array(values), dtype=self.dtype, device=self.device)
-        return found.reshape(self.batch, -1).squeeze(-1) if found.ndim == 1 else found
+        numbers = torch.as_tensor(np.array(values), dtype=self.dtype, device=self.device)
+        return numbers.reshape(self.batch, -1).squeeze(-1) if numbers.ndim == 1 else numbers
 
     def _flags(self, values: Any) -> Tensor:  # noqa: ANN401 - whatever the environment gives
         return torch.as_tensor(np.array(values), dtype=torch.bool, device=self.device)

@@ -191,7 +191,7 @@ def test_a_training_that_keeps_diverging_is_refused_and_on_record(tmp_path, monk
         train_agent(config(), out, ledger=tmp_path / "trials.jsonl")
     assert str(caught.value) == (
         f"the training in {out} must finish; found weights after the update are not finite; the "
-        "run was sent back 2 times before. Lower `ppo.learning_rate`, and look at what lies in "
+        "run was rolled back 2 times before. Lower `ppo.learning_rate`, and look at what lies in "
         "`refused` there. [run-stopped]"
     )
     refused = (ConfigError, ArgumentError, ArtifactError)  # what would end a validation

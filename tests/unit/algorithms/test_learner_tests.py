@@ -9,7 +9,7 @@ import torch
 from stormsail.algorithms import learner_tests as lab
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.learner_tests import (
-    Judged,
+    HeldOut,
     informed_weights,
     noise_test,
     oracle_test,
@@ -41,7 +41,7 @@ def judged(world, weigh, **changes):
     panel = market_panel(config)
     _, span = lab._parts(panel, config)
     rules = BacktestConfig(market=config.task.market).during(span)
-    return Judged(config, panel, replay(weigh(panel, config), panel, rules))
+    return HeldOut(config, panel, replay(weigh(panel, config), panel, rules))
 
 
 def flat(panel, _config):
@@ -118,12 +118,12 @@ def test_costs_make_the_informed_wait_and_they_earn_more_than_those_who_do_not()
 
 def test_who_uses_the_leak_passes_and_who_does_not_fails():
     best = oracle_test(judged("oracle", informed_weights))
-    assert (best.name, best.holds) == ("learner, told", True)
+    assert (best.name, best.holds) == ("learner, oracle", True)
     assert "100% of the" in best.words
     blind = oracle_test(judged("oracle", flat))
     assert blind.holds is False
     assert blind.words.startswith(
-        "Where the next return is told, the same training earned +0.0000 log growth on unseen bars,"
+        "Where the next return is known, the same training earned +0.0000 log growth on unseen bars,"
         " 0% of the +"
     )
     assert oracle_test(judged("oracle", random)).holds is False
@@ -191,7 +191,7 @@ def test_the_tests_train_in_folders_of_their_own_and_find_them_again(tmp_path, m
         name="v",
         on_progress=lambda run, progress: heard.append((run, progress.update)),
     )
-    assert [one.name for one in first] == ["learner, told", "learner, noise"]
+    assert [one.name for one in first] == ["learner, oracle", "learner, noise"]
     assert {run for run, _ in heard} == {"learner-oracle", "learner-noise"}
     assert not (tmp_path / "trials.jsonl").exists()
     assert TrialLedger(tmp_path / "v" / "trials.jsonl").count() == 2

@@ -50,11 +50,11 @@ def test_an_update_goes_from_rollout_to_epochs_in_the_order_of_the_replay(critic
     atoms = ppo.agent.network.critic.atoms.double().numpy().copy()
     update = ppo.update()
     rollout, found = update.rollout, update.estimates
-    data = {name: getattr(rollout, name).double().numpy() for name in ("reward", "reached")}
+    data = {name: getattr(rollout, name).double().numpy() for name in ("reward", "next_predicted")}
     data |= {name: getattr(rollout, name).numpy() for name in ("terminated", "truncated")}
     predicted = rollout.predicted.double().numpy()
     value = oracle.values(predicted, critic, atoms, *old)
-    beyond = oracle.values(data["reached"], critic, atoms, *old)
+    beyond = oracle.values(data["next_predicted"], critic, atoms, *old)
     raw = returns_oracle.gae(
         data["reward"], value, beyond, data["terminated"], data["truncated"], 0.9, 0.8
     )
@@ -68,7 +68,7 @@ def test_an_update_goes_from_rollout_to_epochs_in_the_order_of_the_replay(critic
         atoms=atoms, scalar_return=raw + value,
     )  # fmt: skip
     assert found.target.numpy() == pytest.approx(target, abs=1e-4)
-    mean, std = (float(part) for part in update.units)
+    mean, std = (float(part) for part in update.scale)
     assert (mean, std) != old
     if critic == "categorical":
         return
@@ -87,7 +87,7 @@ def test_units_are_those_of_what_the_critics_must_resolve(critic):
     update = ppo.update()
     target = update.estimates.target.double().numpy()
     weight = np.broadcast_to(update.rollout.weight.double().numpy()[..., None], target.shape)
-    assert [float(part) for part in update.units] == pytest.approx(moments(target, weight))
+    assert [float(part) for part in update.scale] == pytest.approx(moments(target, weight))
 
 
 @pytest.mark.parametrize("critic", CRITICS)
@@ -97,7 +97,7 @@ def test_what_is_decoded_is_what_was_encoded_in_every_update(critic, monkeypatch
     config = settings(**CRITICS[critic], critic__v_range_ema_alpha=0.0)
     ppo = aged(learner(config))
     moved = []
-    move = module.move_units
+    move = module.popart_rescale
 
     def watch(agent, statistics_, returns, weight, predicted, *rest):
         said = agent.return_scale.decode(agent.network.critic.means(predicted))
@@ -106,7 +106,7 @@ def test_what_is_decoded_is_what_was_encoded_in_every_update(critic, monkeypatch
         moved.append(float((said - again).abs().max()))
         return out
 
-    monkeypatch.setattr(module, "move_units", watch)
+    monkeypatch.setattr(module, "popart_rescale", watch)
     stds = set()
     for _ in range(5):
         ppo.update()
@@ -218,7 +218,7 @@ def test_every_number_of_an_update_comes_from_its_schedule():
     config = settings(
         ppo__total_steps=1000, ppo__learning_rate_final=0.0, ppo__clip_range_warmup=0.4,
         ppo__clip_range_warmup_updates=4, ppo__vf_coef_warmup=1.5, ppo__vf_coef_warmup_updates=4,
-        ppo__critic_grad_warmup_updates=1, entropy__ent_coef_decay_steps=10, bc__cql_alpha=0.2,
+        ppo__critic_grad_warmup_updates=1, entropy__ent_coef_decay_steps=10, bc__awr_coef=0.2,
         bc__bc_warmup_steps=0, bc__bc_decay_steps=128, kl__penalty=True,
         value_clip__clip_range_vf=0.2, value_clip__vf_clip_warmup_updates=1,
         ppo__vf_bad_explained_scale=1.0,
@@ -276,7 +276,7 @@ def test_early_stop_is_wired():
 def test_while_only_critics_learn_the_actors_weights_stay_bit_for_bit():
     config = settings(
         ppo__critic_grad_warmup_updates=2, optimizer__optimizer_class="AdaptiveUPGD",
-        optimizer__weight_decay=0.1, network__enable_critic_lstm=True, bc__cql_alpha=0.5,
+        optimizer__weight_decay=0.1, network__enable_critic_lstm=True, bc__awr_coef=0.5,
     )  # fmt: skip
     ppo = learner(config)
 

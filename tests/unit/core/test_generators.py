@@ -49,11 +49,11 @@ def test_a_stream_is_the_same_object_each_time():
 
 def test_streams_do_not_depend_on_the_order_of_their_making():
     first, second = Generators(3), Generators(3)
-    one = [draws(first, name) for name in ("a", "b", "c.d")]
+    forward = [draws(first, name) for name in ("a", "b", "c.d")]
     second.numpy("b").random()
     draws(second.spawn("b"), "b")
-    other = [draws(second, name) for name in ("c.d", "b", "a")]
-    assert one == other[::-1]
+    backward = [draws(second, name) for name in ("c.d", "b", "a")]
+    assert forward == backward[::-1]
 
 
 def test_everything_with_another_name_or_seed_is_another_stream():
@@ -260,15 +260,15 @@ def test_a_name_of_another_form_is_refused(kind, name):
 
 @pytest.mark.refusal
 def test_a_tree_is_as_deep_as_its_state_can_be_read():
-    tree = deepest = Generators(1)
+    tree = leaf = Generators(1)
     for _ in range(32):
-        deepest = deepest.spawn("a")
-    draws(deepest, "x")
+        leaf = leaf.spawn("a")
+    draws(leaf, "x")
     resumed = Generators(1)
     resumed.restore(tree.state())
     assert set(resumed.state()) == set(tree.state())
     with pytest.raises(RangeError) as caught:
-        deepest.spawn("b")
+        leaf.spawn("b")
     assert str(caught.value) == (
         "a tree of streams must have at most 32 levels; found the sub-tree `b` below that. "
         "Give the streams longer names instead, such as `member.3.actions`. [out-of-range]"

@@ -194,7 +194,7 @@ def test_a_law_on_other_atoms_is_refused():
     probs, atoms = torch.zeros(4, 21), torch.arange(51.0)
     expected = (
         "`probs` must have one entry for each of the 51 atoms in its last dimension; "
-        "found probs (4, 21). Project the law on these atoms first. [shape-mismatch]"
+        "found probs (4, 21). Project the distribution on these atoms first. [shape-mismatch]"
     )
     assert refused(categorical.shift_distribution, probs, torch.zeros(4), atoms) == expected
     assert refused(categorical.distribution_mean, probs, atoms) == expected

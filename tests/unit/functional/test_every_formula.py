@@ -15,6 +15,7 @@ from torch import Tensor
 import cases
 import stormsail.functional
 from stormsail.core.errors import ShapeError
+from stormsail.functional import _checks as check
 
 CASES = cases.build()
 by_name = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
@@ -25,15 +26,18 @@ PLAIN = {"midpoints", "cross_entropy_normaliser"}
 OWN_DTYPE = {
     "count_nonfinite",
     "explained_variance",
+    "mean_and_std",
     "moments",
     "outside_support",
+    "percentile",
     "ratio_is_clipped",
     "risk_gate",
+    "weighted_std",
 }
 
 
 def public_functions() -> dict[str, Callable[..., object]]:
-    found = {}
+    functions = {}
     for info in pkgutil.walk_packages([str(SOURCE)], "stormsail.functional."):
         last = info.name.rpartition(".")[2]
         if last.startswith("_") or info.name.startswith("stormsail.functional.kernels"):
@@ -43,8 +47,8 @@ def public_functions() -> dict[str, Callable[..., object]]:
             own = inspect.isfunction(thing) and thing.__module__ == module.__name__
             alias = own and thing.__name__ != name
             if own and not alias and not name.startswith("_"):
-                found[f"{last}.{name}"] = thing
-    return found
+                functions[f"{last}.{name}"] = thing
+    return functions
 
 
 def test_every_formula_has_a_worked_call():
@@ -52,64 +56,105 @@ def test_every_formula_has_a_worked_call():
     assert called == set(public_functions())
 
 
-@pytest.mark.parametrize("name", sorted(public_functions()))
-def test_docstring_has_formula_or_reading_source_and_refusals(name):
-    function = public_functions()[name]
+SCALARS = {
+    "mean", "std", "new_mean", "new_std", "progress", "n", "count", "limits", "account", "terms",
+}  # fmt: skip
+"""Positional arguments that are not tensors: moments, counts, and what holds tensors."""
+
+
+def docstring_problems(function: Callable[..., object]) -> list[str]:
+    """Return what the docstring of a formula lacks."""
     text = inspect.getdoc(function) or ""
     source = r"arXiv:|Ours|[Tt]extbook|[Dd]efinition|et al\.|& |Muller|Schulman|scikit|Gymnasium"
-    assert text.split("\n")[0].startswith("Return"), "the first line says what is returned"
-    assert re.search(source, text), "a paper, or `Ours`, or that it is textbook knowledge"
-    body = inspect.getsource(function)
-    if "check." in body:
-        assert "Raises:" in text, "what is refused"
-    shapes = [
-        parameter.annotation
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ]
-    assert inspect.Signature.empty not in shapes, "every argument carries its shape or type"
-
-
-@pytest.mark.parametrize("name", sorted(public_functions()))
-def test_scalars_are_keyword_only(name):
-    allowed = {
-        "mean",
-        "std",
-        "new_mean",
-        "new_std",
-        "progress",
-        "n",
-        "count",
-        "limits",
-        "account",
-        "terms",
+    faults = {
+        "the first line does not say what is returned": not text.startswith("Return"),
+        "no paper, nor `Ours`, nor that it is textbook knowledge": not re.search(source, text),
+        "what is refused is not said": (
+            "check." in inspect.getsource(function) and "Raises:" not in text
+        ),
     }
-    for parameter in inspect.signature(public_functions()[name]).parameters.values():
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-            is_tensor = "Tensor" in str(parameter.annotation) or "Moments" in str(
-                parameter.annotation
-            )
-            assert is_tensor or parameter.name in allowed
+    return [fault for fault, holds in faults.items() if holds]
+
+
+def signature_problems(function: Callable[..., object]) -> list[str]:
+    """Return the positional arguments that have no shape or type, or are scalars."""
+    problems = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
+            continue
+        annotation = str(parameter.annotation)
+        if parameter.annotation is parameter.empty:
+            problems.append(f"`{parameter.name}` carries neither shape nor type")
+        if not ("Tensor" in annotation or "Moments" in annotation or parameter.name in SCALARS):
+            problems.append(f"`{parameter.name}` is a scalar and not keyword-only")
+    return problems
+
+
+def test_every_docstring_has_formula_or_reading_source_and_refusals():
+    problems = [
+        f"{name}: {problem}"
+        for name, function in public_functions().items()
+        for problem in docstring_problems(function)
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def test_every_tensor_has_its_shape_and_scalars_are_keyword_only():
+    problems = [
+        f"{name}: {problem}"
+        for name, function in public_functions().items()
+        for problem in signature_problems(function)
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def test_the_checks_of_docstring_and_signature_see_what_they_ask_for():
+    def poor(x: Tensor, untyped, *, y: float):
+        """Compute something."""
+        check.in_range(y)  # never called, only read
+
+    def rich(x: Tensor, mean: float, *, y: float):
+        """Return something. Textbook.
+
+        Raises:
+            ShapeError: if it does not fit.
+        """
+        check.in_range(y)  # never called, only read
+
+    assert len(docstring_problems(poor)) == 3
+    assert signature_problems(poor) == [
+        "`untyped` carries neither shape nor type",
+        "`untyped` is a scalar and not keyword-only",
+    ]
+    assert docstring_problems(rich) == signature_problems(rich) == []
 
 
 def banned_in(source: str) -> list[str]:
     """Return what a pure formula may not contain, as `name:line`."""
     attributes = {"item", "cpu", "numpy", "tolist", "cuda", "manual_seed", "synchronize", "nonzero"}
     names = {"print", "open", "nan_to_num", "rand", "randn", "randint", "Module", "Parameter"}
-    found = []
+    banned = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr in attributes | names:
-            found.append(f"{node.attr}:{node.lineno}")
+            banned.append(f"{node.attr}:{node.lineno}")
         if isinstance(node, ast.Name) and node.id in names:
-            found.append(f"{node.id}:{node.lineno}")
+            banned.append(f"{node.id}:{node.lineno}")
         if isinstance(node, ast.Global | ast.Nonlocal):
-            found.append(f"global:{node.lineno}")
-    return found
+            banned.append(f"global:{node.lineno}")
+    return banned
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.name)
-def test_formulas_are_pure(path):
-    assert banned_in(path.read_text()) == []
+def in_every_file(problems_in: Callable[[str], list[object]]) -> str:
+    """Return a line for each file of formulas that has problems."""
+    problems = {path: problems_in(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+    return "\n".join(
+        f"{path.relative_to(SOURCE)}: {what}" for path, what in problems.items() if what
+    )
+
+
+def test_formulas_are_pure():
+    problems = in_every_file(banned_in)
+    assert not problems, problems
 
 
 def test_the_purity_check_sees_what_it_bans():
@@ -130,11 +175,12 @@ def budget(source: str) -> list[tuple[str, int]]:
     return long
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.name)
-def test_formulas_fit_on_a_screen(path):
-    assert budget(path.read_text()) == []
+def test_formulas_fit_on_a_screen():
+    problems = in_every_file(budget)
+    assert not problems, problems
 
 
+@pytest.mark.unshaped
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it loads itself
 @by_name
 def test_it_compiles_without_a_graph_break(case):

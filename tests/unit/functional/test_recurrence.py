@@ -167,6 +167,7 @@ def test_a_nan_after_a_reset_does_not_reach_the_episode_before(kind):
     assert grad_gates[3:6].isnan().all()
 
 
+@pytest.mark.unshaped
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it traces
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_may_be_differentiated_inside_a_compiled_graph(kind):

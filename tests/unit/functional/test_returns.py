@@ -454,7 +454,7 @@ def test_categorical_targets_refuse_a_law_on_other_atoms():
     )
     assert message == (
         "`bootstrap_probs` must have one entry for each of the 2 atoms in its last dimension; "
-        "found bootstrap_probs (5, 3, 4). Project the law on these atoms first. [shape-mismatch]"
+        "found bootstrap_probs (5, 3, 4). Project the distribution on these atoms first. [shape-mismatch]"
     )
     message = refused(
         ShapeError,

@@ -531,7 +531,7 @@ class TwoSteps:
             chance = self.policy(logits, 0)[a] * self.policy(logits, state)[b] / 4
             yield chance, state, (a, b), (self.FIRST[a][i], self.SECOND[b][j])
 
-    def law(self, logits):
+    def distribution(self, logits):
         """Atoms and masses of the total reward."""
         return oracle.law_of_sum([(chance, sum(r)) for chance, _, _, r in self.paths(logits)])
 
@@ -738,7 +738,7 @@ def test_a_law_must_live_on_its_atoms():
     for call in calls:
         assert refused(ShapeError, call, torch.arange(51.0)) == (
             "`probs` must have one entry for each of the 51 atoms in its last dimension; "
-            "found probs (4, 3). Project the law on these atoms first. [shape-mismatch]"
+            "found probs (4, 3). Project the distribution on these atoms first. [shape-mismatch]"
         )
         assert refused(ShapeError, call, torch.zeros(1)) == (
             "`atoms` must be one-dimensional with at least 2 entries; found atoms (1,). "

@@ -5,20 +5,19 @@ import torch
 
 from stormsail.core.errors import DtypeError, RangeError, ShapeError
 from stormsail.functional import risk
-from stormsail.functional.risk import trace
 
 REWARD = torch.tensor([[1.0], [-2.0], [4.0]], dtype=torch.float64)
-REACHED = torch.tensor([[[-2.0, 2.0]], [[-4.0, 2.0]], [[0.0, 4.0]]], dtype=torch.float64)
-LAW = torch.tensor([[[-1.0, 3.0]], [[-2.0, 2.0]], [[1.0, 5.0]]], dtype=torch.float64)
+NEXT = torch.tensor([[[-2.0, 2.0]], [[-4.0, 2.0]], [[0.0, 4.0]]], dtype=torch.float64)
+QUANTILES = torch.tensor([[[-1.0, 3.0]], [[-2.0, 2.0]], [[1.0, 5.0]]], dtype=torch.float64)
 BUDGET = torch.tensor([[0.0], [-1.0], [2.0]], dtype=torch.float64)
 NEVER = torch.zeros(3, 1, dtype=torch.bool)
 SECOND = torch.tensor([[False], [True], [False]])
 HALF = {"alpha": 0.5, "gamma": 0.5, "lam": 0.5}
 
 
-def traced(terminated=NEVER, truncated=NEVER, reached=REACHED, **changes):
-    found = trace.budget_trace(
-        REWARD, reached, LAW, BUDGET, terminated, truncated, **{**HALF, **changes}
+def traced(terminated=NEVER, truncated=NEVER, following=NEXT, **changes):
+    found = risk.budget_trace(
+        REWARD, following, QUANTILES, BUDGET, terminated, truncated, **{**HALF, **changes}
     )
     return found[:, 0].tolist()
 
@@ -47,16 +46,16 @@ def test_without_an_end_the_sum_runs_to_the_last_row():
 
 
 def test_what_a_final_state_is_said_to_be_worth_does_not_matter():
-    spoilt = REACHED.clone()
+    spoilt = NEXT.clone()
     spoilt[1] = torch.nan
-    assert traced(terminated=SECOND, reached=spoilt) == traced(terminated=SECOND)
+    assert traced(terminated=SECOND, following=spoilt) == traced(terminated=SECOND)
     probs = torch.full((3, 1, 2), 0.5, dtype=torch.float64)
     holed = probs.clone()
     holed[1] = torch.nan
     atoms = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     rest = (probs, atoms, BUDGET, SECOND, NEVER)
     found, whole = (
-        trace.categorical_budget_trace(REWARD, law, *rest, **HALF) for law in (holed, probs)
+        risk.categorical_budget_trace(REWARD, law, *rest, **HALF) for law in (holed, probs)
     )
     assert bool(found.isfinite().all())
     assert torch.equal(found, whole)
@@ -66,7 +65,7 @@ ATOMS = torch.tensor([-2.0, 0.0, 2.0], dtype=torch.float64)
 
 
 def one_step(*, terminated, **changes):
-    return trace.categorical_budget_trace(
+    return risk.categorical_budget_trace(
         torch.ones(1, 1, dtype=torch.float64),
         torch.tensor([[[0.5, 0.25, 0.25]]], dtype=torch.float64),
         torch.tensor([[[0.25, 0.5, 0.25]]], dtype=torch.float64),
@@ -94,7 +93,7 @@ def test_what_lies_below_the_support_is_not_pulled_in():
     With the reward -9 instead the one-step law lies at -11, -9, -7, far below the lowest atom.
     """
     assert one_step(terminated=False, gamma=1.0) == pytest.approx((-1.0 + 1.25) / 0.5, abs=1e-12)
-    found = trace.categorical_budget_trace(
+    found = risk.categorical_budget_trace(
         torch.full((1, 1), -9.0, dtype=torch.float64),
         torch.tensor([[[0.5, 0.25, 0.25]]], dtype=torch.float64),
         torch.tensor([[[0.25, 0.5, 0.25]]], dtype=torch.float64),
@@ -120,7 +119,7 @@ def test_full_traces_without_discount_tell_what_happened_less_what_was_expected(
     last[-1, 0] = True  # the first column ends, the second is cut by the rollout's end
     never = torch.zeros_like(last)
     options = {"alpha": 0.2, "gamma": 1.0, "lam": 1.0}
-    found = trace.budget_trace(reward, law[1:], law[:-1], budget, last, never, **options)
+    found = risk.budget_trace(reward, law[1:], law[:-1], budget, last, never, **options)
     total = reward.flip(0).cumsum(0).flip(0)
     after = torch.where(last[-1][:, None], 0.0, law[-1])
     monte_carlo = total[..., None] + after
@@ -130,9 +129,11 @@ def test_full_traces_without_discount_tell_what_happened_less_what_was_expected(
     assert found[0, 0].item() == pytest.approx(short.item() / 0.2, abs=1e-12)
 
 
-def refused(error, *, law=LAW, reached=REACHED, flags=(NEVER, NEVER), budget=BUDGET, **changes):
+def refused(
+    error, *, law=QUANTILES, following=NEXT, flags=(NEVER, NEVER), budget=BUDGET, **changes
+):
     with pytest.raises(error) as caught:
-        trace.budget_trace(REWARD, reached, law, budget, *flags, **{**HALF, **changes})
+        risk.budget_trace(REWARD, following, law, budget, *flags, **{**HALF, **changes})
     return str(caught.value)
 
 
@@ -142,9 +143,9 @@ def test_what_does_not_fit_is_refused():
         "Reduce or expand one of them before the call; this function never broadcasts. "
         "[shape-mismatch]"
     )
-    assert refused(ShapeError, reached=REACHED[:2]) == (
-        "`reward` must have the shape of `reached` without its last dimension; "
-        f"found reward (3, 1) and reached (2, 1, 2). {tail}"
+    assert refused(ShapeError, following=NEXT[:2]) == (
+        "`reward` must have the shape of `next_quantiles` without its last dimension; "
+        f"found reward (3, 1) and next_quantiles (2, 1, 2). {tail}"
     )
     assert refused(ShapeError, budget=BUDGET[:, 0]) == (
         "`budget` must have the shape of `quantiles` without its last dimension; "

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from stormsail.core.errors import ShapeError
+from stormsail.core.errors import DtypeError, RangeError, ShapeError
 from stormsail.functional import statistics
 
 NAN, INF = math.nan, math.inf
@@ -199,6 +199,13 @@ def test_weighted_mean_of_nothing_is_zero():
     assert statistics.weighted_mean(double(NAN, 3.0), double(0.0, 0.0)).item() == 0.0
 
 
+def test_weighted_mean_of_nothing_is_what_the_caller_says():
+    x, none = double(NAN, 3.0), double(0.0, 0.0)
+    assert statistics.weighted_mean(x, none, empty=NAN).isnan()
+    assert statistics.weighted_mean(x.float(), none.float(), empty=double(7.0)[0]).item() == 7.0
+    assert statistics.weighted_mean(x, double(0.0, 1.0), empty=NAN).item() == 3.0
+
+
 def test_weighted_mean_gradient_is_the_normalised_weight():
     x = double(1.0, NAN, 5.0).requires_grad_()
 
@@ -210,6 +217,87 @@ def test_weighted_mean_gradient_is_the_normalised_weight():
 @pytest.mark.spec("M23")
 def test_weighted_mean_keeps_a_nan_of_positive_weight_visible():
     assert statistics.weighted_mean(double(1.0, NAN), double(1.0, 0.5)).isnan()
+
+
+def test_mean_and_std_by_hand():
+    # Weights (1, 3, 0): mean (2 + 3 * 6) / 4 = 5; squares 9 + 3 = 12, over 4 is 3; the effective
+    # count 16 / 10 = 1.6 makes 3 * 1.6 / .6 = 8.
+    mean, std, count = statistics.mean_and_std(double(2.0, 6.0, NAN), double(1.0, 3.0, 0.0))
+
+    assert (mean.item(), count.item()) == (5.0, 1.6)
+    assert std.item() == pytest.approx(math.sqrt(8.0), rel=1e-15)
+
+
+def test_mean_and_std_by_column_are_those_of_each_column():
+    x = torch.tensor([[1.0, 4.0, NAN], [3.0, NAN, NAN]], dtype=torch.float64)
+    weight = torch.tensor([[1.0, 2.0, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+
+    mean, std, count = statistics.mean_and_std(x, weight, by_column=True)
+
+    # (1, 3): mean 2, ddof 1: sqrt 2. One entry: no deviation. No entry: no mean either.
+    assert mean.tolist() == [2.0, 4.0, 0.0]
+    assert std.tolist() == [pytest.approx(math.sqrt(2.0), rel=1e-15), 0.0, 0.0]
+    assert count.tolist() == [2.0, 1.0, 0.0]
+
+
+def test_a_row_of_columns_has_one_entry_each():
+    mean, std, count = statistics.mean_and_std(double(3.0, NAN), double(0.5, 0.0), by_column=True)
+
+    assert (mean.tolist(), std.tolist(), count.tolist()) == ([3.0, 0.0], [0.0, 0.0], [1.0, 0.0])
+
+
+def test_weighted_std_has_one_degree_of_freedom_less_and_is_float64():
+    # (1, 3, 8): mean 4, squares 9 + 1 + 16 = 26, over 2.
+    x, weight = torch.tensor([1.0, 3.0, 9e9, 8.0]), torch.tensor([1.0, 1.0, 0.0, 1.0])
+
+    actual = statistics.weighted_std(x, weight)
+
+    assert actual.item() == pytest.approx(math.sqrt(13.0), rel=1e-15)
+    assert actual.dtype == torch.float64
+
+
+@pytest.mark.parametrize("weight", [(0.0, 0.0), (0.3, 0.0), (1.0, 1e-12)])
+def test_weighted_std_of_fewer_than_two_entries_is_unknown(weight):
+    assert statistics.weighted_std(double(1.0, 2.0), double(*weight)).isnan()
+
+
+def test_percentiles_by_hand():
+    x, used = double(4.0, NAN, 1.0, 2.0), torch.tensor([True, False, True, True])
+
+    # Sorted (1, 2, 4), ranks 0 .. 2: level .25 is rank .5, between 1 and 2; level .9 is rank 1.8.
+    actual = [statistics.percentile(x, used, level=p).item() for p in (0.0, 0.25, 0.5, 0.9, 1.0)]
+
+    assert actual == [1.0, 1.5, 2.0, pytest.approx(3.6, rel=1e-15), 4.0]
+
+
+def test_a_percentile_beside_an_infinite_entry_is_not_unknown():
+    x, used = double(1.0, 2.0, INF), torch.tensor([True, True, True])
+
+    assert statistics.percentile(x, used, level=0.5).item() == 2.0
+    assert statistics.percentile(x, used, level=1.0).item() == INF
+
+
+def test_percentiles_of_nothing_are_unknown():
+    x, used = double(1.0, 2.0), torch.tensor([False, False])
+
+    assert statistics.percentile(x, used, level=0.5).isnan()
+    assert statistics.percentile(x[:0], used[:0], level=0.5).isnan()
+
+
+@pytest.mark.refusal
+def test_percentiles_refuse_levels_masks_and_shapes_that_do_not_fit():
+    x, used = double(1.0, 2.0), torch.tensor([True, True])
+    with pytest.raises(RangeError) as caught:
+        statistics.percentile(x, used, level=50.0)
+    assert str(caught.value) == (
+        "`level` must lie in [0, 1]; found 50.0. Pass 0.5 for the median. [out-of-range]"
+    )
+    with pytest.raises(DtypeError):
+        statistics.percentile(x, used.double(), level=0.5)
+    with pytest.raises(ShapeError):
+        statistics.percentile(x, used[:1], level=0.5)
+    with pytest.raises(ShapeError):
+        statistics.weighted_std(x, used[:1].double())
 
 
 @pytest.mark.spec("2.20")

@@ -172,5 +172,5 @@ def test_a_joint_law_must_live_on_its_atoms():
         twin.twin_distribution(torch.zeros(3, 2, 4), torch.arange(5.0), mode="argmin")
     assert str(caught.value) == (
         "`probs` must have one entry for each of the 5 atoms in its last dimension; "
-        "found probs (3, 2, 4). Project the law on these atoms first. [shape-mismatch]"
+        "found probs (3, 2, 4). Project the distribution on these atoms first. [shape-mismatch]"
     )

@@ -286,7 +286,7 @@ def test_a_law_must_live_on_its_atoms():
         value_clip.clip_distribution(LAW, LAW, torch.arange(4.0), epsilon=0.5, mode="mean_only")
     assert str(caught.value) == (
         "`probs` must have one entry for each of the 4 atoms in its last dimension; "
-        "found probs (4, 3). Project the law on these atoms first. [shape-mismatch]"
+        "found probs (4, 3). Project the distribution on these atoms first. [shape-mismatch]"
     )
     one = torch.zeros(4, 1)
     with pytest.raises(ShapeError) as caught:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from stormsail.core.errors import DataError
-from stormsail.market.bars import Bars, Funding, canonical, check_symbol, from_columns, iso
+from stormsail.market.bars import Bars, Funding, canonical, check_symbol, from_columns
 from stormsail.market.interval import Interval
 
 HOUR = Interval.parse("1h")
@@ -180,6 +180,12 @@ def test_disorder_names_row_and_times():
     )
 
 
+def test_disorder_inside_a_second_can_be_seen_in_the_refusal():
+    ts = plain()["ts"]
+    error = refusal(lambda: bars(ts=[ts[0], ts[1] + 7, ts[1] + 5, ts[3]]))
+    assert "at 2021-01-01T01:00:00.005Z after 2021-01-01T01:00:00.007Z" in str(error)
+
+
 def test_a_duplicate_is_refused_and_extreme_times_do_not_overflow_the_check():
     ts = plain()["ts"]
     assert refusal(lambda: bars(ts=[ts[0], ts[1], ts[1], ts[3]])).code == "data-order"
@@ -252,8 +258,3 @@ def test_funding_is_checked_like_bars():
         assert refusal(lambda wrong=wrong: Funding("BTC/USDT:USDT", wrong)).code == code
     missing = pa.table({"ts": [1]})
     assert refusal(lambda: Funding("BTC/USDT:USDT", missing)).code == "data-column"
-
-
-def test_times_are_written_in_words():
-    assert iso(START) == "2021-01-01T00:00:00Z"
-    assert iso(np.int64(0)) == "1970-01-01T00:00:00Z"

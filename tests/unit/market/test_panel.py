@@ -80,9 +80,9 @@ def test_a_panel_is_that_of_a_plain_loop(presences):
     first = min(rows[0] for rows in presences)
     last = max(rows[-1] for rows in presences)
     assert panel.shape == (last - first + 1, len(series))
-    for column, one in enumerate(series):
-        known = {row["ts"]: row for row in one.table.to_pylist()}
-        carried, seen = one.column("open")[0], False
+    for column, part in enumerate(series):
+        known = {row["ts"]: row for row in part.table.to_pylist()}
+        carried, seen = part.column("open")[0], False
         for row, ts in enumerate(panel.ts.tolist()):
             bar = known.get(ts)
             seen = seen or bar is not None
@@ -167,13 +167,13 @@ def test_several_settlements_in_one_row_add_up():
     st.sampled_from([0, 1, 15_000]),
 )
 def test_every_rate_is_in_one_row_or_counted_outside(offsets, jitter):
-    rates = funding("A/USDT:USDT", [START + one for one in offsets], [1.0] * len(offsets))
+    rates = funding("A/USDT:USDT", [START + part for part in offsets], [1.0] * len(offsets))
     series = [bars("A/USDT:USDT", range(40))]
     panel = Panel.from_bars(series, {"A/USDT:USDT": rates}, settlement_jitter_ms=jitter)
     assert panel.funding.sum().item() + panel.funding_outside[0] == len(offsets)
     for row in range(40):
         end = row * H + jitter
-        expected = sum(end - H < one <= end for one in offsets)
+        expected = sum(end - H < part <= end for part in offsets)
         assert panel.funding[row, 0].item() == expected
 
 

@@ -64,8 +64,8 @@ def test_longer_bars_are_those_of_a_plain_loop(rows, text, keep_partial):
     expected = by_loop(bars, long, keep_partial=keep_partial)
     assert result.interval == long
     # Sums are exact here: all volumes are multiples of one half.
-    found = {row["ts"]: row for row in result.table.to_pylist()}
-    assert {ts: dict(sorted(row.items())) for ts, row in found.items()} == {
+    groups = {row["ts"]: row for row in result.table.to_pylist()}
+    assert {ts: dict(sorted(row.items())) for ts, row in groups.items()} == {
         ts: dict(sorted(row.items())) for ts, row in expected.items()
     }
 
@@ -168,6 +168,6 @@ def test_bars_off_their_own_grid_are_refused():
         resample(made([START, START + 15 * MINUTE + 1]), interval("1h"))
     assert str(caught.value) == (
         "bars of 15m must open at multiples of 15m in UTC; found BTC/USDT row 1 at "
-        "2021-01-01T00:15:00Z, 1 such rows. Run `stormsail check` on the source; it lists every "
+        "2021-01-01T00:15:00.001Z, 1 such rows. Run `stormsail check` on the source; it lists every "
         "such row. [data-alignment]"
     )

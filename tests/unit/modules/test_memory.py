@@ -47,7 +47,7 @@ def planted(*places, rows=T):
 
 def stepwise(monkeypatch):
     """Make every call go row by row, as on a GPU."""
-    monkeypatch.setattr(memory_module, "_may_look", lambda _: False)
+    monkeypatch.setattr(memory_module, "_may_read", lambda _: False)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -50,7 +50,7 @@ def test_every_way_gives_outputs_states_and_gradients_of_the_rows_one_by_one(
 ):
     memory = made(kind)
     found = run(memory, reset)
-    monkeypatch.setattr(module, "_may_look", lambda _: False)
+    monkeypatch.setattr(module, "_may_read", lambda _: False)
     for one, other in zip(found, run(memory, reset), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
 
@@ -67,7 +67,7 @@ def test_every_way_gives_outputs_states_and_gradients_of_the_rows_one_by_one(
     ],
 )
 def test_few_resets_are_cut_short_episodes_packed_and_all_else_goes_row_by_row(kind, reset, way):
-    chosen = made(kind)._way(reset)
+    chosen = made(kind)._implementation(reset)
     assert getattr(chosen, "func", chosen).__name__ == way
 
 

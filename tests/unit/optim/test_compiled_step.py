@@ -10,8 +10,8 @@ from torch import nn
 from stormsail.core.errors import ArgumentError, ConfigError
 from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD, GradientPipeline, VarianceGradientScaler
 from stormsail.optim.fused.cuda import BLOCK
-from stormsail.optim.fused.philox import normal, philox
-from stormsail.optim.upgd import step as eager_step
+from stormsail.optim.fused.noise import normal, philox
+from stormsail.optim.upgd import upgd as eager_step
 
 # torch warns of functions of its own that its compiler still uses.
 pytestmark = pytest.mark.filterwarnings("default")

@@ -9,9 +9,8 @@ from torch import nn
 
 from stormsail.core.errors import ArgumentError, ChoiceError, DtypeError, RangeError, ShapeError
 from stormsail.functional.optim.upgd import NORMS, gate_line, step_share
-from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD
-from stormsail.optim.upgd.buckets import Workspace
-from stormsail.optim.upgd.noise import fill_normal_
+from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD, VarianceGradientScaler, upgd, vgs
+from stormsail.optim.upgd.buckets import Workspace, fill_normal_
 
 KINDS = {"upgd": UPGD, "adaptive": AdaptiveUPGD, "upgdw": UPGDW}
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -31,6 +30,13 @@ def give_gradients(params, seed):
     generator = seeded(seed)
     for p in params:
         p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+
+
+def test_each_package_exports_its_classes():
+    assert (upgd.UPGD, upgd.UPGDW, upgd.AdaptiveUPGD) == (UPGD, UPGDW, AdaptiveUPGD)
+    assert upgd.__all__ == ["UPGD", "UPGDW", "AdaptiveUPGD"]
+    assert vgs.__all__ == ["VarianceGradientScaler"]
+    assert vgs.VarianceGradientScaler is VarianceGradientScaler
 
 
 def drawn(count, threads):

@@ -1,4 +1,4 @@
-"""What every control task promises, whatever it simulates."""
+"""Properties that every control task has, whatever it simulates."""
 
 import pytest
 import torch
@@ -83,8 +83,8 @@ def test_a_batch_is_many_single_environments(name):
                 ControlState(*(tensor[part] for tensor in state)), action[part], uniform[part]
             )
         )
-        for whole, one in zip(together, alone, strict=True):
-            torch.testing.assert_close(whole[part], one, rtol=1e-13, atol=1e-15)
+        for whole, own in zip(together, alone, strict=True):
+            torch.testing.assert_close(whole[part], own, rtol=1e-13, atol=1e-15)
 
 
 @by_name
@@ -131,9 +131,9 @@ def test_a_transition_never_reads_a_value(name):
     mode = torch._subclasses.FakeTensorMode()
     with mode:
         task = make(name, batch=4)
-        told = task.transition(faked(mode, state), faked(mode, action), faked(mode, uniform))
+        step = task.transition(faked(mode, state), faked(mode, action), faked(mode, uniform))
     expected = tensors(*real.transition(state, action, uniform))
-    assert [(part.shape, part.dtype) for part in tensors(*told)] == [
+    assert [(part.shape, part.dtype) for part in tensors(*step)] == [
         (part.shape, part.dtype) for part in expected
     ]
 
@@ -198,9 +198,9 @@ def test_where_nothing_can_be_refused_a_bad_index_is_clamped_and_counted():
     state, _ = task.reset(seeded(0))
     uniform = torch.zeros(4, 4)
     after, step = task.transition(state, DISCRETE, uniform)
-    mended, told = task.transition(state, torch.tensor([0, 1, 0, 1]), uniform)
+    mended, expected = task.transition(state, torch.tensor([0, 1, 0, 1]), uniform)
     assert step.info.bad_action.tolist() == [False, True, True, False]
-    assert told.info.bad_action.tolist() == [False] * 4
+    assert expected.info.bad_action.tolist() == [False] * 4
     assert torch.equal(after.physical, mended.physical)
 
 
@@ -209,12 +209,12 @@ def test_where_nothing_can_be_refused_a_bad_number_is_zero_and_counted():
     state, _ = task.reset(seeded(0))
     bad = torch.tensor([[float("nan")], [float("inf")], [-float("inf")], [9.0]])
     after, step = task.transition(state, bad, torch.zeros(4, 2))
-    mended, told = task.transition(
+    mended, expected = task.transition(
         state, torch.tensor([[0.0], [0.0], [0.0], [2.0]]), torch.zeros(4, 2)
     )
     assert step.info.bad_action.tolist() == [True, True, True, False]
     assert torch.equal(after.physical, mended.physical)
-    assert torch.equal(step.reward, told.reward)
+    assert torch.equal(step.reward, expected.reward)
 
 
 @pytest.mark.refusal

@@ -160,7 +160,7 @@ def test_starts_have_the_bounds_of_gymnasium(name, side):
 
 
 @by_name
-def test_starts_have_the_law_of_gymnasium(name):
+def test_starts_have_the_distribution_of_gymnasium(name):
     env = gymnasium.make(name, disable_env_checker=True).unwrapped
     env.reset(seed=11)
     real = np.array([(env.reset(), np.array(env.state))[1] for _ in range(4_000)])

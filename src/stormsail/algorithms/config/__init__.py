@@ -1,4 +1,4 @@
-"""Every setting of a training run. One source of defaults; `docs/config.md` is made from it."""
+"""Configuration of a training run. One source of defaults; `docs/config.md` is made from it."""
 
 from typing import Self
 
@@ -15,8 +15,8 @@ from stormsail.algorithms.config.learning import (
     TargetConfig,
     ValueClipConfig,
     VgsConfig,
+    Whole,
 )
-from stormsail.algorithms.config.numbers import Whole
 from stormsail.algorithms.config.risk import RiskConfig
 from stormsail.algorithms.config.run import (
     CheckpointConfig,
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class TrainConfig(Config):
-    """One training run."""
+    """Configuration of a training run."""
 
     seed: Whole = 0
     """Seed of everything random."""
@@ -58,7 +58,7 @@ class TrainConfig(Config):
     """Where to train."""
 
     task: TaskConfig = TaskConfig()
-    """What is learned."""
+    """Task and data."""
 
     network: NetworkConfig = NetworkConfig()
     """Trunk and head layers."""
@@ -70,43 +70,43 @@ class TrainConfig(Config):
     """What the critics predict."""
 
     target: TargetConfig = TargetConfig()
-    """What they are trained towards."""
+    """Critic targets."""
 
     ppo: PpoConfig = PpoConfig()
     """Rollout, epochs and the policy's loss."""
 
     entropy: EntropyConfig = EntropyConfig()
-    """The bonus for exploring."""
+    """Entropy bonus."""
 
     kl: KlConfig = KlConfig()
-    """How far one update may move the policy."""
+    """KL control."""
 
     value_clip: ValueClipConfig = ValueClipConfig()
-    """Holding new predictions near old ones."""
+    """Value clipping."""
 
     returns: ReturnConfig = ReturnConfig()
-    """Units in which the critics predict."""
+    """Return scale."""
 
     observation: ObservationConfig = ObservationConfig()
-    """Scaling of what the network sees."""
+    """Normalisation of observations."""
 
     bc: BcConfig = BcConfig()
-    """Imitating one's own best actions."""
+    """Advantage-weighted regression (AWR)."""
 
     optimizer: OptimizerConfig = OptimizerConfig()
-    """How gradients become steps."""
+    """Optimizer."""
 
     vgs: VgsConfig = VgsConfig()
-    """Shrinking steps whose gradients are mostly noise."""
+    """Variance gradient scaler."""
 
     risk: RiskConfig = RiskConfig()
-    """Controlling the left tail of returns."""
+    """Control of the lower tail of returns."""
 
     checkpoint: CheckpointConfig = CheckpointConfig()
-    """What is kept of a run."""
+    """Checkpoints on the disk."""
 
     validation: ValidationConfig = ValidationConfig()
-    """Judging an agent while it learns."""
+    """Evaluation of the agent during training."""
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -146,7 +146,7 @@ class TrainConfig(Config):
         if self.critic.kind == "scalar" and self.target.kind != "lambda_return":
             raise ValueError(
                 f"`target.kind` must be `lambda_return` for a scalar critic, not "
-                f"`{self.target.kind}`, which is a law"
+                f"`{self.target.kind}`, which is a distribution"
             )
         if self.critic.kind == "categorical" and self.target.kind == "lambda_mixture":
             raise ValueError(
@@ -157,7 +157,7 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _parts_to_compare(self) -> Self:
-        """Refuse what would stop the first step: a variance between parts of which there is one."""
+        """Refuse a variance between micro-batches where a minibatch has only one."""
         if not self.vgs.enabled or self.vgs.statistic != "microbatch":
             return self
         ppo = self.ppo
@@ -193,7 +193,7 @@ class TrainConfig(Config):
             return self
         if self.target.kind == "lambda_return" and risk.cvar_policy_mode in ("budget", "state"):
             raise ValueError(
-                f"`target.kind` must be a law for `risk.cvar_policy_mode` "
+                f"`target.kind` must be a distribution for `risk.cvar_policy_mode` "
                 f"`{risk.cvar_policy_mode}`, not `lambda_return`, whose spread is less than half "
                 "of the return's"
             )
@@ -207,7 +207,7 @@ class TrainConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _looks_see_the_tail(self) -> Self:
+    def _evaluations_see_the_tail(self) -> Self:
         self.validation.check_tail(self.risk)
         return self
 

@@ -1,11 +1,17 @@
-"""Settings of the learner: rollout, losses, critics, units, optimizer."""
+"""Settings of the learner: rollout, losses, critics, return scale, optimizer."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from stormsail.algorithms.config.numbers import Count, NonNegative, Positive, Unit, Whole
 from stormsail.core.config import Config
+
+Positive = Annotated[float, Field(gt=0.0)]
+NonNegative = Annotated[float, Field(ge=0.0)]
+Unit = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
 
 
 class PpoConfig(Config):
@@ -48,7 +54,7 @@ class PpoConfig(Config):
     """Discount of one step."""
 
     gae_lambda: Unit = 0.95
-    """How far advantages look before they trust the critic."""
+    """Trace decay lambda of the generalised advantage estimate."""
 
     clip_range: Positive = 0.2
     """The ratio counts up to 1 plus or minus this."""
@@ -57,7 +63,7 @@ class PpoConfig(Config):
     """The same at the first update."""
 
     clip_range_warmup_updates: Whole = 0
-    """Updates in which the one turns into the other."""
+    """Updates from the one to the other."""
 
     vf_coef: NonNegative = 0.5
     """Weight of the critics' loss."""
@@ -66,7 +72,7 @@ class PpoConfig(Config):
     """The same at the first update."""
 
     vf_coef_warmup_updates: Whole = 0
-    """Updates in which the one turns into the other."""
+    """Updates from the one to the other."""
 
     vf_bad_explained_scale: Unit = 1.0
     """Factor on `vf_coef` while the explained variance is negative."""
@@ -81,15 +87,15 @@ class PpoConfig(Config):
     """Bound on the norm of all gradients together; 0 or less switches it off."""
 
     normalize_advantage: bool = True
-    """Whether advantages get mean 0 and standard deviation 1, once a rollout."""
+    """Normalise advantages to mean 0 and standard deviation 1, once a rollout."""
 
     normalize_advantage_per_env: bool = False
-    """Whether each column by itself."""
+    """Normalise each environment by itself."""
 
     advantage_mode: Literal["floor", "eps", "center_only", "zero", "skip", "previous_stats"] = (
         "floor"
     )
-    """What happens where the spread is too small to divide by."""
+    """Rule where the standard deviation of advantages is too small to divide by."""
 
     adv_std_floor: Positive = 1e-8
     """The spread counts as at least this."""
@@ -98,11 +104,11 @@ class PpoConfig(Config):
     """Bound on normalised advantages."""
 
     nonfinite_policy: Literal["drop", "zero", "skip", "raise"] = "drop"
-    """What happens to samples whose log ratio is not finite."""
+    """Rule for samples whose log ratio is not finite."""
 
 
 class EntropyConfig(Config):
-    """The bonus for exploring, and when it fades."""
+    """Entropy bonus and its schedule."""
 
     ent_coef: NonNegative = 0.01
     """At the start."""
@@ -117,13 +123,13 @@ class EntropyConfig(Config):
     """Updates that the linear decay takes."""
 
     ent_coef_plateau_window: Whole = 0
-    """Updates over which the entropy must be level before the decay starts; 0 starts it at once."""
+    """Updates over which the entropy must be level before the decay starts; 0 starts at once."""
 
     ent_coef_plateau_tolerance: NonNegative = 0.002
     """Slope of the entropy per update that counts as level."""
 
     ent_coef_plateau_min_updates: Whole = 40
-    """No plateau is seen before this update."""
+    """No plateau is detected before this update."""
 
     entropy_boost_factor: Annotated[float, Field(ge=1.0)] = 1.0
     """Factor for each update in which the critics stay worse than a constant; 1 is off."""
@@ -139,13 +145,13 @@ class EntropyConfig(Config):
 
 
 class KlConfig(Config):
-    """How far one update may move the policy."""
+    """KL control: early stopping of the epochs, and a KL penalty."""
 
     target_kl: NonNegative | None = 0.08
-    """Divergence that an update aims to stay below; None or 0 switches everything here off."""
+    """KL divergence that an update should stay below; None or 0 switches everything here off."""
 
     kl_early_stop: bool = True
-    """End the epochs early when an update has gone too far."""
+    """End the epochs early where the divergence is too large."""
 
     kl_absolute_stop_factor: Positive = 2.5
     """Stop at once beyond this multiple of the target."""
@@ -160,10 +166,10 @@ class KlConfig(Config):
     """Factor on the target after each epoch."""
 
     use_ema: bool = True
-    """Judge the moving average of the divergence instead of each minibatch by itself."""
+    """Compare the moving average of the divergence instead of each minibatch by itself."""
 
     kl_ema_updates: Positive = 10.0
-    """Minibatches over which that average reaches back."""
+    """Length of that average in minibatches."""
 
     kl_ema_alpha: Unit | None = None
     """Weight of the newest minibatch; None takes 2 / (`kl_ema_updates` + 1)."""
@@ -200,34 +206,35 @@ class KlConfig(Config):
 
 
 class TargetConfig(Config):
-    """What the critics are trained towards."""
+    """Critic targets."""
 
     kind: Literal["nstep", "lambda_mixture", "td", "mc", "lambda_return"] = "nstep"
-    """Law after n steps, mixture over all n, one step, the rollout's end, or the scalar return."""
+    """Return distribution after n steps, mixture over all n, after one step, or at the end of the
+    rollout; or the scalar return."""
 
     steps: Count = 64
-    """n; at most the rollout's length counts."""
+    """n; at most the length of a rollout."""
 
     mixture_lambda: Unit = 0.98
     """Weight of longer returns in the mixture."""
 
 
 class ValueClipConfig(Config):
-    """Holding new predictions near old ones, for each critic against its own."""
+    """Value clipping: new predictions of a critic are held near its old ones."""
 
     clip_range_vf: Positive | None = None
     """Largest move; None is off."""
 
     vf_clip_units: Literal["norm", "raw"] = "norm"
-    """Whether that is in normalised or in reward units."""
+    """In normalised or in reward units."""
 
     distributional_vf_clip_mode: Literal["mean_only", "mean_and_variance", "per_quantile"] = (
         "mean_only"
     )
-    """What of a law is held."""
+    """Which part of a distribution is clipped."""
 
     distributional_vf_clip_variance_factor: Positive = 2.0
-    """How many times wider than before a law may become."""
+    """How many times wider than before a distribution may become."""
 
     vf_clip_warmup_updates: Whole = 0
     """Updates at the start without clipping."""
@@ -240,10 +247,10 @@ class ValueClipConfig(Config):
 
 
 class ReturnConfig(Config):
-    """Units in which the critics predict."""
+    """Return scale: normalisation of the critics' targets."""
 
     normalize_returns: Literal["popart", "scale", "frozen_lag", "off"] = "popart"
-    """PopArt keeps predictions while statistics move; the others are for comparison."""
+    """PopArt keeps predictions while the statistics change; the others are for comparison."""
 
     return_stat: Literal["std", "mad"] = "std"
     """Spread of the returns: standard deviation, or the median absolute deviation."""
@@ -261,7 +268,7 @@ class ReturnConfig(Config):
     """Weight of the old statistics in each step."""
 
     window_updates: Count = 16
-    """Updates whose returns are looked at together."""
+    """Updates whose returns are pooled."""
 
     warmup_updates: Whole = 6
     """Updates at the start that follow the window at once, without average and limits."""
@@ -270,30 +277,36 @@ class ReturnConfig(Config):
     """Update after which statistics stay as they are; None never freezes them."""
 
     max_rel_step: Positive = 0.5
-    """Largest step of the mean, in spreads, and of the spread, relative."""
+    """Largest step of the mean, in standard deviations, and of the deviation, relative."""
 
     value_target_scale_cap: Positive = 1000.0
     """Bound on the reported gain from returns to targets."""
 
 
 class ObservationConfig(Config):
-    """Scaling of what the network sees."""
+    """Normalisation of observations."""
 
     normalise: bool = True
-    """Whether observations are standardised by their running statistics."""
+    """Standardise observations by their running mean and deviation."""
 
     obs_stats_update: Literal["between_rollouts", "online"] = "between_rollouts"
     """When new statistics are used; `online` is for comparison."""
 
 
+FORMER_NAMES = {"cql_alpha": "awr_coef", "cql_beta": "awr_temperature"}
+"""Names of earlier versions that `BcConfig` still accepts."""
+
+
 class BcConfig(Config):
-    """Imitating one's own best actions (AWR), beside the policy gradient."""
+    """Advantage-weighted regression (AWR) on the rollout, beside the policy gradient."""
 
-    cql_alpha: NonNegative = 0.0
-    """Weight of the term at the start; 0 leaves it out."""
+    awr_coef: NonNegative = 0.0
+    """Coefficient of the AWR term at the start; 0 leaves it out. Its former name `cql_alpha` is
+    accepted too."""
 
-    cql_beta: Positive = 5.0
-    """Temperature: advantages are divided by it before the exponential."""
+    awr_temperature: Positive = 5.0
+    """Temperature beta: advantages are divided by it before the exponential. Its former name
+    `cql_beta` is accepted too."""
 
     max_weight: Positive = 100.0
     """Bound on that exponential."""
@@ -310,9 +323,23 @@ class BcConfig(Config):
     bc_final_coef: NonNegative = 0.0
     """Where it ends."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _former_names(cls, data: object) -> object:
+        """Accept the names of earlier versions; refuse a setting that is given under both."""
+        if not isinstance(data, Mapping):
+            return data
+        renamed = dict(data)
+        for former, name in FORMER_NAMES.items():
+            if former in renamed and name in renamed:
+                raise ValueError(f"`{name}` must be given once, not also as `{former}`")
+            if former in renamed:
+                renamed[name] = renamed.pop(former)
+        return renamed
+
 
 class OptimizerConfig(Config):
-    """How gradients become steps."""
+    """Optimizer of all weights."""
 
     optimizer_class: Literal["AdaptiveUPGD", "UPGD", "UPGDW", "AdamW"] = "AdaptiveUPGD"
     """Which optimizer."""
@@ -346,10 +373,10 @@ class OptimizerConfig(Config):
 
 
 class VgsConfig(Config):
-    """Shrinking steps whose gradients are mostly noise."""
+    """Variance gradient scaler: smaller steps where gradients are mostly noise."""
 
     enabled: bool = False
-    """Whether to."""
+    """Whether the scaler is on."""
 
     beta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
     """Memory of the statistics."""

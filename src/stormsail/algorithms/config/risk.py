@@ -1,6 +1,6 @@
-"""Settings of the tail: which quantity, which limit, and how it acts on the policy.
+"""Settings of the CVaR control: which quantity, which limit, and how it acts on the policy.
 
-Returns, limits and all readings are in reward units of the quantity that `cvar_quantity` names.
+Returns, limits and all metrics are in reward units of the quantity that `cvar_quantity` names.
 CVaR is the mean of the worst share `cvar_alpha` of it: higher is better.
 """
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from stormsail.algorithms.config.numbers import Count, NonNegative, Positive, Unit, Whole
+from stormsail.algorithms.config.learning import Count, NonNegative, Positive, Unit, Whole
 from stormsail.core.config import Config
 
 LEAST_ALPHA = 1e-4
@@ -22,22 +22,23 @@ WINSOR_SHARE = 20.0
 
 
 class RiskConfig(Config):
-    """Controlling the left tail of returns."""
+    """Control of the lower tail of returns (CVaR)."""
 
     cvar_quantity: Literal["episode_return", "nstep", "step"] = "episode_return"
-    """Whose tail: returns of whole episodes, sums of `target.steps` rewards, or single rewards."""
+    """Quantity whose tail is controlled: returns of whole episodes, sums of `target.steps` rewards,
+    or single rewards."""
 
     cvar_alpha: Annotated[float, Field(ge=LEAST_ALPHA, le=1.0)] = 0.05
     """Share of worst outcomes that the tail is made of."""
 
     cvar_policy_mode: Literal["budget", "state", "episode", "critic_legacy"] = "budget"
-    """How the policy feels it: what the episode may still lose, the tail of each state, tail
-    episodes as a whole, or the old term that moves only critics, for comparison."""
+    """Form of the risk advantage: what the episode may still lose, the tail of each state, tail
+    episodes as a whole; or a term of an earlier system that trains only critics, for comparison."""
 
     cvar_trace: Unit | Literal["target"] = 0.0
-    """Decay lambda of the sum of one-step changes that makes the `budget` form: 0 believes the
-    critics, 1 what happened. `target` takes the atoms of the critics' target instead, which lays a
-    loss on all `target.steps` decisions before it."""
+    """Trace decay lambda of the one-step changes that make up the `budget` form: 0 relies on the
+    critics, 1 on what happened. `target` takes the atoms of the critics' target instead, which
+    assigns a loss to all `target.steps` decisions before it."""
 
     cvar_weight: NonNegative = 0.0
     """Weight of the risk advantage beside the advantage; 0 leaves it out."""
@@ -62,7 +63,7 @@ class RiskConfig(Config):
     beyond it the weight shrinks."""
 
     cvar_use_constraint: bool = False
-    """Hold CVaR at or above `cvar_limit` by a multiplier."""
+    """Hold CVaR at or above `cvar_limit` by a Lagrange multiplier."""
 
     cvar_limit: float | None = None
     """Least CVaR, in reward units of the quantity; without the constraint it is only watched."""
@@ -83,7 +84,7 @@ class RiskConfig(Config):
     """Step of the multiplier of the `integral` controller for a gap of one unit."""
 
     cvar_lambda_max: Positive = 2.0
-    """Largest multiplier; one that is too small for the limit is said to be so."""
+    """Largest multiplier; an alarm tells where it is too small for the limit."""
 
     cvar_rescale: bool = True
     """Divide the mixed advantage by 1 + multiplier, so that a large one does not mean large steps;
@@ -97,7 +98,7 @@ class RiskConfig(Config):
     optimistic, so this is for comparison."""
 
     cvar_window: Count = 512
-    """Finished episodes that the estimate looks back on."""
+    """Finished episodes in the estimate."""
 
     cvar_min_samples: Count = 200
     """Outcomes before anything acts."""
@@ -113,9 +114,8 @@ class RiskConfig(Config):
     """How predicted quantiles are read: as atoms, or as a broken line."""
 
     cvar_infeasible_updates: Count = 20
-    """n: a limit is said to be out of reach if the mean gap of n updates at the largest multiplier
-    is not smaller by a tenth than that of the n before; below that multiplier, than that of 5 n
-    before."""
+    """n: a limit counts as infeasible if the mean gap of n updates at the largest multiplier is not
+    smaller by a tenth than that of the n before; below that multiplier, than that of 5 n before."""
 
     cvar_log_gradient: bool = False
     """Measure the gradient of the risk term by itself, at the cost of one more minibatch an update;
@@ -133,7 +133,7 @@ class RiskConfig(Config):
 
     @property
     def episode_limit(self) -> float | None:
-        """What the tail of whole episodes is held to; None where nothing is."""
+        """Limit on the CVaR of whole episodes; None without a constraint on it."""
         held = self.cvar_use_constraint and self.cvar_quantity == "episode_return"
         return self.cvar_limit if held else None
 
@@ -171,7 +171,7 @@ class RiskConfig(Config):
         if mode in ("budget", "episode") and quantity != "episode_return":
             raise ValueError(
                 f"`cvar_policy_mode` must be `state` for the quantity `{quantity}`, not `{mode}`, "
-                "which asks what a whole episode earns"
+                "which is about the return of a whole episode"
             )
         if self.cvar_use_predicted_for_dual and quantity != "episode_return":
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Settings around the learner: what is learned, what is kept of a run, how it is judged."""
+"""Settings around the learner: task and data, checkpoints, evaluation during training."""
 
 import math
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from stormsail.algorithms.config.numbers import Count, Whole
+from stormsail.algorithms.config.learning import Count, Whole
 from stormsail.algorithms.config.risk import RiskConfig
 from stormsail.core.config import Config
 from stormsail.market.simulator.config import MarketConfig
@@ -55,14 +55,15 @@ class DataConfig(Config):
     """Settings of that world that differ from its defaults."""
 
     start: Time = None
-    """Opening of the first bar that exists for this run, with its time zone; None takes the first
-    there is. Of bars before it nothing is known to the run, not even to warm up a feature."""
+    """Open time of the first bar of the run, with its time zone; None takes the first there is.
+    Earlier bars are not used at all, not even to warm up a feature."""
 
     end: Time = None
-    """Opening of the first bar that does not exist for this run; None goes to the last."""
+    """Open time of the first bar behind the run; None takes all."""
 
     validation_share: Annotated[float, Field(gt=0.0, lt=0.9)] = 0.2
-    """Share of the bars, the last ones, that is kept from training and chooses the best agent."""
+    """Share of the bars, the last ones, that is not trained on; evaluations on it choose the best
+    agent."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -72,7 +73,7 @@ class DataConfig(Config):
 
 
 class TaskConfig(Config):
-    """What is learned."""
+    """Task: the market with its data and rules, or a control task."""
 
     name: str = "market"
     """`market`, a classic task such as `CartPole-v1` or `CartPoleNoVel-v1`, or `gym:<id>`."""
@@ -88,7 +89,7 @@ class TaskConfig(Config):
 
 
 class CheckpointConfig(Config):
-    """What is kept of a run."""
+    """Checkpoints of a run."""
 
     every_updates: Count = 10
     """Updates between two checkpoints."""
@@ -104,17 +105,17 @@ class CheckpointConfig(Config):
 
 
 class ValidationConfig(Config):
-    """Judging an agent while it learns; the best is kept."""
+    """Evaluation of the agent during training; the best one is kept."""
 
     every_updates: Whole = 20
-    """Updates between two looks; 0 never looks."""
+    """Updates between two evaluations; 0 switches them off."""
 
     episodes: Count = 64
-    """Greedy episodes of one look; under a limit on the tail of episodes enough of them for
+    """Greedy episodes of one evaluation; under a limit on the tail of episodes enough of them for
     `risk.cvar_min_tail_samples` in it."""
 
     def check_tail(self, risk: RiskConfig) -> None:
-        """Refuse looks that cannot tell whether the limit is kept: too few episodes in the tail.
+        """Refuse evaluations with too few episodes to tell whether the limit is kept.
 
         Raises:
             ValueError: if `episodes` times alpha is less than `risk.cvar_min_tail_samples`.

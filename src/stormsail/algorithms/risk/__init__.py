@@ -1,1 +1,1 @@
-"""The CVaR constraint: outcomes, multiplier, risk advantage."""
+"""CVaR constraint: outcomes, Lagrange multiplier, risk advantage."""

@@ -1,7 +1,8 @@
-"""The CVaR control of a run: outcomes in, one step of the multiplier, a mixed advantage out.
+"""CVaR control: estimate the tail, update the multiplier, mix the risk advantage in.
 
-It acts between estimates and normalisation. What it follows is what really happened, in the unit
-of the limit; what the critics foretell is reported beside it and, unless asked for, not followed.
+It acts between estimates and normalisation. The multiplier follows the CVaR of observed outcomes,
+in the unit of the limit; the CVaR that the critics predict is reported beside it and followed only
+if configured.
 """
 
 import math
@@ -11,27 +12,77 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.risk.activation import GateState, RiskGate
+from stormsail.algorithms.config import RiskConfig, TrainConfig
 from stormsail.algorithms.risk.advantage import Trace, predicted_cvar, risk_advantage
 from stormsail.algorithms.risk.multiplier import DualState, RiskDual
 from stormsail.algorithms.risk.window import EpisodeWindow, partial_sums
 from stormsail.algorithms.update.estimates import Estimates
-from stormsail.algorithms.update.legacy_cvar import legacy_cvar
-from stormsail.algorithms.update.readings import mean, spread
+from stormsail.algorithms.update.losses import legacy_cvar
 from stormsail.algorithms.update.rollout import Rollout
-from stormsail.algorithms.update.saved_state import read_state
 from stormsail.core.config import Config
 from stormsail.core.files.documents import JsonValue
-from stormsail.functional import risk
+from stormsail.functional import risk, statistics
 from stormsail.modules.agent import Agent
 
 SOURCES = ("none", "empirical", "predicted")
-"""What the multiplier followed in an update."""
+"""CVaR that the multiplier followed in an update."""
+
+
+class GateState(Config):
+    """Saved state of the gate."""
+
+    is_open: bool
+    """Whether the weight acts."""
+    updates: int
+    """For how many updates in a row it has."""
+
+
+class ActivationGate:
+    """Share of the fixed risk weight that acts, from the explained variance of the critics.
+
+    The gate opens at a threshold, shuts at a margin below it, and ramps the weight up while open.
+    An unknown explained variance neither opens nor shuts it, and nothing does while there are too
+    few outcomes or only critics learn. The constraint does not pass through the gate: in a market
+    whose returns cannot be predicted a limit would never hold.
+    """
+
+    def __init__(self, config: RiskConfig) -> None:
+        self.config = config
+        self.is_open = False
+        self.updates = 0
+
+    def share(self, explained_variance: float) -> float:
+        """Update the gate with an explained variance; return the share of the weight that acts."""
+        config = self.config
+        if explained_variance >= config.cvar_activation_threshold:
+            self.is_open = True
+        elif (
+            explained_variance
+            < config.cvar_activation_threshold - config.cvar_activation_hysteresis
+        ):
+            self.is_open = False
+        self.updates = self.updates + 1 if self.is_open else 0
+        return self.standing
+
+    @property
+    def standing(self) -> float:
+        """Share of the weight that acts now."""
+        if not self.is_open:
+            return 0.0
+        ramp = self.config.cvar_ramp_updates
+        return 1.0 if ramp == 0 else min(1.0, self.updates / ramp)
+
+    def state(self) -> GateState:
+        """Return the state for a checkpoint."""
+        return GateState(is_open=self.is_open, updates=self.updates)
+
+    def restore(self, state: GateState) -> None:
+        """Restore a saved state."""
+        self.is_open, self.updates = state.is_open, state.updates
 
 
 class RiskState(Config):
-    """What a resumed control needs."""
+    """Saved state of the control."""
 
     version: Literal[2] = 2
     """Of this table."""
@@ -46,7 +97,7 @@ class RiskState(Config):
 
 
 class Tail(NamedTuple):
-    """What the outcomes say; NaN where there are too few."""
+    """Statistics of the outcomes and of their lower tail; NaN where there are none."""
 
     samples: int
     is_ready: bool
@@ -54,9 +105,9 @@ class Tail(NamedTuple):
     raw: float
     """CVaR of the outcomes as they are."""
     empirical: float
-    """The same after winsorising, which is off unless asked for."""
+    """The same after winsorising, which is off by default."""
     error: float
-    """Standard error of the CVaR; of parts of episodes with those of one environment as a group."""
+    """Standard error of the CVaR; parts of episodes are grouped by environment."""
     level: float
     """Value at risk nu."""
     spread: float
@@ -76,7 +127,7 @@ NOTHING = Tail(
 
 @dataclass(frozen=True, eq=False)
 class RiskReport:
-    """What the control saw and did in one update. Numbers in reward units of the quantity."""
+    """Result of the control in one update, in reward units of the quantity."""
 
     advantage: Tensor
     """Mixed, before normalisation, [T, B]."""
@@ -86,34 +137,34 @@ class RiskReport:
     average: float
     """Moving average of the estimate, which the multiplier follows."""
     predicted: float
-    """CVaR that the critics foretell where episodes begin."""
+    """CVaR that the critics predict where episodes begin."""
     realised: float
     """CVaR of the returns of the episodes of the window."""
     unit: float
-    """What gaps are divided by before the multiplier sees them."""
+    """Divisor of gaps before the multiplier's step."""
     gap: float
-    """Limit minus what is followed."""
+    """Limit minus the CVaR that is followed."""
     multiplier: float
     weight: float
     """Fixed weight that acts, after gate, ramp and bounds."""
     share: float
     """Of the ramp."""
     legacy: float
-    """Weight of the old critic term; 0 in every other mode."""
+    """Weight of `losses.legacy_cvar`; 0 in every other mode."""
     term: float
     """Mean of the risk advantage; of the normalised predicted CVaR in `critic_legacy`."""
     source: str
     """One of `SOURCES`."""
     is_infeasible: bool
     factor: float
-    """What the risk advantage has in the mix: weight plus multiplier, rescaled; 0 before it
+    """Coefficient of the risk advantage in the mix: weight plus multiplier, rescaled; 0 before it
     acts."""
     gradient_norm: Tensor | None = None
-    """Of the risk term alone, where it is measured."""
+    """Gradient norm of the risk term alone, where it is measured."""
 
 
 class RiskControl:
-    """Everything about the tail that carries over from update to update.
+    """State of the CVaR control that carries over from update to update.
 
     Args:
         config: of the run.
@@ -123,7 +174,7 @@ class RiskControl:
         self.config = config
         self.window = EpisodeWindow(config.risk.cvar_window)
         self.dual = RiskDual(config.risk)
-        self.gate = RiskGate(config.risk)
+        self.gate = ActivationGate(config.risk)
         self.average: float | None = None
 
     def act(
@@ -135,15 +186,15 @@ class RiskControl:
         *,
         trains_policy: bool = True,
     ) -> RiskReport:
-        """Take a rollout in, move the multiplier once, and mix the advantages.
+        """Add a rollout, update the multiplier once, and mix the advantages.
 
         Args:
-            rollout: what happened.
-            estimates: made of it, in reward units.
+            rollout: the transitions.
+            estimates: of the rollout, in reward units.
             explained_variance: of its returns by the critics.
-            agent: whose critics gave the laws, before this update changes them.
-            trains_policy: whether the policy learns in this update. While it does not, neither the
-                multiplier nor the ramp moves: no policy could have answered to them.
+            agent: owns the critics, as they were during the rollout.
+            trains_policy: whether the policy is trained in this update. While it is not, neither
+                the multiplier nor the ramp moves: no policy could have responded to them.
         """
         config = self.config.risk
         self.window.add(rollout)
@@ -185,7 +236,7 @@ class RiskControl:
         )
 
     def measure(self, rollout: Rollout) -> Tail:
-        """Return what the outcomes so far say; of parts of episodes, those of this rollout."""
+        """Return the tail of the outcomes; of parts of episodes, those of this rollout."""
         config = self.config.risk
         if config.cvar_quantity == "episode_return":
             sample, group = self.window.sample(), None
@@ -206,7 +257,7 @@ class RiskControl:
         )
 
     def _follow(self, tail: Tail) -> None:
-        """Take the estimate into its moving average, once there are enough outcomes."""
+        """Update the moving average of the estimate, once there are enough outcomes."""
         if not tail.is_ready:
             return
         beta, before = self.config.risk.cvar_ema_beta, self.average
@@ -214,7 +265,7 @@ class RiskControl:
         self.average = new if before is None else beta * before + (1.0 - beta) * new
 
     def _gap(self, predicted: float) -> tuple[float, str]:
-        """Return limit minus CVaR, and whose CVaR; NaN without a limit."""
+        """Return limit minus CVaR, and the source of the CVaR; NaN without a limit."""
         config = self.config.risk
         limit = math.nan if config.cvar_limit is None else config.cvar_limit
         if config.cvar_use_predicted_for_dual:
@@ -241,17 +292,20 @@ class RiskControl:
     def _term(
         self, advantage: Tensor, rollout: Rollout, estimates: Estimates, agent: Agent
     ) -> tuple[float, float]:
-        """Return the mean that the weight multiplies, and what counts as large beside it."""
+        """Return the mean risk advantage, and the scale that its contribution is bounded by."""
         config, weight = self.config.risk, rollout.weight
         if config.cvar_policy_mode == "critic_legacy":
-            read = legacy_cvar(
+            term = legacy_cvar(
                 agent, rollout.predicted, alpha=config.cvar_alpha, estimator=config.cvar_estimator
             )
-            return float(mean(read, weight)), 1.0
-        return float(mean(advantage, weight)), float(spread(estimates.raw_advantage, weight))
+            scale = 1.0
+        else:
+            term = advantage
+            scale = float(statistics.weighted_std(estimates.raw_advantage, weight))
+        return float(statistics.weighted_mean(term.double(), weight, empty=math.nan)), scale
 
     def _weight(self, share: float, term: float, scale: float) -> float:
-        """Return the fixed weight that acts: ramped, bounded, and its mean contribution too."""
+        """Return the fixed weight that acts: ramped, and bounded in itself and in its effect."""
         config = self.config.risk
         wanted = config.cvar_weight if config.cvar_use_penalty else 0.0
         weight = min(wanted * share, config.cvar_penalty_cap)
@@ -270,7 +324,7 @@ class RiskControl:
         return 1.0 + self.dual.multiplier if self.config.risk.cvar_rescale else 1.0
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """Return what a resumed run needs."""
+        """Return the state for a checkpoint."""
         return RiskState(
             window=tuple(self.window.sample().tolist()),
             average=self.average,
@@ -279,12 +333,12 @@ class RiskControl:
         ).model_dump(mode="json")
 
     def load_state_dict(self, state: JsonValue) -> None:
-        """Take up where another control stood.
+        """Restore a saved state.
 
         Raises:
             ArtifactError: if the state is not one of a control.
         """
-        saved = read_state(RiskState, state, part="risk")
+        saved = RiskState.from_state(state, part="risk")
         self.window.replace(saved.window)
         self.average = saved.average
         self.dual.restore(saved.dual)
@@ -292,7 +346,7 @@ class RiskControl:
 
 
 def winsorised(sample: Tensor, percent: float) -> Tensor:
-    """Return the outcomes with those beyond the quantile of `percent` on either side pulled to it.
+    """Return the outcomes, those beyond the quantile of `percent` on either side set to it.
 
     It hides part of the tail, so it is off by default and bounded by the settings.
     """

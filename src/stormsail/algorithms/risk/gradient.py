@@ -1,12 +1,11 @@
-"""How strongly the risk term pulls: the length of its own gradient, apart from everything else."""
+"""Gradient norm of the risk term alone."""
 
 import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.update.epochs import select
-from stormsail.algorithms.update.legacy_cvar import legacy_cvar
-from stormsail.algorithms.update.losses import Batch
+from stormsail.algorithms.update.losses import Batch, legacy_cvar
 from stormsail.modules.agent import Agent
 
 
@@ -15,18 +14,18 @@ def risk_gradient_norm(
 ) -> Tensor:
     """Return the norm of the gradient of the risk term alone, over all parameters.
 
-    The term is minus the mean of ratio times the risk's part of the advantage, before the first
-    step, where every ratio is 1 and nothing is clipped; or the old critic term, if that has a
-    weight. It is differentiated by itself: the norm of all gradients together says nothing of it.
+    The term is minus the mean of ratio times the risk part of the advantage, before the first step,
+    where every ratio is 1 and nothing is clipped; or `losses.legacy_cvar`, if that has a weight. It
+    is differentiated by itself: the norm of all gradients together says nothing about it.
 
     Gradients of micro-batches of `ppo.microbatch_size` sequences are added, as in the epochs: the
     value is that of the whole minibatch, and no more activations are held than there.
 
     Args:
-        agent: as it played.
+        agent: with the weights of the rollout.
         batch: a minibatch of sequences.
         part: of the normalised advantage that is due to risk, [L, n].
-        legacy: weight of the old critic term.
+        legacy: weight of `losses.legacy_cvar`.
         config: of the run.
     """
     count = batch.weight.shape[1]

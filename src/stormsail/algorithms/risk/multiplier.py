@@ -1,4 +1,4 @@
-"""The multiplier of the CVaR constraint: grows while the tail is too heavy, and comes back.
+"""Lagrange multiplier of the CVaR constraint: PID or integral controller, infeasibility check.
 
 The gap is limit minus CVaR, so it is positive while the constraint is broken. It comes in units of
 the larger of the limit's size and the spread of outcomes, so that gains fit any reward.
@@ -15,11 +15,11 @@ _CLOSING = 0.1
 above 0 ever more slowly is not."""
 
 _PATIENCE = 5
-"""Stretches that a gap has to close in while more pressure is to come; at the bound it has one."""
+"""Stretches in which a gap must close while lambda can grow; at its bound one."""
 
 
 class DualState(Config):
-    """What a resumed multiplier needs."""
+    """Saved state of the multiplier."""
 
     multiplier: float
     """lambda."""
@@ -28,25 +28,25 @@ class DualState(Config):
     gap: float | None
     """Of the update before."""
     broken: tuple[float, ...]
-    """Gaps since the constraint last held, oldest first, as many as are looked back on."""
+    """Gaps since the constraint last held, oldest first, as many as the check needs."""
     bound_updates: int
     """Updates in a row at the largest multiplier."""
 
 
 class RiskDual:
-    r"""Moves lambda once an update, by one of two rules.
+    r"""Multiplier lambda, updated once per update by one of two rules.
 
     `pid`: lambda = [k_p g + k_i I + k_d D]_+ with I = [I + g]_+ and D = [g - g_before]_+, as
     Stooke, Achiam & Abbeel 2020, arXiv:2007.03964. The integral never goes below 0, so a long calm
-    is no credit; ours: nor above lambda_max / k_i, so that it comes back at once.
+    gives no credit; ours: nor above lambda_max / k_i, so that it falls again at once.
 
     `integral`: lambda <- clip(lambda + rate * g, 0, lambda_max), plain ascent of the dual.
 
-    A limit is called out of reach when the gap no longer closes. Let n be
+    A limit counts as infeasible when the gap no longer closes. Let n be
     `cvar_infeasible_updates` and G(k) the mean gap of n updates in a row, k updates ago; all gaps
     since then are positive. With lambda at its bound for n updates, G(0) > 0.9 G(n) is enough; with
-    more pressure to come, or a rule that never gets there, G(0) > 0.9 G(5 n). So a gap that stands
-    still is told of at the latest 2 n updates later at the bound, and 6 n anywhere.
+    lambda still growing, or a rule that never gets there, G(0) > 0.9 G(5 n). So a constant gap is
+    reported after 2 n updates at the bound, and after 6 n anywhere.
     """
 
     def __init__(self, config: RiskConfig) -> None:
@@ -58,7 +58,7 @@ class RiskDual:
         self.bound_updates = 0
 
     def step(self, gap: float) -> None:
-        """Take the gap of an update in; one that is unknown changes nothing."""
+        """Update lambda with the gap of an update; an unknown one changes nothing."""
         if not math.isfinite(gap):
             return
         config = self.config
@@ -79,7 +79,7 @@ class RiskDual:
         return config.cvar_kp * gap + config.cvar_ki * self.integral + config.cvar_kd * growth
 
     def _watch(self, gap: float) -> None:
-        """Keep what tells whether the gap closes."""
+        """Record the gap for the infeasibility check."""
         at_bound = self.multiplier >= self.config.cvar_lambda_max
         self.bound_updates = self.bound_updates + 1 if at_bound else 0
         kept = (_PATIENCE + 1) * self.config.cvar_infeasible_updates
@@ -87,7 +87,7 @@ class RiskDual:
 
     @property
     def is_infeasible(self) -> bool:
-        """Whether the limit is out of reach, as far as can be seen."""
+        """Whether the limit seems infeasible."""
         at_bound = self.bound_updates >= self.config.cvar_infeasible_updates
         return (at_bound and self._stalls(1)) or self._stalls(_PATIENCE)
 
@@ -101,7 +101,7 @@ class RiskDual:
         return now > (1.0 - _CLOSING) * before
 
     def state(self) -> DualState:
-        """Return what a resumed run needs."""
+        """Return the state for a checkpoint."""
         return DualState(
             multiplier=self.multiplier,
             integral=self.integral,
@@ -111,7 +111,7 @@ class RiskDual:
         )
 
     def restore(self, state: DualState) -> None:
-        """Take up where another multiplier stood."""
+        """Restore a saved state."""
         self.multiplier, self.integral = state.multiplier, state.integral
         self.gap = state.gap
         self.broken, self.bound_updates = list(state.broken), state.bound_updates

@@ -1,4 +1,4 @@
-"""Outcomes that the tail is estimated from: returns of finished episodes, or parts of a rollout.
+"""Outcomes for the tail estimate: returns of finished episodes, or sums of rewards in a rollout.
 
 T rows, B environments. All sums are in float64 and in the unit of the reward, undiscounted.
 """
@@ -14,38 +14,38 @@ from stormsail.algorithms.update.rollout import Rollout
 
 
 class EpisodeWindow:
-    """Returns of the last episodes that ended, across rollouts, oldest first.
+    """Sliding window of the returns of finished episodes, across rollouts, oldest first.
 
     An episode that a time limit cuts ends like any other. Within a rollout the order is that of
     time, then of environments. Episodes that end early are over-represented while the first ones
-    of a run are still being played.
+    of a run are still running.
 
     Rows of weight 0 inside an episode count in full. A weight says how much is learned from a row;
     what the row lost is gone from the account all the same, and the tail is that of the account.
     Only the row after an end, which starts the next episode, earns nothing and counts nowhere.
 
     Args:
-        size: episodes that are kept.
+        size: number of episodes.
     """
 
     def __init__(self, size: int) -> None:
         self._kept: deque[float] = deque(maxlen=size)
 
     def __len__(self) -> int:
-        """Episodes that are kept now."""
+        """Episodes in the window."""
         return len(self._kept)
 
     def add(self, rollout: Rollout) -> None:
-        """Take the episodes in that ended within a rollout."""
-        total = rollout.earned.double() + rollout.reward.double()
+        """Add the episodes that ended within a rollout."""
+        total = rollout.return_so_far.double() + rollout.reward.double()
         self._kept.extend(total[rollout.ended].tolist())
 
     def sample(self) -> Tensor:
-        """Return them, float64 [n] on the CPU."""
+        """Return the returns, float64 [n] on the CPU."""
         return torch.tensor(tuple(self._kept), dtype=torch.float64)
 
     def replace(self, returns: Iterable[float]) -> None:
-        """Forget everything and take these instead."""
+        """Replace the contents."""
         self._kept.clear()
         self._kept.extend(returns)
 

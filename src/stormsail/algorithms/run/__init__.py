@@ -1,1 +1,1 @@
-"""The run around the learner: folder, checkpoint, task, evaluation, records, trial ledger."""
+"""A training run on the disk: folder, checkpoints, records, evaluation, tasks, trial ledger."""

@@ -1,8 +1,8 @@
-"""The whole state of a learner as one artifact, and a learner put back to exactly that state.
+"""Checkpoints: the whole state of a learner as one artifact, and its restoration bit for bit.
 
-Saved are the agent with its normalisers, optimizer, scaler, controllers, statistics of returns,
-where every environment stands and what it remembers, every random stream, and the counters. A run
-that goes on from it computes what it would have computed, bit for bit.
+Saved are the agent with its normalisers, optimizer, scaler, controllers, return statistics, the
+state of every environment with the agent's memory, every random stream, and the counters. A resumed
+run computes what it would have computed without the interruption.
 """
 
 import contextlib
@@ -16,20 +16,19 @@ from stormsail import __version__
 from stormsail.algorithms.config import CheckpointConfig, TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run.state_tree import flatten, unflatten
-from stormsail.algorithms.update.rollout import Play, begin
+from stormsail.algorithms.update.rollout import EnvState, begin
 from stormsail.core.errors import ArtifactError
 from stormsail.core.files import tensor_file
 from stormsail.core.files.artifact import Artifact, Contents
 from stormsail.core.files.documents import JsonValue
-from stormsail.tasks.gymnasium_task import GymnasiumTask
 
-FORMAT = 2
-"""Version of what stands in a checkpoint; another one is refused."""
+FORMAT = 3
+"""Version of the contents of a checkpoint; another one is refused."""
 
 KIND = "checkpoint"
 
 METRICS = "metrics"
-"""The one part whose tensors may hold NaN: a metric that means nothing yet."""
+"""The only part whose tensors may hold NaN: a metric that is not known yet."""
 
 _STATE = "state"
 _CONFIG = "config.toml"
@@ -39,7 +38,7 @@ State = dict[str, Any]
 
 
 class Counters(NamedTuple):
-    """What the learner counts, besides its parts."""
+    """Counters of the learner."""
 
     update_count: int
     explained_variance: float | None
@@ -50,7 +49,7 @@ class Counters(NamedTuple):
 def identity(config: TrainConfig, binding: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return what must agree before a checkpoint is used: versions, settings, data, task.
 
-    Settings of what is kept on the disk change nothing that is computed, so they may differ.
+    Settings that concern only the disk change nothing that is computed, so they may differ.
     """
     return {
         "format": FORMAT,
@@ -109,14 +108,14 @@ def learner_state(ppo: Ppo) -> State:
         "returns": ppo.returns.state_dict(),
         "risk": None if ppo.risk is None else ppo.risk.state_dict(),
         "advantages": ppo.advantage_statistics,
-        "play": ppo.play,
+        "env_state": ppo.env_state,
         "generators": ppo.generators.state(),
         "counters": counters._asdict(),
     }
 
 
 def restore_learner(ppo: Ppo, state: State) -> None:
-    """Put a newly made learner into a saved state. One that refuses must be thrown away.
+    """Restore a newly made learner from a saved state. After an error it must be discarded.
 
     Raises:
         ArtifactError: if the state is not one of such a learner.
@@ -142,8 +141,8 @@ def restore_learner(ppo: Ppo, state: State) -> None:
         _restore_counters(ppo, state)
     with _refusing("generators"):
         ppo.generators.restore(state["generators"])
-    with _refusing("play"):
-        _restore_play(ppo, state["play"])
+    with _refusing("env_state"):
+        _restore_env_state(ppo, state["env_state"])
 
 
 def _restore_optimizer(ppo: Ppo, saved: dict[str, Any]) -> None:
@@ -152,7 +151,7 @@ def _restore_optimizer(ppo: Ppo, saved: dict[str, Any]) -> None:
     for old, new in zip(own["param_groups"], saved["param_groups"], strict=True):
         if {**new, "lr": None} != {**old, "lr": None}:
             raise _unfit("optimizer", "settings of another one")
-    parameters = [one for group in ppo.optimizer.param_groups for one in group["params"]]
+    parameters = [part for group in ppo.optimizer.param_groups for part in group["params"]]
     for number, entry in saved["state"].items():
         shape = parameters[number].shape
         for name, tensor in entry.items():
@@ -201,20 +200,22 @@ def _restore_counters(ppo: Ppo, state: State) -> None:
     ppo.advantage_statistics = statistics
 
 
-def _restore_play(ppo: Ppo, saved: object) -> None:
-    """Put the environments back, and let them take one step that counts for nothing.
+def _restore_env_state(ppo: Ppo, saved: object) -> None:
+    """Restore the environments, and check the state by one step whose result is discarded.
 
-    What a state may hold only its task knows; a step that fails shows a state that is none. The
-    environments of Gymnasium keep their state to themselves, so there new episodes begin.
+    Only the task knows what its state may hold; a step that fails shows an invalid one. The
+    environments of Gymnasium hide their state, so there new episodes begin.
     """
+    from stormsail.tasks.gymnasium_task import GymnasiumTask  # imports Gymnasium
+
     if isinstance(ppo.task, GymnasiumTask):
-        ppo.play = begin(ppo.task, ppo.agent, ppo.generators.stream("task"))
+        ppo.env_state = begin(ppo.task, ppo.agent, ppo.generators.stream("task"))
         return
-    play: Play = _like(ppo.play, saved)
-    decision = ppo.agent.decide(play.observation, play.memory, deterministic=True)
+    restored: EnvState = _like(ppo.env_state, saved)
+    decision = ppo.agent.decide(restored.observation, restored.memory, deterministic=True)
     spare = torch.Generator(device=ppo.task.device).manual_seed(0)
-    ppo.task.step(play.state, decision.action, spare)
-    ppo.play = play
+    ppo.task.step(restored.state, decision.action, spare)
+    ppo.env_state = restored
 
 
 def _like(template: Any, saved: Any) -> Any:  # noqa: ANN401 - a nest of named tuples and tensors
@@ -224,10 +225,10 @@ def _like(template: Any, saved: Any) -> Any:  # noqa: ANN401 - a nest of named t
             template.dtype,
             template.shape,
         ):
-            raise _unfit("play", "a tensor of another type or shape")
+            raise _unfit("env_state", "a tensor of another type or shape")
         return saved.to(template.device)
     if not isinstance(template, tuple) or not isinstance(saved, tuple):
-        raise _unfit("play", f"a value of the type {type(saved).__name__}")
+        raise _unfit("env_state", f"a value of the type {type(saved).__name__}")
     return type(template)(*(_like(a, b) for a, b in zip(template, saved, strict=True)))
 
 
@@ -235,8 +236,9 @@ def _fitting(
     part: str, saved: Mapping[str, Tensor], own: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return the saved tensors if they have the names, types and shapes of the part's own."""
-    expected, found = tensor_file.specification(own), tensor_file.specification(saved)
-    difference = tensor_file.difference(expected, found)
+    difference = tensor_file.difference(
+        tensor_file.specification(own), tensor_file.specification(saved)
+    )
     if difference is not None:
         raise _unfit(part, difference)
     return dict(saved)
@@ -244,20 +246,19 @@ def _fitting(
 
 @contextlib.contextmanager
 def _refusing(part: str) -> Iterator[None]:
-    """Turn whatever a part says about data that are not its own into one kind of refusal."""
+    """Turn every error of a part about foreign data into one kind of refusal."""
     try:
         yield
     except ArtifactError:
         raise
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        found = f"{type(error).__name__} {error}".splitlines()[0]
-        raise _unfit(part, found) from error
+        raise _unfit(part, f"{type(error).__name__} {error}".splitlines()[0]) from error
 
 
-def _unfit(part: str, found: str) -> ArtifactError:
+def _unfit(part: str, problem: str) -> ArtifactError:
     return ArtifactError(
         "artifact-document",
         wrong=f"the saved state of `{part}` must be one of this run",
-        found=found,
+        found=problem,
         remedy="Go back to an older generation, or start a new run.",
     )

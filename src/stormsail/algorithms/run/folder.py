@@ -1,8 +1,9 @@
-"""The folder of one run: made once, held by one process, and kept within its limits.
+"""The folder of a run: created once, locked by one process, kept within its size limit.
 
-`config.toml` says what is trained and `manifest.json` for what; the manifest is written last, so a
-folder without one was never begun. `checkpoints/` holds generations, `best/` the best agent so far,
-`refused/` batches that were not learned from, `rollback.json` how far back a run was sent.
+`config.toml` holds the settings, `manifest.json` the identity of the run (version, data, task); the
+manifest is written last, so a folder without one holds no run. `checkpoints/` holds generations,
+`best/` the best agent so far, `refused/` batches whose step was refused, `rollback.json` the last
+rollback.
 """
 
 import contextlib
@@ -33,38 +34,38 @@ _NEXT_BEST, _OLD_BEST = "best-next", "best-old"
 _ROLLBACK = "rollback.json"
 _REFUSED = "refused"
 _MAX_REFUSED = 16
-"""Refused batches that are kept; the first ones tell where it began."""
+"""Refused batches that are kept, the first ones."""
 
 _MAX_BYTES = 1 << 20
 _ALL = 1 << 40
-"""Generations that are never pruned by number alone: this folder has rules of its own."""
+"""`Generations` never prunes: this folder has rules of its own."""
 
 _ONLY_DISK = {
     "checkpoint.keep_last",
     "checkpoint.keep_every_updates",
     "checkpoint.disk_limit_mb",
 }
-"""Settings that change nothing that is computed, so that a run may go on with others."""
+"""Settings that change nothing that is computed, so that a run may continue with others."""
 
 
 class Rollback(NamedTuple):
-    """How far back a run was sent, and how often so far."""
+    """A rollback of a run to an older generation."""
 
     step: int
-    """Generation to go on from."""
+    """Generation to continue from."""
     times: int
-    """Times that the run was sent back, this one included."""
+    """Rollbacks so far, this one included."""
     reason: str
-    """What was wrong."""
+    """Why."""
 
 
 class RunFolder:
-    """A run's folder, held by this process; made by `open_run`.
+    """Folder of a run, locked by this process; from `open_run`.
 
     Args:
         path: the folder.
         config: of the run.
-        binding: what the task is bound to, as `task_factory.binding` says.
+        binding: what the agent is bound to, from `run.tasks.binding`.
     """
 
     def __init__(self, path: Path, config: TrainConfig, binding: Mapping[str, JsonValue]) -> None:
@@ -78,11 +79,11 @@ class RunFolder:
         self.best = path / BEST
 
     def has_generations(self) -> bool:
-        """Tell whether anything was saved before, be it damaged or moved aside by now."""
-        return bool(self.generations.steps()) or (self.generations.root / "quarantine").exists()
+        """Return whether anything was saved before, even if it was set aside since."""
+        return bool(self.generations.steps()) or self.generations.aside.exists()
 
     def save(self, step: int, contents: Contents) -> Path:
-        """Write a generation, then let go of those that need not be kept.
+        """Write a generation, then prune old ones.
 
         Raises:
             ArtifactError: if the run would become larger than its limit, or the disk refuses.
@@ -94,7 +95,7 @@ class RunFolder:
         return path
 
     def save_best(self, agent: Agent) -> None:
-        """Put the agent in the place of the best one so far; a kill leaves the old or the new.
+        """Replace the best agent; a kill leaves the old or the new one.
 
         Raises:
             ArtifactError: if the disk refuses.
@@ -107,37 +108,37 @@ class RunFolder:
             _finish_best(folder)
 
     def save_refused(self, name: str, contents: Contents) -> Path | None:
-        """Keep a batch that was not learned from; None if there are enough, or it is there."""
+        """Save a batch whose step was refused; None if there are enough, or it is there."""
         place = self.path / _REFUSED
-        taken = {one.name for one in place.iterdir()} if place.is_dir() else set()
+        taken = {entry.name for entry in place.iterdir()} if place.is_dir() else set()
         if name in taken or len(taken) >= _MAX_REFUSED:
             return None
         write_artifact(place / name, kind="refused-batch", contents=contents)
         return place / name
 
-    def send_back(self, target: Rollback) -> None:
-        """Decide to go on from an older generation; the decision outlives a kill."""
+    def save_rollback(self, target: Rollback) -> None:
+        """Record the decision to continue from an older generation, so that it outlives a kill."""
         with _loud(self.path), self._opened() as folder:
             atomic.replace_file(folder, _ROLLBACK, documents.encode_readable(target._asdict()))
 
-    def rollback(self) -> Rollback | None:
-        """Return how far back the run was sent last, or None if it never was.
+    def last_rollback(self) -> Rollback | None:
+        """Return the last rollback, or None if there was none.
 
         Raises:
-            ArtifactError: if the file that says so is damaged.
+            ArtifactError: if its file is damaged.
         """
         with self._opened() as folder:
             if not atomic.exists(folder, _ROLLBACK):
                 return None
             document = _document(self.path, folder, _ROLLBACK)
         try:
-            found = Rollback(**document)  # type: ignore[arg-type]  # checked in the next line
-            kinds = zip(found, (int, int, str), strict=True)
+            target = Rollback(**document)  # type: ignore[arg-type]  # checked in the next line
+            kinds = zip(target, (int, int, str), strict=True)
         except TypeError:
             raise _damaged(self.path / _ROLLBACK, f"the keys {sorted(document)}") from None
         if not all(type(value) is kind for value, kind in kinds):
-            raise _damaged(self.path / _ROLLBACK, f"{found}")
-        return found
+            raise _damaged(self.path / _ROLLBACK, f"{target}")
+        return target
 
     def size(self) -> int:
         """Return the bytes of all files of the run."""
@@ -184,19 +185,21 @@ class RunFolder:
 def open_run(
     path: Path | str, config: TrainConfig, binding: Mapping[str, JsonValue]
 ) -> Iterator[RunFolder]:
-    """Make a run's folder, or take up one that is there, and hold it alone.
+    """Create the folder of a run, or open an existing one, and lock it.
 
     Args:
         path: the folder.
-        config: of the run. In a folder that is there, only what concerns the disk may differ.
-        binding: what the task is bound to.
+        config: of the run. In an existing folder only what concerns the disk may differ.
+        binding: what the agent is bound to.
 
     Raises:
         ConfigError: if the run in the folder has another configuration; it names the settings.
-        ArtifactError: if another process holds the folder, it is not one of a run, it was made
+        ArtifactError: if another process uses the folder, it is not one of a run, it was created
             for other data or by another version, or the disk refuses.
     """
     path = Path(path)
+    if not path.is_dir():
+        atomic.check_free(path)
     with _loud(path):
         atomic.make_folders(path)
     with _alone(path) as folder:
@@ -237,21 +240,23 @@ def read_config(path: Path | str, overrides: Iterable[str] = ()) -> TrainConfig:
 
 def differences(first: TrainConfig, second: TrainConfig) -> list[tuple[str, object, object]]:
     """Return the settings in which two configurations differ: path, first value, second value."""
-    one, other = _settings(first.model_dump(mode="json")), _settings(second.model_dump(mode="json"))
-    names = sorted({*one, *other})
+    left, right = (_settings(config.model_dump(mode="json")) for config in (first, second))
+    names = sorted({*left, *right})
     return [
-        (name, one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)
+        (name, left.get(name), right.get(name))
+        for name in names
+        if left.get(name) != right.get(name)
     ]
 
 
 def _settings(data: Mapping[str, object], above: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for name, value in data.items():
         if isinstance(value, Mapping) and value:
-            found |= _settings(value, f"{above}{name}.")
+            settings |= _settings(value, f"{above}{name}.")
         else:
-            found[above + name] = value
-    return found
+            settings[above + name] = value
+    return settings
 
 
 @contextlib.contextmanager
@@ -287,28 +292,30 @@ def _check_empty(path: Path, present: set[str]) -> None:
 
 
 def _check_same(path: Path, folder: int, run: RunFolder) -> None:
-    """Refuse to go on with other settings, data or another version; name what differs."""
-    found = _document(path, folder, MANIFEST)
+    """Refuse to continue with other settings, data or another version; name what differs."""
+    saved = _document(path, folder, MANIFEST)
     wanted = _manifest(run.identity)
     for name in ("kind", "format", "code_version"):
-        _require(path, found, wanted, name)
+        _require(path, saved, wanted, name)
     if atomic.exists(folder, CONFIG):
-        saved = TrainConfig.load(path / CONFIG)
-        changed = [one for one in differences(saved, run.config) if one[0] not in _ONLY_DISK]
+        before = TrainConfig.load(path / CONFIG)
+        changed = [
+            setting for setting in differences(before, run.config) if setting[0] not in _ONLY_DISK
+        ]
         if changed:
             raise _changed(path, changed)
     for name in wanted:
-        _require(path, found, wanted, name)
+        _require(path, saved, wanted, name)
 
 
 def _require(
-    path: Path, found: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue], name: str
+    path: Path, saved: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue], name: str
 ) -> None:
-    if found.get(name) != wanted[name]:
+    if saved.get(name) != wanted[name]:
         raise ArtifactError(
             "artifact-mismatch",
             wrong=f"`{name}` of the run in {path} must be {toml.shown(wanted[name])}",
-            found=toml.shown(found.get(name)),
+            found=toml.shown(saved.get(name)),
             remedy="Go on with the data and the version that it was begun with, or start a new "
             "run in another folder.",
         )
@@ -339,23 +346,23 @@ def _document(path: Path, folder: int, name: str) -> dict[str, JsonValue]:
     return value
 
 
-def _damaged(path: Path, found: str) -> ArtifactError:
+def _damaged(path: Path, problem: str) -> ArtifactError:
     return ArtifactError(
         "artifact-document",
         wrong=f"{path} must be as this version writes it",
-        found=found,
+        found=problem,
         remedy="Restore it from a copy, or start a new run in another folder.",
     )
 
 
 def _clear(folder: int) -> None:
-    """Remove what killed writers left behind."""
+    """Remove temporary files of killed writers."""
     left = [name for name in atomic.entries(folder) if name.startswith(atomic.TEMPORARY)]
     atomic.remove_tree(folder, *left)
 
 
 def _finish_best(folder: int) -> None:
-    """Take every step that is still missing between a complete next best agent and its place."""
+    """Complete the replacement of the best agent, wherever a kill interrupted it."""
     if atomic.exists(folder, _NEXT_BEST):
         if atomic.exists(folder, BEST):
             if atomic.exists(folder, _OLD_BEST):

@@ -1,8 +1,8 @@
-"""What a run writes down beside its checkpoints: metrics, events, alarms, scores.
+"""Files of a run beside its checkpoints: metrics, events, alarms, evaluation scores.
 
-`metrics.parquet` and `events.jsonl` are functions of what was computed: a run that was killed and
-went on has the same bytes as one that was not. What happened to the process, and when, stands in
-`process.jsonl`, which is only ever added to.
+`metrics.parquet` and `events.jsonl` are functions of the computation: a run that was killed and
+resumed has the same bytes as one that was not. What happened to the process, and when, stands in
+`process.jsonl`, which only grows.
 """
 
 import math
@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stormsail.algorithms.config import Whole
-from stormsail.algorithms.run.evaluate import Judged
+from stormsail.algorithms.run.evaluate import Evaluation
 from stormsail.algorithms.run.folder import RunFolder
-from stormsail.algorithms.update.saved_state import read_state
 from stormsail.core.clock import Clock
 from stormsail.core.config import Config
 from stormsail.core.errors import ArtifactError
@@ -21,35 +20,35 @@ from stormsail.core.files.documents import JsonValue
 from stormsail.monitors.alarms import Alarm, Alarms
 from stormsail.monitors.sinks import EventFile, MetricsFile, TensorBoard
 
-VALIDATION = (
+EVALUATION = (
     "validation/best_score",
     "validation/cvar",
     "validation/score",
     "validation/spread",
     "validation/trials",
 )
-"""Metrics of a look at the agent; NaN in updates without one."""
+"""Metrics of an evaluation; NaN in updates without one."""
 
 
 class RecordState(Config):
-    """What resumed records need."""
+    """Saved state of the records."""
 
     rows: Whole = 0
-    """Updates in the file of metrics."""
+    """Rows of the metrics file."""
     event_bytes: Whole = 0
-    """Length of the file of events."""
+    """Length of the events file."""
     best_score: float | None = None
-    """Of the best agent so far."""
+    """Score of the best agent so far."""
     best_breach: float = 0.0
-    """By how much that agent's estimated CVaR broke the limit on it; 0 where it kept it."""
+    """By how much that agent's estimated CVaR broke the limit; 0 where it kept it."""
     best_sharpe: float | None = None
-    """Per bar, of the best agent's episodes; None where it has none."""
+    """Sharpe ratio per bar of that agent's evaluation; None where it has none."""
     best_bars: Whole = 0
-    """Steps that it comes from."""
+    """Steps in that ratio."""
     trials: Whole = 0
-    """Looks at the agent so far."""
+    """Evaluations so far."""
     rollbacks: Whole = 0
-    """Times that the run was sent back."""
+    """Rollbacks of the run."""
 
 
 class Records:
@@ -57,13 +56,13 @@ class Records:
 
     Args:
         folder: of the run.
-        state: from `state`, to go on from there; None starts new files.
+        state: from `state`, to continue from there; None starts new files.
         clock: for the times of events; None writes none.
         tensorboard: whether to write for TensorBoard.
 
     Raises:
         ArtifactError: if the state is not one of records.
-        DataError: if a file is shorter than the state knew, or cannot be written.
+        DataError: if a file is shorter than the state says, or cannot be written.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class Records:
             self.tensorboard = TensorBoard(folder.tensorboard, purge_step=purge)
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs, by part."""
+        """Return the state for a checkpoint, by part."""
         saved = RecordState(
             rows=len(self.metrics),
             event_bytes=self.events.length,
@@ -106,70 +105,83 @@ class Records:
         return {"records": saved.model_dump(mode="json"), "alarms": self.alarms.state_dict()}
 
     def measured(self, update: int, values: Mapping[str, float]) -> tuple[str, ...]:
-        """Judge the metrics of an update; return the words of the alarms that begin with it."""
+        """Check the metrics of an update; return the messages of the alarms that begin with it."""
         begun: list[Alarm] = self.alarms.check(values)
         for alarm in begun:
             self.event("alarm", update, **alarm.record())
         return tuple(alarm.message for alarm in begun)
 
     def append(self, steps: int, values: Mapping[str, float]) -> None:
-        """Add the row of an update; what was not looked at is NaN."""
-        looked = {name: values.get(name, math.nan) for name in VALIDATION}
-        row = dict(sorted({**values, **looked}.items()))
+        """Add the row of an update; metrics of an evaluation are NaN without one."""
+        evaluated = {name: values.get(name, math.nan) for name in EVALUATION}
+        row = dict(sorted({**values, **evaluated}.items()))
         self.metrics.append(row)
         if self.tensorboard is not None:
             self.tensorboard.write(row, step=steps)
 
-    def tried(self, update: int, judged: Judged, *, limit: float | None = None) -> bool:
-        """Log a look at the agent as a trial; return whether it is the best so far.
+    def add_evaluation(
+        self, update: int, evaluation: Evaluation, *, limit: float | None = None
+    ) -> bool:
+        """Log an evaluation as a trial; return whether the agent is the best so far.
 
         Args:
-            update: after which it was looked at.
-            judged: what it earned.
-            limit: on its tail. An agent whose estimated CVaR keeps it is better than any whose
-                does not, of those that do not the one that is nearer; only then the score decides.
+            update: number of the update.
+            evaluation: its result.
+            limit: on CVaR. An agent whose estimated CVaR keeps it is better than any whose does
+                not, of those that do not the one that is nearer; only then the score decides.
         """
         self.trials += 1
-        known, breach = math.isfinite(judged.score), judged.breach(limit)
+        known, breach = math.isfinite(evaluation.score), evaluation.breach(limit)
         better = known and (
             self.best_score is None
-            or (-breach, judged.score) > (-self.best_breach, self.best_score)
+            or (-breach, evaluation.score) > (-self.best_breach, self.best_score)
         )
         if better:
-            self.best_score, self.best_breach = judged.score, breach
-            self.best_sharpe, self.best_bars = judged.sharpe_per_bar, judged.bars
+            self.best_score, self.best_breach = evaluation.score, breach
+            self.best_sharpe, self.best_bars = evaluation.sharpe_per_bar, evaluation.bars
         self.event(
             "trial",
             update,
             trial=self.trials,
-            score=judged.score if known else None,
-            spread=judged.spread if math.isfinite(judged.spread) else None,
-            episodes=judged.episodes,
-            unfinished=judged.unfinished,
-            cvar=judged.cvar if math.isfinite(judged.cvar) else None,
+            score=evaluation.score if known else None,
+            spread=evaluation.spread if math.isfinite(evaluation.spread) else None,
+            episodes=evaluation.episodes,
+            unfinished=evaluation.unfinished,
+            cvar=evaluation.cvar if math.isfinite(evaluation.cvar) else None,
             breach=breach if math.isfinite(breach) else None,
             best=better,
         )
         return better
 
-    def event(self, kind: str, update: int, **told: JsonValue) -> None:
-        """Write down what happened in the run."""
-        self.events.append({"kind": kind, "update": update, **told})
+    def evaluation_metrics(self, evaluation: Evaluation) -> dict[str, float]:
+        """Return the metrics of an evaluation that was added."""
+        best = self.best_score
+        return {
+            "validation/score": evaluation.score,
+            "validation/spread": evaluation.spread,
+            "validation/cvar": evaluation.cvar,
+            "validation/best_score": evaluation.score if best is None else best,
+            "validation/trials": float(self.trials),
+        }
+
+    def event(self, kind: str, update: int, **fields: JsonValue) -> None:
+        """Append an event of the run."""
+        self.events.append({"kind": kind, "update": update, **fields})
 
     def flush(self) -> None:
-        """Force the metrics to the disk, before a checkpoint counts on them."""
+        """Write the metrics to the disk, before a checkpoint relies on them."""
         self.metrics.flush()
         if self.tensorboard is not None:
             self.tensorboard.flush()
 
     def close(self) -> None:
-        """End what TensorBoard still has to write."""
+        """Close the TensorBoard writer."""
         if self.tensorboard is not None:
             self.tensorboard.close()
 
 
 class ProcessLog:
-    """What happened to the processes of a run: begun, resumed, interrupted, sent back, ended.
+    """Log of the processes of a run: started, resumed, interrupted, rolled back, ended.
 
     Args:
         path: of the file; a line that a kill cut off is dropped.
@@ -180,22 +192,22 @@ class ProcessLog:
         data = path.read_bytes() if path.is_file() else b""
         self._file = EventFile(path, length=data.rfind(b"\n") + 1, clock=clock)
 
-    def write(self, kind: str, update: int, **told: JsonValue) -> None:
+    def write(self, kind: str, update: int, **fields: JsonValue) -> None:
         """Add one line."""
-        self._file.append({"kind": kind, "update": update, **told})
+        self._file.append({"kind": kind, "update": update, **fields})
 
 
 def read_records(state: Mapping[str, Any], *, rows: int | None = None) -> RecordState:
-    """Return what a checkpoint says of the records, without touching their files.
+    """Return the saved state of the records in a checkpoint, without touching their files.
 
     Args:
         state: parts of the checkpoint.
-        rows: updates that it must have seen; None asks for none in particular.
+        rows: number of updates that it must hold; None checks no number.
 
     Raises:
-        ArtifactError: if it says nothing that fits.
+        ArtifactError: if the state is missing or does not fit.
     """
-    saved = read_state(RecordState, state.get("records"), part="records")
+    saved = RecordState.from_state(state.get("records"), part="records")
     Alarms().load_state_dict(state.get("alarms"))
     if rows is not None and saved.rows != rows:
         raise ArtifactError(

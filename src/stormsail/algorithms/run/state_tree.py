@@ -1,9 +1,9 @@
-"""Nested state as named tensors and one plain document, and back without loss.
+"""Conversion of nested state to named tensors and one JSON document, and back without loss.
 
 A state dict holds tables with text or whole numbers as keys, lists, tuples, numbers and tensors.
 Tensors go into a file of tensors under their path, `state/0/exp_avg`; what is left is the tree,
-JSON that says at each leaf which tensor stood there. No class is ever named: whoever restores a
-named tuple knows which one.
+JSON that names at each leaf the tensor that belongs there. No class is ever named: the code that
+restores a named tuple knows which one.
 """
 
 import math
@@ -123,10 +123,10 @@ def _numbered(item: JsonValue, left: dict[str, Tensor]) -> tuple[int, object]:
     raise _malformed(f"the entry {item!r}"[:120])
 
 
-def _malformed(found: str) -> ArtifactError:
+def _malformed(problem: str) -> ArtifactError:
     return ArtifactError(
         "artifact-document",
         wrong="a saved state must be a tree that this version writes",
-        found=found,
+        found=problem,
         remedy="Use another copy of the artifact, or an older generation.",
     )

@@ -1,4 +1,7 @@
-"""From a configuration to the task that is learned, and to the one that judges."""
+"""Tasks of a configuration: the environments for training and for evaluation, and their data.
+
+Synthetic worlds and Gymnasium take a second to import, so they are imported where they are used.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,10 +11,10 @@ from typing import Any, Literal
 import torch
 
 from stormsail.algorithms.config import DataConfig, TrainConfig
+from stormsail.core.clock import iso
 from stormsail.core.errors import ConfigError, DataError, nearest
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.task import Task
-from stormsail.market.bars import iso
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, Scaler, default_features
 from stormsail.market.features.tensors import BarTensors
 from stormsail.market.interval import Interval
@@ -19,25 +22,23 @@ from stormsail.market.panel import Panel, load_panel
 from stormsail.market.simulator import MarketConfig, Simulator
 from stormsail.market.splits import Span
 from stormsail.market.store import Store
-from stormsail.market.synthetic import generate
 from stormsail.market.terms import bound_terms
 from stormsail.modules.agent import ActionSpec, AgentSpec
 from stormsail.tasks import NAMES, make
-from stormsail.tasks.gymnasium_task import GymnasiumTask
 
 MARKET = "market"
 GYMNASIUM = "gym:"
 
-Purpose = Literal["train", "validation"]
+Purpose = Literal["train", "evaluation"]
 
 _FEWEST_BARS = 2
 _CACHED = 8
-"""Divided panels that are remembered; those of one world or store share its memory."""
+"""Divided panels in the cache; those of one world or store share its memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class MarketData:
-    """Bars of a run, what is computed from them, and where training ends."""
+    """Bars of a run, their features, and the spans of training and evaluation."""
 
     panel: Panel
     features: FeatureSet
@@ -48,7 +49,7 @@ class MarketData:
 
     @classmethod
     def of(cls, panel: Panel, market: MarketConfig, *, validation_share: float) -> "MarketData":
-        """Divide a panel: training first, an embargo of one lookback, then validation."""
+        """Divide a panel: training first, an embargo of one lookback, then evaluation."""
         features = (
             default_features(panel.interval).available(BarTensors.of(panel).columns)
             if market.features is None
@@ -68,7 +69,7 @@ class MarketData:
 
 
 def load_data(data: DataConfig, market: MarketConfig) -> MarketData:
-    """Return the bars that a configuration names, from `start` to `end` only, divided.
+    """Return the bars of a configuration from `start` to `end`, divided.
 
     Raises:
         DataError: if they are not there or do not suffice.
@@ -79,7 +80,7 @@ def load_data(data: DataConfig, market: MarketConfig) -> MarketData:
 
 
 def load_bars(data: DataConfig) -> Panel:
-    """Return all bars of the world or store that a configuration names, whatever its span.
+    """Return all bars of the world or store of a configuration, whatever its span.
 
     Raises:
         DataError: if they are not there.
@@ -87,6 +88,8 @@ def load_bars(data: DataConfig) -> Panel:
     """
     interval = Interval.parse(data.interval)
     if data.store is None:
+        from stormsail.market.synthetic import generate
+
         parameters: dict[str, Any] = dict(data.world_parameters)
         world = generate(
             data.world,
@@ -112,20 +115,20 @@ def load_bars(data: DataConfig) -> Panel:
 
 
 def _during(panel: Panel, data: DataConfig) -> Panel:
-    """Return the part of a panel that exists for a run."""
+    """Return the part of a panel between `start` and `end`."""
     after = int(panel.ts[-1]) + panel.interval.milliseconds
     first = int(panel.ts[0]) if data.start is None else _milliseconds(data.start)
     last = after if data.end is None else _milliseconds(data.end)
-    found = panel.between(first, last)
-    if len(found.ts) < _FEWEST_BARS:
+    part = panel.between(first, last)
+    if len(part.ts) < _FEWEST_BARS:
         raise DataError(
             "data-span",
             wrong=f"`task.data.start` and `task.data.end` must leave {_FEWEST_BARS} bars or more",
-            found=f"{len(found.ts)} of {len(panel.ts)} bars, which open from "
+            found=f"{len(part.ts)} of {len(panel.ts)} bars, which open from "
             f"{iso(int(panel.ts[0]))} to {iso(int(panel.ts[-1]))}",
             remedy="Choose times between the two, or bring more data.",
         )
-    return found
+    return part
 
 
 def _milliseconds(time: datetime) -> int:
@@ -143,12 +146,12 @@ def _data_of(data: str, market: str) -> MarketData:
 
 
 def market_data(config: TrainConfig) -> MarketData:
-    """Return the bars of a run; computed once for each configuration."""
+    """Return the divided bars of a run; cached for each configuration."""
     return _data_of(config.task.data.model_dump_json(), config.task.market.model_dump_json())
 
 
 def market_panel(config: TrainConfig) -> Panel:
-    """Return the bars that exist for a run, from `task.data.start` to `task.data.end`.
+    """Return the bars of a run, from `task.data.start` to `task.data.end`.
 
     Raises:
         DataError: if they are not there or are fewer than two.
@@ -164,7 +167,7 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
     Args:
         config: of the run.
         batch: number of environments.
-        purpose: training, or validation on bars that training never sees. Other tasks than the
+        purpose: training, or evaluation on bars that are not trained on. Other tasks than the
             market are the same for both.
 
     Raises:
@@ -187,6 +190,8 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
             simulator.compile()
         return simulator
     if name.startswith(GYMNASIUM):
+        from stormsail.tasks.gymnasium_task import GymnasiumTask
+
         return GymnasiumTask(name.removeprefix(GYMNASIUM), batch=batch, device=device)
     if name in NAMES:
         return make(name, batch=batch, device=device)
@@ -201,7 +206,7 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
 
 
 def agent_spec(config: TrainConfig, task: Task[Any]) -> AgentSpec:
-    """Return what an agent for this task is made of."""
+    """Return the specification of an agent for this task."""
     unscaled = tuple(ACCOUNT_FEATURES) if config.task.name == MARKET else ()
     if not config.observation.normalise:
         unscaled = task.observation_names
@@ -216,7 +221,7 @@ def agent_spec(config: TrainConfig, task: Task[Any]) -> AgentSpec:
 
 
 def binding(config: TrainConfig) -> dict[str, JsonValue]:
-    """Return what an agent must be used with: features, bars, costs, actions, or the task's id."""
+    """Return what an agent is bound to: features, bars, costs and actions, or the task's id."""
     if config.task.name != MARKET:
         return {"task": config.task.name}
     data, market = market_data(config), config.task.market

@@ -1,10 +1,10 @@
-"""What a training writes into the trial ledger of its workspace.
+"""Lines of a training in the trial ledger of its workspace.
 
 A workspace is the folder that holds run folders; its ledger is `trials.jsonl` there. A training
 writes one line when it begins and one when it ends. Both carry a key made of the folder's name and
 of everything the run depends on, so a run that was interrupted, killed or resumed is one trial, and
 so is one that was begun and never ended. The line at the beginning comes first: no result exists
-whose trial is not on record.
+without its trial in the ledger.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ KIND = "training"
 
 
 class TrialLines:
-    """The lines of one training.
+    """Ledger lines of one training.
 
     Args:
         folder: of the run.
-        ledger: where they stand.
-        data_hash: of the bars that it is a try on; None takes those of the run.
+        ledger: of the workspace.
+        data_hash: of the bars of this trial; None takes those of the run.
     """
 
     def __init__(self, folder: RunFolder, ledger: TrialLedger, data_hash: str | None) -> None:
@@ -49,11 +49,11 @@ class TrialLines:
 
     @property
     def key(self) -> str:
-        """What the lines of this training share."""
+        """Key that the lines of this training share."""
         return str(self._extra[RUN_KEY])
 
     def started(self) -> None:
-        """Write that the training begins, unless that is on record.
+        """Write that the training begins, unless that line exists.
 
         Raises:
             ArtifactError: if the ledger is damaged or cannot be written.
@@ -62,19 +62,19 @@ class TrialLines:
             self._write(STARTED, None, 0)
 
     def ended(self, status: str, reason: str, sharpe_per_bar: float | None, bars: int) -> None:
-        """Write how the training ended, unless just that is on record.
+        """Write how the training ended, unless the same line exists.
 
         Args:
             status: `finished`, `failed` or `stopped`.
             reason: why it did not finish.
-            sharpe_per_bar: of the best agent's validation episodes.
-            bars: that it comes from.
+            sharpe_per_bar: of the best agent's evaluation episodes.
+            bars: steps in that ratio.
 
         Raises:
             ArtifactError: if the ledger is damaged or cannot be written.
         """
         last = self._ledger.read().of_run(self.key)[-1:]
-        known = [(one.status, one.sharpe_per_bar, one.bars) for one in last]
+        known = [(trial.status, trial.sharpe_per_bar, trial.bars) for trial in last]
         if known != [(status, sharpe_per_bar, bars)]:
             self._write(status, sharpe_per_bar, bars, **({"reason": reason} if reason else {}))
 
@@ -103,13 +103,13 @@ def trial_lines(
 ) -> Iterator[TrialLines]:
     """Write that a training begins; if it is refused on the way, that it failed.
 
-    An interrupt writes nothing: the run may go on, and counts until then as one that began.
+    An interrupt writes nothing: the run may continue, and counts until then as one that began.
 
     Args:
         folder: of the run.
         path: of the ledger; None takes the one of the workspace.
-        data_hash: of the bars that it is a try on; None takes those of the run.
-        clock: where the time of a line comes from.
+        data_hash: of the bars of this trial; None takes those of the run.
+        clock: for the time of a line.
 
     Raises:
         ArtifactError: if the ledger is damaged or cannot be written.
@@ -120,6 +120,6 @@ def trial_lines(
     try:
         yield lines
     except StormsailError as error:
-        with contextlib.suppress(StormsailError):  # the first error is the one to tell
+        with contextlib.suppress(StormsailError):  # the first error is the one to report
             lines.ended("failed", str(error), None, 0)
         raise

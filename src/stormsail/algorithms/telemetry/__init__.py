@@ -1,1 +1,1 @@
-"""What an update reports, by name. `docs/metrics.md` has one row for each metric."""
+"""Metrics of an update: losses, rollout, risk, schedules."""

@@ -1,4 +1,4 @@
-"""What the epochs of an update report: losses, ratios, divergence, gradients."""
+"""Metrics of the epochs: losses, probability ratios, KL divergence, gradients."""
 
 import math
 from typing import TypeAlias
@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from stormsail.algorithms.ppo import Ppo, Update
+from stormsail.algorithms.telemetry.values import Values, largest, mean, share
 from stormsail.algorithms.update.epochs import EpochReport, MinibatchReport
 from stormsail.algorithms.update.losses import Sums
-from stormsail.algorithms.update.readings import Values, largest, mean, percentile, share
+from stormsail.functional.statistics import percentile
 
 Held: TypeAlias = nn.Module | list[nn.Parameter]
-"""Whose gradients are measured together."""
+"""Parameters whose gradients are measured together."""
 
 STOP_RULES = ("", "absolute", "consecutive", "fraction")
 """Rules that end the epochs; `train/kl_stop_reason` is the place in this list."""
@@ -55,7 +56,7 @@ def losses(ppo: Ppo, update: Update) -> Values:
 
 
 def ratios(update: Update) -> Values:
-    """Return what became of the probability ratios."""
+    """Return statistics of the probability ratios."""
     sums = _summed(update.learned.minibatches)
     log_mean, ratio_mean = (share(part, sums.weight) for part in (sums.log_ratio, sums.ratio))
     log_square = share(sums.log_ratio_square, sums.weight)
@@ -78,7 +79,7 @@ def ratios(update: Update) -> Values:
 
 
 def divergence(ppo: Ppo, update: Update) -> Values:
-    """Return how far the policy moved, and what the controller did about it."""
+    """Return the KL divergence of the update and the state of its control."""
     sums = _summed(update.learned.minibatches)
     seen = torch.tensor(update.learned.divergence, dtype=torch.float64)
     every = torch.ones_like(seen, dtype=torch.bool)
@@ -88,8 +89,8 @@ def divergence(ppo: Ppo, update: Update) -> Values:
     return {
         "train/approx_kl": share(sums.kl, sums.weight),
         "train/approx_kl_raw": -share(sums.log_ratio, sums.weight),
-        "train/approx_kl_median": percentile(seen, every, 0.5),
-        "train/approx_kl_p90": percentile(seen, every, 0.9),
+        "train/approx_kl_median": percentile(seen, every, level=0.5),
+        "train/approx_kl_p90": percentile(seen, every, level=0.9),
         "train/approx_kl_max": largest(seen, every),
         "train/approx_kl_ema": average,
         "train/kl_analytic": share(sums.analytic_kl, sums.weight),
@@ -104,7 +105,7 @@ def divergence(ppo: Ppo, update: Update) -> Values:
 
 
 def steps(ppo: Ppo, update: Update) -> Values:
-    """Return how many steps were made, of which size."""
+    """Return the number and size of minibatches and steps."""
     learned, config = update.learned, ppo.config.ppo
     length = config.sequence_length or config.n_steps
     taken = [report for report in learned.minibatches if not report.skipped]
@@ -170,25 +171,25 @@ def _places(ppo: Ppo, module: Held) -> list[int]:
 
 
 def _watched(ppo: Ppo) -> dict[str, Held]:
-    """Return what has a norm of its own, by metric name."""
+    """Return the modules with a gradient norm of their own, by metric name."""
     network = ppo.agent.network
-    found: dict[str, Held] = {}
+    modules: dict[str, Held] = {}
     for number, head in enumerate(network.critic.heads, start=1):
-        found[f"train/critic{number}_grad_norm"] = head
+        modules[f"train/critic{number}_grad_norm"] = head
     for name, trunk in (("trunk", network.trunk), ("critic_trunk", network.critic_trunk)):
         if trunk is None or trunk.memory.layers == 0:
             continue
         memory = trunk.memory
-        found[f"train/lstm_grad_norm/{name}"] = memory
+        modules[f"train/lstm_grad_norm/{name}"] = memory
         for layer in range(memory.layers):
             # `initial` is one tensor for all layers and counts for the module only.
-            found[f"train/lstm_grad_norm/{name}_layer{layer}"] = [
+            modules[f"train/lstm_grad_norm/{name}_layer{layer}"] = [
                 memory.input_weights[layer],
                 memory.hidden_weights[layer],
                 memory.input_biases[layer],
                 memory.hidden_biases[layer],
             ]
-    return found
+    return modules
 
 
 def _scaled(ppo: Ppo, taken: list[MinibatchReport]) -> Values:
@@ -228,6 +229,6 @@ def _summed(reports: list[MinibatchReport]) -> Sums:
 
 
 def _divergence(sums: Sums) -> Tensor:
-    """Return the divergence that a penalty is taken of: in closed form, or else estimated."""
+    """Return the divergence that the penalty uses: in closed form, or else estimated."""
     exact = share(sums.analytic_kl, sums.weight)
     return torch.where(exact.isnan(), share(sums.kl, sums.weight), exact)

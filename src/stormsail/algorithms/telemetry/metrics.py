@@ -1,20 +1,17 @@
-"""Everything an update reports, by name. `docs/metrics.md` has one row for each.
+"""All metrics of an update, by name. `docs/metrics.md` has one row for each.
 
-Each metric is one number an update. Most are computed where the data lie and all of them are read
-at once; what remains of the work is a handful of numbers on the host.
+Each metric is one number per update. Most are computed on the device and all of them are read at
+once.
 """
 
 import math
 
 import torch
-from scipy.stats import binomtest
 from torch import Tensor
 
 from stormsail.algorithms.ppo import Ppo, Update
-from stormsail.algorithms.telemetry import learning, settings
-from stormsail.algorithms.telemetry import risk as tails
-from stormsail.algorithms.telemetry import rollout as played
-from stormsail.algorithms.update.readings import Values
+from stormsail.algorithms.telemetry import learning, risk, rollout
+from stormsail.algorithms.telemetry.values import Values
 
 CLIPS = ("norm", "vf", "limit", "quantile", "ratio")
 """Bounds whose use is counted; `train/clip_dominant` is 1 plus the place in this list."""
@@ -63,44 +60,118 @@ MAY_BE_UNKNOWN = frozenset(
         "train/policy_bc_vs_ppo_ratio",
         "config/target_kl",
     }
-    | tails.UNKNOWN
+    | risk.UNKNOWN
 )
-"""Metrics that are NaN where there is nothing to measure. That is no fault and is not counted."""
+"""Metrics that are NaN where there is nothing to measure; not counted as non-finite."""
 
 
 @torch.no_grad()
 def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
-    """Return every metric of the update that was just done, sorted by name.
+    """Return every metric of the last update, sorted by name.
 
     The names depend on the configuration and on the task, not on what happened. A number that is
     not finite is reported as NaN and counted in `debug/nonfinite_metrics`.
     """
-    rollout = update.rollout
     values: Values = {
         **learning.losses(ppo, update),
         **learning.ratios(update),
         **learning.divergence(ppo, update),
         **learning.steps(ppo, update),
         **learning.gradients(ppo, update),
-        **played.episodes(rollout),
-        **played.rewards(ppo, rollout),
-        **played.advantages(ppo, update),
-        **played.explained(update),
-        **played.values(ppo, update),
-        **played.memory(ppo, rollout),
-        **played.observations(ppo, update),
-        **settings.schedules(ppo, update),
-        **settings.entropy(ppo, update),
-        **settings.value_clip(ppo, update),
-        **settings.settings(ppo),
-        **tails.risk(ppo, update),
+        **rollout.episodes(update.rollout),
+        **rollout.rewards(ppo, update.rollout),
+        **rollout.advantages(ppo, update),
+        **rollout.explained(update),
+        **rollout.values(ppo, update),
+        **rollout.memory(ppo, update.rollout),
+        **rollout.observations(ppo, update),
+        **schedules(ppo, update),
+        **entropy(ppo, update),
+        **value_clip(ppo, update),
+        **settings(ppo),
+        **risk.risk(ppo, update),
     }
     if ppo.pipeline.scaler is not None:
         values |= ppo.pipeline.scaler.metrics()
-    found = _read(values)
-    found |= win_rate_bounds(int(found["rollout/wins"]), int(found["rollout/episodes"]))
-    found["train/clip_dominant"] = dominant_clip(found)
-    return finite(found)
+    read = _read(values)
+    read |= win_rate_bounds(int(read["rollout/wins"]), int(read["rollout/episodes"]))
+    read["train/clip_dominant"] = dominant_clip(read)
+    return finite(read)
+
+
+def schedules(ppo: Ppo, update: Update) -> Values:
+    """Return the scheduled values of this update."""
+    config, now = ppo.config.ppo, update.now
+    rate = ppo.optimizer.param_groups[0]["lr"]
+    highest = math.nan if config.optimizer_lr_max is None else config.optimizer_lr_max
+    return {
+        "train/update": float(update.number),
+        "train/env_steps": float(ppo.steps),
+        "train/optimizer_lr": rate if isinstance(rate, Tensor) else float(rate),
+        "train/optimizer_lr_min": config.optimizer_lr_min,
+        "train/optimizer_lr_max": highest,
+        "train/optimizer_lr_factor": ppo.rate_factor,
+        "train/clip_range": now.clip_range,
+        "train/vf_coef": now.vf_coef,
+        "train/trains_policy": float(now.trains_policy),
+    }
+
+
+def entropy(ppo: Ppo, update: Update) -> Values:
+    """Return the entropy coefficient and the state of its schedule."""
+    config, schedule = ppo.config.entropy, ppo.entropy
+    return {
+        "train/ent_coef": update.now.ent_coef,
+        "train/ent_coef_eff": update.now.ent_coef,
+        "train/ent_coef_nominal": schedule.coefficient(update.number).nominal,
+        "train/ent_coef_min": config.ent_coef_min,
+        "train/ent_coef_initial": config.ent_coef,
+        "train/ent_coef_final": config.ent_coef_final,
+        "train/policy_entropy_slope": schedule.slope,
+        "train/entropy_plateau": float(schedule.plateau),
+        "train/entropy_decay_start_update": float(-1 if schedule.start is None else schedule.start),
+    }
+
+
+def value_clip(ppo: Ppo, update: Update) -> Values:
+    """Return whether value clipping was on, its bound, and why it was off."""
+    config = ppo.config.value_clip
+    wanted, on = config.clip_range_vf is not None, update.now.clips_values
+    warming = wanted and update.number < config.vf_clip_warmup_updates
+    bound: Tensor | float = math.nan
+    if on and config.clip_range_vf is not None:
+        raw = config.vf_clip_units == "raw"
+        bound = config.clip_range_vf / (ppo.agent.return_scale.std if raw else 1.0)
+    return {
+        "train/vf_clip_active": float(on),
+        "train/vf_clip_effective": bound,
+        "train/vf_clip_warmup_active": float(warming),
+        "train/vf_clip_ev_gate_active": float(wanted and not on and not warming),
+    }
+
+
+def settings(ppo: Ppo) -> Values:
+    """Return the settings that are logged beside the metrics."""
+    config = ppo.config
+    target = config.kl.target_kl
+    return {
+        "config/seed": float(config.seed),
+        "config/total_steps": float(config.ppo.total_steps),
+        "config/n_steps": float(config.ppo.n_steps),
+        "config/n_envs": float(config.ppo.n_envs),
+        "config/n_epochs": float(config.ppo.n_epochs),
+        "config/batch_size": float(config.ppo.batch_size),
+        "config/learning_rate": config.ppo.learning_rate,
+        "config/gamma": config.ppo.gamma,
+        "config/gae_lambda": config.ppo.gae_lambda,
+        "config/clip_range": config.ppo.clip_range,
+        "config/vf_coef": config.ppo.vf_coef,
+        "config/ent_coef": config.entropy.ent_coef,
+        "config/max_grad_norm": config.ppo.max_grad_norm,
+        "config/target_kl": math.nan if target is None else target,
+        "config/critics": float(config.critic.critics),
+        "config/vgs_enabled": float(config.vgs.enabled),
+    }
 
 
 def win_rate_bounds(wins: int, count: int) -> dict[str, float]:
@@ -108,6 +179,8 @@ def win_rate_bounds(wins: int, count: int) -> dict[str, float]:
 
     The first has about the stated coverage, the second at least that; `scipy.stats.binomtest`.
     """
+    from scipy.stats import binomtest  # takes half a second to import
+
     bounds: dict[str, float] = {}
     for short, method in (("wilson", "wilson"), ("cp", "exact")):
         low, high = math.nan, math.nan
@@ -118,19 +191,19 @@ def win_rate_bounds(wins: int, count: int) -> dict[str, float]:
     return bounds
 
 
-def dominant_clip(found: dict[str, float]) -> float:
+def dominant_clip(values: dict[str, float]) -> float:
     """Return which bound is reached most often: 1 + its place in `CLIPS`, or 0 if none ever is."""
-    fractions = [found[f"train/clip_active_frac/{name}"] for name in CLIPS]
+    fractions = [values[f"train/clip_active_frac/{name}"] for name in CLIPS]
     fractions = [0.0 if math.isnan(part) else part for part in fractions]
     top = max(fractions)
     return 0.0 if top == 0.0 else 1.0 + fractions.index(top)
 
 
-def finite(found: dict[str, float]) -> dict[str, float]:
+def finite(values: dict[str, float]) -> dict[str, float]:
     """Return the metrics sorted by name, NaN for what is not finite, with the count of those."""
     bad = 0
     clean = {}
-    for name, value in sorted(found.items()):
+    for name, value in sorted(values.items()):
         known = math.isfinite(value)
         bad += not known and not (math.isnan(value) and name in MAY_BE_UNKNOWN)
         clean[name] = value if known else math.nan

@@ -1,13 +1,14 @@
-"""What the CVaR control reports: estimate, limit, multiplier, weight, prediction beside fact."""
+"""Metrics of the CVaR control: estimate, limit, multiplier, weight, predicted and realised CVaR."""
 
 import math
 
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.risk.control import SOURCES, RiskReport
-from stormsail.algorithms.update.readings import Values, spread
+from stormsail.algorithms.telemetry.values import Values
+from stormsail.functional.statistics import weighted_std
 
 BAND = 1.959963984540054
-"""Standard errors on either side of an estimate that hold 95 % of a normal law."""
+"""Standard errors on either side of an estimate that hold 95 % of a normal distribution."""
 
 QUANTITIES = ("step", "nstep", "episode_return")
 """Outcomes whose tail may be controlled; `config/cvar_quantity` is the place in this list."""
@@ -39,7 +40,7 @@ UNKNOWN = frozenset(
 
 
 def risk(ppo: Ppo, update: Update) -> Values:
-    """Return what the control saw and did; nothing where there is none."""
+    """Return the metrics of the CVaR control; none where it is off."""
     if update.risk is None:
         return {}
     report, limit = update.risk, ppo.config.risk.cvar_limit
@@ -68,7 +69,7 @@ def risk(ppo: Ppo, update: Update) -> Values:
 
 
 def _acting(report: RiskReport, update: Update) -> Values:
-    """Return how the tail acted on what is learned."""
+    """Return how the control acted on the update."""
     gap = _positive(report.gap)
     values: Values = {
         "train/cvar_lambda": report.multiplier,
@@ -79,7 +80,7 @@ def _acting(report: RiskReport, update: Update) -> Values:
         "train/cvar_term": report.term,
         "train/cvar_loss": -report.weight * report.term,
         "train/cvar_constraint": report.multiplier * (0.0 if math.isnan(gap) else gap),
-        "train/cvar_advantage_std": spread(report.risk, update.rollout.weight),
+        "train/cvar_advantage_std": weighted_std(report.risk, update.rollout.weight),
         "debug/cvar_dual_update_source": float(SOURCES.index(report.source)),
     }
     if report.gradient_norm is not None:

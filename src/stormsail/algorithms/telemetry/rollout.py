@@ -1,4 +1,4 @@
-"""What a rollout reports: episodes, rewards, advantages, values, memory, observations."""
+"""Metrics of a rollout: episodes, rewards, advantages, values, memory, observations."""
 
 import math
 
@@ -6,17 +6,10 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.ppo import Ppo, Update
-from stormsail.algorithms.update.readings import (
-    Values,
-    largest,
-    mean,
-    percentile,
-    share,
-    spread,
-)
+from stormsail.algorithms.telemetry.values import Values, largest, mean, share
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.functional import advantage, categorical, risk, statistics
-from stormsail.functional.statistics import Moments
+from stormsail.functional.statistics import Moments, percentile, weighted_std
 from stormsail.modules.agent import Agent
 
 SATURATED = 0.95
@@ -24,9 +17,9 @@ SATURATED = 0.95
 
 
 def episodes(rollout: Rollout) -> Values:
-    """Return what the finished episodes earned. An episode that earned more than 0 is won."""
+    """Return statistics of the finished episodes. An episode with a return above 0 is won."""
     ended = rollout.ended
-    total = rollout.earned.double() + rollout.reward.double()
+    total = rollout.return_so_far.double() + rollout.reward.double()
     won = ended & (total > 0.0)
     flags = ended.double()
     return {
@@ -34,13 +27,13 @@ def episodes(rollout: Rollout) -> Values:
         "rollout/wins": won.sum(),
         "rollout/win_rate": share(won.sum(), ended.sum()),
         "rollout/steps_to_win_mean": mean(rollout.length, won.double()),
-        "rollout/steps_to_win_p50": percentile(rollout.length, won, 0.5),
-        "rollout/steps_to_win_p90": percentile(rollout.length, won, 0.9),
+        "rollout/steps_to_win_p50": percentile(rollout.length.double(), won, level=0.5),
+        "rollout/steps_to_win_p90": percentile(rollout.length.double(), won, level=0.9),
         "rollout/episode_return_mean": mean(total, flags),
-        "rollout/episode_return_std": spread(total, flags),
+        "rollout/episode_return_std": weighted_std(total, flags),
         "rollout/episode_return_min": -largest(-total, ended),
-        "rollout/episode_return_p05": percentile(total, ended, 0.05),
-        "rollout/episode_return_p50": percentile(total, ended, 0.5),
+        "rollout/episode_return_p05": percentile(total, ended, level=0.05),
+        "rollout/episode_return_p50": percentile(total, ended, level=0.5),
         "rollout/episode_return_max": largest(total, ended),
         "rollout/episode_length_mean": mean(rollout.length, flags),
         "rollout/terminated": rollout.terminated.sum(),
@@ -49,13 +42,13 @@ def episodes(rollout: Rollout) -> Values:
 
 
 def rewards(ppo: Ppo, rollout: Rollout) -> Values:
-    """Return rewards, costs and the entropy of the policy that acted."""
+    """Return rewards, costs and the entropy of the policy during the rollout."""
     weight = rollout.weight
     closed = ppo.agent.network.head.entropy(rollout.parameters)
     values: Values = {
         "rollout/samples": weight.double().sum(),
         "rollout/reward_mean": mean(rollout.reward, weight),
-        "rollout/reward_std": spread(rollout.reward, weight),
+        "rollout/reward_std": weighted_std(rollout.reward, weight),
         "rollout/policy_entropy": -mean(rollout.log_prob, weight),
         "train/policy_entropy_raw": mean(closed, weight),
     }
@@ -68,12 +61,12 @@ def rewards(ppo: Ppo, rollout: Rollout) -> Values:
 
 
 def costs(fraction: Tensor, weight: Tensor) -> Values:
-    """Return the costs of the steps with weight; those that are not finite are only counted."""
+    """Return the costs of the steps with weight; non-finite ones are only counted."""
     used = weight > 0.0
     known = used & fraction.isfinite()
     return {
         "rollout/reward_costs_fraction_mean": mean(fraction, torch.where(known, weight, 0.0)),
-        "rollout/reward_costs_fraction_p95": percentile(fraction, known, 0.95),
+        "rollout/reward_costs_fraction_p95": percentile(fraction, known, level=0.95),
         "rollout/reward_costs_fraction_max": largest(fraction, known),
         "rollout/reward_costs_nonfinite_count": (used & ~fraction.isfinite()).sum(),
     }
@@ -84,7 +77,7 @@ def advantages(ppo: Ppo, update: Update) -> Values:
     raw, normal, weight = update.mixed, update.advantage, update.rollout.weight
     sizes = [update.estimates.returns.abs().max(), update.estimates.value.abs().max()]
     resolution = advantage.RESOLUTION * torch.stack(sizes).max().double()
-    deviation = spread(raw, weight)
+    deviation = weighted_std(raw, weight)
     floor = resolution.clamp(min=ppo.config.ppo.adv_std_floor)
     return {
         "train/advantages_mean_raw": mean(raw, weight),
@@ -92,12 +85,12 @@ def advantages(ppo: Ppo, update: Update) -> Values:
         "train/advantages_std_clamped": torch.maximum(deviation, floor),
         "train/advantages_norm_max_abs": largest(normal.abs(), weight > 0.0),
         "train/advantages_norm_mean": mean(normal, weight),
-        "train/advantages_norm_std": spread(normal, weight),
+        "train/advantages_norm_std": weighted_std(normal, weight),
     }
 
 
 def explained(update: Update) -> Values:
-    """Return how well the values foretold the returns, before the update."""
+    """Return how well the values predicted the returns, before the update."""
     rollout = update.rollout
     target, value, weight = update.estimates.returns, update.estimates.value, rollout.weight
     symbol = rollout.info.get("symbol", torch.zeros_like(rollout.length))
@@ -111,7 +104,7 @@ def explained(update: Update) -> Values:
         "train/explained_variance": whole,
         "train/ev/global": whole,
         "train/ev/mean_grouped": mean(torch.where(known, grouped, 0.0), known.double()),
-        "train/ev/median_grouped": percentile(grouped, known, 0.5),
+        "train/ev/median_grouped": percentile(grouped, known, level=0.5),
         "train/ev/corr": together / (sizes[0] * sizes[1]).sqrt(),
         "train/ev/bias": mean(value.double() - target.double(), weight),
         "train/ev/n_samples": (weight > 0.0).sum(),
@@ -125,12 +118,12 @@ def grouped_explained_variance(
 
     By the rule of `statistics.explained_variance`: fewer than two entries, or no spread.
     """
-    found, place = group.flatten().unique(return_inverse=True)
+    groups, place = group.flatten().unique(return_inverse=True)
     used = weight.flatten() > 0.0
     mass = torch.where(used, weight.flatten(), 0.0).double()
 
     def per_group(x: Tensor) -> Tensor:
-        return mass.new_zeros(len(found)).index_add_(0, place, x)
+        return mass.new_zeros(len(groups)).index_add_(0, place, x)
 
     def variance(x: Tensor) -> Tensor:
         known = torch.where(used, x.flatten().double(), 0.0)
@@ -145,13 +138,13 @@ def grouped_explained_variance(
 
 
 def values(ppo: Ppo, update: Update) -> Values:
-    """Return what the critics said during the rollout, and how its targets fit their range."""
+    """Return statistics of the critics' predictions, and how the targets fit their range."""
     agent, weight = ppo.agent, update.rollout.weight
     limit = ppo.config.value_clip.value_clip_limit
     at_limit = update.estimates.value.abs() >= (math.inf if limit is None else limit)
     scale = agent.return_scale
     gaps = [
-        (now - then).abs() for now, then in zip((scale.mean, scale.std), update.units, strict=True)
+        (now - then).abs() for now, then in zip((scale.mean, scale.std), update.scale, strict=True)
     ]
     return {
         "train/ret_mean": scale.mean,
@@ -160,24 +153,24 @@ def values(ppo: Ppo, update: Update) -> Values:
         "train/return_stats/decode_encode_mismatch": torch.stack(gaps).max(),
         "train/value_target_scale": ppo.returns.target_scale(),
         "train/clip_active_frac/limit": mean(at_limit.double(), weight),
-        **_law(agent, update),
+        **_quartiles(agent, update),
         **_range(ppo, update),
     }
 
 
-def _law(agent: Agent, update: Update) -> Values:
-    """Return median and quartile range of the predicted laws, averaged over the rollout."""
+def _quartiles(agent: Agent, update: Update) -> Values:
+    """Return median and quartile range of the predicted distributions, means of the rollout."""
     kind, weight = agent.spec.critic.kind, update.rollout.weight
     if kind == "scalar":
         return {}
-    law = agent.network.critic.distribution(update.predicted)
+    joint = agent.network.critic.distribution(update.predicted)
     if kind == "categorical":
         atoms = agent.network.critic.atoms
         low, middle, high = (
-            risk.categorical_value_at_risk(law, atoms, alpha=level) for level in (0.25, 0.5, 0.75)
+            risk.categorical_value_at_risk(joint, atoms, alpha=level) for level in (0.25, 0.5, 0.75)
         )
     else:
-        ordered, count = law.sort(-1).values, law.shape[-1]
+        ordered, count = joint.sort(-1).values, joint.shape[-1]
         low, middle, high = (
             ordered[..., math.ceil(level * count) - 1] for level in (0.25, 0.5, 0.75)
         )
@@ -190,11 +183,11 @@ def _law(agent: Agent, update: Update) -> Values:
 
 
 def _range(ppo: Ppo, update: Update) -> Values:
-    """Return how many targets reached the bound of their range."""
+    """Return the share of targets at the bound of their range."""
     agent, weight = ppo.agent, update.rollout.weight
     if agent.spec.critic.kind != "categorical":
-        reached = update.target.abs() >= ppo.config.returns.ret_clip
-        return {"train/clip_active_frac/norm": mean(reached.double().mean(-1), weight)}
+        clipped = update.target.abs() >= ppo.config.returns.ret_clip
+        return {"train/clip_active_frac/norm": mean(clipped.double().mean(-1), weight)}
     atoms = agent.network.critic.atoms
     normal = agent.return_scale.encode(update.estimates.returns)
     below, above = (
@@ -210,8 +203,8 @@ def _range(ppo: Ppo, update: Update) -> Values:
 
 
 def memory(ppo: Ppo, rollout: Rollout) -> Values:
-    """Return statistics of what is remembered at the rollout's end, and of resets within it."""
-    layers = layer_statistics(ppo.play.memory)
+    """Return statistics of the memory at the rollout's end, and of resets within it."""
+    layers = layer_statistics(ppo.env_state.memory)
     if not layers:
         return {}
     reset = rollout.reset.double()
@@ -227,18 +220,18 @@ def layer_statistics(state: Tensor) -> Values:
 
     The critics' own layers follow those that the actor uses. P is 2 for an LSTM (hidden, cell).
     """
-    found: Values = {}
+    values: Values = {}
     for layer, parts in enumerate(state.unbind(1)):
         hidden = parts[:, 0].double()
-        found |= {
+        values |= {
             f"lstm/h_mean_layer{layer}": hidden.mean(),
             f"lstm/h_std_layer{layer}": hidden.std(correction=0),
             f"lstm/h_norm_layer{layer}": torch.linalg.vector_norm(hidden, dim=-1).mean(),
             f"lstm/h_saturated_frac_layer{layer}": (hidden.abs() > SATURATED).double().mean(),
         }
         if parts.shape[1] == 2:
-            found[f"lstm/c_max_abs_layer{layer}"] = parts[:, 1].abs().max()
-    return found
+            values[f"lstm/c_max_abs_layer{layer}"] = parts[:, 1].abs().max()
+    return values
 
 
 def observations(ppo: Ppo, update: Update) -> Values:

@@ -1,1 +1,1 @@
-"""One update of the learner, part by part: rollout, targets, losses, epochs, schedules."""
+"""Parts of a PPO update: rollout, estimates, return scale, losses, epochs, schedules."""

@@ -1,7 +1,7 @@
-"""What the critics are trained towards, and how far they are from it, for each kind of critic.
+"""Critic targets and critic losses, for each kind of critic.
 
-Targets are made in reward units from the law that the critics gave to the state each step reached,
-and encoded with the return statistics that the heads are trained in.
+Targets are computed in reward units, bootstrapped from the predicted return distribution of the
+next state, and encoded with the return scale that the heads are trained in.
 """
 
 import torch
@@ -15,20 +15,20 @@ from stormsail.modules.agent import Agent
 
 
 def next_distribution(agent: Agent, rollout: Rollout) -> Tensor:
-    """Return the law of the state that each step reached, [T, B, W].
+    """Return the predicted return distribution of the next state of each step, [T, B, W].
 
     Quantiles are in reward units; probabilities belong to `agent.atoms`.
     """
-    law = agent.network.critic.distribution(rollout.reached)
-    return law if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(law)
+    joint = agent.network.critic.distribution(rollout.next_predicted)
+    return joint if agent.spec.critic.kind == "categorical" else agent.return_scale.decode(joint)
 
 
 def targets(agent: Agent, rollout: Rollout, scalar_return: Tensor, config: TrainConfig) -> Tensor:
-    """Return what the critics should have said of each row.
+    """Return the critic target of each row.
 
     Args:
-        agent: gives the law of the reached states.
-        rollout: what happened.
+        agent: predicts the return distribution of the next states.
+        rollout: the transitions.
         scalar_return: the lambda return R of each row in reward units, [T, B].
         config: which target.
 
@@ -41,27 +41,31 @@ def targets(agent: Agent, rollout: Rollout, scalar_return: Tensor, config: Train
         if kind == "categorical":
             return categorical.project(scalar_return, agent.atoms.to(scalar_return.dtype))
         return scalar_return[..., None]
-    law = next_distribution(agent, rollout)
+    bootstrap = next_distribution(agent, rollout)
     flags = (rollout.terminated, rollout.truncated)
     gamma, steps = config.ppo.gamma, _steps(config.target, rollout)
     if kind == "categorical":
-        atoms = agent.atoms.to(law.dtype)
+        atoms = agent.atoms.to(bootstrap.dtype)
         return returns.categorical_nstep_targets(
-            rollout.reward, law, *flags, atoms, gamma=gamma, steps=steps
+            rollout.reward, bootstrap, *flags, atoms, gamma=gamma, steps=steps
         )
     if config.target.kind == "lambda_mixture":
         lam = config.target.mixture_lambda
-        return returns.quantile_lambda_targets(rollout.reward, law, *flags, gamma=gamma, lam=lam)
-    return returns.quantile_nstep_targets(rollout.reward, law, *flags, gamma=gamma, steps=steps)
+        return returns.quantile_lambda_targets(
+            rollout.reward, bootstrap, *flags, gamma=gamma, lam=lam
+        )
+    return returns.quantile_nstep_targets(
+        rollout.reward, bootstrap, *flags, gamma=gamma, steps=steps
+    )
 
 
 def outcomes(agent: Agent, rollout: Rollout, target: Tensor, config: TrainConfig) -> Tensor:
-    """Return what a target spreads over, in reward units, [T, B, M], for the return statistics.
+    """Return the sampled returns of a target in reward units, [T, B, M], for the return statistics.
 
-    Quantile atoms are such outcomes themselves. A target on atoms is not: nothing of it lies
-    outside the support that is to be chosen, and an untrained law is as wide as its support, which
-    would widen with it for ever. There it is the sum of the rewards that the target counts, with
-    the mean of the law behind them.
+    For a quantile critic these are the target's own atoms. The target of a categorical critic
+    cannot be used: nothing of it lies outside the support that is to be chosen, and an untrained
+    distribution is as wide as its support, which would widen with it for ever. There it is the
+    target's sum of rewards plus the discounted mean of the bootstrap distribution.
     """
     if agent.spec.critic.kind != "categorical":
         return target
@@ -80,10 +84,10 @@ def _steps(config: TargetConfig, rollout: Rollout) -> int:
 
 
 def encoded(agent: Agent, target: Tensor, config: TrainConfig) -> Tensor:
-    """Return a target in the units of the heads; probabilities stay as they are.
+    """Return a target on the return scale of the heads; probabilities stay as they are.
 
-    A scalar target is limited to `returns.ret_clip`. A law is not: the cut would fall on the tail.
-    Nor is what is learned in reward units, where that many spreads mean nothing.
+    A scalar target is limited to `returns.ret_clip`. A distributional one is not: the cut would
+    fall on the tail. Nor is a target in reward units, where that many deviations mean nothing.
     """
     if agent.spec.critic.kind == "categorical":
         return target
@@ -109,10 +113,10 @@ def losses(agent: Agent, predicted: Tensor, target: Tensor) -> Tensor:
 def clipped_losses(
     agent: Agent, predicted: Tensor, old: Tensor, target: Tensor, config: TrainConfig
 ) -> Tensor:
-    """Return the loss of predictions that are held near the old ones of the same critic, [*b, C].
+    """Return the loss of predictions clipped to the old ones of the same critic, [*b, C].
 
     Raises:
-        InvariantError: if clipping is off; then there is nothing to hold.
+        InvariantError: if clipping is off.
     """
     clip = config.value_clip
     if clip.clip_range_vf is None:

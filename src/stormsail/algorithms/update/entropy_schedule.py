@@ -1,4 +1,4 @@
-"""The entropy coefficient: one decay with one start, a boost for blind critics, a floor."""
+"""Schedule of the entropy coefficient: linear decay after a plateau, boost, floor."""
 
 import math
 from collections import deque
@@ -7,24 +7,23 @@ from typing import NamedTuple
 import torch
 
 from stormsail.algorithms.config import EntropyConfig
-from stormsail.algorithms.update.saved_state import read_state
 from stormsail.core.config import Config
 from stormsail.core.files.documents import JsonValue
 from stormsail.functional import statistics
 
 
 class Coefficient(NamedTuple):
-    """The coefficient of an update and where it comes from."""
+    """Entropy coefficient of an update."""
 
     effective: float
-    """What multiplies the entropy."""
+    """Factor of the entropy in the loss."""
     nominal: float
-    """By plan, before boost and floor."""
+    """Before boost and floor."""
     boosted: bool
 
 
 class EntropyState(Config):
-    """What a resumed schedule needs."""
+    """Saved state of the schedule."""
 
     start: int | None = None
     """Update at which the decay started."""
@@ -39,7 +38,7 @@ class EntropyState(Config):
 
 
 class EntropySchedule:
-    """Decides when the decay starts, once, and remembers it.
+    """Entropy coefficient of each update; the decay starts once.
 
     The decay starts at the first update at which the entropy has been level over the window, or at
     update 0 without a window. A later plateau changes nothing: nothing is ever applied twice. Nor
@@ -64,7 +63,7 @@ class EntropySchedule:
         return Coefficient(raised, nominal, raised > floored)
 
     def _boost(self) -> float:
-        """Return the factor for blind critics; beyond any float it is infinite, and capped."""
+        """Return the factor for bad critics; infinite on overflow, where the cap acts."""
         over = self.bad_updates - self.config.bad_explained_patience
         try:
             return self.config.entropy_boost_factor ** max(over, 0)
@@ -81,7 +80,7 @@ class EntropySchedule:
         return config.ent_coef + (config.ent_coef_final - config.ent_coef) * share
 
     def observe(self, update: int, entropy: float, explained_variance: float) -> None:
-        """Take the entropy and the critics' quality of a finished update in."""
+        """Record the mean entropy and the explained variance of a finished update."""
         self.bad_updates = self.bad_updates + 1 if explained_variance < 0.0 else 0
         window = self.config.ent_coef_plateau_window
         self.plateau = False
@@ -105,7 +104,7 @@ class EntropySchedule:
         return self._nominal(update) > max(config.ent_coef_final, config.ent_coef_min)
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """Return what a resumed run needs."""
+        """Return the state for a checkpoint."""
         return EntropyState(
             start=self.start,
             plateau=self.plateau,
@@ -115,12 +114,12 @@ class EntropySchedule:
         ).model_dump(mode="json")
 
     def load_state_dict(self, state: JsonValue) -> None:
-        """Take up where another schedule stood.
+        """Restore a saved state.
 
         Raises:
             ArtifactError: if the state is not one of a schedule.
         """
-        saved = read_state(EntropyState, state, part="entropy")
+        saved = EntropyState.from_state(state, part="entropy")
         self.start, self.plateau, self.bad_updates = saved.start, saved.plateau, saved.bad_updates
         self.slope = math.nan if saved.slope is None else saved.slope
         self._seen.clear()

@@ -1,8 +1,8 @@
-"""Learning from one rollout: epochs of minibatches of micro-batches, until the policy moved enough.
+"""Epochs of an update: minibatches, gradient accumulation over micro-batches, KL early stopping.
 
 The gradient of a minibatch is that of one mean over its samples, however it is cut into
-micro-batches: every micro-batch adds its weighted sum over the minibatch's weight, and what was
-dropped on the way is made up for at the end.
+micro-batches: every micro-batch adds its weighted sum over the minibatch's weight, and the weight
+of samples dropped on the way is corrected at the end.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,22 +22,22 @@ from stormsail.optim.pipeline import GradientPipeline, GradientReport
 
 
 class MinibatchReport(NamedTuple):
-    """What one optimizer step saw and did."""
+    """Sums and gradient statistics of one optimizer step."""
 
     sums: Sums
     gradient: GradientReport
     micro_batches: int
     skipped: bool
-    """No sample had weight, or one that is not finite voided all, so nothing was done."""
+    """No step: no sample had weight, or a non-finite one voided all."""
 
 
 @dataclass(frozen=True, eq=False)
 class EpochReport:
-    """What an update saw and did."""
+    """Minibatches of an update and why its epochs ended."""
 
     minibatches: list[MinibatchReport]
     epochs: int
-    """Epochs that were begun."""
+    """Epochs begun."""
     stopped: str
     """Rule that ended them early; empty if none did."""
     divergence: list[float]
@@ -63,13 +63,13 @@ def learn(
     on_refusal: OnRefusal,
     on_step: OnStep = lambda: None,
 ) -> EpochReport:
-    """Go through the sequences of a rollout `n_epochs` times, or fewer.
+    """Train on all sequences of a rollout for `n_epochs` epochs, or fewer.
 
     Args:
-        agent: learns.
+        agent: is trained.
         data: all sequences.
-        pipeline: from gradients to a step.
-        control: says when the policy has moved enough.
+        pipeline: turns gradients into a step.
+        control: stops the epochs early.
         now: numbers of this update.
         config: of the run.
         generators: of the order of sequences, and of sampled entropies.
@@ -126,22 +126,22 @@ def _step(
     planned = batch.weight.sum()
     size = config.ppo.microbatch_size or batch.weight.shape[1]
     imitation = imitation_unit(batch, now, config)
-    found: list[Sums] = []
+    parts: list[Sums] = []
     for part in _parts(batch, size):
         sums = batch_sums(agent, part, now, config, generator, imitation=imitation)
         (sums.loss / planned.clamp(min=torch.finfo(planned.dtype).tiny)).backward()
-        found.append(Sums(*(value.detach() for value in sums)))
+        parts.append(Sums(*(value.detach() for value in sums)))
         if pipeline.scaler is not None and config.vgs.statistic == "microbatch":
             pipeline.scaler.observe_microbatch()
-    total = _added(found)
+    total = _added(parts)
     void = config.ppo.nonfinite_policy == "skip" and bool(total.nan + total.inf > 0)
     if void or not bool(total.weight > 0.0):
-        return MinibatchReport(total, _nothing(pipeline, planned.device), len(found), skipped=True)
+        return MinibatchReport(total, _no_step(pipeline, planned.device), len(parts), skipped=True)
     if not bool(total.loss.isfinite()):
         # A quantile loss has bounded gradients: an infinite target passes the pipeline's guard.
-        return MinibatchReport(total, _nothing(pipeline, planned.device), len(found), skipped=False)
+        return MinibatchReport(total, _no_step(pipeline, planned.device), len(parts), skipped=False)
     _reweigh(pipeline, planned / total.weight)
-    return MinibatchReport(total, pipeline.step(), len(found), skipped=False)
+    return MinibatchReport(total, pipeline.step(), len(parts), skipped=False)
 
 
 def _parts(batch: Batch, size: int) -> Iterator[Batch]:
@@ -154,9 +154,9 @@ def _parts(batch: Batch, size: int) -> Iterator[Batch]:
         yield Batch(**dict(zip(columns, parts, strict=True)))
 
 
-def _added(found: list[Sums]) -> Sums:
+def _added(parts: list[Sums]) -> Sums:
     """Return the sums of all micro-batches; the largest of what is a maximum."""
-    return reduce(_plus, found)
+    return reduce(_plus, parts)
 
 
 def _plus(first: Sums, second: Sums) -> Sums:
@@ -165,14 +165,14 @@ def _plus(first: Sums, second: Sums) -> Sums:
 
 
 def _reweigh(pipeline: GradientPipeline, factor: Tensor) -> None:
-    """Make up for samples that were dropped after the gradients had been divided."""
+    """Correct the gradients for samples that were dropped after the division."""
     groups = pipeline.optimizer.param_groups
     given = [parameter.grad for group in groups for parameter in group["params"]]
     torch._foreach_mul_([grad for grad in given if grad is not None], factor)
 
 
-def _nothing(pipeline: GradientPipeline, device: torch.device) -> GradientReport:
-    """Return the report of no step, where those of steps are: they are read as one tensor."""
+def _no_step(pipeline: GradientPipeline, device: torch.device) -> GradientReport:
+    """Return the report of no step on the device of the others: they are read as one tensor."""
     zero = torch.zeros((), device=device)
     none = torch.zeros((), dtype=torch.bool, device=device)
     norms = torch.zeros(len(pipeline.names), device=device)

@@ -1,4 +1,4 @@
-"""From a rollout to advantages: decode values, estimate, mix in risk, normalise once."""
+"""Advantage estimates of a rollout: decoded values, GAE, critic targets, normalisation."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from stormsail.modules.agent import Agent
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """What the epochs learn from, [T, B] each unless said otherwise. Reward units."""
+    """Values, advantages and critic targets, [T, B] each unless said otherwise. Reward units."""
 
     value: Tensor
     """V(s_t), the one scalar value of all critics."""
@@ -24,9 +24,9 @@ class Estimates:
     returns: Tensor
     """R = A + V."""
     target: Tensor
-    """What the critics are trained towards, [T, B, M], not yet encoded."""
+    """Critic target, [T, B, M], not yet encoded."""
     outcomes: Tensor
-    """What that target spreads over, [T, B, M]: the return statistics follow it."""
+    """Sampled returns of that target for the return statistics, [T, B, M]."""
     explained_variance: Tensor
     """Of R by V, before the update; a scalar."""
 
@@ -46,7 +46,7 @@ def estimate(agent: Agent, rollout: Rollout, config: TrainConfig) -> Estimates:
         DataError: if a reward or a value is not finite.
     """
     value = decoded_value(agent, rollout.predicted, config)
-    bootstrap = decoded_value(agent, rollout.reached, config)
+    bootstrap = decoded_value(agent, rollout.next_predicted, config)
     _check_finite(reward=rollout.reward, value=value, bootstrap=bootstrap)
     raw = returns.gae(
         rollout.reward,
@@ -76,7 +76,7 @@ def normalised(
     config: TrainConfig,
     previous: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """Return the advantages that the policy learns from, over rows with weight only.
+    """Return the normalised advantages, computed over rows with weight only.
 
     `previous_stats` needs an earlier rollout; the first one follows the rule of `floor`.
     """
@@ -104,9 +104,9 @@ def kept_statistics(
     config: TrainConfig,
     previous: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor] | None:
-    """Return mean and spread that `previous_stats` falls back on in the next rollout.
+    """Return mean and deviation that `previous_stats` falls back on in the next rollout.
 
-    A rollout without spread leaves those before it in place.
+    A rollout without spread keeps those of the rollout before.
     """
     if config.ppo.advantage_mode != "previous_stats":
         return None
@@ -121,11 +121,11 @@ def _check_finite(**arrays: Tensor) -> None:
     counts = {name: policy.count_nonfinite(array) for name, array in arrays.items()}
     bad = {name: int(count.nan + count.inf) for name, count in counts.items()}
     if any(bad.values()):
-        found = ", ".join(f"{count} in `{name}`" for name, count in bad.items() if count)
+        counted = ", ".join(f"{count} in `{name}`" for name, count in bad.items() if count)
         raise DataError(
             "data-defects",
             wrong="rewards and values of a rollout must be finite",
-            found=f"{found} that are not",
+            found=f"{counted} that are not",
             remedy="Look at the data and the task first; a value that is not finite comes from "
             "the network.",
         )

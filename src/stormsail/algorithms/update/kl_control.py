@@ -1,9 +1,8 @@
-"""How far one update may move the policy: early stop, and a penalty that a controller moves."""
+"""KL control of an update: early stopping of the epochs, and an adaptive KL penalty."""
 
 import math
 
 from stormsail.algorithms.config import KlConfig
-from stormsail.algorithms.update.saved_state import read_state
 from stormsail.core.config import Config
 from stormsail.core.files.documents import JsonValue
 
@@ -12,7 +11,7 @@ _BACK_CALCULATION = 0.9
 
 
 class KlState(Config):
-    """What a resumed controller needs."""
+    """Saved state of the controller."""
 
     beta: float
     """Weight of the divergence in the loss."""
@@ -23,11 +22,11 @@ class KlState(Config):
 
 
 class KlControl:
-    """Watches the divergence of the minibatches of an update.
+    """Early stopping and penalty coefficient from the KL divergence of the minibatches.
 
     Three rules end the epochs: one minibatch beyond `kl_absolute_stop_factor` times the target,
     `kl_consec_minibatches` in a row beyond it, or a share of `kl_exceed_stop_fraction` of all so
-    far. With `use_ema` the last two judge the moving average.
+    far. With `use_ema` the last two read the moving average.
 
     The penalty's coefficient is moved once an update by a PID controller on the relative error
     KL / target - 1. Its integral is bounded by (beta_max - beta_min) / ki and shrinks while the
@@ -58,12 +57,12 @@ class KlControl:
         return self.config.target_kl * self.config.kl_epoch_decay**self._epoch
 
     def begin_update(self) -> None:
-        """Forget the minibatches of the update before."""
+        """Reset the counters of the update before."""
         self._count = self._over = self._streak = self._epoch = 0
         self.average, self.reason = None, ""
 
     def begin_epoch(self, epoch: int) -> None:
-        """Take the target of another epoch."""
+        """Set the target of another epoch."""
         self._epoch = epoch
 
     def stops(self, divergence: float) -> bool:
@@ -76,8 +75,8 @@ class KlControl:
             alpha = 2.0 / (config.kl_ema_updates + 1.0)
         before = divergence if self.average is None else self.average
         self.average = before + alpha * (divergence - before)
-        judged = self.average if config.use_ema else divergence
-        over = not judged <= self.target  # an unknown divergence counts as too far
+        measured = self.average if config.use_ema else divergence
+        over = not measured <= self.target  # an unknown divergence counts as too far
         self._count += 1
         self._over += over
         self._streak = self._streak + 1 if over else 0
@@ -113,15 +112,15 @@ class KlControl:
         self.error = error
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """Return what a resumed run needs; between updates nothing else is remembered."""
+        """Return the state for a checkpoint; between updates there is nothing else."""
         saved = KlState(beta=self.beta, integral=self.integral, error=self.error)
         return saved.model_dump(mode="json")
 
     def load_state_dict(self, state: JsonValue) -> None:
-        """Take up where another controller stood.
+        """Restore a saved state.
 
         Raises:
             ArtifactError: if the state is not one of a controller.
         """
-        saved = read_state(KlState, state, part="kl")
+        saved = KlState.from_state(state, part="kl")
         self.beta, self.integral, self.error = saved.beta, saved.integral, saved.error

@@ -1,7 +1,7 @@
-"""The loss of a batch of sequences: policy, critics, entropy, divergence, imitation.
+"""The loss of a batch of sequences: policy, critics, entropy, KL penalty, AWR.
 
-Every term is a sum over samples times their weights. Whoever adds up several batches divides by the
-weight that was really used, once, at the end.
+Every term is a weighted sum over samples. The caller adds up several batches and divides once, at
+the end, by the weight that was really used.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,9 @@ from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.update import critic_targets
-from stormsail.algorithms.update.legacy_cvar import legacy_cvar
 from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.core.errors import DataError
-from stormsail.functional import policy, quantile, statistics, twin
+from stormsail.functional import policy, quantile, risk, statistics, twin
 from stormsail.modules.agent import Agent
 
 EXTREME_LOG_RATIO = 10.0
@@ -23,7 +22,7 @@ EXTREME_LOG_RATIO = 10.0
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Sequences to learn from, time first: L rows of n sequences."""
+    """Training sequences, time first: L rows of n sequences."""
 
     observation: Tensor
     """Normalised, [L, n, F]."""
@@ -32,11 +31,11 @@ class Batch:
     reset: Tensor
     raw_action: Tensor
     log_prob: Tensor
-    """Of the policy that acted."""
+    """Under the policy of the rollout."""
     parameters: Tensor
     """Of its distribution."""
     predicted: Tensor
-    """What its critics said, in today's units, [L, n, C, W]."""
+    """Output of its critics, on the current return scale, [L, n, C, W]."""
     weight: Tensor
     advantage: Tensor
     """Normalised."""
@@ -89,21 +88,14 @@ def batch_sums(
 ) -> Sums:
     """Return the weighted sums of all terms of a batch.
 
-    The old risk term of `critic_legacy` is there for comparison and no copy of the original. It has
-    no hinge under a constraint: (weight + multiplier) times CVaR is added as a gain, whether or not
-    the limit is broken, where a hinge would punish max(0, limit - CVaR). The CVaR is that of the
-    critics' normalised law, so the coefficient is in other units than the limit. And there is no
-    choice of the part that gets the gradient: everything that the critics' output went through
-    does, a shared memory included.
-
     Args:
-        agent: learns.
-        batch: to learn from.
-        now: numbers of this update.
+        agent: is trained.
+        batch: sequences.
+        now: coefficients of this update.
         config: of the run.
         generator: of sampled entropies.
-        imitation: what imitation is divided by, of the whole that this batch is a part of; None
-            takes it from this batch.
+        imitation: mean AWR weight of the whole minibatch that this batch is a part of; None takes
+            that of this batch.
     """
     network = agent.network
     output = network(batch.observation, batch.memory, batch.reset)
@@ -125,7 +117,7 @@ def batch_sums(
     by_critic, clipped_by_critic = _value_losses(agent, output.critic, batch, now, config)
     value = twin.twin_loss(by_critic, clipped_by_critic)
     loss = now.vf_coef * value
-    if now.legacy_risk:  # in normalised units, no hinge: see above
+    if now.legacy_risk:
         loss = loss - now.legacy_risk * legacy_cvar(
             agent,
             output.critic,
@@ -153,7 +145,7 @@ def batch_sums(
     }
     totals = _totals(torch.stack(list(columns.values())), weight)
     return Sums(
-        loss=_totals(loss[None], weight)[0],  # apart: no gradient of 0 goes back through readings
+        loss=_totals(loss[None], weight)[0],  # apart: no gradient of 0 goes back through the others
         weight=weight.sum(),
         value_by_critic=_totals(by_critic.movedim(-1, 0), weight),
         log_ratio_max=torch.where(weight > 0.0, log_ratio.abs(), 0.0).max(),
@@ -169,7 +161,7 @@ def _totals(columns: Tensor, weight: Tensor) -> Tensor:
 
 
 def _ratio_columns(log_ratio: Tensor, bounded: Tensor, now: Scheduled) -> dict[str, Tensor]:
-    """Return what is reported of the probability ratios, [L, n] each."""
+    """Return statistics of the probability ratios, [L, n] each."""
     ratio = bounded.exp()
     return {
         "log_ratio": log_ratio,
@@ -182,7 +174,7 @@ def _ratio_columns(log_ratio: Tensor, bounded: Tensor, now: Scheduled) -> dict[s
 
 
 def _critic_columns(agent: Agent, predicted: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Return what is reported of the predictions, [L, n] each."""
+    """Return statistics of the predictions, [L, n] each."""
     means = agent.network.critic.means(predicted)
     gap = (means.amax(-1) - means.amin(-1)) * agent.return_scale.std.to(means.dtype)
     return {
@@ -193,7 +185,7 @@ def _critic_columns(agent: Agent, predicted: Tensor, batch: Batch) -> dict[str, 
 
 
 def _guarded(log_prob: Tensor, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log probabilities and weights after the rule for ratios that are not finite."""
+    """Return log probabilities and weights after the rule for non-finite ratios."""
     rule = config.ppo.nonfinite_policy
     if rule == "drop":
         return policy.drop_nonfinite(log_prob, batch.log_prob, batch.weight)
@@ -221,20 +213,46 @@ def _entropy(
 
 
 def _imitation(log_prob: Tensor, advantage: Tensor, now: Scheduled, config: TrainConfig) -> Tensor:
-    """Return the imitation loss of each sample; 0 without computing it where it has no weight."""
+    """Return the AWR loss of each sample; 0, without computing it, where its coefficient is 0."""
     if now.bc_coef == 0.0:
         return torch.zeros_like(log_prob)
-    options = {"beta": config.bc.cql_beta, "max_weight": config.bc.max_weight}
+    options = {"beta": config.bc.awr_temperature, "max_weight": config.bc.max_weight}
     return policy.awr_loss(log_prob, advantage, **options)
 
 
 def imitation_unit(batch: Batch, now: Scheduled, config: TrainConfig) -> Tensor:
-    """Return what imitation is divided by: the mean weight of the samples that count, or 1."""
+    """Return the divisor of the AWR loss: the mean AWR weight of samples with weight, or 1."""
     if now.bc_coef == 0.0 or not config.bc.awr_normalize:
         return torch.ones_like(batch.weight[0, 0])
-    options = {"beta": config.bc.cql_beta, "max_weight": config.bc.max_weight}
+    options = {"beta": config.bc.awr_temperature, "max_weight": config.bc.max_weight}
     mean = statistics.weighted_mean(policy.awr_weight(batch.advantage, **options), batch.weight)
     return torch.where(mean > 0.0, mean, 1.0)
+
+
+def legacy_cvar(agent: Agent, predicted: Tensor, *, alpha: float, estimator: str) -> Tensor:
+    """Return the CVaR that the critics predict, normalised, [*b]; with gradient.
+
+    Risk term of an earlier system, for comparison only (`critic_legacy`). It rewards the critics
+    for predicting a light tail. A state's distribution does not depend on the action that was
+    drawn in it, so layers that belong to the actor alone get no gradient.
+
+    No copy of the original: there is no hinge under a constraint, (weight + multiplier) times CVaR
+    is added as a gain whether or not the limit is broken, where a hinge would punish
+    max(0, limit - CVaR). The CVaR is normalised, so the coefficient is in other units than the
+    limit. Everything that the critics' output went through gets the gradient, a shared memory
+    included.
+
+    Args:
+        agent: owns the critics.
+        predicted: their output, [*b, C, W].
+        alpha: share of worst outcomes.
+        estimator: how quantiles are read.
+    """
+    critic = agent.network.critic
+    joint = critic.distribution(predicted)
+    if agent.spec.critic.kind == "categorical":
+        return risk.categorical_cvar(joint, critic.atoms.to(joint.dtype), alpha=alpha)
+    return risk.cvar(joint, alpha=alpha, estimator=estimator)
 
 
 def _value_losses(

@@ -1,7 +1,7 @@
-"""Numbers that are not finite: found in the update that made them, kept as evidence, never saved.
+"""Non-finite guard: NaN and infinity are detected in the update that made them, never saved.
 
-Rewards and observations come from the task: there the data must change. Everything else comes from
-the network: there the run goes back to where it was sound, with half the learning rate.
+Non-finite rewards and observations come from the task and are refused as bad data. Everything else
+comes from the network: the run rolls back to a sound checkpoint with half the learning rate.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,24 +17,24 @@ from stormsail.core.errors import DataError
 from stormsail.core.files.artifact import Contents
 
 MAX_COLUMNS = 64
-"""Sequences of a refused batch that are kept; enough to see what was wrong."""
+"""Sequences of a refused batch that are kept for the analysis."""
 
 _BATCH = "batch"
 
 
-class Diverged(Exception):  # noqa: N818 - a signal to whoever can roll back, not a refusal
-    """The learner is in a state from which nothing can be learned; its words say why."""
+class Diverged(Exception):  # noqa: N818 - a signal to the trainer, which rolls back
+    """The learner's state is not finite; the message says which part."""
 
 
 def check_rollout(rollout: Rollout) -> None:
-    """Look at what was played before anything is learned from it.
+    """Check a rollout before it is learned from.
 
-    Log probabilities are left to the loss, where a sample whose ratio is not finite gets weight 0
-    and is counted.
+    Log probabilities are left to the loss, where a sample with a non-finite ratio gets weight 0 and
+    is counted.
 
     Raises:
-        DataError: if the task gave observations or rewards that are not finite.
-        Diverged: if the network did, in its memory, its policy or its predictions.
+        DataError: if the task gave non-finite observations or rewards.
+        Diverged: if memory, policy or predictions of the network are not finite.
     """
     seen = rollout.seen
     given = {
@@ -47,14 +47,14 @@ def check_rollout(rollout: Rollout) -> None:
         "memory": rollout.memory,
         "parameters of the policy": rollout.parameters,
         "predictions": rollout.predicted,
-        "predictions of reached states": rollout.reached,
+        "predictions of next states": rollout.next_predicted,
     }
     _refuse_data(first_nonfinite(given.items()))
     _diverge(first_nonfinite(made.items()), "a rollout")
 
 
 def check_estimates(estimates: Estimates) -> None:
-    """Look at values, advantages and targets before units move and weights learn.
+    """Check values, advantages and targets before the return scale and the weights change.
 
     Raises:
         Diverged: if one is not finite.
@@ -65,9 +65,9 @@ def check_estimates(estimates: Estimates) -> None:
 
 
 def first_nonfinite(arrays: Iterable[tuple[str, Tensor]]) -> str | None:
-    """Say which array first has entries that are not finite, and how many; None if none has.
+    """Describe the first array with non-finite entries and their number; None if none has any.
 
-    All are judged on their devices and read at once.
+    All are counted on their devices and read at once.
     """
     chosen = [(name, array) for name, array in arrays if array.is_floating_point()]
     if not chosen:
@@ -95,9 +95,9 @@ def tensors_of(value: object, path: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def refused_batch(batch: Batch, document: dict[str, object]) -> Contents:
-    """Return a batch as plain data for whoever looks for the cause.
+    """Return the contents of an artifact with a refused batch, for the analysis of the cause.
 
-    Of a large batch the sequences with numbers that are not finite come first.
+    Of a large batch the sequences with non-finite numbers are kept.
     """
     bad = torch.zeros(batch.weight.shape[1], dtype=torch.int64, device=batch.weight.device)
     for field in fields(batch):
@@ -120,16 +120,16 @@ def refused_batch(batch: Batch, document: dict[str, object]) -> Contents:
     )
 
 
-def _refuse_data(found: str | None) -> None:
-    if found is not None:
+def _refuse_data(problem: str | None) -> None:
+    if problem is not None:
         raise DataError(
             "data-defects",
             wrong="observations and rewards of a task must be finite",
-            found=f"{found} that are not",
+            found=f"{problem} that are not",
             remedy="Look at the data and the task; what was saved before is untouched.",
         )
 
 
-def _diverge(found: str | None, where: str) -> None:
-    if found is not None:
-        raise Diverged(f"{found} of {where} are not finite")
+def _diverge(problem: str | None, where: str) -> None:
+    if problem is not None:
+        raise Diverged(f"{problem} of {where} are not finite")

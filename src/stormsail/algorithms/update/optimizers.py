@@ -1,4 +1,4 @@
-"""The optimizer, the scaler and the gradient pipeline of a configuration."""
+"""Optimizer, variance gradient scaler and gradient pipeline of a configuration."""
 
 import torch
 from torch.optim import AdamW, Optimizer
@@ -33,7 +33,7 @@ def build_optimizer(agent: Agent, config: TrainConfig, generator: torch.Generato
 
 
 def build_pipeline(agent: Agent, optimizer: Optimizer, config: TrainConfig) -> GradientPipeline:
-    """Return the one way from gradients to a step."""
+    """Return the pipeline from gradients to a step: scaler, clip, optimizer."""
     vgs = config.vgs
     scaler = None
     if vgs.enabled:

@@ -1,10 +1,10 @@
-"""Moving the units of the critics between rollout and epochs, without changing what they say."""
+"""PopArt: change the critics' return scale between rollout and epochs, keep their predictions."""
 
 import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.update.return_statistics import ReturnStatistics, Units
+from stormsail.algorithms.update.return_statistics import ReturnStatistics, Scale
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.functional import categorical, return_scale, returns
 from stormsail.functional.statistics import moments, variance
@@ -12,13 +12,13 @@ from stormsail.modules.agent import Agent
 from stormsail.modules.config import CriticConfig
 
 _PADDING = 0.05
-"""Room that the support keeps on either side, as a share of the returns' range."""
+"""Padding of the support on either side, as a share of the returns' range."""
 
 _MAX_STEP = 0.5
 """Largest move of a bound in one update, as a share of the support's span."""
 
 _ROUNDING = 1e-6
-"""Spreads below this share of the mean are rounding."""
+"""Deviations below this share of the mean are rounding."""
 
 _ENOUGH = 1_000_000
 """Outcomes that suffice for a quantile."""
@@ -28,15 +28,16 @@ _LOW, _HIGH = 0.02, 0.98
 
 
 @torch.no_grad()
-def begin_units(agent: Agent, rollout: Rollout, config: TrainConfig) -> None:
-    """Take the units of an untrained critic from the rewards of its first rollout.
+def initial_scale(agent: Agent, rollout: Rollout, config: TrainConfig) -> None:
+    """Set the return scale of untrained critics from the rewards of their first rollout.
 
-    Mean and spread of the discounted rewards from each row to the end of its episode or of the
-    rollout. Heads stay as they are: what they say is noise of about one unit, and would be noise of
-    about one reward, a hundred times the returns of a market, if it were kept through every change
-    of units. It would then be bootstrapped into targets and statistics for dozens of updates.
+    Mean and deviation of the discounted rewards from each row to the end of its episode or of the
+    rollout. The heads are not rescaled: their output is noise of about one deviation, and would be
+    noise of about one reward, a hundred times the returns of a market, if it were preserved through
+    every change of scale. It would then be bootstrapped into targets and statistics for dozens of
+    updates.
 
-    Rewards without any spread say nothing; then the units stay.
+    Rewards without any spread leave the scale as it is.
     """
     mode = config.returns.normalize_returns
     if mode not in ("popart", "scale"):
@@ -56,7 +57,7 @@ def begin_units(agent: Agent, rollout: Rollout, config: TrainConfig) -> None:
 
 
 @torch.no_grad()
-def move_units(
+def popart_rescale(
     agent: Agent,
     statistics: ReturnStatistics,
     outcomes: Tensor,
@@ -65,21 +66,21 @@ def move_units(
     config: TrainConfig,
     optimizer: torch.optim.Optimizer,
 ) -> Tensor:
-    """Take new outcomes into the statistics; return the old predictions in the new units.
+    """Update the return statistics; return the old predictions on the new scale.
 
     With `popart` heads or atoms are rescaled so that every decoded prediction stays what it was.
-    With `scale` returns are divided by `ret_clip` times the spread and not centred. With
-    `frozen_lag` the units change and nothing else does, as the earlier bot had it, for comparison.
+    With `scale` returns are divided by `ret_clip` times the deviation and not centred. With
+    `frozen_lag` the scale changes and nothing else does, as in an earlier system, for comparison.
     """
     mode = config.returns.normalize_returns
     if mode == "off":
         return predicted
     scale = agent.return_scale
     gain = config.returns.ret_clip if mode == "scale" else 1.0
-    now = Units(float(scale.mean), float(scale.std) / gain)
+    now = Scale(float(scale.mean), float(scale.std) / gain)
     new = statistics.step(outcomes, weight, now)
-    new = Units(0.0 if mode == "scale" else new.mean, new.std * gain)
-    if new == Units(float(scale.mean), float(scale.std)):  # nothing to round
+    new = Scale(0.0 if mode == "scale" else new.mean, new.std * gain)
+    if new == Scale(float(scale.mean), float(scale.std)):  # nothing to round
         return predicted
     old_mean, old_std = scale.mean.clone(), scale.std.clone()
     scale.mean.fill_(new.mean)
@@ -97,11 +98,11 @@ def move_units(
 def _rescale_moments(
     agent: Agent, optimizer: torch.optim.Optimizer, std: Tensor, new_std: Tensor
 ) -> None:
-    """Bring what the optimizer remembers of the last layers into the new units.
+    """Rescale the optimizer's moments and utilities of the last layers to the new scale.
 
-    A squared loss has gradients in units of its prediction, so its moments follow. The gradient of
-    a pinball loss has no unit: there only the utility of UPGD, which is weight times gradient,
-    follows. For a squared loss both factors of that product do.
+    A squared loss has gradients in the unit of its prediction, so its moments are rescaled. The
+    gradient of a pinball loss has no unit: there only the utility of UPGD, which is weight times
+    gradient, is. For a squared loss both factors of that product are.
     """
     kind = agent.spec.critic.kind
     if kind == "categorical" or agent.spec.critic.monotone_quantiles:
@@ -133,24 +134,24 @@ def move_support(
     *,
     warming: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Let the atoms of a categorical critic follow the returns.
+    """Move the support of a categorical critic with the returns.
 
     The bounds move towards the range of the normalised outcomes, with padding, by a moving average
     and at most half a span in one update. The range holds the extreme ones and reaches at least
     twice as far from the median as the quantiles of the bulk: a tail that is cut off here is risk
-    that the critics cannot see. Targets and old laws are projected onto the new atoms.
+    that the critics cannot see. Targets and old distributions are projected onto the new atoms.
 
-    While the return statistics warm up, the support is `v_min` to `v_max` in the units of the day.
-    Kept in those of the very first update, it would be measured in rewards for good: far too wide
-    for returns of a thousandth, far too narrow for returns of a hundred.
+    While the return statistics warm up, the support is `v_min` to `v_max` on the current scale. On
+    that of the very first update it would stay in reward units for good: far too wide for returns
+    of a thousandth, far too narrow for returns of a hundred.
 
     Args:
         agent: its atoms move.
-        outcomes: what targets spread over, in reward units, [n, M].
+        outcomes: sampled returns in reward units, [n, M].
         weight: of each row, [n].
         target: probabilities of the atoms, [T, B, K].
         predicted: logits of the old critics, [T, B, C, K].
-        warming: whether the return statistics still follow every update at once.
+        warming: whether the return statistics are warming up.
 
     Returns:
         Targets and logits on the new atoms.
@@ -166,10 +167,10 @@ def move_support(
     critic.atoms.copy_(torch.linspace(low, high, config.num_atoms, dtype=torch.float64))
     support = atoms.expand(target.shape)
     moved = categorical.project_distribution(target, support, critic.atoms)
-    law = categorical.project_distribution(
+    probs = categorical.project_distribution(
         predicted.softmax(-1), atoms.expand(predicted.shape), critic.atoms
     )
-    return moved, law.clamp(min=torch.finfo(law.dtype).tiny).log()
+    return moved, probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
 
 def _bounds(kept: Tensor, atoms: Tensor, config: CriticConfig) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Mean and spread of returns over recent updates: the units in which the critics predict."""
+"""Mean and deviation of returns over recent updates: the return scale of the critics."""
 
 import math
 from collections import deque
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import ReturnConfig
-from stormsail.algorithms.update.saved_state import read_state
 from stormsail.core.config import Config
 from stormsail.core.files.documents import JsonValue
 from stormsail.functional import return_scale, statistics
@@ -21,15 +20,15 @@ _HISTORY = 256
 """Updates whose spread the adaptive floor looks back on."""
 
 
-class Units(NamedTuple):
-    """Mean and spread in which returns are encoded."""
+class Scale(NamedTuple):
+    """Mean and standard deviation by which returns are encoded."""
 
     mean: float
     std: float
 
 
 class ReturnState(Config):
-    """What resumed statistics need."""
+    """Saved state of the statistics."""
 
     update: int
     """Updates seen."""
@@ -42,7 +41,7 @@ class ReturnState(Config):
 
 
 class ReturnStatistics:
-    """Follows the returns: a window of updates, a moving average, limits on each step.
+    """Running return scale: a window of updates, a moving average, limits on each step.
 
     Each update adds the mean and the variance of its returns, or of the atoms of its distributional
     targets, whose spread is the one the critics must resolve. The window's moments are followed by
@@ -55,17 +54,17 @@ class ReturnStatistics:
         self.config = config
         self.update = 0
         self.unfloored = 1.0
-        """Spread of the window before any floor; the alarm looks at this one."""
+        """Deviation of the window before any floor; alarms read this one."""
         self._window: deque[tuple[float, float, float]] = deque(maxlen=config.window_updates)
         self._spreads: deque[float] = deque(maxlen=_HISTORY)
 
-    def step(self, returns: Tensor, weight: Tensor, now: Units) -> Units:
-        """Take the returns of an update in; return the units to use from now on.
+    def step(self, returns: Tensor, weight: Tensor, now: Scale) -> Scale:
+        """Add the returns of an update; return the scale to use from now on.
 
         Args:
             returns: in reward units, [n] or [n, M] with atoms.
             weight: of each row, [n]; rows of weight 0 do not count.
-            now: the units in use.
+            now: the scale in use.
         """
         self.update += 1
         frozen = self.config.freeze_after
@@ -82,7 +81,7 @@ class ReturnStatistics:
         )
         self.unfloored = math.sqrt(spread / count)
         self._spreads.append(self.unfloored)
-        wanted = Units(mean, max(self.unfloored, self._floor()))
+        wanted = Scale(mean, max(self.unfloored, self._floor()))
         return wanted if self.update <= self.config.warmup_updates else self._limited(now, wanted)
 
     def _moments(self, returns: Tensor, weight: Tensor) -> tuple[float, float, float]:
@@ -106,17 +105,17 @@ class ReturnStatistics:
             floor = max(floor, _ADAPTIVE_SHARE * median(self._spreads))
         return floor
 
-    def _limited(self, now: Units, wanted: Units) -> Units:
+    def _limited(self, now: Scale, wanted: Scale) -> Scale:
         beta, step = self.config.ema_beta, self.config.max_rel_step
         mean = beta * now.mean + (1.0 - beta) * wanted.mean
         std = beta * now.std + (1.0 - beta) * wanted.std
         reach = step * max(abs(now.mean), now.std)
         mean = min(max(mean, now.mean - reach), now.mean + reach)
         std = min(max(std, now.std / (1.0 + step)), now.std * (1.0 + step))
-        return Units(mean, max(std, self._floor()))
+        return Scale(mean, max(std, self._floor()))
 
     def target_scale(self) -> float:
-        """Return the gain from returns to targets, for the alarm; it sees no floor."""
+        """Return the gain from returns to targets before any floor, for alarms."""
         scale = return_scale.value_target_scale(
             torch.tensor(self.unfloored, dtype=torch.float64),
             clip=self.config.ret_clip,
@@ -126,7 +125,7 @@ class ReturnStatistics:
         return float(scale)
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """Return what a resumed run needs."""
+        """Return the state for a checkpoint."""
         return ReturnState(
             update=self.update,
             unfloored=self.unfloored,
@@ -135,12 +134,12 @@ class ReturnStatistics:
         ).model_dump(mode="json")
 
     def load_state_dict(self, state: JsonValue) -> None:
-        """Take up where another one stood.
+        """Restore a saved state.
 
         Raises:
             ArtifactError: if the state is not one of return statistics.
         """
-        saved = read_state(ReturnState, state, part="returns")
+        saved = ReturnState.from_state(state, part="returns")
         self.update, self.unfloored = saved.update, saved.unfloored
         self._window.clear()
         self._window.extend(saved.window)

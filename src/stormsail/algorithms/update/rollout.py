@@ -1,9 +1,9 @@
-"""Playing: T steps of B environments with one policy, written down for learning.
+"""Rollouts: T steps of B environments under the current policy, recorded for the update.
 
 Rows follow the next-step rule of `core.task`. If step t ends an episode, row t + 1 shows its last
 observation with the memory unbroken, so the value of that row is the bootstrap of step t, exact and
-without a second pass. Row t + 1 itself has weight 0 and its action is ignored; row t + 2 begins a
-new episode and is the first with a fresh memory.
+without a second forward pass. Row t + 1 itself has weight 0 and its action is ignored; row t + 2
+begins a new episode and is the first with a reset memory.
 """
 
 from dataclasses import dataclass, fields
@@ -20,7 +20,7 @@ from stormsail.modules.agent import Agent, Draw
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """What happened, time first."""
+    """Transitions of one rollout, time first."""
 
     observation: Tensor
     """Normalised as the network saw it, [T, B, F]."""
@@ -29,11 +29,11 @@ class Rollout:
     log_prob: Tensor
     """[T, B]."""
     parameters: Tensor
-    """Of the distribution that actions came from, [T, B, D]."""
+    """Of the distribution that actions were drawn from, [T, B, D]."""
     predicted: Tensor
-    """What each critic said, normalised, [T, B, C, W]."""
-    reached: Tensor
-    """The same for the state that each step reached, [T, B, C, W]."""
+    """Output of each critic, normalised, [T, B, C, W]."""
+    next_predicted: Tensor
+    """The same for the next state of each step, [T, B, C, W]."""
     reward: Tensor
     """[T, B]."""
     terminated: Tensor
@@ -43,11 +43,11 @@ class Rollout:
     weight: Tensor
     """0 for rows that are not learned from, [T, B]."""
     reset: Tensor
-    """Rows that begin with a fresh memory, bool [T, B]."""
+    """Rows that begin with a reset memory, bool [T, B]."""
     memory: Tensor
     """State before the first row of each training sequence, [S, B, L, P, H]."""
-    earned: Tensor
-    """Rewards of the episode before each step, [T, B]."""
+    return_so_far: Tensor
+    """Sum of the episode's rewards before each step, [T, B]."""
     ended: Tensor
     """Whether the step ended an episode, bool [T, B]."""
     length: Tensor
@@ -55,14 +55,14 @@ class Rollout:
     info: dict[str, Tensor]
     """Further columns of the task, [T, B] each."""
     hidden_norm: Tensor
-    """Length of the hidden state as it was found and as the row began with it, [T, B, 2]; they
-    differ where a fresh memory was put in its place."""
+    """Norm of the hidden state before and after the reset rule, [T, B, 2]; they differ in rows with
+    a reset."""
     seen: Moments
     """Of the raw observations of all rows with weight."""
 
 
-class Play(NamedTuple):
-    """Where the environments stand between two rollouts. All of it is saved and restored."""
+class EnvState(NamedTuple):
+    """State of the environments and of the agent's memory between two rollouts; saved whole."""
 
     state: Any
     """The task's own, a named tuple of tensors."""
@@ -73,9 +73,9 @@ class Play(NamedTuple):
     ignored: Tensor
     """Whether the coming step only starts a new episode, bool [B]."""
     reset: Tensor
-    """Whether the coming row begins with a fresh memory, bool [B]."""
-    earned: Tensor
-    """Rewards of the running episode, float64 [B]."""
+    """Whether the coming row begins with a reset memory, bool [B]."""
+    return_so_far: Tensor
+    """Sum of the rewards of the running episode, float64 [B]."""
     length: Tensor
     """Steps of it, int64 [B]."""
 
@@ -87,22 +87,22 @@ class _Row(NamedTuple):
     step: Step[StepInfo]
     weight: Tensor
     reset: Tensor
-    earned: Tensor
+    return_so_far: Tensor
     length: Tensor
 
 
-def begin(task: Task[Any], agent: Agent, generator: torch.Generator) -> Play:
-    """Start every environment."""
+def begin(task: Task[Any], agent: Agent, generator: torch.Generator) -> EnvState:
+    """Reset every environment and return its first state."""
     state, observation = task.reset(generator)
     batch, device = task.batch, task.device
     flags = torch.zeros(batch, dtype=torch.bool, device=device)
-    return Play(
+    return EnvState(
         state=state,
         observation=observation,
         memory=agent.initial_memory(batch),
         ignored=flags,
         reset=flags.clone(),
-        earned=torch.zeros(batch, dtype=torch.float64, device=device),
+        return_so_far=torch.zeros(batch, dtype=torch.float64, device=device),
         length=torch.zeros(batch, dtype=torch.int64, device=device),
     )
 
@@ -111,90 +111,90 @@ def begin(task: Task[Any], agent: Agent, generator: torch.Generator) -> Play:
 def collect(
     task: Task[Any],
     agent: Agent,
-    play: Play,
+    env_state: EnvState,
     *,
     steps: int,
     sequence_length: int,
     generators: tuple[torch.Generator, torch.Generator],
     online: bool = False,
-) -> tuple[Play, Rollout]:
-    """Play T steps; return where the environments stand, and what happened.
+) -> tuple[EnvState, Rollout]:
+    """Take T steps in every environment; return the state after them and the transitions.
 
     Args:
-        task: what is played.
-        agent: who plays; its statistics stay as they are, unless `online`.
-        play: from `begin`, or the call before.
+        task: the environments.
+        agent: draws the actions; its statistics stay as they are, unless `online`.
+        env_state: from `begin`, or from the call before.
         steps: T.
         sequence_length: rows of a training sequence; the memory before each is kept.
         generators: of actions, and of the task.
-        online: take each observation into the statistics as it comes.
+        online: merge each observation into the statistics as it comes.
     """
     initial = agent.initial_memory(task.batch)
     rows, memories, norms = [], [], []
     for t in range(steps):
-        norms.append(_hidden_norm(play.memory))
-        play = _fresh(play, initial)
+        norms.append(_hidden_norm(env_state.memory))
+        env_state = _reset_memory(env_state, initial)
         if t % sequence_length == 0:
-            memories.append(play.memory)
-        play, row = _advance(task, agent, play, generators)
+            memories.append(env_state.memory)
+        env_state, row = _advance(task, agent, env_state, generators)
         rows.append(row)
         if online:
             agent.observation_scale.commit(statistics.moments(row.raw, weight=row.weight))
-    last = _fresh(play, initial)
+    last = _reset_memory(env_state, initial)
     final = agent.decide(last.observation, last.memory, deterministic=True)
-    found = torch.stack(norms)
-    used = torch.where(torch.stack([row.reset for row in rows]), _hidden_norm(initial), found)
-    return play, _written(rows, memories, torch.stack((found, used), -1), final.predicted)
+    before = torch.stack(norms)
+    after = torch.where(torch.stack([row.reset for row in rows]), _hidden_norm(initial), before)
+    return env_state, _stacked(rows, memories, torch.stack((before, after), -1), final.predicted)
 
 
-def _fresh(play: Play, initial: Tensor) -> Play:
-    """Return the play with fresh memories where a new episode begins."""
-    where = play.reset[:, None, None, None]
-    return play._replace(memory=torch.where(where, initial, play.memory))
+def _reset_memory(env_state: EnvState, initial: Tensor) -> EnvState:
+    """Return the state with the initial memory where a new episode begins."""
+    where = env_state.reset[:, None, None, None]
+    return env_state._replace(memory=torch.where(where, initial, env_state.memory))
 
 
 def _hidden_norm(memory: Tensor) -> Tensor:
-    """Return the length of each environment's hidden state over all layers, [B]."""
-    lengths: Tensor = torch.linalg.vector_norm(memory[:, :, 0], dim=(1, 2))
-    return lengths
+    """Return the norm of each environment's hidden state over all layers, [B]."""
+    norms: Tensor = torch.linalg.vector_norm(memory[:, :, 0], dim=(1, 2))
+    return norms
 
 
 def _advance(
     task: Task[Any],
     agent: Agent,
-    play: Play,
+    env_state: EnvState,
     generators: tuple[torch.Generator, torch.Generator],
-) -> tuple[Play, _Row]:
-    seen = agent.normalised(play.observation)
-    decision = agent.draw(seen, play.memory, deterministic=False, generator=generators[0])
-    state, step = task.step(play.state, decision.action, generators[1])
+) -> tuple[EnvState, _Row]:
+    seen = agent.normalised(env_state.observation)
+    decision = agent.draw(seen, env_state.memory, deterministic=False, generator=generators[0])
+    state, step = task.step(env_state.state, decision.action, generators[1])
     ends = step.terminated | step.truncated
-    weight = torch.where(play.ignored, 0.0, step.info.sample_weight)
-    length = play.length + ~play.ignored
+    weight = torch.where(env_state.ignored, 0.0, step.info.sample_weight)
+    length = env_state.length + ~env_state.ignored
     row = _Row(
         observation=seen,
-        raw=play.observation,
+        raw=env_state.observation,
         decision=decision,
         step=step,
         weight=weight,
-        reset=play.reset,
-        earned=play.earned,
+        reset=env_state.reset,
+        return_so_far=env_state.return_so_far,
         length=length,
     )
-    earned = play.earned + torch.where(play.ignored, 0.0, step.reward)
-    after = Play(
+    total = env_state.return_so_far + torch.where(env_state.ignored, 0.0, step.reward)
+    after = EnvState(
         state=state,
         observation=step.observation,
         memory=decision.memory,
         ignored=ends,
-        reset=play.ignored,
-        earned=torch.where(ends, 0.0, earned),
+        reset=env_state.ignored,
+        return_so_far=torch.where(ends, 0.0, total),
         length=torch.where(ends, 0, length),
     )
     return after, row
 
 
-def _written(rows: list[_Row], memories: list[Tensor], norms: Tensor, last: Tensor) -> Rollout:
+def _stacked(rows: list[_Row], memories: list[Tensor], norms: Tensor, last: Tensor) -> Rollout:
     def column(name: str) -> Tensor:
         return torch.stack([getattr(row, name) for row in rows])
 
@@ -213,14 +213,14 @@ def _written(rows: list[_Row], memories: list[Tensor], norms: Tensor, last: Tens
         log_prob=decided("log_prob"),
         parameters=decided("parameters"),
         predicted=predicted,
-        reached=torch.cat((predicted[1:], last[None])),
+        next_predicted=torch.cat((predicted[1:], last[None])),
         reward=stepped("reward"),
         terminated=terminated,
         truncated=truncated,
         weight=weight,
         reset=column("reset"),
         memory=torch.stack(memories),
-        earned=column("earned"),
+        return_so_far=column("return_so_far"),
         ended=terminated | truncated,
         length=column("length"),
         info=_columns([row.step.info for row in rows]),
@@ -232,14 +232,14 @@ def _written(rows: list[_Row], memories: list[Tensor], norms: Tensor, last: Tens
 def _columns(infos: list[StepInfo]) -> dict[str, Tensor]:
     """Return those parts of the task's info that are one number a row."""
     names: tuple[str, ...] = infos[0]._fields  # type: ignore[attr-defined]
-    found = {name: [getattr(info, name) for info in infos] for name in names}
-    return {name: torch.stack(parts) for name, parts in found.items() if parts[0].ndim == 1}
+    columns = {name: [getattr(info, name) for info in infos] for name in names}
+    return {name: torch.stack(parts) for name, parts in columns.items() if parts[0].ndim == 1}
 
 
 def sequences(rollout: Rollout, length: int) -> Rollout:
-    """Return the rollout cut into sequences, [length, S * B, ...], with a memory for each.
+    """Return the rollout cut into training sequences, [length, S * B, ...], each with its memory.
 
-    Sequences of one piece of time are neighbours; `memory` becomes [S * B, L, P, H].
+    Sequences of the same rows are neighbours; `memory` becomes [S * B, L, P, H].
     """
     parts = {}
     for field in fields(rollout):

@@ -1,7 +1,7 @@
-"""What changes from update to update by plan: learning rate, clip, coefficients.
+"""Schedules: learning rate, clip range and loss coefficients of each update.
 
-Pure functions of the update's number or of the steps done, so that a resumed run needs nothing but
-its counters.
+Pure functions of the update's number or of the steps done, so that a checkpoint needs nothing but
+the counters.
 """
 
 import math
@@ -11,7 +11,7 @@ from stormsail.algorithms.config import BcConfig, PpoConfig, ValueClipConfig
 
 
 class Scheduled(NamedTuple):
-    """Numbers that hold during one update."""
+    """Scheduled values of one update."""
 
     learning_rate: float
     clip_range: float
@@ -19,13 +19,13 @@ class Scheduled(NamedTuple):
     bc_coef: float
     ent_coef: float
     kl_beta: float
-    """Weight of the divergence in the loss; 0 without a penalty."""
+    """Weight of the KL divergence in the loss; 0 without a penalty."""
     clips_values: bool
-    """Whether predictions are held near the old ones."""
+    """Whether critic predictions are clipped to the old ones."""
     trains_policy: bool
     """False while only the critics learn."""
     legacy_risk: float = 0.0
-    """Weight of the old risk term, which moves only critics."""
+    """Weight of `losses.legacy_cvar`, which trains only critics."""
 
 
 def linear(start: float, end: float, done: float) -> float:
@@ -58,17 +58,17 @@ def vf_coef(config: PpoConfig, update: int, explained_variance: float | None) ->
 
 
 def bc_coef(config: BcConfig, steps: int) -> float:
-    """Return the weight of imitation: constant, then falling linearly to its last value."""
-    if config.cql_alpha == 0.0:
+    """Return the weight of the AWR term: constant, then falling linearly to its last value."""
+    if config.awr_coef == 0.0:
         return 0.0
     after = steps - config.bc_warmup_steps
     if config.bc_decay_steps == 0:
-        return config.cql_alpha if after < 0 else config.bc_final_coef
-    return linear(config.cql_alpha, config.bc_final_coef, after / config.bc_decay_steps)
+        return config.awr_coef if after < 0 else config.bc_final_coef
+    return linear(config.awr_coef, config.bc_final_coef, after / config.bc_decay_steps)
 
 
 def clips_values(config: ValueClipConfig, update: int, explained_variance: float | None) -> bool:
-    """Return whether predictions are held near the old ones: on, warmed up and good enough."""
+    """Return whether value clipping is on, warmed up and its critics good enough."""
     if config.clip_range_vf is None or update < config.vf_clip_warmup_updates:
         return False
     if config.vf_clip_threshold_ev is None:

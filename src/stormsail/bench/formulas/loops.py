@@ -1,4 +1,4 @@
-"""The formulas as anyone would first write them: a Python loop over time and environments.
+"""The formulas as plain Python loops over time and environments.
 
 NumPy does the work inside one cell where it has a word for it. These are yardsticks for speed, and
 the numbers must agree; the oracles of the test suite are written apart from both.
@@ -26,8 +26,8 @@ def gae(
     for b in range(environments):
         following = 0.0
         for t in reversed(range(steps)):
-            reached = 0.0 if terminated[t, b] else bootstrap[t, b]
-            delta = reward[t, b] + gamma * reached - value[t, b]
+            next_value = 0.0 if terminated[t, b] else bootstrap[t, b]
+            delta = reward[t, b] + gamma * next_value - value[t, b]
             trace = 0.0 if terminated[t, b] or truncated[t, b] else following
             following = delta + gamma * lam * trace
             advantage[t, b] = following
@@ -56,13 +56,13 @@ def quantile_nstep_targets(
     targets = np.empty_like(quantiles)
     for t, b in np.ndindex(*reward.shape):
         total, last, discount = _window(reward, done, (t, b), gamma, steps)
-        reached = 0.0 if terminated[last, b] else quantiles[last, b]
-        targets[t, b] = total + discount * reached
+        next_value = 0.0 if terminated[last, b] else quantiles[last, b]
+        targets[t, b] = total + discount * next_value
     return targets
 
 
 def _mix(first: list[float], second: list[float], lam: float) -> list[float]:
-    """Return the midpoint quantiles of a mixture of two laws of equal atoms."""
+    """Return the midpoint quantiles of a mixture of two distributions of equal atoms."""
     atoms = sorted([(x, 1.0 - lam) for x in first] + [(x, lam) for x in second])
     quantiles: list[float] = []
     mass = 0.0
@@ -80,14 +80,14 @@ def quantile_lambda_targets(
     steps, environments, _ = quantiles.shape
     targets = np.empty_like(quantiles)
     for b in range(environments):
-        law: list[float] = []
+        mixed: list[float] = []
         for t in reversed(range(steps)):
             boot = sorted(quantiles[t, b].tolist())
             stops = t == steps - 1 or terminated[t, b] or truncated[t, b]
-            law = boot if stops else _mix(boot, law, lam)
+            mixed = boot if stops else _mix(boot, mixed, lam)
             scale = 0.0 if terminated[t, b] else gamma
-            law = [reward[t, b] + scale * atom for atom in law]
-            targets[t, b] = law
+            mixed = [reward[t, b] + scale * atom for atom in mixed]
+            targets[t, b] = mixed
     return targets
 
 
@@ -100,7 +100,7 @@ def categorical_nstep_targets(
     gamma: float,
     steps: int,
 ) -> Array:
-    """Return the projected n-step laws, one window at a time."""
+    """Return the projected n-step distributions, one window at a time."""
     done = terminated | truncated
     targets = np.zeros_like(probs)
     spacing = atoms[1] - atoms[0]

@@ -1,8 +1,8 @@
-"""`stormsail bench drift`: what observation statistics do that move during a rollout, or after it.
+"""`stormsail bench drift`: observation statistics that move between rollouts, or during them.
 
 The market with hidden regimes is learned twice with each seed: with statistics that stay frozen
-while a rollout is played (`between_rollouts`) and with statistics that take in every row as it
-comes (`online`). Weights, bars and random streams are the same for both.
+during a rollout (`between_rollouts`) and with statistics that take in every row as it comes
+(`online`). Weights, bars and random streams are the same for both.
 """
 
 import math
@@ -17,6 +17,7 @@ from typing import Any, Literal
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.trainer import Progress, train
 from stormsail.bench.processes import one_thread, side_by_side
+from stormsail.bench.seeds import Seeds
 
 Mode = Literal["between_rollouts", "online"]
 MODES: tuple[Mode, ...] = ("between_rollouts", "online")
@@ -39,7 +40,7 @@ SCORE = "validation/score"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run; the defaults are those of the full benchmark."""
+    """Size of the benchmark; the defaults are those of the full one."""
 
     seeds: int = 5
     updates: int = 49
@@ -70,7 +71,7 @@ class Plan:
         return cls(seeds=2, updates=4, settings=tuple(small.items()))
 
     def config(self, mode: Mode, seed: int) -> TrainConfig:
-        """Return the settings of one run; it is judged once, at its end."""
+        """Return the settings of one run, which is evaluated once, at its end."""
         config = TrainConfig().replace(**{**QUICKSTART, **dict(self.settings)})
         rows = config.ppo.n_steps * config.ppo.n_envs
         return config.replace(
@@ -102,23 +103,6 @@ class Outcome:
     """Mean return of greedy episodes on bars that training never saw, at the end."""
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A mean over seeds and the standard deviation over them; NaN of a single seed."""
-
-    mean: float
-    std: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """Return it for one value of each seed."""
-        deviation = statistics.stdev(values) if len(values) > 1 else math.nan
-        return cls(statistics.fmean(values), deviation)
-
-    def __str__(self) -> str:
-        return f"{self.mean:z.4f} ± {self.std:.4f}"
-
-
 FIGURES = (
     "mean_drift_first",
     "mean_drift_last",
@@ -132,18 +116,18 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Row:
-    """What one mode came to, or the difference of two on the same seeds."""
+    """Figures of one mode, or the difference of two on the same seeds."""
 
     name: str
-    mean_drift_first: Spread
+    mean_drift_first: Seeds
     """Of the second rollout; before the first there were no statistics to drift from."""
-    mean_drift_last: Spread
+    mean_drift_last: Seeds
     """Mean over the last quarter of the updates; so are the next ones."""
-    std_drift_first: Spread
-    std_drift_last: Spread
-    norm_before: Spread
-    norm_after: Spread
-    score: Spread
+    std_drift_first: Seeds
+    std_drift_last: Seeds
+    norm_before: Seeds
+    norm_after: Seeds
+    score: Seeds
 
 
 def run(plan: Plan, job: tuple[Mode, int]) -> Outcome:
@@ -174,12 +158,12 @@ def run(plan: Plan, job: tuple[Mode, int]) -> Outcome:
 
 def compare(plan: Plan, *, jobs: int = 1, say: Callable[[str], None]) -> list[Outcome]:
     """Run both modes with every seed, in this process or in several that are started for it."""
-    wanted = [(mode, seed) for seed in range(plan.seeds) for mode in MODES]
+    pairs = [(mode, seed) for seed in range(plan.seeds) for mode in MODES]
     return side_by_side(
         partial(run, plan),
-        wanted,
+        pairs,
         processes=jobs,
-        say=lambda one: say(f"{one.mode}, seed {one.seed}: score {one.score:.4f}"),
+        say=lambda result: say(f"{result.mode}, seed {result.seed}: score {result.score:.4f}"),
     )
 
 
@@ -207,16 +191,20 @@ def late(values: Sequence[float]) -> float:
 def rows(outcomes: Sequence[Outcome]) -> list[Row]:
     """Return a row for each mode and one for the difference on the same seeds."""
     by_mode = {
-        mode: {one.seed: figures(one) for one in outcomes if one.mode == mode} for mode in MODES
+        mode: {outcome.seed: figures(outcome) for outcome in outcomes if outcome.mode == mode}
+        for mode in MODES
     }
-    found = [_row(mode, list(by_seed.values())) for mode, by_seed in by_mode.items()]
     frozen, online = (by_mode[mode] for mode in MODES)
-    less = [
+    differences = [
         {name: online[seed][name] - frozen[seed][name] for name in FIGURES}
         for seed in sorted(frozen)
     ]
-    return [*found, _row("online less frozen", less)]
+    return [
+        *(_row(mode, list(by_seed.values())) for mode, by_seed in by_mode.items()),
+        _row("online less frozen", differences),
+    ]
 
 
-def _row(name: str, seen: Sequence[dict[str, float]]) -> Row:
-    return Row(name, *(Spread.of([one[figure] for one in seen]) for figure in FIGURES))
+def _row(name: str, by_seed: Sequence[dict[str, float]]) -> Row:
+    columns = ([values[figure] for values in by_seed] for figure in FIGURES)
+    return Row(name, *(Seeds(column, spec="z.4f") for column in columns))

@@ -1,7 +1,7 @@
-"""`stormsail bench learn`: tasks whose good scores are known, learned from files that are shipped.
+"""`stormsail bench learn`: train on reference tasks whose good scores are known.
 
-A job is one configuration and one seed. It trains as `stormsail train` does, and the last agent,
-not the best one on the way, is judged without exploration.
+A job is one shipped configuration and one seed. It trains as `stormsail train` does, and the last
+agent, not the best one on the way, is evaluated without exploration.
 """
 
 import math
@@ -15,12 +15,14 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.run.evaluate import judge
+from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.tasks import make_task
 from stormsail.algorithms.trainer import train
 from stormsail.bench.learner import learn_peers
+from stormsail.bench.options import numbers
 from stormsail.bench.processes import one_thread, one_thread_processes
-from stormsail.core.errors import ArgumentError, RangeError, nearest
+from stormsail.bench.seeds import Seeds
+from stormsail.core.errors import ArgumentError, nearest
 from stormsail.core.generators import Generators
 
 OURS = "stormsail"
@@ -30,21 +32,21 @@ CONFIGS = Path("configs")
 """Folder of the shipped files, under the current one."""
 
 EPISODES = 128
-"""Greedy episodes that judge an agent."""
+"""Greedy episodes that evaluate an agent."""
 
-JUDGE_SEED = 20_000
+EVALUATION_SEED = 20_000
 """Of the starts of these episodes: the same ones for every agent, and none that training draws."""
 
 OPTIMIZERS = ("AdamW", "AdaptiveUPGD")
 RATES = (3e-4, 1e-3, 3e-3)
-"""Learning rates of the ablation: no optimizer is judged by the rate of another."""
+"""Learning rates of the ablation: no optimizer is compared at the rate of another."""
 
 MARKET = "regime market"
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What the scores of several seeds are held to."""
+    """Threshold that the scores of several seeds must reach."""
 
     statistic: Literal["mean", "median"]
     value: float
@@ -53,8 +55,8 @@ class Bar:
 
     def met(self, scores: Sequence[float]) -> bool:
         """Return whether they reach it; a run that failed counts as NaN, which reaches nothing."""
-        found = _statistic(self.statistic, scores)
-        return found >= self.value if self.at_least else found < self.value
+        score = _statistic(self.statistic, scores)
+        return score >= self.value if self.at_least else score < self.value
 
     def __str__(self) -> str:
         return f"{self.statistic} {'≥' if self.at_least else '<'} {self.value:g}"
@@ -71,12 +73,12 @@ REFERENCES: dict[str, Bar | None] = {
 }
 """Bars by the name of the file. 475 is where Gymnasium calls CartPole solved. Without a memory the
 masked pole must stay unlearned, or the mask hides nothing. The reward of the car is found by
-exploration alone: its score is told and held to nothing."""
+exploration alone: its score is printed and has no bar."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the table before it is run."""
+    """What one row of the table trains."""
 
     name: str
     config: TrainConfig
@@ -109,7 +111,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run."""
+    """Result of one run."""
 
     score: float
     """Mean return of the greedy episodes; NaN if the run did not finish."""
@@ -124,7 +126,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """A line with what all its seeds brought."""
+    """A row of the table: the results of all seeds of a line."""
 
     name: str
     learner: str
@@ -147,17 +149,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Best:
-    """A variant of an ablation at the learning rate with the best mean, and what it gains."""
+    """A variant of an ablation at the learning rate with the best mean score."""
 
     name: str
     variant: str
     rate: float
-    mean: float
-    error: float
-    """Standard error of the mean."""
-    gain: float
-    """Mean difference from the first variant on the same seeds."""
-    gain_error: float
+    score: Seeds
+    gain: Seeds
+    """Difference from the first variant on the same seeds."""
 
 
 def names(text: str | None) -> tuple[str, ...]:
@@ -189,17 +188,7 @@ def rates(text: str | None) -> tuple[float, ...]:
     """
     if text is None:
         return RATES
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or not all(0.0 < rate < math.inf for rate in found):
-        raise RangeError(
-            wrong="`--rates` must be positive numbers with commas between them",
-            found=repr(text),
-            remedy="Write it as 3e-4,1e-3.",
-        )
-    return found
+    return numbers(text, option="rates", example="3e-4,1e-3", positive=True)
 
 
 def reference_lines(
@@ -221,7 +210,7 @@ def reference_lines(
         config = TrainConfig.load(path, overrides)
         lines.append(Line(name if shipped else path.stem, config, REFERENCES.get(name)))
         others = learn_peers.PEERS.get(name, ()) if peers else ()
-        lines += [Line(name, config, REFERENCES.get(name), peer=one) for one in others]
+        lines += [Line(name, config, REFERENCES.get(name), peer=peer) for peer in others]
     return lines
 
 
@@ -251,18 +240,18 @@ def ablation_lines(
 
 
 def run(job: Job) -> Outcome:
-    """Train and judge one agent, in this process and on one thread."""
+    """Train and evaluate one agent, in this process and on one thread."""
     with one_thread():
         if job.line.peer is not None:
-            played = learn_peers.run(
+            result = learn_peers.run(
                 job.line.peer, steps=job.line.steps, seed=job.seed, episodes=job.episodes
             )
-            return Outcome(played.score, played.spread, played.steps, played.seconds)
+            return Outcome(*result)
         return _ours(job)
 
 
 def _ours(job: Job) -> Outcome:
-    # Nothing is looked at and next to nothing is saved on the way: neither changes what is
+    # Nothing is evaluated and next to nothing is saved on the way: neither changes what is
     # learned, and only learning is timed.
     config = job.line.config.replace(
         **{
@@ -277,9 +266,10 @@ def _ours(job: Job) -> Outcome:
         seconds = time.perf_counter() - started
     if done.status != "finished":
         return Outcome(math.nan, math.nan, done.steps, seconds, done.reason)
-    task = make_task(config, batch=job.episodes, purpose="validation")
-    judged = judge(task, done.agent, Generators(JUDGE_SEED, config.device).stream("judge"))
-    return Outcome(judged.score, judged.spread, done.steps, seconds)
+    task = make_task(config, batch=job.episodes, purpose="evaluation")
+    generator = Generators(EVALUATION_SEED, config.device).stream("judge")
+    result = evaluate(task, done.agent, generator)
+    return Outcome(result.score, result.spread, done.steps, seconds)
 
 
 def run_all(
@@ -290,24 +280,24 @@ def run_all(
     Args:
         jobs: to be run.
         workers: processes; 1 stays in this one.
-        say: told a line whenever a job is done.
+        say: called with a line whenever a job is done.
     """
     if workers == 1:
         outcomes = []
         for job in jobs:
             outcomes.append(run(job))
-            say(_told(job, outcomes[-1]))
+            say(_progress(job, outcomes[-1]))
         return outcomes
     # The longest first, so that none of them starts when all others are done.
     order = sorted(range(len(jobs)), key=lambda place: -jobs[place].line.steps)
     with one_thread_processes(workers) as pool:
         futures = {pool.submit(run, jobs[place]): place for place in order}
-        found: dict[int, Outcome] = {}
+        by_place: dict[int, Outcome] = {}
         for future in as_completed(futures):
             place = futures[future]
-            found[place] = future.result()
-            say(_told(jobs[place], found[place]))
-    return [found[place] for place in range(len(jobs))]
+            by_place[place] = future.result()
+            say(_progress(jobs[place], by_place[place]))
+    return [by_place[place] for place in range(len(jobs))]
 
 
 def measure(
@@ -326,7 +316,7 @@ def measure(
 
 def row(line: Line, seeds: tuple[int, ...], outcomes: Sequence[Outcome]) -> Row:
     """Return a line with the outcomes of its seeds."""
-    scores = tuple(one.score for one in outcomes)
+    scores = tuple(outcome.score for outcome in outcomes)
     return Row(
         name=line.name,
         learner=line.learner,
@@ -334,14 +324,14 @@ def row(line: Line, seeds: tuple[int, ...], outcomes: Sequence[Outcome]) -> Row:
         steps=outcomes[0].steps,
         seeds=seeds,
         scores=scores,
-        spreads=tuple(one.spread for one in outcomes),
+        spreads=tuple(outcome.spread for outcome in outcomes),
         mean=_statistic("mean", scores),
         median=_statistic("median", scores),
         least=_statistic("least", scores),
         bar="" if line.bar is None else str(line.bar),
         passed=None if line.bar is None else line.bar.met(scores),
-        steps_per_second=statistics.median(one.steps / one.seconds for one in outcomes),
-        reasons=tuple(one.reason for one in outcomes if one.reason),
+        steps_per_second=statistics.median(run.steps / run.seconds for run in outcomes),
+        reasons=tuple(outcome.reason for outcome in outcomes if outcome.reason),
     )
 
 
@@ -356,30 +346,21 @@ def best(lines: Sequence[Line], rows: Sequence[Row]) -> list[Best]:
             groups.setdefault((line.name, line.variant), []).append((line, measured))
     chosen = {key: max(group, key=lambda pair: pair[1].mean) for key, group in groups.items()}
     first: dict[str, Row] = {}
-    found = []
+    rows_of_best = []
     for (name, variant), (line, measured) in chosen.items():
         against = first.setdefault(name, measured)
         pairs = zip(measured.scores, against.scores, strict=True)
-        gains = [mine - theirs for mine, theirs in pairs]
-        found.append(
-            Best(
-                name,
-                variant,
-                rate=line.config.ppo.learning_rate,
-                mean=measured.mean,
-                error=_standard_error(measured.scores),
-                gain=statistics.fmean(gains),
-                gain_error=_standard_error(gains),
-            )
-        )
-    return found
+        gains = [own - other for own, other in pairs]
+        rate = line.config.ppo.learning_rate
+        rows_of_best.append(Best(name, variant, rate, Seeds(measured.scores), Seeds(gains)))
+    return rows_of_best
 
 
-def _told(job: Job, outcome: Outcome) -> str:
+def _progress(job: Job, outcome: Outcome) -> str:
     words = " ".join(part for part in (job.line.name, job.line.learner, job.line.variant) if part)
     rate = f" {job.line.config.ppo.learning_rate:g}" if job.line.variant else ""
-    said = f"{outcome.score:.4g}" if not outcome.reason else outcome.reason
-    return f"{words}{rate}, seed {job.seed}: {said} after {outcome.seconds:.0f} s"
+    result = f"{outcome.score:.4g}" if not outcome.reason else outcome.reason
+    return f"{words}{rate}, seed {job.seed}: {result} after {outcome.seconds:.0f} s"
 
 
 def _statistic(kind: Literal["mean", "median", "least"], scores: Sequence[float]) -> float:
@@ -392,7 +373,3 @@ def _statistic(kind: Literal["mean", "median", "least"], scores: Sequence[float]
         "least": min,
     }
     return float(how[kind](scores))
-
-
-def _standard_error(values: Sequence[float]) -> float:
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
     from stable_baselines3.common.vec_env import VecEnv
 
-JUDGE_SEED = 20_000
-"""Of the episodes that judge a peer."""
+EVALUATION_SEED = 20_000
+"""Of the episodes that evaluate a peer."""
 
 _VELOCITIES = (1, 3)  # columns of CartPole's observation that the masked version shows as 0
 
@@ -53,8 +53,8 @@ class Peer:
         return f"{'sb3' if self.kind == 'PPO' else 'sb3-contrib'} {self.kind}"
 
 
-class Played(NamedTuple):
-    """What became of a run."""
+class PeerResult(NamedTuple):
+    """Result of one run."""
 
     score: float
     spread: float
@@ -141,8 +141,8 @@ def missing() -> list[str]:
     return absent
 
 
-def run(peer: Peer, *, steps: int, seed: int, episodes: int) -> Played:
-    """Train a peer and judge its last agent by greedy episodes with rewards as they are."""
+def run(peer: Peer, *, steps: int, seed: int, episodes: int) -> PeerResult:
+    """Train a peer and evaluate its last agent by greedy episodes with rewards as they are."""
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecNormalize
 
@@ -153,27 +153,27 @@ def run(peer: Peer, *, steps: int, seed: int, episodes: int) -> Played:
     started = time.perf_counter()
     learner.learn(steps)
     seconds = time.perf_counter() - started
-    judges = _environments(peer, min(episodes, 16), seed=JUDGE_SEED)
+    evaluated = _environments(peer, min(episodes, 16), seed=EVALUATION_SEED)
     if isinstance(environments, VecNormalize):
-        judges = VecNormalize(judges, training=False, norm_reward=False)
-        judges.obs_rms = environments.obs_rms
+        evaluated = VecNormalize(evaluated, training=False, norm_reward=False)
+        evaluated.obs_rms = environments.obs_rms
     returns, _ = evaluate_policy(
-        learner, judges, episodes, deterministic=True, return_episode_rewards=True, warn=False
+        learner, evaluated, episodes, deterministic=True, return_episode_rewards=True, warn=False
     )
-    found = np.asarray(returns, dtype=np.float64)
-    spread = float(found.std(ddof=1)) if len(found) > 1 else 0.0
-    return Played(float(found.mean()), spread, int(learner.num_timesteps), seconds)
+    scores = np.asarray(returns, dtype=np.float64)
+    spread = float(scores.std(ddof=1)) if len(scores) > 1 else 0.0
+    return PeerResult(float(scores.mean()), spread, int(learner.num_timesteps), seconds)
 
 
 def _environments(peer: Peer, count: int, *, seed: int) -> "VecEnv":
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    def one() -> gymnasium.Env[Any, Any]:
+    def make() -> gymnasium.Env[Any, Any]:
         made = gymnasium.make(peer.environment)
         return Monitor(_masked(made) if peer.masked else made)
 
-    environments = DummyVecEnv([one] * count)
+    environments = DummyVecEnv([make] * count)
     environments.seed(seed)
     return environments
 

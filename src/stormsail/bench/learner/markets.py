@@ -1,6 +1,6 @@
-"""`stormsail bench markets`: does the learner find what is there, and nothing where nothing is.
+"""`stormsail bench markets`: does the learner find an edge, and none where there is none.
 
-Each market has a known answer. An agent learns in the training span and then trades the validation
+Each market has a known answer. An agent learns in the training span and then trades the evaluation
 span, which it has never seen and which nothing was chosen on: it is the agent of the last update,
 not the best of several. Every seed draws a world of its own, so that seeds are independent.
 """
@@ -15,20 +15,19 @@ import numpy as np
 from scipy import special
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.run.tasks import agent_spec, make_task
-from stormsail.bench.learner.markets_play import Course, Played, check_plain
+from stormsail.algorithms.run.tasks import make_task
+from stormsail.bench.learner.market_episodes import EpisodeResults, Episodes, check_plain
 from stormsail.bench.processes import side_by_side
+from stormsail.bench.training import train_agent
+from stormsail.bench.verdicts import Verdict
 from stormsail.core.errors import ChoiceError, nearest
-from stormsail.core.generators import Generators
-from stormsail.modules.agent import Agent
 
 ORACLE_SHARE = 0.95
-"""Least share of the best policy's growth where the next return is told."""
+"""Least share of the best policy's growth where the next return is shown."""
 AR1_SHARE = 0.80
-"""The same where it leans towards the last one."""
+"""The same where it is correlated with the last one."""
 LEVEL = 0.05
-"""An edge in noise counts as found where the two-sided test is below this."""
+"""An edge in noise is significant where the two-sided p is below this."""
 TURNOVER_SHARE = 0.02
 """Most turnover under fees in noise, as a share of chance's."""
 
@@ -51,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Rates:
-    """What someone earned and traded, per bar."""
+    """Growth, gain and turnover per bar."""
 
     log_growth: float
     gain: float
@@ -59,14 +58,14 @@ class Rates:
     turnover: float
 
     @classmethod
-    def of(cls, played: Played, bars: int) -> "Rates":
+    def of(cls, results: EpisodeResults, bars: int) -> "Rates":
         """Return the means over all bars of all episodes."""
-        return cls(*(float(np.mean(column)) / bars for column in played))
+        return cls(*(float(np.mean(column)) / bars for column in results))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one job, out of sample."""
+    """Result of one job, out of sample."""
 
     market: str
     seed: int
@@ -81,7 +80,7 @@ class Outcome:
     clairvoyant: Rates
     chance: Rates
     ledger_difference: float
-    """Largest difference between the clairvoyant's growth in the dynamic programme and in the
+    """Largest difference between the clairvoyant's growth by dynamic programming and in the
     simulator, over episodes."""
     gains: tuple[float, ...]
     """Sum of the agent's simple returns, by episode."""
@@ -100,16 +99,6 @@ class Outcome:
     def turnover_share(self) -> float:
         """Turnover of the agent over that of chance."""
         return self.agent.turnover / self.chance.turnover
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a market says about the learner."""
-
-    market: str
-    claim: str
-    found: str
-    passed: bool
 
 
 def load(folder: Path, markets: Sequence[str], *, seeds: int) -> list[Job]:
@@ -134,39 +123,32 @@ def load(folder: Path, markets: Sequence[str], *, seeds: int) -> list[Job]:
     return jobs
 
 
-def learn(config: TrainConfig) -> Agent:
-    """Return the agent after the last update; nothing is chosen on the validation span."""
-    generators = Generators(config.seed)
-    task = make_task(config, batch=config.ppo.n_envs)
-    agent = Agent(agent_spec(config, task), generators.stream("weights"))
-    ppo = Ppo(task, agent, config, generators)
-    while ppo.steps < config.ppo.total_steps:
-        ppo.update()
-    return ppo.agent
-
-
 def run(job: Job) -> Outcome:
-    """Learn, then trade the validation span beside everyone whose answer is known."""
+    """Train an agent, then trade the evaluation span with it and with known policies.
+
+    It is the agent of the last update: nothing is chosen on the evaluation span.
+    """
     started = time.perf_counter()
-    agent = learn(job.config)
+    task = make_task(job.config, batch=job.config.ppo.n_envs)
+    agent = train_agent(task, job.config).agent
     seconds = time.perf_counter() - started
-    course = Course.of(job.config)
-    hindsight, growth = course.hindsight()
-    clairvoyant = course.play(hindsight)
-    own = course.play(course.agent(agent))
+    episodes = Episodes.of(job.config)
+    hindsight, growth = episodes.hindsight()
+    clairvoyant = episodes.trade(hindsight)
+    own = episodes.trade(episodes.agent(agent))
     informed = None
     if not job.market.startswith("noise"):
-        informed = Rates.of(course.play(course.informed()), course.bars)
+        informed = Rates.of(episodes.trade(episodes.informed()), episodes.bars)
     return Outcome(
         market=job.market,
         seed=job.config.seed,
         steps=job.config.ppo.total_steps,
         seconds=seconds,
-        bars=course.bars,
-        agent=Rates.of(own, course.bars),
+        bars=episodes.bars,
+        agent=Rates.of(own, episodes.bars),
         informed=informed,
-        clairvoyant=Rates.of(clairvoyant, course.bars),
-        chance=Rates.of(course.play(course.chance()), course.bars),
+        clairvoyant=Rates.of(clairvoyant, episodes.bars),
+        chance=Rates.of(episodes.trade(episodes.chance()), episodes.bars),
         ledger_difference=float(np.abs(clairvoyant.log_growth - growth).max()),
         gains=tuple(own.gain.tolist()),
     )
@@ -179,7 +161,7 @@ def run_all(jobs: Sequence[Job], *, workers: int, say: Callable[[Outcome], None]
 
 @dataclass(frozen=True)
 class Edge:
-    """Mean simple return per bar, and whether it can be told from 0."""
+    """Mean simple return per bar, and the test whether it differs from 0."""
 
     mean: float
     error: float
@@ -208,12 +190,11 @@ class Edge:
 
 def verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     """Return one verdict for each market that was run, in its order."""
-    found = []
-    for market in dict.fromkeys(outcome.market for outcome in outcomes):
-        own = [outcome for outcome in outcomes if outcome.market == market]
-        judge = {"noise": _no_edge, "noise-with-fees": _no_turnover}.get(market, _share)
-        found.append(judge(market, own))
-    return found
+    by_market: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_market.setdefault(outcome.market, []).append(outcome)
+    checks = {"noise": _no_edge, "noise-with-fees": _no_turnover}
+    return [checks.get(market, _share)(market, own) for market, own in by_market.items()]
 
 
 def _share(market: str, own: Sequence[Outcome]) -> Verdict:
@@ -221,8 +202,7 @@ def _share(market: str, own: Sequence[Outcome]) -> Verdict:
     shares = [outcome.share for outcome in own]
     bound = np.mean([outcome.clairvoyant_share for outcome in own])
     return Verdict(
-        market,
-        f"every seed earns at least {least:.0%} of the best policy that sees as much",
+        f"{market}: every seed earns at least {least:.0%} of the best policy that sees as much",
         f"{min(shares):.1%} at worst, {np.mean(shares):.1%} on average; {bound:.1%} of hindsight",
         min(shares) >= least,
     )
@@ -232,8 +212,7 @@ def _no_edge(market: str, own: Sequence[Outcome]) -> Verdict:
     gains = [gain for outcome in own for gain in outcome.gains]
     edge = Edge.of(gains, own[0].bars)
     return Verdict(
-        market,
-        f"the mean return cannot be told from 0, p at least {LEVEL:g}",
+        f"{market}: the mean return does not differ from 0, p at least {LEVEL:g}",
         f"{1e4 * edge.mean:.3f} ± {1e4 * edge.error:.3f} basis points a bar, p {edge.p:.2f}, "
         f"{edge.episodes} episodes",
         edge.p >= LEVEL,
@@ -243,8 +222,7 @@ def _no_edge(market: str, own: Sequence[Outcome]) -> Verdict:
 def _no_turnover(market: str, own: Sequence[Outcome]) -> Verdict:
     worst = max(own, key=lambda outcome: outcome.turnover_share)
     return Verdict(
-        market,
-        f"every seed trades at most {TURNOVER_SHARE:.0%} of what chance trades",
+        f"{market}: every seed trades at most {TURNOVER_SHARE:.0%} of what chance trades",
         f"{worst.turnover_share:.2%} at worst: {worst.agent.turnover:.5f} of equity a bar, "
         f"chance {worst.chance.turnover:.3f}",
         worst.turnover_share <= TURNOVER_SHARE,

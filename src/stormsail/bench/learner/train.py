@@ -19,14 +19,14 @@ from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.update.losses import Batch
-from stormsail.algorithms.update.rollout import Play, Rollout
+from stormsail.algorithms.update.rollout import EnvState, Rollout
 from stormsail.core.errors import RangeError
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import Agent
 
 TASK = "CartPole-v1"
 PARTS = ("rollout", "estimates", "epochs", "metrics")
-"""Of one update of ours: playing, all between playing and learning, learning, reporting."""
+"""Of one update of ours: rollout, all between rollout and learning, learning, reporting."""
 
 LEARNING_RATE = 3e-4
 HEAD = 64
@@ -41,12 +41,12 @@ _PLAIN: dict[str, Any] = {
     "target": {"kind": "lambda_return"},
     "optimizer": {"optimizer_class": "AdamW"},
 }
-"""What the peer is: no encoder, one critic of the mean, Adam."""
+"""Settings that make ours like the peer: no encoder, one critic of the mean, Adam."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What both sides have in common."""
+    """Sizes that both sides have in common."""
 
     environments: int = 16
     steps: int = 128
@@ -87,32 +87,32 @@ class Row:
 
 
 class Learner(Protocol):
-    """Something that can be updated."""
+    """A learner that is timed."""
 
     def __call__(self, updates: int) -> None:
-        """Play and learn some times."""
+        """Do some updates: rollout and learning."""
 
 
 class Timed(Ppo):
-    """The learner with a clock at the seams of its update."""
+    """The learner with a clock between the parts of its update."""
 
     stamps: list[float]
 
     def update(self) -> Update:
-        """Play a rollout and learn from it; leaves the times of its seams in `stamps`."""
+        """Do one update; leaves the times between its parts in `stamps`."""
         self.stamps = []
         self._stamp()
         return super().update()
 
-    def _collect(self) -> tuple[Play, Rollout]:
-        found = super()._collect()
+    def _collect(self) -> tuple[EnvState, Rollout]:
+        collected = super()._collect()
         self._stamp()
-        return found
+        return collected
 
     def _batch(self, *parts: Any) -> Batch:  # noqa: ANN401 - whatever the learner passes on
-        found = super()._batch(*parts)
+        batch = super()._batch(*parts)
         self._stamp()
-        return found
+        return batch
 
     def _finish(self, done: Update) -> None:
         super()._finish(done)
@@ -135,7 +135,7 @@ class Ours:
         self.updates = 0
 
     def __call__(self, updates: int) -> None:
-        """Play and learn some times."""
+        """Do some updates."""
         for _ in range(updates):
             metrics(self.ppo, self.ppo.update())
             stamps = [*self.ppo.stamps, _now(self.ppo.task.device)]
@@ -191,7 +191,7 @@ class Peer:
         )
 
     def __call__(self, updates: int) -> None:
-        """Play and learn some times; `learn` counts on from where it stood."""
+        """Do some updates; `learn` counts on from where it stood."""
         total = updates * self.samples
         self.model.learn(total, reset_num_timesteps=False, log_interval=_NEVER)
 
@@ -294,22 +294,6 @@ def ratios(rows: list[Row]) -> list[float | None]:
         if row.is_peer:
             fastest[row.width] = max(row.rate, fastest.get(row.width, 0.0))
     return [row.rate / fastest[row.width] if row.width in fastest else None for row in rows]
-
-
-def widths(text: str) -> tuple[int, ...]:
-    """Return the widths of a list such as `64,256`.
-
-    Raises:
-        RangeError: if it is something else.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise RangeError(
-            wrong="`--lstm` must be whole numbers of at least 1 with commas between them",
-            found=repr(text),
-            remedy="Write it as 64,256.",
-        )
-    return tuple(int(part) for part in parts)
 
 
 def _check(sizes: Sizes) -> None:

@@ -20,12 +20,12 @@ _MONDAY_MS = 4 * _DAY_MS
 
 def peers() -> dict[str, tuple[str, Peer]]:
     """Return library and function by the label of the column, for the libraries that are here."""
-    found = dict(_numpy())
+    functions = dict(_numpy())
     with suppress(ImportError):
-        found.update(_pandas())
+        functions.update(_pandas())
     with suppress(ImportError):
-        found.update(_talib())
-    return found
+        functions.update(_talib())
+    return functions
 
 
 def missing() -> list[str]:

@@ -39,16 +39,17 @@ def rows(bars: BarTensors, *, repeats: int = 1) -> Iterator[tuple[str, Row]]:
     known = peers()
     columns = _columns(bars)
     for spec in default_specs(INTERVAL):
-        one = FeatureSet([spec], interval=INTERVAL)
-        if one.names[0] not in known:
+        feature = FeatureSet([spec], interval=INTERVAL)
+        name = feature.names[0]
+        if name not in known:
             continue
-        library, peer = known[one.names[0]]
+        library, peer = known[name]
         with np.errstate(divide="ignore", invalid="ignore"):  # a bar without volume, a flat window
             started = time.perf_counter()
             expected = peer(columns)
             duration = 1e3 * (time.perf_counter() - started)
-        fastest = best_milliseconds(partial(one.compute, bars), repeats=repeats)
-        yield library, Row(one.names[0], fastest, duration, _difference(one, bars, expected))
+        fastest = best_milliseconds(partial(feature.compute, bars), repeats=repeats)
+        yield library, Row(name, fastest, duration, _difference(feature, bars, expected))
 
 
 def total(bars: BarTensors, measured: list[Row], *, repeats: int = 2) -> Total:
@@ -65,9 +66,9 @@ def _columns(bars: BarTensors) -> Columns:
     return {**columns, "ts": (bars.ts + bars.interval.milliseconds).numpy().astype(np.float64)}
 
 
-def _difference(one: FeatureSet, bars: BarTensors, expected: Array) -> float:
+def _difference(feature: FeatureSet, bars: BarTensors, expected: Array) -> float:
     """Return the largest difference after the recursions of the peer have forgotten their start."""
-    found = one.compute(bars)
-    after = 2 * one.lookback
-    both = found.valid[after:, 0, 0].numpy() & np.isfinite(expected[after:])
-    return float(np.abs(found.values[after:, 0, 0].numpy() - expected[after:])[both].max())
+    ours = feature.compute(bars)
+    after = 2 * feature.lookback
+    both = ours.valid[after:, 0, 0].numpy() & np.isfinite(expected[after:])
+    return float(np.abs(ours.values[after:, 0, 0].numpy() - expected[after:])[both].max())

@@ -6,8 +6,6 @@ is that of the environment alone.
 
 import csv
 import json
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
 from torch import Tensor
 
 from stormsail.bench.market.steppers import Captured, Plain, duration
-from stormsail.core.errors import ArgumentError, ChoiceError, RangeError
+from stormsail.bench.options import whole_numbers
+from stormsail.core.errors import ArgumentError
 from stormsail.core.task import Step
 from stormsail.functional.risk_gate import Reason
 from stormsail.market import Bars, MarketConfig, Panel, Simulator
@@ -42,7 +40,7 @@ from stormsail.market.synthetic import World, generate
 BATCHES = (1, 64, 1024, 16_384)
 CUDA_BATCHES = (*BATCHES, 65_536)
 COMPARED = 1024
-"""The batch at which the ratios to the peers are promised."""
+"""The batch at which the ratios to the peers are stated."""
 
 PEERS = ("gym-trading-env", "gym-anytrading")
 PEER_PYTHON = Path(".venv-peers/bin/python")
@@ -71,7 +69,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Activity:
-    """What happened in some steps at random, as shares of them: proof that nothing is switched off.
+    """Events in steps with random actions, as shares: proof that every rule is switched on.
 
     Attributes:
         steps: counted.
@@ -132,43 +130,7 @@ def batches(text: str | None, *, device: str) -> tuple[int, ...]:
     """Return the batch sizes of a list such as `1,64`, or those of the device."""
     if text is None:
         return BATCHES if device == "cpu" else CUDA_BATCHES
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) for part in parts):
-        raise RangeError(
-            wrong="`--batch` must be whole numbers of at least 1 with commas between them",
-            found=repr(text),
-            remedy="Write it as 1,64,1024.",
-        )
-    return tuple(int(part) for part in parts)
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that is not here.
-
-    Raises:
-        ChoiceError: if it is neither cpu nor a CUDA device that torch sees.
-    """
-    kind = device.partition(":")[0]
-    if kind not in {"cpu", "cuda"} or (kind == "cuda" and not torch.cuda.is_available()):
-        here = "cpu, cuda" if torch.cuda.is_available() else "cpu"
-        raise ChoiceError(
-            wrong="`--device` must be one that torch can use here",
-            found=f"`{device}`, and here {here}",
-            remedy="Run it on a machine with that device, or pass --device cpu.",
-        )
-
-
-def device_name(device: str) -> str:
-    """Return the device in words, with the threads of a CPU."""
-    if device.partition(":")[0] == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.get_num_threads()} threads"
-
-
-def compiler_found() -> bool:
-    """Return whether there is a C++ compiler, without which nothing can be compiled."""
-    names = [os.environ.get("CXX") or "g++", "clang++"]
-    return any(shutil.which(name) for name in names)
+    return whole_numbers(text, option="batch", example="1,64,1024")
 
 
 def speeds(
@@ -257,7 +219,7 @@ def peers(
             command = [str(python), "-P", str(_SCRIPT), name, str(table), *options]
             ran = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
             if ran.returncode:
-                yield name, (ran.stderr.strip().splitlines() or ["it said nothing"])[-1]
+                yield name, (ran.stderr.strip().splitlines() or ["no message"])[-1]
             else:
                 yield name, Peer(**json.loads(ran.stdout.splitlines()[-1]))
 
@@ -303,7 +265,7 @@ def compare(
         seed: of bars, market and actions.
     """
     panel, first = history(bars=bars, seed=seed)
-    found: dict[str, Peer] = {}
+    fastest: dict[str, Peer] = {}
     absent = dict.fromkeys(PEERS, NOT_INSTALLED) if python is None else {}
 
     def measure_peers() -> None:
@@ -311,15 +273,15 @@ def compare(
             if isinstance(peer, str):
                 absent[name] = peer
             else:
-                before = found.get(name, peer)
-                found[name] = max(before, peer, key=lambda one: one.steps_per_second)
+                before = fastest.get(name, peer)
+                fastest[name] = max(before, peer, key=lambda either: either.steps_per_second)
 
     measure_peers()
     measured = tuple(
         speeds(panel, sizes, device=device, compiled=compiled, seconds=seconds, seed=seed)
     )
     measure_peers()
-    return Comparison(measured, found, absent, activity(panel, seed=seed))
+    return Comparison(measured, fastest, absent, activity(panel, seed=seed))
 
 
 def activity(panel: Panel, *, batch: int = 1024, steps: int = 300, seed: int = 0) -> Activity:
@@ -343,7 +305,7 @@ def _events(shown: Step[Info]) -> Iterator[tuple[str, Tensor]]:
     yield "truncated", shown.truncated
     # A config refuses levels beyond the leverage, and levels are finite: neither can be met.
     unseen = {Reason.NONE, Reason.LEVERAGE, Reason.NONFINITE}
-    for reason in (one for one in Reason if one not in unseen):
+    for reason in (reason for reason in Reason if reason not in unseen):
         yield f"gate: {reason.name.lower().replace('_', ' ')}", info.reason == reason
 
 

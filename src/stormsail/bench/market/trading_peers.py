@@ -105,8 +105,8 @@ def _rate(
 def _version(peer: str) -> str:
     """Return the installed release, as the name of its folder of metadata tells it."""
     pattern = f"{peer.replace('-', '_')}-*.dist-info"
-    found = [path for folder in sys.path for path in sorted(Path(folder).glob(pattern))]
-    return found[0].stem.rpartition("-")[2] if found else "unknown"
+    folders = [path for folder in sys.path for path in sorted(Path(folder).glob(pattern))]
+    return folders[0].stem.rpartition("-")[2] if folders else "unknown"
 
 
 def _arguments() -> argparse.Namespace:
@@ -121,10 +121,12 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> None:
     """Measure what the command line names."""
-    asked = _arguments()
-    bars = pd.read_csv(asked.bars, index_col="ts")
+    options = _arguments()
+    bars = pd.read_csv(options.bars, index_col="ts")
     bars.index = pd.to_datetime(bars.index, unit="ms")
-    row = measure(asked.peer, bars, seconds=asked.seconds, repeats=asked.repeats, seed=asked.seed)
+    row = measure(
+        options.peer, bars, seconds=options.seconds, repeats=options.repeats, seed=options.seed
+    )
     sys.stdout.write(json.dumps(row) + "\n")
 
 

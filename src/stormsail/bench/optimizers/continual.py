@@ -1,6 +1,5 @@
-"""`stormsail bench continual`: who still learns after many tasks, and who keeps what is of use."""
+"""`stormsail bench continual`: which optimizers still learn after a long sequence of tasks."""
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from stormsail.bench.optimizers.continual_run import (
     run,
 )
 from stormsail.bench.processes import one_thread_processes
+from stormsail.bench.seeds import Seeds
 
 LAST = 10
 """Tasks at the end that count as late."""
@@ -31,7 +31,7 @@ Runner = Callable[[Sequence[Job]], list[Outcome]]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run; the defaults are those of the full benchmark."""
+    """Size of the benchmark; the defaults are those of the full one."""
 
     sizes: Sizes = FULL
     seeds: int = 10
@@ -59,24 +59,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds and its standard error."""
-
-    mean: float
-    error: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Estimate":
-        """Return it for one value of each seed; the error of a single value is NaN."""
-        if len(values) < 2:
-            return cls(values[0], math.nan)
-        return cls(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)))
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} ± {self.error:.3f}"
-
-
-@dataclass(frozen=True)
 class Choice:
     """The setting that did best on the tuning seeds."""
 
@@ -93,18 +75,16 @@ class Row:
     kind: Kind
     variant: Variant
     choice: Choice
-    accuracy: Estimate
+    accuracy: Seeds
     """Over all tasks."""
-    first: Estimate
+    first: Seeds
     """Over the first tasks, as many as count as late."""
-    late: Estimate
+    late: Seeds
     """Over the last ones."""
-    dead: Estimate
+    dead: Seeds
     """Share of dead units at the ends of the late tasks."""
     curve: tuple[float, ...]
     """Accuracy in each task, mean over seeds."""
-    by_seed: tuple[float, ...]
-    """Accuracy over all tasks of each seed."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +94,12 @@ class Difference:
     kind: Kind
     variant: str
     other: str
-    accuracy: Estimate
+    accuracy: Seeds
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that came out."""
+    """All results."""
 
     rows: tuple[Row, ...]
     differences: tuple[Difference, ...]
@@ -137,17 +117,18 @@ def runner(workers: int) -> Iterator[Runner]:
 
 def _batches(jobs: Sequence[Job]) -> list[list[Job]]:
     """Return the jobs in batches that can run side by side."""
-    found: dict[tuple[Kind, Variant, Sizes], list[Job]] = {}
+    batches: dict[tuple[Kind, Variant, Sizes], list[Job]] = {}
     for job in jobs:
-        found.setdefault((job.kind, job.variant, job.sizes), []).append(job)
-    return list(found.values())
+        batches.setdefault((job.kind, job.variant, job.sizes), []).append(job)
+    return list(batches.values())
 
 
 def _in_order(jobs: Sequence[Job], outcomes: Iterable[list[Outcome]]) -> list[Outcome]:
     """Return the outcomes of the batches in the order of the jobs."""
-    pairs = zip(_batches(jobs), outcomes, strict=True)
-    found = {job: one for batch, ones in pairs for job, one in zip(batch, ones, strict=True)}
-    return [found[job] for job in jobs]
+    by_job: dict[Job, Outcome] = {}
+    for batch, results in zip(_batches(jobs), outcomes, strict=True):
+        by_job.update(zip(batch, results, strict=True))
+    return [by_job[job] for job in jobs]
 
 
 Pair = tuple[Kind, Variant]
@@ -189,19 +170,19 @@ def _coarse(plan: Plan, runs: Runner) -> dict[Pair, Choice]:
 def refine(plan: Plan, chosen: dict[Pair, Choice], runs: Runner) -> dict[Pair, Choice]:
     """Return the better of each choice and the best rate around it, the knob left alone."""
     around = {
-        pair: [replace(one.setting, rate=one.setting.rate * factor) for factor in plan.around]
-        for pair, one in chosen.items()
+        pair: [replace(choice.setting, rate=choice.setting.rate * f) for f in plan.around]
+        for pair, choice in chosen.items()
     }
     if not plan.around:
         return chosen
-    found = _choose(plan, around, runs)
+    refined = _choose(plan, around, runs)
     better = {
-        pair: max(one, found[pair], key=lambda choice: choice.accuracy)
-        for pair, one in chosen.items()
+        pair: max(choice, refined[pair], key=lambda either: either.accuracy)
+        for pair, choice in chosen.items()
     }
     return {
-        pair: replace(one, at_edge=_is_edge(one.setting, pair[1].method, around[pair]))
-        for pair, one in better.items()
+        pair: replace(choice, at_edge=_is_edge(choice.setting, pair[1].method, around[pair]))
+        for pair, choice in better.items()
     }
 
 
@@ -249,7 +230,7 @@ def _choose(plan: Plan, settings: dict[Pair, list[Setting]], runs: Runner) -> di
 
 
 def _row(kind: Kind, variant: Variant, choice: Choice, outcomes: Sequence[Outcome]) -> Row:
-    by_seed = [statistics.fmean(outcome.accuracy) for outcome in outcomes]
+    accuracy = [statistics.fmean(outcome.accuracy) for outcome in outcomes]
     first = [statistics.fmean(outcome.accuracy[:LAST]) for outcome in outcomes]
     late = [statistics.fmean(outcome.accuracy[-LAST:]) for outcome in outcomes]
     dead = [statistics.fmean(outcome.dead[-LAST:]) for outcome in outcomes]
@@ -258,13 +239,16 @@ def _row(kind: Kind, variant: Variant, choice: Choice, outcomes: Sequence[Outcom
         kind,
         variant,
         choice,
-        accuracy=Estimate.of(by_seed),
-        first=Estimate.of(first),
-        late=Estimate.of(late),
-        dead=Estimate.of(dead),
+        accuracy=_over_seeds(accuracy),
+        first=_over_seeds(first),
+        late=_over_seeds(late),
+        dead=_over_seeds(dead),
         curve=tuple(statistics.fmean(values) for values in curves),
-        by_seed=tuple(by_seed),
     )
+
+
+def _over_seeds(values: Sequence[float]) -> Seeds:
+    return Seeds(values, shown="standard_error", spec=".3f")
 
 
 _AGAINST = {"UPGD": "SGD", "AdaptiveUPGD": "Adam"}
@@ -273,11 +257,11 @@ _AGAINST = {"UPGD": "SGD", "AdaptiveUPGD": "Adam"}
 
 def differences(rows: Iterable[Row]) -> Iterator[Difference]:
     """Yield what the scaler adds to each method, and what the gate and the noise add."""
-    found = {(row.kind, row.variant.name): row for row in rows}
-    for (kind, name), row in found.items():
+    by_name = {(row.kind, row.variant.name): row for row in rows}
+    for (kind, name), row in by_name.items():
         method = row.variant.method.name
         other = method if row.variant.scaled else _AGAINST.get(name)
         if other is None:
             continue
-        pairs = zip(row.by_seed, found[kind, other].by_seed, strict=True)
-        yield Difference(kind, name, other, Estimate.of([ours - theirs for ours, theirs in pairs]))
+        pairs = zip(row.accuracy.values, by_name[kind, other].accuracy.values, strict=True)
+        yield Difference(kind, name, other, _over_seeds([own - plain for own, plain in pairs]))

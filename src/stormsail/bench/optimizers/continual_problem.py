@@ -1,4 +1,4 @@
-"""Two sequences of classification tasks of which every one contradicts the one before.
+"""Task sequences of `bench continual`: every classification task contradicts the one before.
 
 Shapes: S steps in a task, B samples in a step, F inputs.
 """

@@ -1,4 +1,4 @@
-"""Networks that meet sequences of tasks, each with an optimizer of its own.
+"""Runs of `bench continual`: networks that learn a sequence of tasks, each with its optimizer.
 
 Runs that differ in seed and setting only stand side by side: J networks share every forward and
 backward pass, which for networks this small costs little more than one, and nothing else.
@@ -72,7 +72,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is chosen for a variant."""
+    """Learning rate and knob of a variant."""
 
     rate: float
     knob: float | None
@@ -91,7 +91,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of a run, one entry for each task."""
+    """Result of a run, one entry for each task."""
 
     accuracy: tuple[float, ...]
     """Share of right answers given before the sample was learned from."""
@@ -135,11 +135,11 @@ class Networks:
 
     def hidden(self, inputs: Tensor) -> list[Tensor]:
         """Return the activities of each hidden layer, [J, B, units], for [J, B, F]."""
-        found: list[Tensor] = []
+        layers: list[Tensor] = []
         for weight, bias in self._layers[:-1]:
             inputs = _affine(inputs, weight, bias).relu()
-            found.append(inputs)
-        return found
+            layers.append(inputs)
+        return layers
 
     def scores(self, inputs: Tensor) -> Tensor:
         """Return one score for each class, [J, B, classes]."""
@@ -165,11 +165,11 @@ def _affine(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class Learners:
-    """Networks side by side and what moves each of them.
+    """Networks side by side and their optimizers.
 
     SGD, Adam and AdamW move every number by itself, so one object moves all members, in groups of
     equal setting. UPGD compares the weights of a network with one another: one for each member.
-    Factors of the scaler belong to a tensor, whoever else it watches.
+    Factors of the scaler belong to a tensor, whatever other tensors it watches.
     """
 
     def __init__(self, jobs: Sequence[Job], streams: Sequence[Generators]) -> None:
@@ -203,7 +203,7 @@ class Learners:
             if first.variant.scaled
         ]
 
-    def meet(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def learn(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Answer and learn from every sample once; return the share of right answers, [J].
 
         Args:
@@ -211,10 +211,10 @@ class Learners:
             labels: [S, J, B].
         """
         right = torch.zeros(labels.shape[1], dtype=torch.int64)
-        for given, wanted in zip(inputs.unbind(), labels.unbind(), strict=True):
-            scores = self.networks.scores(given)
-            right += (scores.detach().argmax(-1) == wanted).sum(-1)
-            self.networks.backward(scores, wanted)
+        for samples, classes in zip(inputs.unbind(), labels.unbind(), strict=True):
+            scores = self.networks.scores(samples)
+            right += (scores.detach().argmax(-1) == classes).sum(-1)
+            self.networks.backward(scores, classes)
             for scaler in self._scalers:
                 scaler.step()
             for optimizer in self._optimizers:
@@ -231,11 +231,11 @@ def _options(job: Job) -> dict[str, float]:
 
 def _merged(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Join the groups of equal setting: each costs a call."""
-    found: dict[tuple[object, ...], dict[str, Any]] = {}
+    merged: dict[tuple[object, ...], dict[str, Any]] = {}
     for group in groups:
         key = tuple(value for name, value in group.items() if name != "params")
-        found.setdefault(key, {**group, "params": []})["params"].extend(group["params"])
-    return list(found.values())
+        merged.setdefault(key, {**group, "params": []})["params"].extend(group["params"])
+    return list(merged.values())
 
 
 def _by_utility(
@@ -247,7 +247,7 @@ def _by_utility(
 
 
 def run(jobs: Sequence[Job]) -> list[Outcome]:
-    """Return what each run brings; jobs differ in seed and setting only.
+    """Return the outcome of each job; jobs differ in seed and setting only.
 
     An outcome depends on its own job, up to the rounding of the batched products.
     """
@@ -255,12 +255,12 @@ def run(jobs: Sequence[Job]) -> list[Outcome]:
     learners = Learners(jobs, streams)
     sequences = [tasks(job.kind, job.sizes, seed=job.seed) for job in jobs]
     accuracy, dead = [], []
-    for number, met in enumerate(zip(*sequences, strict=True)):
+    for number, batch in enumerate(zip(*sequences, strict=True)):
         if jobs[0].variant.fresh and number:
             learners = Learners(jobs, streams)
-        inputs = torch.stack([task.inputs for task in met], dim=1)  # [S, J, B, F]
-        labels = torch.stack([task.labels for task in met], dim=1)  # [S, J, B]
-        accuracy.append(learners.meet(inputs, labels))
-        dead.append(learners.networks.dead_share(torch.stack([task.probe for task in met])))
+        inputs = torch.stack([task.inputs for task in batch], dim=1)  # [S, J, B, F]
+        labels = torch.stack([task.labels for task in batch], dim=1)  # [S, J, B]
+        accuracy.append(learners.learn(inputs, labels))
+        dead.append(learners.networks.dead_share(torch.stack([task.probe for task in batch])))
     shares = zip(torch.stack(accuracy, 1).tolist(), torch.stack(dead, 1).tolist(), strict=True)
     return [Outcome(tuple(right), tuple(still)) for right, still in shares]

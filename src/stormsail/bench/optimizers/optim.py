@@ -61,13 +61,13 @@ def shapes() -> list[tuple[int, ...]]:
 def network(device: str, *, seed: int, scale: float = 1.0) -> list[nn.Parameter]:
     """Return parameters with gradients."""
     stream = Generators(seed, device=device).stream("bench.optim")
-    found = []
+    params = []
     for shape in shapes():
         kept = tuple(max(1, round(side * scale)) for side in shape)
         param = nn.Parameter(0.05 * torch.randn(kept, generator=stream, device=device))
         param.grad = 0.01 * torch.randn(kept, generator=stream, device=device)
-        found.append(param)
-    return found
+        params.append(param)
+    return params
 
 
 def ways(

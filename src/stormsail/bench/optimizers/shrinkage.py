@@ -1,4 +1,4 @@
-r"""`stormsail bench shrinkage`: factors of the gradient scaler beside the best ones there are.
+r"""`stormsail bench shrinkage`: factors of the gradient scaler beside the optimal ones.
 
 A parameter p is fitted to noisy targets, :math:`L_t = \tfrac12\|p - y_t\|^2` with
 :math:`y_t = \bar y + \sigma\xi_t`, and does not move, so that the gradient is
@@ -19,7 +19,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from stormsail.bench.optimizers.continual import Estimate
+from stormsail.bench.seeds import Seeds
 from stormsail.core.generators import Generators
 from stormsail.optim import VarianceGradientScaler
 
@@ -31,7 +31,7 @@ PERSISTENCE = 0.9
 
 @dataclass(frozen=True)
 class Case:
-    """A law of gradients."""
+    """A distribution of gradients."""
 
     name: str
     uniform: bool
@@ -52,7 +52,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured; the defaults are those of the full benchmark."""
+    """Size of the benchmark; the defaults are those of the full one."""
 
     ratios: tuple[float, ...] = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0)
     sizes: tuple[int, ...] = (16, 256, 4096)
@@ -78,12 +78,12 @@ class Row:
     ratio: float
     """NSR."""
     size: int
-    factor: Estimate
-    error: Estimate
+    factor: Seeds
+    error: Seeds
     """Mean of :math:`|c g - G|^2 / |G|^2`."""
-    variance: Estimate
+    variance: Seeds
     """What the statistic calls the variance, at the end."""
-    spread: Estimate
+    spread: Seeds
     """Variance of G over its elements."""
 
     @property
@@ -158,14 +158,14 @@ def _unit(values: Tensor) -> Tensor:
 def rows(plan: Plan) -> list[Row]:
     """Measure every statistic on every combination, all of them on the same gradients."""
     combinations = list(product(plan.cases, plan.ratios, plan.sizes))
-    seen = [_measure(plan, combinations, seed) for seed in range(plan.seeds)]
-    found = []
+    by_seed = [_measure(plan, combinations, seed) for seed in range(plan.seeds)]
+    measured = []
     for place, statistic in enumerate(plan.statistics):
         for column, (case, ratio, size) in enumerate(combinations):
-            values = torch.stack([one[:, place, column] for one in seen])  # [seeds, 4]
-            estimates = [Estimate.of(values[:, kind].tolist()) for kind in range(4)]
-            found.append(Row(statistic, case.name, ratio, size, *estimates))
-    return found
+            values = torch.stack([seed[:, place, column] for seed in by_seed])  # [seeds, 4]
+            figures = [Seeds(values[:, kind].tolist(), shown="standard_error") for kind in range(4)]
+            measured.append(Row(statistic, case.name, ratio, size, *figures))
+    return measured
 
 
 def _measure(plan: Plan, combinations: Sequence[tuple[Case, float, int]], seed: int) -> Tensor:
@@ -214,14 +214,14 @@ def _row(values: Iterable[Tensor]) -> Tensor:
 
 def summary(measured: Sequence[Row]) -> list[Summary]:
     """Return one line for each statistic and case."""
-    found = []
+    lines = []
     for statistic, case in dict.fromkeys((row.statistic, row.case) for row in measured):
         own = [row for row in measured if (row.statistic, row.case) == (statistic, case)]
         distances = [abs(row.factor.mean - row.best_factor) for row in own]
         excess = statistics.fmean([row.error.mean - row.best_error for row in own])
         mean, worst = statistics.fmean(distances), max(distances)
-        found.append(Summary(statistic, case, mean, worst, excess))
-    return found
+        lines.append(Summary(statistic, case, mean, worst, excess))
+    return lines
 
 
 @dataclass(frozen=True)
@@ -240,12 +240,12 @@ class Identity:
 
 def identities(measured: Sequence[Row]) -> list[Identity]:
     """Return both sides wherever both statistics were measured."""
-    found = {
+    by_key = {
         (row.statistic, row.ratio, row.size): row for row in measured if row.case == CASES[0].name
     }
     return [
         Identity(ratio, size, row.variance.mean, over_time.variance.mean, row.spread.mean)
-        for (statistic, ratio, size), row in found.items()
-        for over_time in [found.get(("elementwise", ratio, size))]
+        for (statistic, ratio, size), row in by_key.items()
+        for over_time in [by_key.get(("elementwise", ratio, size))]
         if statistic == "total" and over_time is not None
     ]

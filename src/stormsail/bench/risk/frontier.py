@@ -1,19 +1,19 @@
 """`stormsail bench frontier`: what a limit on the tail costs, and whether it holds.
 
 Agents are trained on `crash` bars with limits on the CVaR of episode returns, and without. All are
-judged on bars that training never saw, by the same episodes. On the same axes stand
+evaluated on bars that training never saw, by the same episodes. On the same axes stand
 
 - `penalty`: plain PPO whose reward has k times its square taken off, for several k;
 - `scaled`: the agent without a limit, each of its weights multiplied by a number below 1;
-- `rule`: someone who knows the world and holds nothing while a warning stands, everything
-  otherwise, and the same scaled down. Nobody learned it: it shows what there is to be found.
+- `rule`: a fixed rule that knows the world and holds nothing while a warning stands, everything
+  otherwise, and the same scaled down. It is not learned: it shows what can be learned.
 
 Most crashes come after a warning, and so do so many calm bars that the mean gains next to nothing
-from minding it. Without warnings (`--warned 0`) nothing tells a bad bar from a good one, and all
-that a limit can do is to hold less.
+from minding it. Without warnings (`--warned 0`) no feature separates bad bars from good ones, and
+all that a limit can do is to hold less.
 
 A limit holds if the upper end of the 95 % interval of realised CVaR reaches it, so if it is not
-proven to be broken; beside it is told where the estimate itself reaches it.
+proven to be broken; the table also says where the estimate itself reaches it.
 """
 
 import math
@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.run.tasks import agent_spec, make_task, market_data
+from stormsail.algorithms.ppo import Ppo, Update
+from stormsail.algorithms.run.tasks import make_task, market_data
 from stormsail.bench.processes import side_by_side
 from stormsail.bench.risk.frontier_baselines import Penalised, StepsAside
-from stormsail.core.errors import RangeError
-from stormsail.core.generators import Generators
+from stormsail.bench.seeds import NORMAL_95
+from stormsail.bench.training import train_agent
 from stormsail.core.task import Task
 from stormsail.functional import risk
 from stormsail.functional._checks import check_choice
@@ -39,27 +39,24 @@ from stormsail.market.simulator import Simulator
 from stormsail.modules.agent import Agent
 
 CONFIG = Path("configs/crash.toml")
-"""What is trained, under the current folder."""
+"""Configuration of the agents, under the current folder."""
 
 SCALES = (0.1, 0.25, 0.5, 0.75)
 """Factors on the weights of the agent without a limit."""
-
-CONFIDENT = 1.959963984540054
-"""Half width of a 95 % interval in standard errors."""
 
 KINDS = ("free", "limit", "slack", "infeasible", "alpha", "penalty", "rule")
 """What agents are trained for; those of `scaled` come with those of `free`."""
 
 ALPHA = 0.05
-"""Tail that all are judged by, whatever they were trained for."""
+"""Tail that all are measured by, whatever they were trained for."""
 
-_JUDGE = 7
-"""Seed of the episodes, the same for all."""
+_EPISODE_SEED = 7
+"""Of the episodes, the same for all."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained."""
+    """Which agents are trained."""
 
     limits: tuple[float, ...] = (-0.2, -0.1, -0.05)
     """On the CVaR of an episode, in log equity."""
@@ -102,7 +99,7 @@ class Job:
 
 
 class Row(NamedTuple):
-    """What became of one agent, on bars that it never saw."""
+    """Result of one agent, on bars that it never saw."""
 
     kind: str
     gamma: float
@@ -126,7 +123,7 @@ class Row(NamedTuple):
     """At the end of training."""
     largest_multiplier: float
     infeasible_at: int | None
-    """Update at which the limit was said to be out of reach."""
+    """Update at which the limit was reported as out of reach."""
     updates: int
 
     @property
@@ -136,7 +133,7 @@ class Row(NamedTuple):
 
     def holds_limit(self, limit: float) -> bool:
         """Whether the interval of realised CVaR reaches a limit."""
-        return self.cvar + CONFIDENT * self.cvar_error >= limit
+        return self.cvar + NORMAL_95 * self.cvar_error >= limit
 
     @property
     def reaches(self) -> bool | None:
@@ -154,47 +151,28 @@ def jobs(plan: Plan, kinds: Sequence[str] = KINDS) -> list[Job]:
     """
     for kind in kinds:
         check_choice(kind, KINDS, name="kinds")
-    found = []
+    planned = []
     for place, gamma in enumerate(plan.gammas):
         for seed in plan.seeds:
-            one: dict[str, Any] = {
+            common: dict[str, Any] = {
                 "gamma": gamma, "seed": seed, "steps": plan.steps, "episodes": plan.episodes,
                 "warned": plan.warned,
             }  # fmt: skip
-            found.append(Job("free", **one))
-            found += [Job("limit", limit=limit, **one) for limit in plan.limits]
+            planned.append(Job("free", **common))
+            planned += [Job("limit", limit=limit, **common) for limit in plan.limits]
             if place == 0:
-                found += _others(plan, one)
-    return [job for job in found if job.kind in kinds]
+                planned += _others(plan, common)
+    return [job for job in planned if job.kind in kinds]
 
 
-def _others(plan: Plan, one: dict[str, Any]) -> list[Job]:
+def _others(plan: Plan, common: dict[str, Any]) -> list[Job]:
     return [
-        Job("slack", limit=plan.slack, **one),
-        Job("infeasible", limit=plan.infeasible, **one),
-        *(Job("alpha", limit=plan.middle, alpha=x, **one) for x in plan.alphas if x != ALPHA),
-        *(Job("penalty", penalty=penalty, **one) for penalty in plan.penalties),
-        Job("rule", **one),
+        Job("slack", limit=plan.slack, **common),
+        Job("infeasible", limit=plan.infeasible, **common),
+        *(Job("alpha", limit=plan.middle, alpha=x, **common) for x in plan.alphas if x != ALPHA),
+        *(Job("penalty", penalty=penalty, **common) for penalty in plan.penalties),
+        Job("rule", **common),
     ]
-
-
-def numbers(text: str, *, name: str) -> tuple[float, ...]:
-    """Return the numbers that a text with commas gives.
-
-    Raises:
-        RangeError: for anything else.
-    """
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or not all(map(math.isfinite, found)):
-        raise RangeError(
-            wrong=f"`--{name}` must be numbers with commas between them",
-            found=repr(text),
-            remedy="Write it as 0.5,0.25.",
-        )
-    return found
 
 
 def settings(job: Job) -> TrainConfig:
@@ -205,7 +183,7 @@ def settings(job: Job) -> TrainConfig:
     """
     changes: dict[str, Any] = {
         "seed": job.seed,
-        # bars of its own for each seed: how many crashes fall on either side is luck, too
+        # bars of its own for each seed: how many crashes fall on either side is chance, too
         "task.data.world_seed": job.seed,
         "task.data.world_parameters.warning_share": job.warned,
         "ppo.gamma": job.gamma,
@@ -215,56 +193,54 @@ def settings(job: Job) -> TrainConfig:
         "risk.cvar_use_constraint": job.limit is not None,
         **dict(job.changes),
     }
-    assignments = [f"{path}={_written(value)}" for path, value in changes.items()]
-    return TrainConfig.load(CONFIG, assignments)
+    return TrainConfig.load(CONFIG).replace(**changes)
 
 
-def _written(value: object) -> str:
-    """Return a value as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return str(list(value))
-    return f'"{value}"' if isinstance(value, str) else str(value)
+class _Training(NamedTuple):
+    """Fields of `Row` that training gives."""
+
+    multiplier: float = 0.0
+    largest_multiplier: float = 0.0
+    infeasible_at: int | None = None
+    updates: int = 0
 
 
 def run(job: Job) -> list[Row]:
-    """Train an agent and judge it; of one without a limit, its smaller versions too."""
+    """Train an agent and evaluate it; of one without a limit, its smaller versions too."""
     config = settings(job)
     if job.kind == "rule":
-        task = make_task(config, batch=1, purpose="validation")
+        task = make_task(config, batch=1, purpose="evaluation")
         rule = StepsAside(task.observation_names, len(config.task.market.levels))
-        return _judged(job, config, rule, (0.0, 0.0, None, 0))
-    generators = Generators(config.seed)
+        return _rows(job, config, rule, _Training())
     task = make_task(config, batch=config.ppo.n_envs)
     if job.penalty:
         task = Penalised(task, job.penalty)
-    agent = Agent(agent_spec(config, task), generators.stream("weights"))
-    learner = Ppo(task, agent, config, generators)
-    largest, infeasible = 0.0, None
-    while learner.steps < config.ppo.total_steps:
-        report = learner.update().risk
-        if report is None:
-            continue
-        largest = max(largest, report.multiplier)
-        if report.is_infeasible and infeasible is None:
-            infeasible = learner.update_count
-    multiplier = 0.0 if learner.risk is None else learner.risk.dual.multiplier
-    last = (multiplier, largest, infeasible, learner.update_count)
-    return _judged(job, config, agent, last)
+    multipliers, infeasible = [0.0], []
+
+    def watch(learner: Ppo, update: Update) -> None:
+        if update.risk is not None:
+            multipliers.append(update.risk.multiplier)
+            if update.risk.is_infeasible:
+                infeasible.append(learner.update_count)
+
+    learner = train_agent(task, config, on_update=watch)
+    training = _Training(
+        multiplier=0.0 if learner.risk is None else learner.risk.dual.multiplier,
+        largest_multiplier=max(multipliers),
+        infeasible_at=infeasible[0] if infeasible else None,
+        updates=learner.update_count,
+    )
+    return _rows(job, config, learner.agent, training)
 
 
-def _judged(
-    job: Job,
-    config: TrainConfig,
-    agent: Agent | StepsAside,
-    last: tuple[float, float, int | None, int],
+def _rows(
+    job: Job, config: TrainConfig, agent: Agent | StepsAside, training: _Training
 ) -> list[Row]:
     """Return the row of an agent, and of one without a limit those of its smaller weights."""
     scales = SCALES if job.kind in ("free", "rule") else ()
-    played = play(agent, config, episodes=job.episodes, greedy=False, scales=scales)
-    (greedy,) = play(agent, config, episodes=job.episodes, greedy=True)
-    likeliest = (float(greedy.earned.mean()), _cvar(greedy.earned))
+    accounts = evaluate(agent, config, episodes=job.episodes, greedy=False, scales=scales)
+    (greedy,) = evaluate(agent, config, episodes=job.episodes, greedy=True)
+    likeliest = (float(greedy.log_growth.mean()), _cvar(greedy.log_growth))
     return [
         Row(
             kind="scaled" if job.kind == "free" and scale != 1.0 else job.kind,
@@ -274,31 +250,28 @@ def _judged(
             alpha=job.alpha,
             penalty=job.penalty,
             scale=scale,
-            mean=float(one.earned.mean()),
-            mean_error=float(one.earned.std()) / math.sqrt(len(one.earned)),
-            cvar=_cvar(one.earned),
-            cvar_error=float(risk.empirical_cvar_error(one.earned, alpha=ALPHA)),
-            exposure=one.exposure,
+            mean=float(account.log_growth.mean()),
+            mean_error=float(account.log_growth.std()) / math.sqrt(len(account.log_growth)),
+            cvar=_cvar(account.log_growth),
+            cvar_error=float(risk.empirical_cvar_error(account.log_growth, alpha=ALPHA)),
+            exposure=account.exposure,
             greedy_mean=likeliest[0] if scale == 1.0 else None,
             greedy_cvar=likeliest[1] if scale == 1.0 else None,
-            multiplier=last[0],
-            largest_multiplier=last[1],
-            infeasible_at=last[2],
-            updates=last[3],
+            **training._asdict(),
         )
-        for scale, one in zip((1.0, *scales), played, strict=True)
+        for scale, account in zip((1.0, *scales), accounts, strict=True)
     ]
 
 
-def _cvar(earned: Tensor) -> float:
-    return float(risk.empirical_cvar(earned, alpha=ALPHA))
+def _cvar(returns: Tensor) -> float:
+    return float(risk.empirical_cvar(returns, alpha=ALPHA))
 
 
-class Played(NamedTuple):
-    """What became of one account in every episode."""
+class AccountResult(NamedTuple):
+    """Result of one account over all episodes."""
 
-    earned: Tensor
-    """Log growth of equity, float64 [episodes]."""
+    log_growth: Tensor
+    """Of equity, float64 [episodes]."""
     exposure: float
     """Mean size of the weight."""
 
@@ -335,46 +308,47 @@ def _accounts(config: TrainConfig, scales: Sequence[float], episodes: int) -> _A
 
 
 @torch.no_grad()
-def play(
+def evaluate(
     agent: Agent | StepsAside,
     config: TrainConfig,
     *,
     episodes: int,
     greedy: bool,
     scales: Sequence[float] = (),
-) -> list[Played]:
-    """Return what episodes on unseen bars earn: the agent's account, then smaller ones.
+) -> list[AccountResult]:
+    """Return the results of episodes on unseen bars: the agent's account, then smaller ones.
 
     The agent decides in its own account. Beside it, on the same bars, is one for each scale, which
     holds that share of each weight. An episode is over for an account where it ends for that
     account or for the agent's.
     """
     task, levels, index = _accounts(config, (1.0, *scales), episodes)
-    streams = [torch.Generator().manual_seed(_JUDGE) for _ in index]
-    states, seen = (list(one) for one in zip(*map(task.reset, streams), strict=True))
+    streams = [torch.Generator().manual_seed(_EPISODE_SEED) for _ in index]
+    states, seen = map(list, zip(*map(task.reset, streams), strict=True))
     observation, memory = seen[0], agent.initial_memory(episodes)
-    actions = torch.Generator().manual_seed(_JUDGE)
-    earned = torch.zeros(len(index), episodes, dtype=torch.float64)
-    size, bars = torch.zeros_like(earned), torch.zeros_like(earned)
+    actions = torch.Generator().manual_seed(_EPISODE_SEED)
+    growth = torch.zeros(len(index), episodes, dtype=torch.float64)
+    size, bars = torch.zeros_like(growth), torch.zeros_like(growth)
     running = torch.ones(len(index), episodes, dtype=torch.bool)
     for _ in range(config.task.market.episode_bars):
         chosen = agent.decide(observation, memory, deterministic=greedy, generator=actions)
         places = index[:, chosen.action]  # [accounts, episodes]
-        steps = [task.step(*one) for one in zip(states, places.unbind(0), streams, strict=True)]
+        inputs = zip(states, places.unbind(0), streams, strict=True)
+        steps = [task.step(*account) for account in inputs]
         states = [state for state, _ in steps]
-        earned += running * torch.stack([step.reward.double() for _, step in steps])
+        growth += running * torch.stack([step.reward.double() for _, step in steps])
         size += running * levels[places].abs()
         bars += running
         ended = torch.stack([step.terminated | step.truncated for _, step in steps])
         running &= ~(ended | ended[0])
         observation, memory = steps[0][1].observation, chosen.memory
     exposure = (size.sum(-1) / bars.sum(-1)).tolist()
-    return [Played(one, share) for one, share in zip(earned, exposure, strict=True)]
+    return [AccountResult(*account) for account in zip(growth, exposure, strict=True)]
 
 
 def run_all(
-    wanted: Sequence[Job], *, processes: int, say: Callable[[Row], None] = lambda _: None
+    planned: Sequence[Job], *, processes: int, say: Callable[[Row], None] = lambda _: None
 ) -> list[Row]:
-    """Run jobs side by side; say each agent's row when it is there."""
-    found = side_by_side(run, wanted, processes=processes, say=lambda rows: say(rows[0]))
-    return [row for rows in found for row in rows]
+    """Run jobs side by side; `say` gets each agent's row when it is there."""
+    outcomes = side_by_side(run, planned, processes=processes, say=lambda rows: say(rows[0]))
+    return [row for rows in outcomes for row in rows]

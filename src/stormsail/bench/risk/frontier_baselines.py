@@ -1,4 +1,4 @@
-"""What a limit on the tail is compared with: a reward with a penalty, and a rule that knows."""
+"""Baselines of `bench frontier`: a reward with a penalty, and a fixed rule that sees warnings."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -35,8 +35,8 @@ class Penalised:
         return state, shown._replace(reward=reward)
 
 
-class Aside(NamedTuple):
-    """What it chose."""
+class RuleDecision(NamedTuple):
+    """Actions of the rule."""
 
     action: Tensor
     memory: Tensor
@@ -64,9 +64,9 @@ class StepsAside:
         *,
         deterministic: bool,
         generator: torch.Generator | None = None,
-    ) -> Aside:
+    ) -> RuleDecision:
         """Return the action of each episode, the same with and without exploration."""
         del deterministic, generator
         # most bars have none, so that scaling puts the median, no warning, at 0
         warned = observation[:, self._column] > 0.0
-        return Aside(torch.where(warned, 0, self._most), memory)
+        return RuleDecision(torch.where(warned, 0, self._most), memory)

@@ -1,4 +1,4 @@
-"""What the rows of `bench frontier` say: one line for each kind of agent, claims, and a chart."""
+"""Results of `bench frontier`: a table with one line for each kind of agent, claims, a chart."""
 
 import math
 import statistics
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from scipy.stats import t as student
-
 from stormsail.bench.chart import COLOURS, Dots, Line, Panel, draw, ticks
-from stormsail.bench.risk.frontier import ALPHA, CONFIDENT, Row
+from stormsail.bench.risk.frontier import ALPHA, Row
+from stormsail.bench.seeds import Seeds
+from stormsail.bench.verdicts import Verdict
 
 ORDER = ("free", "scaled", "penalty", "rule", "limit", "alpha", "slack", "infeasible")
 """Of kinds, in tables."""
 
-SAID_WITHIN = 150
-"""Updates by which a limit out of reach must be told of: 6 n = 120 of them once the gap stands
+REPORTED_WITHIN = 150
+"""Updates by which a limit out of reach must be reported: 6 n = 120 of them once the gap stands
 still, with n = `risk.cvar_infeasible_updates`, and some until it does."""
 
 NOTHING_HELD = (0.0, 0.0)
@@ -48,33 +48,13 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A mean over seeds and half of its 95 % interval."""
-
-    mean: float
-    half: float
-
-    @classmethod
-    def of(cls, values: Sequence[float], *, error: float = math.nan) -> "Figure":
-        """Return that of the values, by Student's t; one alone has the interval of its `error`."""
-        count, mean = len(values), statistics.fmean(values)
-        if count == 1:
-            return cls(mean, CONFIDENT * error)
-        quantile = float(student.ppf(0.975, count - 1))
-        return cls(mean, quantile * statistics.stdev(values) / math.sqrt(count))
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4f} ± {self.half:.4f}"
-
-
-@dataclass(frozen=True)
 class Summary:
     """All seeds of agents of one kind."""
 
     key: Key
     seeds: int
-    mean: Figure
-    cvar: Figure
+    mean: Seeds
+    cvar: Seeds
     exposure: float
     multiplier: float
     """Mean at the end of training."""
@@ -83,15 +63,6 @@ class Summary:
     """Seeds that hold the limit; None where there is none, or it is on another tail."""
     reached: int | None
     """Seeds whose estimate itself reaches it; as above."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A claim, what was found, and whether it holds; None where nothing is claimed."""
-
-    claim: str
-    found: str
-    passed: bool | None
 
 
 def summaries(rows: Sequence[Row]) -> list[Summary]:
@@ -115,38 +86,38 @@ def _groups(rows: Sequence[Row]) -> dict[Key, list[Row]]:
 
 
 def _summary(key: Key, rows: list[Row]) -> Summary:
-    judged = key.limit is not None and key.alpha == ALPHA
+    is_limited = key.limit is not None and key.alpha == ALPHA
     return Summary(
         key=key,
         seeds=len(rows),
-        mean=Figure.of([row.mean for row in rows], error=rows[0].mean_error),
-        cvar=Figure.of([row.cvar for row in rows], error=rows[0].cvar_error),
+        mean=Seeds([row.mean for row in rows], shown="half", alone=rows[0].mean_error),
+        cvar=Seeds([row.cvar for row in rows], shown="half", alone=rows[0].cvar_error),
         exposure=statistics.fmean(row.exposure for row in rows),
         multiplier=statistics.fmean(row.multiplier for row in rows),
         largest_multiplier=max(row.largest_multiplier for row in rows),
-        held=sum(bool(row.holds) for row in rows) if judged else None,
-        reached=sum(bool(row.reaches) for row in rows) if judged else None,
+        held=sum(bool(row.holds) for row in rows) if is_limited else None,
+        reached=sum(bool(row.reaches) for row in rows) if is_limited else None,
     )
 
 
 def verdicts(rows: Sequence[Row]) -> list[Verdict]:
-    """Return what is claimed of the constraint, as far as there are rows for it."""
-    found = []
+    """Return the verdicts on the constraint, as far as there are rows for it."""
+    results = []
     groups = _groups(rows)
     for gamma in dict.fromkeys(row.gamma for row in rows):
         own = {key: group for key, group in groups.items() if key.gamma == gamma}
         free = next((group for key, group in own.items() if key.kind == "free"), [])
         limits = sorted(_of(own, "limit"), key=lambda key: _rank(key)[0])
         if free:
-            found += [_held(key, own[key], free) for key in limits]
-        found += _tightening(gamma, free, [own[key] for key in limits])
-        found += _smaller_tails(gamma, own)
-        found += [_slack(key, own[key]) for key in _of(own, "slack")]
-        found += [_infeasible(key, own[key]) for key in _of(own, "infeasible")]
+            results += [_held(key, own[key], free) for key in limits]
+        results += _tightening(gamma, free, [own[key] for key in limits])
+        results += _smaller_tails(gamma, own)
+        results += [_slack(key, own[key]) for key in _of(own, "slack")]
+        results += [_infeasible(key, own[key]) for key in _of(own, "infeasible")]
         curves = scaled_curves([row for group in own.values() for row in group])
         compared = [*limits, *_of(own, "alpha"), *_of(own, "penalty")]
-        found += [_against_scaled(key, own[key], curves) for key in compared if curves]
-    return found
+        results += [_against_scaled(key, own[key], curves) for key in compared if curves]
+    return results
 
 
 def _of(groups: dict[Key, list[Row]], kind: str) -> list[Key]:
@@ -161,8 +132,8 @@ def _held(key: Key, rows: list[Row], free: list[Row]) -> Verdict:
     return Verdict(
         claim=f"gamma {key.gamma:g}: the limit {limit} holds in 4 of 5 seeds, and the free agent "
         "breaks it in all",
-        found=f"held in {held} of {len(rows)}, by the estimate itself in {reached}, broken by the "
-        f"free agent in {broken} of {len(free)}",
+        measured=f"held in {held} of {len(rows)}, by the estimate itself in {reached}, broken by "
+        f"the free agent in {broken} of {len(free)}",
         passed=5 * held >= 4 * len(rows) and broken == len(free),
     )
 
@@ -181,7 +152,7 @@ def _tightening(gamma: float, free: list[Row], limited: list[list[Row]]) -> list
 
 
 def _smaller_tails(gamma: float, groups: dict[Key, list[Row]]) -> list[Verdict]:
-    """Judge the agents of one limit on tails of several sizes."""
+    """Compare the agents of one limit on tails of several sizes."""
     others = _of(groups, "alpha")
     keys = [key for key in groups if key.kind == "limit" and key.limit in {k.limit for k in others}]
     keys = sorted([*others, *keys], key=lambda key: -key.alpha)
@@ -209,19 +180,19 @@ def _slack(key: Key, rows: list[Row]) -> Verdict:
     largest = max(row.largest_multiplier for row in rows)
     return Verdict(
         claim=f"gamma {key.gamma:g}: under the slack limit {key.limit} the multiplier ends at 0",
-        found=f"in {back} of {len(rows)}; at its largest it was {largest:.3g}",
+        measured=f"in {back} of {len(rows)}; at its largest it was {largest:.3g}",
         passed=back == len(rows),
     )
 
 
 def _infeasible(key: Key, rows: list[Row]) -> Verdict:
-    said = sorted(row.infeasible_at for row in rows if row.infeasible_at is not None)
-    when = f", at updates {', '.join(map(str, said))} of {rows[0].updates}" if said else ""
+    updates = sorted(row.infeasible_at for row in rows if row.infeasible_at is not None)
+    when = f", at updates {', '.join(map(str, updates))} of {rows[0].updates}" if updates else ""
     return Verdict(
-        claim=f"gamma {key.gamma:g}: the limit {key.limit} is said to be out of reach within "
-        f"{SAID_WITHIN} updates",
-        found=f"in {len(said)} of {len(rows)}{when}",
-        passed=len(said) == len(rows) and said[-1] <= SAID_WITHIN,
+        claim=f"gamma {key.gamma:g}: the limit {key.limit} is reported out of reach within "
+        f"{REPORTED_WITHIN} updates",
+        measured=f"in {len(updates)} of {len(rows)}{when}",
+        passed=len(updates) == len(rows) and updates[-1] <= REPORTED_WITHIN,
     )
 
 
@@ -231,7 +202,7 @@ Curve = Callable[[float], float]
 def scaled_curves(rows: Sequence[Row]) -> dict[int, Curve]:
     """Return for each seed the mean of the free agent's weights scaled down, as CVaR sets it.
 
-    It runs through the agents that were played, and through the one that holds nothing.
+    It runs through the agents that were evaluated, and through the one that holds nothing.
     """
     points: dict[int, list[tuple[float, float]]] = {}
     for row in rows:
@@ -260,7 +231,7 @@ def _against_scaled(key: Key, rows: list[Row], curves: dict[int, Curve]) -> Verd
     claim = f"gamma {key.gamma:g}, {name}: against weights scaled down to its CVaR"
     if not inside:
         return Verdict(claim, "its CVaR is beyond all of theirs", None)
-    gain = Figure.of(inside)
+    gain = Seeds(inside)
     if math.isnan(gain.half):
         words = "one seed says nothing"
     elif abs(gain.mean) <= gain.half:
@@ -297,11 +268,11 @@ def _lines(rows: Sequence[Row], gamma: float) -> tuple[Line, ...]:
     """Return what smaller weights make of the free agent, and of the rule, which has no gamma."""
     free = _through([row for row in rows if row.gamma == gamma], ("free", "scaled"))
     rule = _through(rows, ("rule",))
-    found = (
+    lines = (
         Line("free, weights scaled down", free, COLOURS[-1], dashed=True),
         Line("0 while warned, scaled down", rule, COLOURS[-1]),
     )
-    return tuple(line for line in found if line.points)
+    return tuple(line for line in lines if line.points)
 
 
 def _through(rows: Sequence[Row], kinds: tuple[str, ...]) -> tuple[tuple[float, float], ...]:
@@ -318,15 +289,15 @@ def _dots(rows: list[Row]) -> tuple[Dots, ...]:
     """Return the agents by kind and limit."""
     limits = sorted({row.limit for row in rows if row.kind == "limit" and row.limit is not None})
     colours = (COLOURS[0], COLOURS[2], COLOURS[4]) * len(limits)
-    found = [
+    groups = [
         Dots("free", _points(rows, "free"), COLOURS[-1]),
         Dots("reward - k r²", _points(rows, "penalty"), COLOURS[1], "cross"),
         Dots("limit on a wider tail", _points(rows, "alpha"), COLOURS[3], "triangle"),
     ]
     for limit, colour in zip(limits, colours, strict=False):
         points = _points([row for row in rows if row.limit == limit], "limit")
-        found.append(Dots(f"limit {limit}", points, colour, "square"))
-    return tuple(dots for dots in found if dots.points)
+        groups.append(Dots(f"limit {limit}", points, colour, "square"))
+    return tuple(dots for dots in groups if dots.points)
 
 
 def _points(rows: list[Row], kind: str) -> tuple[tuple[float, float], ...]:

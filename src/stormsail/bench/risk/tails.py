@@ -1,26 +1,28 @@
-"""`stormsail bench tails`: what critics say about the tail, beside what the tail is.
+"""`stormsail bench tails`: tails of return distributions that critics predict, beside true ones.
 
-Critics are trained by the real trainer on worlds whose law of returns is known, with a policy that
-stays as it was drawn. Two worlds:
+Critics are trained by the real trainer on worlds whose return distribution is known, with a policy
+that stays as it was drawn. Two worlds:
 
 - `chain`: independent noise for ever (`tails_chain`). The truth is a formula.
 - `garch_jump`: a market with clustered volatility and jumps, another for each seed. The truth is
-  drawn: episodes of later bars, which training never saw, played by the same policy.
+  drawn: episodes of the same policy on later bars, which training never saw.
 
-What is compared is the law of discounted returns from a state. `coverage` is the largest distance
-between a level and the share of true returns below the predicted quantile of that level, in points
-of a hundred. `error` is predicted CVaR over the true one less 1: below 0, risk is understated.
-`resolution` is the same for exact quantiles at the levels that each critic has, so what no training
-can remove. Twins that are mixed say two values for each level; their grid is still that of one.
+What is compared is the distribution of discounted returns from a state. `coverage` is the largest
+distance between a level and the share of true returns below the predicted quantile of that level,
+in points of a hundred. `error` is predicted CVaR over the true one less 1: below 0, risk is
+understated. `resolution` is the same for exact quantiles at the levels that each critic has, so
+what no training can remove. Twins that are mixed give two values for each level; their grid is
+still that of one.
 
-Every start of `garch_jump` has a law of its own, and one return is drawn of it. So all is compared
-over all starts together, and that shows less than on a chain:
+Every start of `garch_jump` has a distribution of its own, and one return is drawn of it. So all is
+compared over all starts together, and that shows less than on a chain:
 
-- `coverage` is marginal: a critic that is blind to the state and knows the law of all starts
-  together scores perfectly.
-- CVaR and spread are those of the mixture of all predicted laws: of a return from a start drawn at
-  random. `resolution` is that of one grid for the law of all starts together. That is what the
-  grid costs where all predicted laws are alike; where they differ, their mixture is finer.
+- `coverage` is marginal: a critic that is blind to the state and knows the distribution of all
+  starts together scores perfectly.
+- CVaR and spread are those of the mixture of all predicted distributions: of a return from a start
+  drawn at random. `resolution` is that of one grid for the distribution of all starts together.
+  That is what the grid costs where all predictions are alike; where they differ, their mixture is
+  finer.
 """
 
 import math
@@ -32,10 +34,10 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.run.tasks import agent_spec, make_task
+from stormsail.algorithms.run.tasks import make_task
 from stormsail.bench.processes import side_by_side
 from stormsail.bench.risk.tails_chain import Chain, Truth, truth
+from stormsail.bench.training import train_agent
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
 from stormsail.functional import quantile, risk
@@ -97,14 +99,14 @@ class Plan:
     """At least four times n: the last n rows of a rollout have shorter targets."""
     n_envs: int = 32
     updates: int = 200
-    """Of 1.6 million rewards in all. Their noise moves the mean of the learned law by some 0.02
-    spreads, which is a point of coverage and one percent of CVaR."""
+    """Of 1.6 million rewards in all. Their noise moves the mean of the learned distribution by some
+    0.02 spreads, which is a point of coverage and one percent of CVaR."""
     learning_rate: float = 1e-3
     """At first; it falls to 0, which averages the last updates. The lowest level learns slowest:
     with 4e-4 it was still 4 % short when the others stood."""
     garch_updates: int = 240
-    """With 80 the laws of single states still scattered, which widens all of them together: the
-    mean of five seeds was 6 % beyond what exact quantiles say."""
+    """With 80 the distributions of single states still scattered, which widens all of them
+    together: the mean of five seeds was 6 % beyond what exact quantiles give."""
     episodes: int = 4096
 
     @classmethod
@@ -114,7 +116,7 @@ class Plan:
 
 
 class Tail(NamedTuple):
-    """What one trained critic says, beside the truth."""
+    """Prediction of one trained critic, beside the truth."""
 
     world: str
     case: str
@@ -131,7 +133,7 @@ class Tail(NamedTuple):
     spread: float
     """Predicted standard deviation over the true one; of many starts, that of their mixture."""
     values: tuple[float, ...] = ()
-    """Predicted returns of the levels, of worlds that have one law for all states."""
+    """Predicted returns of the levels, of worlds with one distribution for all states."""
     levels: tuple[float, ...] = ()
     """Shares of returns that should lie below them."""
 
@@ -142,9 +144,9 @@ def measure(world: str, case: Case, plan: Plan, seed: int) -> Tail:
         return _measure_market(case, plan, seed)
     noise = "skewed" if world == "chain-skewed" else "normal"
     config = _settings(case, plan, seed, updates=plan.updates, task="CartPole-v1")
-    agent = _trained(Chain(batch=plan.n_envs, noise=noise), config)
-    law = _law(agent, torch.ones(1, 1), agent.initial_memory(1))
-    return _compare(world, case, seed, law, truth(noise, gamma=plan.gamma))
+    agent = train_agent(Chain(batch=plan.n_envs, noise=noise), config).agent
+    prediction = _predict(agent, torch.ones(1, 1), agent.initial_memory(1))
+    return _compare(world, case, seed, prediction, truth(noise, gamma=plan.gamma))
 
 
 def _settings(case: Case, plan: Plan, seed: int, *, updates: int, task: str) -> TrainConfig:
@@ -164,31 +166,11 @@ def _settings(case: Case, plan: Plan, seed: int, *, updates: int, task: str) -> 
         "ppo.max_grad_norm": 0.0,
         **case.changes,
     }
-    return TrainConfig.from_mapping(_nested(values))
+    return TrainConfig().replace(**values)
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, value in values.items():
-        *sections, name = path.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    return tree
-
-
-def _trained(task: Task[Any], config: TrainConfig) -> Agent:
-    generators = Generators(config.seed)
-    agent = Agent(agent_spec(config, task), generators.stream("weights"))
-    learner = Ppo(task, agent, config, generators)
-    while learner.steps < config.ppo.total_steps:
-        learner.update()
-    return agent
-
-
-class _Law(NamedTuple):
-    """Predicted laws of n states in reward units."""
+class _Prediction(NamedTuple):
+    """Predicted return distributions of n states, in reward units."""
 
     values: Tensor
     """Ascending quantiles [n, N] or atoms [n, K], float64."""
@@ -202,33 +184,34 @@ class _Law(NamedTuple):
     """Levels that each critic has, half as many as `levels` where twins are mixed; None: atoms."""
 
 
-def _law(agent: Agent, observation: Tensor, memory: Tensor) -> _Law:
-    predicted = agent.decide(observation, memory, deterministic=True).predicted
-    law = agent.network.critic.distribution(predicted).double()
+def _predict(agent: Agent, observation: Tensor, memory: Tensor) -> _Prediction:
+    output = agent.decide(observation, memory, deterministic=True).predicted
+    distribution = agent.network.critic.distribution(output).double()
     if agent.spec.critic.kind == "categorical":
         atoms = agent.atoms.double()
-        mean = (law * atoms).sum(-1, keepdim=True)
-        spread = (law * (atoms - mean).square()).sum(-1).sqrt()
-        cvar = risk.categorical_cvar(law, atoms, alpha=ALPHA)
-        return _Law(atoms.expand_as(law), law.cumsum(-1), cvar, spread)
-    values = agent.return_scale.decode(law).sort(-1).values
+        mean = (distribution * atoms).sum(-1, keepdim=True)
+        spread = (distribution * (atoms - mean).square()).sum(-1).sqrt()
+        cvar = risk.categorical_cvar(distribution, atoms, alpha=ALPHA)
+        values = atoms.expand_as(distribution)
+        return _Prediction(values, distribution.cumsum(-1), cvar, spread)
+    values = agent.return_scale.decode(distribution).sort(-1).values
     levels = quantile.midpoints(values.shape[-1], like=values)
     grid = quantile.midpoints(agent.spec.critic.num_quantiles, like=values)
     cvar = risk.cvar(values, alpha=ALPHA)
-    return _Law(values, levels, cvar, values.std(-1, correction=0), grid)
+    return _Prediction(values, levels, cvar, values.std(-1, correction=0), grid)
 
 
-def _compare(world: str, case: Case, seed: int, law: _Law, known: Truth) -> Tail:
-    levels = law.levels if law.levels.ndim == 1 else law.levels[0]
-    # What lies between two atoms counts to neither: read the law in the middle.
-    values = law.values[0]
-    if law.levels.ndim > 1:
+def _compare(world: str, case: Case, seed: int, prediction: _Prediction, known: Truth) -> Tail:
+    levels = prediction.levels if prediction.levels.ndim == 1 else prediction.levels[0]
+    # What lies between two atoms counts to neither: read the distribution in the middle.
+    values = prediction.values[0]
+    if prediction.levels.ndim > 1:
         values, levels = (values[:-1] + values[1:]) / 2.0, levels[:-1]
     coverage = 100.0 * float((known.below(values) - levels).abs().max())
-    predicted, true = float(law.cvar[0]), known.cvar(ALPHA)
+    predicted, true = float(prediction.cvar[0]), known.cvar(ALPHA)
     resolution = 0.0
-    if law.grid is not None:
-        resolution = float(risk.cvar(known.quantiles(law.grid), alpha=ALPHA)) / true - 1.0
+    if prediction.grid is not None:
+        resolution = float(risk.cvar(known.quantiles(prediction.grid), alpha=ALPHA)) / true - 1.0
     return Tail(
         world=world,
         case=case.name,
@@ -238,7 +221,7 @@ def _compare(world: str, case: Case, seed: int, law: _Law, known: Truth) -> Tail
         true=true,
         error=predicted / true - 1.0,
         resolution=resolution,
-        spread=float(law.spread[0]) / known.spread,
+        spread=float(prediction.spread[0]) / known.spread,
         values=tuple(values.tolist()),
         levels=tuple(levels.tolist()),
     )
@@ -248,7 +231,7 @@ def _measure_market(case: Case, plan: Plan, seed: int) -> Tail:
     horizon = math.ceil(math.log(NEGLIGIBLE) / math.log(plan.gamma))
     market = {
         "task.data.world": "garch_jump",
-        # bars of its own for each seed: how wild those of the judge are is luck, too
+        # bars of its own for each seed: how wild those of the evaluation are is chance, too
         "task.data.world_seed": seed,
         "task.data.world_bars": 60_000,
         "task.data.world_symbols": 8,
@@ -257,21 +240,21 @@ def _measure_market(case: Case, plan: Plan, seed: int) -> Tail:
     }
     changed = Case(case.name, {**market, **case.changes})
     config = _settings(changed, plan, seed, updates=plan.garch_updates, task="market")
-    agent = _trained(make_task(config, batch=plan.n_envs), config)
-    judge = make_task(config, batch=plan.episodes, purpose="validation")
-    law, realised = _played(agent, judge, plan.gamma, horizon, Generators(seed))
-    return _compare_drawn(case, seed, law, realised)
+    agent = train_agent(make_task(config, batch=plan.n_envs), config).agent
+    unseen = make_task(config, batch=plan.episodes, purpose="evaluation")
+    prediction, realised = _realise(agent, unseen, plan.gamma, horizon, Generators(seed))
+    return _compare_drawn(case, seed, prediction, realised)
 
 
 @torch.no_grad()
-def _played(
+def _realise(
     agent: Agent, task: Task[Any], gamma: float, horizon: int, generators: Generators
-) -> tuple[_Law, Tensor]:
-    """Return what the critics say of each start, and what each start really earned."""
+) -> tuple[_Prediction, Tensor]:
+    """Return the predictions for each start, and the realised discounted return of each."""
     starts, actions = generators.stream("judge.task"), generators.stream("judge.actions")
     state, observation = task.reset(starts)
     memory = agent.initial_memory(task.batch)
-    law = _law(agent, observation, memory)
+    prediction = _predict(agent, observation, memory)
     total = torch.zeros(task.batch, dtype=torch.float64)
     alive = torch.ones(task.batch, dtype=torch.float64)
     for step in range(horizon):
@@ -280,21 +263,21 @@ def _played(
         total += gamma**step * alive * shown.reward.double()
         alive *= (~(shown.terminated | shown.truncated)).double()
         observation, memory = shown.observation, chosen.memory
-    return law, total
+    return prediction, total
 
 
-def _compare_drawn(case: Case, seed: int, law: _Law, realised: Tensor) -> Tail:
-    """Compare the laws of many starts with what was drawn of each."""
-    values, levels = law.values, law.levels
+def _compare_drawn(case: Case, seed: int, prediction: _Prediction, realised: Tensor) -> Tail:
+    """Compare the predictions for many starts with one drawn return of each."""
+    values, levels = prediction.values, prediction.levels
     if levels.ndim > 1:  # of atoms, read in the middle between two, as `_compare` does
         values, levels = (values[:, :-1] + values[:, 1:]) / 2.0, levels.mean(0)[:-1]
     below = (realised[:, None] <= values).double().mean(0)
     true = float(risk.empirical_cvar(realised, alpha=ALPHA))
     resolution = 0.0
-    if law.grid is not None:
-        exact = torch.quantile(realised, law.grid)
+    if prediction.grid is not None:
+        exact = torch.quantile(realised, prediction.grid)
         resolution = float(risk.cvar(exact, alpha=ALPHA)) / true - 1.0
-    returns, weight = _mixture(law)
+    returns, weight = _mixture(prediction)
     predicted = float(risk.empirical_cvar(returns, alpha=ALPHA, weight=weight))
     return Tail(
         world="garch-jump",
@@ -309,16 +292,17 @@ def _compare_drawn(case: Case, seed: int, law: _Law, realised: Tensor) -> Tail:
     )
 
 
-def _mixture(law: _Law) -> tuple[Tensor, Tensor]:
-    """Return values and weights of the law of a return from a start drawn at random."""
-    if law.levels.ndim == 1:
-        return law.values.flatten(), torch.ones_like(law.values).flatten()
-    mass = torch.diff(law.levels, dim=-1, prepend=torch.zeros_like(law.levels[:, :1]))
-    return law.values.flatten(), mass.flatten().clamp(min=0.0)
+def _mixture(prediction: _Prediction) -> tuple[Tensor, Tensor]:
+    """Return values and weights of the distribution of a return from a random start."""
+    values, levels = prediction.values, prediction.levels
+    if levels.ndim == 1:
+        return values.flatten(), torch.ones_like(values).flatten()
+    mass = torch.diff(levels, dim=-1, prepend=torch.zeros_like(levels[:, :1]))
+    return values.flatten(), mass.flatten().clamp(min=0.0)
 
 
 def _deviation(values: Tensor, weight: Tensor) -> float:
-    """Return the standard deviation of a weighted law.
+    """Return the standard deviation of a weighted distribution.
 
     Of a mixture that is more than the mean of its parts' deviations, by how their means differ.
     """
@@ -354,9 +338,9 @@ def measure_all(
     processes: int,
 ) -> list[Tail]:
     """Measure every combination, in processes of one thread each."""
-    wanted = [(world, case, plan, seed) for world in worlds for case in cases for seed in seeds]
-    return side_by_side(_measured, wanted, processes=processes)
+    jobs = [(world, case, plan, seed) for world in worlds for case in cases for seed in seeds]
+    return side_by_side(_measured, jobs, processes=processes)
 
 
-def _measured(wanted: tuple[str, Case, Plan, int]) -> Tail:
-    return measure(*wanted)
+def _measured(job: tuple[str, Case, Plan, int]) -> Tail:
+    return measure(*job)

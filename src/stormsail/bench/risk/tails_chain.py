@@ -1,7 +1,7 @@
-r"""A chain that pays independent noise for ever: its law of returns is known.
+r"""A chain that pays independent noise for ever: its return distribution is known.
 
 Every step pays :math:`r \sim D` with mean 0 and variance 1 whatever is done, and nothing ends. The
-return :math:`Z = \sum_k \gamma^k r_k` therefore has one law for every state:
+return :math:`Z = \sum_k \gamma^k r_k` therefore has one distribution for every state:
 :math:`N(0, 1 / (1 - \gamma^2))` for normal noise, and for other noise what drawing gives.
 """
 
@@ -75,12 +75,12 @@ def draw(noise: str, shape: tuple[int, ...], generator: torch.Generator) -> Tens
 
 
 class Truth(NamedTuple):
-    """The law of returns of a chain, by a large sorted sample or in closed form."""
+    """The return distribution of a chain, by a large sorted sample or in closed form."""
 
     spread: float
     """Standard deviation."""
     sample: Tensor | None
-    """Sorted, float64 [n]; None for the normal law."""
+    """Sorted, float64 [n]; None for the normal distribution."""
 
     def below(self, value: Tensor) -> Tensor:
         """Return the probability of a return of at most this."""
@@ -103,7 +103,7 @@ class Truth(NamedTuple):
 
 
 def truth(noise: str, *, gamma: float, draws: int = 400_000) -> Truth:
-    """Return the law of discounted returns of a chain.
+    """Return the distribution of discounted returns of a chain.
 
     Other noise than normal is drawn over as many steps as leave a millionth of the variance out.
     """

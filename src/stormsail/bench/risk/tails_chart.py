@@ -1,4 +1,4 @@
-"""Pictures of `docs/risk.md`: laws that critics learned, and how a loss uses up a budget."""
+"""Charts of `docs/risk.md`: learned return distributions, and how a loss uses up a risk budget."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ TRUE = "#000000"
 _SHAPES: tuple[Literal["circle", "square", "triangle", "cross"], ...] = (
     "circle", "square", "triangle", "cross",
 )  # fmt: skip
-"""Of laws, in the order in which they come; so are their colours."""
+"""Of distributions, in the order in which they come; so are their colours."""
 
 _STEPS = 40
 """Bars of the drawn episode."""
@@ -26,24 +26,25 @@ _LOSS_AT, _LOSS = 16, -0.06
 """Bar of the one loss, and its size."""
 
 
-def laws(found: Sequence[Tail]) -> str:
-    """Return predicted laws of the normal chain beside the true one, whole and in the worst tenth.
+def distributions(tails: Sequence[Tail]) -> str:
+    """Return predicted distributions of the normal chain beside the true one, as SVG.
 
-    Of each case the first seed that has its law is drawn, of at most four cases; there must be one
-    of the world `chain`. Rows may have been kept without their laws.
+    Whole and in the worst tenth. Of each case the first seed that has its values is drawn, of at
+    most four cases; there must be one of the world `chain`. Rows may have been kept without them.
     """
     chosen: dict[str, Tail] = {}
-    for tail in found:
+    for tail in tails:
         if tail.world == "chain" and tail.values and len(chosen) < len(_SHAPES):
             chosen.setdefault(tail.case, tail)
     spread = -next(iter(chosen.values())).true * ALPHA / float(norm.pdf(norm.ppf(ALPHA)))
-    whole = _law_panel("The whole law", list(chosen.values()), spread, (-20.0, 20.0), 1.0)
-    worst = _law_panel("Its worst tenth", list(chosen.values()), spread, (-25.0, -5.0), 0.1)
+    cases = list(chosen.values())
+    whole = _panel("The whole distribution", cases, spread, (-20.0, 20.0), 1.0)
+    worst = _panel("Its worst tenth", cases, spread, (-25.0, -5.0), 0.1)
     note = "Discounted returns on a chain of independent noise, gamma 0.99; one seed."
     return draw((whole, worst), note=note)
 
 
-def _law_panel(
+def _panel(
     title: str, tails: list[Tail], spread: float, ends: tuple[float, float], top: float
 ) -> Panel:
     low, high = ends
@@ -60,7 +61,7 @@ def _law_panel(
         title=title,
         horizontal="return",
         vertical="share of returns below",
-        lines=(Line("true law", exact, TRUE),),
+        lines=(Line("true distribution", exact, TRUE),),
         vertical_range=(0.0, top),
         horizontal_ticks=tuple(low + (high - low) * place / 4 for place in range(5)),
         vertical_ticks=tuple(round(top * place / 5, 3) for place in range(6)),
@@ -71,10 +72,10 @@ def _law_panel(
 def budget() -> str:
     """Return how one loss uses up what an episode may lose, for bars of independent normal returns.
 
-    To the left what the episode has earned, to the right minus the expected shortfall below the
-    value at risk, over alpha: the value whose changes are the risk advantage.
+    To the left the return so far, to the right minus the expected shortfall below the value at
+    risk, over alpha: the value whose changes are the risk advantage.
     """
-    earned = [_LOSS if step >= _LOSS_AT else 0.0 for step in range(_STEPS + 1)]
+    so_far = [_LOSS if step >= _LOSS_AT else 0.0 for step in range(_STEPS + 1)]
     bars = tuple(float(place) for place in range(0, _STEPS + 1, 10))
     panels = (
         Panel(
@@ -82,7 +83,7 @@ def budget() -> str:
             horizontal="bar",
             vertical="log equity since the start",
             lines=(
-                Line("an episode with one loss", tuple(enumerate(earned)), COLOURS[1]),
+                Line("an episode with one loss", tuple(enumerate(so_far)), COLOURS[1]),
                 Line("without it", ((0.0, 0.0), (float(_STEPS), 0.0)), COLOURS[0], dashed=True),
                 Line("value at risk", ((0.0, _LEVEL), (float(_STEPS), _LEVEL)), TRUE),
             ),
@@ -95,8 +96,8 @@ def budget() -> str:
             horizontal="bar",
             vertical="- expected shortfall / alpha",
             lines=(
-                Line("an episode with one loss", _worth(earned), COLOURS[1]),
-                Line("without it", _worth([0.0] * len(earned)), COLOURS[0], dashed=True),
+                Line("an episode with one loss", _worth(so_far), COLOURS[1]),
+                Line("without it", _worth([0.0] * len(so_far)), COLOURS[0], dashed=True),
             ),
             vertical_range=(-0.12, 0.0),
             horizontal_ticks=bars,
@@ -107,11 +108,11 @@ def budget() -> str:
     return draw(panels, note=note)
 
 
-def _worth(earned: Sequence[float]) -> tuple[tuple[float, float], ...]:
+def _worth(so_far: Sequence[float]) -> tuple[tuple[float, float], ...]:
     """Return minus the expected shortfall over alpha at each bar, given what came before."""
     return tuple(
         (step, -shortfall(_LEVEL - total, _BAR * math.sqrt(_STEPS - step)) / ALPHA)
-        for step, total in enumerate(earned)
+        for step, total in enumerate(so_far)
     )
 
 

@@ -1,1 +1,24 @@
-"""Verbs of `stormsail bench`."""
+"""`stormsail bench`: measure on this machine; every speed is a ratio from one run."""
+
+import typer
+
+from stormsail.cli.bench.formulas import functional
+from stormsail.cli.bench.learner import drift, learn, markets, train
+from stormsail.cli.bench.market import features, simulator
+from stormsail.cli.bench.optimizers import continual, optim, shrinkage
+from stormsail.cli.bench.risk import frontier, tails
+
+app = typer.Typer(help="Measure speed on this machine, as ratios from one run.")
+
+
+@app.callback(invoke_without_command=True)
+def _help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+for _command in (
+    *(functional, features, continual, shrinkage, optim, learn),
+    *(simulator, markets, train, drift, tails, frontier),
+):
+    app.command()(_command)

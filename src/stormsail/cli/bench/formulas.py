@@ -1,29 +1,20 @@
-"""`stormsail bench`: measure on this machine; every figure is a ratio from one run."""
+"""`stormsail bench functional`: time the formulas beside plain loops."""
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Measure speed on this machine, as ratios from one run.")
+from stormsail.cli.bench.output import Out, Threads, check_folders, write_json
 
 
-@app.callback(invoke_without_command=True)
-def _which(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@app.command()
 def functional(
     steps: Annotated[int, typer.Option(min=1, help="T, rows of the rollout.")] = 128,
     environments: Annotated[int, typer.Option(min=1, help="B, columns of it.")] = 1024,
-    quantiles: Annotated[int, typer.Option(min=2, help="N, and K for laws.")] = 32,
-    threads: Annotated[int, typer.Option(min=0, help="Torch threads; 0 leaves them.")] = 0,
+    quantiles: Annotated[int, typer.Option(min=2, help="N, and K for distributions.")] = 32,
+    threads: Threads = 0,
     seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Also write the rows as JSON.")] = None,
+    out: Out = None,
 ) -> None:
     """Time the hot formulas beside a plain Python loop over time and environments."""
     import torch
@@ -32,9 +23,7 @@ def functional(
 
     from stormsail.bench.formulas.functional import Rollout, rows
 
-    if out is not None and not out.parent.is_dir():
-        message = f"the folder of `--out` must exist; found no {out.parent}. Make it first."
-        raise typer.BadParameter(message)
+    check_folders(out)
     if threads:
         torch.set_num_threads(threads)
     rollout = Rollout.draw(steps=steps, environments=environments, quantiles=quantiles, seed=seed)
@@ -51,5 +40,4 @@ def functional(
             f"{row.largest_difference:.1e}",
         )
     Console().print(table)
-    if out is not None:
-        out.write_text(json.dumps([{**asdict(row), "ratio": row.ratio} for row in measured]))
+    write_json(out, [{**asdict(row), "ratio": row.ratio} for row in measured])

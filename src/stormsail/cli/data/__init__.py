@@ -1,1 +1,1 @@
-"""Verbs about data: synth, fetch, import, check."""
+"""Commands about data: synth, fetch, import, check."""

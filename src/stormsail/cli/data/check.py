@@ -1,4 +1,4 @@
-"""`stormsail check`: look at data before anything is learned from them."""
+"""`stormsail check`: find defects in market data, or look-ahead in features."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def check(
         str | None, typer.Option(help="Check features for leaks instead: default, or a file.")
     ] = None,
 ) -> None:
-    """Say what is wrong with market data; exit with 1 if anything refuses them.
+    """List the defects of market data; exit with 1 if an error refuses them.
 
     Nothing is changed. With `--repair RULE --out FILE` one file is repaired into another, and every
     change is written to FILE.repairs.txt.
@@ -106,10 +106,9 @@ def _repaired(
     now_ms: int,
     console: "Console",
 ) -> "Report":
-    """Repair one file into another; return what is found in the result."""
+    """Repair one file into another; return the report about the result."""
     from stormsail.core.errors import ArgumentError
-    from stormsail.market.checks import check_file
-    from stormsail.market.checks.rewrite import repair_file
+    from stormsail.market.checks import check_file, repair_file
 
     if out is None or len(files) != 1:
         raise ArgumentError(
@@ -137,17 +136,17 @@ def _show(console: "Console", report: "Report") -> None:
         f"[{colour}]{word}[/{colour}] {escape(report.what)}: {report.rows} rows, "
         f"{len(report.errors)} errors, {len(report.warnings)} warnings"
     )
-    for found in report.findings:
-        colour = "red" if found.severity == "error" else "yellow"
-        detail = f" ({found.detail})" if found.detail else ""
-        head = f"{found.number} {found.name} [{colour}]{found.severity}[/{colour}]"
-        console.print(f"  {head} {found.count}x{escape(detail)}")
-        for place in found.places:
+    for finding in report.findings:
+        colour = "red" if finding.severity == "error" else "yellow"
+        detail = f" ({finding.detail})" if finding.detail else ""
+        head = f"{finding.number} {finding.name} [{colour}]{finding.severity}[/{colour}]"
+        console.print(f"  {head} {finding.count}x{escape(detail)}")
+        for place in finding.places:
             console.print(f"      {place}", markup=False)
-        if found.count > len(found.places):
-            console.print(f"      and {found.count - len(found.places)} more")
-        rule = f" Or: --repair {found.rule}" if found.rule else ""
-        console.print(f"    {found.remedy}{rule}", markup=False)
+        if finding.count > len(finding.places):
+            console.print(f"      and {finding.count - len(finding.places)} more")
+        rule = f" Or: --repair {finding.rule}" if finding.rule else ""
+        console.print(f"    {finding.remedy}{rule}", markup=False)
 
 
 def _finish(console: "Console", reports: "list[Report]", json_out: Path | None) -> None:

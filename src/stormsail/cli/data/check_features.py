@@ -1,4 +1,4 @@
-"""`stormsail check --features`: does a feature know the future?"""
+"""`stormsail check --features`: test features for look-ahead."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

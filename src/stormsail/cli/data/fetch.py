@@ -1,4 +1,4 @@
-"""`stormsail fetch`: bring bars and funding rates from an exchange into the store."""
+"""`stormsail fetch`: download bars and funding rates from an exchange into the store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,8 +12,9 @@ from stormsail.cli.times import utc_time
 from stormsail.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from stormsail.market.fetch import FetchResult
     from stormsail.market.fetch import bars as fetching
-    from stormsail.market.fetch.bars import Fetched, OnProgress
+    from stormsail.market.fetch.bars import OnProgress
     from stormsail.market.fetch.client import Client
 
 INTERRUPTED = 130
@@ -33,18 +34,18 @@ def fetch(
         bool, typer.Option("--funding", help="Also the funding rates; perpetuals only.")
     ] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds one answer may take.")] = 20.0,
-    tries: Annotated[int, typer.Option(min=1, help="Times one question is put.")] = 6,
+    tries: Annotated[int, typer.Option(min=1, help="Times one request is sent.")] = 6,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the jitter between tries.")] = 0,
     base_url: Annotated[
         str | None, typer.Option(hidden=True, help="Replaces every host; for tests and mirrors.")
     ] = None,
 ) -> None:
-    """Bring bars from an exchange into the store; what is stored already is kept.
+    """Download bars from an exchange into the store; stored bars are kept.
 
     Needs no keys and reads none. A fetch that was interrupted is continued by the same command.
     """
     from stormsail.market.bars import check_symbol
-    from stormsail.market.fetch.client import connect
+    from stormsail.market.fetch import connect
     from stormsail.market.interval import Interval
 
     length = Interval.parse(interval)
@@ -59,9 +60,8 @@ def fetch(
 
 
 def _check_span(since: int | None, until: int | None) -> None:
-    """Refuse a stretch of time in which there can be no bar."""
-    from stormsail.core.clock import SystemClock
-    from stormsail.market.fetch.plan import iso
+    """Refuse a span of time in which there can be no bar."""
+    from stormsail.core.clock import SystemClock, iso
 
     now = SystemClock().now_ns() // 1_000_000
     if since is None or since < min(now, now if until is None else until):
@@ -77,16 +77,14 @@ def _check_span(since: int | None, until: int | None) -> None:
 
 def _fetchers(
     client: "Client", root: Path, span: tuple[int | None, int | None], tries: int, seed: int
-) -> "tuple[Callable[..., Fetched], Callable[..., Fetched]]":
+) -> "tuple[Callable[..., FetchResult], Callable[..., FetchResult]]":
     """Return the fetches of bars and of funding rates, with everything given but the symbol."""
     from stormsail.core.clock import SystemClock
     from stormsail.core.generators import Generators
-    from stormsail.market.fetch.bars import fetch_bars
-    from stormsail.market.fetch.client import Patience
-    from stormsail.market.fetch.funding import fetch_funding
+    from stormsail.market.fetch import RetryPolicy, fetch_bars, fetch_funding
     from stormsail.market.store import Store
 
-    clock, store, patience = SystemClock(), Store(root), Patience(tries=tries)
+    clock, store, retry = SystemClock(), Store(root), RetryPolicy(tries=tries)
     generator = Generators(seed).numpy("fetch.jitter")
 
     bars = partial(
@@ -97,7 +95,7 @@ def _fetchers(
         until_ms=span[1],
         clock=clock,
         generator=generator,
-        patience=patience,
+        retry=retry,
     )
     rates = partial(
         fetch_funding,
@@ -107,13 +105,13 @@ def _fetchers(
         until_ms=span[1],
         clock=clock,
         generator=generator,
-        patience=patience,
+        retry=retry,
     )
     return bars, rates
 
 
-def _show(what: str, call: "Callable[..., Fetched]") -> None:
-    """Run one fetch under a progress bar and print what it has done."""
+def _show(what: str, call: "Callable[..., FetchResult]") -> None:
+    """Run one fetch under a progress bar and print its result."""
     try:
         with _progress(what) as on_progress:
             done = call(on_progress=on_progress)
@@ -122,7 +120,7 @@ def _show(what: str, call: "Callable[..., Fetched]") -> None:
         raise typer.Exit(INTERRUPTED) from None
     missing = sum(gap.count for gap in done.gaps)
     typer.echo(
-        f"{what}: {done.added} rows added, {done.rows} stored, {len(done.gaps)} holes "
+        f"{what}: {done.added} rows added, {done.rows} stored, {len(done.gaps)} gaps "
         f"({missing} bars), {done.requests} requests, {done.retries} retries"
     )
     for line in done.warnings:

@@ -1,4 +1,4 @@
-"""`stormsail import`: bring bars and funding rates from other people's files into the store."""
+"""`stormsail import`: import bars and funding rates from files of other sources."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -63,12 +63,12 @@ def import_bars(
         interval=Interval.parse(interval) if interval else None,
         market=market,
     )
-    # Everything is read, judged and joined before the first file is written.
+    # Everything is read, checked and merged before the first file is written.
     target = Store(store)
     results = []
-    for one in imported:
-        data, more = _with_stored(target, one.data, replace=replace)
-        results.append(((*one.lines, *more), _all_lengths(data, lengths)))
+    for new in imported:
+        data, more = _with_stored(target, new.data, replace=replace)
+        results.append(((*new.lines, *more), _all_lengths(data, lengths)))
     for lines, items in results:
         for line in lines:
             typer.echo(line)
@@ -83,23 +83,13 @@ def import_bars(
 def _clock(now: str | None) -> "Clock":
     from datetime import UTC, datetime, timedelta
 
+    from stormsail.cli.times import utc_time
     from stormsail.core.clock import ManualClock, SystemClock
-    from stormsail.core.errors import DataError
 
     if now is None:
         return SystemClock()
-    try:
-        present = datetime.fromisoformat(now)
-        present = present if present.tzinfo else present.replace(tzinfo=UTC)
-        since = present - datetime(1970, 1, 1, tzinfo=UTC)
-        return ManualClock(since // timedelta(microseconds=1) * 1_000)
-    except ValueError as error:
-        raise DataError(
-            "data-time-unit",
-            wrong="the present must be written as ISO 8601 in UTC",
-            found=f"`{now}`",
-            remedy="Write it as `2024-01-01T00:00:00Z`.",
-        ) from error
+    since = utc_time("--now", now) - datetime(1970, 1, 1, tzinfo=UTC)
+    return ManualClock(since // timedelta(microseconds=1) * 1_000)
 
 
 def _with_stored(
@@ -141,7 +131,7 @@ def _stored(store: "Store", new: "Bars | Funding") -> "Bars | Funding | None":
 def _all_lengths(
     data: "Bars | Funding", lengths: "Sequence[Interval]"
 ) -> "list[Bars] | list[Funding]":
-    """Return bars as they are and in every longer interval that was asked for."""
+    """Return bars as they are and in every longer interval of `lengths`."""
     from stormsail.market.bars import Funding
     from stormsail.market.resample import resample
 

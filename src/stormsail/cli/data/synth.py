@@ -1,4 +1,4 @@
-"""`stormsail synth`: draw a market whose law and best answer are known."""
+"""`stormsail synth`: draw a synthetic market whose process and best strategy are known."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ def synth(
     ] = None,
     list_worlds: Annotated[bool, typer.Option("--list", help="List worlds and settings.")] = False,
 ) -> None:
-    """Draw a synthetic world into a store and print its law and known answer."""
+    """Draw a synthetic world into a store; print its process and the known answer."""
     from stormsail.core.errors import ArgumentError
 
     if list_worlds:
@@ -34,8 +34,7 @@ def synth(
     from stormsail.core.config.overrides import apply_overrides
     from stormsail.market.interval import Interval
     from stormsail.market.store import Store
-    from stormsail.market.synthetic import config_of, generate
-    from stormsail.market.synthetic.files import write_world
+    from stormsail.market.synthetic import config_of, generate, write_world
 
     length = Interval.parse(interval)
     config = config_of(world, apply_overrides({}, settings or []))
@@ -43,7 +42,7 @@ def synth(
         world, symbols=symbols, bars=bars, interval=length, seed=seed, **config.model_dump()
     )
     process = drawn.process
-    known = [  # worked out before anything is written: a law that fails must leave no files
+    known = [  # worked out before anything is written: a process that fails must leave no files
         f"process: {process.statement}",
         f"{process.measured} return a bar: mean {process.mean:.4g},"
         f" deviation {process.variance**0.5:.4g},"
@@ -51,7 +50,7 @@ def synth(
         f"known answer: {process.answer}",
     ]
     files = write_world(Store(store), drawn)
-    names = ", ".join(one.symbol for one in drawn.bars)
+    names = ", ".join(part.symbol for part in drawn.bars)
     typer.echo(f"{world}, seed {seed}: {bars} bars of {length} for {names}")
     typer.echo(f"wrote {len(files)} files under {store}")
     typer.echo("\n".join(known))

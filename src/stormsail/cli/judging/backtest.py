@@ -1,4 +1,4 @@
-"""`stormsail backtest`: let a trained agent trade stored bars once, and say what came out."""
+"""`stormsail backtest`: trade stored bars with a trained agent, print and save the results."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,26 +13,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stormsail.core.files.documents import JsonValue
-    from stormsail.evaluation.engine.run import Backtest, BacktestConfig
+    from stormsail.evaluation.engine.config import BacktestConfig
+    from stormsail.evaluation.engine.result import Backtest
     from stormsail.evaluation.stats.statement import Statement
     from stormsail.market.panel import Panel
     from stormsail.modules.agent import Agent
 
 BEST = "best"
-"""Folder of a run in which its best agent lies."""
+"""Folder of a run that holds its best agent."""
 
 TRIALS = "trials.jsonl"
-"""File of a workspace in which every training and validation is recorded."""
+"""Trial ledger of a workspace."""
 
 SHOWN = {
     "total_return": ("return", "{:+.2%}"),
     "sharpe": ("Sharpe", "{:.2f}"),
-    "drawdown": ("deepest fall", "{:.2%}"),
+    "max_drawdown": ("max drawdown", "{:.2%}"),
     "cvar": ("CVaR 5 % a bar", "{:.3%}"),
     "turnover": ("turnover a day", "{:.2f}"),
     "fees": ("fees", "{:,.2f}"),
 }
-"""Figures of the table: metric, title, form."""
+"""Columns of the table: metric, title, format."""
 
 
 def backtest(
@@ -57,63 +58,54 @@ def backtest(
         False
     ),
     stress: Annotated[bool, typer.Option("--stress", help="Crashes, spreads, bad data.")] = False,
-    baselines: Annotated[bool, typer.Option("--baselines", help="Rivals on the same bars.")] = (
-        False
-    ),
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Simple strategies on the same bars.")
+    ] = False,
     calibration: Annotated[
-        bool, typer.Option("--calibration", help="Whether the critic's predictions came true.")
+        bool, typer.Option("--calibration", help="Predicted against realised returns.")
     ] = False,
     conformal: Annotated[
         bool, typer.Option("--conformal", help="The same, and a correction fitted on half of it.")
     ] = False,
-    luck: Annotated[bool, typer.Option("--luck", help="How much of the result is luck.")] = False,
+    significance: Annotated[
+        bool,
+        typer.Option("--significance", "--luck", help="Deflated Sharpe ratio, bootstrap, SPA."),
+    ] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="path=value, such as filters.lot=0.001.")
     ] = None,
 ) -> None:
-    """Trade stored bars with a trained agent, in one pass and to the last cent."""
+    """Trade stored bars with a trained agent in one pass; save metrics, equity and trades."""
     import torch
 
+    from stormsail.core.files.atomic import check_free
     from stormsail.evaluation.engine.files import write_backtest
     from stormsail.evaluation.engine.run import backtest as trade
 
     # small batches gain nothing from threads, and one thread gives the same bytes on any machine
     torch.set_num_threads(1)
-    _check_free(out)
+    check_free(out)
     agent = _agent(run)
     config = _config(agent, start, end, burn_in, settings or [])
     panel = _panel(agent, data, symbols or [])
-    found = trade(agent, panel, config)
-    _show({"agent": found})
+    result = trade(agent, panel, config)
+    _show({"agent": result})
     documents: dict[str, JsonValue] = {}
     tables: dict[str, pa.Table] = {}
     if engine == "nautilus":
-        documents["nautilus"] = _compared(found, panel)
+        documents["nautilus"] = _compare_nautilus(result, panel)
     if baselines:
-        documents["baselines"], tables["baselines.parquet"] = _rivals(found, panel, config)
+        documents["baselines"], tables["baselines.parquet"] = _baselines(result, panel, config)
     if costs:
-        documents["costs"] = _swept(found, panel, agent)
+        documents["costs"] = _costs(result, panel, agent)
     if stress:
-        documents["stress"] = _stressed(agent, panel, config)
+        documents["stress"] = _stress(agent, panel, config)
     if calibration or conformal:
-        documents["calibration"] = _calibrated(found, panel, conformal=conformal)
-    if luck:
-        documents["luck"] = _luck(found, panel, agent, run)
-    write_backtest(out, found, documents=documents, tables=tables)
-    _conclude(found, out)
-
-
-def _check_free(out: Path) -> None:
-    """Refuse a path that is taken before anything is computed."""
-    from stormsail.core.errors import ArtifactError
-
-    if out.exists():
-        raise ArtifactError(
-            "artifact-exists",
-            wrong=f"{out} must not exist yet",
-            found="something of that name",
-            remedy="Choose another path; an artifact is never overwritten.",
-        )
+        documents["calibration"] = _calibration(result, panel, conformal=conformal)
+    if significance:
+        documents["significance"] = _significance(result, panel, agent, run)
+    write_backtest(out, result, documents=documents, tables=tables)
+    _conclude(result, out)
 
 
 def _agent(run: Path) -> "Agent":
@@ -129,7 +121,7 @@ def _agent(run: Path) -> "Agent":
             "artifact-missing",
             wrong=f"{run} must be a run with an agent in `{BEST}`",
             found="a run that has saved none yet" if run.is_dir() else "no such folder",
-            remedy="Train until the first validation; `validation.every_updates` says when.",
+            remedy="Train until the first evaluation; `validation.every_updates` says when.",
         )
     return Agent.load(run)
 
@@ -139,7 +131,7 @@ def _config(
 ) -> "BacktestConfig":
     """Return the settings: the agent's market, and what the command line changes."""
     from stormsail.core.config.overrides import apply_overrides
-    from stormsail.evaluation.engine.run import BacktestConfig
+    from stormsail.evaluation.engine.config import BacktestConfig
 
     data: dict[str, object] = {}
     if isinstance(market := agent.binding.values.get("market"), dict):
@@ -163,109 +155,108 @@ def _panel(agent: "Agent", data: Path, symbols: "list[str]") -> "Panel":
     interval = Interval.parse(wanted) if isinstance(wanted, str) else None
     chosen = symbols or [symbol for symbol, length in stored if length == interval]
     if interval is None or not chosen:
-        found = sorted({str(length) for _, length in stored})
+        lengths = sorted({str(length) for _, length in stored})
         raise ConfigError(
             "config-inconsistent",
             wrong=f"{data} must hold bars of the interval that the agent was trained on, {wanted}",
-            found=f"bars of {', '.join(found)}" if found else "no bars",
+            found=f"bars of {', '.join(lengths)}" if lengths else "no bars",
             remedy="Import, fetch or resample them, or train another agent.",
         )
     return load_panel(store, chosen, interval)
 
 
-def _rivals(
-    found: "Backtest", panel: "Panel", config: "BacktestConfig"
+def _baselines(
+    result: "Backtest", panel: "Panel", config: "BacktestConfig"
 ) -> "tuple[JsonValue, pa.Table]":
     import pyarrow as pa
 
     from stormsail.evaluation.robustness.baselines import run_baselines
-    from stormsail.evaluation.robustness.stress import stress_document
+    from stormsail.evaluation.robustness.stress import figures_document
 
-    rivals = run_baselines(panel, config, like=found)
-    _show(rivals)
-    curves = {name.replace(" ", "_"): one.equity for name, one in rivals.items()}
-    return stress_document(rivals), pa.table({"ts": found.ts, **curves})
+    baselines = run_baselines(panel, config, like=result)
+    _show(baselines)
+    curves = {name.replace(" ", "_"): baseline.equity for name, baseline in baselines.items()}
+    return figures_document(baselines), pa.table({"ts": result.ts, **curves})
 
 
-def _swept(found: "Backtest", panel: "Panel", agent: "Agent") -> "JsonValue":
+def _costs(result: "Backtest", panel: "Panel", agent: "Agent") -> "JsonValue":
     from stormsail.evaluation.robustness.costs import Mode, break_even, cost_sweep
-    from stormsail.evaluation.robustness.stress import stress_document
+    from stormsail.evaluation.robustness.stress import figures_document
 
     modes: tuple[Mode, ...] = ("replay", "decide")
-    told: dict[str, JsonValue] = {}
+    document: dict[str, JsonValue] = {}
     for mode in modes:
-        swept = cost_sweep(found, panel, agent=agent, mode=mode)
-        _show({f"{cost:g} bp, {mode}": one for cost, one in swept.items()})
-        even = break_even(found, panel, agent=agent, mode=mode)
+        swept = cost_sweep(result, panel, agent=agent, mode=mode)
+        _show({f"{cost:g} bp, {mode}": each for cost, each in swept.items()})
+        even = break_even(result, panel, agent=agent, mode=mode)
         answer = even.reason if even.cost_bp is None else f"{even.cost_bp:.2f} bp"
         typer.echo(f"break-even cost ({mode}): {answer}")
-        told[mode] = {
-            "sweep_bp": stress_document({f"{cost:g}": one for cost, one in swept.items()}),
+        document[mode] = {
+            "sweep_bp": figures_document({f"{cost:g}": each for cost, each in swept.items()}),
             "break_even": even.document(),
         }
-    return told
+    return document
 
 
-def _stressed(agent: "Agent", panel: "Panel", config: "BacktestConfig") -> "JsonValue":
-    from stormsail.evaluation.robustness.stress import stress, stress_document
+def _stress(agent: "Agent", panel: "Panel", config: "BacktestConfig") -> "JsonValue":
+    from stormsail.evaluation.robustness.stress import figures_document, stress
 
-    found = stress(agent, panel, config)
-    _show(found)
-    return stress_document(found)
-
-
-def _calibrated(found: "Backtest", panel: "Panel", *, conformal: bool) -> "JsonValue":
-    from stormsail.evaluation.calibration.document import calibration_document, closes_of
-
-    told = calibration_document([found], conformal=conformal, closes=[closes_of(found, panel)])
-    _summarise(told)
-    return told
+    scenarios = stress(agent, panel, config)
+    _show(scenarios)
+    return figures_document(scenarios)
 
 
-def _luck(found: "Backtest", panel: "Panel", agent: "Agent", run: Path) -> "JsonValue":
+def _calibration(result: "Backtest", panel: "Panel", *, conformal: bool) -> "JsonValue":
+    from stormsail.evaluation.calibration.document import calibration_of
+    from stormsail.evaluation.calibration.predictions import closes_of
+
+    closes = [closes_of(result, panel)]
+    calibration = calibration_of([result], conformal=conformal, closes=closes)
+    for line in calibration.summary:
+        typer.echo(line)
+    return calibration.document()
+
+
+def _significance(result: "Backtest", panel: "Panel", agent: "Agent", run: Path) -> "JsonValue":
     from stormsail.evaluation.robustness.baselines import run_baselines
-    from stormsail.evaluation.robustness.significance import luck_of
+    from stormsail.evaluation.robustness.significance import significance_of
 
-    rival = run_baselines(panel, found.config, like=found, names=["buy and hold"])["buy and hold"]
+    name = "buy and hold"
+    benchmark = run_baselines(panel, result.config, like=result, names=[name])[name]
     data = agent.binding.values.get("data")
-    told = luck_of(
-        found,
-        benchmark=rival,
+    significance = significance_of(
+        result,
+        benchmark=benchmark,
         ledger=_trials(run),
         data_hash=data if isinstance(data, str) else None,
     )
-    _summarise(told)
-    return told
-
-
-def _summarise(told: "JsonValue") -> None:
-    """Print the sentences of a document."""
-    lines = told.get("summary") if isinstance(told, dict) else None
-    for line in lines if isinstance(lines, list) else []:
+    for line in significance.summary:
         typer.echo(line)
+    return significance.document()
 
 
 def _trials(run: Path) -> Path | None:
     """Return the trial ledger of the workspace: beside the run, or beside the run of an agent."""
     place = run.resolve()
     beside = (place.parent / TRIALS, place.parent.parent / TRIALS)
-    return next((one for one in beside if one.is_file()), None)
+    return next((file for file in beside if file.is_file()), None)
 
 
-def _compared(found: "Backtest", panel: "Panel") -> "JsonValue":
+def _compare_nautilus(result: "Backtest", panel: "Panel") -> "JsonValue":
     from stormsail.evaluation.crosscheck.compare import compare_nautilus
 
-    apart = compare_nautilus(found, panel)
-    worst = max(apart, key=lambda one: one.equity)
+    differences = compare_nautilus(result, panel)
+    worst = max(differences, key=lambda difference: difference.equity)
     typer.echo(
         f"NautilusTrader {worst.version}: largest difference in equity {worst.equity:.3g} "
         f"({worst.equity_share:.3g} of it, {worst.symbol}), in a position "
-        f"{max(one.position for one in apart):.3g}, over {sum(one.fills for one in apart)} fills"
+        f"{max(each.position for each in differences):.3g}, "
+        f"over {sum(each.fills for each in differences)} fills"
     )
-    return [one.document() for one in apart]
+    return [difference.document() for difference in differences]
 
 
-def _show(found: "Mapping[str, Backtest]") -> None:
+def _show(results: "Mapping[str, Backtest]") -> None:
     """Print one row for each backtest."""
     from rich.console import Console
     from rich.table import Table
@@ -273,10 +264,10 @@ def _show(found: "Mapping[str, Backtest]") -> None:
     table = Table()
     for title in ("", "bars", "trades", *(title for title, _ in SHOWN.values())):
         table.add_column(title, justify="left" if not title else "right", no_wrap=True)
-    for name, one in found.items():
-        measured = one.metrics.statements()
-        cells = [_cell(measured[metric], form) for metric, (_, form) in SHOWN.items()]
-        table.add_row(name, str(len(one.returns)), str(len(one.trades)), *cells)
+    for name, result in results.items():
+        metrics = result.metrics.statements()
+        cells = [_cell(metrics[metric], form) for metric, (_, form) in SHOWN.items()]
+        table.add_row(name, str(len(result.returns)), str(len(result.trades)), *cells)
     Console(width=None if Console().is_terminal else 140).print(table)
 
 
@@ -286,24 +277,23 @@ def _cell(figure: "Statement", form: str) -> str:
     return "undefined" if figure.enough else "not enough data"
 
 
-def _conclude(found: "Backtest", out: Path) -> None:
-    """Say what a reader must not overlook, and where everything lies."""
-    unseen = found.notes.get("unseen_symbols")
+def _conclude(result: "Backtest", out: Path) -> None:
+    """Print warnings about the span and the symbols, the hash of the orders, and the folder."""
+    unseen = result.notes.get("unseen_symbols")
     if isinstance(unseen, list) and unseen:
-        names = ", ".join(str(one) for one in unseen)
-        typer.echo(f"not trained on: {names}")
-    if found.notes.get("overlaps_training"):
+        typer.echo(f"not trained on: {', '.join(str(symbol) for symbol in unseen)}")
+    if result.notes.get("overlaps_training"):
         typer.echo("the span overlaps the agent's training span: this is no test of it")
-    if found.notes.get("overlaps_validation"):
+    if result.notes.get("overlaps_validation"):
         typer.echo(
             "the span overlaps the bars on which the agent was chosen: expect less elsewhere"
         )
     stopped: Sequence[str] = [
         symbol
-        for column, symbol in enumerate(found.symbols)
-        if bool(found.flags["stopped"][:, column].any())
+        for column, symbol in enumerate(result.symbols)
+        if bool(result.flags["stopped"][:, column].any())
     ]
     if stopped:
         typer.echo(f"stopped before the end: {', '.join(stopped)}")
-    typer.echo(f"orders {found.order_hash}")
+    typer.echo(f"orders {result.order_hash}")
     typer.echo(f"wrote {out}")

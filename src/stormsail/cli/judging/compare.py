@@ -1,4 +1,4 @@
-"""`stormsail compare`: runs, backtests or validations side by side, and whether they may be."""
+"""`stormsail compare`: print runs, backtests or validations side by side, with warnings."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -25,18 +25,20 @@ def compare(
     ],
     out: Annotated[Path | None, typer.Option(help="Also write a page, such as page.html.")] = None,
 ) -> None:
-    """Set runs, backtests or validations side by side; say first what must not be compared."""
+    """Compare runs, backtests or validations; what must not be compared comes first."""
     from rich.console import Console
 
-    from stormsail.evaluation.compare.compare import compare as read
+    from stormsail.evaluation.compare.compare import compare_results
+    from stormsail.evaluation.compare.page import comparison_page
+    from stormsail.evaluation.report.html import write_page
 
-    compared = read(folders)
+    compared = compare_results(folders)
     console = Console(width=None if Console().is_terminal else 160, highlight=False)
     _warn(console, compared)
     _verdicts(console, compared)
     _figures(console, compared)
-    for one in compared.differences:
-        _say(console, one.words)
+    for difference in compared.differences:
+        _say(console, difference.words)
     _show(console, "settings that differ", compared, compared.settings)
     hashes = [
         (row.name, [cell and cell[:HASH_SHOWN] for cell in row.cells], _SAME[row.same])
@@ -44,12 +46,12 @@ def compare(
     ]
     _table(console, "hashes", ("", *compared.names, ""), [(name, *c, m) for name, c, m in hashes])
     if out is not None:
-        _write(out, compared)
+        write_page(out, comparison_page(compared))
         _say(console, f"wrote {out}")
 
 
 def _warn(console: "Console", compared: "Comparison") -> None:
-    """Print what differs that figures depend on, and what each one says of itself."""
+    """Print what differs that figures depend on, and the notes of each entry."""
     if compared.comparable:
         _say(console, "figures may be compared: same bars, same costs, same rules")
     else:
@@ -76,8 +78,8 @@ def _figures(console: "Console", compared: "Comparison") -> None:
         (
             f"{FIGURES[row.name].title} ≠" if row.spoiled else FIGURES[row.name].title,
             *(
-                f"{one} {BETTER}" if place == row.best else one
-                for place, one in enumerate(row.cells)
+                f"{cell} {BETTER}" if place == row.best else cell
+                for place, cell in enumerate(row.cells)
             ),
         )
         for row in compared.figures
@@ -86,9 +88,9 @@ def _figures(console: "Console", compared: "Comparison") -> None:
 
 
 def _show(console: "Console", title: str, compared: "Comparison", rows: "Iterable[Row]") -> None:
-    told = [(row.name, *row.cells) for row in rows]
-    if told:
-        _table(console, title, ("", *compared.names), told)
+    cells = [(row.name, *row.cells) for row in rows]
+    if cells:
+        _table(console, title, ("", *compared.names), cells)
 
 
 def _table(
@@ -113,17 +115,3 @@ def _table(
 def _say(console: "Console", words: str) -> None:
     """Print one line as it is: square brackets in it mean nothing, and it is not broken."""
     console.print(words, markup=False, soft_wrap=True)
-
-
-def _write(out: Path, compared: "Comparison") -> None:
-    from stormsail.core.files import atomic
-    from stormsail.core.files.artifact import write_error
-    from stormsail.evaluation.compare.page import comparison_page
-
-    text = comparison_page(compared)
-    try:
-        atomic.make_folders(out.parent)
-        with atomic.open_folder(out.parent, follow=True) as folder:
-            atomic.replace_file(folder, out.name, text.encode("utf-8"))
-    except OSError as error:
-        raise write_error(out, error) from error

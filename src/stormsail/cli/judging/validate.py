@@ -1,4 +1,4 @@
-"""`stormsail validate`: train anew in every fold, judge on unseen bars, and say a verdict."""
+"""`stormsail validate`: walk-forward validation of a training configuration, with a verdict."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,7 +32,7 @@ def validate(
         float | None, typer.Option(help="Share of the newest bars that stays closed.")
     ] = None,
     open_test: Annotated[
-        bool, typer.Option("--open-test", help="Judge the closed bars, too; once and never again.")
+        bool, typer.Option("--open-test", help="Test the closed bars, too; once and never again.")
     ] = False,
     learner_tests: Annotated[
         bool, typer.Option("--learner-tests", help="Learn two worlds with known answers first.")
@@ -46,18 +46,19 @@ def validate(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="path=value of the training.")
     ] = None,
-    judged_by: Annotated[
+    overrides: Annotated[
         list[str] | None, typer.Option("--judge", help="path=value of the validation.")
     ] = None,
 ) -> None:
-    """Walk forward: train on the past, trade what follows, and judge whether it was luck.
+    """Walk forward: train on the past, trade what follows, test whether the result is significant.
 
-    The same command goes on where it was interrupted; finished trainings are found again.
+    The same command continues where it was interrupted; finished trainings are reused.
     """
     from stormsail.algorithms.config import TrainConfig
     from stormsail.algorithms.fit import Interrupted
+    from stormsail.core.files.atomic import check_free
 
-    _check_free(out)
+    check_free(out)
     training = TrainConfig.load(config, settings or [])
     options: dict[str, object] = {
         "folds": folds,
@@ -65,14 +66,14 @@ def validate(
         "test_share": test_share,
         "open_test": open_test,
     }
-    rules = _rules(training, options, judged_by or [])
+    rules = _rules(training, options, overrides or [])
     place = _Place(workspace, name or f"{config.stem}-validation")
     try:
-        found = _judged(training, rules, place, learner_tests=learner_tests)
+        result = _validate(training, rules, place, learner_tests=learner_tests)
     except Interrupted as ended:
         typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
         raise typer.Exit(BY_SIGNAL + ended.signal) from None
-    _conclude(found, out)
+    _conclude(result, out)
 
 
 class _Place:
@@ -82,36 +83,23 @@ class _Place:
         self.workspace, self.name = workspace, name
 
 
-def _check_free(out: Path) -> None:
-    """Refuse a path that is taken before anything is computed."""
-    from stormsail.core.errors import ArtifactError
-
-    if out.exists():
-        raise ArtifactError(
-            "artifact-exists",
-            wrong=f"{out} must not exist yet",
-            found="something of that name",
-            remedy="Choose another path; an artifact is never overwritten.",
-        )
-
-
 def _rules(
-    training: "TrainConfig", options: dict[str, object], judged_by: list[str]
+    training: "TrainConfig", options: dict[str, object], overrides: list[str]
 ) -> "ValidationConfig":
     """Return the settings: the market of the training, and what the command line changes."""
     from stormsail.core.config.overrides import apply_overrides
     from stormsail.evaluation.walk_forward.config import ValidationConfig
 
-    data: dict[str, object] = {name: one for name, one in options.items() if one is not None}
+    data = {name: value for name, value in options.items() if value is not None}
     # costs drawn at random and feed faults belong to training; a backtest leaves them out itself
     data["backtest"] = {"market": training.task.market.model_dump(mode="json")}
-    return ValidationConfig.from_mapping(apply_overrides(data, judged_by))
+    return ValidationConfig.from_mapping(apply_overrides(data, overrides))
 
 
-def _judged(
+def _validate(
     training: "TrainConfig", rules: "ValidationConfig", place: _Place, *, learner_tests: bool
 ) -> "Validation":
-    """Train and judge under a display of how far it is."""
+    """Run the validation under a display of its progress."""
     import torch
 
     from stormsail.algorithms.fit import fitter
@@ -120,7 +108,7 @@ def _judged(
     from stormsail.cli.judging.validate_display import display
     from stormsail.core.clock import SystemClock
     from stormsail.evaluation.stats.trials import TrialLedger
-    from stormsail.evaluation.walk_forward.run import validate as judge
+    from stormsail.evaluation.walk_forward.run import validate as walk_forward
 
     clock = SystemClock()
     threads = torch.get_num_threads()
@@ -132,19 +120,19 @@ def _judged(
             on_progress=shown.learned,
             clock=clock,
         )
-        asked: tuple[SelfTest, ...] = ()
+        tests: tuple[SelfTest, ...] = ()
         if learner_tests:
-            asked = _learner_tests(training, place, shown, clock)
+            tests = _learner_tests(training, place, shown, clock)
         # small batches gain nothing from threads, and one thread gives the same bytes anywhere
         torch.set_num_threads(1)
-        return judge(
+        return walk_forward(
             market_panel(training),
             rules,
             fit=_threaded(fit, threads),
             ledger=TrialLedger(place.workspace / LEDGER, clock=clock),
             name=place.name,
             training=training.model_dump(mode="json"),
-            more_self_tests=asked,
+            more_self_tests=tests,
             on_progress=shown.began,
         )
 
@@ -164,7 +152,7 @@ def _learner_tests(
 
 
 def _threaded(fit: "Fit", threads: int) -> "Fit":
-    """Let trainings have their threads, and nothing else."""
+    """Return a `fit` that trains with several threads; everything else uses one."""
     import torch
 
     def threaded(rules: "ValidationConfig", span: "Span", seed: int) -> "Agent":
@@ -177,13 +165,13 @@ def _threaded(fit: "Fit", threads: int) -> "Fit":
     return threaded
 
 
-def _conclude(found: "Validation", out: Path) -> None:
-    """Write everything; say the verdict first, and why; end accordingly."""
-    from stormsail.cli.judging.validate_display import tell
+def _conclude(result: "Validation", out: Path) -> None:
+    """Save the results, print the verdict with its reasons, and exit accordingly."""
+    from stormsail.cli.judging.validate_display import print_validation
     from stormsail.evaluation.walk_forward.files import write_validation
 
-    write_validation(out, found)
-    tell(found)
+    write_validation(out, result)
+    print_validation(result)
     typer.echo(f"wrote {out}")
-    if found.verdict.decision == "reject":
+    if result.verdict.decision == "reject":
         raise typer.Exit(REJECTED)

@@ -1,4 +1,4 @@
-"""What `stormsail validate` shows: how far it is, and what came out."""
+"""Terminal output of `stormsail validate`: progress, verdict and metrics."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from stormsail.algorithms.trainer import Progress as Learned
     from stormsail.core.clock import Clock
-    from stormsail.evaluation.stats.metrics import Metrics
     from stormsail.evaluation.stats.statement import Statement
     from stormsail.evaluation.walk_forward.run import Progress as Begun
     from stormsail.evaluation.walk_forward.run import Validation
@@ -19,21 +18,21 @@ if TYPE_CHECKING:
 SHOWN = {
     "total_return": ("return", "{:+.2%}"),
     "sharpe": ("Sharpe", "{:.2f}"),
-    "drawdown": ("deepest fall", "{:.2%}"),
+    "max_drawdown": ("max drawdown", "{:.2%}"),
     "cvar": ("CVaR 5 % a bar", "{:.3%}"),
     "turnover": ("turnover a day", "{:.2f}"),
 }
-"""Figures of the table: metric, title, form."""
+"""Metrics of the last line: metric, title, format."""
 
 MARKS = {True: "yes", False: "NO", None: "unknown"}
-"""How a rule that holds, does not hold or is not known is marked."""
+"""Mark of a rule that holds, does not hold or is not known."""
 
 _LINE_SECONDS = 5.0
 """Time between two lines where there is no terminal to draw on."""
 
 
 class Display(Protocol):
-    """Whoever shows how far a validation is."""
+    """Shows the progress of a validation."""
 
     def began(self, progress: "Begun") -> None:
         """Show what begins now."""
@@ -115,42 +114,36 @@ class _Bars:
         )
 
 
-def tell(found: "Validation") -> None:
-    """Print the verdict and every reason, then what the verdict is about."""
-    verdict = found.verdict
+def print_validation(validation: "Validation") -> None:
+    """Print the verdict and every reason, then the self-tests and the main metrics."""
+    verdict = validation.verdict
     typer.echo(f"verdict: {verdict.decision}")
     typer.echo(verdict.words)
     _table(
         ("rule", "holds", "why"),
-        [(one.name, MARKS[one.holds], one.words) for one in verdict.reasons],
+        [(reason.name, MARKS[reason.holds], reason.words) for reason in verdict.reasons],
     )
-    tests = found.judged.self_tests
-    _table(("self-test", "holds", ""), [(one.name, MARKS[one.holds], one.words) for one in tests])
-    failed = [run for run in found.runs if run.backtest is None]
-    for run in failed:
-        typer.echo(f"fold {run.fold.number}, seed {run.seed} failed: {run.reason}")
-    measured = found.judged.metrics
-    figures = [
-        f"{title} {_shown(_statement(measured, name), form)}"
-        for name, (title, form) in SHOWN.items()
-    ]
-    typer.echo(f"{measured.bars:,} unseen bars: {', '.join(figures)}")
-    typer.echo(_closed(found))
+    tests = validation.judgement.self_tests
+    rows = [(test.name, MARKS[test.holds], test.words) for test in tests]
+    _table(("self-test", "holds", ""), rows)
+    for run in validation.runs:
+        if run.backtest is None:
+            typer.echo(f"fold {run.fold.number}, seed {run.seed} failed: {run.reason}")
+    metrics = validation.judgement.metrics
+    statements = metrics.statements()
+    figures = [f"{title} {_shown(statements[name], form)}" for name, (title, form) in SHOWN.items()]
+    typer.echo(f"{metrics.bars:,} unseen bars: {', '.join(figures)}")
+    typer.echo(_final_span(validation))
 
 
-def _closed(found: "Validation") -> str:
-    """Say what became of the final test span."""
-    bars = f"final test span of {found.final_bars:,} bars"
-    if found.final is not None:
-        return f"{bars}: opened, {found.final.verdict.decision}"
-    if found.openings:
-        return f"{bars}: was opened before ({found.openings})"
+def _final_span(validation: "Validation") -> str:
+    """Return whether the final test span was opened, and its verdict."""
+    bars = f"final test span of {validation.final_bars:,} bars"
+    if validation.final is not None:
+        return f"{bars}: opened, {validation.final.verdict.decision}"
+    if validation.openings:
+        return f"{bars}: was opened before ({validation.openings})"
     return f"{bars}: closed; --open-test judges it, once"
-
-
-def _statement(measured: "Metrics", name: str) -> "Statement":
-    found: Statement = measured.drawdown.depth if name == "drawdown" else getattr(measured, name)
-    return found
 
 
 def _shown(statement: "Statement", form: str) -> str:

@@ -1,4 +1,4 @@
-"""`stormsail resume`: go on with a run from its folder alone."""
+"""`stormsail resume`: continue a run from its folder alone."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ def resume(
         typer.Option("--set", help="path=value; only what is kept on the disk may change."),
     ] = None,
 ) -> None:
-    """Go on with a run where its last checkpoint stands."""
+    """Continue a run from its last checkpoint."""
     from stormsail.algorithms.run.folder import read_config
     from stormsail.cli.learning.train import finish, run
 

@@ -1,4 +1,4 @@
-"""`stormsail train`: learn in a run folder; the same command goes on where it was interrupted."""
+"""`stormsail train`: train in a run folder; the same command continues an interrupted run."""
 
 import math
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ BY_SIGNAL = 128
 """Added to the number of the signal that interrupted a run, as a shell reports it."""
 
 TAIL, QUANTITY = "CVaR", "config/cvar_quantity"
-"""Title of the figure that is shown with its quantity, and the metric that names it."""
+"""Title of the metric that is shown with its quantity, and the metric that names the quantity."""
 
 SHOWN = {
     "return": ("rollout/episode_return_mean", "{:.4g}"),
@@ -30,7 +30,7 @@ SHOWN = {
     "entropy": ("train/policy_entropy", "{:.3f}"),
     "EV": ("train/explained_variance", "{:.2f}"),
 }
-"""What is shown while a run goes on: title, metric, form."""
+"""Metrics in the progress display: title, name, format."""
 
 _LINE_SECONDS = 5.0
 """Time between two lines where there is no terminal to draw on."""
@@ -48,7 +48,7 @@ def train(
         str | None, typer.Option(help="market, CartPole-v1, gym:<id>, ...; as task.name.")
     ] = None,
 ) -> None:
-    """Train an agent. Ctrl-C saves and ends; the same command goes on from there."""
+    """Train an agent. Ctrl-C saves and ends; the same command continues from there."""
     from stormsail.algorithms.config import TrainConfig
 
     overrides = [*(settings or []), *([f'task.name="{task}"'] if task else [])]
@@ -74,7 +74,7 @@ def run(config: "TrainConfig", out: Path | None) -> "Run":
 
 
 def finish(done: "Run") -> None:
-    """Say how a run ended, and end the process accordingly."""
+    """Print how a run ended, and exit with its status."""
     best = "" if done.best_score is None else f", best score {done.best_score:.6g}"
     typer.echo(f"{done.path}: {done.status} after {done.steps} steps{best}")
     if done.best_score is not None:
@@ -89,7 +89,7 @@ def finish(done: "Run") -> None:
 
 @contextmanager
 def _display(clock: "Clock") -> "Iterator[OnProgress]":
-    """Show a bar on a terminal, and a line now and then elsewhere."""
+    """Show a progress bar on a terminal, and lines elsewhere."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -142,7 +142,7 @@ def _lines(clock: "Clock") -> "OnProgress":
 
 
 class _Rate:
-    """Steps a second since this process began to learn."""
+    """Steps per second since this process began to train."""
 
     def __init__(self, clock: "Clock") -> None:
         self._clock = clock
@@ -158,16 +158,16 @@ class _Rate:
 
 
 def _words(progress: "Progress") -> str:
-    """Return the figures of an update; what is not known yet is left out."""
+    """Return the metrics of an update as text, without those not known yet."""
     from stormsail.monitors.alarm_rules import outcomes
 
-    found = dict(progress.metrics)
+    values = dict(progress.metrics)
     if progress.best_score is not None:
-        found["validation/best_score"] = progress.best_score
+        values["validation/best_score"] = progress.best_score
     words = []
     for title, (name, form) in SHOWN.items():
-        value = found.get(name, math.nan)
+        value = values.get(name, math.nan)
         if not math.isnan(value):
-            whose = f" of {outcomes(found)}" if title == TAIL and QUANTITY in found else ""
+            whose = f" of {outcomes(values)}" if title == TAIL and QUANTITY in values else ""
             words.append(f"{title}{whose} {form.format(value)}")
     return "  ".join(words)

@@ -1,4 +1,7 @@
-"""Base of every configuration: closed, frozen, read from TOML, refused in one clear error."""
+"""`Config`, the base class of every configuration: closed, frozen, read from TOML.
+
+Every problem of a refused configuration is listed in one error.
+"""
 
 import hashlib
 import re
@@ -18,10 +21,10 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from stormsail.core.config import toml
+from stormsail.core.config.conversions import forbid_conversions
 from stormsail.core.config.overrides import apply_overrides, set_path
 from stormsail.core.config.problems import config_error
-from stormsail.core.config.types import forbid_conversions
-from stormsail.core.errors import ConfigError, InvariantError
+from stormsail.core.errors import ArtifactError, ConfigError, InvariantError
 from stormsail.core.files import documents
 
 _MAX_BYTES = 1 << 20
@@ -38,7 +41,7 @@ _inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
 class Config(BaseModel):
-    """A configuration that cannot be half right.
+    """Base class of configurations.
 
     Unknown keys are refused with the nearest name suggested. Numbers must be finite. Lists stand
     for tuples and strings for paths and dates, as TOML needs it, but text and booleans never
@@ -79,11 +82,31 @@ class Config(BaseModel):
         finally:
             _inside.reset(token)
 
+    @classmethod
+    def from_state(cls, document: object, *, part: str) -> Self:
+        """Return the saved state of a part of a run, read as strictly as a configuration.
+
+        Raises:
+            ArtifactError: if the document is not such a state.
+        """
+        problem = f"a {type(document).__name__}"
+        try:
+            if isinstance(document, Mapping):
+                return cls.from_mapping(document)
+        except ConfigError as error:
+            problem = str(error)
+        raise ArtifactError(
+            "artifact-document",
+            wrong=f"the saved state of `{part}` must be what this version writes",
+            found=problem,
+            remedy="Resume with the version that wrote it, or start a new run.",
+        )
+
     def replace(self, **changes: object) -> Self:
         """Return a copy with some settings changed, validated as a whole.
 
         A dotted path reaches into a section: `config.replace(**{"ppo.clip_range": 0.1})`. All
-        changes are applied before anything is judged, so settings that must agree can move
+        changes are applied before the result is validated, so settings that must agree can change
         together.
         """
         data = self.model_dump()
@@ -121,7 +144,7 @@ class Config(BaseModel):
         return hashlib.sha256(documents.encode(self.model_dump(mode="json"))).hexdigest()
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse assignment in our words; pydantic's own private attributes still work."""
+        """Refuse assignment with a `ConfigError`; pydantic's own private attributes still work."""
         try:
             super().__setattr__(name, value)
         except ValidationError:
@@ -138,8 +161,8 @@ class Config(BaseModel):
     ) -> CoreSchema:
         """Add our two rules to what pydantic makes of a class.
 
-        Numbers and booleans refuse conversions, and the whole validation, outside the validators
-        of every subclass, reports in our words.
+        Numbers and booleans refuse conversions, and pydantic's report is turned into one
+        `ConfigError` after the validators of every subclass have run.
         """
         schema = handler(source)
         forbid_conversions(schema, cls, handler)
@@ -207,7 +230,7 @@ def _syntax_error(path: Path, found: str) -> ConfigError:
 
 
 def _check_depth(data: object, path: Path) -> None:
-    """Refuse nesting without end, which every recursive reader behind this one would choke on."""
+    """Refuse nesting beyond the limit, which would overflow the stack of recursive readers."""
     level = [data]
     for _ in range(_MAX_DEPTH):
         level = [child for parent in level for child in _children(parent)]

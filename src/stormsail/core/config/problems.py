@@ -1,7 +1,7 @@
-"""What pydantic found wrong, said once, in our words, with every problem in one error.
+"""One `ConfigError` for everything that pydantic reports about a configuration.
 
-pydantic reports a list of problems with machine-made locations. A person who edits a TOML file
-needs the dotted path she wrote, the rule, what was found, and the name she probably meant.
+pydantic lists problems with machine-made locations. Who edits a TOML file needs the dotted path as
+written there, the rule, the value, and the name that was probably meant.
 """
 
 import re
@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from stormsail.core.config import toml
-from stormsail.core.config.types import leaves
+from stormsail.core.config.conversions import leaves
 from stormsail.core.errors import ConfigError, ErrorCode, StormsailError, nearest
 
 _QUOTED = re.compile(r"'([^']*)'")
@@ -30,21 +30,21 @@ class _Problem(NamedTuple):
 def config_error(
     model: type[BaseModel], data: object, error: ValidationError, *, source: str | None = None
 ) -> ConfigError:
-    """Return the one error that stands for everything `error` lists.
+    """Return one error that lists every problem in `error`.
 
     Args:
         model: the configuration that refused the data.
         data: what it was given; tells real keys from the labels that pydantic adds for unions.
-        error: pydantic's verdict.
+        error: pydantic's report.
         source: name of the file, where there is one.
     """
     settings = dict(_settings(model))
     problems = [_problem(settings, data, details) for details in error.errors(include_url=False)]
     place = "" if source is None else f" of {source}"
     if len(problems) == 1:
-        one = problems[0]
-        wrong = one.wrong if source is None else f"in {source}, {one.wrong}"
-        return ConfigError(one.code, wrong=wrong, found=one.found, remedy=one.remedy)
+        only = problems[0]
+        wrong = only.wrong if source is None else f"in {source}, {only.wrong}"
+        return ConfigError(only.code, wrong=wrong, found=only.found, remedy=only.remedy)
     codes = {problem.code for problem in problems}
     return ConfigError(
         codes.pop() if len(codes) == 1 else "config-value",
@@ -86,9 +86,9 @@ def _problem(settings: Mapping[str, FieldInfo], data: object, details: ErrorDeta
     if kind in {"union_tag_invalid", "union_tag_not_found"}:
         return _tag_problem(path, details)
     rule = _rule(details)
-    found = toml.shown(details["input"])
     wrong = f"`{path}` {rule}" if path else f"the configuration {rule}"
-    return _Problem("config-value", wrong, found, _remedy(settings, path, details))
+    value = toml.shown(details["input"])
+    return _Problem("config-value", wrong, value, _remedy(settings, path, details))
 
 
 def _path(data: object, location: Sequence[int | str]) -> str:
@@ -125,8 +125,8 @@ def _unknown_key(settings: Mapping[str, FieldInfo], path: str, value: object) ->
     else:
         names = ", ".join(f"`{known}`" for known in siblings)
         remedy = f"The settings here are {names}." if names else "Remove it."
-    found = toml.shown(value)
-    return _Problem("config-unknown-key", f"`{path}` must be the name of a setting", found, remedy)
+    wrong = f"`{path}` must be the name of a setting"
+    return _Problem("config-unknown-key", wrong, toml.shown(value), remedy)
 
 
 def _child(full: str, section: str) -> str | None:
@@ -136,7 +136,7 @@ def _child(full: str, section: str) -> str | None:
 
 
 def _validator_problem(path: str, details: ErrorDetails) -> _Problem:
-    """Say what a validator of ours refused, which may be an error with words of its own."""
+    """Return the refusal of one of our validators, with its own message where it has one."""
     cause = details.get("ctx", {}).get("error")
     prefix = f"`{path}`: " if path else ""
     if isinstance(cause, StormsailError):
@@ -151,7 +151,7 @@ def _validator_problem(path: str, details: ErrorDetails) -> _Problem:
 
 
 def _tag_problem(path: str, details: ErrorDetails) -> _Problem:
-    """Say which kinds of a section exist, where its own `kind` is wrong or missing."""
+    """List the kinds of a section that exist, where its own `kind` is wrong or missing."""
     context = details["ctx"]
     key = f"{path}.{context['discriminator'].strip(chr(39))}"
     if "tag" not in context:

@@ -1,4 +1,4 @@
-"""TOML text of plain data: the half of the format that `tomllib` leaves out.
+"""Writer of TOML, which `tomllib` lacks.
 
 Only what a configuration holds is written: strings, booleans, whole numbers, finite floats, lists
 and tables. Equal data give equal text, and `tomllib` reads back exactly what was written.

@@ -1,1 +1,1 @@
-"""Files that survive crashes: atomic writes, manifests, artifacts, generations."""
+"""Crash-safe files: atomic writes, artifacts with manifests, checkpoint generations."""

@@ -1,4 +1,4 @@
-"""An artifact: one folder of pure data with a manifest, written whole and read only if whole.
+"""Artifacts: folders of tensors, documents and bytes, written atomically, verified when read.
 
 Tensors are safetensors, documents strict JSON, everything else bytes. Reading verifies names, sizes
 and SHA-256 of every file before it parses any, then parses the very bytes that it verified. No
@@ -27,7 +27,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True, eq=False)  # tensors do not compare to one truth value
 class Contents:
-    """What goes into an artifact.
+    """Contents to write into an artifact.
 
     Attributes:
         tensors: groups of named tensors; each group becomes one file, `model.safetensors`.
@@ -48,7 +48,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True, eq=False)  # tensors do not compare to one truth value
 class Artifact:
-    """What came out of an artifact, verified.
+    """Contents of an artifact after verification.
 
     Attributes:
         path: the folder.
@@ -75,35 +75,36 @@ class Artifact:
             ArtifactError: if one differs, or is nothing that metadata can hold.
         """
         for name, value in expected.items():
-            found = self.metadata.get(name)
+            saved = self.metadata.get(name)
             wanted = documents.decode(_encoded_document(name, value))
-            if name not in self.metadata or found != wanted:
+            if name not in self.metadata or saved != wanted:
                 raise ArtifactError(
                     "artifact-mismatch",
                     wrong=f"`{name}` of {self.path} must be {value!r}",
-                    found=repr(found) if name in self.metadata else "no such field",
+                    found=repr(saved) if name in self.metadata else "no such field",
                     remedy="Use the artifact with what it was made for, or make a new one.",
                 )
 
     def matching(self, group: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return a group of tensors after checking names, types and shapes against `like`."""
         if group not in self.tensors:
-            found: str | None = f"the groups {sorted(self.tensors)}"
+            problem: str | None = f"the groups {sorted(self.tensors)}"
         else:
             expected = tensor_file.specification(like)
-            found = tensor_file.difference(expected, tensor_file.specification(self.tensors[group]))
-        if found is not None:
+            actual = tensor_file.specification(self.tensors[group])
+            problem = tensor_file.difference(expected, actual)
+        if problem is not None:
             raise ArtifactError(
                 "artifact-mismatch",
                 wrong=f"the tensors `{group}` of {self.path} must fit their receiver",
-                found=found,
+                found=problem,
                 remedy="Build the receiver with the configuration saved in the artifact.",
             )
         return self.tensors[group]
 
 
 def write_error(path: Path, error: OSError) -> ArtifactError:
-    """Return the loud form of whatever the system said while `path` was written."""
+    """Return the refusal for an error of the operating system while `path` was written."""
     return ArtifactError(
         "artifact-write",
         wrong=f"{path} must be written completely before it counts as saved",
@@ -127,12 +128,7 @@ def write_artifact(path: Path | str, *, kind: str, contents: Contents) -> None:
         with atomic.open_folder(path.parent, follow=True) as parent:
             atomic.write_folder(parent, path.name, files)
     except FileExistsError as error:
-        raise ArtifactError(
-            "artifact-exists",
-            wrong=f"{path} must not exist yet",
-            found="something of that name",
-            remedy="Choose another path; an artifact is never overwritten.",
-        ) from error
+        raise atomic.exists_error(path) from error
     except OSError as error:
         raise write_error(path, error) from error
 
@@ -236,8 +232,8 @@ def _file_name(name: str, ending: str) -> str:
 
 def _encoded_manifest(kind: str, entries: dict[str, manifest.FileEntry], metadata: object) -> bytes:
     if not isinstance(metadata, Mapping):
-        found = f"it is a value of the type {type(metadata).__name__}"
-        raise _document_error("metadata", found)
+        problem = f"it is a value of the type {type(metadata).__name__}"
+        raise _document_error("metadata", problem)
     plain = documents.decode(_encoded_document("metadata", dict(metadata)))
     index = Manifest(kind=kind, files=entries, metadata=cast("dict[str, JsonValue]", plain))
     try:
@@ -311,14 +307,14 @@ def _parsed_tensors(path: Path, name: str, data: bytes, index: Manifest) -> dict
     expected = index.files[name].tensors
     try:
         tensors = tensor_file.decode_tensors(data)
-        found = tensor_file.difference(expected or {}, tensor_file.specification(tensors))
+        problem = tensor_file.difference(expected or {}, tensor_file.specification(tensors))
     except TensorFileError as error:
-        found = str(error)
-    if found is not None:
+        problem = str(error)
+    if problem is not None:
         raise ArtifactError(
             "artifact-tensors",
             wrong=f"`{name}` of {path} must hold the tensors that its manifest lists",
-            found=found,
+            found=problem,
             remedy="Use another copy of the artifact.",
         )
     return tensors

@@ -1,4 +1,4 @@
-"""Files that are there completely or not at all, whatever dies and whenever.
+"""Atomic writes: a file or folder is there completely or not at all, even after a crash.
 
 A new folder is filled under a temporary name, every file and then the folder itself is forced to
 the disk, and only then does a rename make it visible; forcing the parent makes the rename last. A
@@ -18,6 +18,8 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from stormsail.core.errors import ArtifactError
+
 TEMPORARY = ".tmp-"
 
 _COUNTER = itertools.count()
@@ -31,7 +33,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 def open_folder(
     path: Path | str, *, parent: int | None = None, follow: bool = False
 ) -> Iterator[int]:
-    """Open a folder and close it at the end; behind a symbolic link only if `follow` says so."""
+    """Open a folder and close it at the end; behind a symbolic link only if `follow`."""
     flags = _FOLDER if follow else _FOLDER | os.O_NOFOLLOW
     descriptor = os.open(path, flags, dir_fd=parent)
     try:
@@ -139,12 +141,35 @@ def entries(folder: int) -> list[str]:
 
 
 def exists(parent: int, name: str) -> bool:
-    """Tell whether the name is taken, by whatever it may be."""
+    """Return whether something of that name exists, a link that leads nowhere included."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return False
     return True
+
+
+def check_free(path: Path) -> None:
+    """Refuse a path at which something exists, be it a link that leads nowhere.
+
+    A command that computes for hours calls this first: what writes at the end refuses the same
+    paths with the same error.
+
+    Raises:
+        ArtifactError: if the path is taken.
+    """
+    if os.path.lexists(path):
+        raise exists_error(path)
+
+
+def exists_error(path: Path) -> ArtifactError:
+    """Return the refusal to overwrite what exists at a path."""
+    return ArtifactError(
+        "artifact-exists",
+        wrong=f"{path} must not exist yet",
+        found="something of that name",
+        remedy="Choose another path; an artifact is never overwritten.",
+    )
 
 
 def read_file(parent: int, name: str, *, limit: int) -> bytes:

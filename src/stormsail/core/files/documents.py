@@ -1,4 +1,4 @@
-"""JSON read and written strictly: one text for one value, one value for one text.
+"""Strict JSON: one text for one value, one value for one text.
 
 The standard library's parser keeps the last of two equal keys, accepts `NaN`, and turns `1e999`
 into infinity. Each of these lets two programs read different things from one file, so all three
@@ -15,7 +15,7 @@ _MAX_DEPTH = 64
 
 
 class DocumentError(ValueError):
-    """A value or a text is not strict JSON; the caller knows the file and says so."""
+    """A value or a text is not strict JSON; the caller names the file."""
 
 
 def encode(value: object) -> bytes:

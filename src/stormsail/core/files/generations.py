@@ -1,7 +1,8 @@
-"""Generations of one artifact: the newest that can be trusted is the one that is used.
+"""Checkpoint generations: save, prune, and load the newest one that is undamaged.
 
 `root/000000001200/` is the state after step 1200. `root/latest` names the newest, for people and
-other programs; nothing here relies on it. `root/quarantine/` keeps what was refused, and why.
+other programs; nothing here relies on it. `root/set_aside/` keeps damaged and rolled back
+generations, each with the reason.
 """
 
 import contextlib
@@ -25,14 +26,14 @@ from stormsail.core.files.verified import read_error
 
 _NAME = re.compile(r"[0-9]{12}")
 _POINTER = "latest"
-_QUARANTINE = "quarantine"
+_ASIDE = "set_aside"
 _MAX_STEP = 10**12 - 1
 
-# How often a load looks for generations, while another process saves and prunes what it found.
+# How often a load lists generations while another process saves new ones and prunes those listed.
 _LISTINGS = 16
 
-# Verdicts about the content. Others (no permission, a newer format, another kind) are obstacles or
-# mistakes: falling back to an older generation would hide them and silently undo work.
+# Errors that mean damaged content. Others (no permission, a newer format, another kind) do not:
+# falling back to an older generation would hide them and silently undo work.
 _DAMAGE: frozenset[ErrorCode] = frozenset(
     {
         "artifact-corrupt",
@@ -48,11 +49,11 @@ _DAMAGE: frozenset[ErrorCode] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A generation that was passed over.
+    """A generation that could not be loaded.
 
     Attributes:
         name: its folder's name.
-        reason: the words of the refusal.
+        reason: text of the error.
         moved_to: where it lies now; None if it could not be moved or was not there.
     """
 
@@ -68,7 +69,7 @@ class Generation:
     Attributes:
         step: the step it was saved at.
         artifact: its contents.
-        skipped: newer ones that were passed over, newest first; tell the user.
+        skipped: newer ones that could not be loaded, newest first; for the user.
     """
 
     step: int
@@ -77,7 +78,7 @@ class Generation:
 
 
 class Generations:
-    """The folder of one run's checkpoints. One process saves at a time; any number may load.
+    """Folder of the checkpoints of a run. One process saves at a time; any number may load.
 
     Args:
         root: the folder, created at the first save.
@@ -91,6 +92,7 @@ class Generations:
         if keep < 1:
             raise RangeError(wrong="`keep` must be at least 1", found=repr(keep), remedy=remedy)
         self.root = Path(root)
+        self.aside = self.root / _ASIDE
         self.kind = kind
         self.keep = keep
 
@@ -130,16 +132,16 @@ class Generations:
         return path
 
     def load_latest(self, *, allow_nonfinite: Collection[str] = ()) -> Generation:
-        """Return the newest generation that is whole, moving damaged ones aside.
+        """Return the newest undamaged generation, setting damaged ones aside.
 
-        A generation that another process removes before it is read is no damage: the folder is
-        looked through again, for what that process saved meanwhile.
+        A generation that another process removes before it is read is not damaged: the folder is
+        listed again, for what that process saved meanwhile.
 
         Raises:
             ArtifactError: if none is left, naming what was tried; or at once, if a generation
-                could not be judged, for lack of permission or because a newer version wrote it.
+                cannot be checked, for lack of permission or because a newer version wrote it.
         """
-        skipped = {one.name: one for one in self._lost()}
+        skipped = {lost.name: lost for lost in self._lost()}
         for _ in range(_LISTINGS):
             try:
                 return self._newest_whole(skipped, allow_nonfinite)
@@ -157,25 +159,24 @@ class Generations:
         path = self.root / _name(step)
         return read_artifact(path, kind=self.kind, allow_nonfinite=allow_nonfinite)
 
-    def quarantine(self, step: int, *, reason: str) -> Path:
-        """Move a generation aside, so that it is never loaded again, and return where it lies.
+    def set_aside(self, step: int, *, reason: str) -> Path:
+        """Move a generation to `aside`, so that it is never loaded again; return its new path.
 
-        Rolling back a run also goes this way: a step must be free before it can be saved again.
+        Rolling back a run does the same: a step must be free before it can be saved again.
 
         Raises:
             ArtifactError: if there is no such generation, or it cannot be moved; it then lies where
                 it was, and no reason is left behind where the disk permits.
         """
         name = _name(step)
-        aside = self.root / _QUARANTINE
-        with _loud(aside):
+        with _loud(self.aside):
             try:
                 with atomic.open_folder(self.root, follow=True) as root:
                     if not atomic.exists(root, name):
                         raise self._absent(step)
-                    atomic.make_folders(aside)
-                    with atomic.open_folder(aside) as target:
-                        return aside / _moved(root, name, target, reason)
+                    atomic.make_folders(self.aside)
+                    with atomic.open_folder(self.aside) as target:
+                        return self.aside / _moved(root, name, target, reason)
             except FileNotFoundError as error:  # no folder at all, or removed at this very moment
                 raise self._absent(step) from error
 
@@ -190,7 +191,7 @@ class Generations:
     def _newest_whole(
         self, skipped: dict[str, Skipped], allow_nonfinite: Collection[str]
     ) -> Generation:
-        """Return the newest whole generation of one listing; enter in `skipped` what is not.
+        """Return the newest undamaged generation of one listing; add the others to `skipped`.
 
         Raises:
             _GoneError: if a generation was removed between listing and reading.
@@ -204,18 +205,18 @@ class Generations:
                     raise _GoneError(Skipped(name, reason, None)) from error
                 if error.code not in _DAMAGE:
                     raise
-                skipped[name] = self._put_aside(step, reason)
+                skipped[name] = self._skip(step, reason)
             else:
                 # What went while a newer one came was pruned, and no step of it is lost.
-                told = [one for one in skipped.values() if one.moved_to or int(one.name) > step]
-                told.sort(key=operator.attrgetter("name"), reverse=True)
-                return Generation(step, artifact, tuple(told))
+                kept = [skip for skip in skipped.values() if skip.moved_to or int(skip.name) > step]
+                kept.sort(key=operator.attrgetter("name"), reverse=True)
+                return Generation(step, artifact, tuple(kept))
         raise ArtifactError(
             "artifact-none-left",
             wrong=f"{self.root} must hold a whole `{self.kind}`",
-            found="; ".join(f"{one.name}: {one.reason}" for one in skipped.values())
+            found="; ".join(f"{skip.name}: {skip.reason}" for skip in skipped.values())
             or "none at all",
-            remedy=f"Start anew, or look into {self.root / _QUARANTINE}.",
+            remedy=f"Start anew, or look into {self.aside}.",
         )
 
     @contextlib.contextmanager
@@ -239,32 +240,32 @@ class Generations:
             raise RangeError(
                 wrong=f"`step` must be above that of the newest generation in {self.root}",
                 found=f"{int(name)} after {int(newest)}",
-                remedy="Move what must go aside with `quarantine`; nothing is overwritten.",
+                remedy="Move what is in the way with `set_aside`; nothing is overwritten.",
             )
 
-    def _put_aside(self, step: int, reason: str) -> Skipped:
-        """Quarantine what is damaged; where the disk forbids it, pass it over all the same.
+    def _skip(self, step: int, reason: str) -> Skipped:
+        """Set a damaged generation aside; where the disk forbids it, skip it all the same.
 
         Raises:
             _GoneError: if it is no longer there: what is pruned while it is read looks damaged.
         """
         try:
-            return Skipped(_name(step), reason, self.quarantine(step, reason=reason))
+            return Skipped(_name(step), reason, self.set_aside(step, reason=reason))
         except ArtifactError as error:
             if error.code == "artifact-missing":
                 raise _GoneError(Skipped(_name(step), reason, None)) from error
             return Skipped(_name(step), f"{reason} It could not be moved: {error.found}.", None)
 
     def _lost(self) -> Iterator[Skipped]:
-        """Yield the generation that `latest` names and that is gone: the user must hear of it."""
+        """Yield the generation that `latest` names and that is gone: the user must be informed."""
         try:
             with atomic.open_folder(self.root, follow=True) as root:
                 name = atomic.read_file(root, _POINTER, limit=64).decode("ascii").strip()
                 present = _generations(root)
         except (OSError, UnicodeDecodeError):
             return
-        aside = self.root / _QUARANTINE / f"{name}.1"
-        if _NAME.fullmatch(name) and name > max(present, default="") and not aside.exists():
+        moved = (self.aside / f"{name}.1").exists()
+        if _NAME.fullmatch(name) and name > max(present, default="") and not moved:
             yield Skipped(name, f"`{_POINTER}` names it, but it is not there.", None)
 
 
@@ -289,10 +290,10 @@ def _verify_or_remove(root: int, path: Path) -> None:
 
 
 def _moved(root: int, name: str, target: int, reason: str) -> str:
-    """Move a generation into quarantine and return its name there."""
+    """Move a generation into the folder `target`; return its name there."""
     new_name = _free_name(target, name)
     note = f"{new_name}.reason.json"
-    # The reason goes first: what lies in quarantine always has one.
+    # The reason goes first: every generation set aside has one, whenever this process dies.
     text = documents.encode_readable({"generation": name, "reason": reason})
     atomic.replace_file(target, note, text)
     try:
@@ -307,7 +308,7 @@ def _moved(root: int, name: str, target: int, reason: str) -> str:
 
 @contextlib.contextmanager
 def _loud(path: Path) -> Iterator[None]:
-    """Turn whatever the system says into the one error that a caller cannot overlook."""
+    """Turn any error of the operating system into an `artifact-write` error."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The manifest of an artifact: which files it has, their sizes and SHA-256, and what they mean.
+"""The manifest of an artifact: kind, metadata, and size and SHA-256 of every file.
 
 The manifest carries a SHA-256 of itself and has exactly one spelling, so any changed byte of any
-file, itself included, is noticed. That guards against damage, not against an enemy who computes new
-checksums; what keeps such a file harmless is that nothing in it is ever executed.
+file, itself included, is noticed. That guards against damage, not against an attacker who computes
+new checksums; such a file is harmless because nothing in it is ever executed.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """What the manifest says about one file."""
+    """Size, checksum and tensor shapes of one file."""
 
     size: int
     sha256: str
@@ -37,7 +37,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an artifact says about itself."""
+    """Kind, files and metadata of an artifact."""
 
     kind: str
     files: dict[str, FileEntry]

@@ -1,4 +1,4 @@
-"""Tensors as safetensors bytes, and back: pure data, no code, nothing taken on trust."""
+"""Tensors to safetensors bytes and back, with every header checked."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -42,7 +42,7 @@ DTYPES = frozenset(
 
 
 class TensorFileError(ValueError):
-    """Bytes or tensors that this format cannot carry; the caller knows the file and says so."""
+    """Bytes or tensors that this format cannot carry; the caller names the file."""
 
 
 def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
@@ -62,7 +62,7 @@ def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def check_tensors(tensors: object) -> None:
-    """Refuse what the format cannot carry, before anything is asked of its numbers.
+    """Refuse tensors that the format cannot hold.
 
     Raises:
         TensorFileError: if a name is no text or taken, or a tensor is not a dense one with numbers
@@ -77,9 +77,9 @@ def check_tensors(tensors: object) -> None:
             raise TensorFileError("the name `__metadata__`, which the format keeps for itself")
         if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
             raise TensorFileError(f"the name {name!r}, which has no UTF-8 form")
-        found = _obstacle(tensor)
-        if found is not None:
-            raise TensorFileError(f"`{name}`, {found}")
+        obstacle = _obstacle(tensor)
+        if obstacle is not None:
+            raise TensorFileError(f"`{name}`, {obstacle}")
 
 
 def _obstacle(tensor: object) -> str | None:
@@ -115,15 +115,15 @@ def specification(tensors: Mapping[str, Tensor]) -> TensorSpec:
     }
 
 
-def difference(expected: TensorSpec, found: TensorSpec) -> str | None:
-    """Say how the first differing tensor differs, or return None if none does."""
-    for name in sorted({*expected, *found}):
-        if name not in found:
+def difference(expected: TensorSpec, actual: TensorSpec) -> str | None:
+    """Describe how the first differing tensor differs; return None if none does."""
+    for name in sorted({*expected, *actual}):
+        if name not in actual:
             return f"no tensor `{name}`"
         if name not in expected:
             return f"an unexpected tensor `{name}`"
-        if expected[name] != found[name]:
-            return f"`{name}` {_words(found[name])} instead of {_words(expected[name])}"
+        if expected[name] != actual[name]:
+            return f"`{name}` {_words(actual[name])} instead of {_words(expected[name])}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""The files of an artifact, read once, and believed only after names, sizes and hashes agree."""
+"""Reading of an artifact's files with names, sizes and hashes checked against the manifest."""
 
 import errno
 import hashlib
@@ -12,8 +12,8 @@ from stormsail.core.files.manifest import FileEntry, Manifest
 MAX_BYTES = 8 << 30
 MAX_DOCUMENT_BYTES = 64 << 20
 
-# What the system says about a file or folder that is there but not what it must be, or not whole.
-# Any other complaint (no permission, too many open files) is an obstacle: the artifact may be fine.
+# System errors that mean a file or folder is not what it must be, or not whole. After any other
+# (no permission, too many open files) the artifact may be fine.
 _REFUSALS: dict[int, tuple[ErrorCode, str]] = {
     errno.ENOENT: ("artifact-files", "no such file"),
     errno.ELOOP: ("artifact-files", "a symbolic link"),
@@ -25,7 +25,7 @@ _REFUSALS: dict[int, tuple[ErrorCode, str]] = {
 
 
 class VerifiedFiles(NamedTuple):
-    """Bytes that agree with their manifest."""
+    """Files whose bytes agree with their manifest."""
 
     manifest: Manifest
     files: dict[str, bytes]
@@ -70,15 +70,15 @@ def limit_error(place: Path | str, what: str, limit: int) -> ArtifactError:
 
 
 def read_error(path: Path, name: str, error: OSError) -> ArtifactError:
-    """Return the refusal for what the system said about one file of an artifact."""
-    code, found = _REFUSALS.get(error.errno or 0, (None, ""))
+    """Return the refusal for an error of the operating system about one file of an artifact."""
+    code, problem = _REFUSALS.get(error.errno or 0, (None, ""))
     if code == "artifact-files":
-        return _files_error(path, name, found)
+        return _files_error(path, name, problem)
     if code is not None:
         return ArtifactError(
             code,
             wrong=f"`{name}` of {path} must be readable to the last byte",
-            found=found,
+            found=problem,
             remedy="Use another copy of the artifact, and check the disk.",
         )
     return ArtifactError(
@@ -118,15 +118,15 @@ def _bytes(path: Path, folder: int, name: str, max_bytes: int) -> bytes:
 
 def _check(path: Path, name: str, data: bytes, entry: FileEntry) -> None:
     if len(data) != entry.size:
-        wrong, found = f"{entry.size} bytes", f"{len(data)}"
+        wanted, actual = f"{entry.size} bytes", f"{len(data)}"
     else:
-        wrong, found = f"the SHA-256 {entry.sha256}", hashlib.sha256(data).hexdigest()
-        if found == entry.sha256:
+        wanted, actual = f"the SHA-256 {entry.sha256}", hashlib.sha256(data).hexdigest()
+        if actual == entry.sha256:
             return
     raise ArtifactError(
         "artifact-corrupt",
-        wrong=f"`{name}` of {path} must have {wrong}",
-        found=found,
+        wrong=f"`{name}` of {path} must have {wanted}",
+        found=actual,
         remedy="Use another copy of the artifact.",
     )
 

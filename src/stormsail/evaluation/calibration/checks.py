@@ -1,7 +1,7 @@
-"""Whether predicted laws come true: coverage, PIT, and the tail that was promised.
+"""Calibration checks of predicted return distributions: coverage, PIT histogram, mean and tail.
 
 W windows, N levels. A critic that trains on tail risk is only as good as its tail, so what it
-predicted is held against what happened, as a whole and in each regime.
+predicted is compared with what happened, as a whole and in each regime.
 """
 
 import math
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy.special import chdtrc, ndtri  # tail of chi-square, inverse of the normal distribution
 
 from stormsail.core.errors import ShapeError
+from stormsail.core.files.documents import JsonValue, plain
 from stormsail.evaluation.calibration.windows import Windows
 from stormsail.evaluation.stats import figures
 from stormsail.evaluation.stats.figures import Array
@@ -22,7 +23,10 @@ from stormsail.functional import risk
 UNIT = "windows that share no bar"
 
 MINIMUM_EXPECTED = 5
-"""Outcomes expected in each cell of a histogram, for a chi-square statistic to follow its law."""
+"""Outcomes expected in each cell, for a chi-square statistic to follow its distribution."""
+
+_MEAN_ONLY = "the critic predicts a mean and no distribution"
+_WIDTH = -float(ndtri(0.025))  # of a normal interval of 95 %
 
 
 @dataclass(frozen=True)
@@ -30,14 +34,18 @@ class Coverage:
     """How often outcomes stayed at or below the quantile of one level.
 
     Attributes:
-        level: what was promised.
-        share: what came true, with an exact binomial interval at the effective sample size.
+        level: the predicted probability.
+        share: the realised one, with an exact binomial interval at the effective sample size.
         holds: whether the interval contains the level; None without enough data.
     """
 
     level: float
     share: Statement
     holds: bool | None
+
+    def document(self) -> dict[str, JsonValue]:
+        """Return it as JSON."""
+        return {"level": self.level, "share": self.share.document(), "holds": self.holds}
 
 
 @dataclass(frozen=True)
@@ -56,22 +64,69 @@ class Histogram:
     expected: Array
     uniformity: Statement
 
+    def document(self) -> dict[str, JsonValue]:
+        """Return it as JSON."""
+        return {
+            "edges": plain(self.edges.tolist()),
+            "share": plain(self.share.tolist()),
+            "expected": plain(self.expected.tolist()),
+            "uniformity": self.uniformity.document(),
+        }
+
+
+@dataclass(frozen=True)
+class MeanCheck:
+    """The predicted mean against the realised one.
+
+    Attributes:
+        predicted: mean over the windows of the predicted mean.
+        realised: mean outcome, with its interval.
+        gap: realised minus predicted, with its interval.
+    """
+
+    predicted: Statement
+    realised: Statement
+    gap: Statement
+
+    def document(self) -> dict[str, JsonValue]:
+        """Return it as JSON."""
+        return {
+            "predicted": self.predicted.document(),
+            "realised": self.realised.document(),
+            "gap": self.gap.document(),
+        }
+
 
 @dataclass(frozen=True)
 class TailCheck:
-    """The tail that was predicted against the one that came.
+    """The predicted CVaR against the realised one.
 
     Attributes:
         alpha: share of worst outcomes.
         predicted: mean over the windows of the predicted CVaR.
-        realised: what came true, with its interval.
-        gap: realised minus predicted, with its interval: below 0 the tail was worse than promised.
+        realised: realised CVaR, with its interval.
+        gap: realised minus predicted, with its interval: below 0 the tail was worse than predicted.
     """
 
     alpha: float
     predicted: Statement
     realised: Statement
     gap: Statement
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the tail may have been no worse than predicted; None where it is not known."""
+        return None if self.gap.high is None else self.gap.high >= 0.0
+
+    def document(self) -> dict[str, JsonValue]:
+        """Return it as JSON."""
+        return {
+            "alpha": self.alpha,
+            "predicted": self.predicted.document(),
+            "realised": self.realised.document(),
+            "gap": self.gap.document(),
+            "holds": self.holds,
+        }
 
 
 @dataclass(frozen=True)
@@ -81,6 +136,7 @@ class Calibration:
     Attributes:
         windows: how many there are.
         independent: how many of them share no bar.
+        mean: predicted and realised mean; None where no mean was predicted.
         coverage: one entry per level.
         histogram: of the probability integral transform.
         tail: predicted and realised CVaR.
@@ -88,19 +144,65 @@ class Calibration:
 
     windows: int
     independent: int
+    mean: MeanCheck | None
     coverage: tuple[Coverage, ...]
     histogram: Histogram
     tail: TailCheck
 
+    def document(self) -> dict[str, JsonValue]:
+        """Return the checks as JSON."""
+        return {
+            "windows": self.windows,
+            "independent": self.independent,
+            "value": None if self.mean is None else self.mean.document(),
+            "coverage": [entry.document() for entry in self.coverage],
+            "pit": self.histogram.document(),
+            "tail": self.tail.document(),
+        }
+
+
+def nothing_checked(alpha: float, why: str) -> Calibration:
+    """Return the checks where there is nothing to compare, with the reason in every figure."""
+    none = Statement(None, why=why)
+    return Calibration(0, 0, MeanCheck(none, none, none), (), *_no_distribution(alpha, none))
+
+
+def _no_distribution(alpha: float, none: Statement) -> tuple[Histogram, TailCheck]:
+    empty = np.zeros(0)
+    return Histogram(empty, empty, empty, none), TailCheck(alpha, none, none, none)
+
 
 def calibrate(
-    predicted: Windows, *, alpha: float = 0.05, confidence: float = 0.95, cells: int = 10
+    predicted: Windows,
+    *,
+    mean: Array | None = None,
+    levels: Sequence[float] | None = None,
+    alpha: float = 0.05,
+    confidence: float = 0.95,
+    cells: int = 10,
 ) -> Calibration:
-    """Return coverage, PIT histogram and tail check of predicted laws."""
+    """Return coverage, PIT histogram, mean and tail check of predicted return distributions.
+
+    Args:
+        predicted: the windows; without any levels, of critics that predict a mean alone.
+        mean: [W] predicted means; None where none were.
+        levels: of the coverage, each stands for the nearest predicted one; None for all of them.
+        alpha: share of worst outcomes.
+        confidence: coverage of the intervals.
+        cells: of the histogram, at most.
+    """
+    checked = None if mean is None else mean_check(predicted, mean)
+    count, independent = predicted.count, predicted.independent
+    if predicted.levels.size == 0:
+        parts = _no_distribution(alpha, Statement(None, why=_MEAN_ONLY))
+        return Calibration(count, independent, checked, (), *parts)
     return Calibration(
-        windows=predicted.count,
-        independent=predicted.independent,
-        coverage=coverage(predicted, confidence=confidence),
+        windows=count,
+        independent=independent,
+        mean=checked,
+        coverage=coverage(
+            predicted if levels is None else predicted.at_levels(levels), confidence=confidence
+        ),
         histogram=pit_histogram(predicted, cells=cells),
         tail=tail_check(predicted, alpha=alpha, confidence=confidence),
     )
@@ -110,6 +212,8 @@ def calibrate_by_regime(
     predicted: Windows,
     regimes: Sequence[str],
     *,
+    mean: Array | None = None,
+    levels: Sequence[float] | None = None,
     alpha: float = 0.05,
     confidence: float = 0.95,
     cells: int = 10,
@@ -119,6 +223,8 @@ def calibrate_by_regime(
     Args:
         predicted: all windows.
         regimes: [W] label of each window, known when it began.
+        mean: [W] predicted means; None where none were.
+        levels: of the coverage; None for all that were predicted.
         alpha: share of worst outcomes.
         confidence: coverage of the intervals.
         cells: of each histogram, at most.
@@ -134,11 +240,37 @@ def calibrate_by_regime(
             remedy="Label each window by the regime in which it began.",
         )
     return {
-        str(label): calibrate(
-            predicted.select(labels == label), alpha=alpha, confidence=confidence, cells=cells
+        label: calibrate(
+            predicted.select(labels == label),
+            mean=None if mean is None else mean[labels == label],
+            levels=levels,
+            alpha=alpha,
+            confidence=confidence,
+            cells=cells,
         )
         for label in sorted({str(label) for label in regimes})
     }
+
+
+def mean_check(predicted: Windows, mean: Array) -> MeanCheck:
+    """Return the predicted mean against the realised one, with normal intervals of 95 %.
+
+    Args:
+        predicted: the windows.
+        mean: [W] predicted means.
+    """
+    count = predicted.independent
+
+    def stated(values: Array, *, spread: bool = True) -> Statement:
+        if count < MINIMUM_BARS:
+            return Statement(None, needed=MINIMUM_BARS, found=count, unit=UNIT)
+        average = float(values.mean())
+        reach = _WIDTH * float(values.std(ddof=1)) / math.sqrt(count)
+        low, high = (average - reach, average + reach) if spread else (None, None)
+        return Statement(average, low, high, MINIMUM_BARS, count, UNIT)
+
+    realised = predicted.realised
+    return MeanCheck(stated(mean, spread=False), stated(realised), stated(realised - mean))
 
 
 def coverage(predicted: Windows, *, confidence: float = 0.95) -> tuple[Coverage, ...]:
@@ -153,22 +285,22 @@ def coverage(predicted: Windows, *, confidence: float = 0.95) -> tuple[Coverage,
     """
     hits = np.count_nonzero(predicted.realised[:, None] <= predicted.quantiles, axis=0)
     hit = hits / max(predicted.count, 1)
-    found = predicted.independent
+    independent = predicted.independent
     return tuple(
-        _covered(float(level), float(share), found, confidence)
+        _covered(float(level), float(share), independent, confidence)
         for level, share in zip(predicted.levels, hit, strict=True)
     )
 
 
-def _covered(level: float, share: float, found: int, confidence: float) -> Coverage:
+def _covered(level: float, share: float, count: int, confidence: float) -> Coverage:
     needed = needed_for_tail(min(level, 1.0 - level))
-    if found < needed:
-        return Coverage(level, Statement(None, needed=needed, found=found, unit=UNIT), None)
+    if count < needed:
+        return Coverage(level, Statement(None, needed=needed, found=count, unit=UNIT), None)
     # Rounding outwards: the interval for the fewest and the most whole outcomes that fit.
-    few, many = math.floor(share * found + 1e-9), math.ceil(share * found - 1e-9)
-    low, _ = figures.binomial_interval(few, found, confidence=confidence, method="exact")
-    _, high = figures.binomial_interval(many, found, confidence=confidence, method="exact")
-    stated = Statement(share, low, high, needed=needed, found=found, unit=UNIT)
+    few, many = math.floor(share * count + 1e-9), math.ceil(share * count - 1e-9)
+    low, _ = figures.binomial_interval(few, count, confidence=confidence, method="exact")
+    _, high = figures.binomial_interval(many, count, confidence=confidence, method="exact")
+    stated = Statement(share, low, high, needed=needed, found=count, unit=UNIT)
     return Coverage(level, stated, low <= level <= high)
 
 
@@ -207,9 +339,9 @@ def pit_histogram(predicted: Windows, *, cells: int = 10) -> Histogram:
     .. math::
         \chi^2 = n \sum_m \frac{(f_m - p_m)^2}{p_m}
 
-    follows the chi-square law with M - 1 degrees of freedom. It assumes that outcomes count as n =
-    `independent` draws: windows that share no bar. Dependence beyond shared bars makes the p-value
-    too small. Needs 5 expected independent outcomes in the smallest cell.
+    follows the chi-square distribution with M - 1 degrees of freedom. It assumes that outcomes
+    count as n = `independent` draws: windows that share no bar. Dependence beyond shared bars makes
+    the p-value too small. Needs 5 expected independent outcomes in the smallest cell.
 
     Args:
         predicted: the windows.
@@ -222,13 +354,13 @@ def pit_histogram(predicted: Windows, *, cells: int = 10) -> Histogram:
     counts = np.bincount(gap_cell[rank], minlength=edges.size - 1)
     share = counts / max(predicted.count, 1)
     expected = np.diff(edges)
-    found = predicted.independent
+    independent = predicted.independent
     needed = math.ceil(MINIMUM_EXPECTED / expected.min() * (1.0 - 1e-12))
     value = None
-    if found >= needed:
-        statistic = found * float(np.sum((share - expected) ** 2 / expected))
-        value = float(stats.chi2.sf(statistic, expected.size - 1))
-    stated = Statement(value, needed=needed, found=found, unit=UNIT)
+    if independent >= needed:
+        statistic = independent * float(np.sum((share - expected) ** 2 / expected))
+        value = float(chdtrc(expected.size - 1, statistic))
+    stated = Statement(value, needed=needed, found=independent, unit=UNIT)
     return Histogram(edges, share, expected, stated)
 
 
@@ -242,10 +374,10 @@ def _edges(levels: Array, cells: int) -> Array:
 def tail_check(
     predicted: Windows, *, alpha: float = 0.05, confidence: float = 0.95, estimator: str = "dirac"
 ) -> TailCheck:
-    r"""Return the predicted CVaR against the one that came true.
+    r"""Return the predicted CVaR against the realised one.
 
-    Each window has a law of its own, so pooling outcomes would mix calm and stormy ones. Instead
-    each outcome is measured against its own window's value at risk v:
+    Each window has a distribution of its own, so pooling outcomes would mix calm and stormy ones.
+    Instead each outcome is measured against its own window's value at risk v:
 
     .. math::
         \hat c = \frac1W \sum_w \Big[ v_w + \frac1\alpha \min(y_w - v_w, 0) \Big]
@@ -256,8 +388,8 @@ def tail_check(
     against the critic. The bracket minus the CVaR is also the influence function of CVaR, so the
     interval is normal, with the deviation of the brackets over the root of `independent`.
 
-    Even exact quantiles have a coarse tail: with `dirac` the predicted CVaR of a normal law is 5 %
-    too mild at N = 21 and 2 % at N = 51 (`functional.risk.cvar`).
+    Even exact quantiles have a coarse tail: with `dirac` the predicted CVaR of a normal
+    distribution is 5 % too mild at N = 21 and 2 % at N = 51 (`functional.risk.cvar`).
 
     Args:
         predicted: windows at midpoint levels, which `functional.risk.cvar` reads.
@@ -265,26 +397,26 @@ def tail_check(
         confidence: coverage of the intervals.
         estimator: `dirac` or `linear`, as in `functional.risk.cvar`.
     """
-    needed, found = needed_for_tail(alpha), predicted.independent
-    if found < needed:
-        short = Statement(None, needed=needed, found=found, unit=UNIT)
+    needed, count = needed_for_tail(alpha), predicted.independent
+    if count < needed:
+        short = Statement(None, needed=needed, found=count, unit=UNIT)
         return TailCheck(alpha, short, short, short)
-    law = torch.from_numpy(predicted.quantiles)
-    level = risk.value_at_risk(law, alpha=alpha).numpy()
-    promised = risk.cvar(law, alpha=alpha, estimator=estimator).numpy()
-    came = level + np.minimum(predicted.realised - level, 0.0) / alpha
-    width = float(stats.norm.isf((1.0 - confidence) / 2))
+    quantiles = torch.from_numpy(predicted.quantiles)
+    level = risk.value_at_risk(quantiles, alpha=alpha).numpy()
+    forecast = risk.cvar(quantiles, alpha=alpha, estimator=estimator).numpy()
+    realised = level + np.minimum(predicted.realised - level, 0.0) / alpha
+    width = -float(ndtri((1.0 - confidence) / 2))
 
     def stated(values: Array) -> Statement:
-        mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(found)
+        mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(count)
         reach = width * error
-        return Statement(mean, mean - reach, mean + reach, needed, found, UNIT)
+        return Statement(mean, mean - reach, mean + reach, needed, count, UNIT)
 
     return TailCheck(
         alpha,
-        Statement(float(promised.mean()), needed=needed, found=found, unit=UNIT),
-        stated(came),
-        stated(came - promised),
+        Statement(float(forecast.mean()), needed=needed, found=count, unit=UNIT),
+        stated(realised),
+        stated(realised - forecast),
     )
 
 
@@ -304,12 +436,12 @@ def cvar_interval(
         independent: effective sample size; None for all of them.
     """
     sample = figures.as_series(sample, name="sample")
-    found = sample.size if independent is None else independent
+    count = sample.size if independent is None else independent
     needed = max(needed_for_tail(alpha), MINIMUM_BARS)
-    if found < needed:
-        return Statement(None, needed=needed, found=found, unit="outcomes")
+    if count < needed:
+        return Statement(None, needed=needed, found=count, unit="outcomes")
     level = figures.value_at_risk(sample, alpha=alpha)
     influence = np.minimum(sample - level, 0.0) / alpha
-    reach = float(stats.norm.isf((1.0 - confidence) / 2) * influence.std(ddof=1) / math.sqrt(found))
+    reach = float(-ndtri((1.0 - confidence) / 2) * influence.std(ddof=1) / math.sqrt(count))
     value = figures.cvar(sample, alpha=alpha)
-    return Statement(value, value - reach, value + reach, needed, found, "outcomes")
+    return Statement(value, value - reach, value + reach, needed, count, "outcomes")

@@ -1,16 +1,16 @@
-"""What a critic promised at each decision of a backtest, beside what the account then earned.
+"""Predictions of a critic at each decision of a backtest, beside what the account then returned.
 
-N decisions, S accounts, L levels, W windows of H bars, discount g. The promise is the law of
+N decisions, S accounts, L levels, W windows of H bars, discount g. Predicted is the distribution of
 
     r_t + g r_{t+1} + g² r_{t+2} + ...,    r_t = log(equity after bar t / equity before it)
 
 under the agent's own decisions, drawn as in training. An episode that ran out of time did not end
 the sum in training, it went on with the critic's own prediction; a stop ended it. So here a window
-runs on over the horizons that an agent sees, and what an account earns after a stop is not counted.
+runs on over the horizons that an agent sees, and returns of an account after a stop do not count.
 
 A backtest has no infinite sum. A window ends after the fewest bars that leave out a tenth of the
-weight or less, and what lies behind them is left out and not replaced by the critic's own word for
-it: nobody vouches for himself here.
+weight or less, and what lies behind them is left out and not replaced by the critic's own
+prediction, which would be compared with itself.
 """
 
 import math
@@ -34,7 +34,7 @@ WINDOWS_PER_HORIZON = 8
 """Windows that begin in the span of one: more of them overlap so far that they add nothing."""
 
 ATOM_LEVELS = 200
-"""Levels at which a law on atoms is read: ten in a tail of 5 %."""
+"""Levels at which a distribution on atoms is read: ten in a tail of 5 %."""
 
 REGIME_BARS = 64
 """Bars whose moves say how stormy it is."""
@@ -46,26 +46,20 @@ REGIMES = ("calm", "usual", "stormy")
 
 
 @dataclass(frozen=True, eq=False)
-class Promises:
-    """Windows of one discount, ordered by time.
+class Predictions:
+    """Calibration windows of one discount, ordered by time.
 
     Attributes:
-        windows: predicted quantiles and what came; quantiles [W, 0] where there is only a mean.
-        value: [W] predicted mean.
+        windows: predicted quantiles and realised sums; quantiles [W, 0] where there is only a mean.
+        mean: [W] predicted mean.
         regimes: [W] `calm`, `usual`, `stormy`, or empty where too little was known by then.
-        bars: decisions that were looked at, those of one moment counted once.
+        bars: decisions of the backtests, those of one moment counted once.
     """
 
     windows: Windows
-    value: Array
+    mean: Array
     regimes: NDArray[np.str_]
     bars: int
-
-    def select(self, chosen: NDArray[np.bool_]) -> "Promises":
-        """Return some of the windows."""
-        return Promises(
-            self.windows.select(chosen), self.value[chosen], self.regimes[chosen], self.bars
-        )
 
 
 def horizon_of(gamma: float) -> int:
@@ -94,21 +88,21 @@ def horizon_of(gamma: float) -> int:
 
 
 def rewards_of(backtest: Backtest) -> Array:
-    """Return what each bar earned in the units of the critic, [N, S]; 0 after a stop.
+    """Return the reward of each bar in the units of the critic, [N, S]; 0 after a stop.
 
     Log growth of equity, by the rules of `market.simulator`: both ends at least the floor, less the
     penalty of ruin, clipped where training clipped.
     """
     market = backtest.market
-    floor = market.stops.equity_floor * market.initial_equity
-    before = backtest.sleeves[:-1] + backtest.bars["moved"]
+    floor = market.ruin_equity
+    before = backtest.sleeves[:-1] + backtest.bars["transfer"]
     after = backtest.sleeves[1:]
     growth = np.log(np.maximum(after, floor) / np.maximum(before, floor))
     growth = np.where(after <= floor, growth - market.ruin_penalty, growth)
     if market.reward_clip is not None:
         growth = np.clip(growth, -market.reward_clip, market.reward_clip)
-    earned: Array = np.where(backtest.flags["stopped"], 0.0, growth)
-    return earned
+    rewards: Array = np.where(backtest.flags["stopped"], 0.0, growth)
+    return rewards
 
 
 def window_starts(count: int, horizon: int) -> NDArray[np.int64]:
@@ -126,7 +120,7 @@ def window_starts(count: int, horizon: int) -> NDArray[np.int64]:
 
 
 def discounted(rewards: Array, starts: NDArray[np.int64], *, gamma: float, horizon: int) -> Array:
-    r"""Return what each window earned, [W] or [W, S].
+    r"""Return the discounted sum of the rewards of each window, [W] or [W, S].
 
     .. math::
         G_t = \sum_{k=0}^{H-1} \gamma^k r_{t+k}
@@ -137,14 +131,15 @@ def discounted(rewards: Array, starts: NDArray[np.int64], *, gamma: float, horiz
 
 
 def atom_quantiles(probs: Array, atoms: Array, levels: Array) -> Array:
-    """Return quantiles of laws on ascending atoms, [W, L], each atom's mass spread over its cell.
+    """Return quantiles of distributions on ascending atoms, [W, L], mass spread over cells.
 
-    Cells meet half-way between atoms; the outer ones reach as far out as in. A target is projected
-    by giving each outcome to its two neighbouring atoms, so the sum of the probabilities up to an
-    atom is the mean of the true distribution function between it and the next: it belongs to the
-    point half-way, where a cell ends. Read as a staircase, the same law would be half an atom off.
-    Ours. The CVaR of a normal law at 5 % comes out right to 0.1 % with atoms a fifth of a deviation
-    apart, and 2.4 % too severe with atoms half a deviation apart.
+    Each atom has a cell. Cells meet half-way between atoms; the outer ones reach as far out as in.
+    A target is projected by giving each outcome to its two neighbouring atoms, so the sum of the
+    probabilities up to an atom is the mean of the true distribution function between it and the
+    next: it belongs to the point half-way, where a cell ends. Read as a staircase, the same
+    distribution would be half an atom off. Ours. The CVaR of a normal distribution at 5 % comes out
+    right to 0.1 % with atoms a fifth of a deviation apart, and 2.4 % too severe with atoms half a
+    deviation apart.
 
     Args:
         probs: [W, K].
@@ -153,22 +148,22 @@ def atom_quantiles(probs: Array, atoms: Array, levels: Array) -> Array:
     """
     inner = (atoms[:-1] + atoms[1:]) / 2
     edges = np.concatenate(([2 * atoms[0] - inner[0]], inner, [2 * atoms[-1] - inner[-1]]))
-    reached = np.cumsum(probs / probs.sum(-1, keepdims=True), axis=-1)
-    reached[:, -1] = 1.0
-    found = np.empty((len(probs), levels.size))
-    for row, up_to in enumerate(reached):
+    cumulative = np.cumsum(probs / probs.sum(-1, keepdims=True), axis=-1)
+    cumulative[:, -1] = 1.0
+    quantiles = np.empty((len(probs), levels.size))
+    for row, up_to in enumerate(cumulative):
         cell = np.searchsorted(up_to, levels)  # the first that reaches the level
         below = np.where(cell > 0, up_to[cell - 1], 0.0)
         share = (levels - below) / (up_to[cell] - below)
-        found[row] = edges[cell] + share * (edges[cell + 1] - edges[cell])
-    return found
+        quantiles[row] = edges[cell] + share * (edges[cell + 1] - edges[cell])
+    return quantiles
 
 
 def regimes_of(moves: Array, starts: NDArray[np.int64]) -> NDArray[np.str_]:
     """Return how stormy it was at each start, by what was known then, [W].
 
     The root mean square of the last 64 moves, ranked among all such spells up to that moment, ties
-    at their middle: the lowest third is calm, the highest stormy. Nothing later is looked at, so
+    at their middle: the lowest third is calm, the highest stormy. Nothing later is read, so
     thirds of the whole span need not be equal. Empty where there are fewer than 64 spells.
 
     Args:
@@ -203,10 +198,10 @@ def closes_of(backtest: Backtest, panel: Panel) -> Array:
     return np.asarray(panel.close.cpu().numpy()[rows], dtype=np.float64)
 
 
-def promises_of(
+def predictions_of(
     backtests: Sequence[Backtest], *, gamma: float, closes: Sequence[Array] | None = None
-) -> Promises:
-    """Return the windows of all backtests and accounts, ordered by time.
+) -> Predictions:
+    """Return the calibration windows of all backtests and accounts, ordered by time.
 
     A window lies in one backtest. Windows of other accounts, seeds or symbols over the same bars
     are windows of their own, and `Windows.independent` counts them once: markets move together.
@@ -226,42 +221,43 @@ def promises_of(
     _check_alike(backtests)
     levels = _levels(backtests)
     parts = [
-        _part(one, levels, gamma, horizon, None if closes is None else closes[number])
-        for number, one in enumerate(backtests)
+        _part(backtest, levels, gamma, horizon, None if closes is None else closes[number])
+        for number, backtest in enumerate(backtests)
     ]
     joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
     order = np.argsort(joined[0], kind="stable")
-    starts, law, came, value, regimes = (column[order] for column in joined)
+    starts, quantiles, realised, mean, regimes = (column[order] for column in joined)
     known = (
-        Windows(law, came, levels, starts, horizon)
+        Windows(quantiles, realised, levels, starts, horizon)
         if levels.size == 0  # a critic that predicts a mean alone
-        else windows(law, came, levels=levels, starts=starts, horizon=horizon)
+        else windows(quantiles, realised, levels=levels, starts=starts, horizon=horizon)
     )
-    marks = {int(ts) for one in backtests for ts in one.ts[:-1]}
-    return Promises(known, value, regimes, len(marks))
+    marks = {int(ts) for backtest in backtests for ts in backtest.ts[:-1]}
+    return Predictions(known, mean, regimes, len(marks))
 
 
 def _part(
     backtest: Backtest, levels: Array, gamma: float, horizon: int, closes: Array | None
 ) -> tuple[NDArray[np.int64], Array, Array, Array, NDArray[np.str_]]:
     """Return starts, quantiles, outcomes, means and regimes of one backtest, account by account."""
-    law, value = backtest.distribution, backtest.value
-    if law is None or value is None:
+    predicted, mean = backtest.distribution, backtest.value
+    if predicted is None or mean is None:
         raise _unlike("every backtest must hold what a critic predicted", "one without")
     rewards = rewards_of(backtest)
     moves = _moves(rewards, closes)
     starts = window_starts(len(rewards), horizon)
-    came = discounted(rewards, starts, gamma=gamma, horizon=horizon)
+    realised = discounted(rewards, starts, gamma=gamma, horizon=horizon)
     first = backtest.ts[starts] // backtest.interval.milliseconds
-    usable = np.isfinite(law).all(-1) & np.isfinite(value) & ~backtest.flags["stopped"]
-    found = []
+    usable = np.isfinite(predicted).all(-1) & np.isfinite(mean) & ~backtest.flags["stopped"]
+    accounts = []
     for column in range(len(backtest.symbols)):
         kept = usable[starts, column]
         rows = starts[kept]
-        read = _read(backtest, law[rows, column], levels)
+        quantiles = _quantiles(backtest, predicted[rows, column], levels)
         labels = regimes_of(moves[:, column], rows)
-        found.append((first[kept], read, came[kept, column], value[rows, column], labels))
-    joined = tuple(np.concatenate(columns) for columns in zip(*found, strict=True))
+        account = (first[kept], quantiles, realised[kept, column], mean[rows, column], labels)
+        accounts.append(account)
+    joined = tuple(np.concatenate(columns) for columns in zip(*accounts, strict=True))
     return joined[0], joined[1], joined[2], joined[3], joined[4]
 
 
@@ -278,33 +274,33 @@ def _moves(rewards: Array, closes: Array | None) -> Array:
     return moves
 
 
-def _read(backtest: Backtest, law: Array, levels: Array) -> Array:
+def _quantiles(backtest: Backtest, predicted: Array, levels: Array) -> Array:
     if backtest.distribution_kind == "quantile":
-        return law
+        return predicted
     if backtest.distribution_kind == "categorical" and backtest.distribution_support is not None:
-        return atom_quantiles(law, backtest.distribution_support, levels)
-    return law[:, :0]
+        return atom_quantiles(predicted, backtest.distribution_support, levels)
+    return predicted[:, :0]
 
 
 def _levels(backtests: Sequence[Backtest]) -> Array:
-    """Return the levels at which the laws of all are read; none for critics of a mean alone."""
-    one = backtests[0]
-    if one.distribution_kind == "quantile" and one.distribution_support is not None:
-        return one.distribution_support
-    count = ATOM_LEVELS if one.distribution_kind == "categorical" else 0
+    """Return the levels at which all distributions are read; none for critics of a mean alone."""
+    first = backtests[0]
+    if first.distribution_kind == "quantile" and first.distribution_support is not None:
+        return first.distribution_support
+    count = ATOM_LEVELS if first.distribution_kind == "categorical" else 0
     return (np.arange(count) + 0.5) / max(count, 1)
 
 
 def _check_alike(backtests: Sequence[Backtest]) -> None:
-    def told(one: Backtest) -> tuple[str, str, int]:
+    def form(backtest: Backtest) -> tuple[str, str, int]:
         width = (
             0
-            if one.distribution is None or one.distribution_kind == "categorical"
-            else one.distribution.shape[-1]
+            if backtest.distribution is None or backtest.distribution_kind == "categorical"
+            else backtest.distribution.shape[-1]
         )
-        return str(one.interval), one.distribution_kind, width
+        return str(backtest.interval), backtest.distribution_kind, width
 
-    seen = sorted({told(one) for one in backtests})
+    seen = sorted({form(backtest) for backtest in backtests})
     if len(seen) != 1:
         raise _unlike(
             "backtests must be on bars of one length, with critics of one kind and width",

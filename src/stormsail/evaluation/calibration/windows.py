@@ -1,10 +1,11 @@
-"""Predictions beside what came true: windows of returns, and how many of them are independent.
+"""Calibration windows: predicted quantiles beside realised returns, and how many are independent.
 
-W windows, N levels. A window is what a critic predicted a law for: the return over the next n bars,
-or to the end of an episode. Windows that begin at every bar share bars, so a hundred of them that
-span fifty bars each hold two or three independent outcomes, not a hundred.
+W windows, N levels. A window is the span that a critic predicted a return distribution for: the
+next n bars, or the rest of an episode. Windows that begin at every bar share bars, so a hundred of
+them that span fifty bars each hold two or three independent outcomes, not a hundred.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Windows:
-    """Predicted laws, realised returns, and where each window lies. Made by `windows`.
+    """Predicted quantiles, realised returns, and where each window lies. Made by `windows`.
 
     Attributes:
         quantiles: [W, N] predicted values, ascending along N.
@@ -50,7 +51,21 @@ class Windows:
             self.horizon,
         )
 
-    def apart(self) -> Places:
+    def at_levels(self, wanted: Sequence[float]) -> "Windows":
+        """Return the windows with the predicted levels that are nearest to those wanted alone."""
+        if self.levels.size == 0:
+            return self
+        distance = np.abs(self.levels[:, None] - np.array(wanted)).round(12)
+        columns = np.unique(distance.argmin(axis=0))
+        return Windows(
+            self.quantiles[:, columns],
+            self.realised,
+            self.levels[columns],
+            self.starts,
+            self.horizon,
+        )
+
+    def disjoint(self) -> Places:
         """Return places of windows that share no bar: the first, and each next one that is free.
 
         No larger set of disjoint windows exists, since all span the same number of bars.
@@ -70,7 +85,7 @@ class Windows:
         intervals built on it are wider than needed, never narrower. It knows of shared bars only:
         where calm and stormy spells outlast a window, neighbours resemble each other all the same.
         """
-        return self.apart().size
+        return self.disjoint().size
 
 
 def windows(
@@ -94,20 +109,20 @@ def windows(
         ShapeError: if the shapes do not fit.
         RangeError: if a number is not finite, or levels, starts or horizon are out of order.
     """
-    came = figures.as_series(realised, name="realised")
-    law = figures.as_series(quantiles, name="quantiles", columns=True)
-    if law.ndim != 2 or law.shape[0] != came.size or law.shape[1] < 1:
+    outcomes = figures.as_series(realised, name="realised")
+    predicted = figures.as_series(quantiles, name="quantiles", columns=True)
+    if predicted.ndim != 2 or predicted.shape[0] != outcomes.size or predicted.shape[1] < 1:
         raise ShapeError(
-            wrong=f"`quantiles` must have the shape [{came.size}, N], a row for each window",
-            found=str(list(law.shape)),
+            wrong=f"`quantiles` must have the shape [{outcomes.size}, N], a row for each window",
+            found=str(list(predicted.shape)),
             remedy="Pass the predicted quantiles of each window beside what came true.",
         )
-    n = law.shape[1]
+    n = predicted.shape[1]
     level = (np.arange(n) + 0.5) / n if levels is None else figures.as_series(levels, name="levels")
-    place = np.arange(came.size) if starts is None else np.asarray(starts, dtype=np.int64)
-    if level.shape != (n,) or place.shape != came.shape:
+    place = np.arange(outcomes.size) if starts is None else np.asarray(starts, dtype=np.int64)
+    if level.shape != (n,) or place.shape != outcomes.shape:
         raise ShapeError(
-            wrong=f"`levels` must have the shape [{n}] and `starts` the shape [{came.size}]",
+            wrong=f"`levels` must have the shape [{n}] and `starts` the shape [{outcomes.size}]",
             found=f"{list(level.shape)} and {list(place.shape)}",
             remedy="Pass one level for each quantile and one start for each window.",
         )
@@ -118,4 +133,4 @@ def windows(
             found=f"levels from {level.min()} to {level.max()} and the horizon {horizon}",
             remedy="Sort windows by time and levels by size.",
         )
-    return Windows(np.sort(law, axis=1), came, level, place, horizon)
+    return Windows(np.sort(predicted, axis=1), outcomes, level, place, horizon)

@@ -1,8 +1,8 @@
-"""Runs, backtests and validations side by side, and whether their figures may be compared at all.
+"""Compare runs, backtests and validations, and warn where their figures must not be compared.
 
-Two returns can be set beside each other only if they were earned on the same bars at the same
-costs. So before any figure stands what differs: spans, symbols, bars, costs, rules. A figure that
-such a difference spoils is shown but never called the better one.
+Two returns are comparable only if they were earned on the same bars at the same costs. So what
+differs comes before any figure: spans, symbols, bars, costs, rules. A figure that such a difference
+spoils is shown, but none is marked as the better one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from stormsail.evaluation.compare.rows import (
     setting_rows,
 )
 from stormsail.evaluation.compare.sources import Entry, read_entry
-from stormsail.evaluation.report.results import names_of
+from stormsail.evaluation.saved import names_of
 from stormsail.evaluation.stats.bootstrap import bootstrap_intervals
 from stormsail.evaluation.stats.figures import bars_per_year, returns_of
 from stormsail.evaluation.stats.statement import Statement
@@ -37,22 +37,22 @@ _ALL = frozenset(FIGURES)
 _NONE: frozenset[str] = frozenset()
 
 _RULES = ("degrade", "delay_bars", "filters", "greedy", "market", "pool_bars", "symbol_filters")
-"""Settings by which accounts are kept; `market.costs` is told apart."""
+"""Settings by which accounts are kept; `market.costs` is a term of its own."""
 
 _OWN = (
     "market.action", "market.costs", "market.degrade", "market.episode_bars", "market.features",
     "market.initial_equity", "market.levels", "market.randomise", "market.reward_clip",
     "market.ruin_penalty", "market.weight_range",
 )  # fmt: skip
-"""Settings of the market that are told elsewhere, or by which an agent sees, acts and learns:
-agents that differ in these may well be compared."""
+"""Settings of the market that are terms of their own, or by which an agent observes, acts and
+learns: agents that differ in these are comparable."""
 
 _MUST = ("span", "symbols", "interval", "data", "costs")
-"""Terms without which nobody can say what was traded."""
+"""Terms that must be known of backtests and validations."""
 
 
 class Caveat(NamedTuple):
-    """Something that differs and must be known before figures are compared."""
+    """A difference between entries that figures depend on."""
 
     name: str
     words: str
@@ -61,7 +61,7 @@ class Caveat(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How much more one earned than another on the same bars."""
+    """Difference of the returns of two entries on the same bars."""
 
     first: str
     second: str
@@ -71,13 +71,13 @@ class Difference(NamedTuple):
     @property
     def words(self) -> str:
         """The finding in plain words."""
-        told, mean = f"{self.second} minus {self.first}", self.mean
+        pair, mean = f"{self.second} minus {self.first}", self.mean
         if mean.value is None or mean.low is None or mean.high is None:
-            return f"{told}: {mean.reason}"
+            return f"{pair}: {mean.reason}"
         numbers = f"{mean.value:+.4%} a bar, 95 % interval {mean.low:+.4%} to {mean.high:+.4%}"
         if mean.low > 0.0 or mean.high < 0.0:
-            return f"{told}: {numbers}; the interval leaves 0 out"
-        return f"{told}: {numbers}; the interval holds 0, so the difference may be luck"
+            return f"{pair}: {numbers}; significant: the interval leaves 0 out"
+        return f"{pair}: {numbers}; not significant: the interval holds 0"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +105,16 @@ class Comparison:
     @property
     def names(self) -> tuple[str, ...]:
         """What the entries are called."""
-        return tuple(one.name for one in self.entries)
+        return tuple(entry.name for entry in self.entries)
 
     @property
     def comparable(self) -> bool:
         """Whether returns may be compared."""
-        return not any(one.spoils == _ALL for one in self.caveats)
+        return not any(caveat.spoils == _ALL for caveat in self.caveats)
 
 
-def compare(paths: Sequence[Path | str]) -> Comparison:
-    """Read runs, backtests or validations and set them side by side.
+def compare_results(paths: Sequence[Path | str]) -> Comparison:
+    """Read runs, backtests or validations and compare them.
 
     Args:
         paths: their folders, at least two.
@@ -124,7 +124,7 @@ def compare(paths: Sequence[Path | str]) -> Comparison:
         RangeError: if one is given twice.
         ArtifactError: if one is missing, damaged, or something else.
     """
-    folders = _checked([Path(one) for one in paths])
+    folders = _checked([Path(path) for path in paths])
     if len(folders) < 2:
         raise ArgumentError(
             "missing-argument",
@@ -140,9 +140,9 @@ def compare(paths: Sequence[Path | str]) -> Comparison:
 
 
 def compare_entries(entries: Sequence[Entry]) -> Comparison:
-    """Set entries side by side that were read before."""
+    """Compare entries that were read before."""
     caveats = tuple(_caveats(entries))
-    spoiled = frozenset[str]().union(*(one.spoils for one in caveats))
+    spoiled = frozenset[str]().union(*(caveat.spoils for caveat in caveats))
     return Comparison(
         entries=tuple(entries),
         caveats=caveats,
@@ -184,7 +184,7 @@ _TERMS: Mapping[str, _Term] = {
     "task": _Term("tasks", "Scores of different tasks cannot be compared.", _ALL),
     "span": _Term(
         "spans",
-        "Returns, falls and tails of different times cannot be compared.",
+        "Returns, drawdowns and tails of different times cannot be compared.",
         _ALL,
         _shown_span,
     ),
@@ -208,50 +208,51 @@ _TERMS: Mapping[str, _Term] = {
         _yes,
     ),
     "episode_bars": _Term("bars of an episode", "Scores are returns of an episode.", _ALL),
-    "episodes": _Term("episodes of a validation", "Scores have different errors.", _NONE),
+    "episodes": _Term("episodes of an evaluation", "Scores have different errors.", _NONE),
     "folds": _Term("test windows of the folds", "Agents were retrained at other times.", _NONE),
     "seeds": _Term("seeds", "Figures pool different numbers or choices of agents.", _NONE),
 }
 
 
 def _caveats(entries: Sequence[Entry]) -> Iterable[Caveat]:
-    kinds = {one.kind for one in entries}
+    kinds = {entry.kind for entry in entries}
     if len(kinds) > 1:
-        told = "; ".join(f"{one.name}: a {one.kind}" for one in entries)
+        values = "; ".join(f"{entry.name}: a {entry.kind}" for entry in entries)
         words = "Their figures are about different things."
-        yield Caveat("kind", f"kinds differ ({told}). {words}", _ALL)
+        yield Caveat("kind", f"kinds differ ({values}). {words}", _ALL)
     for name, term in _TERMS.items():
         # bars of other symbols or lengths are other bars: once is enough
         implied = name == "data" and (_differs(entries, "symbols") or _differs(entries, "interval"))
         if not implied and _differs(entries, name):
-            told = _told(entries, name, term.show)
-            yield Caveat(name, f"{term.title} differ ({told}). {term.consequence}", term.spoils)
+            values = _values(entries, name, term.show)
+            yield Caveat(name, f"{term.title} differ ({values}). {term.consequence}", term.spoils)
         elif len(kinds) == 1 and (unknown := _unknown(entries, name)):
             words = f"{term.title} are not known of {unknown}: they may differ."
             yield Caveat(name, f"{words} {term.consequence}", term.spoils)
     yield from _rule_caveat(entries)
-    versions = {one.code_version for one in entries}
+    versions = {entry.code_version for entry in entries}
     if len(versions) > 1:
-        told = "; ".join(f"{one.name}: {one.code_version}" for one in entries)
+        values = "; ".join(f"{entry.name}: {entry.code_version}" for entry in entries)
         words = "The same settings may give other numbers."
-        yield Caveat("code_version", f"versions of stormsail differ ({told}). {words}", _NONE)
+        yield Caveat("code_version", f"versions of stormsail differ ({values}). {words}", _NONE)
 
 
 def _rule_caveat(entries: Sequence[Entry]) -> Iterable[Caveat]:
-    traded = [one for one in entries if one.kind != "run"]
+    traded = [entry for entry in entries if entry.kind != "run"]
     names = [
         row.name
         for row in setting_rows(traded)
         if row.name.partition(".")[0] in _RULES and not row.name.startswith(_OWN)
     ]
     if names:
-        told = ", ".join(f"`{name}`" for name in names)
+        listed = ", ".join(f"`{name}`" for name in names)
         words = "What was earned under different rules cannot be compared."
-        yield Caveat("rules", f"rules of the accounts differ ({told}). {words}", _ALL)
+        yield Caveat("rules", f"rules of the accounts differ ({listed}). {words}", _ALL)
 
 
 def _known(entries: Sequence[Entry], term: str) -> list[tuple[str, JsonValue]]:
-    return [(one.name, one.terms[term]) for one in entries if one.terms.get(term) is not None]
+    values = [(entry.name, entry.terms.get(term)) for entry in entries]
+    return [(name, value) for name, value in values if value is not None]
 
 
 def _differs(entries: Sequence[Entry], term: str) -> bool:
@@ -259,13 +260,13 @@ def _differs(entries: Sequence[Entry], term: str) -> bool:
 
 
 def _unknown(entries: Sequence[Entry], term: str) -> str:
-    """Name those of which a term is not known that others have, or that all traders must have."""
-    without = [one.name for one in entries if one.terms.get(term) is None]
-    must = term in _MUST and any(one.kind != "run" for one in entries)
+    """Return the names of entries that lack a term which others have, or which is required."""
+    without = [entry.name for entry in entries if entry.terms.get(term) is None]
+    must = term in _MUST and any(entry.kind != "run" for entry in entries)
     return ", ".join(without) if must or len(without) < len(entries) else ""
 
 
-def _told(entries: Sequence[Entry], term: str, show: Callable[[JsonValue], str]) -> str:
+def _values(entries: Sequence[Entry], term: str, show: Callable[[JsonValue], str]) -> str:
     """Return the values of a term; of tables only what differs."""
     known = _known(entries, term)
     tables = [(name, value) for name, value in known if isinstance(value, dict)]
@@ -275,8 +276,8 @@ def _told(entries: Sequence[Entry], term: str, show: Callable[[JsonValue], str])
     for part in sorted({part for _, table in tables for part in table}):
         values = [(name, table.get(part)) for name, table in tables]
         if len({key(value) for _, value in values}) > 1:
-            told = ", ".join(f"{name} {show(value)}" for name, value in values)
-            parts.append(f"`{part}` {told}")
+            listed = ", ".join(f"{name} {show(value)}" for name, value in values)
+            parts.append(f"`{part}` {listed}")
     return "; ".join(parts)
 
 
@@ -285,9 +286,9 @@ def _told(entries: Sequence[Entry], term: str, show: Callable[[JsonValue], str])
 
 def _differences(entries: Sequence[Entry]) -> Iterable[Difference]:
     """Yield how each equity curve differs from the first; runs have none."""
-    traded = [one for one in entries if one.kind != "run"]
-    for one in traded[1:]:
-        yield Difference(traded[0].name, one.name, _mean_difference(traded[0], one))
+    traded = [entry for entry in entries if entry.kind != "run"]
+    for entry in traded[1:]:
+        yield Difference(traded[0].name, entry.name, _mean_difference(traded[0], entry))
 
 
 def _mean_difference(first: Entry, second: Entry) -> Statement:
@@ -309,9 +310,9 @@ def _mean_difference(first: Entry, second: Entry) -> Statement:
 
 def _checked(folders: Sequence[Path]) -> Sequence[Path]:
     """Refuse a folder that is given twice."""
-    whole = [one.resolve() for one in folders]
-    for place, one in enumerate(whole):
-        if one in whole[:place]:
+    whole = [folder.resolve() for folder in folders]
+    for place, folder in enumerate(whole):
+        if folder in whole[:place]:
             raise RangeError(
                 wrong="each folder must be given once",
                 found=f"{folders[place]} again",

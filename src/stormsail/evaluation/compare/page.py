@@ -1,4 +1,4 @@
-"""A comparison as one page that asks nothing of a network."""
+"""The comparison as one HTML page without network access."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,12 +20,12 @@ from stormsail.evaluation.report.html import (
     table,
 )
 from stormsail.evaluation.report.series import growth
+from stormsail.evaluation.report.words import DECISION_KINDS
 
 BETTER = "★"
-"""Stands behind the better of comparable figures."""
+"""Mark of the better of comparable figures."""
 
 _SAME = {True: "same", False: "differs", None: None}
-_KINDS = {"promote": "good", "not proven": "warn", "reject": "bad"}
 
 
 def comparison_page(compared: Comparison) -> str:
@@ -37,13 +37,13 @@ def comparison_page(compared: Comparison) -> str:
         "settings": ("Settings", _settings(compared)),
         "hashes": ("Hashes", _hashes(compared)),
     }
-    if any(one.verdict for one in compared.entries):
+    if any(entry.verdict for entry in compared.entries):
         verdicts = {"verdicts": ("Verdicts", _verdicts(compared))}
         parts = {"warnings": parts["warnings"], **verdicts, **parts}
     contents = [(name, title) for name, (title, _) in parts.items()]
     top = header("Comparison", " · ".join(compared.names), contents)
     body = "".join(section(name, title, html) for name, (title, html) in parts.items())
-    scripts = [plotly_script()] if any(one.curve for one in compared.entries) else []
+    scripts = [plotly_script()] if any(entry.curve for entry in compared.entries) else []
     return page(
         f"Comparison: {', '.join(compared.names)}",
         f"{top}<main>{body}</main>",
@@ -56,22 +56,24 @@ def _warnings(compared: Comparison) -> str:
         first = note("Figures may be compared: same bars, same costs, same rules.", kind="good")
     else:
         first = note("Figures marked ≠ must not be compared: read why first.", kind="bad")
-    told = "".join(
-        note(one.words, kind="bad" if one.spoils else "warn") for one in compared.caveats
+    caveats = "".join(
+        note(caveat.words, kind="bad" if caveat.spoils else "warn") for caveat in compared.caveats
     )
     own = "".join(
-        note(f"{one.name}: {words}", kind="warn") for one in compared.entries for words in one.notes
+        note(f"{entry.name}: {words}", kind="warn")
+        for entry in compared.entries
+        for words in entry.notes
     )
-    rows = [_facts(one) for one in compared.entries]
+    rows = [_facts(entry) for entry in compared.entries]
     titles = ("", "kind", "first bar", "end", "bars of", "symbols", "version")
-    return first + told + own + table(titles, rows, classes="words-table")
+    return first + caveats + own + table(titles, rows, classes="words-table")
 
 
 def _facts(entry: Entry) -> list[str | None]:
     span = entry.terms.get("span")
     first, end = span if isinstance(span, list) and len(span) == 2 else (None, None)
     symbols = entry.terms.get("symbols")
-    names = ", ".join(str(one) for one in symbols) if isinstance(symbols, list) else None
+    names = ", ".join(str(symbol) for symbol in symbols) if isinstance(symbols, list) else None
     return [
         entry.name,
         entry.kind,
@@ -89,13 +91,13 @@ def _words(value: JsonValue) -> str | None:
 
 def _verdicts(compared: Comparison) -> str:
     cards = []
-    for one in compared.entries:
-        if one.verdict is None:
-            words = f"a {one.kind} has no verdict; `stormsail validate` gives one"
-            cards.append(_card(one.name, badge("no verdict"), words))
-        else:
-            kind = _KINDS.get(one.verdict.decision, "info")
-            cards.append(_card(one.name, badge(one.verdict.decision, kind=kind), one.verdict.words))
+    for entry in compared.entries:
+        mark = badge("no verdict")
+        words = f"a {entry.kind} has no verdict; `stormsail validate` gives one"
+        if entry.verdict is not None:
+            decision, words = entry.verdict.decision, entry.verdict.words
+            mark = badge(decision, kind=DECISION_KINDS[decision])
+        cards.append(_card(entry.name, mark, words))
     rules = table(("rule", *compared.names), _cells(compared.reasons), classes="words-table")
     return f'<div class="cards">{"".join(cards)}</div>{rules}'
 
@@ -109,26 +111,27 @@ def _figures(compared: Comparison) -> str:
     rows, kinds = [], []
     for row in compared.figures:
         cells: list[str | None] = [
-            f"{one} {BETTER}" if place == row.best else one for place, one in enumerate(row.cells)
+            f"{text} {BETTER}" if place == row.best else text
+            for place, text in enumerate(row.cells)
         ]
         title = FIGURES[row.name].title
         rows.append([f"{title} ≠" if row.spoiled else title, *cells])
         kinds.append("differs" if row.spoiled else "")
-    told = note(f"{BETTER} the better figure, which may be luck. ≠ must not be compared.")
-    pairs = "".join(note(f"{one.words}.") for one in compared.differences)
-    return table(("", *compared.names), rows, kinds=kinds) + told + pairs
+    legend = note(f"{BETTER} the better figure, significant or not. ≠ must not be compared.")
+    pairs = "".join(note(f"{difference.words}.") for difference in compared.differences)
+    return table(("", *compared.names), rows, kinds=kinds) + legend + pairs
 
 
 def _curves(compared: Comparison) -> str:
     shown = [
-        _chart("equity", [one for one in compared.entries if one.kind != "run"]),
-        _chart("scores", [one for one in compared.entries if one.kind == "run"]),
+        _chart("equity", [entry for entry in compared.entries if entry.kind != "run"]),
+        _chart("scores", [entry for entry in compared.entries if entry.kind == "run"]),
     ]
     return "".join(shown) or missing("None of them has a curve.")
 
 
 def _chart(name: str, entries: Sequence[Entry]) -> str:
-    drawn = [_line(one, place) for place, one in enumerate(entries) if one.curve is not None]
+    drawn = [_line(entry, place) for place, entry in enumerate(entries) if entry.curve is not None]
     if not drawn:
         return ""
     layout: dict[str, object] = {"showlegend": True}
@@ -138,9 +141,9 @@ def _chart(name: str, entries: Sequence[Entry]) -> str:
     else:
         layout |= {
             "xaxis": {"title": {"text": "update"}},
-            "yaxis": {"title": {"text": "validation score"}},
+            "yaxis": {"title": {"text": "evaluation score"}},
         }
-        caption = "Score of each validation during training. Click a name to hide its line."
+        caption = "Score of each evaluation during training. Click a name to hide its line."
     return chart(f"chart-{name}", {"data": drawn, "layout": layout}, height=380, caption=caption)
 
 

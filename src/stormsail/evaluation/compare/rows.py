@@ -1,4 +1,4 @@
-"""Tables of a comparison: figures, settings, hashes and rules, one column for each entry."""
+"""Rows of a comparison's tables: figures, settings, hashes and rules, one cell for each entry."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -6,9 +6,11 @@ from typing import Literal, NamedTuple
 from stormsail.core.config import toml
 from stormsail.core.files import documents
 from stormsail.core.files.documents import JsonValue
-from stormsail.evaluation.compare.sources import Entry, Reason
+from stormsail.evaluation.compare.sources import Entry
 from stormsail.evaluation.report.words import FIGURES as METRICS
+from stormsail.evaluation.report.words import cell
 from stormsail.evaluation.stats.statement import Statement
+from stormsail.evaluation.walk_forward.verdict import Reason
 
 Better = Literal["more", "neither"]
 
@@ -23,21 +25,21 @@ class Shown(NamedTuple):
 
 _MORE = frozenset(
     {
-        "total_return", "annual_return", "sharpe", "sortino", "calmar", "drawdown", "value_at_risk",
-        "cvar", "win_rate", "profit_factor",
+        "total_return", "annual_return", "sharpe", "sortino", "calmar", "max_drawdown",
+        "value_at_risk", "cvar", "win_rate", "profit_factor",
     }
 )  # fmt: skip
-"""Metrics of which more is better; falls and tails are negative."""
+"""Metrics of which more is better; drawdowns and tails are negative."""
 
 FIGURES: Mapping[str, Shown] = {
     **{
         name: Shown(title, form, "more" if name in _MORE else "neither")
         for name, (title, form) in METRICS.items()
     },
-    "best_score": Shown("best validation score", "{:+.5g}", "more"),
+    "best_score": Shown("best evaluation score", "{:+.5g}", "more"),
     "best_update": Shown("update of the best", "{:,.0f}"),
-    "last_score": Shown("last validation score", "{:+.5g}", "more"),
-    "validations": Shown("validations", "{:,.0f}"),
+    "last_score": Shown("last evaluation score", "{:+.5g}", "more"),
+    "evaluations": Shown("evaluations", "{:,.0f}"),
     "episode_return": Shown("return of training episodes", "{:+.5g}"),
     "updates": Shown("updates", "{:,.0f}"),
     "steps": Shown("steps", "{:,.0f}"),
@@ -60,35 +62,23 @@ class Row(NamedTuple):
     """
 
 
-def figure_text(name: str, figure: Statement | None) -> str | None:
-    """Return a figure as it is shown, with its interval; None where there is none to show."""
-    if figure is None:
-        return None
-    if figure.value is None:
-        return figure.reason
-    form = FIGURES[name].form
-    text = form.format(figure.value)
-    if figure.low is None or figure.high is None:
-        return text
-    return f"{text} [{form.format(figure.low)}, {form.format(figure.high)}]"
-
-
 def figure_rows(entries: Sequence[Entry], spoiled: frozenset[str]) -> Iterable[Row]:
     """Yield the figures that any of them has; in a spoiled one none is called the better."""
     for name, shown in FIGURES.items():
-        found = [one.figures.get(name) for one in entries]
-        if not any(found):
+        figures = [entry.figures.get(name) for entry in entries]
+        if not any(figures):
             continue
-        lost = name in spoiled and sum(one is not None for one in found) > 1
-        cells = tuple(figure_text(name, one) for one in found)
-        best = None if lost or shown.better == "neither" else _best(found)
+        lost = name in spoiled and sum(figure is not None for figure in figures) > 1
+        cells = tuple(None if figure is None else cell(figure, shown.form) for figure in figures)
+        best = None if lost or shown.better == "neither" else _best(figures)
         yield Row(name, cells, best=best, spoiled=lost)
 
 
-def _best(found: Sequence[Statement | None]) -> int | None:
+def _best(figures: Sequence[Statement | None]) -> int | None:
     """Return the place of the largest value; None where one has none, or two share it."""
-    values = [one.value for one in found if one is not None and one.value is not None]
-    if len(values) < len(found) or values.count(max(values)) > 1:
+    known = [figure for figure in figures if figure is not None]
+    values = [figure.value for figure in known if figure.value is not None]
+    if len(values) < len(figures) or values.count(max(values)) > 1:
         return None
     return values.index(max(values))
 
@@ -98,11 +88,11 @@ def setting_rows(entries: Sequence[Entry]) -> Iterable[Row]:
 
     A setting that is not written down is nothing: TOML has no word for it.
     """
-    only_runs = all(one.kind == "run" for one in entries)
-    heads = [one.sections() for one in entries]
-    for path in sorted({path for one in entries for path in one.settings}):
+    only_runs = all(entry.kind == "run" for entry in entries)
+    heads = [entry.sections() for entry in entries]
+    for path in sorted({path for entry in entries for path in entry.settings}):
         having = [path.partition(".")[0] in own for own in heads]
-        values = [one.settings.get(path) for one in entries]
+        values = [entry.settings.get(path) for entry in entries]
         known = {key(value) for value, has in zip(values, having, strict=True) if has}
         if len(known) > 1:
             cells = tuple(
@@ -114,18 +104,18 @@ def setting_rows(entries: Sequence[Entry]) -> Iterable[Row]:
 
 def hash_rows(entries: Sequence[Entry]) -> Iterable[Row]:
     """Yield every hash that any of them has."""
-    for name in dict.fromkeys(name for one in entries for name in one.hashes):
-        cells = tuple(one.hashes.get(name) for one in entries)
-        known = [cell for cell in cells if cell is not None]
+    for name in dict.fromkeys(name for entry in entries for name in entry.hashes):
+        cells = tuple(entry.hashes.get(name) for entry in entries)
+        known = [digest for digest in cells if digest is not None]
         if known:
             yield Row(name, cells, same=len(set(known)) == 1 if len(known) > 1 else None)
 
 
 def reason_rows(entries: Sequence[Entry]) -> Iterable[Row]:
-    """Yield every rule of the verdicts, with what each validation found."""
+    """Yield every rule of the verdicts, with the reason of each validation."""
     given = [
-        {reason.name: reason for reason in one.verdict.reasons} if one.verdict else {}
-        for one in entries
+        {reason.name: reason for reason in entry.verdict.reasons} if entry.verdict else {}
+        for entry in entries
     ]
     for name in dict.fromkeys(name for table in given for name in table):
         yield Row(name, tuple(_reason_text(table.get(name)) for table in given))
@@ -139,5 +129,5 @@ def _reason_text(reason: Reason | None) -> str | None:
 
 
 def key(value: JsonValue) -> bytes:
-    """Return what two values share exactly if they are equal."""
+    """Return a text that two values share exactly if they are equal."""
     return documents.encode(value)

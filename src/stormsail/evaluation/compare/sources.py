@@ -1,11 +1,10 @@
-"""What is set side by side: the folder of a run, a backtest or a validation, read to one form.
+"""Entries of a comparison: a run, a backtest or a validation, read from its folder to one form.
 
 A run is read from its own files alone (`config.toml`, `manifest.json`, `metrics.parquet`,
 `events.jsonl`, `process.jsonl`), never from its checkpoints, so a run that still trains can be
-compared too. Backtests and validations are artifacts: every byte is verified before it is believed.
+compared too. Backtests and validations are read by `evaluation.saved`.
 """
 
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,26 +15,28 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import ArtifactError
 from stormsail.core.files import documents
-from stormsail.core.files.artifact import verify_artifact
 from stormsail.core.files.documents import DocumentError, JsonValue
-from stormsail.evaluation.report.results import (
+from stormsail.evaluation.saved import (
+    RUN,
     Document,
     Result,
     column,
+    flat,
     items,
+    kind_of,
     mapping,
     number,
-    read_results,
+    read_result,
     read_run,
 )
 from stormsail.evaluation.stats.statement import Statement
-from stormsail.market.bars import iso
+from stormsail.evaluation.walk_forward.verdict import Verdict
 
 Kind = Literal["run", "backtest", "validation"]
 
-_MANIFEST = "manifest.json"
 _MAX_BYTES = 64 << 20
 _COST_PATHS = ("market.costs", "training.task.market.costs")
 
@@ -48,29 +49,12 @@ class Curve(NamedTuple):
     y: NDArray[np.float64]
 
 
-class Reason(NamedTuple):
-    """One rule of a verdict, and whether it holds."""
-
-    name: str
-    holds: bool | None
-    """None where it cannot be told."""
-    words: str
-
-
-class Verdict(NamedTuple):
-    """What a validation came to."""
-
-    decision: str
-    words: str
-    reasons: tuple[Reason, ...]
-
-
 @dataclass(frozen=True, eq=False)  # arrays do not compare to one truth value
 class Entry:
-    """One of the things compared.
+    """One run, backtest or validation of a comparison.
 
     Attributes:
-        name: what it is called beside the others.
+        name: display name.
         path: its folder.
         kind: what it is.
         terms: what its figures depend on and must share with others' to be compared: `interval`,
@@ -80,9 +64,9 @@ class Entry:
             path that it has in a backtest, its own begin with `validation.`, and settings of
             training with `training.`, those of a run as well.
         hashes: by name; None where none was written.
-        notes: what a reader must know of this one alone, in words.
+        notes: warnings about this entry alone.
         verdict: of a validation.
-        curve: equity; for a run, the score of each validation.
+        curve: equity; for a run, the evaluation scores.
         code_version: of the package that wrote it.
     """
 
@@ -103,212 +87,180 @@ class Entry:
 
         A market that is nothing is left out: then the agent's own one is meant.
         """
-        found = {path.partition(".")[0] for path in self.settings}
-        return found - ({"market"} if self.settings.get("market", 0) is None else set())
+        heads = {path.partition(".")[0] for path in self.settings}
+        return heads - ({"market"} if self.settings.get("market", 0) is None else set())
 
 
 def read_entry(path: Path | str, *, name: str) -> Entry:
-    """Return a run, a backtest or a validation in the form in which they are compared.
+    """Return a run, a backtest or a validation as an entry of a comparison.
 
     Args:
         path: its folder.
-        name: what to call it.
+        name: display name.
 
     Raises:
         ArtifactError: if it is missing, damaged, or something else.
+        DataError: if metrics or events of a run cannot be read.
     """
     path = Path(path)
-    told = _manifest(path)
-    kind = told.get("kind")
-    if kind == "run":
-        return _run(path, name, told)
-    if kind not in ("backtest", "validation"):
-        raise ArtifactError(
-            "artifact-kind",
-            wrong=f"{path} must be a run, a `backtest` or a `validation`",
-            found=f"`{kind}`",
-            remedy="Pass the folder of a run, or what `stormsail backtest` or `stormsail validate` "
-            "wrote.",
-        )
-    (result,) = read_results([path])
-    read = _backtest if kind == "backtest" else _validation
-    return read(path, name, result)
+    return _run(path, name) if kind_of(path) == RUN else _result(path, read_result(path, name))
 
 
-def flat(data: Document, above: str = "") -> dict[str, JsonValue]:
-    """Return the leaves of nested tables by their paths, `market.costs.taker_fee`."""
-    found: dict[str, JsonValue] = {}
-    for name, value in data.items():
-        if isinstance(value, dict) and value:
-            found |= flat(value, f"{above}{name}.")
-        else:
-            found[above + name] = value
-    return found
+# ------------------------------------------------------------------ results
 
 
-def statement_of(document: JsonValue) -> Statement | None:
-    """Return the statement that `Statement.document` wrote; None for anything else."""
-    if not isinstance(document, dict) or "needed" not in document:
-        return None
-    value, low, high = (_finite(document.get(name)) for name in ("value", "low", "high"))
-    needed, found = (_whole(document.get(name)) for name in ("needed", "found"))
-    unit, reason = (str(document.get(name) or "") for name in ("unit", "reason"))
-    if found < needed:
-        value = None
-    return Statement(value, low, high, needed=needed, found=found, unit=unit, why=reason)
-
-
-# ------------------------------------------------------------------ kinds
-
-
-def _backtest(path: Path, name: str, result: Result) -> Entry:
-    told = result.document
-    settings = flat(mapping(told.get("settings")))
+def _result(path: Path, result: Result) -> Entry:
+    document = result.document
+    settings, terms, notes = (_backtest if result.kind == "backtest" else _validation)(result)
+    hashes = {name: _text(value) for name, value in mapping(document.get("hashes")).items()}
     return Entry(
-        name=name,
+        name=result.name,
         path=path,
-        kind="backtest",
-        terms={
-            **_market_terms(told, settings),
-            "seen": bool(told.get("overlaps_training")),
-            "chosen_on": bool(told.get("overlaps_validation")),
-        },
-        figures=_statements(result.metrics),
+        kind=cast("Kind", result.kind),
+        terms={**_market_terms(document, settings), **terms},
+        figures=result.metrics,
         settings=settings,
-        hashes=_hashes(told, path),
-        notes=tuple(_backtest_notes(told)),
+        hashes={**hashes, "orders": _text(document.get("order_hash")), "folder": result.digest},
+        notes=tuple(notes),
+        verdict=result.verdict,
         curve=Curve(result.ts, result.total),
-        code_version=str(told.get("code_version", "")),
+        code_version=str(document.get("code_version")),
     )
 
 
-def _backtest_notes(told: Document) -> list[str]:
+def _backtest(result: Result) -> tuple[Document, Document, list[str]]:
+    """Return settings, terms and notes of a backtest."""
+    document = result.document
+    seen, chosen_on = document.get("overlaps_training"), document.get("overlaps_validation")
     notes = []
-    if told.get("overlaps_training"):
+    if seen:
         notes.append("its span overlaps the agent's training span: this is no test of it")
-    if told.get("overlaps_validation"):
+    if chosen_on:
         notes.append("its span overlaps the bars on which the agent was chosen: it flatters")
-    if unseen := _listed(told.get("unseen_symbols")):
+    if unseen := _listed(document.get("unseen_symbols")):
         notes.append(f"not trained on: {unseen}")
-    if liquidated := _whole(told.get("liquidations")):
+    if liquidated := _whole(document.get("liquidations")):
         notes.append(f"liquidations: {liquidated}")
-    if stopped := _listed(told.get("stopped_symbols")):
+    if stopped := _listed(document.get("stopped_symbols")):
         notes.append(f"stopped before the end: {stopped}")
-    return notes
+    terms: Document = {"seen": bool(seen), "chosen_on": bool(chosen_on)}
+    return flat(mapping(document.get("settings"))), terms, notes
 
 
-def _validation(path: Path, name: str, result: Result) -> Entry:
-    told = result.document
-    own = dict(mapping(told.get("settings")))
+def _validation(result: Result) -> tuple[Document, Document, list[str]]:
+    """Return settings, terms and notes of a validation."""
+    document = result.document
+    own = dict(mapping(document.get("settings")))
     settings = flat(mapping(own.pop("backtest", None)))
-    settings |= flat(own, "validation.") | flat(mapping(told.get("training")), "training.")
-    return Entry(
-        name=name,
-        path=path,
-        kind="validation",
-        terms={
-            **_market_terms(told, settings),
-            "folds": [mapping(one).get("test") for one in items(told.get("folds"))],
-            "seeds": told.get("seeds"),
-        },
-        figures=_statements(result.metrics),
-        settings=settings,
-        hashes=_hashes(told, path),
-        notes=tuple(_validation_notes(told)),
-        verdict=_verdict(told.get("verdict")),
-        curve=Curve(result.ts, result.total),
-        code_version=str(told.get("code_version", "")),
-    )
-
-
-def _validation_notes(told: Document) -> list[str]:
-    tests = [mapping(one) for one in items(told.get("self_tests"))]
-    notes = [
-        f"self-test failed: {one.get('name')}, {one.get('words')}"
-        for one in tests
-        if one.get("holds") is False
-    ]
-    runs = [mapping(one) for one in items(told.get("runs"))]
-    failed = sum(one.get("status") == "failed" for one in runs)
-    if failed:
-        notes.append(f"trainings that failed: {failed} of {len(runs)}")
-    openings = _whole(mapping(told.get("test_span")).get("openings"))
-    if openings:
+    settings |= flat(own, "validation.") | flat(mapping(document.get("training")), "training.")
+    terms: Document = {
+        "folds": [mapping(fold).get("test") for fold in items(document.get("folds"))],
+        "seeds": document.get("seeds"),
+    }
+    failed = [test for test in result.self_tests if test.holds is False]
+    notes = [f"self-test failed: {test.name}, {test.words}" for test in failed]
+    status = [mapping(run).get("status") for run in items(document.get("runs"))]
+    if "failed" in status:
+        notes.append(f"trainings that failed: {status.count('failed')} of {len(status)}")
+    if openings := _whole(mapping(document.get("test_span")).get("openings")):
         notes.append(f"times that its final test span was opened: {openings}")
-    final = _verdict(mapping(told.get("test")).get("verdict"))
-    if final is not None:
-        notes.append(f"verdict on the final test span alone: {final.decision}")
-    return notes
+    if result.final_verdict is not None:
+        notes.append(f"verdict on the final test span alone: {result.final_verdict.decision}")
+    return settings, terms, notes
 
 
-def _verdict(value: JsonValue) -> Verdict | None:
-    if not isinstance(value, dict):
-        return None
-    given = [mapping(one) for one in items(value.get("reasons"))]
-    reasons = tuple(
-        Reason(str(one.get("name")), _truth(one.get("holds")), str(one.get("words", "")))
-        for one in given
-    )
-    return Verdict(str(value.get("decision", "")), str(value.get("words", "")), reasons)
+def _market_terms(document: Document, settings: Document) -> dict[str, JsonValue]:
+    costs: dict[str, JsonValue] = {}
+    for path in _COST_PATHS:
+        below = f"{path}."
+        costs = costs or {
+            name.removeprefix(below): value
+            for name, value in settings.items()
+            if name.startswith(below)
+        }
+    return {
+        "interval": document.get("interval"),
+        "symbols": document.get("symbols"),
+        "span": [document.get("first_bar"), document.get("end")],
+        "data": mapping(document.get("hashes")).get("data"),
+        "costs": costs or None,
+        "start_equity": document.get("start_equity"),
+    }
 
 
-def _run(path: Path, name: str, told: Document) -> Entry:
+# ------------------------------------------------------------------ runs
+
+
+def _run(path: Path, name: str) -> Entry:
+    manifest = mapping(documents.decode(_read(path / "manifest.json")))
     settings = flat(_config(path), "training.")
     run = read_run(path, name=name)
-    looks = [one for one in run.events if one.get("kind") == "trial"]
-    rows = run.metrics.num_rows
+    evaluations = run.evaluations()
     return Entry(
         name=name,
         path=path,
         kind="run",
-        terms=_run_terms(told, settings),
+        terms=_run_terms(manifest, settings),
         figures={
-            **_look_figures(looks),
+            **_evaluation_figures(evaluations),
             "episode_return": _last(run.metrics, "rollout/episode_return_mean"),
-            "updates": _exact(rows),
+            "updates": _exact(run.metrics.num_rows),
             "steps": _last(run.metrics, "train/env_steps"),
             "alarms": _exact(len(run.alarms())),
         },
         settings=settings,
         hashes={
-            "data": _text(told.get("bound_data")),
-            "config": _text(told.get("config_hash")),
-            "features": _text(told.get("bound_feature_schema")),
+            "data": _text(manifest.get("bound_data")),
+            "config": _text(manifest.get("config_hash")),
+            "features": _text(manifest.get("bound_feature_schema")),
         },
         notes=tuple(_run_notes(path)),
-        curve=_scores(looks),
-        code_version=str(told.get("code_version", "")),
+        curve=_scores(evaluations),
+        code_version=str(manifest.get("code_version", "")),
     )
 
 
-def _run_terms(told: Document, settings: Document) -> dict[str, JsonValue]:
-    """Return what the scores of a run depend on; the span is that of its validations."""
-    bounds = [iso(_whole(one)) for one in items(told.get("bound_validation_span"))]
+def _run_terms(manifest: Document, settings: Document) -> dict[str, JsonValue]:
+    """Return what the scores of a run depend on; the span is that of its evaluations."""
+    bounds = [iso(_whole(bound)) for bound in items(manifest.get("bound_validation_span"))]
     return {
-        "task": told.get("bound_task") or settings.get("training.task.name"),
-        "interval": told.get("bound_interval"),
-        "symbols": told.get("bound_symbols"),
+        "task": manifest.get("bound_task") or settings.get("training.task.name"),
+        "interval": manifest.get("bound_interval"),
+        "symbols": manifest.get("bound_symbols"),
         "span": cast("JsonValue", bounds or None),
-        "data": told.get("bound_data"),
-        "costs": told.get("bound_costs"),
-        "episode_bars": told.get("bound_episode_bars"),
+        "data": manifest.get("bound_data"),
+        "costs": manifest.get("bound_costs"),
+        "episode_bars": manifest.get("bound_episode_bars"),
         "episodes": settings.get("training.validation.episodes"),
     }
 
 
-def _look_figures(looks: Sequence[Document]) -> dict[str, Statement]:
-    known = [(_finite(one.get("score")), _whole(one.get("update"))) for one in looks]
-    scores = [(score, update) for score, update in known if score is not None]
+def _evaluation_scores(evaluations: Sequence[Document]) -> list[tuple[int, float]]:
+    """Return update and score of the evaluations that have a score."""
+    pairs = [(_whole(event.get("update")), number(event.get("score"))) for event in evaluations]
+    return [(update, score) for update, score in pairs if score is not None]
+
+
+def _evaluation_figures(evaluations: Sequence[Document]) -> dict[str, Statement]:
+    scores, count = _evaluation_scores(evaluations), _exact(len(evaluations))
     if not scores:
-        none = Statement(None, needed=1, found=0, unit="validations")
-        return {"best_score": none, "last_score": none, "validations": _exact(len(looks))}
-    score, update = max(scores, key=lambda pair: pair[0])
+        none = Statement(None, needed=1, found=0, unit="evaluations")
+        return {"best_score": none, "last_score": none, "evaluations": count}
+    update, score = max(scores, key=lambda pair: pair[1])
     return {
-        "best_score": Statement(score, needed=1, found=len(scores), unit="validations"),
+        "best_score": Statement(score, needed=1, found=len(scores), unit="evaluations"),
         "best_update": _exact(update),
-        "last_score": Statement(scores[-1][0], needed=1, found=len(scores), unit="validations"),
-        "validations": _exact(len(looks)),
+        "last_score": Statement(scores[-1][1], needed=1, found=len(scores), unit="evaluations"),
+        "evaluations": count,
     }
+
+
+def _scores(evaluations: Sequence[Document]) -> Curve | None:
+    scores = _evaluation_scores(evaluations)
+    if not scores:
+        return None
+    updates, values = zip(*scores, strict=True)
+    return Curve(np.array(updates, np.int64), np.array(values, np.float64))
 
 
 def _last(metrics: pa.Table, name: str) -> Statement:
@@ -319,17 +271,8 @@ def _last(metrics: pa.Table, name: str) -> Statement:
     return Statement(last, needed=1, found=int(known.size), unit="updates")
 
 
-def _scores(looks: Sequence[Document]) -> Curve | None:
-    known = [(_whole(one.get("update")), _finite(one.get("score"))) for one in looks]
-    points = [(update, score) for update, score in known if score is not None]
-    if not points:
-        return None
-    updates, scores = zip(*points, strict=True)
-    return Curve(np.array(updates, np.int64), np.array(scores, np.float64))
-
-
 def _run_notes(path: Path) -> list[str]:
-    """Say where a run stands that has not finished."""
+    """Return where a run stands that has not finished."""
     file = path / "process.jsonl"
     lines = _read(file).splitlines() if file.is_file() else []
     try:
@@ -337,53 +280,6 @@ def _run_notes(path: Path) -> list[str]:
     except DocumentError:
         last = "its log ends within a line"
     return [] if last == "finished" else [f"the run has not finished: {last}"]
-
-
-# ------------------------------------------------------------------ parts
-
-
-def _market_terms(told: Document, settings: Document) -> dict[str, JsonValue]:
-    costs: dict[str, JsonValue] = {}
-    for path in _COST_PATHS:
-        below = f"{path}."
-        costs = costs or {
-            name.removeprefix(below): one
-            for name, one in settings.items()
-            if name.startswith(below)
-        }
-    return {
-        "interval": told.get("interval"),
-        "symbols": told.get("symbols"),
-        "span": [told.get("first_bar"), told.get("end")],
-        "data": mapping(told.get("hashes")).get("data"),
-        "costs": costs or None,
-        "start_equity": told.get("start_equity"),
-    }
-
-
-def _hashes(told: Document, path: Path) -> dict[str, str | None]:
-    named = {name: _text(one) for name, one in mapping(told.get("hashes")).items()}
-    return {**named, "orders": _text(told.get("order_hash")), "folder": verify_artifact(path)}
-
-
-def _statements(metrics: Document) -> dict[str, Statement]:
-    read = {name: statement_of(one) for name, one in metrics.items()}
-    return {name: one for name, one in read.items() if one is not None}
-
-
-def _manifest(path: Path) -> Document:
-    file = path / _MANIFEST
-    if not file.is_file():
-        raise ArtifactError(
-            "artifact-missing",
-            wrong=f"{path} must be the folder of a run, a backtest or a validation",
-            found="no such folder" if not path.exists() else f"no `{_MANIFEST}` in it",
-            remedy="Check the path.",
-        )
-    try:
-        return mapping(documents.decode(_read(file)))
-    except DocumentError as error:
-        raise _damaged(file, str(error)) from error
 
 
 def _config(path: Path) -> Document:
@@ -415,20 +311,11 @@ def _damaged(file: Path, found: str) -> ArtifactError:
 
 
 def _listed(value: JsonValue) -> str:
-    return ", ".join(str(one) for one in items(value))
+    return ", ".join(str(item) for item in items(value))
 
 
 def _text(value: JsonValue) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _truth(value: JsonValue) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _finite(value: JsonValue) -> float | None:
-    found = number(value)
-    return found if found is not None and math.isfinite(found) else None
 
 
 def _whole(value: JsonValue) -> int:

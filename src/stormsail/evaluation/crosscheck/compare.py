@@ -1,4 +1,4 @@
-"""The decisions of a backtest once more through NautilusTrader: how far the ledgers differ."""
+"""Replay the weights of a backtest in NautilusTrader, and report how far the ledgers differ."""
 
 from typing import NamedTuple
 
@@ -60,9 +60,9 @@ def compare_nautilus(result: Backtest, panel: Panel) -> tuple[Difference, ...]:
 def _difference(result: Backtest, column: int, run: NautilusRun) -> Difference:
     count = len(run.equity)
     own = result.sleeves[:count, column]
-    other = np.array([float(one) for one in run.equity])
+    other = np.array([float(equity) for equity in run.equity])
     held = np.concatenate(([0.0], result.bars["quantity"][: count - 1, column]))
-    position = np.array([float(one) for one in run.position])
+    position = np.array([float(quantity) for quantity in run.position])
     apart = np.abs(own - other)
     return Difference(
         symbol=result.symbols[column],

@@ -1,4 +1,4 @@
-"""The third ledger: a stream of target weights through NautilusTrader's own backtest engine.
+"""The third ledger: target weights, traded by NautilusTrader's own backtest engine.
 
 Nautilus keeps orders, fills, position, fees and balance; `nautilus_engine` is all that touches the
 third-party package. What Nautilus does not know, how large an order is and when none is sent, is in
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from types import ModuleType
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import ConfigError, DataError
 from stormsail.evaluation.crosscheck.nautilus_plan import (
     LARGEST_BALANCE,
@@ -22,7 +23,6 @@ from stormsail.evaluation.crosscheck.nautilus_plan import (
     make_plan,
 )
 from stormsail.market import Panel
-from stormsail.market.bars import iso
 from stormsail.market.simulator.config import MarketConfig
 
 _DIGITS = 100  # no product of the plan needs more, so its sums and products are exact

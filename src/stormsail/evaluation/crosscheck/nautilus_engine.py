@@ -80,7 +80,7 @@ class _WeightStrategy(Strategy):  # type: ignore[misc]
         self._instrument = instrument
 
     def on_start(self) -> None:
-        """Ask for quotes and bars."""
+        """Subscribe to quotes and bars."""
         self.subscribe_quote_ticks(_ID)
         self.subscribe_bars(_BAR_TYPE)
 
@@ -142,10 +142,10 @@ class _FundingModule(SimulationModule):  # type: ignore[misc]
         """Nothing happens between quotes."""
 
     def log_diagnostics(self, logger: object) -> None:
-        """There is nothing to tell."""
+        """There is nothing to log."""
 
     def reset(self) -> None:
-        """There is nothing to forget: an engine runs once."""
+        """There is nothing to reset: an engine runs once."""
 
 
 def _instrument(plan: Plan) -> CryptoPerpetual:
@@ -175,17 +175,17 @@ def _data(plan: Plan, instrument: CryptoPerpetual) -> list[Bar | QuoteTick]:
     for n, row in enumerate(plan.rows):
         if n > 0:
             at = row.ts_ms * _NS_PER_MS + 1
-            bid, ask = (_price(one, plan.price_decimals) for one in (row.bid, row.ask))
+            bid, ask = (_price(quote, plan.price_decimals) for quote in (row.bid, row.ask))
             data.append(QuoteTick(_ID, bid, ask, depth, depth, at, at))
         at = (row.ts_ms + plan.interval_ms) * _NS_PER_MS
-        prices = (_price(one, plan.price_decimals) for one in row.prices)
+        prices = (_price(price, plan.price_decimals) for price in row.prices)
         data.append(Bar(_BAR_TYPE, *prices, depth, at, at))
     return data
 
 
 def _open_position(cache: CacheFacade) -> Position | None:
-    found = cache.positions_open(instrument_id=_ID)
-    return found[0] if found else None
+    positions = cache.positions_open(instrument_id=_ID)
+    return positions[0] if positions else None
 
 
 def _signed(position: Position) -> Decimal:

@@ -1,4 +1,4 @@
-"""The market's rules as the run in NautilusTrader needs them, in exact decimals.
+"""Bars, orders and stops of a run in NautilusTrader, in exact decimals.
 
 Written from the rules and not from the other two ledgers. The account is Nautilus's: what comes in
 here is its equity and position, what goes out is the next order.
@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import DataError, DtypeError, ShapeError
 from stormsail.market import Panel
-from stormsail.market.bars import PRICES, iso
+from stormsail.market.bars import PRICES
 from stormsail.market.simulator.config import MarketConfig, minutes_of_day
 
 MOST_DECIMALS = 16
@@ -275,8 +276,8 @@ def make_plan(panel: Panel, symbol: str, weights: Weights, config: MarketConfig)
         min_notional=exact(filters.min_notional),
         price_decimals=_price_decimals(rows, tick, symbol),
         offered=tuple(
-            exact(one)
-            for one in (config.levels if config.action == "levels" else config.weight_range)
+            exact(weight)
+            for weight in (config.levels if config.action == "levels" else config.weight_range)
         ),
         continuous=config.action == "continuous",
     )
@@ -351,7 +352,7 @@ def _in_window(ts_ms: int, config: MarketConfig) -> bool:
 def _price_decimals(rows: tuple[Row, ...], tick: Decimal, symbol: str) -> int:
     needed = decimals(tick)
     for row in rows:
-        most = max(decimals(one) for one in row.prices)
+        most = max(decimals(price) for price in row.prices)
         if most > MOST_DECIMALS:
             raise DataError(
                 "engine-limit",

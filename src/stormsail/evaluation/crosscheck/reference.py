@@ -1,5 +1,6 @@
-"""The market's rules once more, for one account, in plain Decimals: the ledger that others meet.
+"""The reference ledger: the market's rules once more, for one account, in plain Decimals.
 
+An independent second implementation, against which the simulator and the backtest are checked.
 Slow, short and exact. Money (cash, equity, fees, funding, every identity) is summed and multiplied
 in a context that refuses to round. Only what the rules define by a division or a root is rounded,
 once, before it touches money, and against the account:
@@ -27,38 +28,22 @@ from stormsail.evaluation.crosscheck.reference_account import (
     RATIO_DOWN,
     RATIO_UP,
     ZERO,
-    Book,
+    Account,
     on_grid,
     written,
 )
 from stormsail.evaluation.crosscheck.reference_gate import (
-    GateAccount,
+    GateInputs,
     NoTradeTimes,
     Reason,
     ReferenceLimits,
     reference_gate,
     same_day,
 )
-from stormsail.evaluation.crosscheck.reference_rows import (
-    ReferenceBar,
-    reference_bars,
-    trailing_notional,
-)
 
 if TYPE_CHECKING:
+    from stormsail.market.panel import Panel
     from stormsail.market.simulator.config import MarketConfig
-
-__all__ = [
-    "Book",
-    "Fill",
-    "Reason",
-    "Record",
-    "ReferenceBar",
-    "ReferenceLedger",
-    "reference_bars",
-    "replay",
-    "trailing_notional",
-]
 
 _DUST = Decimal("1e-12")
 """A gap of this share of the position is rounding and not an order."""
@@ -68,6 +53,23 @@ _FLOOR = decimal.Context(prec=36, rounding=decimal.ROUND_FLOOR)
 _CEILING = decimal.Context(prec=36, rounding=decimal.ROUND_CEILING)
 _LOG = decimal.Context(prec=30)
 _NAN = Decimal("NaN")
+
+
+class ReferenceBar(NamedTuple):
+    """Row n, at whose open the order fills and at whose close the account is marked."""
+
+    ts_ms: int
+    """Open time of row n, UTC milliseconds."""
+    open: Decimal
+    high: Decimal
+    low: Decimal
+    close: Decimal
+    tradable: bool = True
+    """Whether row n has a bar."""
+    funding_rate: Decimal = ZERO
+    """Sum of the rates that settle after the open of row n - 1 and up to the open of row n."""
+    trailing_notional: Decimal = ZERO
+    """M of row n - 1, the newest one known at the decision: mean notional of the rows up to it."""
 
 
 class Record(NamedTuple):
@@ -114,7 +116,7 @@ class Fill(NamedTuple):
     turnover: Decimal
 
 
-class _Happened(NamedTuple):
+class _BarEvents(NamedTuple):
     """What happened between a decision and the mark."""
 
     reason: Reason
@@ -180,12 +182,12 @@ class ReferenceLedger:
         self._ts_ms = first_ts_ms
         self._peak = self._day_start = initial
         self._day_turnover = ZERO
-        self.book = Book(initial, first_close)
+        self.account = Account(initial, first_close)
         self.ended = False
 
     def check_identity(self) -> None:
-        """Check the sums of the book; see `Book.check_identity`."""
-        self.book.check_identity()
+        """Check the sums of the account; see `Account.check_identity`."""
+        self.account.check_identity()
 
     def step(self, bar: ReferenceBar, weight: Decimal | None) -> Record:
         """Decide at the close of the row before, fill at the open of `bar`, mark at its close.
@@ -208,79 +210,79 @@ class ReferenceLedger:
             return self._step(bar, weight)
 
     def _step(self, bar: ReferenceBar, weight: Decimal | None) -> Record:
-        book, before = self.book, self.book.equity
-        fees, slippage = book.fees, book.slippage
-        happened = self._trade(bar, weight)
-        book.move(bar.close)
+        account, before = self.account, self.account.equity
+        fees, slippage = account.fees, account.slippage
+        events = self._trade(bar, weight)
+        account.move(bar.close)
         self._ts_ms = bar.ts_ms
-        self._peak = max(self._peak, book.equity)
+        self._peak = max(self._peak, account.equity)
         terminated, truncated = self._end()
         raw, used = self._reward(before)
-        fee_total, slippage = book.fees - fees, book.slippage - slippage
-        costs = fee_total + slippage + happened.funding
-        fill, dropped = happened.fill, happened.blocked and self._config.no_trade.drop_samples
+        fee_total, slippage = account.fees - fees, account.slippage - slippage
+        costs = fee_total + slippage + events.funding
+        fill, dropped = events.fill, events.blocked and self._config.no_trade.drop_samples
         return Record(
             ts_ms=bar.ts_ms,
-            equity=book.equity,
-            cash=book.cash,
-            quantity=book.quantity,
-            entry_price=book.entry_price,
-            weight=_share(book.quantity * book.mark, book.equity),
+            equity=account.equity,
+            cash=account.cash,
+            quantity=account.quantity,
+            entry_price=account.entry_price,
+            weight=_share(account.quantity * account.mark, account.equity),
             price=fill.price if fill else None,
             traded=fill.traded if fill else ZERO,
             fee_total=fee_total,
             slippage=slippage,
-            funding=happened.funding,
+            funding=events.funding,
             turnover=fill.turnover if fill else ZERO,
-            liquidated=happened.liquidation_price is not None,
-            liquidation_price=happened.liquidation_price,
-            blocked=happened.blocked,
-            reason=happened.reason,
+            liquidated=events.liquidation_price is not None,
+            liquidation_price=events.liquidation_price,
+            blocked=events.blocked,
+            reason=events.reason,
             reward_raw_fraction=raw,
             reward_used_fraction=used,
             reward_costs_fraction=float(RATIO.divide(costs, before)),
             signal_pos_requested=weight,
-            signal_pos_next=happened.weight_after,
+            signal_pos_next=events.weight_after,
             sample_weight=0.0 if dropped else 1.0,
             terminated=terminated,
             truncated=truncated,
         )
 
-    def _trade(self, bar: ReferenceBar, weight: Decimal | None) -> _Happened:
+    def _trade(self, bar: ReferenceBar, weight: Decimal | None) -> _BarEvents:
         """Do everything from the decision to the bar's worst price: steps 1 to 8 of the rules."""
-        book, before = self.book, self.book.equity
+        account, before = self.account, self.account.equity
         if not same_day(bar.ts_ms, self._ts_ms):
             self._day_start, self._day_turnover = before, ZERO
-        held = RATIO.divide(book.quantity * book.mark, before)
-        account = GateAccount(held, before, self._peak, self._day_start, self._day_turnover)
-        allowed, reason = reference_gate(weight, account, self._limits)
+        held = RATIO.divide(account.quantity * account.mark, before)
+        inputs = GateInputs(held, before, self._peak, self._day_start, self._day_turnover)
+        allowed, reason = reference_gate(weight, inputs, self._limits)
 
-        book.move(bar.open)
-        funding = book.quantity * bar.open * bar.funding_rate if self._config.funding else ZERO
-        book.pay_funding(funding)
+        account.move(bar.open)
+        funding = account.quantity * bar.open * bar.funding_rate if self._config.funding else ZERO
+        account.pay_funding(funding)
         lost_at = self._liquidate(bar.open) if self._margin_gone(bar.open) else None
         holds = allowed == held and reason is not Reason.NONE
         wanted = lost_at is None and not holds
         size = self._size(bar, allowed) if wanted else ZERO
-        buy = allowed * book.equity > book.quantity * bar.open
+        buy = allowed * account.equity > account.quantity * bar.open
         price = self._price(bar, size, buy=buy)
         blocked = size != 0 and (self._is_blocked(bar) or price <= 0)
         fill = None if blocked or size == 0 else self._filled(bar, size, price, buy=buy)
-        weight_after = _share(book.quantity * bar.open, book.equity)
+        weight_after = _share(account.quantity * bar.open, account.equity)
         if lost_at is None:
             lost_at = self._liquidate_inside(bar)
-        return _Happened(reason, funding, blocked, fill, weight_after, lost_at)
+        return _BarEvents(reason, funding, blocked, fill, weight_after, lost_at)
 
     def _is_blocked(self, bar: ReferenceBar) -> bool:
         unknown_impact = self._impact > 0 and bar.trailing_notional == 0
-        insolvent = self.book.equity <= 0
+        insolvent = self.account.equity <= 0
         return not bar.tradable or unknown_impact or insolvent or bar.ts_ms in self._closed
 
     def _filled(
         self, bar: ReferenceBar, size: Decimal, price: Decimal, *, buy: bool
     ) -> Fill | None:
         """Fill an order, unless it is worth less than the least that can be sent."""
-        book, equity = self.book, self.book.equity
+        account, equity = self.account, self.account.equity
         if size * price < self._min_notional:
             return None
         fill = Fill(
@@ -289,14 +291,14 @@ class ReferenceLedger:
             fee=self._fee * size * price,
             turnover=RATIO.divide(size * bar.open, equity),
         )
-        book.fill(fill.traded, price, fill.fee)
-        book.slippage += size * abs(price - bar.open)
+        account.fill(fill.traded, price, fill.fee)
+        account.slippage += size * abs(price - bar.open)
         self._day_turnover = RATIO.add(self._day_turnover, fill.turnover)
         return fill
 
     def _size(self, bar: ReferenceBar, weight: Decimal) -> Decimal:
         """Return the unsigned quantity, with the costs of its own fill reserved."""
-        equity, quantity = self.book.equity, self.book.quantity
+        equity, quantity = self.account.equity, self.account.quantity
         gap = weight * equity - quantity * bar.open
         if weight != 0 and (
             abs(gap) <= _DUST * abs(quantity) * bar.open or abs(gap) < self._min_rebalance * equity
@@ -332,7 +334,7 @@ class ReferenceLedger:
 
     def _liquidate_inside(self, bar: ReferenceBar) -> Decimal | None:
         """Take the position away where the margin ran out between open and the worst price."""
-        cash, quantity = self.book.cash, self.book.quantity
+        cash, quantity = self.account.cash, self.account.quantity
         if not self._margin_gone(bar.low if quantity > 0 else bar.high):
             return None
         if quantity > 0:
@@ -342,18 +344,18 @@ class ReferenceLedger:
         return self._liquidate(max(price, bar.open))
 
     def _margin_gone(self, price: Decimal) -> bool:
-        cash, quantity = self.book.cash, self.book.quantity
+        cash, quantity = self.account.cash, self.account.quantity
         equity = cash + quantity * price
         return quantity != 0 and equity <= self._maintenance * abs(quantity) * price
 
     def _liquidate(self, price: Decimal) -> Decimal:
-        quantity = self.book.quantity
-        self.book.move(price)
-        self.book.fill(-quantity, price, self._liquidation_fee * abs(quantity) * price)
+        quantity = self.account.quantity
+        self.account.move(price)
+        self.account.fill(-quantity, price, self._liquidation_fee * abs(quantity) * price)
         return price
 
     def _end(self) -> tuple[bool, bool]:
-        equity, peak = self.book.equity, self._peak
+        equity, peak = self.account.equity, self._peak
         self._steps_left -= 1
         stop = self._stop_drawdown
         fell = stop is not None and peak - equity >= stop * peak
@@ -363,7 +365,7 @@ class ReferenceLedger:
 
     def _reward(self, before: Decimal) -> tuple[float, float]:
         """Return the log growth of the equity, as it is and clipped."""
-        after = self.book.equity
+        after = self.account.equity
         ratio = _LOG.divide(max(after, self._floor), max(before, self._floor))
         raw = float(_LOG.ln(ratio))
         if after <= self._floor:
@@ -418,3 +420,52 @@ def replay(
         if ledger.ended:
             break
     return records
+
+
+def trailing_notional(
+    closes: Sequence[Decimal], volumes: Sequence[Decimal], window: int
+) -> list[Decimal]:
+    """Return for each row the mean of close times volume over the last `window` rows up to it.
+
+    At the start it is the mean of the rows there are. For a quote volume pass ones as closes.
+    """
+    with localcontext(EXACT):
+        notional = [close * volume for close, volume in zip(closes, volumes, strict=True)]
+        means, total = [], ZERO
+        for row, newest in enumerate(notional):
+            total += newest - (notional[row - window] if row >= window else ZERO)
+            means.append(RATIO.divide(total, Decimal(min(row + 1, window))))
+    return means
+
+
+def reference_bars(panel: "Panel", symbol: str, *, impact_window: int) -> list[ReferenceBar]:
+    """Return the rows of one symbol, each number the exact value of the double in the panel.
+
+    The trailing notional of a row is that of the row before it, over the bars that the symbol has
+    had; up to the first of them, at which no order can fill, it is 0.
+    """
+    column = panel.index(symbol)
+
+    def exact(name: str) -> list[Decimal]:
+        tensor = panel.optional[name] if name in panel.optional else getattr(panel, name)
+        return [Decimal(value) for value in tensor[:, column].tolist()]
+
+    closes = exact("close")
+    first = panel.listed[:, column].tolist().index(True)  # before its first bar nothing was traded
+    if "quote_volume" in panel.optional:
+        priced, volumes = [ONE] * len(closes), exact("quote_volume")
+    else:
+        priced, volumes = closes, exact("volume")
+    traded = [ZERO] * first + trailing_notional(priced[first:], volumes[first:], impact_window)
+    columns = zip(
+        panel.ts.tolist(),
+        exact("open"),
+        exact("high"),
+        exact("low"),
+        closes,
+        panel.tradable[:, column].tolist(),
+        exact("funding"),
+        [ZERO, *traded[:-1]],
+        strict=True,
+    )
+    return [ReferenceBar(*row) for row in columns]

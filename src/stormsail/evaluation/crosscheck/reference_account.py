@@ -1,4 +1,4 @@
-"""Cash and position of one account in Decimals that never round, and their arithmetic.
+"""The account of the reference ledger: cash and position in Decimals that never round.
 
 All of it is meant to run inside `EXACT`.
 """
@@ -47,8 +47,8 @@ def on_grid(value: Decimal, step: Decimal, *, up: bool) -> Decimal:
     return count * step
 
 
-class Book:
-    """Cash, position and where every unit of it came from."""
+class Account:
+    """Cash, position, and the sum of everything that ever changed them."""
 
     def __init__(self, initial: Decimal, mark: Decimal) -> None:
         self.initial = self.cash = initial

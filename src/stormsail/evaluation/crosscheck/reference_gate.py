@@ -1,6 +1,6 @@
-"""What may be traded, in plain Decimals: the risk gate and the no-trade windows.
+"""The risk gate and the no-trade windows in plain Decimals, for the reference ledger.
 
-Written from the rules, apart from the tensor code, so that the two can check each other.
+Written from the rules, independently of the tensor code, so that the two can check each other.
 """
 
 from collections.abc import Callable
@@ -60,8 +60,8 @@ class ReferenceLimits(NamedTuple):
         )
 
 
-class GateAccount(NamedTuple):
-    """What the gate must know: held weight, equity, its peak, the day's start and turnover."""
+class GateInputs(NamedTuple):
+    """Inputs of the gate: held weight, equity, its peak, and start and turnover of the day."""
 
     held: Decimal
     equity: Decimal
@@ -71,20 +71,20 @@ class GateAccount(NamedTuple):
 
 
 def reference_gate(
-    weight: Decimal | None, account: GateAccount, limits: ReferenceLimits
+    weight: Decimal | None, inputs: GateInputs, limits: ReferenceLimits
 ) -> tuple[Decimal, Reason]:
     """Return the allowed weight, and the most severe stage that changed the proposal.
 
     The stages of `functional.risk_gate`, each acting on what the one before left. None or a
-    number that is not finite stands for the held weight. A result that equals `account.held`
+    number that is not finite stands for the held weight. A result that equals `inputs.held`
     means that nothing is to be traded.
     """
-    allowed, reason = account.held, Reason.NONFINITE
+    allowed, reason = inputs.held, Reason.NONFINITE
     if weight is not None and weight.is_finite():
         allowed, reason = weight, Reason.NONE
     with localcontext(EXACT):
         for stage, rule in _STAGES:
-            cut = rule(allowed, account, limits)
+            cut = rule(allowed, inputs, limits)
             if cut != allowed:
                 allowed, reason = cut, max(reason, stage)
     return allowed, reason
@@ -94,23 +94,23 @@ def _between(weight: Decimal, low: Decimal, high: Decimal) -> Decimal:
     return max(low, min(weight, high))
 
 
-def _leverage(weight: Decimal, account: GateAccount, limits: ReferenceLimits) -> Decimal:
-    del account
+def _leverage(weight: Decimal, inputs: GateInputs, limits: ReferenceLimits) -> Decimal:
+    del inputs
     return _between(weight, -limits.max_leverage, limits.max_leverage)
 
 
-def _position(weight: Decimal, account: GateAccount, limits: ReferenceLimits) -> Decimal:
+def _position(weight: Decimal, inputs: GateInputs, limits: ReferenceLimits) -> Decimal:
     limit = limits.max_position
-    if limit is None or abs(weight) * account.equity <= limit:
+    if limit is None or abs(weight) * inputs.equity <= limit:
         return weight
-    cap = RATIO_DOWN.divide(limit, account.equity)
+    cap = RATIO_DOWN.divide(limit, inputs.equity)
     return _between(weight, -cap, cap)
 
 
-def _turnover(weight: Decimal, account: GateAccount, limits: ReferenceLimits) -> Decimal:
+def _turnover(weight: Decimal, inputs: GateInputs, limits: ReferenceLimits) -> Decimal:
     if limits.max_turnover is None:
         return weight
-    held, left = account.held, max(limits.max_turnover - account.turnover, ZERO)
+    held, left = inputs.held, max(limits.max_turnover - inputs.turnover, ZERO)
     change = weight - held
     towards_zero = held * weight >= 0 and abs(weight) <= abs(held)
     if abs(change) <= left or towards_zero:
@@ -128,21 +128,21 @@ def _reduce_only(weight: Decimal, held: Decimal) -> Decimal:
     return _between(weight, min(held, ZERO), max(held, ZERO))
 
 
-def _daily_loss(weight: Decimal, account: GateAccount, limits: ReferenceLimits) -> Decimal:
-    tripped = _fell(account.equity, account.day_start, limits.max_daily_loss)
-    return _reduce_only(weight, account.held) if tripped else weight
+def _daily_loss(weight: Decimal, inputs: GateInputs, limits: ReferenceLimits) -> Decimal:
+    tripped = _fell(inputs.equity, inputs.day_start, limits.max_daily_loss)
+    return _reduce_only(weight, inputs.held) if tripped else weight
 
 
-def _drawdown(weight: Decimal, account: GateAccount, limits: ReferenceLimits) -> Decimal:
-    tripped = _fell(account.equity, account.peak, limits.max_drawdown)
-    return _reduce_only(weight, account.held) if tripped else weight
+def _drawdown(weight: Decimal, inputs: GateInputs, limits: ReferenceLimits) -> Decimal:
+    tripped = _fell(inputs.equity, inputs.peak, limits.max_drawdown)
+    return _reduce_only(weight, inputs.held) if tripped else weight
 
 
-def _bankrupt(weight: Decimal, account: GateAccount, limits: ReferenceLimits) -> Decimal:
-    return ZERO if account.equity <= 0 or account.equity < limits.min_equity else weight
+def _bankrupt(weight: Decimal, inputs: GateInputs, limits: ReferenceLimits) -> Decimal:
+    return ZERO if inputs.equity <= 0 or inputs.equity < limits.min_equity else weight
 
 
-_STAGES: tuple[tuple[Reason, Callable[[Decimal, GateAccount, ReferenceLimits], Decimal]], ...] = (
+_STAGES: tuple[tuple[Reason, Callable[[Decimal, GateInputs, ReferenceLimits], Decimal]], ...] = (
     (Reason.LEVERAGE, _leverage),
     (Reason.POSITION, _position),
     (Reason.TURNOVER, _turnover),

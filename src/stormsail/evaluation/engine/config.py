@@ -1,4 +1,4 @@
-"""What can be chosen about a backtest: which bars, which rules, and how the agent decides."""
+"""Configuration of a backtest: which bars, which rules, and how the agent decides."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
@@ -10,7 +10,7 @@ from stormsail.market.simulator.config import Degrade, Filters, MarketConfig, Ra
 from stormsail.market.splits import Span
 
 BURN_IN = 64
-"""Bars on which a memory is warmed up unless something else is asked for."""
+"""Bars on which a memory is warmed up by default."""
 
 Loosened = Literal["costs", "episode_bars"]
 """What may differ from the agent's training when it is named in `allow`."""
@@ -85,12 +85,12 @@ class BacktestConfig(Config):
         """Return the rules by which the accounts of these symbols are kept.
 
         Weights come as numbers, so the action is continuous and as wide as the leverage limit; the
-        gate and the rest stay. An "episode" of one bar only keeps the simulator from asking for
-        room that one pass does not need: horizons are counted elsewhere.
+        gate and the rest stay. An "episode" of one bar only keeps a simulator from asking for
+        bars that a backtest does not need: horizons are counted in `loop.py`.
         """
         market = self.market or MarketConfig()
         widest = market.limits.max_leverage
-        own = {name: one for name, one in market.symbol_filters.items() if name in symbols}
+        own = {name: steps for name, steps in market.symbol_filters.items() if name in symbols}
         return market.replace(
             episode_bars=1,
             initial_equity=self.start_equity(len(symbols)),

@@ -3,8 +3,9 @@
 `equity.parquet`   one row a mark: `ts` (UTC ms, close of the bar), `total`, and a column a symbol.
 `trades.parquet`   one row a fill or liquidation: time, symbol, side, quantity, price, fee,
                    slippage, reason.
-`decisions.parquet` one row a decision and symbol: what was decided, what the gate let through and
-                   why, what the bar did to the account, and what the critic had predicted.
+`decisions.parquet` one row a decision and symbol: the weight decided, the weight requested of the
+                   risk gate and its reason, what the bar did to the account, and the critic's
+                   predictions.
 `summary.json`     figures, hashes of data, configuration and agent, and the hash of the orders.
 
 Nothing in them depends on time, place or process. The artifact is written whole or not at all and
@@ -12,7 +13,6 @@ never over another (`core.artifact`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +20,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stormsail import __version__
-from stormsail.core.errors import ArtifactError
-from stormsail.core.files.artifact import Contents, read_artifact, write_artifact
-from stormsail.core.files.documents import JsonValue, plain
+from stormsail.core.clock import iso
+from stormsail.core.files.artifact import Contents, write_artifact
+from stormsail.core.files.documents import JsonValue
 from stormsail.evaluation.engine.result import Backtest, Trade
-from stormsail.evaluation.stats.metrics import document_of
 from stormsail.functional.risk_gate import Reason
-from stormsail.market.bars import iso
 
 KIND = "backtest"
 SUMMARY = "summary"
 EQUITY, TRADES, DECISIONS = "equity.parquet", "trades.parquet", "decisions.parquet"
-_FORMAT = 1
+FORMAT = 2
+"""Version of the saved tables and documents, of backtests and of validations."""
 _LEFT_OUT = ("cash", "equity")
 
 
@@ -39,7 +38,7 @@ def summary_of(backtest: Backtest) -> dict[str, JsonValue]:
     """Return what a reader wants first, as plain data."""
     span = backtest.span
     return {
-        "format": _FORMAT,
+        "format": FORMAT,
         "code_version": __version__,
         "symbols": list(backtest.symbols),
         "interval": str(backtest.interval),
@@ -61,7 +60,7 @@ def summary_of(backtest: Backtest) -> dict[str, JsonValue]:
         "unseen_symbols": backtest.notes.get("unseen_symbols", []),
         "overlaps_training": backtest.notes.get("overlaps_training"),
         "overlaps_validation": backtest.notes.get("overlaps_validation"),
-        "metrics": plain(document_of(backtest.metrics)),
+        "metrics": backtest.metrics.document(),
         "settings": backtest.config.model_dump(mode="json"),
     }
 
@@ -90,8 +89,8 @@ def decisions_table(backtest: Backtest) -> pa.Table:
 
     `ts` is the close at which it was decided. A weight of null holds the position.
     """
-    count, symbols = backtest.bars["asked"].shape
-    names = np.array([one.name.lower() for one in Reason])
+    count, symbols = backtest.weights.shape
+    names = np.array([reason.name.lower() for reason in Reason])
     names[int(Reason.NONFINITE)] = "hold"
     columns: dict[str, pa.Array] = {
         "ts": pa.array(np.repeat(backtest.ts[:-1], symbols)),
@@ -117,7 +116,7 @@ def contents_of(
     """Return the files of a backtest, with further documents and tables beside them."""
     summary = summary_of(backtest)
     if backtest.distribution_support is not None:
-        summary["distribution_support"] = [float(one) for one in backtest.distribution_support]
+        summary["distribution_support"] = [float(value) for value in backtest.distribution_support]
     summary["distribution_kind"] = backtest.distribution_kind
     own = {
         EQUITY: equity_table(backtest),
@@ -152,55 +151,9 @@ def write_backtest(
     write_artifact(path, kind=KIND, contents=contents_of(backtest, documents or {}, tables or {}))
 
 
-@dataclass(frozen=True, eq=False)
-class SavedBacktest:
-    """What was read back, verified against its hashes."""
-
-    summary: Mapping[str, JsonValue]
-    equity: pa.Table
-    trades: pa.Table
-    decisions: pa.Table
-    documents: Mapping[str, JsonValue]
-    """Further plain data by name."""
-    tables: Mapping[str, pa.Table]
-    """Further tables by file name."""
-
-
-def read_backtest(path: Path | str) -> SavedBacktest:
-    """Return a saved backtest.
-
-    Raises:
-        ArtifactError: if it is missing, damaged, or something else.
-    """
-    artifact = read_artifact(path, kind=KIND)
-    documents = dict(artifact.documents)
-    summary = documents.pop(SUMMARY, None)
-    tables = {name: _table(path, name, data) for name, data in artifact.blobs.items()}
-    if not isinstance(summary, dict) or not {EQUITY, TRADES, DECISIONS} <= set(tables):
-        raise _damaged(path, f"only {sorted([*artifact.documents, *artifact.blobs])}")
-    equity, trades, decisions = (tables.pop(name) for name in (EQUITY, TRADES, DECISIONS))
-    return SavedBacktest(summary, equity, trades, decisions, documents, tables)
-
-
 def table_bytes(table: pa.Table) -> bytes:
     """Return a table as the bytes of a Parquet file, the same for the same table."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     data: bytes = sink.getvalue().to_pybytes()
     return data
-
-
-def _table(path: Path | str, name: str, data: bytes) -> pa.Table:
-    try:
-        return pq.read_table(pa.BufferReader(data))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _damaged(path, f"`{name}` that cannot be read, {error}") from error
-
-
-def _damaged(path: Path | str, found: str) -> ArtifactError:
-    return ArtifactError(
-        "artifact-document",
-        wrong=f"{path} must hold the summary and the tables of a backtest",
-        found=found,
-        remedy="Run the backtest again.",
-    )

@@ -1,12 +1,12 @@
-"""The pass itself: accounts walked through the market in float64, bar by bar, without a break.
+"""The loop of the backtest engine: accounts go through the market in float64, bar by bar.
 
-Several courses (`backtest_course`) that keep to the same limits are walked together: their accounts
-are one batch, in which each has its own bars, costs, steps and stops, and no account touches
-another but where cash is pooled. What a bar does to an account is `market.simulator.trade.trade`,
-which is exact arithmetic, element by element: whoever walks beside it changes no bit. Whoever
-decides sees the accounts of their own course alone, so that neither do decisions depend on company.
+Scenarios under the same rules run in one batch, in which each account has its own bars, costs,
+order steps and stops; no account touches another except where cash is pooled. What a bar does to
+an account is `market.simulator.trade.trade`, whose arithmetic is element by element, and a decider
+sees the accounts of its own scenario alone: the results of a scenario do not depend on the others.
 
-Nothing about money is decided here. What is decided here is what an episode means outside training:
+The rules of money are those of the simulator. What is defined here is what an episode means outside
+training:
 
 - The account never restarts: cash, position, the peak of the risk gate, its day and the memory of
   the agent go on from the first bar to the last.
@@ -15,7 +15,7 @@ Nothing about money is decided here. What is decided here is what an episode mea
   episode's peak, the time left; and the time in a position counts from there at the earliest.
   Position and unrealised result are the account's own.
 - Before the first decision the memory reads `burn_in` bars with a flat account, through a feed
-  without faults; what is decided there is thrown away. The episodes are counted backwards there.
+  without faults; the decisions there are discarded. The episodes are counted backwards there.
 - A stop (equity at the floor, or the drawdown that ends an episode) ends the decisions of that
   account for good: its position is closed at the next open that can be traded, at the usual costs,
   and it stays in cash.
@@ -30,22 +30,25 @@ from torch import Tensor
 
 from stormsail.core.generators import Generators
 from stormsail.evaluation.engine.config import BacktestConfig
-from stormsail.evaluation.engine.scenario import Course
+from stormsail.evaluation.engine.scenario import Scenario
 from stormsail.market.features import ACCOUNT_FEATURES, AccountTensors, account_features
-from stormsail.market.simulator import State
-from stormsail.market.simulator.episodes import drawn_rows, feed_fails, named
+from stormsail.market.simulator.account import (
+    Fill,
+    State,
+    StopLevels,
+    apply_fill,
+    held_weight,
+    stop_hit,
+)
+from stormsail.market.simulator.episodes import drawn_rows, feed_fails, split_draws
 from stormsail.market.simulator.observation import Observer
-from stormsail.market.simulator.records import held_weight
 from stormsail.market.simulator.tape import Tape
-from stormsail.market.simulator.trade import Fill, Rules, Steps, trade
+from stormsail.market.simulator.trade import OrderSteps, Rules, trade
 from stormsail.modules.agent import Agent
 
-_TIE_ULPS = 4
-"""Roundings within which equity counts as equal to a stop, as in the simulator."""
 
-
-class Decided(NamedTuple):
-    """Target weights of one bar, and what the critic said."""
+class Decision(NamedTuple):
+    """Target weights of one bar, and the critic's estimate of the return."""
 
     weight: Tensor
     """float64 [B]; NaN holds the position."""
@@ -56,12 +59,12 @@ class Decided(NamedTuple):
 
 
 class Decider(Protocol):
-    """Whoever turns observations into target weights."""
+    """A policy: it turns observations into target weights."""
 
     def warm(self, observation: Tensor) -> None:
-        """Look at a bar before the first decision."""
+        """Read a bar before the first decision."""
 
-    def decide(self, index: int, observation: Tensor) -> Decided:
+    def decide(self, index: int, observation: Tensor) -> Decision:
         """Decide at the close of bar `index` of the span."""
 
 
@@ -69,7 +72,7 @@ class AgentDecider:
     """An agent with its memory.
 
     Args:
-        agent: who decides, on the CPU.
+        agent: on the CPU.
         config: greedy or drawn, and the seed.
         levels: weights that its actions stand for; None where an action is the weight itself.
         batch: number of accounts.
@@ -89,7 +92,7 @@ class AgentDecider:
         seen = observation.to(self._dtype)
         self._memory = self._agent.decide(seen, self._memory, deterministic=True).memory
 
-    def decide(self, index: int, observation: Tensor) -> Decided:  # noqa: ARG002 - see `Decider`
+    def decide(self, index: int, observation: Tensor) -> Decision:  # noqa: ARG002 - see `Decider`
         """Return the agent's weights; NaN, which holds, where it computed no numbers."""
         made = self._agent.decide(
             observation.to(self._dtype),
@@ -104,26 +107,26 @@ class AgentDecider:
             weight = self._levels[made.action]
         known = made.parameters.isfinite().all(-1)
         weight = torch.where(known, weight, torch.nan)
-        return Decided(weight, made.value.double(), made.distribution.double())
+        return Decision(weight, made.value.double(), made.distribution.double())
 
 
-class GivenDecider:
-    """Weights that are known beforehand.
+class WeightsDecider:
+    """Target weights that are known beforehand.
 
     Args:
-        weights: [N, S], one row for each decision; the same in every scenario.
-        scenarios: K.
+        weights: [N, S], one row for each decision; the same under every cost setting.
+        settings: K, the number of cost settings.
     """
 
-    def __init__(self, weights: Tensor, scenarios: int) -> None:
-        self._weights = weights.double().repeat(1, scenarios)
+    def __init__(self, weights: Tensor, settings: int) -> None:
+        self._weights = weights.double().repeat(1, settings)
 
     def warm(self, observation: Tensor) -> None:
-        """Look at nothing."""
+        """Read nothing."""
 
-    def decide(self, index: int, observation: Tensor) -> Decided:  # noqa: ARG002 - see `Decider`
+    def decide(self, index: int, observation: Tensor) -> Decision:  # noqa: ARG002 - see `Decider`
         """Return one row."""
-        return Decided(self._weights[index])
+        return Decision(self._weights[index])
 
 
 class Horizon(NamedTuple):
@@ -143,8 +146,8 @@ class Horizon(NamedTuple):
         peak = torch.maximum(before.peak_equity, state.equity)
         return cls(bars, before.start_equity, peak)
 
-    def seen(self, state: State, length: int) -> Tensor:
-        """Return the account's columns, [B, 6]."""
+    def columns(self, state: State, length: int) -> Tensor:
+        """Return the account's columns of the observation, [B, 6]."""
         account = AccountTensors(
             weight=held_weight(state),
             unrealised=state.quantity * (state.price - state.entry_price),
@@ -157,226 +160,212 @@ class Horizon(NamedTuple):
         return account_features(account, episode_bars=length)
 
 
-_LOOKED_AT = ("row", "quantity", "price", "entry_price", "equity", "bars_in_position")
-"""What an agent sees of its account comes from these."""
+_OBSERVED = ("row", "quantity", "price", "entry_price", "equity", "bars_in_position")
+"""Fields of the account from which its columns are computed."""
 
 
-class Moment(NamedTuple):
-    """One bar of every account: a decision at a close, and what it led to by the next."""
+class BarRecord(NamedTuple):
+    """One bar of every account: the decision at a close, and the account at the next."""
 
-    decided: tuple[Decided, ...]
-    """Of each course that still goes on."""
+    decisions: tuple[Decision, ...]
+    """Of each scenario that still goes on."""
     weight: Tensor
-    """Weights that were decided, those of all courses one after the other, [B]."""
-    asked: Tensor
-    """Weight that reached the gate, after delay and stops; NaN holds."""
+    """Decided weights, those of all scenarios one after the other, [B]."""
+    requested: Tensor
+    """Weight that reached the risk gate, after delay and stops; NaN holds."""
     stopped: Tensor
     """Whether the account had been stopped before, bool."""
-    moved: Tensor
+    transfer: Tensor
     """Cash that came from the other accounts before the bar."""
     fill: Fill
     held: Tensor
     """Position at the close as a signed share of equity."""
 
 
-class Lane:
-    """A course on its way: who decides, what they saw last, and what has not arrived yet.
+class Slot:
+    """A scenario in the batch: its decider, its feed, and the orders that are delayed.
 
     Args:
-        course: what is walked.
-        decider: who decides.
+        scenario: bars, rules, costs and features.
+        decider: of its accounts.
         start: of its accounts in the batch.
     """
 
-    def __init__(self, course: Course, decider: Decider, start: int) -> None:
-        self.course, self._decider = course, decider
-        self.own = slice(start, start + course.batch)
+    def __init__(self, scenario: Scenario, decider: Decider, start: int) -> None:
+        self.scenario, self._decider = scenario, decider
+        self.accounts = slice(start, start + scenario.accounts)
         self._horizon: Horizon | None = None
-        late = course.config.delay_bars
-        self._waiting = deque(torch.zeros(course.batch, dtype=torch.float64) for _ in range(late))
-        self._feed = Generators(course.config.seed).stream("backtest.feed")
-        self._seen = course.seen
+        nothing = torch.zeros(scenario.accounts, dtype=torch.float64)
+        self._delayed = deque(nothing.clone() for _ in range(scenario.config.delay_bars))
+        self._feed = Generators(scenario.config.seed).stream("backtest.feed")
+        self._features = scenario.features
         self._observer: Observer | None = None
-        if course.seen is not None and feed_fails(course.market):
-            self._observer = Observer(course.seen, course.market)
-        self._shown = torch.full((course.batch,), course.first)
+        if scenario.features is not None and feed_fails(scenario.market):
+            self._observer = Observer(scenario.features, scenario.market)
+        self._shown = torch.full((scenario.accounts,), scenario.first)
 
     def warm(self) -> None:
-        """Read the bars before the first decision."""
-        course = self.course
-        if self._seen is None:
+        """Let the decider read the bars before the first decision."""
+        scenario = self.scenario
+        if self._features is None:
             return
-        flat = course.opened(course.first)
-        for back in range(course.burn_in, 0, -1):
-            horizon = Horizon.at(flat, -back, course.horizon, None)
-            market = self._market(self._seen[course.first - back])
-            self._decider.warm(_joined(market, horizon, flat, course.horizon))
+        flat = scenario.open_accounts()
+        for back in range(scenario.burn_in, 0, -1):
+            horizon = Horizon.at(flat, -back, scenario.horizon, None)
+            market = self._each(self._features[scenario.first - back])
+            self._decider.warm(_observation(market, horizon, flat, scenario.horizon))
 
-    def decide(self, step: int, state: State) -> Decided:
-        """Decide at the close of a bar, with the accounts of all courses given."""
-        course = self.course
-        if self._seen is None:
+    def decide(self, step: int, state: State) -> Decision:
+        """Decide at the close of a bar, given the accounts of the whole batch."""
+        scenario = self.scenario
+        if self._features is None:
             return self._decider.decide(step, state.equity[:0])
-        own = state._replace(**{name: getattr(state, name)[self.own] for name in _LOOKED_AT})
-        self._horizon = Horizon.at(own, step, course.horizon, self._horizon)
+        own = state._replace(**{name: getattr(state, name)[self.accounts] for name in _OBSERVED})
+        self._horizon = Horizon.at(own, step, scenario.horizon, self._horizon)
         if self._observer is not None and step > 0:
-            whole = State(*(column[self.own] for column in state))
+            whole = State(*(column[self.accounts] for column in state))
             market = self._through_feed(self._observer, whole)
         else:
-            market = self._market(self._seen[course.first + step])
-        return self._decider.decide(step, _joined(market, self._horizon, own, course.horizon))
+            market = self._each(self._features[scenario.first + step])
+        observation = _observation(market, self._horizon, own, scenario.horizon)
+        return self._decider.decide(step, observation)
 
-    def late(self, weight: Tensor) -> Tensor:
-        """Return the weight that arrives now."""
-        self._waiting.append(weight)
-        return self._waiting.popleft()
+    def delay(self, weight: Tensor) -> Tensor:
+        """Take the weight decided now; return the one that reaches the market now."""
+        self._delayed.append(weight)
+        return self._delayed.popleft()
 
-    def _market(self, shown: Tensor) -> Tensor:
+    def _each(self, features: Tensor) -> Tensor:
         """Return the features of a row [S, F] for each account, [K * S, F]."""
-        count = len(self.course.scenarios)
-        return shown if count == 1 else shown.repeat(count, 1)
+        settings = len(self.scenario.costs)
+        return features if settings == 1 else features.repeat(settings, 1)
 
     def _through_feed(self, observer: Observer, own: State) -> Tensor:
         """Return what a feed with faults shows of the newest row."""
-        shape = (drawn_rows(self.course.market), self.course.batch)
+        market = self.scenario.market
+        shape = (drawn_rows(market), self.scenario.accounts)
         uniform = torch.rand(shape, generator=self._feed, dtype=torch.float32)
         before = own._replace(shown_row=self._shown)
-        seen, shown = observer.next(before, own, named(uniform, self.course.market))
-        self._shown = seen.shown_row
-        return shown[:, : -len(ACCOUNT_FEATURES)]
+        after, observation = observer.next(before, own, split_draws(uniform, market))
+        self._shown = after.shown_row
+        return observation[:, : -len(ACCOUNT_FEATURES)]
 
 
-class _Ground(NamedTuple):
-    """What each account meets besides itself; all [B] but the tape."""
+class _Batch(NamedTuple):
+    """Bars, order steps, stops and rules of all accounts of a batch; [B] but tape and rules."""
 
     tape: Tape
-    place: Tensor
+    """Bars of all scenarios, one after the other."""
+    offset: Tensor
     """Row of the tape at which the account's symbol begins."""
-    steps: Steps
-    floor: Tensor
-    """Equity that ends its decisions."""
-    kept: Tensor
-    """Share of the peak at which a drawdown does; -1 where none does."""
-    falls: bool
-    """Whether there is any such drawdown."""
+    steps: OrderSteps
+    stop_equity: Tensor
+    """See `StopLevels`."""
+    stop_share: Tensor | None
+    """See `StopLevels`; -1 where no drawdown stops the account."""
     rules: Rules
 
     @classmethod
-    def of(cls, courses: Sequence[Course]) -> "_Ground":
-        """Lay the bars of all courses one after the other, each tape once."""
+    def of(cls, scenarios: Sequence[Scenario]) -> "_Batch":
+        """Join the bars and accounts of scenarios; a tape that several share is laid out once."""
         tapes: list[Tape] = []
-        places, floors, kept = [], [], []
-        for course in courses:
-            if not any(course.tape is known for known in tapes):
-                tapes.append(course.tape)
+        offsets, equities, shares = [], [], []
+        for scenario in scenarios:
+            if not any(scenario.tape is known for known in tapes):
+                tapes.append(scenario.tape)
             begin = 0
             for tape in tapes:
-                if tape is course.tape:
+                if tape is scenario.tape:
                     break
                 begin += len(tape.rows)
-            places.append(begin + course.opened(course.first).symbol * course.tape.length)
-            stops, start = course.market.stops, course.market.initial_equity
-            like = torch.ones(course.batch, dtype=torch.float64)
-            floors.append(like * (stops.equity_floor * start))
-            kept.append(like * (-1.0 if stops.drawdown is None else 1.0 - stops.drawdown))
-        rows = tapes[0].rows if len(tapes) == 1 else torch.cat([one.rows for one in tapes])
-        steps = [course.order_steps() for course in courses]
+            offsets.append(begin + scenario.symbol * scenario.tape.length)
+            stop = StopLevels.of(scenario.market)
+            like = torch.ones(scenario.accounts, dtype=torch.float64)
+            equities.append(like * stop.equity)
+            shares.append(like * (-1.0 if stop.peak_share is None else stop.peak_share))
+        rows = tapes[0].rows if len(tapes) == 1 else torch.cat([tape.rows for tape in tapes])
+        steps = [scenario.order_steps() for scenario in scenarios]
+        share = torch.cat(shares)
         return cls(
             tape=Tape(rows, 1),
-            place=torch.cat(places),
-            steps=Steps(*(torch.cat(parts) for parts in zip(*steps, strict=True))),
-            floor=torch.cat(floors),
-            kept=torch.cat(kept),
-            falls=any(one.market.stops.drawdown is not None for one in courses),
-            rules=courses[0].rules,
+            offset=torch.cat(offsets),
+            steps=OrderSteps(*(torch.cat(parts) for parts in zip(*steps, strict=True))),
+            stop_equity=torch.cat(equities),
+            stop_share=share if bool((share >= 0.0).any()) else None,
+            rules=scenarios[0].rules,
         )
 
-    def first(self, count: int) -> "_Ground":
+    def first(self, count: int) -> "_Batch":
         """Return that of the first accounts."""
         return self._replace(
-            place=self.place[:count],
-            steps=Steps(*(one[:count] for one in self.steps)),
-            floor=self.floor[:count],
-            kept=self.kept[:count],
+            offset=self.offset[:count],
+            steps=self.steps.select(slice(count)),
+            stop_equity=self.stop_equity[:count],
+            stop_share=None if self.stop_share is None else self.stop_share[:count],
         )
 
-    def meet(self, state: State, asked: Tensor) -> tuple[State, Fill]:
+    def step(self, state: State, requested: Tensor) -> tuple[State, Fill]:
         """Return the accounts one bar later, and what that bar did; as the simulator's step."""
         widest = self.rules.limits.max_leverage
-        offered = (asked >= -widest) & (asked <= widest)  # NaN is not
+        offered = (requested >= -widest) & (requested <= widest)  # NaN is not
         row = state.row + 1
-        bar = self.tape.bar(row, self.place)
-        fill = trade(state, torch.where(offered, asked, torch.nan), bar, self.steps, self.rules)
-        same = state.quantity * fill.quantity > 0.0
-        moved = state._replace(
-            row=row,
-            cash=fill.cash,
-            quantity=fill.quantity,
-            entry_price=fill.entry_price,
-            price=bar.close,
-            equity=fill.equity,
-            peak_equity=torch.maximum(state.peak_equity, fill.equity),
-            day_start_equity=fill.day_start_equity,
-            turnover=fill.day_turnover,
-            bars_in_position=torch.where(same, state.bars_in_position, 0) + (fill.quantity != 0.0),
-        )
-        return moved, fill
+        bar = self.tape.bar(row, self.offset)
+        fill = trade(state, torch.where(offered, requested, torch.nan), bar, self.steps, self.rules)
+        return apply_fill(state, fill, row, bar.close), fill
 
-    def ended(self, state: State) -> Tensor:
+    def stopped(self, state: State) -> Tensor:
         """Return where a stop ends the decisions."""
-        ended = state.equity <= self.floor
-        if self.falls:
-            # a fall by exactly the stop ends the episode, whatever rounding makes of it
-            rounding = _TIE_ULPS * torch.finfo(torch.float64).eps * state.peak_equity
-            fallen = state.equity <= self.kept * state.peak_equity + rounding
-            ended = ended | (fallen & (self.kept >= 0.0))
-        return ended
+        return stop_hit(state, StopLevels(self.stop_equity, self.stop_share))
 
 
 @torch.inference_mode()
-def walk(courses: Sequence[Course], deciders: Sequence[Decider]) -> Iterator[Moment]:
-    """Yield every bar of courses under the same rules, in order.
+def run_scenarios(
+    scenarios: Sequence[Scenario], deciders: Sequence[Decider]
+) -> Iterator[BarRecord]:
+    """Run scenarios under the same rules in one batch; yield every bar, in order.
 
     Args:
-        courses: longest first; one that has come to its end is left behind.
-        deciders: of each course.
+        scenarios: longest first; one that has come to its end leaves the batch.
+        deciders: of each scenario.
     """
-    lanes, start = [], 0
-    for course, decider in zip(courses, deciders, strict=True):
-        lanes.append(Lane(course, decider, start))
-        start += course.batch
-    for lane in lanes:
-        lane.warm()
-    ground = _Ground.of(courses)
-    opened = [course.opened(course.first) for course in courses]
+    slots, start = [], 0
+    for scenario, decider in zip(scenarios, deciders, strict=True):
+        slots.append(Slot(scenario, decider, start))
+        start += scenario.accounts
+    for slot in slots:
+        slot.warm()
+    batch = _Batch.of(scenarios)
+    opened = [scenario.open_accounts() for scenario in scenarios]
     state = State(*(torch.cat(parts) for parts in zip(*opened, strict=True)))
     stopped = state.done
-    for step in range(courses[0].steps):
-        if lanes[-1].course.steps == step:
-            lanes = [lane for lane in lanes if lane.course.steps > step]
-            count = lanes[-1].own.stop
-            ground, stopped = ground.first(count), stopped[:count]
+    for step in range(scenarios[0].steps):
+        if slots[-1].scenario.steps == step:
+            slots = [slot for slot in slots if slot.scenario.steps > step]
+            count = slots[-1].accounts.stop
+            batch, stopped = batch.first(count), stopped[:count]
             state = State(*(column[:count] for column in state))
-        decided = tuple(lane.decide(step, state) for lane in lanes)
-        weight = torch.cat([one.weight for one in decided])
-        arrived = [lane.late(one.weight) for lane, one in zip(lanes, decided, strict=True)]
-        asked = torch.where(stopped, 0.0, torch.cat(arrived))
-        moved = _moved(lanes, state, step)
-        state, fill = ground.meet(_given(state, moved), asked)
-        yield Moment(decided, weight, asked, stopped, moved, fill, held_weight(state))
-        stopped = stopped | ground.ended(state)
+        decisions = tuple(slot.decide(step, state) for slot in slots)
+        weight = torch.cat([decision.weight for decision in decisions])
+        arrived = [
+            slot.delay(decision.weight) for slot, decision in zip(slots, decisions, strict=True)
+        ]
+        requested = torch.where(stopped, 0.0, torch.cat(arrived))
+        transfer = _transfers(slots, state, step)
+        state, fill = batch.step(_with_cash(state, transfer), requested)
+        yield BarRecord(decisions, weight, requested, stopped, transfer, fill, held_weight(state))
+        stopped = stopped | batch.stopped(state)
 
 
-def _moved(lanes: Sequence[Lane], state: State, step: int) -> Tensor:
-    """Return the cash that each account gets from the others of its course."""
-    moved = torch.zeros_like(state.equity)
-    for lane in lanes:
-        if lane.course.config.pool_bars is not None:
-            moved[lane.own] = lane.course.moved(state.equity[lane.own], step)
-    return moved
+def _transfers(slots: Sequence[Slot], state: State, step: int) -> Tensor:
+    """Return the cash that each account gets from the others of its scenario."""
+    transfer = torch.zeros_like(state.equity)
+    for slot in slots:
+        if slot.scenario.config.pool_bars is not None:
+            transfer[slot.accounts] = slot.scenario.transfers(state.equity[slot.accounts], step)
+    return transfer
 
 
-def _given(state: State, cash: Tensor) -> State:
+def _with_cash(state: State, cash: Tensor) -> State:
     """Return accounts that got cash, which is neither gain nor loss: peak and day move along."""
     return state._replace(
         cash=state.cash + cash,
@@ -386,6 +375,6 @@ def _given(state: State, cash: Tensor) -> State:
     )
 
 
-def _joined(market: Tensor, horizon: Horizon, state: State, length: int) -> Tensor:
+def _observation(market: Tensor, horizon: Horizon, state: State, length: int) -> Tensor:
     """Return the market's columns beside those of the account in its horizon."""
-    return torch.cat((market, horizon.seen(state, length)), -1)
+    return torch.cat((market, horizon.columns(state, length)), -1)

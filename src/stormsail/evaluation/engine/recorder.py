@@ -1,4 +1,4 @@
-"""From the bars of a walk to backtests: columns put in place as they come, then cut by scenario."""
+"""Collect the bars of the loop as columns, and cut them into one backtest for each cost setting."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,167 +8,169 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stormsail.evaluation.engine.loop import Decider, Moment, walk
-from stormsail.evaluation.engine.result import FLAGS, MONEY, OWN, Backtest, Told
-from stormsail.evaluation.engine.scenario import Course
+from stormsail.evaluation.engine.loop import BarRecord, Decider, run_scenarios
+from stormsail.evaluation.engine.result import ENGINE_COLUMNS, FLAGS, MONEY, Backtest, TradeLog
+from stormsail.evaluation.engine.scenario import Scenario
 from stormsail.market.simulator.config import MarketConfig
 
+Columns = Mapping[str, NDArray[np.generic]]
 
-class Pass(NamedTuple):
-    """A course, who decides, and how much of it is wanted."""
+_OF_FILL = {"traded": "order", "fee_total": "fee"}
+"""Columns whose names in `Fill` differ."""
+_TAKEN = tuple(name for name in MONEY if name != "weight")
+_BLOCK = 64
+"""Bars that are buffered before they are copied into the tables; the rest is released then."""
 
-    course: Course
+
+class PreparedRun(NamedTuple):
+    """A scenario with its decider, ready to run."""
+
+    scenario: Scenario
     decider: Decider
     whole: bool = True
-    """Otherwise the last bar alone: equity at the start and at the end, and what is held."""
+    """Otherwise the last bar alone is kept: equity at the start and at the end, and the position.
+    """
 
 
 class Recorder:
-    """Collects what a walk yields, then cuts it into one backtest for each scenario.
+    """Collects what the loop yields, then cuts it into one backtest for each cost setting.
 
     Args:
-        passes: in the order of the walk.
+        runs: in the order of the batch.
     """
 
-    def __init__(self, passes: Sequence[Pass]) -> None:
-        self._passes = passes
-        self._rows: dict[str, list[Tensor]] = {}
-        self._tables: list[dict[str, Tensor]] = [{} for _ in passes]
-        self._laws: list[dict[str, list[Tensor]]] = [{} for _ in passes]
+    def __init__(self, runs: Sequence[PreparedRun]) -> None:
+        self._runs = runs
+        self._buffer: dict[str, list[Tensor]] = {}
+        self._tables: list[dict[str, Tensor]] = [{} for _ in runs]
+        self._critic: list[dict[str, list[Tensor]]] = [{} for _ in runs]
         self._done = 0
 
-    def add(self, moment: Moment) -> None:
+    def add(self, bar: BarRecord) -> None:
         """Take one bar."""
-        fill = moment.fill
-        found = {name: getattr(fill, _FILLED.get(name, name)) for name in (*_TAKEN, *FLAGS)}
-        found |= {"asked": moment.asked, "decided": moment.weight, "weight": moment.held}
-        found |= {"stopped": moment.stopped, "moved": moment.moved, "reason": fill.reason}
-        waiting = self._rows.get("asked")
-        if waiting and (len(waiting) == _BLOCK or len(waiting[0]) != len(moment.asked)):
-            self._settle()
-        for name, column in found.items():
-            self._rows.setdefault(name, []).append(column)
-        for laws, decided in zip(self._laws, moment.decided, strict=False):  # some have ended
-            if decided.distribution is not None and decided.value is not None:
-                laws.setdefault("distribution", []).append(decided.distribution)
-                laws.setdefault("value", []).append(decided.value)
+        fill = bar.fill
+        columns = {name: getattr(fill, _OF_FILL.get(name, name)) for name in (*_TAKEN, *FLAGS)}
+        columns |= {"requested": bar.requested, "decided": bar.weight, "weight": bar.held}
+        columns |= {"stopped": bar.stopped, "transfer": bar.transfer, "reason": fill.reason}
+        buffered = self._buffer.get("requested")
+        if buffered and (len(buffered) == _BLOCK or len(buffered[0]) != len(bar.requested)):
+            self._flush()
+        for name, column in columns.items():
+            self._buffer.setdefault(name, []).append(column)
+        for tables, decision in zip(self._critic, bar.decisions, strict=False):  # some have ended
+            if decision.distribution is not None and decision.value is not None:
+                tables.setdefault("distribution", []).append(decision.distribution)
+                tables.setdefault("value", []).append(decision.value)
 
-    def _settle(self) -> None:
-        """Put the rows that wait into the tables of their passes."""
-        count = len(self._rows["asked"])
-        for name, rows in self._rows.items():
+    def _flush(self) -> None:
+        """Copy the buffered bars into the tables of their runs."""
+        count = len(self._buffer["requested"])
+        for name, rows in self._buffer.items():
             block, start = torch.stack(rows), 0
-            for tables, one in zip(self._tables, self._passes, strict=True):
-                own, steps = block[:, start : start + one.course.batch], one.course.steps
-                start += one.course.batch
-                if not one.whole and self._done < steps <= self._done + count:
+            for tables, run in zip(self._tables, self._runs, strict=True):
+                accounts, steps = run.scenario.accounts, run.scenario.steps
+                own = block[:, start : start + accounts]
+                start += accounts
+                if not run.whole and self._done < steps <= self._done + count:
                     tables[name] = own[steps - 1 - self._done :][:1].clone()
-                elif one.whole and self._done < steps:
+                elif run.whole and self._done < steps:
                     table = tables.setdefault(name, own.new_empty((steps, own.shape[1])))
                     table[self._done : self._done + count] = own
-        self._rows, self._done = {}, self._done + count
+        self._buffer, self._done = {}, self._done + count
 
     def results(self) -> list[list[Backtest]]:
-        """Return one backtest for each scenario of each pass."""
-        self._settle()
-        found = []
-        for one, tables, laws in zip(self._passes, self._tables, self._laws, strict=True):
-            if one.whole:
-                tables |= {name: torch.stack(rows) for name, rows in laws.items()}
-            found.append(_results(one, tables))
-        return found
+        """Return one backtest for each cost setting of each run."""
+        self._flush()
+        results = []
+        for run, tables, critic in zip(self._runs, self._tables, self._critic, strict=True):
+            if run.whole:
+                tables |= {name: torch.stack(rows) for name, rows in critic.items()}
+            results.append(_by_costs(run, tables))
+        return results
 
 
-_FILLED = {"traded": "order", "fee_total": "fee"}
-_TAKEN = tuple(name for name in MONEY if name != "weight")
-_BLOCK = 64
-"""Bars that are kept as they come; then they are put in place, and what nobody wants is let go."""
+def run_all(runs: Sequence[PreparedRun]) -> list[list[Backtest]]:
+    """Run to the end; return one backtest for each cost setting of each run.
 
-
-def results(passes: Sequence[Pass]) -> list[list[Backtest]]:
-    """Walk to the end; return one backtest for each scenario of each pass.
-
-    Passes whose rules are the same are walked together.
+    Runs under the same rules share a batch.
     """
-    found: list[list[Backtest]] = [[] for _ in passes]
     groups: list[list[int]] = []
-    for number, one in enumerate(passes):
+    for number, run in enumerate(runs):
         for group in groups:
-            if passes[group[0]].course.rules == one.course.rules:
+            if runs[group[0]].scenario.rules == run.scenario.rules:
                 group.append(number)
                 break
         else:
             groups.append([number])
+    results: dict[int, list[Backtest]] = {}
     for group in groups:
-        order = sorted(group, key=lambda number: -passes[number].course.steps)
-        chosen = [passes[number] for number in order]
-        recorder = Recorder(chosen)
-        for moment in walk([one.course for one in chosen], [one.decider for one in chosen]):
-            recorder.add(moment)
-        for number, told in zip(order, recorder.results(), strict=True):
-            found[number] = told
-    return found
+        order = sorted(group, key=lambda number: -runs[number].scenario.steps)
+        batch = [runs[number] for number in order]
+        recorder = Recorder(batch)
+        for bar in run_scenarios([run.scenario for run in batch], [run.decider for run in batch]):
+            recorder.add(bar)
+        results |= zip(order, recorder.results(), strict=True)
+    return [results[number] for number in range(len(runs))]
 
 
-def _results(one: Pass, tables: Mapping[str, Tensor]) -> list[Backtest]:
-    course, width = one.course, len(one.course.symbols)
-    told = []
-    for number, costs in enumerate(course.scenarios):
+def _by_costs(run: PreparedRun, tables: Mapping[str, Tensor]) -> list[Backtest]:
+    scenario, width = run.scenario, len(run.scenario.symbols)
+    cut = _whole if run.whole else _end
+    results = []
+    for number, costs in enumerate(scenario.costs):
         own = slice(number * width, (number + 1) * width)
-        found = {name: table[:, own].numpy() for name, table in tables.items()}
-        market = course.market.replace(costs=costs.model_dump())
-        told.append(_whole(course, found, market) if one.whole else _end(course, found, market))
-    return told
+        columns = {name: table[:, own].numpy() for name, table in tables.items()}
+        market = scenario.market.replace(costs=costs.model_dump())
+        results.append(cut(scenario, columns, market))
+    return results
 
 
-def _whole(course: Course, found: dict[str, NDArray[np.generic]], market: MarketConfig) -> Backtest:
-    rows = course.ts[course.first : course.last + 1]
-    bars = {name: np.asarray(found[name], np.float64) for name in (*MONEY, *OWN)}
-    flags = {name: np.asarray(found[name], np.bool_) for name in (*FLAGS, "stopped")}
-    reasons = np.asarray(found["reason"], np.int64)
-    start = np.full((1, len(course.symbols)), market.initial_equity)
+def _whole(scenario: Scenario, columns: Columns, market: MarketConfig) -> Backtest:
+    rows = scenario.ts[scenario.first : scenario.last + 1]
+    bars = {name: np.asarray(columns[name], np.float64) for name in (*MONEY, *ENGINE_COLUMNS)}
+    flags = {name: np.asarray(columns[name], np.bool_) for name in (*FLAGS, "stopped")}
+    reasons = np.asarray(columns["reason"], np.int64)
+    start = np.full((1, len(scenario.symbols)), market.initial_equity)
     sleeves = np.concatenate((start, bars["equity"]))
-    law, value = (
-        np.asarray(found[name], np.float64) if name in found else None
+    distribution, value = (
+        np.asarray(columns[name], np.float64) if name in columns else None
         for name in ("distribution", "value")
     )
-    told = Told(course.symbols, market, rows[1:], bars, flags, reasons)
+    log = TradeLog(scenario.symbols, market, rows[1:], bars, flags, reasons)
     return Backtest(
-        symbols=course.symbols,
-        interval=course.interval,
+        symbols=scenario.symbols,
+        interval=scenario.interval,
         market=market,
-        config=course.config,
-        ts=rows + course.interval.milliseconds,
+        config=scenario.config,
+        ts=rows + scenario.interval.milliseconds,
         equity=sleeves.sum(1),
         sleeves=sleeves,
-        trades=tuple(told.trades()),
+        trades=tuple(log.trades()),
         bars=bars,
         flags=flags,
         reasons=reasons,
         value=value,
-        distribution=law,
+        distribution=distribution,
     )
 
 
-def _end(course: Course, found: dict[str, NDArray[np.generic]], market: MarketConfig) -> Backtest:
-    """Return a pass as one long bar: where it began, where it ended, and nothing of its trades."""
-    names = (*MONEY, *OWN)
-    bars = {name: np.zeros((1, len(course.symbols))) for name in names}
+def _end(scenario: Scenario, columns: Columns, market: MarketConfig) -> Backtest:
+    """Return a run as one long bar: its start, its end, and no trades."""
+    shape = (1, len(scenario.symbols))
+    bars = {name: np.zeros(shape) for name in (*MONEY, *ENGINE_COLUMNS)}
     for name in ("equity", "weight"):
-        bars[name] = np.asarray(found[name], np.float64)
-    flags = {name: np.zeros((1, len(course.symbols)), np.bool_) for name in (*FLAGS, "stopped")}
-    start = np.full((1, len(course.symbols)), market.initial_equity)
-    sleeves = np.concatenate((start, bars["equity"]))
+        bars[name] = np.asarray(columns[name], np.float64)
+    sleeves = np.concatenate((np.full(shape, market.initial_equity), bars["equity"]))
     return Backtest(
-        symbols=course.symbols,
-        interval=course.interval,
+        symbols=scenario.symbols,
+        interval=scenario.interval,
         market=market,
-        config=course.config,
-        ts=course.ts[[course.first, course.last]] + course.interval.milliseconds,
+        config=scenario.config,
+        ts=scenario.ts[[scenario.first, scenario.last]] + scenario.interval.milliseconds,
         equity=sleeves.sum(1),
         sleeves=sleeves,
         trades=(),
         bars=bars,
-        flags=flags,
-        reasons=np.zeros((1, len(course.symbols)), np.int64),
+        flags={name: np.zeros(shape, np.bool_) for name in (*FLAGS, "stopped")},
+        reasons=np.zeros(shape, np.int64),
     )

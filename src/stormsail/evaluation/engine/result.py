@@ -1,4 +1,4 @@
-"""What a backtest found: equity, trades, every bar of every account, and a hash of the orders."""
+"""The result of a backtest: equity, trades, every bar of every account, a hash of the orders."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,8 @@ _DUST = 1e-9
 """Share of a fill below which what is left of a position is rounding."""
 
 FLAGS = ("liquidated", "blocked")
-OWN = ("asked", "decided", "moved")
+ENGINE_COLUMNS = ("requested", "decided", "transfer")
+"""Columns of `Backtest.bars` that the simulator does not have."""
 
 
 class Trade(NamedTuple):
@@ -62,13 +63,13 @@ class Trade(NamedTuple):
     `limit` where a position that was only held had grown past one."""
 
     def line(self) -> str:
-        """Return the order in words that are the same everywhere: shortest exact decimals."""
+        """Return the order as text that is the same everywhere: shortest exact decimals."""
         return f"{self.ts_ms} {self.symbol} {self.side} {self.quantity!r} {self.price!r}"
 
 
 @dataclass(frozen=True, eq=False)  # arrays do not compare to one truth value
 class Backtest:
-    """One pass over a span: S accounts, N decisions, N + 1 marks."""
+    """One run over a span: S accounts, N decisions, N + 1 marks."""
 
     symbols: tuple[str, ...]
     interval: Interval
@@ -85,34 +86,34 @@ class Backtest:
     trades: tuple[Trade, ...]
     """In order of time, then of symbols; within a bar a liquidation after the fill."""
     bars: Mapping[str, Array]
-    """Columns [N, S]; row i is the bar that follows decision i. `asked`: weight that reached the
-    gate, NaN to hold; `decided`: what was decided at that close; `moved`: cash that came from the
-    other accounts before the bar; and `MONEY`."""
+    """Columns [N, S]; row i is the bar that follows decision i. `requested`: weight that reached
+    the risk gate, NaN to hold; `decided`: weight that was decided at that close; `transfer`: cash
+    that came from the other accounts before the bar; and `MONEY`."""
     flags: Mapping[str, NDArray[np.bool_]]
     """Columns [N, S]: `liquidated`, `blocked`, `stopped`."""
     reasons: NDArray[np.int64]
     """`Reason` of the risk gate, [N, S]; NONFINITE where the position was held."""
     value: Array | None = None
-    """What the critic expected at each decision, [N, S]."""
+    """Expected return by the critic at each decision, [N, S]."""
     distribution: Array | None = None
-    """Its law of returns at each decision, [N, S, W], in reward units."""
+    """Its return distribution at each decision, [N, S, W], in reward units."""
     distribution_kind: str = ""
     """`quantile`, `categorical` or `scalar`."""
     distribution_support: Array | None = None
     """Levels of the quantiles or values of the atoms, [W]."""
     notes: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Hashes, and what a reader must know."""
+    """Hashes of data, configuration and agent, and overlaps with the agent's training."""
 
     @property
     def span(self) -> Span:
-        """The bars of the pass, by their open times."""
+        """The bars of the run, by their open times."""
         length = self.interval.milliseconds
         return Span(int(self.ts[0]) - length, int(self.ts[-1]))
 
     @property
     def weights(self) -> Array:
-        """Weights that reached the gate, [N, S]; replaying them repeats the pass."""
-        return self.bars["asked"]
+        """Weights that reached the risk gate, [N, S]; replaying them repeats the run."""
+        return self.bars["requested"]
 
     @property
     def order_hash(self) -> str:
@@ -122,7 +123,7 @@ class Backtest:
         `<ms> <symbol> <side> <quantity> <price>`, numbers as the shortest decimals that give the
         float64 back, each line ended by a line feed, in UTF-8.
         """
-        text = "".join(f"{line}\n" for line in (ORDERS, *(one.line() for one in self.trades)))
+        text = "".join(f"{line}\n" for line in (ORDERS, *(trade.line() for trade in self.trades)))
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
     @property
@@ -149,7 +150,7 @@ class Backtest:
 
     @property
     def round_trips(self) -> Array:
-        """What each position earned from its opening to its end, after all costs.
+        """Profit of each position from its opening to its end, after all costs.
 
         In quote currency. A position ends when the account is flat or turns; a fill that turns it
         is split at zero, its fee by quantity. In order of their ends, symbol by symbol; open ones
@@ -159,29 +160,29 @@ class Backtest:
         return np.array(ended, dtype=np.float64)
 
     def _trips(self, column: int) -> Iterator[float]:
-        fills = iter([one for one in self.trades if one.symbol == self.symbols[column]])
+        fills = iter([trade for trade in self.trades if trade.symbol == self.symbols[column]])
         filled = self.bars["traded"][:, column] != 0.0
         count = filled.astype(np.int64) + self.flags["liquidated"][:, column]
         cash, held = 0.0, 0.0
         for row, number in enumerate(count.tolist()):
             cash -= float(self.bars["funding"][row, column])
             for _ in range(number):
-                one = next(fills)
-                size = one.quantity if one.side == "buy" else -one.quantity
+                fill = next(fills)
+                size = fill.quantity if fill.side == "buy" else -fill.quantity
                 closing = -held if held * size < 0.0 and abs(size) > abs(held) else size
                 share = closing / size
-                cash -= closing * one.price + share * one.fee
+                cash -= closing * fill.price + share * fill.fee
                 held += closing
-                if abs(held) <= _DUST * one.quantity:
+                if abs(held) <= _DUST * fill.quantity:
                     yield cash
                     cash, held = 0.0, 0.0
                 if share < 1.0:
                     rest = size - closing
-                    cash, held = -(rest * one.price + (1.0 - share) * one.fee), rest
+                    cash, held = -(rest * fill.price + (1.0 - share) * fill.fee), rest
 
     @property
     def metrics(self) -> Metrics:
-        """Every figure of the pass; win rate and profit factor are those of round trips."""
+        """Every figure of the run; win rate and profit factor are those of round trips."""
         flows = Flows(
             turnover=self.turnover,
             exposure=self.exposure,
@@ -199,15 +200,15 @@ class Backtest:
 
 
 _OF_FILLS = ("traded", "price", "fee_total", "slippage")
-_WORDS = {int(one): one.name.lower() for one in Reason} | {
+_WORDS = {int(reason): reason.name.lower() for reason in Reason} | {
     int(Reason.NONE): "decision",
     int(Reason.NONFINITE): "limit",
 }
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """The trades that the columns of a pass tell of."""
+class TradeLog:
+    """The columns of a run, from which its trades follow."""
 
     symbols: tuple[str, ...]
     market: MarketConfig
@@ -223,9 +224,9 @@ class Told:
         where = np.argwhere(filled | gone)
         picked = tuple(where.T)
         taken = [self.bars[name][picked].tolist() for name in _OF_FILLS]
-        marks = [one[picked].tolist() for one in (filled, gone, self.flags["stopped"])]
-        told = zip(where.tolist(), *taken, *marks, self.reasons[picked].tolist(), strict=True)
-        for (row, column), traded, price, fee, slippage, fills, taken_away, stop, reason in told:
+        marks = [flag[picked].tolist() for flag in (filled, gone, self.flags["stopped"])]
+        rows = zip(where.tolist(), *taken, *marks, self.reasons[picked].tolist(), strict=True)
+        for (row, column), traded, price, fee, slippage, fills, taken_away, stop, reason in rows:
             if fills:
                 yield Trade(
                     ts_ms=int(self.ts[row]),
@@ -262,7 +263,7 @@ class Told:
         if row > 0:
             cash = self._number("cash", row - 1, column)
             held = self._number("quantity", row - 1, column)
-        cash += self._number("moved", row, column)
+        cash += self._number("transfer", row, column)
         paid = self._fill_fee(row, column)
         fee = self._number("fee_total", row, column) - paid
         cash -= self._number("funding", row, column) + paid

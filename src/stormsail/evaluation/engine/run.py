@@ -1,9 +1,9 @@
-"""How good an agent is on bars it must answer for: one pass, exact money, a log of everything.
+"""Backtests: let an agent, or target weights, trade a span of bars once, and log everything.
 
 float64 throughout, the simulator's own rules (`docs/life_of_a_bar.md`) with exact lots, ticks and
 minimum notional, the risk gate in its place, and decisions through `Agent.decide` alone. Several
 symbols are sleeves: equal capital at the start, own accounts, equity added up. What an episode is
-outside training, how the memory is warmed up and what a stop does stand in `backtest_walk`.
+outside training, how the memory is warmed up and what a stop does is documented in `loop.py`.
 """
 
 import copy
@@ -16,29 +16,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import ConfigError, DataError, RangeError, ShapeError
 from stormsail.core.files import manifest
 from stormsail.core.files.artifact import encode_artifact
 from stormsail.core.files.documents import JsonValue
-from stormsail.evaluation.engine.binding import Terms, matched, terms_of
+from stormsail.evaluation.engine.agent_terms import AgentTerms, terms_of, with_market
 from stormsail.evaluation.engine.config import BacktestConfig, milliseconds
-from stormsail.evaluation.engine.loop import AgentDecider, GivenDecider
-from stormsail.evaluation.engine.recorder import Pass, results
-from stormsail.evaluation.engine.result import Array, Backtest, Trade
-from stormsail.evaluation.engine.scenario import Shelf
+from stormsail.evaluation.engine.loop import AgentDecider, WeightsDecider
+from stormsail.evaluation.engine.recorder import PreparedRun, run_all
+from stormsail.evaluation.engine.result import Array, Backtest
+from stormsail.evaluation.engine.scenario import ScenarioCache
 from stormsail.functional.quantile import midpoints
-from stormsail.market.bars import iso
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Costs
 from stormsail.modules.agent import KIND, Agent
-
-__all__ = ["Backtest", "BacktestConfig", "Trade", "backtest", "backtests", "replay", "replays"]
 
 Weights = NDArray[np.float64] | Tensor
 
 
 def backtest(agent: Agent, panel: Panel, config: BacktestConfig) -> Backtest:
-    """Let an agent trade a span of bars once, and return everything that happened.
+    """Let an agent trade a span of bars once, and return the log of every bar.
 
     Args:
         agent: with what it was trained for in its binding, as `market.terms.bound_terms` says.
@@ -49,7 +47,7 @@ def backtest(agent: Agent, panel: Panel, config: BacktestConfig) -> Backtest:
     Raises:
         ConfigError: if bars, features, costs or actions are not those of the agent's training, or
             accounts are pooled; it names the setting.
-        ArtifactError: if the agent's file does not say what it was trained for.
+        ArtifactError: if the agent's file lacks what it was trained for.
         DataError: if the span has no bars, or too few before it.
     """
     return backtests(agent, panel, config)[0]
@@ -58,18 +56,18 @@ def backtest(agent: Agent, panel: Panel, config: BacktestConfig) -> Backtest:
 def backtests(
     agent: Agent, panel: Panel, config: BacktestConfig, *, costs: Sequence[Costs] = ()
 ) -> list[Backtest]:
-    """Return one backtest for each of several costs, all walked together.
+    """Return one backtest for each of several cost settings, all run in one batch.
 
-    Under each of them the agent sees its own account and decides anew. An agent that is to be
-    judged by other costs than its training's says so by this argument; see `backtest`.
+    Under each of them the agent sees its own account and decides anew. These costs may differ from
+    those of its training; the market's may not, see `backtest`.
 
     Args:
-        agent: who decides.
+        agent: see `backtest`.
         panel: bars of the span and before it.
         config: which bars, which rules.
         costs: of each backtest; none takes those of the market.
     """
-    return trade_all([Decides(agent, panel, config, tuple(costs))])[0]
+    return run_batch([BacktestRequest(agent, panel, config, tuple(costs))])[0]
 
 
 def replay(weights: Weights, panel: Panel, config: BacktestConfig) -> Backtest:
@@ -78,7 +76,7 @@ def replay(weights: Weights, panel: Panel, config: BacktestConfig) -> Backtest:
     Args:
         weights: row t is decided at the close of row t of the panel and fills at the next open,
             [T, S]; NaN holds the position. Only the rows of the span are used, the last not;
-            where the first holds, it takes the last weight that was asked for before.
+            where the first holds, it takes the last weight before that does not.
         panel: bars.
         config: which bars, which rules; burn-in means nothing here.
 
@@ -93,26 +91,26 @@ def replay(weights: Weights, panel: Panel, config: BacktestConfig) -> Backtest:
 def replays(
     weights: Weights, panel: Panel, config: BacktestConfig, *, costs: Sequence[Costs] = ()
 ) -> list[Backtest]:
-    """Return one replay of the same weights for each of several costs, all walked together.
+    """Return one replay of the same weights for each of several cost settings, in one batch.
 
     The weights are the same; what they buy depends on the equity that the costs have left.
     """
-    return trade_all([Given(weights, panel, config, tuple(costs))])[0]
+    return run_batch([ReplayRequest(weights, panel, config, tuple(costs))])[0]
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """Weights to be traded, as `replays` takes them."""
+class ReplayRequest:
+    """Target weights to be traded; see `replays`."""
 
     weights: Weights
     panel: Panel
     config: BacktestConfig
     costs: tuple[Costs, ...] = ()
     whole: bool = True
-    """Otherwise only where it begins and ends is told, in a pass of one long bar."""
+    """Otherwise the result is one long bar, with equity at the start and at the end only."""
 
-    def prepared(self, shelf: Shelf) -> Pass:
-        """Return the pass, after refusing what cannot be traded."""
+    def prepare(self, cache: ScenarioCache) -> PreparedRun:
+        """Return the run, after refusing what cannot be traded."""
         panel, config = self.panel, self.config
         given = torch.as_tensor(self.weights, dtype=torch.float64)
         if tuple(given.shape) != panel.shape:
@@ -125,29 +123,29 @@ class Given:
         used = given[rows[0] : rows[1]].clone()
         used[0] = _standing(given[: rows[0] + 1])
         _check_range(used, config.ledger(panel.symbols).limits.max_leverage)
-        course = shelf.course(panel, config, rows, scenarios=self.costs)
-        return Pass(course, GivenDecider(used, len(course.scenarios)), self.whole)
+        scenario = cache.scenario(panel, config, rows, costs=self.costs)
+        return PreparedRun(scenario, WeightsDecider(used, len(scenario.costs)), self.whole)
 
-    def told(self, found: list[Backtest]) -> list[Backtest]:
-        """Return the results with what a reader must know."""
+    def annotate(self, results: list[Backtest]) -> list[Backtest]:
+        """Return the results with their notes."""
         notes: dict[str, JsonValue] = {
             "data": self.panel.digest(),
             "config": self.config.config_hash(),
         }
-        return [replace(one, notes=notes) for one in found]
+        return [replace(result, notes=notes) for result in results]
 
 
 @dataclass(frozen=True, eq=False)
-class Decides:
-    """An agent that is to trade, as `backtests` takes it."""
+class BacktestRequest:
+    """An agent that is to trade; see `backtests`."""
 
     agent: Agent
     panel: Panel
     config: BacktestConfig
     costs: tuple[Costs, ...] = ()
 
-    def prepared(self, shelf: Shelf) -> Pass:
-        """Return the pass, after refusing what does not fit the agent."""
+    def prepare(self, cache: ScenarioCache) -> PreparedRun:
+        """Return the run, after refusing what does not fit the agent."""
         if self.config.pool_bars is not None:
             raise ConfigError(
                 "config-inconsistent",
@@ -156,48 +154,46 @@ class Decides:
                 remedy="Use it for weights that are known beforehand, with `replay`.",
             )
         terms = terms_of(self.agent, self.panel)
-        settled = matched(self.agent, terms, self.config)
-        burn_in = settled.burn_in
-        rows = rows_of(self.panel, settled, lookback=terms.features.lookback, burn_in=burn_in)
-        course = shelf.course(
+        config = with_market(self.agent, terms, self.config)
+        lookback, burn_in = terms.features.lookback, config.burn_in
+        scenario = cache.scenario(
             self.panel,
-            settled,
-            rows,
-            sight=(terms.features, terms.scaler),
+            config,
+            rows_of(self.panel, config, lookback=lookback, burn_in=burn_in),
+            features=(terms.features, terms.scaler),
             burn_in=burn_in,
-            scenarios=self.costs,
+            costs=self.costs,
         )
         levels = terms.market.levels if terms.market.action == "levels" else None
         local = copy.deepcopy(self.agent).cpu()
         agent_digest(local)  # what cannot be saved is not traded
-        return Pass(course, AgentDecider(local, settled, levels, course.batch))
+        return PreparedRun(scenario, AgentDecider(local, config, levels, scenario.accounts))
 
-    def told(self, found: list[Backtest]) -> list[Backtest]:
-        """Return the results with what a reader must know."""
-        terms = terms_of(self.agent, self.panel)
-        notes = _notes(self.agent, terms, self.panel, found[0].config)
+    def annotate(self, results: list[Backtest]) -> list[Backtest]:
+        """Return the results with their notes and the support of the critic's distribution."""
+        terms, span = terms_of(self.agent, self.panel), results[0].span
+        notes = _notes(self.agent, terms, self.panel, results[0].config)
         # other data may share the years, so this is a mark and not a refusal
-        notes["overlaps_training"] = found[0].span.overlaps(terms.train_span)
-        chosen_on = terms.validation_span
-        if chosen_on is not None:
-            notes["overlaps_validation"] = found[0].span.overlaps(chosen_on)
+        notes["overlaps_training"] = span.overlaps(terms.train_span)
+        if terms.validation_span is not None:
+            notes["overlaps_validation"] = span.overlaps(terms.validation_span)
         support = _support(copy.deepcopy(self.agent).cpu())
         kind = self.agent.spec.critic.kind
         return [
-            replace(one, distribution_kind=kind, distribution_support=support, notes=notes)
-            for one in found
+            replace(result, distribution_kind=kind, distribution_support=support, notes=notes)
+            for result in results
         ]
 
 
-def trade_all(passes: Sequence[Given | Decides]) -> list[list[Backtest]]:
-    """Return one backtest for each of the costs of each pass, all walked together.
+def run_batch(requests: Sequence[ReplayRequest | BacktestRequest]) -> list[list[Backtest]]:
+    """Run all requested backtests in one batch; return one for each cost setting of each request.
 
-    What comes out of a pass does not depend on the others, to the last bit. Walking together saves
-    time: a bar costs nearly the same for one account and for hundreds.
+    The result of a request does not depend on the others, to the last bit. A batch saves time: a
+    bar costs nearly the same for one account and for hundreds.
     """
-    shelf = Shelf()
-    found = results([one.prepared(shelf) for one in passes])
-    return [one.told(told) for one, told in zip(passes, found, strict=True)]
+    cache = ScenarioCache()
+    results = run_all([request.prepare(cache) for request in requests])
+    return [request.annotate(own) for request, own in zip(requests, results, strict=True)]
 
 
 def rows_of(
@@ -269,12 +265,12 @@ def _standing(weights: Tensor) -> Tensor:
     """Return the last weight of each column that is no NaN, or NaN where there is none, [S]."""
     row = torch.arange(len(weights))[:, None]
     newest = torch.where(weights.isnan(), -1, row).amax(0)
-    found = weights.gather(0, newest.clamp(min=0)[None])[0]
-    return torch.where(newest >= 0, found, torch.nan)
+    standing = weights.gather(0, newest.clamp(min=0)[None])[0]
+    return torch.where(newest >= 0, standing, torch.nan)
 
 
 def _notes(
-    agent: Agent, terms: Terms, panel: Panel, config: BacktestConfig
+    agent: Agent, terms: AgentTerms, panel: Panel, config: BacktestConfig
 ) -> dict[str, JsonValue]:
     return {
         "data": panel.digest(),
@@ -292,7 +288,7 @@ def agent_digest(agent: Agent) -> str:
 
 
 def _support(agent: Agent) -> Array | None:
-    """Return what the last axis of the law stands for: levels of quantiles, or atoms."""
+    """Return the support of the return distribution: levels of quantiles, or atoms."""
     kind = agent.spec.critic.kind
     if kind == "categorical":
         return np.asarray(agent.atoms.detach().double().numpy())

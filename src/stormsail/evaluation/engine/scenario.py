@@ -1,4 +1,4 @@
-"""What is known of a pass before its first bar: bars, rules, costs, and what is seen of them."""
+"""Scenarios of the backtest engine: bars, rules, costs and features, fixed before the first bar."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,23 +8,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stormsail.core.errors import DataError
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.market.features import FeatureSet, Scaler
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel
-from stormsail.market.simulator import State
+from stormsail.market.simulator.account import CostRates, State, open_accounts
 from stormsail.market.simulator.config import Costs, MarketConfig
 from stormsail.market.simulator.tape import Tape
-from stormsail.market.simulator.trade import Rules, Steps
-
-Sight = tuple[FeatureSet, Scaler]
-"""What whoever decides sees of the market."""
+from stormsail.market.simulator.trade import OrderSteps, Rules
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
-    """Everything that is known of one pass before its first bar: K scenarios of S symbols."""
+class Scenario:
+    """One backtest before its first bar: S symbols under each of K cost settings, K * S accounts.
+
+    Accounts are ordered by cost setting, then by symbol.
+    """
 
     config: BacktestConfig
     market: MarketConfig
@@ -34,8 +33,8 @@ class Course:
     ts: NDArray[np.int64]
     """Open times of the panel's rows."""
     tape: Tape
-    seen: Tensor | None
-    """Scaled features, [T, S, F]; None where nobody looks."""
+    features: Tensor | None
+    """Scaled features, [T, S, F]; None where the decisions need none."""
     first: int
     """Row of the first decision."""
     last: int
@@ -44,8 +43,8 @@ class Course:
     """Bars that are read before the first decision."""
     horizon: int
     """Bars of an episode, as the agent sees it."""
-    scenarios: tuple[Costs, ...]
-    """Costs of each scenario."""
+    costs: tuple[Costs, ...]
+    """The K cost settings."""
 
     @property
     def steps(self) -> int:
@@ -53,139 +52,115 @@ class Course:
         return self.last - self.first
 
     @property
-    def batch(self) -> int:
+    def accounts(self) -> int:
         """Number of accounts, K * S."""
-        return len(self.scenarios) * len(self.symbols)
+        return len(self.costs) * len(self.symbols)
 
     @property
     def rules(self) -> Rules:
-        """What must be the same in all passes that are walked together."""
-        own = self.market
-        return Rules(
-            own.limits.gate(),
-            own.margin.maintenance,
-            own.margin.liquidation_fee,
-            own.min_rebalance,
+        """What must be the same in all scenarios that run in one batch."""
+        return Rules.of(self.market)
+
+    @property
+    def symbol(self) -> Tensor:
+        """Column of the panel that each account trades, int64 [K * S]."""
+        return torch.arange(len(self.symbols)).repeat(len(self.costs))
+
+    def open_accounts(self) -> State:
+        """Return flat accounts at the row of the first decision, each with its own costs."""
+        rows = torch.full_like(self.symbol, self.first)
+        return open_accounts(
+            self.symbol,
+            rows,
+            torch.full_like(rows, self.last),
+            self.tape.close(rows, self.symbol),
+            CostRates(self._each("taker_fee"), self._each("half_spread"), self._each("impact")),
+            equity=self.market.initial_equity,
         )
 
-    def opened(self, row: int) -> State:
-        """Return flat accounts at a row, each with the costs of its scenario."""
-        cash = torch.full((self.batch,), self.market.initial_equity, dtype=torch.float64)
-        nothing, count = torch.zeros_like(cash), torch.zeros(self.batch, dtype=torch.int64)
-        symbol = torch.arange(len(self.symbols)).repeat(len(self.scenarios))
-        rows = torch.full_like(count, row)
-        return State(
-            symbol=symbol,
-            row=rows,
-            last_row=torch.full_like(count, self.last),
-            shown_row=rows,
-            cash=cash,
-            quantity=nothing,
-            entry_price=nothing,
-            price=self.tape.close(rows, symbol),
-            equity=cash,
-            peak_equity=cash,
-            day_start_equity=cash,
-            turnover=nothing,
-            bars_in_position=count,
-            fee=self._each("taker_fee"),
-            half_spread=self._each("half_spread"),
-            impact=self._each("impact"),
-            bad_actions=count,
-            done=torch.zeros(self.batch, dtype=torch.bool),
-        )
-
-    def order_steps(self) -> Steps:
+    def order_steps(self) -> OrderSteps:
         """Return the order steps of each account."""
-        filters = [self.market.filters_of(symbol) for symbol in self.symbols]
-        return Steps(
-            *(
-                torch.tensor([getattr(one, name) for one in filters], dtype=torch.float64).repeat(
-                    len(self.scenarios)
-                )
-                for name in Steps._fields
-            )
-        )
+        return OrderSteps.of(self.market, self.symbols, like=self.tape.rows).select(self.symbol)
 
     def _each(self, name: str) -> Tensor:
-        numbers = [getattr(one, name) for one in self.scenarios]
-        return torch.tensor(numbers, dtype=torch.float64).repeat_interleave(len(self.symbols))
+        """Return a cost of each account, [K * S]."""
+        numbers = self.tape.rows.new_tensor([getattr(costs, name) for costs in self.costs])
+        return numbers.repeat_interleave(len(self.symbols))
 
-    def moved(self, equity: Tensor, step: int) -> Tensor:
+    def transfers(self, equity: Tensor, step: int) -> Tensor:
         """Return the cash that each account gets from the others before a step, 0 in sum."""
         period = self.config.pool_bars
         if period is None or step % period:
             return torch.zeros_like(equity)
-        table = equity.reshape(len(self.scenarios), len(self.symbols))
+        table = equity.reshape(len(self.costs), len(self.symbols))
         return (table.mean(1, keepdim=True) - table).reshape(-1)
 
 
 @dataclass(frozen=True, eq=False)
-class Shelf:
-    """Bars as they are walked, and features, made once for all courses over the same panel."""
+class ScenarioCache:
+    """Makes scenarios; tapes and features are computed once for all of the same panel."""
 
     _tapes: dict[str, Tape] = field(default_factory=dict)
-    _seen: dict[str, Tensor] = field(default_factory=dict)
+    _features: dict[str, Tensor] = field(default_factory=dict)
     _panels: list[Panel] = field(default_factory=list)
 
-    def course(
+    def scenario(
         self,
         panel: Panel,
         config: BacktestConfig,
         rows: tuple[int, int],
         *,
-        sight: Sight | None = None,
+        features: tuple[FeatureSet, Scaler] | None = None,
         burn_in: int = 0,
-        scenarios: Sequence[Costs] = (),
-    ) -> Course:
-        """Return a course over the rows from the first decision to the last mark.
+        costs: Sequence[Costs] = (),
+    ) -> Scenario:
+        """Return a scenario over the rows from the first decision to the last mark.
 
         Args:
             panel: bars.
             config: which rules.
             rows: of the first decision and of the last mark.
-            sight: what whoever decides sees of the market; None where nobody looks.
+            features: that the decider observes, and their scaler; None where it needs none.
             burn_in: bars that are read before.
-            scenarios: costs of each; none takes those of the market.
+            costs: the cost settings; none takes that of the market.
 
         Raises:
             DataError: if order steps are given for a symbol that is not there.
         """
         market = config.ledger(panel.symbols)
-        _check_filters(market, panel)
+        market.check_symbols(panel.symbols)
         trained = config.market
-        return Course(
+        return Scenario(
             config=config,
             market=market,
             symbols=panel.symbols,
             interval=panel.interval,
             ts=panel.ts.cpu().numpy(),
             tape=self._tape(panel, market),
-            seen=None if sight is None else self._features(panel, sight),
+            features=None if features is None else self._scaled(panel, *features),
             first=rows[0],
             last=rows[1],
             burn_in=burn_in,
             horizon=1 if trained is None else trained.episode_bars,
-            scenarios=tuple(scenarios) or (market.costs,),
+            costs=tuple(costs) or (market.costs,),
         )
 
     def _tape(self, panel: Panel, market: MarketConfig) -> Tape:
-        told = (market.costs.impact_window, market.funding, market.no_trade.model_dump_json())
-        key = f"{self._number(panel)} {told}"
+        settings = (market.costs.impact_window, market.funding, market.no_trade.model_dump_json())
+        key = f"{self._number(panel)} {settings}"
         if key not in self._tapes:
             exact = panel.to(dtype=torch.float64)
             cpu = torch.device("cpu")
             self._tapes[key] = Tape.of(exact, market, device=cpu, dtype=torch.float64)
         return self._tapes[key]
 
-    def _features(self, panel: Panel, sight: Sight) -> Tensor:
-        features, scaler = sight
-        numbers = {name: one.tolist() for name, one in scaler.tensors().items()}
+    def _scaled(self, panel: Panel, features: FeatureSet, scaler: Scaler) -> Tensor:
+        numbers = {name: tensor.tolist() for name, tensor in scaler.tensors().items()}
         key = f"{self._number(panel)} {features.schema_hash()} {scaler.clip!r} {numbers}"
-        if key not in self._seen:
-            found = scaler.transform(features.compute(panel.to(dtype=torch.float64)))
-            self._seen[key] = found.values.to(device="cpu", dtype=torch.float64)
-        return self._seen[key]
+        if key not in self._features:
+            scaled = scaler.transform(features.compute(panel.to(dtype=torch.float64)))
+            self._features[key] = scaled.values.to(device="cpu", dtype=torch.float64)
+        return self._features[key]
 
     def _number(self, panel: Panel) -> int:
         """Return the place of a panel among those that are known; the very same, not an equal."""
@@ -194,15 +169,3 @@ class Shelf:
                 return number
         self._panels.append(panel)
         return len(self._panels) - 1
-
-
-def _check_filters(market: MarketConfig, panel: Panel) -> None:
-    """Refuse order steps of a symbol that is not there, in the words of the simulator."""
-    foreign = sorted(set(market.symbol_filters) - set(panel.symbols))
-    if foreign:
-        raise DataError(
-            "data-symbol",
-            wrong="`symbol_filters` must name symbols of the panel",
-            found=f"`{foreign[0]}` and a panel of {', '.join(panel.symbols)}",
-            remedy="Write the symbol as the panel does, or leave its filters out.",
-        )

@@ -1,6 +1,6 @@
-"""Charts of what happened: equity and falls, positions and prices, returns, rolling risk.
+"""Charts of performance: equity and drawdown, positions and prices, returns, rolling risk.
 
-Each function returns a figure of plotly.js as plain data, for `report_style.chart`.
+Each function returns a plotly.js figure as plain data, for `html.chart`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormsail.evaluation.report.results import Result, Times, column, mapping, number, texts
 from stormsail.evaluation.report.series import (
     Line,
     Position,
     Rolling,
+    drawdown,
     growth,
     position_of,
     thinned,
-    underwater,
 )
+from stormsail.evaluation.saved import Result, Times, column, texts
 from stormsail.evaluation.stats.figures import Array
 
 Figure = dict[str, Any]
@@ -26,7 +26,7 @@ Figure = dict[str, Any]
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 """Of results, in order; they begin again after six."""
 
-RIVALS: Mapping[str, tuple[str, str, bool]] = {
+BASELINES: Mapping[str, tuple[str, str, bool]] = {
     "buy_and_hold": ("@reference", "solid", True),
     "equal_weight": ("@b1", "dash", True),
     "momentum": ("@b2", "dot", True),
@@ -35,7 +35,7 @@ RIVALS: Mapping[str, tuple[str, str, bool]] = {
     "flat": ("@reference", "dot", False),
     "clairvoyant": ("@b4", "longdash", False),
 }
-"""Colour and stroke of a baseline, and whether it is drawn before somebody asks for it."""
+"""Colour and stroke of a baseline, and whether it is visible at first."""
 
 MOST_MARKERS = 600
 """Fills that are drawn of one symbol."""
@@ -82,48 +82,47 @@ def stacked(top: Figure, bottom: Figure, *, share: float = 0.34) -> Figure:
 
 
 def equity_figure(results: Sequence[Result]) -> Figure:
-    """Return growth since the start with the falls below it, rivals beside the results."""
+    """Return the equity curves with the drawdown below them, and those of the baselines."""
     data = []
-    for name, ts, equity in rivals_of(results):
-        colour, dash, shown = RIVALS.get(name, ("@reference", "dash", True))
+    for name, ts, equity in baselines_of(results):
+        colour, dash, shown = BASELINES.get(name, ("@reference", "dash", True))
         own = {"legendgroup": name, "dash": dash, "visible": True if shown else "legendonly"}
         title = name.replace("_", " ")
         data.append(curve(ts, growth(equity) - 1.0, title, colour, width=1.2, **own))
         if name == "buy_and_hold":
-            fall = {**own, "yaxis": "y2", "showlegend": False}
-            data.append(curve(ts, underwater(equity), title, colour, width=1.0, **fall))
-    for place, one in enumerate(results):
-        colour, group = colour_of(place), f"result {place}"
-        name = one.name if len(results) > 1 else "agent"
-        fill = {"fill": "tozeroy", "fillcolor": f"@{colour}/0.14"}
-        data.append(
-            curve(one.ts, growth(one.total) - 1.0, name, f"@{colour}", width=2.4, legendgroup=group)
-        )
-        fall = {"legendgroup": group, "yaxis": "y2", "showlegend": False, **fill}
-        data.append(curve(one.ts, underwater(one.total), name, f"@{colour}", width=1.2, **fall))
+            below = {**own, "yaxis": "y2", "showlegend": False}
+            data.append(curve(ts, drawdown(equity), title, colour, width=1.0, **below))
+    for place, result in enumerate(results):
+        colour, group = f"@{colour_of(place)}", f"result {place}"
+        name = result.name if len(results) > 1 else "agent"
+        own = {"legendgroup": group}
+        fill = {"fill": "tozeroy", "fillcolor": f"{colour}/0.14"}
+        data.append(curve(result.ts, growth(result.total) - 1.0, name, colour, width=2.4, **own))
+        below = {**own, "yaxis": "y2", "showlegend": False, **fill}
+        data.append(curve(result.ts, drawdown(result.total), name, colour, width=1.2, **below))
     top = {
         "title": {"text": "return since the start"},
         "tickformat": ".2~%",
         "hoverformat": "+.2%",
     }
-    low = {"title": {"text": "below the peak"}, "tickformat": ".2~%", "hoverformat": ".2%"}
+    low = {"title": {"text": "drawdown"}, "tickformat": ".2~%", "hoverformat": ".2%"}
     return {"data": data, "layout": stacked(top, low)}
 
 
-def rivals_of(results: Sequence[Result]) -> list[tuple[str, Times, Array]]:
+def baselines_of(results: Sequence[Result]) -> list[tuple[str, Times, Array]]:
     """Return name, times and equity of the baselines of the first result that has any."""
-    for one in results:
-        table = one.tables.get("baselines.parquet")
+    for result in results:
+        table = result.tables.get("baselines.parquet")
         if table is not None:
             ts = np.asarray(table["ts"].to_numpy(), np.int64)
-            names = [name for name in RIVALS if name in table.column_names]
+            names = [name for name in BASELINES if name in table.column_names]
             names += [name for name in table.column_names if name not in ("ts", *names)]
             return [(name, ts, column(table, name)) for name in names]
     return []
 
 
 def sleeves_figure(result: Result) -> Figure:
-    """Return the growth of each account."""
+    """Return the equity curve of each account, or of each seed."""
     names = [name for name in result.equity.column_names if name not in ("ts", "total")]
     data = [
         curve(result.ts, growth(column(result.equity, name)) - 1.0, name, f"@{colour_of(place)}")
@@ -141,13 +140,14 @@ def position_figure(results: Sequence[Result], symbol: str) -> Figure:
     """Return price and fills of a symbol, and below them what share of equity was held."""
     data: list[Figure] = []
     alone = len(results) == 1
-    for place, one in enumerate(results):
-        held = position_of(one, symbol)
+    for place, result in enumerate(results):
+        held = position_of(result, symbol)
         colour = f"@{colour_of(place)}"
-        if not any(each["name"] == "price" for each in data):
-            data += _price(one, symbol, held)
-        data += _fills(one, symbol, "" if alone else f"{one.name}: ", None if alone else colour)
-        name = "weight" if alone else f"{one.name}: weight"
+        prefix = "" if alone else f"{result.name}: "
+        if not any(drawn["name"] == "price" for drawn in data):
+            data += _price(result, symbol, held)
+        data += _fills(result, symbol, prefix, None if alone else colour)
+        name = f"{prefix}weight"
         more: Figure = {"yaxis": "y2", "shape": "vh", "width": 1.4 if alone else 1.0}
         if alone:
             more |= {"fill": "tozeroy", "fillcolor": f"{colour}/0.14"}
@@ -156,8 +156,9 @@ def position_figure(results: Sequence[Result], symbol: str) -> Figure:
     low = {"title": {"text": "weight"}, "tickformat": ".2~%", "hoverformat": "+.1%"}
     layout = stacked(top, low)
     # marks at the ends would make room for themselves
-    ends = [int(min(one.ts[0] for one in results)), int(max(one.ts[-1] for one in results))]
-    return {"data": data, "layout": {**layout, "xaxis": {**layout["xaxis"], "range": ends}}}
+    starts, ends = [result.ts[0] for result in results], [result.ts[-1] for result in results]
+    span = [int(min(starts)), int(max(ends))]
+    return {"data": data, "layout": {**layout, "xaxis": {**layout["xaxis"], "range": span}}}
 
 
 def _price(result: Result, symbol: str, held: Position) -> list[Figure]:
@@ -180,10 +181,10 @@ def _fills(result: Result, symbol: str, prefix: str, colour: str | None) -> list
     chosen = chosen_fills(result, symbol)
     trades = result.trades.take(chosen)
     sides = texts(trades, "side")
-    found = []
+    traces = []
     for side, sign in (("buy", "triangle-up"), ("sell", "triangle-down")):
         own = sides == side
-        found.append(
+        traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
@@ -198,7 +199,7 @@ def _fills(result: Result, symbol: str, prefix: str, colour: str | None) -> list
                 },
             }
         )
-    return found
+    return traces
 
 
 def chosen_fills(result: Result, symbol: str) -> NDArray[np.intp]:
@@ -212,17 +213,18 @@ def chosen_fills(result: Result, symbol: str) -> NDArray[np.intp]:
 
 
 def returns_figure(results: Sequence[Result]) -> Figure:
-    """Return how returns of one bar spread, with value at risk and CVaR; zeros are left out."""
-    series = [one.returns[one.returns != 0.0] for one in results]
+    """Return the histogram of bar returns with value at risk and CVaR; zeros are left out."""
+    series = [result.returns[result.returns != 0.0] for result in results]
     edges = bin_edges(np.concatenate(series))
     alone = len(results) == 1
     data, shapes, notes = [], [], []
-    for place, (one, values) in enumerate(zip(results, series, strict=True)):
+    for place, (result, values) in enumerate(zip(results, series, strict=True)):
         colour = f"@{colour_of(place)}"
-        name = "realised" if alone else one.name
+        name = "realised" if alone else result.name
         data.append(histogram(shares(values, edges), edges, name, colour, bars=alone))
         for metric, words, dash in (("value_at_risk", "VaR", "dot"), ("cvar", "CVaR", "solid")):
-            level = number(mapping(one.metrics.get(metric)).get("value"))
+            statement = result.metrics.get(metric)
+            level = None if statement is None else statement.value
             if level is not None:
                 mark = "@bad" if alone else colour
                 shapes.append(upright(level, mark, dash=dash))
@@ -310,14 +312,14 @@ def caption_at(at: float, text: str, colour: str, *, row: int = 0, side: str = "
     }
 
 
-def rolling_figure(results: Sequence[Result], found: Sequence[Rolling | None]) -> Figure:
+def rolling_figure(results: Sequence[Result], risks: Sequence[Rolling | None]) -> Figure:
     """Return rolling volatility, and rolling CVaR below it, of each result that has enough bars."""
     data = []
-    for place, (one, risk) in enumerate(zip(results, found, strict=True)):
+    for place, (result, risk) in enumerate(zip(results, risks, strict=True)):
         if risk is None:
             continue
         colour, group = f"@{colour_of(place)}", f"result {place}"
-        name = one.name if len(results) > 1 else "agent"
+        name = result.name if len(results) > 1 else "agent"
         more: Figure = {"legendgroup": group}
         data.append(trace(Line(risk.ts, risk.volatility), name, colour, width=1.8, **more))
         more |= {"yaxis": "y2", "showlegend": False}

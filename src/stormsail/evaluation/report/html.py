@@ -1,4 +1,4 @@
-"""The look of our HTML pages: one file that asks nothing of a network, light, dark and on paper.
+"""Building blocks of HTML pages: sections, tables, charts, in one file without network access.
 
 Every page is a function of what it is given: no time of day, no random names, so the same input
 is the same bytes. Texts of others (symbols, names of runs, reasons) become HTML only through
@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormsail.core.errors import ArgumentError
+from stormsail.core.files import atomic
+from stormsail.core.files.artifact import write_error
 from stormsail.core.files.documents import JsonValue, encode
 
 _HERE = Path(__file__).parent
@@ -51,8 +53,8 @@ def page(title: str, body_html: str, *, scripts: Sequence[str] = ()) -> str:
         scripts: sources of further scripts, run in order before the page's own; `plotly_script()`
             where there are charts.
     """
-    sources = [_inline(one) for one in (*scripts, _read("report.js"))]
-    allowed = " ".join(f"'sha256-{_sha256(one)}'" for one in sources)
+    sources = [_inline(source) for source in (*scripts, _read("report.js"))]
+    allowed = " ".join(f"'sha256-{_sha256(source)}'" for source in sources)
     policy = (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -64,9 +66,27 @@ def page(title: str, body_html: str, *, scripts: Sequence[str] = ()) -> str:
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(title)}</title>\n<style>\n{_read('report.css')}</style>\n</head>\n"
     )
-    told = '<noscript><p class="note warn">Charts and long tables need JavaScript.</p></noscript>'
-    tail = "".join(f"<script>{one}</script>\n" for one in sources)
-    return f"{head}<body>\n{told}\n{body_html}\n{tail}</body>\n</html>\n"
+    fallback = (
+        '<noscript><p class="note warn">Charts and long tables need JavaScript.</p></noscript>'
+    )
+    tail = "".join(f"<script>{source}</script>\n" for source in sources)
+    return f"{head}<body>\n{fallback}\n{body_html}\n{tail}</body>\n</html>\n"
+
+
+def write_page(path: Path, text: str) -> int:
+    """Write a page, replacing the file where it exists; return its size in bytes.
+
+    Raises:
+        ArtifactError: if the disk refuses.
+    """
+    data = text.encode("utf-8")
+    try:
+        atomic.make_folders(path.parent)
+        with atomic.open_folder(path.parent, follow=True) as folder:
+            atomic.replace_file(folder, path.name, data)
+    except OSError as error:
+        raise write_error(path, error) from error
+    return len(data)
 
 
 def plotly_script() -> str:
@@ -135,13 +155,13 @@ def table(
         kinds: a class for each row, such as `good`, `bad`, `warn`, `differs`; none where empty.
         classes: of the whole table.
     """
-    head = "".join(f'<th scope="col">{escape(one)}</th>' for one in titles)
+    head = "".join(f'<th scope="col">{escape(title)}</th>' for title in titles)
     head = f"<thead><tr>{head}</tr></thead>" if any(titles) else ""
     lines = []
     for place, row in enumerate(rows):
         kind = f' class="{escape(kinds[place])}"' if place < len(kinds) and kinds[place] else ""
-        first, *rest = [_shown(one) for one in row]
-        cells = f'<th scope="row">{first}</th>' + "".join(f"<td>{one}</td>" for one in rest)
+        first, *rest = [_shown(cell) for cell in row]
+        cells = f'<th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest)
         lines.append(f"<tr{kind}>{cells}</tr>")
     return (
         f'<div class="scroll"><table class="{escape(classes)}">{head}'
@@ -205,7 +225,7 @@ def packed(value: object) -> JsonValue:
 
 def _array(values: NDArray[np.generic]) -> JsonValue:
     if values.dtype.kind not in "fiu":
-        return [packed(one) for one in values.tolist()]
+        return [packed(value) for value in values.tolist()]
     kind, name = ("<f4", "f4") if values.dtype == np.float32 else ("<f8", "f8")
     raw = np.ascontiguousarray(values, dtype=kind).tobytes()
     return {"dtype": name, "bdata": base64.b64encode(raw).decode("ascii")}

@@ -1,23 +1,24 @@
-"""A report: one HTML page that says first whether to trust a result, and then shows why.
+"""The report of backtests and validations: one HTML page, the verdict first, then the evidence.
 
-It reads folders of results and runs (`report_results`) and is a function of them alone: the same
-input gives the same bytes, without a time of day in it, and the page loads nothing.
+It is a function of saved results and runs (`evaluation.saved`) alone: the same input gives the same
+bytes, without a time of day in it, and the page loads nothing.
 """
 
 from collections.abc import Sequence
 
 from stormsail.core.errors import RangeError
-from stormsail.evaluation.report.folds import folds_section
 from stormsail.evaluation.report.html import escape, header, page, plotly_script
-from stormsail.evaluation.report.results import Result, TrainingRun
+from stormsail.evaluation.report.provenance_sections import (
+    origin_section,
+    trades_section,
+    training_section,
+)
 from stormsail.evaluation.report.robustness_sections import (
     calibration_section,
     costs_section,
-    luck_section,
-    origin_section,
+    folds_section,
+    significance_section,
     stress_section,
-    trades_section,
-    training_section,
 )
 from stormsail.evaluation.report.sections import (
     drawing_words,
@@ -28,6 +29,7 @@ from stormsail.evaluation.report.sections import (
     rolling_section,
     verdict_section,
 )
+from stormsail.evaluation.saved import Result, TrainingRun
 
 CONTENTS = (
     ("verdict", "Verdict"),
@@ -40,7 +42,7 @@ CONTENTS = (
     ("rolling", "Rolling risk"),
     ("costs", "Costs"),
     ("stress", "Stress"),
-    ("luck", "Luck"),
+    ("significance", "Significance"),
     ("training", "Training"),
     ("trades", "Trades"),
     ("origin", "Origin"),
@@ -52,7 +54,7 @@ def report_page(results: Sequence[Result], runs: Sequence[TrainingRun] = ()) -> 
     """Return the page of one result, or of several on the same axes.
 
     Args:
-        results: backtests and validations, at least one; the first gives the rivals.
+        results: backtests and validations, at least one; the first that has baselines shows them.
         runs: trainings whose curves are shown.
 
     Raises:
@@ -75,13 +77,13 @@ def report_page(results: Sequence[Result], runs: Sequence[TrainingRun] = ()) -> 
         "rolling": rolling_section(results),
         "costs": costs_section(results),
         "stress": stress_section(results),
-        "luck": luck_section(results),
+        "significance": significance_section(results),
         "training": training_section(runs),
         "trades": trades_section(results),
         "origin": origin_section(results),
     }
     shown = [(name, title) for name, title in CONTENTS if sections[name]]
-    title = " · ".join(one.name for one in results)
+    title = " · ".join(result.name for result in results)
     top = header(title, _subtitle(results), shown)
     foot = f"<footer><p>{escape(_footer(results))}</p></footer>"
     body = f"{top}<main>{''.join(sections[name] for name, _ in shown)}</main>{foot}"
@@ -91,7 +93,7 @@ def report_page(results: Sequence[Result], runs: Sequence[TrainingRun] = ()) -> 
 def _subtitle(results: Sequence[Result]) -> str:
     first = results[0]
     symbols = ", ".join(first.symbols[:4]) + (" and more" if len(first.symbols) > 4 else "")
-    kinds = " and ".join(dict.fromkeys(one.kind for one in results))
+    kinds = " and ".join(dict.fromkeys(result.kind for result in results))
     start, end = str(first.document.get("first_bar"))[:10], str(first.document.get("end"))[:10]
     return f"{kinds} · {symbols} · {first.document.get('interval')} bars · {start} to {end}"
 

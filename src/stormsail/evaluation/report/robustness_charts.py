@@ -1,6 +1,6 @@
-"""Charts of what to doubt: predictions against outcomes, costs, stress, chance.
+"""Charts of robustness: calibration of predictions, cost sweep, stress, significance.
 
-Each function returns a figure of plotly.js as plain data, for `report_style.chart`.
+Each function returns a plotly.js figure as plain data, for `html.chart`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ from stormsail.evaluation.report.charts import (
     shares,
     upright,
 )
-from stormsail.evaluation.report.results import (
+from stormsail.evaluation.report.series import growth
+from stormsail.evaluation.saved import (
     Document,
     Result,
     column,
@@ -28,75 +29,72 @@ from stormsail.evaluation.report.results import (
     number,
     texts,
 )
-from stormsail.evaluation.report.series import growth
 from stormsail.evaluation.stats.figures import Array
 
 MODES = {"replay": "the same decisions", "decide": "deciding anew"}
-"""Ways to ask what other costs would have done."""
-
+"""Ways to trade again at other costs, with their titles."""
 
 _STROKES = {"replay": "solid", "decide": "dash"}
 _DASHED = {"color": "@reference", "dash": "dash", "width": 1.2}
 _MOST_BP = 120.0  # beyond it a break-even is far enough, and the sweep would shrink to a corner
 
 
-class Foretold(NamedTuple):
-    """What a critic promised and what came, pooled over all windows."""
+class Forecast(NamedTuple):
+    """Predicted and realised returns of windows, pooled over all windows and symbols."""
 
     realised: Array
     """[W] discounted growth over the windows."""
     values: Array
-    """Points of the predicted laws."""
+    """Points of the predicted distributions."""
     weight: Array
     """Mass at each of them."""
 
 
-def foretold(result: Result) -> Foretold | None:
-    """Return outcomes and predicted laws of a backtest; None where the folder does not tell them.
+def forecast_of(result: Result) -> Forecast | None:
+    """Return realised returns and predicted distributions of a backtest; None without them.
 
-    An outcome is the sum of log growths of an account over `horizon_bars`, discounted as the critic
-    does, as the document `calibration` says it was compared.
+    A realised return is the sum of log growths of an account over `horizon_bars`, discounted as the
+    critic does; the document `calibration` holds both numbers.
     """
-    told = result.part("calibration")
-    names = result.decisions.column_names
-    if told is None or result.kind != "backtest" or "distribution" not in names:
+    calibration = result.part("calibration")
+    if (
+        calibration is None
+        or result.kind != "backtest"
+        or "distribution" not in result.decisions.column_names
+    ):
         return None
-    horizon, discount = number(told.get("horizon_bars")), number(told.get("discount"))
-    support = [number(one) for one in items(result.document.get("distribution_support"))]
+    horizon = number(calibration.get("horizon_bars"))
+    discount = number(calibration.get("discount"))
+    support = [number(point) for point in items(result.document.get("distribution_support"))]
     if horizon is None or discount is None or None in support or not support:
         return None
     weights = discount ** np.arange(int(horizon), dtype=np.float64)
-    outcomes, laws = [], []
-    law = (
-        result.decisions["distribution"]
-        .combine_chunks()
-        .flatten()
-        .to_numpy()
-        .reshape(-1, len(support))
-    )
+    saved = result.decisions["distribution"].combine_chunks().flatten().to_numpy()
+    distributions = saved.reshape(-1, len(support))
     symbols = texts(result.decisions, "symbol")
+    outcomes, predictions = [], []
     for symbol in result.symbols:
         equity = column(result.equity, symbol)
         if (equity <= 0.0).any() or len(equity) <= horizon:
             continue
         step = np.diff(np.log(equity))
         outcomes.append(np.convolve(step, weights[::-1], mode="valid"))
-        laws.append(law[symbols == symbol][: len(outcomes[-1])])
+        predictions.append(distributions[symbols == symbol][: len(outcomes[-1])])
     if not outcomes:
         return None
-    came, promised = np.concatenate(outcomes), np.concatenate(laws)
+    realised, predicted = np.concatenate(outcomes), np.concatenate(predictions)
     if result.document.get("distribution_kind") == "categorical":
-        return Foretold(came, np.array(support, np.float64), promised.mean(0))
-    return Foretold(came, promised.reshape(-1), np.full(promised.size, 1.0 / promised.size))
+        return Forecast(realised, np.array(support, np.float64), predicted.mean(0))
+    return Forecast(realised, predicted.reshape(-1), np.full(predicted.size, 1.0 / predicted.size))
 
 
-def foretold_figure(found: Foretold, tail: Document, place: int) -> Figure:
-    """Return the outcomes of windows over the law that was predicted for them."""
-    edges = bin_edges(np.concatenate((found.realised, _spread(found))))
+def forecast_figure(forecast: Forecast, tail: Document, place: int) -> Figure:
+    """Return the histogram of realised returns of windows over the predicted distribution."""
+    edges = bin_edges(np.concatenate((forecast.realised, _spread(forecast))))
     colour = f"@{colour_of(place)}"
-    predicted = shares(found.values, edges, found.weight)
+    predicted = shares(forecast.values, edges, forecast.weight)
     data = [
-        histogram(shares(found.realised, edges), edges, "realised", colour, bars=True),
+        histogram(shares(forecast.realised, edges), edges, "realised", colour, bars=True),
         {**histogram(predicted, edges, "predicted", "@ink", bars=False), "fillcolor": "@ink/0.05"},
     ]
     shapes, notes = [], []
@@ -120,22 +118,23 @@ def foretold_figure(found: Foretold, tail: Document, place: int) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def _spread(found: Foretold) -> Array:
+def _spread(forecast: Forecast) -> Array:
     """Return the predicted points that carry mass: an empty atom must not widen the chart."""
-    heavy = np.broadcast_to(found.weight > 1e-4 * found.weight.max(), found.values.shape)
-    return np.asarray(found.values[heavy])
+    heavy = np.broadcast_to(forecast.weight > 1e-4 * forecast.weight.max(), forecast.values.shape)
+    return np.asarray(forecast.values[heavy])
 
 
 def coverage_figure(results: Sequence[tuple[str, int, Document]]) -> Figure:
-    """Return how often outcomes fell below each predicted quantile, against how often they should.
+    """Return the coverage of predicted quantiles: share of outcomes below against the level.
 
     Args:
         results: name, place and `calibration` document of each.
     """
     ideal = {"type": "scatter", "mode": "lines", "name": "as it should be", "hoverinfo": "skip"}
     data: list[Figure] = [{**ideal, "x": [0, 1], "y": [0, 1], "line": dict(_DASHED)}]
-    for name, place, told in results:
-        points = [one for one in map(_covered, items(told.get("coverage"))) if one is not None]
+    for name, place, calibration in results:
+        covered = map(_covered, items(calibration.get("coverage")))
+        points = [point for point in covered if point is not None]
         if not points:
             continue
         x, y, low, high = np.array(points).T
@@ -163,9 +162,8 @@ def coverage_figure(results: Sequence[tuple[str, int, Document]]) -> Figure:
 
 def _covered(entry: JsonValue) -> tuple[float, float, float, float] | None:
     """Return level, share and its interval; None without enough data."""
-    told = mapping(entry)
-    share = mapping(told.get("share"))
-    level, value = number(told.get("level")), number(share.get("value"))
+    share = mapping(mapping(entry).get("share"))
+    level, value = number(mapping(entry).get("level")), number(share.get("value"))
     if level is None or value is None:
         return None
     low, high = number(share.get("low")), number(share.get("high"))
@@ -173,17 +171,27 @@ def _covered(entry: JsonValue) -> tuple[float, float, float, float] | None:
 
 
 def pit_figure(results: Sequence[tuple[str, int, Document]]) -> Figure:
-    """Return how outcomes spread over the predicted levels: 1 everywhere if the law is right."""
+    """Return the probability integral transform (PIT) of outcomes over its expected share.
+
+    It is 1 everywhere if the predicted distribution is right.
+
+    Args:
+        results: name, place and `calibration` document of each.
+    """
     data: list[Figure] = []
-    for name, place, told in results:
-        pit = mapping(told.get("pit"))
+    for name, place, calibration in results:
+        pit = mapping(calibration.get("pit"))
         edges, share, expected = (_array(pit.get(key)) for key in ("edges", "share", "expected"))
         if share.size:
             height = share / np.where(expected > 0.0, expected, 1.0)
             colour = f"@{colour_of(place)}"
             data.append({"name": name, **_cells(edges, height, colour, bars=len(results) == 1)})
     even = {"type": "line", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": dict(_DASHED)}
-    levels = {"title": {"text": "level of the predicted law"}, "tickformat": ".0%", "dtick": 0.2}
+    levels = {
+        "title": {"text": "level of the predicted distribution"},
+        "tickformat": ".0%",
+        "dtick": 0.2,
+    }
     heights = {"title": {"text": "outcomes over expected"}, "hoverformat": ".2f"}
     layout = {
         "xaxis": {**levels, "range": [0, 1]},
@@ -213,14 +221,14 @@ def costs_figure(results: Sequence[tuple[str, int, Document, float | None]]) -> 
     """
     data, shapes, notes = [], [], []
     alone = len(results) == 1
-    for row, (name, place, told, charged) in enumerate(results):
+    for row, (name, place, costs, charged) in enumerate(results):
         prefix = "" if alone else f"{name}: "
         for mode, words in MODES.items():
-            swept = _swept(mapping(mapping(told.get(mode)).get("sweep_bp")))
+            swept = _swept(mapping(mapping(costs.get(mode)).get("sweep_bp")))
             stroke = {"color": f"@{colour_of(place)}", "dash": _STROKES[mode]}
             if swept["x"]:
                 data.append({**swept, "name": f"{prefix}{words}", "line": stroke})
-        even = number(mapping(mapping(told.get("replay")).get("break_even")).get("cost_bp"))
+        even = number(mapping(mapping(costs.get("replay")).get("break_even")).get("cost_bp"))
         marks = ((even, "break-even", "@good"), (charged, "charged", "@bad"))
         for line, (at, words, mark) in enumerate(marks):
             if at is not None:
@@ -229,35 +237,33 @@ def costs_figure(results: Sequence[tuple[str, int, Document, float | None]]) -> 
                 notes.append(caption_at(at, label, mark, row=2 * row + line, side="left"))
     widest = max([20.0, *(shape["x0"] * 1.12 for shape in shapes)])
     bp = {"title": {"text": "cost of a fill, basis points of notional"}}
-    earned = {"title": {"text": "total return"}, "tickformat": ".2~%", "hoverformat": "+.2%"}
+    total = {"title": {"text": "total return"}, "tickformat": ".2~%", "hoverformat": "+.2%"}
     layout = {
         "xaxis": {**bp, "range": [-0.5, min(widest, _MOST_BP)]},
-        "yaxis": {**earned, "zeroline": True},
+        "yaxis": {**total, "zeroline": True},
         "shapes": shapes,
         "annotations": notes,
     }
     return {"data": data, "layout": layout}
 
 
-def _swept(told: Document) -> Figure:
-    """Return costs and what they leave, in order of cost."""
-    found = ((float(cost), number(mapping(one).get("total_return"))) for cost, one in told.items())
-    points = sorted((cost, earned) for cost, earned in found if earned is not None)
-    x, y = [cost for cost, _ in points], [earned for _, earned in points]
+def _swept(sweep: Document) -> Figure:
+    """Return the total return at each cost, in order of cost."""
+    read = ((float(bp), number(mapping(each).get("total_return"))) for bp, each in sweep.items())
+    points = sorted((bp, total) for bp, total in read if total is not None)
+    x, y = [bp for bp, _ in points], [total for _, total in points]
     return {"type": "scatter", "mode": "lines+markers", "x": x, "y": y}
 
 
 def _array(value: JsonValue) -> Array:
-    return np.array([number(one) or 0.0 for one in items(value)], np.float64)
+    return np.array([number(item) or 0.0 for item in items(value)], np.float64)
 
 
 def fan_figure(result: Result, fan: Document, place: int) -> Figure:
-    """Return bands of resampled paths around the path that happened."""
+    """Return quantile bands of bootstrapped equity paths around the realised path."""
     ts = _array(fan.get("ts"))
-    levels = [number(one) or 0.0 for one in items(fan.get("levels"))]
-    bands = [
-        np.array([number(one) or 0.0 for one in items(band)]) for band in items(fan.get("equity"))
-    ]
+    levels = _array(fan.get("levels")).tolist()
+    bands = [_array(band) for band in items(fan.get("equity"))]
     colour = f"@{colour_of(place)}"
     data: list[Figure] = []
     for low in range(len(levels) // 2):
@@ -277,7 +283,7 @@ def fan_figure(result: Result, fan: Document, place: int) -> Figure:
         middle = {"color": colour, "dash": "dot", "width": 1.4}
         line = {"type": "scatter", "mode": "lines", "line": middle, "name": "median"}
         data.append({**line, "x": ts, "y": bands[len(levels) // 2] - 1.0})
-    data.append(curve(result.ts, growth(result.total) - 1.0, "what happened", "@ink", width=1.8))
+    data.append(curve(result.ts, growth(result.total) - 1.0, "realised", "@ink", width=1.8))
     axis = {
         "title": {"text": "return since the start"},
         "tickformat": ".2~%",
@@ -289,16 +295,15 @@ def fan_figure(result: Result, fan: Document, place: int) -> Figure:
 def stress_figure(results: Sequence[tuple[str, int, Document]]) -> Figure:
     """Return the total return of each scenario as bars, those of several results side by side."""
     data = []
-    for name, place, told in results:
-        names = list(told)
-        earned = [number(mapping(told[one]).get("total_return")) for one in names]
+    for name, place, scenarios in results:
+        returns = [number(mapping(each).get("total_return")) for each in scenarios.values()]
         data.append(
             {
                 "type": "bar",
                 "orientation": "h",
                 "name": name,
-                "y": names,
-                "x": earned,
+                "y": list(scenarios),
+                "x": returns,
                 "marker": {"color": f"@{colour_of(place)}"},
             }
         )

@@ -1,11 +1,11 @@
-"""Series of a report: thinned for drawing, falls from the peak, rolling risk, positions, prices."""
+"""Time series of a report: downsampling, growth, drawdown, rolling risk, positions, prices."""
 
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stormsail.evaluation.report.results import Result, Times, column, texts
+from stormsail.evaluation.saved import Result, Times, column, texts
 from stormsail.evaluation.stats import figures
 from stormsail.evaluation.stats.figures import DAY_MS, Array
 from stormsail.evaluation.stats.statement import needed_for_tail
@@ -30,17 +30,17 @@ class Line(NamedTuple):
 
 
 def thinned(ts: Times, values: Array, *, most: int = MOST_POINTS) -> Line:
-    """Return at most about `most` points of a series, the extremes of every stretch among them.
+    """Downsample a series for drawing: keep minimum and maximum of every stretch.
 
     The series is cut into equal stretches, and of each the lowest and the highest point are kept,
-    at their own times; first and last are kept too. So nothing that stands out is lost, and the
-    highest, the lowest and the deepest fall between stretches look as they are. Where there is no
-    number (NaN) in a whole stretch, its first point stays, so that the gap is seen.
+    at their own times; first and last are kept too. So no extreme is lost, and highest, lowest and
+    max drawdown between stretches are drawn exactly. Where a whole stretch is NaN, its first point
+    is kept, so that the gap is seen.
 
     Args:
         ts: [T] ascending.
         values: [T], NaN where there is none.
-        most: at least 4.
+        most: about how many points are kept, at least 4.
     """
     count = len(values)
     if count <= most:
@@ -58,18 +58,18 @@ def thinned(ts: Times, values: Array, *, most: int = MOST_POINTS) -> Line:
 
 
 def growth(equity: Array) -> Array:
-    """Return equity as a multiple of what it began with."""
+    """Return equity as a multiple of the equity at the start."""
     return np.asarray(equity / equity[0])
 
 
-def underwater(equity: Array) -> Array:
-    """Return equity over the highest before it, minus 1: 0 at a peak, negative below."""
+def drawdown(equity: Array) -> Array:
+    """Return the drawdown at each mark: equity over its running maximum, minus 1 (0 or less)."""
     top = np.maximum.accumulate(equity)
     return np.asarray(equity / top - 1.0)
 
 
 class Rolling(NamedTuple):
-    """Risk over a window that moves along."""
+    """Volatility and CVaR of a rolling window."""
 
     window: int
     """Bars of it."""
@@ -87,7 +87,7 @@ def rolling_needs() -> int:
 
 
 def rolling(result: Result) -> Rolling | None:
-    """Return volatility and CVaR of the last bars, all along; None where there are too few.
+    """Return rolling volatility and CVaR; None where there are too few bars.
 
     The window is 30 days, or a quarter of the data where that is less, and never too short for its
     own tail. Each point is exact; where there are very many bars, every k-th is computed.
@@ -103,13 +103,13 @@ def rolling(result: Result) -> Rolling | None:
     return Rolling(
         window,
         ts[ends - 1],
-        np.array([figures.volatility(one, per_year=per_year) for one in pieces]),
-        np.array([figures.cvar(one, alpha=TAIL) for one in pieces]),
+        np.array([figures.volatility(piece, per_year=per_year) for piece in pieces]),
+        np.array([figures.cvar(piece, alpha=TAIL) for piece in pieces]),
     )
 
 
 class Position(NamedTuple):
-    """What was held of a symbol, and what it cost."""
+    """Weight and price of one symbol over time."""
 
     ts: Times
     """Closes of bars, ascending."""
@@ -121,7 +121,7 @@ class Position(NamedTuple):
 
 
 def position_of(result: Result, symbol: str) -> Position:
-    """Return weights and prices of one symbol, from what was decided and what it led to.
+    """Return weights and prices of one symbol, from the table of decisions.
 
     A folder of results holds no bars. But w = q p / e gives the closing price p wherever the
     account holds q at equity e and weight w.

@@ -1,6 +1,6 @@
-"""Training curves of a report, with alarms as lines.
+"""Training curves of a report, with alarms as vertical lines.
 
-Each figure is one of plotly.js as plain data, for `report_style.chart`.
+Each function returns a plotly.js figure as plain data, for `html.chart`.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from stormsail.evaluation.report.charts import Figure, colour_of, upright
-from stormsail.evaluation.report.results import TrainingRun, column, number
 from stormsail.evaluation.report.series import thinned
+from stormsail.evaluation.saved import TrainingRun, column, number
 from stormsail.monitors.alarm_rules import OUTCOMES
 
 
@@ -27,7 +27,7 @@ class Curve(NamedTuple):
 
 _TAIL = (("train/cvar_empirical", "CVaR", "c1"), ("config/cvar_limit", "limit", "c5"))
 _EPISODE = (*_TAIL, ("train/cvar_predicted_at_reset", "predicted, discounted", "c2"))
-# critics foretell returns of episodes: beside any other quantity that line would mislead
+# critics predict returns of episodes: beside any other quantity that line would mislead
 _TAILS = tuple(
     Curve(f"Tail of {words}", "", _EPISODE if words == OUTCOMES[-1] else _TAIL, place)
     for place, words in enumerate(OUTCOMES)
@@ -38,7 +38,7 @@ CURVES = (
         ("rollout/episode_return_mean", "mean", "c1"),
         ("rollout/episode_return_p05", "worst 5 %", "c2"),
     )),
-    Curve("Score of the looks at unseen bars", "", (
+    Curve("Evaluation score", "", (
         ("validation/score", "score", "c1"),
         ("validation/best_score", "best so far", "c3"),
     )),
@@ -63,11 +63,11 @@ _FEW = 30  # points that are marked one by one, since lines alone would hide the
 
 
 def training_figures(runs: Sequence[TrainingRun]) -> list[tuple[str, Figure]]:
-    """Return title and figure of each curve of which a run has a number, alarms as lines.
+    """Return title and figure of each curve of which a run has a number, with alarms.
 
     Runs that watch the tails of different quantities get a figure for each quantity.
     """
-    found = []
+    figures = []
     for curve in CURVES:
         drawn = [
             (place, run)
@@ -87,12 +87,12 @@ def training_figures(runs: Sequence[TrainingRun]) -> list[tuple[str, Figure]]:
             "shapes": [mark for _, run in drawn for mark in _alarm_lines(run)],
             "showlegend": len(data) > 1,
         }
-        found.append((curve.title, {"data": data, "layout": layout}))
-    return found
+        figures.append((curve.title, {"data": data, "layout": layout}))
+    return figures
 
 
 def _quantity(run: TrainingRun) -> float | None:
-    """Return whose tail a run watches, as a place in `OUTCOMES`; None where it names none."""
+    """Return the quantity whose tail a run limits, as a place in `OUTCOMES`; None without one."""
     if "config/cvar_quantity" not in run.metrics.column_names:
         return None
     values = column(run.metrics, "config/cvar_quantity")
@@ -104,7 +104,7 @@ def _learned(
     run: TrainingRun, place: int, metrics: tuple[tuple[str, str, str], ...], runs: int
 ) -> list[Figure]:
     updates = np.arange(run.metrics.num_rows, dtype=np.int64)
-    found = []
+    traces = []
     for number_of, (metric, words, colour) in enumerate(metrics):
         if metric not in run.metrics.column_names:
             continue
@@ -114,7 +114,7 @@ def _learned(
             continue
         line = thinned(updates[known], values[known])
         own = f"@{colour}" if runs == 1 else f"@{colour_of(place)}"
-        found.append(
+        traces.append(
             {
                 "type": "scatter",
                 "mode": "lines" if len(line.ts) > _FEW else "lines+markers",
@@ -128,11 +128,11 @@ def _learned(
                 },
             }
         )
-    return found
+    return traces
 
 
 def _alarm_lines(run: TrainingRun) -> list[Figure]:
-    places = sorted({number(one.get("update")) or 0.0 for one in run.alarms()})
+    places = sorted({number(alarm.get("update")) or 0.0 for alarm in run.alarms()})
     return [
         {**upright(at, "@bad/0.45", dash="dot"), "layer": "below"}
         for at in places[:MOST_ALARM_LINES]

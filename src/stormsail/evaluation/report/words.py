@@ -1,19 +1,28 @@
-"""Words of a report: figures with their intervals, verdicts, and what speaks for and against.
+"""Texts of a report: formatted metrics with their intervals, and evidence for and against a result.
 
-A figure without enough data is never shown as a number: it says how much it needs and how much
-there is.
+A metric without enough data is never shown as a number: the text says how much data it needs and
+how much there is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from stormsail.core.files.documents import JsonValue
-from stormsail.evaluation.report.results import Document, Result, column, items, mapping, number
 from stormsail.evaluation.report.series import TAIL
+from stormsail.evaluation.saved import (
+    Document,
+    Result,
+    column,
+    items,
+    mapping,
+    number,
+    statement_of,
+)
 from stormsail.evaluation.stats.figures import DAY_MS
-from stormsail.evaluation.stats.statement import MINIMUM_BARS, needed_for_tail
+from stormsail.evaluation.stats.statement import MINIMUM_BARS, Statement, needed_for_tail
+from stormsail.evaluation.walk_forward.verdict import Reason
 
 PERCENT, FINE_PERCENT, RATIO, MONEY = "{:+,.2%}", "{:+.3%}", "{:,.2f}", "{:,.2f}"
 SHARE = "{:.1%}"
@@ -25,13 +34,13 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "sharpe": ("Sharpe ratio", RATIO),
     "sortino": ("Sortino ratio", RATIO),
     "calmar": ("Calmar ratio", RATIO),
-    "drawdown": ("deepest fall", PERCENT),
+    "max_drawdown": ("max drawdown", PERCENT),
     "value_at_risk": ("value at risk 5 %, one bar", FINE_PERCENT),
     "cvar": ("CVaR 5 %, one bar", FINE_PERCENT),
     "skew": ("skew", RATIO),
     "turnover": ("turnover a day", "{:.2f}"),
     "exposure": ("mean exposure", SHARE),
-    "time_in_market": ("time in the market", SHARE),
+    "exposure_time": ("exposure time", SHARE),
     "fees": ("fees", MONEY),
     "funding": ("funding paid", MONEY),
     "slippage": ("slippage", MONEY),
@@ -39,15 +48,18 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "win_rate_exact": ("win rate, Clopper-Pearson", SHARE),
     "profit_factor": ("profit factor", RATIO),
 }
-"""Title and form of every metric, in the order of the table."""
+"""Title and format of every metric, in the order of the table."""
 
-TILES = ("total_return", "sharpe", "drawdown", "cvar", "turnover", "fees")
-"""Figures that stand at the top."""
+TILES = ("total_return", "sharpe", "max_drawdown", "cvar", "turnover", "fees")
+"""Metrics at the top of the page."""
 
-LUCK: Mapping[str, tuple[str, str]] = {
+SIGNIFICANCE: Mapping[str, tuple[str, str]] = {
     "probabilistic": ("probability that the true Sharpe ratio is above 0", SHARE),
     "deflated": ("the same after the number of trials (deflated)", SHARE),
-    "expected_maximum": ("Sharpe ratio a bar that the best of as many blanks reaches", "{:.4f}"),
+    "expected_maximum": (
+        "Sharpe ratio a bar that the best of as many random strategies reaches",
+        "{:.4f}",
+    ),
     "track_record": ("bars needed to believe the Sharpe ratio at 95 %", "{:,.0f}"),
     "overfitting": ("probability of backtest overfitting", SHARE),
     "superiority": ("p-value against buy and hold (SPA)", "{:.3f}"),
@@ -56,8 +68,14 @@ INTERVALS: Mapping[str, tuple[str, str]] = {
     "mean_return": ("mean return of a bar", "{:+.5%}"),
     "sharpe": ("Sharpe ratio a year", RATIO),
     "cvar": ("CVaR 5 %, one bar", FINE_PERCENT),
-    "drawdown": ("deepest fall", PERCENT),
+    "max_drawdown": ("max drawdown", PERCENT),
 }
+
+DECISION_KINDS = {"promote": "good", "not proven": "warn", "reject": "bad"}
+"""CSS class of each decision of a verdict."""
+
+HOLDS_KINDS = {True: "good", False: "bad", None: "warn"}
+"""CSS class of a reason that holds, does not hold, or is not known."""
 
 _SURE = 0.95
 _TWICE = 2.0
@@ -65,7 +83,7 @@ _BP = 1e4
 
 
 class Figure(NamedTuple):
-    """One figure in words."""
+    """One metric as text."""
 
     text: str
     """The number, or why there is none."""
@@ -74,146 +92,92 @@ class Figure(NamedTuple):
     known: bool
 
 
-def figure(statement: JsonValue, form: str) -> Figure:
-    """Return a saved statement in words."""
+def figure(statement: Statement | None, form: str) -> Figure:
+    """Return a statement as text."""
     if statement is None:
         return Figure("not measured", "", known=False)
-    told = mapping(statement)
-    value = number(told.get("value"))
-    if value is None:
-        reason = told.get("reason")
-        return Figure(str(reason) if reason else "not defined for this data", "", known=False)
-    low, high = number(told.get("low")), number(told.get("high"))
-    if low is None and high is None:
-        return Figure(form.format(value), "", known=True)
-    ends = ["…" if end is None else form.format(end) for end in (low, high)]
-    return Figure(form.format(value), f"[{ends[0]}, {ends[1]}]", known=True)
+    if statement.value is None:
+        return Figure(statement.reason, "", known=False)
+    text = form.format(statement.value)
+    if statement.low is None and statement.high is None:
+        return Figure(text, "", known=True)
+    ends = ["…" if end is None else form.format(end) for end in (statement.low, statement.high)]
+    return Figure(text, f"[{ends[0]}, {ends[1]}]", known=True)
 
 
-def cell(statement: JsonValue, form: str) -> str:
-    """Return a saved statement as one text, with its interval."""
-    told = figure(statement, form)
-    return f"{told.text} {told.interval}" if told.interval else told.text
+def cell(statement: Statement | None, form: str) -> str:
+    """Return a statement as one text, with its interval."""
+    shown = figure(statement, form)
+    return f"{shown.text} {shown.interval}" if shown.interval else shown.text
 
 
-def brief(statement: JsonValue, form: str) -> str:
-    """Return a saved statement as one short text, for tables of many columns."""
-    told = mapping(statement)
-    needed, found = number(told.get("needed")), number(told.get("found"))
-    if told.get("value") is None and needed is not None and found is not None and found < needed:
-        return f"needs {needed:.0f}, has {found:.0f}"
+def brief(statement: Statement | None, form: str) -> str:
+    """Return a statement as one short text, for tables of many columns."""
+    if statement is not None and not statement.enough:
+        return f"needs {statement.needed}, has {statement.found}"
     return figure(statement, form).text
 
 
 def plain_figure(value: JsonValue, form: str) -> str:
-    """Return a number that came without its data."""
+    """Return a number that was saved without its data."""
     known = number(value)
     return "not defined" if known is None else form.format(known)
 
 
-def kept_figure(found: Document, name: str, form: str) -> str:
-    """Return one of the figures that are kept of a baseline or a scenario, with its bars.
+def kept_figure(metrics: Document, name: str, form: str) -> str:
+    """Return one metric of a baseline or a stress scenario.
 
-    They are kept without their reasons, but what each needs is known.
+    Metrics of those are saved as plain numbers without reasons, but with the number of bars, from
+    which follows whether there was enough data.
     """
-    bars = number(found.get("bars"))
+    bars = number(metrics.get("bars"))
     needed = {"sharpe": MINIMUM_BARS, "cvar": needed_for_tail(TAIL)}.get(name, 1)
-    if found.get(name) is None and bars is not None and bars < needed:
+    if metrics.get(name) is None and bars is not None and bars < needed:
         return f"needs {needed} bars, found {bars:.0f}"
-    return plain_figure(found.get(name), form)
+    return plain_figure(metrics.get(name), form)
 
 
 def not_measured(result: Result, part: str) -> str:
-    """Return what stands where a document is missing, and how to get it."""
+    """Return the text in place of a document that is missing, and how to get it."""
     if result.kind == "validation":
         return f"not measured: `{part}` was switched off in this validation"
     return f"not measured: run with `--{part}`"
 
 
 def named(results: Sequence[Result], result: Result, text: str) -> str:
-    """Return words about one result; with others beside it, they begin with its name."""
+    """Return a text about one result, with its name in front where there are several."""
     return f"{result.name}: {text}" if len(results) > 1 else text
 
 
 def hour(time: JsonValue) -> str:
-    """Return an ISO time to the minute, as it is read best."""
+    """Return an ISO time to the minute, with a blank for the `T`."""
     return str(time)[:16].replace("T", " ")
 
 
-class Reason(NamedTuple):
-    """One thing that speaks for or against a result."""
-
-    holds: bool | None
-    """None where it is not known."""
-    words: str
-
-    @property
-    def kind(self) -> str:
-        """Class of its look."""
-        return {True: "good", False: "bad", None: "warn"}[self.holds]
-
-
-class Verdict(NamedTuple):
-    """What a reader should take away."""
-
-    decision: str
-    kind: str
-    words: str
-    reasons: tuple[Reason, ...]
-
-
-_LOOKS = {"promote": "good", "not proven": "warn", "reject": "bad"}
-
-
-def told_verdict(document: Document) -> Verdict:
-    """Return the verdict of a validation, as it was decided there."""
-    decision = str(document.get("decision", "not known"))
-    reasons = []
-    for one in items(document.get("reasons")):
-        entry = mapping(one)
-        holds = entry.get("holds")
-        words = f"{entry.get('words', '')}" or str(entry.get("name", ""))
-        reasons.append(Reason(holds if isinstance(holds, bool) else None, words))
-    return Verdict(
-        decision,
-        _LOOKS.get(decision, "info"),
-        str(document.get("words", "")),
-        tuple(sorted(reasons, key=lambda one: {False: 0, None: 1, True: 2}[one.holds])),
-    )
-
-
-def verdict_of(result: Result) -> Verdict:
-    """Return the verdict of a validation; of a backtest, what it says and that it is none."""
-    if result.kind == "validation":
-        return told_verdict(mapping(result.document.get("verdict")))
-    return Verdict(
-        "no verdict",
-        "info",
-        f"{summary_words(result)} One backtest proves nothing by itself: `stormsail validate` "
-        "retrains, tests out of sample and decides.",
-        tuple(_evidence(result)),
-    )
+def worst_first(reasons: Iterable[Reason]) -> list[Reason]:
+    """Return reasons in order: those that fail, those that are not known, those that hold."""
+    return sorted(reasons, key=lambda reason: {False: 0, None: 1, True: 2}[reason.holds])
 
 
 def summary_words(result: Result) -> str:
-    """Return in one sentence or two what was earned and risked."""
-    total = number(mapping(result.metrics.get("total_return")).get("value"))
+    """Return return, max drawdown and the return of buy and hold in one sentence or two."""
+    total = _value(result, "total_return")
     if total is None:
         return "Nothing can be said: there is not a single bar."
     days = len(result.returns) * result.bar_ms / DAY_MS
     verb = "earned" if total > 0.0 else "lost"
     traded = _listed(result.symbols)
-    fall = figure(result.metrics.get("drawdown"), "{:.2%}")
+    drawdown = figure(result.metrics.get("max_drawdown"), "{:.2%}")
     words = (
         f"Over {len(result.returns):,} bars ({days:,.1f} days) of {traded} it {verb} "
-        f"{abs(total):.2%} after all costs; the deepest fall was {fall.text.lstrip('-')}."
+        f"{abs(total):.2%} after all costs; the max drawdown was {drawdown.text.lstrip('-')}."
     )
-    holding = _rival(result, "buy and hold", "total_return")
+    holding = _baseline(result, "buy and hold", "total_return")
     return words if holding is None else f"{words} Buying and holding made {holding:+.2%}."
 
 
 def charged_bp(result: Result) -> float | None:
-    """Return what trading cost, in basis points of the traded notional; None without trades."""
+    """Return the cost of trading in basis points of the traded notional; None without trades."""
     if not result.trades.num_rows:
         return None
     notional = float(
@@ -223,111 +187,112 @@ def charged_bp(result: Result) -> float | None:
     return _BP * paid / notional if notional > 0.0 else None
 
 
-def _evidence(result: Result) -> list[Reason]:
-    """Return what speaks for and against a backtest."""
-    total = number(mapping(result.metrics.get("total_return")).get("value")) or 0.0
-    reasons = [Reason(total > 0.0, f"Total return after costs: {total:+.2%}.")]
-    reasons += [*_origin(result), _against_holding(result), _by_luck(result)]
-    reasons += [_after_costs(result), _tail(result)]
-    return sorted(reasons, key=lambda one: {False: 0, None: 1, True: 2}[one.holds])
+def evidence(result: Result) -> list[Reason]:
+    """Return what speaks for and against a backtest, which has no verdict of its own."""
+    total = _value(result, "total_return") or 0.0
+    return worst_first(
+        [
+            Reason("return", total > 0.0, f"Total return after costs: {total:+.2%}."),
+            *_provenance(result),
+            _against_holding(result),
+            _significance(result),
+            _after_costs(result),
+            _tail(result),
+        ]
+    )
 
 
-def _origin(result: Result) -> list[Reason]:
-    told = result.document
-    found = []
-    if told.get("overlaps_training"):
-        found.append(
-            Reason(holds=False, words="The span overlaps the training span: this is no test.")
-        )
-    if told.get("overlaps_validation"):
-        found.append(
-            Reason(
-                holds=False,
-                words="The span overlaps the bars on which the agent was chosen: it flatters.",
-            )
-        )
-    if (number(told.get("liquidations")) or 0.0) > 0.0:
-        found.append(Reason(holds=False, words=f"Liquidated {told.get('liquidations')} times."))
-    if stopped := items(told.get("stopped_symbols")):
-        found.append(Reason(holds=False, words=f"Stopped before the end: {_listed(stopped)}."))
-    if unseen := items(told.get("unseen_symbols")):
-        found.append(Reason(None, f"Not trained on: {_listed(unseen)}."))
-    return found
+def _provenance(result: Result) -> list[Reason]:
+    """Return what the span, the symbols and the ends of the accounts say against a backtest."""
+    document = result.document
+    texts = []
+    if document.get("overlaps_training"):
+        texts.append("The span overlaps the training span: this is no test.")
+    if document.get("overlaps_validation"):
+        texts.append("The span overlaps the bars on which the agent was chosen: it flatters.")
+    if (number(document.get("liquidations")) or 0.0) > 0.0:
+        texts.append(f"Liquidated {document.get('liquidations')} times.")
+    if stopped := items(document.get("stopped_symbols")):
+        texts.append(f"Stopped before the end: {_listed(stopped)}.")
+    reasons = [Reason("provenance", holds=False, words=text) for text in texts]
+    if unseen := items(document.get("unseen_symbols")):
+        reasons.append(Reason("provenance", None, f"Not trained on: {_listed(unseen)}."))
+    return reasons
 
 
 def _against_holding(result: Result) -> Reason:
-    own = number(mapping(result.metrics.get("total_return")).get("value"))
-    holding = _rival(result, "buy and hold", "total_return")
+    own = _value(result, "total_return")
+    holding = _baseline(result, "buy and hold", "total_return")
     if own is None or holding is None:
-        return Reason(None, "Rivals: not measured; run with `--baselines`.")
-    return Reason(own > holding, f"Against buy and hold: {own:+.2%} to {holding:+.2%}.")
+        return Reason("baselines", None, "Baselines: not measured; run with `--baselines`.")
+    words = f"Against buy and hold: {own:+.2%} to {holding:+.2%}."
+    return Reason("baselines", own > holding, words)
 
 
-def _by_luck(result: Result) -> Reason:
-    luck = result.part("luck")
-    if luck is None:
-        return Reason(None, "Luck: not measured; run with `--luck`.")
-    told = figure(luck.get("deflated"), SHARE)
+def _significance(result: Result) -> Reason:
+    name = "significance"
+    document = result.part(name)
+    if document is None:
+        return Reason(name, None, "Significance: not measured; run with `--significance`.")
+    deflated = statement_of(document.get("deflated"))
     words = (
-        f"Probability that the Sharpe ratio is no luck after {luck.get('trials')} trials: "
-        f"{told.text} (needed {_SURE:.0%})."
+        f"Probability that the true Sharpe ratio is above 0 after {document.get('trials')} trials: "
+        f"{figure(deflated, SHARE).text} (needed {_SURE:.0%})."
     )
-    value = number(mapping(luck.get("deflated")).get("value"))
-    return Reason(None if value is None else value >= _SURE, words)
+    value = None if deflated is None else deflated.value
+    return Reason(name, None if value is None else value >= _SURE, words)
 
 
 def _after_costs(result: Result) -> Reason:
     costs = result.part("costs")
     charged = charged_bp(result)
     if costs is None:
-        return Reason(None, "Costs: not measured; run with `--costs`.")
+        return Reason("costs", None, "Costs: not measured; run with `--costs`.")
     if charged is None:
-        return Reason(None, "Costs: nothing was traded.")
+        return Reason("costs", None, "Costs: nothing was traded.")
     even = mapping(mapping(costs.get("replay")).get("break_even"))
     most = number(even.get("cost_bp"))
     if most is None:
-        words = str(even.get("reason"))
         low = number(even.get("low_bp")) or 0.0
-        return Reason(
-            low >= _TWICE * charged, f"Break-even cost: {words}; charged {charged:.1f} bp."
-        )
-    return Reason(
-        most >= _TWICE * charged,
+        words = f"Break-even cost: {even.get('reason')}; charged {charged:.1f} bp."
+        return Reason("costs", low >= _TWICE * charged, words)
+    words = (
         f"Break-even cost {most:.1f} bp of notional; charged {charged:.1f} bp "
-        f"(needed {_TWICE:g} times that).",
+        f"(needed {_TWICE:g} times that)."
     )
+    return Reason("costs", most >= _TWICE * charged, words)
 
 
 def _tail(result: Result) -> Reason:
-    told = result.part("calibration")
-    if told is None:
-        return Reason(None, "Predicted tail: not measured; run with `--calibration`.")
-    tail = mapping(told.get("tail"))
-    gap = mapping(tail.get("gap"))
-    high = number(gap.get("high"))
-    if number(gap.get("value")) is None or high is None:
-        reason = figure(tail.get("gap"), "{:+.3f}").text
-        return Reason(None, f"Predicted tail: {reason}.")
-    came, promised = (
-        figure(tail.get(name), FINE_PERCENT).text for name in ("realised", "predicted")
+    document = result.part("calibration")
+    if document is None:
+        return Reason("tail", None, "Predicted tail: not measured; run with `--calibration`.")
+    tail = mapping(document.get("tail"))
+    gap = statement_of(tail.get("gap"))
+    if gap is None or gap.value is None or gap.high is None:
+        return Reason("tail", None, f"Predicted tail: {figure(gap, '{:+.3f}').text}.")
+    realised, predicted = (
+        figure(statement_of(tail.get(key)), FINE_PERCENT).text for key in ("realised", "predicted")
     )
-    worse = high < 0.0
-    words = f"CVaR of a window: predicted {promised}, realised {came}"
-    return Reason(
-        not worse, f"{words}; {'worse than promised' if worse else 'not worse than promised'}."
-    )
+    worse = gap.high < 0.0
+    words = f"CVaR of a window: predicted {predicted}, realised {realised}"
+    return Reason("tail", not worse, f"{words}; {'' if worse else 'not '}worse than predicted.")
 
 
-def _rival(result: Result, name: str, metric: str) -> float | None:
-    rivals = result.part("baselines")
-    if rivals is None:
-        return None
-    found = rivals.get(name) or rivals.get(name.replace(" ", "_"))
-    return number(mapping(found).get(metric))
+def _value(result: Result, metric: str) -> float | None:
+    statement = result.metrics.get(metric)
+    return None if statement is None else statement.value
+
+
+def _baseline(result: Result, name: str, metric: str) -> float | None:
+    """Return a metric of a baseline, None where it was not measured."""
+    baselines = result.part("baselines") or {}
+    metrics = baselines.get(name) or baselines.get(name.replace(" ", "_"))
+    return number(mapping(metrics).get(metric))
 
 
 def _listed(names: Sequence[JsonValue] | Sequence[str]) -> str:
     """Return names in a row; many are counted."""
     most = 4
-    shown = [str(one) for one in names[:most]]
+    shown = [str(name) for name in names[:most]]
     return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

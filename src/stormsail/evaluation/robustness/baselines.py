@@ -1,9 +1,9 @@
-"""Strategies that an agent must beat, traded on the same ledger.
+"""Baseline strategies that an agent must beat, traded on the same ledger.
 
 Each is a pure function from bars to target weights [T, S] (float64; NaN holds): row t uses bars
 that have closed by row t and nothing later, so changing the future changes no past weight. The one
-exception says so in its name: `clairvoyant_weights` knows every bar and is a bound, not a rival.
-`run_baselines` trades them all over one span; `backtest.replay` trades any other weights.
+exception is named for it: `clairvoyant_weights` knows every bar and is a bound, not a strategy.
+`run_baselines` trades them all over one span; `engine.run.replay` trades any other weights.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,9 @@ from torch import Tensor
 
 from stormsail.core.errors import ChoiceError, RangeError, nearest
 from stormsail.core.generators import Generators
-from stormsail.evaluation.engine.run import (
-    Backtest,
-    BacktestConfig,
-    Given,
-    rows_of,
-    trade_all,
-)
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.engine.run import ReplayRequest, rows_of, run_batch
 from stormsail.evaluation.robustness.hindsight import Hindsight, ProportionalCosts, clairvoyant
 from stormsail.evaluation.stats.figures import bars_per_year
 from stormsail.market.panel import Panel
@@ -37,7 +33,7 @@ def flat_weights(panel: Panel) -> Tensor:
 
 
 def hold_weights(panel: Panel) -> Tensor:
-    """Return 1 in the first row, again after a bar that was not there, and else hold: buy and hold.
+    """Return 1 in the first row and after a missing bar, and else hold: buy and hold.
 
     Each symbol has its own capital. Funding that is paid may push the weight past a leverage limit
     of 1; the gate then sells a little.
@@ -54,7 +50,7 @@ def momentum_weights(panel: Panel, *, lookback: int, short: bool = True) -> Tens
     """Return the sign of the return over the last `lookback` bars; time-series momentum.
 
     Moskowitz, Ooi & Pedersen 2012 without their scaling by volatility. A weight is asked for when
-    the sign changes, again after a bar that was not there, and held otherwise, so that drift costs
+    the sign changes, again after a bar that was missing, and held otherwise, so that drift costs
     nothing. 0 before there are enough bars.
 
     Args:
@@ -141,8 +137,8 @@ def hindsight(
 ) -> Hindsight:
     """Return the best weights for someone who knows all bars, and the log growth they bound.
 
-    Exact for fee, half spread and funding (`evaluation.dynamic_programme`); impact, lots, ticks and
-    limits, which it does not know, make a replay fall short of the bound.
+    Exact for fee, half spread and funding, by the dynamic programming of `robustness.hindsight`;
+    impact, lots, ticks and limits, which it does not know, make a replay fall short of the bound.
 
     Args:
         panel: bars.
@@ -172,7 +168,7 @@ def clairvoyant_weights(
     return weights
 
 
-class _Scene(NamedTuple):
+class _Setting(NamedTuple):
     """What a baseline may need besides the bars."""
 
     panel: Panel
@@ -184,37 +180,39 @@ class _Scene(NamedTuple):
     """Bars in a day, at least 1."""
 
 
-def _long(scene: _Scene) -> float:
+def _long(setting: _Setting) -> float:
     """Return the largest long weight up to 1 that the limits allow."""
-    return min(1.0, scene.config.ledger(scene.panel.symbols).limits.max_leverage)
+    return min(1.0, setting.config.ledger(setting.panel.symbols).limits.max_leverage)
 
 
-def _momentum(scene: _Scene) -> Tensor:
-    return momentum_weights(scene.panel, lookback=30 * scene.day, short=min(scene.levels) < 0.0)
+def _momentum(setting: _Setting) -> Tensor:
+    return momentum_weights(
+        setting.panel, lookback=30 * setting.day, short=min(setting.levels) < 0.0
+    )
 
 
-def _volatility(scene: _Scene) -> Tensor:
-    most = min(1.0, max(scene.levels))
+def _volatility(setting: _Setting) -> Tensor:
+    most = min(1.0, max(setting.levels))
     return volatility_weights(
-        scene.panel, target=0.3, window=30 * scene.day, every=scene.day, most=most
+        setting.panel, target=0.3, window=30 * setting.day, every=setting.day, most=most
     )
 
 
-def _random(scene: _Scene) -> Tensor:
+def _random(setting: _Setting) -> Tensor:
     return random_weights(
-        scene.panel, scene.levels, turnover=scene.turnover, seed=scene.config.seed
+        setting.panel, setting.levels, turnover=setting.turnover, seed=setting.config.seed
     )
 
 
-def _clairvoyant(scene: _Scene) -> Tensor:
-    market = scene.config.ledger(scene.panel.symbols)
-    return clairvoyant_weights(scene.panel, market, scene.levels, rows=scene.rows)
+def _clairvoyant(setting: _Setting) -> Tensor:
+    market = setting.config.ledger(setting.panel.symbols)
+    return clairvoyant_weights(setting.panel, market, setting.levels, rows=setting.rows)
 
 
-BASELINES: Mapping[str, Callable[[_Scene], Tensor]] = {
-    "flat": lambda scene: flat_weights(scene.panel),
-    "buy and hold": lambda scene: hold_weights(scene.panel) * _long(scene),
-    "equal weight": lambda scene: equal_weights(scene.panel) * _long(scene),
+BASELINES: Mapping[str, Callable[[_Setting], Tensor]] = {
+    "flat": lambda setting: flat_weights(setting.panel),
+    "buy and hold": lambda setting: hold_weights(setting.panel) * _long(setting),
+    "equal weight": lambda setting: equal_weights(setting.panel) * _long(setting),
     "momentum": _momentum,
     "volatility target": _volatility,
     "random": _random,
@@ -245,18 +243,18 @@ def run_baselines(
         ChoiceError: if there is no such baseline.
         DataError: if the span has no bars.
     """
-    asked = baseline_passes(panel, config, like=like, names=names)
-    found = trade_all(list(asked.values()))
-    return {name: one[0] for name, one in zip(asked, found, strict=True)}
+    requests = baseline_requests(panel, config, like=like, names=names)
+    results = run_batch(list(requests.values()))
+    return {name: result[0] for name, result in zip(requests, results, strict=True)}
 
 
-def baseline_passes(
+def baseline_requests(
     panel: Panel,
     config: BacktestConfig,
     *,
     like: Backtest | None = None,
     names: Sequence[str] = tuple(BASELINES),
-) -> dict[str, Given]:
+) -> dict[str, ReplayRequest]:
     """Return what `run_baselines` trades, by name; arguments and refusals are the same."""
     for name in names:
         _check_name(name)
@@ -266,14 +264,14 @@ def baseline_passes(
     turnover = 1.0 / day if like is None else float(like.bars["turnover"].mean())
     levels = market.levels if market.action == "levels" else (*market.weight_range, 0.0)
     rows = rows_of(panel, chosen, lookback=1, burn_in=0)
-    scene = _Scene(panel, chosen, rows, levels, turnover, day)
+    setting = _Setting(panel, chosen, rows, levels, turnover, day)
     # decisions of the agent may come late; a bound and a yardstick come in time
     prompt = chosen.replace(delay_bars=0)
-    found = {}
+    requests = {}
     for name in names:
         own = prompt.replace(pool_bars=day) if name == "equal weight" else prompt
-        found[name] = Given(BASELINES[name](scene), panel, own)
-    return found
+        requests[name] = ReplayRequest(BASELINES[name](setting), panel, own)
+    return requests
 
 
 def _check_name(name: str) -> None:

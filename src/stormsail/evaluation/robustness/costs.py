@@ -1,12 +1,12 @@
-"""What trading may cost before nothing is left: a sweep of costs, and the cost that breaks even.
+"""Cost sweep of a backtest, and its break-even cost.
 
 A cost here is the whole price of a fill as a share of its notional, one way: it stands as the fee,
-with no half spread and no impact beside it. Order steps stay as configured. Two ways to ask:
+with no half spread and no impact beside it. Order steps stay as configured. Two modes:
 
 - `replay`: the target weights of the backtest, traded at the other cost. The decisions are the
-  same, what they buy follows the equity that is left. It says how much edge the decisions have.
+  same, what they buy follows the equity that is left. It measures the edge of the decisions.
 - `decide`: the agent trades again at the other cost, sees the account that results, and may decide
-  differently. It says how the agent would do. It has not been trained for that cost.
+  differently. It measures the agent, which has not been trained for that cost.
 """
 
 import math
@@ -19,8 +19,8 @@ import numpy as np
 
 from stormsail.core.errors import RangeError
 from stormsail.core.files.documents import JsonValue
-from stormsail.evaluation.engine.result import Array
-from stormsail.evaluation.engine.run import Backtest, Given, backtests, trade_all
+from stormsail.evaluation.engine.result import Array, Backtest
+from stormsail.evaluation.engine.run import ReplayRequest, backtests, run_batch
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Costs
 from stormsail.modules.agent import Agent
@@ -33,7 +33,7 @@ MOST_BP = 1_000.0
 
 Mode = Literal["replay", "decide"]
 _BP = 1e-4
-_GRID = 17
+_POINTS = 17
 """Costs that are tried at once; each round makes the interval 16 times smaller."""
 
 
@@ -79,7 +79,7 @@ def _at_costs(
     whole: bool = True,
 ) -> list[Backtest]:
     if mode == "replay":
-        return trade_all([cost_pass(result, panel, costs_bp, whole=whole)])[0]
+        return run_batch([cost_request(result, panel, costs_bp, whole=whole)])[0]
     chosen = _costs(result, costs_bp)
     if agent is None:
         raise RangeError(
@@ -102,9 +102,9 @@ def _costs(result: Backtest, costs_bp: Sequence[float]) -> list[Costs]:
     return [all_in(cost, result.market.costs) for cost in costs_bp]
 
 
-def cost_pass(
+def cost_request(
     result: Backtest, panel: Panel, costs_bp: Sequence[float], *, whole: bool = True
-) -> Given:
+) -> ReplayRequest:
     """Return the decisions of a backtest, to be traded at several costs.
 
     Args:
@@ -116,15 +116,16 @@ def cost_pass(
     chosen = tuple(_costs(result, costs_bp))
     # what was decided is replayed as it reached the gate, so a delay must not act twice
     prompt = result.config.during(result.span).replace(delay_bars=0)
-    return Given(on_panel(result, panel), panel, prompt, chosen, whole)
+    weights = on_panel(result.weights, result, panel)
+    return ReplayRequest(weights, panel, prompt, chosen, whole)
 
 
-def on_panel(result: Backtest, panel: Panel) -> Array:
-    """Return the weights of a backtest at the rows of the panel, NaN elsewhere, [T, S]."""
-    weights = np.full(panel.shape, np.nan)
+def on_panel(weights: Array, result: Backtest, panel: Panel) -> Array:
+    """Return weights of the decisions of a backtest at the rows of the panel, NaN elsewhere."""
+    placed = np.full(panel.shape, np.nan)
     first = int(np.searchsorted(panel.ts.cpu().numpy(), result.span.start_ms))
-    weights[first : first + len(result.weights)] = result.weights
-    return weights
+    placed[first : first + len(weights)] = weights
+    return placed
 
 
 class BreakEven(NamedTuple):
@@ -133,9 +134,9 @@ class BreakEven(NamedTuple):
     cost_bp: float | None
     """Basis points of the notional, one way; None where there is none."""
     low_bp: float
-    """Largest cost tried below it at which something was earned."""
+    """Largest cost tried below it with a positive return."""
     high_bp: float
-    """Smallest cost tried above it at which nothing was."""
+    """Smallest cost tried above it without one."""
     reason: str
     """Why there is none; empty where there is one."""
 
@@ -145,6 +146,9 @@ class BreakEven(NamedTuple):
             name: None if isinstance(value, float) and math.isinf(value) else value
             for name, value in self._asdict().items()
         }
+
+
+NOTHING_TRADED = BreakEven(None, 0.0, math.inf, "nothing was traded, so no cost matters")
 
 
 def break_even(
@@ -157,7 +161,7 @@ def break_even(
 ) -> BreakEven:
     """Return the lowest cost at which the total return is no longer above 0.
 
-    By sections: 17 costs at once, all traded side by side, then the same inside the first interval
+    By section search: 17 costs at once, all in one batch, then the same inside the first interval
     that loses its gain, until it is narrow enough; the answer is its middle. Where lots or a drawn
     limit make the return wave about 0, the lowest crossing that the grid of 62.5 basis points sees
     is taken.
@@ -170,31 +174,31 @@ def break_even(
         tolerance_bp: width at which the search ends.
     """
 
-    def earned(costs_bp: Sequence[float]) -> list[float]:
-        found = _at_costs(result, panel, agent, costs_bp, mode, whole=False)
-        return [one.total_return for one in found]
+    def returns_at(costs_bp: Sequence[float]) -> list[float]:
+        results = _at_costs(result, panel, agent, costs_bp, mode, whole=False)
+        return [traded.total_return for traded in results]
 
     if not result.trades:
-        return BreakEven(None, 0.0, math.inf, "nothing was traded, so no cost matters")
+        return NOTHING_TRADED
     if mode == "replay":
-        earned = Foresight(earned, most_bp=MOST_BP, tolerance_bp=tolerance_bp)
-    return sectioned(earned, most_bp=MOST_BP, tolerance_bp=tolerance_bp)
+        returns_at = PrefetchedReturns(returns_at, most_bp=MOST_BP, tolerance_bp=tolerance_bp)
+    return search_break_even(returns_at, most_bp=MOST_BP, tolerance_bp=tolerance_bp)
 
 
-def sectioned(
-    earned: Callable[[Sequence[float]], list[float]], *, most_bp: float, tolerance_bp: float
+def search_break_even(
+    returns_at: Callable[[Sequence[float]], list[float]], *, most_bp: float, tolerance_bp: float
 ) -> BreakEven:
     """Return where a return falls to 0 or below, between no cost and the most.
 
     Args:
-        earned: total returns for several costs in basis points.
+        returns_at: total returns for several costs in basis points.
         most_bp: largest cost that is tried.
         tolerance_bp: width at which the search ends.
     """
     low, high = 0.0, most_bp
     while True:
-        grid = _row(low, high)
-        gains = [gain > 0.0 for gain in earned(grid)]
+        grid = _grid(low, high)
+        gains = [gain > 0.0 for gain in returns_at(grid)]
         if not gains[0]:
             return BreakEven(None, 0.0, 0.0, "nothing is earned even without costs")
         if all(gains):
@@ -205,33 +209,33 @@ def sectioned(
             return BreakEven((low + high) / 2.0, low, high, "")
 
 
-class Foresight:
-    """Returns at costs, asked ahead: costs that `sectioned` may want next are traded beside.
+class PrefetchedReturns:
+    """Total returns at several costs, computed ahead for the next rounds of `search_break_even`.
 
-    Hundreds of costs take little longer than one, but each round of the search is a walk of its
-    own. So the first walk trades the costs of the first two rounds. From them the root is known
-    well enough to name the rows of costs of all later rounds, with those to the left and right; the
-    second walk trades them. A guess that was wrong costs one walk more, and changes no answer.
+    Hundreds of costs take little longer than one, but each round of the search is a batch of its
+    own. So the first batch holds the costs of the first two rounds. From them the root is known
+    well enough to name the grids of all later rounds, with those to the left and right; the second
+    batch holds them. A guess that was wrong costs one batch more, and changes no answer.
 
     Args:
-        earned: total returns for several costs in basis points.
+        returns_at: total returns for several costs in basis points.
         most_bp: largest cost that is tried.
         tolerance_bp: width at which the search ends.
     """
 
     def __init__(
         self,
-        earned: Callable[[Sequence[float]], list[float]],
+        returns_at: Callable[[Sequence[float]], list[float]],
         *,
         most_bp: float,
         tolerance_bp: float,
     ) -> None:
-        self._earned, self._tolerance = earned, tolerance_bp
+        self._returns_at, self._tolerance = returns_at, tolerance_bp
         self._known: dict[float, float] = {}
         self._most = most_bp
 
-    def learn(self, costs_bp: Sequence[float], returns: Sequence[float]) -> None:
-        """Take returns that are known."""
+    def add(self, costs_bp: Sequence[float], returns: Sequence[float]) -> None:
+        """Add returns that are known."""
         self._known.update(zip(costs_bp, returns, strict=True))
 
     def __call__(self, costs_bp: Sequence[float]) -> list[float]:
@@ -239,22 +243,22 @@ class Foresight:
         if not all(cost in self._known for cost in costs_bp):
             wanted = sorted({*costs_bp, *self._ahead(costs_bp[0], costs_bp[-1])})
             new = [cost for cost in wanted if cost not in self._known]
-            self.learn(new, self._earned(new))
+            self.add(new, self._returns_at(new))
         return [self._known[cost] for cost in costs_bp]
 
     def _ahead(self, low: float, high: float) -> list[float]:
-        """Return costs that later rounds may ask for, after one from `low` to `high`."""
+        """Return costs that later rounds may need, after one from `low` to `high`."""
         if not self._known:
             return first_costs(self._most)
         root = self._root(low, high)
-        found: list[float] = []
-        while (high - low) / (_GRID - 1) > self._tolerance:
-            row = _row(low, high)
-            place = min(max(bisect_right(row, root) - 1, 0), _GRID - 2)
-            for near in range(max(place - 1, 0), min(place + 2, _GRID - 1)):
-                found.extend(_row(row[near], row[near + 1]))
-            low, high = row[place], row[place + 1]
-        return found
+        ahead: list[float] = []
+        while (high - low) / (_POINTS - 1) > self._tolerance:
+            grid = _grid(low, high)
+            place = min(max(bisect_right(grid, root) - 1, 0), _POINTS - 2)
+            for near in range(max(place - 1, 0), min(place + 2, _POINTS - 1)):
+                ahead.extend(_grid(grid[near], grid[near + 1]))
+            low, high = grid[place], grid[place + 1]
+        return ahead
 
     def _root(self, low: float, high: float) -> float:
         """Return where the log of equity, all but straight in costs, reaches 0; or the middle."""
@@ -266,10 +270,10 @@ class Foresight:
 
 
 def first_costs(most_bp: float) -> list[float]:
-    """Return the costs that the first two rounds of `sectioned` may ask for."""
-    ends = _row(0.0, most_bp)
-    return sorted({cost for low, high in pairwise(ends) for cost in _row(low, high)})
+    """Return the costs that the first two rounds of `search_break_even` may need."""
+    ends = _grid(0.0, most_bp)
+    return sorted({cost for low, high in pairwise(ends) for cost in _grid(low, high)})
 
 
-def _row(low: float, high: float) -> list[float]:
-    return [float(cost) for cost in np.linspace(low, high, _GRID)]
+def _grid(low: float, high: float) -> list[float]:
+    return [float(cost) for cost in np.linspace(low, high, _POINTS)]

@@ -1,8 +1,9 @@
-"""The best that target weights from a list can do: in hindsight, and for someone who knows the law.
+"""Upper bounds by dynamic programming: the best target weights in hindsight, and the best policy.
 
-Both are exact for proportional costs, in float64. What one bar does to an account is what the
-simulator does to it without impact, lots, ticks, minimum notional, limits and liquidation
-(`docs/life_of_a_bar.md`), written with shares of equity instead of money:
+The clairvoyant knows every bar; the policy knows the return distribution alone. Both are exact for
+proportional costs, in float64. What one bar does to an account is what the simulator does to it
+without impact, lots, ticks, minimum notional, limits and liquidation (`docs/life_of_a_bar.md`),
+written with shares of equity instead of money:
 
 1. between the last close and the open the position moves with the price: equity is multiplied by
    1 + wG, G the gap, and the weight becomes w(1 + G)/(1 + wG);
@@ -132,10 +133,10 @@ def clairvoyant(
         left = trade_left(held[:, :, None], offered, costs)  # [S, from, to]
         options = total[:, :, None] + _log(left)
         best = options.argmax(axis=1)
-        reached = np.take_along_axis(options, best[:, None, :], axis=1)[:, 0]
+        traded = np.take_along_axis(options, best[:, None, :], axis=1)[:, 0]
         open_ = may[bar][:, None]
         came_from[bar] = np.where(open_, best, stay)
-        total = np.where(open_, reached, total)
+        total = np.where(open_, traded, total)
         held = np.where(open_, offered, held)
         grown, held = drifted(held, (closes[bar] / opens[bar] - 1.0)[:, None])
         total = total + grown
@@ -155,7 +156,7 @@ def _traced(came_from: Places, last: Places) -> Places:
 
 
 class Chain(NamedTuple):
-    """A market whose law is known, on a grid of what can be seen at a close.
+    """A market whose return distribution is known, on a grid of what can be seen at a close.
 
     Attributes:
         points: what is seen, rising, [X].

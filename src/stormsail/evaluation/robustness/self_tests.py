@@ -1,27 +1,31 @@
-"""Questions whose answers are known, asked of the ledger, statistics and agent that are judged.
+"""Self-tests of a validation: checks of ledger, statistics and agent whose answers are known.
 
-A figure out of a broken ledger looks like any other. So before a verdict is believed: someone who
-knows every bar must win, noise must not look like skill, other decisions must trade otherwise, fees
-must hurt, and what comes later must change no decision. Each test takes the function that it
+A figure out of a broken ledger looks like any other. So before a verdict is believed: a strategy
+that knows every bar must win, noise must not look like skill, other decisions must trade otherwise,
+fees must hurt, and later bars must change no decision. Each test takes the function that it
 examines as an argument, so that a broken one can be put in its place.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy import stats
 
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.generators import Generators
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.engine.result import Array, Backtest
-from stormsail.evaluation.engine.run import Decides, backtest, replay
+from stormsail.evaluation.engine.run import (
+    BacktestRequest,
+    ReplayRequest,
+    Weights,
+    backtest,
+    replay,
+)
 from stormsail.evaluation.robustness.baselines import random_weights
-from stormsail.evaluation.robustness.costs import all_in
+from stormsail.evaluation.robustness.costs import all_in, on_panel
 from stormsail.evaluation.stats.figures import returns_of
 from stormsail.evaluation.stats.sharpe import probabilistic_sharpe
 from stormsail.evaluation.stats.statement import MINIMUM_BARS
@@ -30,17 +34,8 @@ from stormsail.market.simulator.config import Filters, MarketConfig, NoTrade, Ri
 from stormsail.market.splits import Span
 from stormsail.modules.agent import Agent
 
-Ledger = Callable[[Array, Panel, BacktestConfig], Backtest]
+Ledger = Callable[[Weights, Panel, BacktestConfig], Backtest]
 """Trades given weights [T, S], as `replay` does."""
-
-
-class Asked(NamedTuple):
-    """What a ledger is given."""
-
-    weights: Array
-    panel: Panel
-    config: BacktestConfig
-
 
 Decide = Callable[[Agent, Panel, BacktestConfig], Backtest]
 """Lets an agent trade, as `backtest` does."""
@@ -59,11 +54,11 @@ _LEAST_FEE = 0.001  # fee that is added where there are no costs to double
 
 @dataclass(frozen=True)
 class SelfTest:
-    """A question about the ledger, the statistics or the agent whose answer is known."""
+    """A check of the ledger, the statistics or the agent whose answer is known."""
 
     name: str
     holds: bool | None
-    """None where it could not be asked."""
+    """None where it could not be checked."""
     words: str
 
     def document(self) -> dict[str, JsonValue]:
@@ -71,96 +66,98 @@ class SelfTest:
         return {"name": self.name, "holds": self.holds, "words": self.words}
 
 
-def oracle_wins(returns: Mapping[str, float], earned: float) -> SelfTest:
-    """Ask whether someone who knows every bar earned at least as much as everybody else.
+def oracle_wins(returns: Mapping[str, float], agents: float) -> SelfTest:
+    """Check that the clairvoyant baseline returned at least as much as all other strategies.
 
     Args:
         returns: total return of each baseline by name, the clairvoyant's from `oracle_return`.
-        earned: total return of the agents over the same bars.
+        agents: total return of the agents over the same bars.
     """
     if ORACLE not in returns:
         return SelfTest("oracle", None, "No baselines were traded, so nobody knew the future.")
     best = 1.0 + returns[ORACLE]
-    rivals = {name: one for name, one in returns.items() if name != ORACLE} | {"agents": earned}
-    name, most = max(rivals.items(), key=lambda item: item[1])
+    others = {name: total for name, total in returns.items() if name != ORACLE}
+    name, most = max((others | {"agents": agents}).items(), key=lambda item: item[1])
     words = (
         f"Knowing every bar earned {best - 1.0:+.2%}; the best of the others, {name}, {most:+.2%}."
     )
     return SelfTest("oracle", best * (1.0 + _SLACK) >= 1.0 + most, words)
 
 
-def oracle_return(rival: Backtest, panel: Panel, *, ledger: Ledger = replay) -> float:
-    """Return what the clairvoyant earns where its weights are exact.
+def oracle_return(oracle: Backtest, panel: Panel, *, ledger: Ledger = replay) -> float:
+    """Return the total return of the clairvoyant where its weights are exact.
 
     They are for fee, spread, funding and times without trade. Impact, order steps, limits and
     stops, which it does not know, are left out: with them it would be no bound.
 
     Args:
-        rival: its pass among the baselines.
+        oracle: its backtest among the baselines.
         panel: the bars.
         ledger: what is examined.
     """
-    weights = _placed(rival.bars["decided"], rival, panel)
-    return ledger(*oracle_pass(weights, panel, rival.config.during(rival.span))).total_return
+    weights = on_panel(oracle.bars["decided"], oracle, panel)
+    request = oracle_request(weights, panel, oracle.config.during(oracle.span))
+    return _traded(request, ledger).total_return
 
 
-def oracle_pass(weights: Array, panel: Panel, config: BacktestConfig) -> Asked:
+def oracle_request(weights: Weights, panel: Panel, config: BacktestConfig) -> ReplayRequest:
     """Return what `oracle_return` trades.
 
     Args:
         weights: of the clairvoyant, at the rows of the panel.
         panel: the bars.
-        config: of its pass among the baselines.
+        config: of its backtest among the baselines.
     """
     market = _smooth(_unlimited(config.market or MarketConfig()))
     smooth = config.replace(market=market.model_dump(), delay_bars=0)
-    return Asked(weights, panel, smooth.replace(filters=None, symbol_filters={}))
+    return ReplayRequest(weights, panel, smooth.replace(filters=None, symbol_filters={}))
 
 
 def noise_stays_noise(
     result: Backtest, panel: Panel, *, seed: int, span: Span | None = None, ledger: Ledger = replay
 ) -> SelfTest:
-    """Ask how often strategies without skill look skilled, on a market without direction.
+    """Check how often random strategies look skilled, on a market without direction.
 
     The null: the bars of the span, with the sign of every close-to-close return drawn anew, so that
     each return is as likely up as down whatever came before, and sizes keep their clusters. 64
     random strategies with the agent's levels and turnover trade 64 such markets without costs.
     Their true mean return is 0. Two questions:
 
-    - Do they earn? A mean over all of them above 0 with a one-sided p-value of Student's t below
-      0.001 means that the ledger makes money up: the answer is no.
+    - Is their return positive? A mean over all of them above 0 with a one-sided p-value of
+      Student's t below 0.001 means that the ledger makes money up: the answer is no.
     - Does the statistic call them skilled? One in twenty may pass the probabilistic Sharpe ratio of
-      0.95. More than the 99.9 % bound of the binomial law means that it cannot be trusted here,
-      which happens where a few huge bars decide everything, as the ratio's law is one for many
-      bars: the answer is unknown, which prevents a promotion and rejects nobody.
+      0.95. More than the 99.9 % bound of the binomial distribution means that it cannot be trusted
+      here, which happens where a few huge bars decide everything, as the ratio's distribution is
+      one for many bars: the answer is unknown, which prevents a promotion and rejects nothing.
 
     Args:
-        result: a pass of the agent.
+        result: a backtest of the agent.
         panel: its bars.
         seed: of signs and strategies.
-        span: bars whose sizes are taken; None takes those of the pass.
+        span: bars whose sizes are taken; None takes those of the backtest.
         ledger: what is examined.
     """
     where = result.span if span is None else span
     bars = where.count(panel.ts.cpu().numpy()) - 1
-    asked = noise_passes(result, panel, seed=seed, span=span)
-    if not asked:
+    requests = noise_requests(result, panel, seed=seed, span=span)
+    if not requests:
         words = f"{bars} bars are too few to call anything skill; {MINIMUM_BARS} are needed."
         return SelfTest("noise", None, words)
-    found = ledger(*asked[0])
-    returns = [returns_of(column) for column in found.sleeves.T]
-    means = np.array([one.mean() for one in returns])
+    returns = [returns_of(column) for column in _traded(requests[0], ledger).sleeves.T]
+    means = np.array([series.mean() for series in returns])
     words = (
         f"Of {STRATEGIES} random strategies with the agent's turnover, on returns whose signs were "
         "drawn anew and without costs, "
     )
     if _surely_above_zero(means):
-        words += f"the mean return of a bar is {means.mean():+.3g}, which no luck explains."
+        words += f"the mean return of a bar is {means.mean():+.3g}, which chance does not explain."
         return SelfTest("noise", holds=False, words=words)
     # NaN, a strategy that never moved, does not pass
-    passed = sum(probabilistic_sharpe(one) >= PASS for one in returns)
+    passed = sum(probabilistic_sharpe(series) >= PASS for series in returns)
+    from scipy import stats  # half a second of imports, so not above
+
     most = int(stats.binom.ppf(SURE, STRATEGIES, 1.0 - PASS))
-    words += f"{passed} look skilled; luck explains up to {most}."
+    words += f"{passed} look skilled; chance explains up to {most}."
     if passed <= most:
         return SelfTest("noise", holds=True, words=words)
     words += " So few bars with moves so large make the Sharpe ratio's own error too small."
@@ -172,13 +169,15 @@ def _surely_above_zero(values: Array) -> bool:
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
     if error == 0.0:
         return float(values.mean()) > 0.0
+    from scipy import stats  # half a second of imports, so not above
+
     return float(stats.t.sf(values.mean() / error, len(values) - 1)) < 1.0 - SURE
 
 
-def noise_passes(
+def noise_requests(
     result: Backtest, panel: Panel, *, seed: int, span: Span | None = None
-) -> list[Asked]:
-    """Return what `noise_stays_noise` trades: one pass, or none where there are too few bars."""
+) -> list[ReplayRequest]:
+    """Return what `noise_stays_noise` trades: one replay, or none where there are too few bars."""
     where = result.span if span is None else span
     if where.count(panel.ts.cpu().numpy()) - 1 < MINIMUM_BARS:
         return []
@@ -187,18 +186,18 @@ def noise_passes(
     levels = market.levels if market.action == "levels" else (*market.weight_range, 0.0)
     turnover = float(result.bars["turnover"].mean())
     weights = random_weights(world, levels, turnover=turnover, seed=seed)
-    return [Asked(weights.numpy(), world, BacktestConfig(market=market, burn_in=0))]
+    return [ReplayRequest(weights.numpy(), world, BacktestConfig(market=market, burn_in=0))]
 
 
 def permuted_matters(
     result: Backtest, panel: Panel, *, seed: int, ledger: Ledger = replay
 ) -> SelfTest:
-    """Ask whether the same decisions in another order give other orders and another equity."""
-    asked = permuted_passes(result, panel, seed=seed)
-    if not asked:
+    """Check that the same decisions in another order give other orders and another equity."""
+    requests = permuted_requests(result, panel, seed=seed)
+    if not requests:
         words = "The agent never changed its weight, so no order of its decisions is another."
         return SelfTest("permuted decisions", None, words)
-    usual, other = (ledger(*one) for one in asked)
+    usual, other = (_traded(request, ledger) for request in requests)
     same = [
         name
         for name, equal in (
@@ -207,12 +206,14 @@ def permuted_matters(
         )
         if equal
     ]
-    told = f"but {' and '.join(same)} stayed the same" if same else "and orders and equity changed"
-    words = f"{len(result.weights)} decisions were traded in another order, {told}."
+    effect = (
+        f"but {' and '.join(same)} stayed the same" if same else "and orders and equity changed"
+    )
+    words = f"{len(result.weights)} decisions were traded in another order, {effect}."
     return SelfTest("permuted decisions", not same, words)
 
 
-def permuted_passes(result: Backtest, panel: Panel, *, seed: int) -> list[Asked]:
+def permuted_requests(result: Backtest, panel: Panel, *, seed: int) -> list[ReplayRequest]:
     """Return what `permuted_matters` trades: the decisions, and them in another order.
 
     Nothing where no order is another.
@@ -220,24 +221,26 @@ def permuted_passes(result: Backtest, panel: Panel, *, seed: int) -> list[Asked]
     weights = result.weights
     if bool((np.nan_to_num(weights, nan=np.inf) == np.nan_to_num(weights[:1], nan=np.inf)).all()):
         return []
-    order = Generators(seed).numpy("self_tests.order").permutation(len(weights))
-    shuffled = weights[order]
+    drawn = Generators(seed).numpy("self_tests.order").permutation(len(weights))
+    shuffled = weights[drawn]
     while np.array_equal(shuffled, weights, equal_nan=True):
         shuffled = np.roll(shuffled, 1, axis=0)
-    placed = [_placed(one, result, panel) for one in (weights, shuffled)]
-    return [Asked(one, panel, _prompt(result)) for one in placed]
+    return [
+        ReplayRequest(on_panel(order, result, panel), panel, _prompt(result))
+        for order in (weights, shuffled)
+    ]
 
 
 def fees_hurt(result: Backtest, panel: Panel, *, ledger: Ledger = replay) -> SelfTest:
-    """Ask whether the same decisions end with less where trading costs twice as much.
+    """Check that the same decisions end with less where trading costs twice as much.
 
-    Stops and loss limits are off in both passes: dearer trading could trip one early and be spared
+    Stops and loss limits are off in both replays: dearer trading could trip one early and be spared
     a loss. Without them each bar leaves less, the more an order costs.
     """
-    asked = fee_passes(result, panel)
-    if not asked:
+    requests = fee_requests(result, panel)
+    if not requests:
         return SelfTest("fees", None, "Nothing was traded, so no fee was paid.")
-    usual, less = (ledger(*one) for one in asked)
+    usual, less = (_traded(request, ledger) for request in requests)
     words = (
         f"The same decisions came to {usual.total_return:+.3%}, and to {less.total_return:+.3%} "
         "where trading costs twice as much."
@@ -245,7 +248,7 @@ def fees_hurt(result: Backtest, panel: Panel, *, ledger: Ledger = replay) -> Sel
     return SelfTest("fees", bool(less.equity[-1] < usual.equity[-1]), words)
 
 
-def fee_passes(result: Backtest, panel: Panel) -> list[Asked]:
+def fee_requests(result: Backtest, panel: Panel) -> list[ReplayRequest]:
     """Return what `fees_hurt` trades: at the usual costs and at twice as much, or nothing."""
     if not result.trades:
         return []
@@ -256,43 +259,46 @@ def fee_passes(result: Backtest, panel: Panel) -> list[Asked]:
         half_spread=min(2.0 * costs.half_spread, 0.5),
         impact=2.0 * costs.impact,
     )
-    weights = _placed(result.weights, result, panel)
-    rules = [market.replace(costs=one.model_dump()) for one in (costs, dear)]
-    return [Asked(weights, panel, _prompt(result, one)) for one in rules]
+    weights = on_panel(result.weights, result, panel)
+    rules = [market.replace(costs=charged.model_dump()) for charged in (costs, dear)]
+    return [ReplayRequest(weights, panel, _prompt(result, own)) for own in rules]
 
 
 def no_look_ahead(
     agent: Agent, result: Backtest, panel: Panel, *, decide: Decide = backtest
 ) -> SelfTest:
-    """Ask whether bars that come later change a decision.
+    """Check that later bars change no decision.
 
-    Three times, at a quarter, half and three quarters of the pass, everything after a row is
-    reversed in time and made dearer; the agent trades up to that row again. Its decisions and what
-    its critic said must be the same to the last bit.
+    Three times, at a quarter, half and three quarters of the backtest, everything after a row is
+    reversed in time and made dearer; the agent trades up to that row again. Its decisions and the
+    predictions of its critic must be the same to the last bit.
     """
-    asked = later_passes(agent, result, panel)
-    cuts = list(asked)
+    requests = look_ahead_requests(agent, result, panel)
     wrong = [
         decisions
-        for decisions, one in asked.items()
-        if not _same_decisions(result, decide(one.agent, one.panel, one.config), decisions)
+        for decisions, request in requests.items()
+        if not _same_decisions(
+            result, decide(request.agent, request.panel, request.config), decisions
+        )
     ]
-    words = f"Everything after decision {', '.join(str(one) for one in cuts)} was changed"
-    told = f"; decisions up to {', '.join(str(one) for one in wrong)} changed with it."
-    return SelfTest("look-ahead", not wrong, words + (told if wrong else "; no decision changed."))
+    words = f"Everything after decision {', '.join(map(str, requests))} was changed"
+    effect = f"; decisions up to {', '.join(map(str, wrong))} changed with it."
+    return SelfTest(
+        "look-ahead", not wrong, words + (effect if wrong else "; no decision changed.")
+    )
 
 
-def later_passes(agent: Agent, result: Backtest, panel: Panel) -> dict[int, Decides]:
+def look_ahead_requests(agent: Agent, result: Backtest, panel: Panel) -> dict[int, BacktestRequest]:
     """Return what `no_look_ahead` trades, by the number of decisions that are compared."""
     ts = panel.ts.cpu().numpy()
     first, count = int(np.searchsorted(ts, result.span.start_ms)), len(result.weights)
-    found = {}
+    requests = {}
     for decisions in sorted({max(1, count * part // 4) for part in (1, 2, 3)}):
         row = first + decisions - 1  # of the last decision that is compared
         end = int(ts[row + 1]) + panel.interval.milliseconds
         config = result.config.during(Span(result.span.start_ms, end))
-        found[decisions] = Decides(agent, changed_after(panel, row), config)
-    return found
+        requests[decisions] = BacktestRequest(agent, changed_after(panel, row), config)
+    return requests
 
 
 def changed_after(panel: Panel, row: int) -> Panel:
@@ -306,7 +312,7 @@ def changed_after(panel: Panel, row: int) -> Panel:
     prices = {name: reversed_(getattr(panel, name), 1.5) for name in _PRICES}
     columns = {name: reversed_(getattr(panel, name)) for name in ("tradable", "funding")}
     volume = reversed_(panel.volume, 2.0)
-    optional = {name: reversed_(one, 2.0) for name, one in panel.optional.items()}
+    optional = {name: reversed_(column, 2.0) for name, column in panel.optional.items()}
     changed = {**prices, **columns, "volume": volume}
     return replace(panel, optional=optional, **changed)  # type: ignore[arg-type]  # all are tensors
 
@@ -373,24 +379,21 @@ def _free(market: MarketConfig) -> MarketConfig:
 
 
 def _prompt(result: Backtest, market: MarketConfig | None = None) -> BacktestConfig:
-    """Return the pass for weights that have waited already: a delay must not act twice."""
+    """Return the rules for weights that have waited already: a delay must not act twice."""
     config = result.config.during(result.span).replace(delay_bars=0)
     return config if market is None else config.replace(market=market.model_dump())
 
 
-def _placed(weights: Array, result: Backtest, panel: Panel) -> Array:
-    """Return weights of the decisions at the rows of the panel, NaN elsewhere."""
-    placed = np.full(panel.shape, np.nan)
-    first = int(np.searchsorted(panel.ts.cpu().numpy(), result.span.start_ms))
-    placed[first : first + len(weights)] = weights
-    return placed
+def _traded(request: ReplayRequest, ledger: Ledger) -> Backtest:
+    return ledger(request.weights, request.panel, request.config)
 
 
 def _same_decisions(result: Backtest, again: Backtest, decisions: int) -> bool:
     pairs = [(result.bars["decided"], again.bars["decided"])]
-    for mine, other in ((result.value, again.value), (result.distribution, again.distribution)):
-        if mine is not None and other is not None:
-            pairs.append((mine, other))
+    for first, second in ((result.value, again.value), (result.distribution, again.distribution)):
+        if first is not None and second is not None:
+            pairs.append((first, second))
     return all(
-        np.array_equal(mine[:decisions], other[:decisions], equal_nan=True) for mine, other in pairs
+        np.array_equal(first[:decisions], second[:decisions], equal_nan=True)
+        for first, second in pairs
     )

@@ -1,6 +1,11 @@
-"""How much of a result is luck, as plain data, with the fan of what else could have happened."""
+"""Statistical significance of a result: deflated Sharpe ratio, bootstrap, benchmark, overfitting.
 
-from collections.abc import Sequence
+`significance` computes every test of a series of returns, and the fan of resampled equity paths;
+`significance_of` does so for a backtest, with the trials that a ledger knows of.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +16,23 @@ from stormsail.core.files.documents import JsonValue, plain
 from stormsail.core.generators import Generators
 from stormsail.evaluation.engine.result import Backtest
 from stormsail.evaluation.stats import figures
-from stormsail.evaluation.stats.bootstrap import MINIMUM_RESAMPLED, block_length
+from stormsail.evaluation.stats.bootstrap import (
+    MINIMUM_RESAMPLED,
+    Intervals,
+    block_length,
+    bootstrap_intervals,
+    superiority,
+)
 from stormsail.evaluation.stats.figures import Array
-from stormsail.evaluation.stats.sharpe import Luck, judge_luck
-from stormsail.evaluation.stats.statement import Statement
+from stormsail.evaluation.stats.overfitting import overfitting_statement
+from stormsail.evaluation.stats.sharpe import (
+    counted_trials,
+    deflated_sharpe,
+    expected_maximum_sharpe,
+    minimum_track_record,
+    probabilistic_sharpe,
+)
+from stormsail.evaluation.stats.statement import MINIMUM_BARS, Statement, state
 from stormsail.evaluation.stats.trials import TrialLedger
 
 FAN_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -24,33 +42,122 @@ FAN_MARKS = 120
 """Marks of the fan, at most."""
 
 
-def luck_document(
+@dataclass(frozen=True, eq=False)
+class Fan:
+    """Quantile bands of equity over resampled paths.
+
+    Attributes:
+        ts: [M] UTC milliseconds of the marks.
+        equity: [levels, M] as a multiple of that at the start, lowest level first.
+        reason: why there is no fan; empty where there is one.
+    """
+
+    ts: NDArray[np.int64]
+    equity: Array
+    reason: str = ""
+
+    def document(self) -> dict[str, JsonValue]:
+        """Return it as JSON."""
+        return {
+            "ts": plain(self.ts.tolist()),
+            "levels": list(FAN_LEVELS),
+            "equity": plain(self.equity.tolist()),
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Significance:
+    """Every test of whether a result could be chance.
+
+    Attributes:
+        intervals: bootstrap intervals of mean, Sharpe ratio, tail and drawdown.
+        probabilistic: probability that the true Sharpe ratio is above 0, if nothing was chosen.
+        deflated: the same after the search; compare it with 0.95.
+        expected_maximum: per-bar Sharpe ratio of the best of as many random strategies.
+        track_record: bars needed until the Sharpe ratio is significant, at 95 %.
+        overfitting: probability that choosing the best chose nothing; None without columns.
+        superiority: p-value of "nothing that was tried beats the benchmark"; None without one.
+        trials: how many trials were counted.
+        fan: of resampled equity paths.
+    """
+
+    intervals: Intervals
+    probabilistic: Statement
+    deflated: Statement
+    expected_maximum: Statement
+    track_record: Statement
+    overfitting: Statement | None
+    superiority: Statement | None
+    trials: int
+    fan: Fan
+
+    @property
+    def summary(self) -> list[str]:
+        """What a reader wants first, one sentence a figure."""
+        after = f"after {self.trials} trial{'' if self.trials == 1 else 's'}"
+        tested = self.superiority
+        return [
+            f"mean return of a bar: {self.intervals.mean_return}",
+            f"probability of a Sharpe ratio above 0 {after}: {self.deflated}",
+            *([] if tested is None else [f"beats the benchmark: p = {tested}"]),
+        ]
+
+    def document(self) -> dict[str, JsonValue]:
+        """Return everything as JSON."""
+        intervals = self.intervals
+        return {
+            "intervals": {
+                "mean_return": intervals.mean_return.document(),
+                "sharpe": intervals.sharpe.document(),
+                "cvar": intervals.cvar.document(),
+                "max_drawdown": intervals.max_drawdown.document(),
+                "block": intervals.block,
+            },
+            "probabilistic": self.probabilistic.document(),
+            "deflated": self.deflated.document(),
+            "expected_maximum": self.expected_maximum.document(),
+            "track_record": self.track_record.document(),
+            "overfitting": None if self.overfitting is None else self.overfitting.document(),
+            "superiority": None if self.superiority is None else self.superiority.document(),
+            "trials": self.trials,
+            "summary": plain(self.summary),
+            "fan": self.fan.document(),
+        }
+
+
+def significance(
     returns: ArrayLike,
     ts: ArrayLike,
     *,
     per_year: float,
     trial_sharpes: ArrayLike,
+    generator: np.random.Generator,
     trials: int | None = None,
     tried: ArrayLike | None = None,
     benchmark: ArrayLike | None = None,
-    generator: np.random.Generator,
+    alpha: float = 0.05,
+    blocks: int = 16,
     repetitions: int = 1_000,
-) -> JsonValue:
-    """Return everything that `judge_luck` says, and a fan, as plain data.
+) -> Significance:
+    """Return every test of significance of a result, each with the data it needs.
 
     Args:
-        returns: [T], simple return of each bar.
+        returns: [T], simple return of each bar, of the trial that was chosen.
         ts: [T + 1], UTC milliseconds of the marks, the first before the first return.
         per_year: bars in a year.
         trial_sharpes: per-bar Sharpe ratio of every trial, NaN for those that failed.
+        generator: where the draws come from: intervals, benchmark and fan, in this order.
         trials: number of trials, where more are known than have a Sharpe ratio.
-        tried: [T, S], returns of everything that was tried.
+        tried: [T, S], returns of everything that was tried, for the probability of overfitting.
         benchmark: [T], returns of what to beat.
-        generator: where the draws come from.
+        alpha: share of worst bars.
+        blocks: blocks of the cross-validation.
         repetitions: resamples of each bootstrap.
 
     Raises:
         ShapeError: if there is not one mark more than returns.
+        RangeError: if there is no trial, or `trials` is below the number of Sharpe ratios.
     """
     returns = figures.as_series(returns, name="returns")
     marks = np.asarray(ts, dtype=np.int64)
@@ -60,55 +167,71 @@ def luck_document(
             found=str(list(marks.shape)),
             remedy="Pass the times of the equity that the returns are of.",
         )
-    luck = judge_luck(
-        returns,
-        trial_sharpes=trial_sharpes,
-        per_year=per_year,
-        generator=generator,
-        trials=trials,
-        tried=tried,
-        benchmark=benchmark,
-        repetitions=repetitions,
+    count, known = counted_trials(trial_sharpes, trials)
+    bars = returns.size
+    intervals = bootstrap_intervals(
+        returns, per_year=per_year, generator=generator, alpha=alpha, repetitions=repetitions
     )
-    intervals = luck.intervals
-    told: dict[str, JsonValue] = {
-        "intervals": {
-            "mean_return": _told(intervals.mean_return),
-            "sharpe": _told(intervals.sharpe),
-            "cvar": _told(intervals.cvar),
-            "drawdown": _told(intervals.drawdown),
-            "block": intervals.block,
-        },
-        "probabilistic": _told(luck.probabilistic),
-        "deflated": _told(luck.deflated),
-        "expected_maximum": _told(luck.expected_maximum),
-        "track_record": _told(luck.track_record),
-        "overfitting": _told(luck.overfitting),
-        "superiority": _told(luck.superiority),
-        "trials": luck.trials,
-        "summary": plain(_sentences(luck)),
-        "fan": fan_document(
+    columns = returns if tried is None else tried
+    return Significance(
+        intervals=intervals,
+        probabilistic=state(
+            lambda: probabilistic_sharpe(returns),
+            needed=MINIMUM_BARS,
+            found=bars,
+            why="all returns are equal",
+        ),
+        deflated=_after_search(
+            lambda: deflated_sharpe(returns, trial_sharpes=known, trials=count), known, count, bars
+        ),
+        expected_maximum=_after_search(
+            lambda: expected_maximum_sharpe(
+                count, std=float(known.std(ddof=1)) if count > 1 else 0.0
+            ),
+            known,
+            count,
+            bars,
+        ),
+        track_record=state(
+            lambda: minimum_track_record(returns),
+            needed=MINIMUM_BARS,
+            found=bars,
+            why="the Sharpe ratio is not above 0, so no length proves it",
+        ),
+        overfitting=None if tried is None else overfitting_statement(tried, blocks=blocks),
+        superiority=None
+        if benchmark is None
+        else superiority(columns, benchmark, generator=generator, repetitions=repetitions),
+        trials=count,
+        fan=equity_fan(
             returns, marks, generator=generator, repetitions=repetitions, block=intervals.block
         ),
-    }
-    return told
+    )
 
 
-def luck_of(
+def _after_search(figure: Callable[[], float], known: Array, count: int, bars: int) -> Statement:
+    """Return a figure that needs bars, and the spread of the trials where there were several."""
+    if count > 1 and known.size < 2:
+        unit = "trials with a Sharpe ratio"
+        return Statement(None, needed=2, found=known.size, unit=unit)
+    return state(figure, needed=MINIMUM_BARS, found=bars, why="all returns are equal")
+
+
+def significance_of(
     backtest: Backtest,
     *,
     benchmark: Backtest,
     ledger: Path | str | None = None,
     data_hash: str | None = None,
-) -> JsonValue:
-    """Return how much of one backtest is luck, with the search that a trial ledger knows of.
+) -> Significance:
+    """Return the significance of one backtest, after the search that a trial ledger knows of.
 
     Trials are those of the ledger on the agent's data, or all of them where it knows none on that
     data: too many trials make the answer too low, never too high. Without any, the backtest is the
     only one.
 
     Args:
-        backtest: what is judged; its `config.seed` gives the draws.
+        backtest: its `config.seed` gives the draws.
         benchmark: what to beat, over the same bars.
         ledger: file of the trials; None where there is none.
         data_hash: of the data that the agent was trained on.
@@ -119,7 +242,7 @@ def luck_of(
     sharpes, trials = _searched(ledger, data_hash)
     if trials == 0:
         sharpes, trials = np.array([figures.per_bar_sharpe(backtest.returns)]), 1
-    return luck_document(
+    return significance(
         backtest.returns,
         backtest.ts,
         per_year=figures.bars_per_year(backtest.interval.milliseconds),
@@ -130,29 +253,28 @@ def luck_of(
     )
 
 
-def _searched(ledger: Path | str | None, data_hash: str | None) -> tuple[Array, int]:
+def _searched(path: Path | str | None, data_hash: str | None) -> tuple[Array, int]:
     """Return the Sharpe ratios of a ledger's trials and how many trials there were."""
-    if ledger is None:
+    if path is None:
         return np.zeros(0), 0
-    book = TrialLedger(ledger)
-    wanted = data_hash if data_hash is not None and book.count(data_hash=data_hash) else None
-    return book.sharpes(data_hash=wanted), book.count(data_hash=wanted)
+    ledger = TrialLedger(path)
+    wanted = data_hash if data_hash is not None and ledger.count(data_hash=data_hash) else None
+    return ledger.sharpes(data_hash=wanted), ledger.count(data_hash=wanted)
 
 
-def fan_document(
+def equity_fan(
     returns: Array,
     ts: NDArray[np.int64],
     *,
     generator: np.random.Generator,
     repetitions: int = 1_000,
     block: int | None = None,
-) -> dict[str, JsonValue]:
+) -> Fan:
     """Return quantile bands of equity over resampled paths, at 120 marks or fewer.
 
-    Equity is a multiple of that at the start. Paths are drawn by the stationary bootstrap of
-    `resampling`, so a band says what other orders of the same bars would have come to, at each mark
-    for itself: no single path follows a band. Needs 100 bars; with fewer the lists are empty and
-    `reason` says so.
+    Paths are drawn by the stationary bootstrap of `stats.bootstrap`, so a band says what other
+    orders of the same bars would have come to, at each mark for itself: no single path follows a
+    band. Needs 100 bars; with fewer the bands are empty and `reason` says so.
 
     Args:
         returns: [T].
@@ -162,20 +284,12 @@ def fan_document(
         block: mean block length in bars; None lets `block_length` choose.
     """
     enough = Statement(None, needed=MINIMUM_RESAMPLED, found=returns.size)
-    places = fan_places(returns.size) if enough.enough else np.zeros(0, dtype=np.int64)
-    bands: list[JsonValue] = [[] for _ in FAN_LEVELS]
-    if enough.enough:
-        length = block_length(returns) if block is None else block
-        found = fan_bands(
-            returns, places, generator=generator, repetitions=repetitions, block=length
-        )
-        bands = [plain(band.tolist()) for band in found]
-    return {
-        "ts": [int(one) for one in ts[places]],
-        "levels": list(FAN_LEVELS),
-        "equity": bands,
-        "reason": "" if enough.enough else enough.reason,
-    }
+    if not enough.enough:
+        return Fan(np.zeros(0, dtype=np.int64), np.zeros((len(FAN_LEVELS), 0)), enough.reason)
+    places = fan_places(returns.size)
+    length = block_length(returns) if block is None else block
+    bands = fan_bands(returns, places, generator=generator, repetitions=repetitions, block=length)
+    return Fan(ts[places], bands)
 
 
 def fan_places(bars: int) -> NDArray[np.int64]:
@@ -202,18 +316,3 @@ def fan_bands(
         worth[number] = path[places]
     bands: Array = np.quantile(worth, levels, axis=0)
     return bands
-
-
-def _sentences(luck: Luck) -> list[str]:
-    """Return what a reader wants first."""
-    trials = f"after {luck.trials} trial{'' if luck.trials == 1 else 's'}"
-    against = [] if luck.superiority is None else [f"beats the benchmark: p = {luck.superiority}"]
-    return [
-        f"mean return of a bar: {luck.intervals.mean_return}",
-        f"probability of a Sharpe ratio above 0 {trials}: {luck.deflated}",
-        *against,
-    ]
-
-
-def _told(stated: Statement | None) -> JsonValue:
-    return None if stated is None else plain(stated.document())

@@ -1,4 +1,4 @@
-"""The same agent where things go wrong: crashes, wider spreads, late orders, bad data.
+"""Stress tests of an agent: crashes, wider spreads, late orders, bad data.
 
 Every scenario is a whole backtest in which the agent sees what happens and decides anew.
 """
@@ -12,14 +12,10 @@ import torch
 from stormsail.core.errors import RangeError
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.generators import Generators
-from stormsail.evaluation.engine.result import Array
-from stormsail.evaluation.engine.run import (
-    Backtest,
-    BacktestConfig,
-    Decides,
-    backtest,
-    trade_all,
-)
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.engine.result import Array, Backtest
+from stormsail.evaluation.engine.run import BacktestRequest, backtest, run_batch
+from stormsail.evaluation.stats.metrics import key_figures
 from stormsail.market.bars import OPTIONAL, PRICES
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Degrade
@@ -37,7 +33,7 @@ CRASH_DAYS = 7
 
 
 def stress(agent: Agent, panel: Panel, config: BacktestConfig) -> dict[str, Backtest]:
-    """Return a backtest for each thing that may go wrong, by name.
+    """Return a backtest for each stress scenario, by name.
 
     `spread x2`, `spread x5`: a wider half spread. `orders 1 bar late`: every decision fills one bar
     later. `bars lost` and `prices stale`: one bar in ten does not reach the agent, or the one
@@ -46,19 +42,21 @@ def stress(agent: Agent, panel: Panel, config: BacktestConfig) -> dict[str, Back
     span, each begun with a flat account and a memory burnt in.
 
     Args:
-        agent: who decides.
+        agent: that decides.
         panel: bars of the span and before it.
         config: of the backtest that is stressed.
     """
-    asked = stress_passes(agent, panel, backtest(agent, panel, config))
-    return by_name(asked, trade_all(list(asked.values())))
+    requests = stress_requests(agent, panel, backtest(agent, panel, config))
+    return by_name(requests, run_batch(list(requests.values())))
 
 
-def stress_passes(agent: Agent, panel: Panel, usual: Backtest) -> dict[tuple[str, ...], Decides]:
+def stress_requests(
+    agent: Agent, panel: Panel, usual: Backtest
+) -> dict[tuple[str, ...], BacktestRequest]:
     """Return what `stress` trades, by the names of its backtests: one for each of its costs.
 
     Args:
-        agent: who decides.
+        agent: that decides.
         panel: bars of the span and before it.
         usual: its backtest where nothing goes wrong.
     """
@@ -66,27 +64,29 @@ def stress_passes(agent: Agent, panel: Panel, usual: Backtest) -> dict[tuple[str
     costs = usual.market.costs
     wider = [costs.replace(half_spread=min(costs.half_spread * by, 0.99)) for by in SPREADS]
     names = tuple(f"spread x{by:g}" for by in SPREADS)
-    found = {names: Decides(agent, panel, fixed, tuple(wider))}
+    requests = {names: BacktestRequest(agent, panel, fixed, tuple(wider))}
     late = fixed.replace(delay_bars=fixed.delay_bars + 1)
-    found["orders 1 bar late",] = Decides(agent, panel, late)
+    requests["orders 1 bar late",] = BacktestRequest(agent, panel, late)
     lost, stale = Degrade(drop_prob=FAULT), Degrade(stale_prob=FAULT)
-    found["bars lost",] = Decides(agent, panel, fixed.replace(degrade=lost.model_dump()))
-    found["prices stale",] = Decides(agent, panel, fixed.replace(degrade=stale.model_dump()))
+    requests["bars lost",] = BacktestRequest(agent, panel, fixed.replace(degrade=lost.model_dump()))
+    requests["prices stale",] = BacktestRequest(
+        agent, panel, fixed.replace(degrade=stale.model_dump())
+    )
     holes = with_holes(panel, chance=FAULT, seed=fixed.seed)
-    found["bars missing",] = Decides(agent, holes, fixed)
+    requests["bars missing",] = BacktestRequest(agent, holes, fixed)
     for number, span in enumerate(_crashes(panel, usual), start=1):
-        found[f"crash {number}",] = Decides(agent, panel, fixed.during(span))
-    return found
+        requests[f"crash {number}",] = BacktestRequest(agent, panel, fixed.during(span))
+    return requests
 
 
 def by_name(
-    asked: Iterable[tuple[str, ...]], found: Sequence[Sequence[Backtest]]
+    scenarios: Iterable[tuple[str, ...]], results: Sequence[Sequence[Backtest]]
 ) -> dict[str, Backtest]:
-    """Return what came of `stress_passes` by name."""
+    """Return the results of `stress_requests` by the names of their scenarios."""
     return {
-        name: one
-        for names, told in zip(asked, found, strict=True)
-        for name, one in zip(names, told, strict=True)
+        name: result
+        for names, own in zip(scenarios, results, strict=True)
+        for name, result in zip(names, own, strict=True)
     }
 
 
@@ -140,10 +140,11 @@ def _crashes(panel: Panel, usual: Backtest) -> list[Span]:
 
 
 def crash_windows(worth: Array, *, bars: int, count: int) -> list[tuple[int, int]]:
-    """Return first and last row of the windows with the deepest falls, deepest first.
+    """Return first and last row of the windows with the largest drawdowns, largest first.
 
-    A fall is measured at its lowest row, from the highest of the `bars` rows before it; the window
-    is those rows, cut at the first row. Windows do not overlap; rows that never fall make none.
+    A drawdown is measured at its lowest row, from the highest of the `bars` rows before it; the
+    window is those rows, cut at the first row. Windows do not overlap; where nothing falls there
+    are none.
 
     Args:
         worth: of a holding, greater than 0, [T].
@@ -152,32 +153,26 @@ def crash_windows(worth: Array, *, bars: int, count: int) -> list[tuple[int, int
     """
     padded = np.concatenate((np.full(bars, -np.inf), worth))
     peak = np.lib.stride_tricks.sliding_window_view(padded, bars + 1).max(1)
-    fall = 1.0 - worth / peak
-    found: list[tuple[int, int]] = []
-    while len(found) < count and fall.max() > 0.0:
-        last = int(fall.argmax())
+    drawdown = 1.0 - worth / peak
+    windows: list[tuple[int, int]] = []
+    while len(windows) < count and drawdown.max() > 0.0:
+        last = int(drawdown.argmax())
         first = max(last - bars, 0)
-        if all(last < taken[0] or first > taken[1] for taken in found):
-            found.append((first, last))
-        fall[last] = 0.0
-    return found
+        if all(last < taken[0] or first > taken[1] for taken in windows):
+            windows.append((first, last))
+        drawdown[last] = 0.0
+    return windows
 
 
-def stress_document(found: Mapping[str, Backtest]) -> dict[str, JsonValue]:
-    """Return the main figures of each scenario as plain data."""
-    return {name: figures(one) for name, one in found.items()}
-
-
-def figures(result: Backtest) -> dict[str, JsonValue]:
-    """Return the figures by which backtests are set side by side."""
-    measured = result.metrics.statements()
-    shown = ("total_return", "sharpe", "drawdown", "cvar", "turnover", "fees")
+def figures_document(results: Mapping[str, Backtest]) -> dict[str, JsonValue]:
+    """Return the key figures of several backtests as JSON, by name."""
     return {
-        "start": result.span.start_ms,
-        "end": result.span.end_ms,
-        "bars": len(result.returns),
-        "trades": len(result.trades),
-        "final_equity": float(result.equity[-1]),
-        "order_hash": result.order_hash,
-        **{name: measured[name].value for name in shown},
+        name: key_figures(
+            result.metrics,
+            result.ts,
+            result.equity,
+            trades=len(result.trades),
+            order_hash=result.order_hash,
+        )
+        for name, result in results.items()
     }

@@ -1,4 +1,4 @@
-"""What else could have happened: the same returns, drawn again in blocks.
+"""Stationary bootstrap of returns: intervals of figures, and the test of superior ability.
 
 T bars, S strategies. Returns cluster, so single bars must not be drawn one by one: the stationary
 bootstrap (Politis & Romano 1994, The Stationary Bootstrap) draws blocks of random length. The
@@ -29,15 +29,15 @@ class Intervals:
         mean_return: mean return of a bar.
         sharpe: annualised Sharpe ratio.
         cvar: mean of the worst share alpha of bars.
-        drawdown: depth of the deepest drawdown. Its interval is the range over other orders of the
-            same blocks; a bootstrap cannot draw a fall longer than what it has seen.
+        max_drawdown: depth of the maximum drawdown. Its interval is the range over other orders of
+            the same blocks; a bootstrap cannot draw a drawdown longer than what it has seen.
         block: mean block length in bars; None where nothing was drawn.
     """
 
     mean_return: Statement
     sharpe: Statement
     cvar: Statement
-    drawdown: Statement
+    max_drawdown: Statement
     block: int | None
 
 
@@ -56,8 +56,8 @@ def block_length(returns: ArrayLike) -> int:
     columns = [returns] if np.ptp(size) == 0.0 else [returns, size]
     from arch.bootstrap import optimal_block_length  # a second of imports, so not above
 
-    found = optimal_block_length(np.stack(columns, axis=1))["stationary"].to_numpy()
-    usable = found[np.isfinite(found)]
+    lengths = optimal_block_length(np.stack(columns, axis=1))["stationary"].to_numpy()
+    usable = lengths[np.isfinite(lengths)]
     return max(1, math.ceil(float(usable.max()))) if usable.size else 1
 
 

@@ -1,4 +1,4 @@
-"""What an equity curve earned and risked, for a market that never closes.
+"""Return, risk and drawdown of an equity curve, for a market that never closes.
 
 T bars, S strategies; returns are simple, `equity[t + 1] / equity[t] - 1`, in float64, along the
 first axis. A year has 365 days of 24 hours, so one of hourly bars has 8,760. No risk-free rate is
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from stormsail.core.errors import RangeError, ShapeError
 from stormsail.functional import risk
@@ -108,9 +107,9 @@ def volatility(returns: ArrayLike, *, per_year: float) -> float:
 def per_bar_sharpe(returns: ArrayLike) -> Array:
     r"""Return mean over standard deviation of one bar, :math:`\bar r / s`, for each column.
 
-    The form that luck is judged in: Bailey & López de Prado 2014 (The Deflated Sharpe Ratio) never
-    annualise. s has T - 1 degrees of freedom. NaN where all returns are equal: the deviation that
-    rounding leaves there would give any number.
+    The form that tests of significance use: Bailey & López de Prado 2014 (The Deflated Sharpe
+    Ratio) never annualise. s has T - 1 degrees of freedom. NaN where all returns are equal: the
+    deviation that rounding leaves there would give any number.
 
     Args:
         returns: [T] or [T, S].
@@ -155,21 +154,25 @@ def skew(returns: ArrayLike) -> float:
     returns = as_series(returns, name="returns")
     if not returns.size or np.ptp(returns) == 0.0:
         return math.nan
+    from scipy import stats  # half a second of imports, so not above
+
     return float(stats.skew(returns))
 
 
 def kurtosis(returns: ArrayLike) -> float:
-    r"""Return :math:`m_4 / m_2^2`, 3 for a normal law; NaN without spread."""
+    r"""Return :math:`m_4 / m_2^2`, 3 for a normal distribution; NaN without spread."""
     returns = as_series(returns, name="returns")
     if not returns.size or np.ptp(returns) == 0.0:
         return math.nan
+    from scipy import stats  # half a second of imports, so not above
+
     return float(stats.kurtosis(returns, fisher=False))
 
 
 def value_at_risk(returns: ArrayLike, *, alpha: float) -> float:
     """Return the return that is not passed with probability `alpha`: the ceil(alpha T)-th lowest.
 
-    `functional.risk.value_at_risk` of the empirical law. It has the sign of a return.
+    `functional.risk.value_at_risk` of the empirical distribution. It has the sign of a return.
     """
     returns = as_series(returns, name="returns")
     return float(risk.value_at_risk(torch.from_numpy(returns), alpha=alpha))
@@ -186,11 +189,11 @@ def cvar(returns: ArrayLike, *, alpha: float) -> float:
 
 @dataclass(frozen=True)
 class Drawdown:
-    """The deepest fall of an equity curve, by places in it.
+    """The maximum drawdown of an equity curve, by places in it.
 
     Attributes:
-        depth: lowest equity over the highest before it, minus 1; 0 without any fall.
-        peak: where the fall begins: the last place at the highest equity.
+        depth: lowest equity over the highest before it, minus 1; 0 where equity never fell.
+        peak: where the drawdown begins: the last place at the highest equity.
         trough: where it is deepest: the first such place.
         recovery: first place at or above the peak again; None while it lasts.
     """
@@ -201,8 +204,8 @@ class Drawdown:
     recovery: int | None
 
 
-def deepest_drawdown(equity: ArrayLike) -> Drawdown:
-    r"""Return the largest fall from a running maximum, :math:`\min_t e_t / \max_{u \le t} e_u - 1`.
+def drawdown_of(equity: ArrayLike) -> Drawdown:
+    r"""Return the maximum drawdown, :math:`\min_t e_t / \max_{u \le t} e_u - 1`, with its places.
 
     Args:
         equity: [T + 1], the start included; the first must be above 0.
@@ -224,13 +227,13 @@ def deepest_drawdown(equity: ArrayLike) -> Drawdown:
 
 
 def max_drawdown(returns: ArrayLike) -> float:
-    """Return the depth of the deepest drawdown of the compounded returns, 0 or negative."""
+    """Return the depth of the maximum drawdown of the compounded returns, 0 or negative."""
     growth = np.cumprod(1.0 + as_series(returns, name="returns"))
-    return deepest_drawdown(np.concatenate(([1.0], growth))).depth
+    return drawdown_of(np.concatenate(([1.0], growth))).depth
 
 
 def calmar(returns: ArrayLike, *, per_year: float) -> float:
-    """Return the annual return over the depth of the deepest drawdown; NaN without a fall."""
+    """Return the annual return over the depth of the maximum drawdown; NaN without one."""
     depth = max_drawdown(returns)
     return annual_return(returns, per_year=per_year) / -depth if depth < 0.0 else math.nan
 
@@ -263,5 +266,7 @@ def binomial_interval(
         method: `wilson` (on average as wide as it says) or `exact` (Clopper & Pearson: never
             covers less than it says, so it is wider).
     """
-    found = stats.binomtest(successes, count).proportion_ci(confidence, method=method)
-    return float(found.low), float(found.high)
+    from scipy import stats  # half a second of imports, so not above
+
+    interval = stats.binomtest(successes, count).proportion_ci(confidence, method=method)
+    return float(interval.low), float(interval.high)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormsail.core.errors import ShapeError
+from stormsail.core.files.documents import JsonValue
 from stormsail.evaluation.stats import figures
 from stormsail.evaluation.stats.figures import DAY_MS, Array
 from stormsail.evaluation.stats.statement import (
@@ -24,11 +25,11 @@ from stormsail.evaluation.stats.statement import (
 
 @dataclass(frozen=True)
 class DatedDrawdown:
-    """The deepest fall with its dates, milliseconds since 1970 UTC.
+    """The maximum drawdown with its dates, milliseconds since 1970 UTC.
 
     Attributes:
         depth: 0 or negative, as a share of the peak.
-        peak_ts: when the fall began; None where nothing ever fell.
+        peak_ts: when it began; None where equity never fell.
         trough_ts: when it was deepest.
         recovery_ts: when the peak was reached again; None while it lasts.
     """
@@ -50,16 +51,16 @@ class Metrics:
         annual_return: the yearly rate that compounds to it.
         volatility: annualised standard deviation.
         sharpe: annualised mean over standard deviation.
-        sharpe_per_bar: the same for one bar, as luck is judged.
+        sharpe_per_bar: the same for one bar, as tests of significance use it.
         sortino: annualised mean over downside deviation.
-        calmar: annual return over the deepest drawdown.
-        drawdown: the deepest fall with its dates.
+        calmar: annual return over the maximum drawdown.
+        max_drawdown: with its dates.
         value_at_risk: return of one bar that is not passed with probability alpha.
         cvar: mean of the worst share alpha of one-bar returns.
         skew: third standardised moment of one-bar returns.
         turnover: traded value over equity, per day.
         exposure: mean absolute weight.
-        time_in_market: share of bars with a position.
+        exposure_time: share of bars with a position.
         fees: sum of fees, money.
         funding: sum of funding, money; positive is paid, negative received.
         slippage: sum of spread and impact, money.
@@ -77,13 +78,13 @@ class Metrics:
     sharpe_per_bar: Statement
     sortino: Statement
     calmar: Statement
-    drawdown: DatedDrawdown
+    max_drawdown: DatedDrawdown
     value_at_risk: Statement
     cvar: Statement
     skew: Statement
     turnover: Statement
     exposure: Statement
-    time_in_market: Statement
+    exposure_time: Statement
     fees: Statement
     funding: Statement
     slippage: Statement
@@ -92,10 +93,24 @@ class Metrics:
     profit_factor: Statement
 
     def statements(self) -> dict[str, Statement]:
-        """Return every figure by name, the depth of the drawdown as `drawdown`."""
+        """Return every figure by name, the depth of the drawdown as `max_drawdown`."""
         named = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        named["drawdown"] = self.drawdown.depth
-        return {name: found for name, found in named.items() if isinstance(found, Statement)}
+        named["max_drawdown"] = self.max_drawdown.depth
+        return {name: figure for name, figure in named.items() if isinstance(figure, Statement)}
+
+    def document(self) -> dict[str, JsonValue]:
+        """Return the figures as JSON, each with its interval, data and reason."""
+        drawdown = self.max_drawdown
+        return {
+            "bars": self.bars,
+            "bar_ms": self.bar_ms,
+            **{name: figure.document() for name, figure in self.statements().items()},
+            "max_drawdown_dates": {
+                "peak_ts": drawdown.peak_ts,
+                "trough_ts": drawdown.trough_ts,
+                "recovery_ts": drawdown.recovery_ts,
+            },
+        }
 
 
 @dataclass(frozen=True)
@@ -125,14 +140,14 @@ class Flows:
         values = getattr(self, name)
         if values is None:
             return None
-        found = figures.as_series(values, name=name)
-        if found.size != bars:
+        series = figures.as_series(values, name=name)
+        if series.size != bars:
             raise ShapeError(
                 wrong=f"`{name}` must have one number for each of the {bars} bars",
-                found=f"{found.size}",
+                found=f"{series.size}",
                 remedy="Pass what happened in each bar, 0 where nothing did.",
             )
-        return found
+        return series
 
 
 def measure(
@@ -163,12 +178,11 @@ def measure(
     """
     equity = figures.as_series(equity, name="equity")
     returns = figures.returns_of(equity)
-    drawdown = _drawdown(equity, ts)
     flows = flows or Flows()
     return Metrics(
         bars=returns.size,
         bar_ms=bar_ms,
-        drawdown=drawdown,
+        max_drawdown=_drawdown(equity, ts),
         **_growth(returns, bar_ms, target=target),
         **_tail(returns, alpha),
         **_activity(flows, returns.size, bar_ms),
@@ -176,18 +190,28 @@ def measure(
     )
 
 
-def document_of(measured: Metrics) -> dict[str, object]:
-    """Return the figures as JSON's own types, each with its interval, data and reason."""
-    fall = measured.drawdown
+def key_figures(
+    measured: Metrics, ts: NDArray[np.int64], equity: Array, *, trades: int, order_hash: str
+) -> dict[str, JsonValue]:
+    """Return the few figures by which backtests are set side by side, as JSON.
+
+    Args:
+        measured: all figures.
+        ts: [T + 1] close times of the marks.
+        equity: [T + 1].
+        trades: how many there were.
+        order_hash: of the orders.
+    """
+    shown = ("total_return", "sharpe", "max_drawdown", "cvar", "turnover", "fees")
+    figure = measured.statements()
     return {
+        "start": int(ts[0]) - measured.bar_ms,
+        "end": int(ts[-1]),
         "bars": measured.bars,
-        "bar_ms": measured.bar_ms,
-        **{name: found.document() for name, found in measured.statements().items()},
-        "drawdown_dates": {
-            "peak_ts": fall.peak_ts,
-            "trough_ts": fall.trough_ts,
-            "recovery_ts": fall.recovery_ts,
-        },
+        "trades": trades,
+        "final_equity": float(equity[-1]),
+        "order_hash": order_hash,
+        **{name: figure[name].value for name in shown},
     }
 
 
@@ -252,15 +276,15 @@ def _activity(flows: Flows, bars: int, bar_ms: int) -> dict[str, Statement]:
     days = bars * bar_ms / DAY_MS
     sums = {name: flows.series(name, bars) for name in ("fees", "funding", "slippage")}
     turnover = flows.series("turnover", bars)
-    found = {
+    values = {
         "turnover": None if turnover is None or not bars else float(turnover.sum()) / days,
         "exposure": None if position is None or not bars else float(position.mean()),
-        "time_in_market": None if position is None or not bars else float(np.mean(position > 0.0)),
+        "exposure_time": None if position is None or not bars else float(np.mean(position > 0.0)),
         **{name: None if each is None else float(each.sum()) for name, each in sums.items()},
     }
     return {
         name: Statement(value, needed=1 if bars else 0, found=bars, why="it was not recorded")
-        for name, value in found.items()
+        for name, value in values.items()
     }
 
 
@@ -300,10 +324,10 @@ def _drawdown(equity: Array, ts: ArrayLike) -> DatedDrawdown:
             found=str(list(times.shape)),
             remedy="Pass when each equity was measured, the start included.",
         )
-    fall = figures.deepest_drawdown(equity)
+    drawdown = figures.drawdown_of(equity)
     bars = equity.size - 1
-    depth = Statement(fall.depth if bars else None, needed=1, found=bars)
-    if fall.depth == 0.0:
+    depth = Statement(drawdown.depth if bars else None, needed=1, found=bars)
+    if drawdown.depth == 0.0:
         return DatedDrawdown(depth, None, None, None)
-    recovery = None if fall.recovery is None else int(times[fall.recovery])
-    return DatedDrawdown(depth, int(times[fall.peak]), int(times[fall.trough]), recovery)
+    recovery = None if drawdown.recovery is None else int(times[drawdown.recovery])
+    return DatedDrawdown(depth, int(times[drawdown.peak]), int(times[drawdown.trough]), recovery)

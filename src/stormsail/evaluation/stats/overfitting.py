@@ -1,4 +1,4 @@
-"""Whether choosing the best backtest chooses anything: combinatorially symmetric cross-validation.
+"""Probability of backtest overfitting, by combinatorially symmetric cross-validation.
 
 T bars, S strategies, C halves of the blocks. From sums over blocks, every half costs two additions
 of block sums instead of a pass over its bars: 64 strategies of 8,735 bars take seconds, not a
@@ -58,13 +58,13 @@ def overfitting_statement(returns: ArrayLike, *, blocks: int = 16) -> Statement:
 
     Half of the bars must reach 30, so that there is a Sharpe ratio to rank by.
     """
-    found = figures.as_series(returns, name="returns", columns=True)
-    if found.ndim == 1 or found.shape[1] < 2:
-        tried = 1 if found.ndim == 1 else found.shape[1]
+    matrix = figures.as_series(returns, name="returns", columns=True)
+    if matrix.ndim == 1 or matrix.shape[1] < 2:
+        tried = 1 if matrix.ndim == 1 else matrix.shape[1]
         return Statement(None, needed=2, found=tried, unit="strategies")
     needed = max(2 * MINIMUM_BARS, 2 * blocks)
-    bars = found.shape[0]
-    value = probability_of_overfitting(found, blocks=blocks) if bars >= needed else None
+    bars = matrix.shape[0]
+    value = probability_of_overfitting(matrix, blocks=blocks) if bars >= needed else None
     return Statement(value, needed=needed, found=bars)
 
 

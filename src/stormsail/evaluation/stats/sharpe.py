@@ -1,24 +1,19 @@
-"""How much of a result is luck: the error of a Sharpe ratio, and the price of having searched.
+"""Probabilistic and deflated Sharpe ratio: the error of a Sharpe ratio, and the price of a search.
 
-T bars, S strategies. Every Sharpe ratio here is that of one bar (`figures.per_bar_sharpe`):
-annualised ones do not fit the formulas. The bootstrap and the test against a benchmark live in
-`resampling`, the cross-validation in `overfitting`; `judge_luck` asks them all.
+T bars. Every Sharpe ratio here is that of one bar (`figures.per_bar_sharpe`): annualised ones do
+not fit the formulas. The bootstrap and the test against a benchmark are in `bootstrap`, the
+cross-validation in `overfitting`; `robustness.significance` computes them all.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import ndtr, ndtri  # distribution function of the normal, and its inverse
 
 from stormsail.core.errors import RangeError
 from stormsail.evaluation.stats import figures
-from stormsail.evaluation.stats.bootstrap import Intervals, bootstrap_intervals, superiority
 from stormsail.evaluation.stats.figures import Array
-from stormsail.evaluation.stats.overfitting import overfitting_statement
-from stormsail.evaluation.stats.statement import MINIMUM_BARS, Statement, state
 
 
 def sharpe_error(sharpe: float, *, bars: int, skew: float, kurtosis: float) -> float:
@@ -28,7 +23,8 @@ def sharpe_error(sharpe: float, *, bars: int, skew: float, kurtosis: float) -> f
         \hat\sigma = \sqrt{\frac{1 - \gamma_3 SR + \frac{\gamma_4 - 1}{4} SR^2}{T - 1}}
 
     Bailey & López de Prado 2012, The Sharpe Ratio Efficient Frontier. kurtosis is 3 for a normal
-    law, not 0. NaN where the root has no real value, which no sample has whose moments are its own.
+    distribution, not 0. NaN where the root has no real value, which no sample has whose moments are
+    its own.
     """
     variance = (1.0 - skew * sharpe + (kurtosis - 1.0) / 4.0 * sharpe**2) / (bars - 1)
     return math.sqrt(variance) if variance > 0.0 else math.nan
@@ -64,7 +60,7 @@ def probabilistic_sharpe(returns: ArrayLike, *, benchmark: float = 0.0) -> float
         skew=figures.skew(returns),
         kurtosis=figures.kurtosis(returns),
     )
-    return float(stats.norm.cdf((ratio - benchmark) / error))
+    return float(ndtr((ratio - benchmark) / error))
 
 
 def expected_maximum_sharpe(trials: int, *, std: float) -> float:
@@ -93,8 +89,8 @@ def expected_maximum_sharpe(trials: int, *, std: float) -> float:
         )
     if trials == 1:
         return 0.0
-    upper = stats.norm.isf(1.0 / trials)
-    further = stats.norm.isf(1.0 / (trials * math.e))
+    upper = -ndtri(1.0 / trials)
+    further = -ndtri(1.0 / (trials * math.e))
     return float(std * ((1.0 - np.euler_gamma) * upper + np.euler_gamma * further))
 
 
@@ -125,7 +121,7 @@ def deflated_sharpe(
     Raises:
         RangeError: if there is no trial, or `trials` is below the number of Sharpe ratios.
     """
-    count, known = _trials(trial_sharpes, trials)
+    count, known = counted_trials(trial_sharpes, trials)
     if count > 1 and known.size < 2:
         return math.nan
     std = float(known.std(ddof=1)) if count > 1 else 0.0
@@ -135,7 +131,7 @@ def deflated_sharpe(
 def minimum_track_record(
     returns: ArrayLike, *, benchmark: float = 0.0, confidence: float = 0.95
 ) -> float:
-    r"""Return how many bars it takes until a Sharpe ratio like this one is beyond doubt.
+    r"""Return how many bars it takes until a Sharpe ratio like this one is significant.
 
     .. math::
         T^* = 1 + \Big[ 1 - \gamma_3 SR + \frac{\gamma_4 - 1}{4} SR^2 \Big]
@@ -154,108 +150,16 @@ def minimum_track_record(
     unit = sharpe_error(
         ratio, bars=2, skew=figures.skew(returns), kurtosis=figures.kurtosis(returns)
     )
-    exact = 1.0 + (unit * float(stats.norm.ppf(confidence)) / (ratio - benchmark)) ** 2
+    exact = 1.0 + (unit * float(ndtri(confidence)) / (ratio - benchmark)) ** 2
     return float(math.ceil(exact))
 
 
-@dataclass(frozen=True)
-class Luck:
-    """Everything that says how much of a result is luck.
+def counted_trials(trial_sharpes: ArrayLike, trials: int | None) -> tuple[int, Array]:
+    """Return the number of trials and the Sharpe ratios of those that have one.
 
-    Attributes:
-        intervals: bootstrap intervals of mean, Sharpe ratio, tail and drawdown.
-        probabilistic: probability that the true Sharpe ratio is above 0, if nothing was chosen.
-        deflated: the same after the search; compare it with 0.95.
-        expected_maximum: per-bar Sharpe ratio that luck alone would show after this search.
-        track_record: bars needed until the Sharpe ratio is beyond doubt, at 95 %.
-        overfitting: probability that choosing the best chose nothing; None without columns.
-        superiority: p-value of "nothing that was tried beats buy and hold"; None without it.
-        trials: how many trials were counted.
+    Raises:
+        RangeError: if there is no trial, or `trials` is below the number of Sharpe ratios.
     """
-
-    intervals: Intervals
-    probabilistic: Statement
-    deflated: Statement
-    expected_maximum: Statement
-    track_record: Statement
-    overfitting: Statement | None
-    superiority: Statement | None
-    trials: int
-
-
-def judge_luck(
-    returns: ArrayLike,
-    *,
-    trial_sharpes: ArrayLike,
-    per_year: float,
-    generator: np.random.Generator,
-    trials: int | None = None,
-    tried: ArrayLike | None = None,
-    benchmark: ArrayLike | None = None,
-    alpha: float = 0.05,
-    blocks: int = 16,
-    repetitions: int = 1_000,
-) -> Luck:
-    """Return how much of a result is luck, each figure with the data it needs.
-
-    Args:
-        returns: [T], of the trial that was chosen.
-        trial_sharpes: per-bar Sharpe ratio of every trial, NaN for those that failed.
-        per_year: bars in a year.
-        generator: where the bootstrap draws come from.
-        trials: number of trials, where the ledger knows of more than have a Sharpe ratio.
-        tried: [T, S], returns of everything that was tried, for the probability of overfitting.
-        benchmark: [T], what to beat.
-        alpha: share of worst bars.
-        blocks: blocks of the cross-validation.
-        repetitions: resamples of each bootstrap.
-    """
-    returns = figures.as_series(returns, name="returns")
-    count, known = _trials(trial_sharpes, trials)
-    columns = returns if tried is None else tried
-    bars, flat = returns.size, "all returns are equal"
-    return Luck(
-        intervals=bootstrap_intervals(
-            returns, per_year=per_year, generator=generator, alpha=alpha, repetitions=repetitions
-        ),
-        probabilistic=state(
-            lambda: probabilistic_sharpe(returns), needed=MINIMUM_BARS, found=bars, why=flat
-        ),
-        deflated=_after_search(
-            lambda: deflated_sharpe(returns, trial_sharpes=known, trials=count), known, count, bars
-        ),
-        expected_maximum=_after_search(
-            lambda: expected_maximum_sharpe(
-                count, std=float(known.std(ddof=1)) if count > 1 else 0.0
-            ),
-            known,
-            count,
-            bars,
-        ),
-        track_record=state(
-            lambda: minimum_track_record(returns),
-            needed=MINIMUM_BARS,
-            found=bars,
-            why="the Sharpe ratio is not above 0, so no length proves it",
-        ),
-        overfitting=None if tried is None else overfitting_statement(tried, blocks=blocks),
-        superiority=None
-        if benchmark is None
-        else superiority(columns, benchmark, generator=generator, repetitions=repetitions),
-        trials=count,
-    )
-
-
-def _after_search(figure: Callable[[], float], known: Array, count: int, bars: int) -> Statement:
-    """Return a figure that needs bars, and the spread of the trials where there were several."""
-    if count > 1 and known.size < 2:
-        unit = "trials with a Sharpe ratio"
-        return Statement(None, needed=2, found=known.size, unit=unit)
-    return state(figure, needed=MINIMUM_BARS, found=bars, why="all returns are equal")
-
-
-def _trials(trial_sharpes: ArrayLike, trials: int | None) -> tuple[int, Array]:
-    """Return the number of trials and the Sharpe ratios of those that have one."""
     sharpes = np.asarray(trial_sharpes, dtype=np.float64).ravel()
     count = sharpes.size if trials is None else trials
     if count < max(1, sharpes.size):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stormsail.core.errors import RangeError
+from stormsail.core.files.documents import JsonValue
 
 MINIMUM_BARS = 30
 """Bars for a mean, a deviation or a shape: below it their own errors exceed what is measured."""
@@ -80,8 +81,8 @@ class Statement:
             return f"{self.value:.6g}"
         return f"{self.value:.6g} [{self.low:.6g}, {self.high:.6g}]"
 
-    def document(self) -> dict[str, float | int | str | None]:
-        """Return the statement as JSON's own types; an infinite end becomes None."""
+    def document(self) -> dict[str, JsonValue]:
+        """Return the statement as JSON; an infinite end becomes None."""
         return {
             "value": _finite(self.value),
             "low": _finite(self.low),
@@ -96,7 +97,7 @@ class Statement:
 def state(
     figure: Callable[[], float], *, needed: int, found: int, unit: str = "bars", why: str = ""
 ) -> Statement:
-    """Return a statement of `figure()`, which is not asked where there is too little data.
+    """Return a statement of `figure()`, which is not called where there is too little data.
 
     A figure that is NaN or infinite is not defined: `why` should say what that means.
     """

@@ -1,6 +1,6 @@
-"""Every training and every validation that was ever run, in a file that only grows.
+"""Trial ledger: every training and every validation that was ever run, in a file that only grows.
 
-Whoever reports the best of many tries must know how many there were. The ledger is a text file
+A report of the best of many trials must know how many there were. The ledger is a text file
 with one JSON document a line. Each line holds the hash of the line before and its own, so that a
 changed, inserted, moved or deleted line is found; a small file beside it holds the last hash, so
 that missing last lines are found, too. It guards against accidents and against forgetting, not
@@ -88,8 +88,8 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TrialBook:
-    """What a ledger held when it was read.
+class TrialRecords:
+    """The lines that a ledger held when it was read.
 
     Attributes:
         trials: its lines, in order.
@@ -173,7 +173,7 @@ class TrialLedger:
             with _locked(self.path) as descriptor:
                 return self._append(descriptor, body)
 
-    def read(self) -> TrialBook:
+    def read(self) -> TrialRecords:
         """Return every line, having checked the whole chain; empty where there is no ledger yet.
 
         Raises:
@@ -185,15 +185,15 @@ class TrialLedger:
                 head = _read(folder, self.path.name + HEAD)
                 text = _read(folder, self.path.name)
         except FileNotFoundError:
-            return TrialBook((), 0)
+            return TrialRecords((), 0)
         except OSError as error:
             raise read_error(self.path.parent, self.path.name, error) from error
         return _verify(self.path, text, head)
 
     def count(self, *, kinds: tuple[str, ...] = TRIED, data_hash: str | None = None) -> int:
         """Return how many trials there were, failed and unfinished ones included."""
-        book = self.read()
-        return len(book.counted(kinds=kinds, data_hash=data_hash)) + (1 if book.torn else 0)
+        records = self.read()
+        return len(records.counted(kinds=kinds, data_hash=data_hash)) + (1 if records.torn else 0)
 
     def sharpes(self, *, kinds: tuple[str, ...] = TRIED, data_hash: str | None = None) -> Array:
         """Return the per-bar Sharpe ratios of the trials that have one."""
@@ -211,13 +211,13 @@ class TrialLedger:
 
     def _append(self, descriptor: int, body: dict[str, JsonValue]) -> Trial:
         """Write one line behind the last complete one; the caller holds the lock."""
-        book = self.read()
-        last = book.trials[-1] if book.trials else None
+        records = self.read()
+        last = records.trials[-1] if records.trials else None
         lines = b""
-        if book.torn:
-            lines, last = self._line(_repair(self.path, book.torn), last)
+        if records.torn:
+            lines, last = self._line(_repair(self.path, records.torn), last)
         line, trial = self._line(body, last)
-        _write(descriptor, lines + line, over=book.torn)
+        _write(descriptor, lines + line, over=records.torn)
         with atomic.open_folder(self.path.parent, follow=True) as folder:
             os.fsync(folder)
             atomic.replace_file(folder, self.path.name + HEAD, trial.hash.encode() + b"\n")
@@ -246,11 +246,11 @@ def _merged(trials: tuple[Trial, ...]) -> list[Trial]:
     return sorted(chosen.values(), key=lambda trial: trial.number)
 
 
-def _verify(path: Path, text: bytes | None, head: bytes | None) -> TrialBook:
+def _verify(path: Path, text: bytes | None, head: bytes | None) -> TrialRecords:
     if text is None:
         if head is not None:
             raise _damage(path, 1, "no ledger, although its last hash is known")
-        return TrialBook((), 0)
+        return TrialRecords((), 0)
     *lines, tail = text.split(b"\n")
     trials: list[Trial] = []
     for number, line in enumerate(lines, start=1):
@@ -259,7 +259,7 @@ def _verify(path: Path, text: bytes | None, head: bytes | None) -> TrialBook:
     known = None if head is None else head.strip().decode("ascii", errors="replace")
     if known is not None and known not in {trial.hash for trial in trials}:
         raise _damage(path, len(trials) + 1, "the end, although a later line was written")
-    return TrialBook(tuple(trials), len(tail))
+    return TrialRecords(tuple(trials), len(tail))
 
 
 def _checked(path: Path, number: int, line: bytes, previous: str) -> Trial:

@@ -1,9 +1,9 @@
-"""Passes of a judgement that are walked together before anybody asks for them.
+"""Run all backtests that a validation needs in one batch, and cache them.
 
-Each part of a judgement names the passes that it needs. They are traded in as few walks as can be,
-and each part finds its own again by what was asked: the same weights or agent, the same bars, the
-same settings. What was not traded beforehand is traded when it is asked for, so that the desk
-changes how long a judgement takes and nothing else.
+Baselines, cost sweep, stress scenarios and self-tests each name the backtests that they need. They
+are run in as few batches as can be, and each finds its own again by what was requested: the same
+weights or agent, the same bars, the same settings. What was not run beforehand is run when it is
+needed, so that the cache changes how long a validation takes and nothing else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,177 +13,177 @@ from hashlib import sha256
 import numpy as np
 
 from stormsail.evaluation.engine.config import BacktestConfig
-from stormsail.evaluation.engine.result import Array, Backtest
-from stormsail.evaluation.engine.run import Decides, Given, trade_all
-from stormsail.evaluation.robustness.costs import MOST_BP, SWEEP_BP, cost_pass, first_costs
+from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.engine.run import BacktestRequest, ReplayRequest, Weights, run_batch
+from stormsail.evaluation.robustness.costs import MOST_BP, SWEEP_BP, cost_request, first_costs
 from stormsail.evaluation.robustness.self_tests import (
     ORACLE,
-    Asked,
-    fee_passes,
-    later_passes,
-    noise_passes,
-    oracle_pass,
-    permuted_passes,
+    fee_requests,
+    look_ahead_requests,
+    noise_requests,
+    oracle_request,
+    permuted_requests,
 )
-from stormsail.evaluation.robustness.stress import by_name, stress_passes
+from stormsail.evaluation.robustness.stress import by_name, stress_requests
 from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.evaluation.walk_forward.pool import Run
 from stormsail.market.panel import Panel
 from stormsail.market.splits import Span
 from stormsail.modules.agent import Agent
 
+Request = ReplayRequest | BacktestRequest
+
 
 def finished(runs: Sequence[Run]) -> list[Backtest]:
-    """Return the passes of the trainings that did not fail."""
-    return [one.backtest for one in runs if one.backtest is not None]
+    """Return the backtests of the trainings that did not fail."""
+    return [run.backtest for run in runs if run.backtest is not None]
 
 
-def busiest(runs: Sequence[Run]) -> tuple[Agent, Backtest] | None:
-    """Return the pass with the most trades and its agent; None where no training finished."""
+def most_traded(runs: Sequence[Run]) -> tuple[Agent, Backtest] | None:
+    """Return the backtest with the most trades and its agent; None where no training finished."""
     known = [
-        (one.agent, one.backtest)
-        for one in runs
-        if one.backtest is not None and one.agent is not None
+        (run.agent, run.backtest)
+        for run in runs
+        if run.backtest is not None and run.agent is not None
     ]
     return max(known, key=lambda pair: len(pair[1].trades)) if known else None
 
 
-class Desk:
-    """Trades ahead, and hands out what was traded, once."""
+class CachedRunner:
+    """Memoised `replay` and `backtest`: returns each prefetched result once, and runs the rest."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Backtest] = {}
+        self._results: dict[str, Backtest] = {}
         self._agents: list[Agent] = []
 
-    def trade(
-        self,
-        passes: Sequence[Given | Decides],
-        *,
-        ahead: Sequence[Asked | Decides] = (),
+    def run(
+        self, requests: Sequence[Request], *, prefetch: Sequence[Request] = ()
     ) -> list[list[Backtest]]:
-        """Return what comes of some passes, and keep what comes of others.
+        """Return the results of some requests, and keep those of others.
 
         Args:
-            passes: whose backtests are returned, one for each of the costs.
-            ahead: what `replay` and `backtest` will be asked for.
+            requests: whose backtests are returned, one for each of the costs.
+            prefetch: what `replay` and `backtest` will be called with.
         """
-        later = [one if isinstance(one, Decides) else Given(*one) for one in ahead]
-        found = trade_all([*passes, *later])
-        for one, told in zip(ahead, found[len(passes) :], strict=True):
-            key = self._decides(*_parts(one)) if isinstance(one, Decides) else _given(*one)
-            self._found[key] = told[0]
-        return found[: len(passes)]
+        results = run_batch([*requests, *prefetch])
+        for request, result in zip(prefetch, results[len(requests) :], strict=True):
+            self._results[self._key(request)] = result[0]
+        return results[: len(requests)]
 
-    def replay(self, weights: Array, panel: Panel, config: BacktestConfig) -> Backtest:
-        """Return what `backtesting.replay` does."""
-        known = self._found.pop(_given(weights, panel, config), None)
-        return trade_all([Given(weights, panel, config)])[0][0] if known is None else known
+    def replay(self, weights: Weights, panel: Panel, config: BacktestConfig) -> Backtest:
+        """Return what `engine.run.replay` does."""
+        return self._result(ReplayRequest(weights, panel, config))
 
     def backtest(self, agent: Agent, panel: Panel, config: BacktestConfig) -> Backtest:
-        """Return what `backtesting.backtest` does."""
-        known = self._found.pop(self._decides(agent, panel, config), None)
-        return trade_all([Decides(agent, panel, config)])[0][0] if known is None else known
+        """Return what `engine.run.backtest` does."""
+        return self._result(BacktestRequest(agent, panel, config))
 
-    def _decides(self, agent: Agent, panel: Panel, config: BacktestConfig) -> str:
-        places = [number for number, one in enumerate(self._agents) if one is agent]
+    def _result(self, request: Request) -> Backtest:
+        known = self._results.pop(self._key(request), None)
+        return run_batch([request])[0][0] if known is None else known
+
+    def _key(self, request: Request) -> str:
+        if isinstance(request, ReplayRequest):
+            decider = (
+                f"weights {sha256(np.ascontiguousarray(request.weights).tobytes()).hexdigest()}"
+            )
+        else:
+            decider = f"agent {self._number(request.agent)}"
+        return f"{decider} {request.panel.digest()} {request.config.config_hash()}"
+
+    def _number(self, agent: Agent) -> int:
+        places = [number for number, known in enumerate(self._agents) if known is agent]
         if not places:
             self._agents.append(agent)
-            places = [len(self._agents) - 1]
-        return f"agent {places[0]} {panel.digest()} {config.config_hash()}"
-
-
-def _parts(one: Decides) -> tuple[Agent, Panel, BacktestConfig]:
-    return one.agent, one.panel, one.config
-
-
-def _given(weights: Array, panel: Panel, config: BacktestConfig) -> str:
-    asked = sha256(np.ascontiguousarray(weights).tobytes()).hexdigest()
-    return f"weights {asked} {panel.digest()} {config.config_hash()}"
+        return places[0] if places else len(self._agents) - 1
 
 
 @dataclass(frozen=True, eq=False)
-class Walked:
-    """What was traded side by side."""
+class BatchResults:
+    """The backtests of one batch."""
 
-    desk: Desk
-    """With what the self-tests will ask for."""
-    rivals: Mapping[str, Backtest]
-    swept: Sequence[Sequence[Backtest]]
-    """Of each pass that finished, the backtest at each cost of the sweep."""
-    ends: Sequence[Sequence[Backtest]]
-    """The same at the first costs of the search for the break-even, ends alone."""
-    stressed: Sequence[Mapping[str, Backtest]]
-    """Of each run, what went wrong by name."""
+    runner: CachedRunner
+    """With the backtests of the self-tests."""
+    baselines: Mapping[str, Backtest]
+    sweep: Sequence[Sequence[Backtest]]
+    """Of each finished run, the backtest at each cost of the sweep."""
+    break_even: Sequence[Sequence[Backtest]]
+    """The same at the first costs of the search for the break-even, start and end alone."""
+    stress: Sequence[Mapping[str, Backtest]]
+    """Of each run, the stress scenarios by name."""
 
 
-def walk_ahead(
+def run_backtests(
     runs: Sequence[Run],
     panel: Panel,
     config: ValidationConfig,
     *,
-    rivals: Mapping[str, Given],
+    baselines: Mapping[str, ReplayRequest],
     span: Span,
-) -> Walked:
-    """Trade what a judgement needs and what can be named without knowing more.
+) -> BatchResults:
+    """Run every backtest of a validation that can be named beforehand, in one batch.
 
     Args:
         runs: of all folds and seeds.
         panel: bars.
-        config: what is asked.
-        rivals: baselines by name.
+        config: which tests are wanted.
+        baselines: by name.
         span: from the first to the last bar of all folds.
     """
-    swept = at_costs(runs, panel, SWEEP_BP) if config.costs else []
-    ends = at_costs(runs, panel, first_costs(MOST_BP), whole=False) if config.costs else []
-    stressed = _stressed(runs, panel) if config.stress else []
-    troubles = [one for passes in stressed for one in passes.values()]
-    desk = Desk()
-    ahead = _self_test_passes(runs, panel, config, rivals, span)
-    found = iter(desk.trade([*rivals.values(), *swept, *ends, *troubles], ahead=ahead))
-    return Walked(
-        desk=desk,
-        rivals={name: next(found)[0] for name in rivals},
-        swept=[next(found) for _ in swept],
-        ends=[next(found) for _ in ends],
-        stressed=[by_name(passes, [next(found) for _ in passes]) for passes in stressed],
+    sweep = cost_requests(runs, panel, SWEEP_BP) if config.costs else []
+    ends = cost_requests(runs, panel, first_costs(MOST_BP), whole=False) if config.costs else []
+    stress = _stress_requests(runs, panel) if config.stress else []
+    scenarios = [request for requests in stress for request in requests.values()]
+    runner = CachedRunner()
+    prefetch = _self_test_requests(runs, panel, config, baselines, span)
+    results = iter(runner.run([*baselines.values(), *sweep, *ends, *scenarios], prefetch=prefetch))
+    return BatchResults(
+        runner=runner,
+        baselines={name: next(results)[0] for name in baselines},
+        sweep=[next(results) for _ in sweep],
+        break_even=[next(results) for _ in ends],
+        stress=[by_name(requests, [next(results) for _ in requests]) for requests in stress],
     )
 
 
-def at_costs(
+def cost_requests(
     runs: Sequence[Run], panel: Panel, costs_bp: Sequence[float], *, whole: bool = True
-) -> list[Given]:
-    """Return the decisions of all passes, to be traded at several costs."""
-    return [cost_pass(one, panel, costs_bp, whole=whole) for one in finished(runs)]
+) -> list[ReplayRequest]:
+    """Return the decisions of all finished runs, to be replayed at several costs."""
+    return [cost_request(backtest, panel, costs_bp, whole=whole) for backtest in finished(runs)]
 
 
-def _stressed(runs: Sequence[Run], panel: Panel) -> list[dict[tuple[str, ...], Decides]]:
+def _stress_requests(
+    runs: Sequence[Run], panel: Panel
+) -> list[dict[tuple[str, ...], BacktestRequest]]:
     return [
         {}
-        if one.agent is None or one.backtest is None
-        else stress_passes(one.agent, panel, one.backtest)
-        for one in runs
+        if run.agent is None or run.backtest is None
+        else stress_requests(run.agent, panel, run.backtest)
+        for run in runs
     ]
 
 
-def _self_test_passes(
+def _self_test_requests(
     runs: Sequence[Run],
     panel: Panel,
     config: ValidationConfig,
-    rivals: Mapping[str, Given],
+    baselines: Mapping[str, ReplayRequest],
     span: Span,
-) -> list[Asked | Decides]:
-    found: list[Asked | Decides] = []
-    if ORACLE in rivals:
-        own = rivals[ORACLE]
-        found.append(oracle_pass(np.asarray(own.weights, np.float64), panel, own.config))
-    asked = busiest(runs)
-    if asked is None:
-        return found
-    agent, result = asked
+) -> list[Request]:
+    requests: list[Request] = []
+    if ORACLE in baselines:
+        oracle = baselines[ORACLE]
+        weights = np.asarray(oracle.weights, np.float64)
+        requests.append(oracle_request(weights, panel, oracle.config))
+    tested = most_traded(runs)
+    if tested is None:
+        return requests
+    agent, result = tested
     return [
-        *found,
-        *noise_passes(result, panel, seed=config.seed, span=span),
-        *permuted_passes(result, panel, seed=config.seed),
-        *fee_passes(result, panel),
-        *later_passes(agent, result, panel).values(),
+        *requests,
+        *noise_requests(result, panel, seed=config.seed, span=span),
+        *permuted_requests(result, panel, seed=config.seed),
+        *fee_requests(result, panel),
+        *look_ahead_requests(agent, result, panel).values(),
     ]

@@ -1,4 +1,4 @@
-"""What can be chosen about a validation: folds, seeds, questions, and what a promotion takes."""
+"""Settings of a walk-forward validation: folds, seeds, tests, and the rules of the verdict."""
 
 from typing import Annotated, Self
 
@@ -63,7 +63,7 @@ class ValidationConfig(Config):
     """Rules of the passes. Start and end belong to the folds, and accounts are not pooled."""
 
     baselines: bool = True
-    """Trade the rivals; without them nothing says that buy and hold was beaten."""
+    """Trade the baselines; without them nothing says that buy and hold was beaten."""
 
     costs: bool = True
     """Sweep costs and find the break-even; without it nothing says what costs are borne."""
@@ -92,6 +92,6 @@ class ValidationConfig(Config):
         return self
 
     @property
-    def warmed(self) -> int:
-        """Bars of burn-in."""
+    def burn_in_bars(self) -> int:
+        """Bars of burn-in, of the validation or else of its backtests."""
         return self.backtest.burn_in if self.burn_in is None else self.burn_in

@@ -1,9 +1,9 @@
-"""Which bars train, which are traded, and which are kept apart: the plan of a validation.
+"""Folds of a walk-forward validation: training spans, embargo, test spans, final test span.
 
 In order of time: folds, an embargo, the final test span. The folds trade bars that follow one
-another without a hole. A pass that begins at bar f decides first at the close of f, so the pass of
-one fold goes on to the close at which the next one begins: `FoldPlan.walked` is one bar longer than
-`FoldPlan.test`, but for the last fold.
+another without a hole. A backtest that begins at bar f decides first at the close of f, so the
+backtest of one fold goes on to the close at which the next one begins: `FoldPlan.traded` is one bar
+longer than `FoldPlan.test`, but for the last fold. `market.splits.embargo` computes the embargo.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
 from stormsail.evaluation.stats.statement import MINIMUM_BARS
 from stormsail.evaluation.walk_forward.config import ValidationConfig
-from stormsail.market.bars import iso
 from stormsail.market.interval import Interval
-from stormsail.market.splits import FILL_BARS, Span, walk_forward
+from stormsail.market.splits import Span, embargo, walk_forward
 
 Times = NDArray[np.int64]
 
@@ -33,21 +33,21 @@ class FoldPlan:
     train: Span
     test: Span
     """Bars that belong to this fold alone."""
-    walked: Span
-    """Bars of its pass: those of the test, and the first of the next one, where its pass ends."""
+    traded: Span
+    """Bars of its backtest: those of the test, and the first of the next one, where it ends."""
 
     def marks(self, ts: Times, interval: Interval) -> Times:
         """Return the close times at which equity is marked, the start included."""
-        return np.asarray(ts[self.walked.rows(ts)] + interval.milliseconds)
+        return np.asarray(ts[self.traded.rows(ts)] + interval.milliseconds)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a validation does with its bars."""
+    """All spans of a validation."""
 
     folds: tuple[FoldPlan, ...]
     final: FoldPlan
-    """The final test span, and the training that may be judged on it."""
+    """The final test span, and the training that may be tested on it."""
     embargo: int
     lookback: int
     burn_in: int
@@ -63,7 +63,7 @@ class Plan:
         )
 
 
-def make_plan(ts: Times, interval: Interval, config: ValidationConfig, *, lookback: int) -> Plan:
+def plan_folds(ts: Times, interval: Interval, config: ValidationConfig, *, lookback: int) -> Plan:
     """Return the folds and the final test span.
 
     Args:
@@ -76,17 +76,15 @@ def make_plan(ts: Times, interval: Interval, config: ValidationConfig, *, lookba
         DataError: if there are too few bars; it says how many are needed.
         RangeError: if the embargo is too small.
     """
-    burn_in = config.warmed
-    embargo = config.embargo_bars
-    gap = lookback + burn_in + FILL_BARS if embargo is None else embargo
+    burn_in = config.burn_in_bars
+    gap = embargo(lookback, burn_in, config.embargo_bars)
     count = len(ts)
     _check_enough(ts, config, gap)
     last = count - _final(count, config) - gap
     train, test = _sizes(last, config, gap)
     offset = last - (train + gap + config.folds * test)
-    used = ts[offset:last]
-    walked = walk_forward(
-        used,
+    splits = walk_forward(
+        ts[offset:last],
         interval,
         train_bars=train,
         test_bars=test,
@@ -95,12 +93,11 @@ def make_plan(ts: Times, interval: Interval, config: ValidationConfig, *, lookba
         embargo_bars=gap,
         anchored=config.train_bars is None,
     )
-    found = [(one.number, one.train, one.test) for one in walked]
+    spans = list(splits)
+    ends = _ends([fold.test for fold in spans], ts, interval)
     folds = tuple(
-        FoldPlan(number, train_span, test_span, Span(test_span.start_ms, end))
-        for (number, train_span, test_span), end in zip(
-            found, _ends([span for _, _, span in found], ts, interval), strict=True
-        )
+        FoldPlan(fold.number, fold.train, fold.test, Span(fold.test.start_ms, end))
+        for fold, end in zip(spans, ends, strict=True)
     )
     begin = 0 if config.train_bars is None else last - train
     closed = Span(int(ts[last + gap]), int(ts[-1]) + interval.milliseconds)
@@ -125,7 +122,7 @@ def _check_enough(ts: Times, config: ValidationConfig, gap: int) -> None:
 
 
 def _ends(tests: list[Span], ts: Times, interval: Interval) -> Iterator[int]:
-    """Yield where each pass ends: at the close at which the next one begins."""
+    """Yield where each backtest ends: at the close at which the next one begins."""
     for following in tests[1:]:
         first = following.rows(ts).start
         yield int(ts[first]) + interval.milliseconds

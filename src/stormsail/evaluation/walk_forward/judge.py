@@ -1,42 +1,48 @@
-"""Everything that is said about a set of passes: figures, rivals, luck, costs, stress, verdict.
+"""Judge the pooled account of a validation: significance, calibration, costs, stress, verdict.
 
-All of it is about the pooled account of `validation_pool`. The folds of a validation and its final
-test span are judged by the same function.
+The folds of a validation and its final test span are judged by the same function, `judge_runs`.
+Results stay typed objects here; `files` makes JSON of them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stormsail.core.files.documents import JsonValue
 from stormsail.core.generators import Generators
-from stormsail.evaluation.calibration.document import calibration_document
+from stormsail.evaluation.calibration.document import CalibrationReport, calibration_of
 from stormsail.evaluation.calibration.predictions import closes_of
 from stormsail.evaluation.engine.result import Backtest
-from stormsail.evaluation.engine.run import Given, trade_all
+from stormsail.evaluation.engine.run import ReplayRequest, run_batch
 from stormsail.evaluation.robustness import self_tests
-from stormsail.evaluation.robustness.baselines import baseline_passes
+from stormsail.evaluation.robustness.baselines import baseline_requests
 from stormsail.evaluation.robustness.costs import (
     MOST_BP,
+    NOTHING_TRADED,
     SWEEP_BP,
     BreakEven,
-    Foresight,
+    PrefetchedReturns,
     first_costs,
-    sectioned,
+    search_break_even,
 )
 from stormsail.evaluation.robustness.self_tests import ORACLE, SelfTest
-from stormsail.evaluation.robustness.significance import luck_document
-from stormsail.evaluation.robustness.stress import CRASHES, stress_document
+from stormsail.evaluation.robustness.significance import Significance, significance
+from stormsail.evaluation.robustness.stress import CRASHES
 from stormsail.evaluation.stats import figures
 from stormsail.evaluation.stats.bootstrap import superiority
-from stormsail.evaluation.stats.figures import Array, bars_per_year
+from stormsail.evaluation.stats.figures import bars_per_year
 from stormsail.evaluation.stats.metrics import Metrics
-from stormsail.evaluation.stats.statement import Statement
-from stormsail.evaluation.walk_forward.batch import Walked, at_costs, busiest, finished, walk_ahead
+from stormsail.evaluation.walk_forward.batch import (
+    BatchResults,
+    cost_requests,
+    finished,
+    most_traded,
+    run_backtests,
+)
 from stormsail.evaluation.walk_forward.config import ValidationConfig
-from stormsail.evaluation.walk_forward.pool import FoldPass, Pooled, Run, charged_bp, pool
-from stormsail.evaluation.walk_forward.verdict import Evidence, Verdict, judge, statement_of
+from stormsail.evaluation.walk_forward.ledger import EarlierTrials
+from stormsail.evaluation.walk_forward.pool import FoldBacktests, Pooled, Run, charged_bp, pool
+from stormsail.evaluation.walk_forward.verdict import NOT_MEASURED, Evidence, Verdict, decide
 from stormsail.market.panel import Panel
 from stormsail.market.splits import Span
 
@@ -45,25 +51,43 @@ _TOLERANCE_BP = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Trials:
-    """What else was tried in the workspace before this validation began."""
+class CostReport:
+    """The pooled account at other costs."""
 
-    count: int = 0
-    sharpes: Array = field(default_factory=lambda: np.zeros(0))
-    """Per-bar Sharpe ratios of those that have one."""
+    sweep: Mapping[float, Pooled]
+    """By cost in basis points of the notional."""
+    break_even: BreakEven
+    charged_bp: float | None
+    """What trading cost; None where nothing was traded."""
+
+
+@dataclass(frozen=True)
+class TrialSummary:
+    """How many trials deflate the Sharpe ratio."""
+
+    count: int
+    with_sharpe: int
+    sharpe_std: float | None
+    """Standard deviation of their Sharpe ratios; None with fewer than two."""
+    words: str
 
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """What some passes come to."""
+    """All results on the pooled account of some runs, and the verdict on them."""
 
     runs: tuple[Run, ...]
     pooled: Pooled
     metrics: Metrics
-    rivals: Mapping[str, Backtest]
-    documents: Mapping[str, JsonValue]
-    """`luck`, `calibration`, and where asked for `baselines`, `costs`, `stress`."""
-    trials: Mapping[str, JsonValue]
+    significance: Significance
+    calibration: CalibrationReport
+    baselines: Mapping[str, Backtest]
+    """By name; empty where they were not traded."""
+    costs: CostReport | None
+    """None where they were not swept."""
+    stress: Mapping[str, Pooled] | None
+    """By scenario; None where there was no stress test."""
+    trials: TrialSummary
     self_tests: tuple[SelfTest, ...]
     verdict: Verdict
 
@@ -74,53 +98,48 @@ def judge_runs(
     config: ValidationConfig,
     *,
     capital: float,
-    trials: Trials,
+    earlier: EarlierTrials,
     more_self_tests: Sequence[SelfTest] = (),
 ) -> Judgement:
-    """Return everything that is said about the passes of some folds.
+    """Pool the backtests of some folds, test the account, and return the verdict.
 
     Args:
         runs: fold by fold, and in each fold seed by seed.
         panel: bars that were traded, and before.
-        config: what is asked.
+        config: which tests are wanted.
         capital: of all seeds together at the start.
-        trials: what else was tried.
-        more_self_tests: answers of tests that were asked elsewhere.
+        earlier: trials before this validation.
+        more_self_tests: results of tests that were run elsewhere.
     """
-    bench = _Bench(tuple(runs), panel, config, capital)
-    pooled = bench.pooled([one.backtest for one in runs])
-    asked = bench.rivals(pooled) if config.baselines else {}
-    walked = walk_ahead(bench.runs, panel, config, rivals=asked, span=_span(pooled))
-    rivals = walked.rivals
-    documents: dict[str, JsonValue] = {
-        "luck": _luck(pooled, rivals, trials, config),
-        "calibration": bench.calibration(),
-    }
-    even: BreakEven | None = None
-    if config.baselines:
-        documents["baselines"] = stress_document(rivals)
-    if config.costs:
-        even, documents["costs"] = bench.costs(walked)
-    if config.stress:
-        documents["stress"] = bench.stress(walked)
-    tests = (*bench.self_tests(pooled, walked), *more_self_tests)
+    run_set = _RunSet(tuple(runs), panel, config, capital)
+    pooled = run_set.pool([run.backtest for run in runs])
+    requests = run_set.baseline_requests(pooled) if config.baselines else {}
+    batch = run_backtests(run_set.runs, panel, config, baselines=requests, span=_span(pooled))
+    tested = _significance(pooled, batch.baselines, earlier, config)
+    calibration = run_set.calibration()
+    costs = run_set.costs(batch) if config.costs else None
+    stress = run_set.stress(batch) if config.stress else None
+    tests = (*run_set.self_tests(pooled, batch), *more_self_tests)
     measured = pooled.metrics(config.alpha)
-    evidence = bench.evidence(pooled, measured, documents, tests, even)
+    evidence = run_set.evidence(pooled, measured, tested, calibration, costs, tests)
     return Judgement(
-        runs=bench.runs,
+        runs=run_set.runs,
         pooled=pooled,
         metrics=measured,
-        rivals=rivals,
-        documents=documents,
-        trials=_trials(pooled, trials),
+        significance=tested,
+        calibration=calibration,
+        baselines=batch.baselines,
+        costs=costs,
+        stress=stress,
+        trials=_trial_summary(pooled, earlier),
         self_tests=tests,
-        verdict=judge(evidence, config.rules),
+        verdict=decide(evidence, config.rules),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Bench:
-    """The passes with everything that is needed to trade them again."""
+class _RunSet:
+    """The runs with everything that is needed to pool them and to trade them again."""
 
     runs: tuple[Run, ...]
     panel: Panel
@@ -131,205 +150,187 @@ class _Bench:
     def finished(self) -> list[Backtest]:
         return finished(self.runs)
 
-    def pooled(self, passes: Sequence[Backtest | None], *, ends: bool = False) -> Pooled:
-        """Return passes, one for each run, as one account; with `ends`, each as one long bar."""
+    def pool(self, backtests: Sequence[Backtest | None], *, ends: bool = False) -> Pooled:
+        """Return one backtest for each run as one account; with `ends`, each as one long bar."""
         ts, width = self.panel.ts.cpu().numpy(), len(self.config.seeds)
         folds = []
-        for start in range(0, len(passes), width):
+        for start in range(0, len(backtests), width):
             marks = self.runs[start].fold.marks(ts, self.panel.interval)
-            folds.append(FoldPass(marks[[0, -1]] if ends else marks, passes[start : start + width]))
+            own = backtests[start : start + width]
+            folds.append(FoldBacktests(marks[[0, -1]] if ends else marks, own))
         return pool(folds, self.panel.interval, capital=self.capital)
 
-    def rivals(self, pooled: Pooled) -> dict[str, Given]:
+    def baseline_requests(self, pooled: Pooled) -> dict[str, ReplayRequest]:
         """Return the baselines over the whole span, with the agents' turnover and capital."""
         config = self.config.backtest.replace(capital=self.capital)
         if not self.finished:
             whole = config.during(_span(pooled))
-            return baseline_passes(self.panel, whole)
-        one = self.finished[0]
-        turnover = np.concatenate([found.bars["turnover"].reshape(-1) for found in self.finished])
+            return baseline_requests(self.panel, whole)
+        first = self.finished[0]
+        turnover = [backtest.bars["turnover"].reshape(-1) for backtest in self.finished]
         like = replace(
-            one,
+            first,
             ts=pooled.ts,
-            bars={"turnover": turnover},
-            config=one.config.replace(capital=self.capital),
+            bars={"turnover": np.concatenate(turnover)},
+            config=first.config.replace(capital=self.capital),
         )
-        return baseline_passes(self.panel, config, like=like)
+        return baseline_requests(self.panel, config, like=like)
 
-    def calibration(self) -> JsonValue:
-        closes = [closes_of(one, self.panel) for one in self.finished]
-        return calibration_document(self.finished, alpha=self.config.alpha, closes=closes)
+    def calibration(self) -> CalibrationReport:
+        closes = [closes_of(backtest, self.panel) for backtest in self.finished]
+        return calibration_of(self.finished, alpha=self.config.alpha, closes=closes)
 
-    def costs(self, walked: Walked) -> tuple[BreakEven, JsonValue]:
-        """Return the break-even of the pooled account, and it with the sweep as plain data."""
+    def costs(self, batch: BatchResults) -> CostReport:
+        """Return the sweep and the break-even of the pooled account."""
         sweep = {
-            f"{cost:g}": self.pooled(self._placed(walked.swept, place)).figures(self.config.alpha)
-            for place, cost in enumerate(SWEEP_BP)
+            cost: self.pool(self._by_run(batch.sweep, place)) for place, cost in enumerate(SWEEP_BP)
         }
-        even = BreakEven(None, 0.0, np.inf, "nothing was traded, so no cost matters")
-        if any(one.trades for one in self.finished):
-            even = self._break_even(walked)
-        told: dict[str, JsonValue] = {"sweep_bp": {**sweep}, "break_even": even.document()}
-        return even, {"replay": told, "charged_bp": charged_bp(self.finished)}
+        traded = any(backtest.trades for backtest in self.finished)
+        even = self._break_even(batch) if traded else NOTHING_TRADED
+        return CostReport(sweep, even, charged_bp(self.finished))
 
-    def _break_even(self, walked: Walked) -> BreakEven:
-        def earned(costs_bp: Sequence[float]) -> list[float]:
-            asked = at_costs(self.runs, self.panel, costs_bp, whole=False)
-            return self._earned(trade_all(asked), len(costs_bp))
+    def _break_even(self, batch: BatchResults) -> BreakEven:
+        def returns_at(costs_bp: Sequence[float]) -> list[float]:
+            requests = cost_requests(self.runs, self.panel, costs_bp, whole=False)
+            return self._total_returns(run_batch(requests), len(costs_bp))
 
-        foresight = Foresight(earned, most_bp=MOST_BP, tolerance_bp=_TOLERANCE_BP)
+        known = PrefetchedReturns(returns_at, most_bp=MOST_BP, tolerance_bp=_TOLERANCE_BP)
         first = first_costs(MOST_BP)
-        foresight.learn(first, self._earned(walked.ends, len(first)))
-        return sectioned(foresight, most_bp=MOST_BP, tolerance_bp=_TOLERANCE_BP)
+        known.add(first, self._total_returns(batch.break_even, len(first)))
+        return search_break_even(known, most_bp=MOST_BP, tolerance_bp=_TOLERANCE_BP)
 
-    def _earned(self, ends: Sequence[Sequence[Backtest]], costs: int) -> list[float]:
-        """Return what the pooled account earned at each cost, from where the passes ended."""
+    def _total_returns(self, ends: Sequence[Sequence[Backtest]], costs: int) -> list[float]:
+        """Return the total return of the pooled account at each cost, from starts and ends."""
         return [
-            self.pooled(self._placed(ends, place), ends=True).total_return for place in range(costs)
+            self.pool(self._by_run(ends, place), ends=True).total_return for place in range(costs)
         ]
 
-    def _placed(self, found: Sequence[Sequence[Backtest]], place: int) -> list[Backtest | None]:
+    def _by_run(self, results: Sequence[Sequence[Backtest]], place: int) -> list[Backtest | None]:
         """Return one of several backtests of each run, None where it has none."""
-        told = iter(found)
-        return [None if one.backtest is None else next(told)[place] for one in self.runs]
+        following = iter(results)
+        return [None if run.backtest is None else next(following)[place] for run in self.runs]
 
-    def stress(self, walked: Walked) -> JsonValue:
-        """Return the figures of each thing that may go wrong, pooled; crashes: the worst of all."""
-        found = walked.stressed
-        names = dict.fromkeys(name for one in found for name in one if not _crash(name))
-        told: dict[str, JsonValue] = {
-            name: self.pooled([one.get(name) for one in found]).figures(self.config.alpha)
-            for name in names
-        }
+    def stress(self, batch: BatchResults) -> dict[str, Pooled]:
+        """Return each scenario, pooled; of the crashes the worst of all."""
+        names = dict.fromkeys(name for run in batch.stress for name in run if not _crash(name))
+        pooled = {name: self.pool([run.get(name) for run in batch.stress]) for name in names}
         windows: dict[tuple[int, int], list[Backtest]] = {}
-        for one in found:
-            for name, result in one.items():
+        for run in batch.stress:
+            for name, result in run.items():
                 if _crash(name):
                     span = result.span
                     windows.setdefault((span.start_ms, span.end_ms), []).append(result)
-        ranked = sorted(windows.items(), key=lambda item: -self._fall(item[1][0]))
-        for number, (_, passes) in enumerate(ranked[:CRASHES], start=1):
-            alone = pool(
-                [FoldPass(passes[0].ts, passes)], self.panel.interval, capital=self.capital
+        ranked = sorted(windows.values(), key=lambda results: -self._market_fall(results[0]))
+        for number, results in enumerate(ranked[:CRASHES], start=1):
+            pooled[f"crash {number}"] = pool(
+                [FoldBacktests(results[0].ts, results)], self.panel.interval, capital=self.capital
             )
-            told[f"crash {number}"] = alone.figures(self.config.alpha)
-        return told
+        return pooled
 
-    def _fall(self, result: Backtest) -> float:
+    def _market_fall(self, result: Backtest) -> float:
         """Return how far the market fell in a span, from its highest close to its last."""
         close = closes_of(result, self.panel)
         worth = (close / close[0]).mean(1)
         return float(1.0 - worth[-1] / worth.max())
 
-    def self_tests(self, pooled: Pooled, walked: Walked) -> tuple[SelfTest, ...]:
-        """Ask the self-tests, those about one pass of the one with the most trades."""
-        rivals, desk = walked.rivals, walked.desk
-        earned = {name: one.total_return for name, one in rivals.items()}
-        if ORACLE in rivals:
-            rival = rivals[ORACLE]
-            earned[ORACLE] = self_tests.oracle_return(rival, self.panel, ledger=desk.replay)
-        oracle = self_tests.oracle_wins(earned, pooled.total_return)
-        asked = busiest(self.runs)
-        if asked is None:
-            words = "No training finished, so there was nobody to ask."
+    def self_tests(self, pooled: Pooled, batch: BatchResults) -> tuple[SelfTest, ...]:
+        """Run the self-tests; those of one backtest on the one with the most trades."""
+        runner = batch.runner
+        returns = {name: result.total_return for name, result in batch.baselines.items()}
+        if ORACLE in batch.baselines:
+            returns[ORACLE] = self_tests.oracle_return(
+                batch.baselines[ORACLE], self.panel, ledger=runner.replay
+            )
+        oracle = self_tests.oracle_wins(returns, pooled.total_return)
+        tested = most_traded(self.runs)
+        if tested is None:
+            words = "No training finished, so there was no agent to test."
             names = ("noise", "permuted decisions", "fees", "look-ahead")
             return (oracle, *(SelfTest(name, None, words) for name in names))
-        agent, result = asked
+        agent, result = tested
         seed, span = self.config.seed, _span(pooled)
         return (
             oracle,
             self_tests.noise_stays_noise(
-                result, self.panel, seed=seed, span=span, ledger=desk.replay
+                result, self.panel, seed=seed, span=span, ledger=runner.replay
             ),
-            self_tests.permuted_matters(result, self.panel, seed=seed, ledger=desk.replay),
-            self_tests.fees_hurt(result, self.panel, ledger=desk.replay),
-            self_tests.no_look_ahead(agent, result, self.panel, decide=desk.backtest),
+            self_tests.permuted_matters(result, self.panel, seed=seed, ledger=runner.replay),
+            self_tests.fees_hurt(result, self.panel, ledger=runner.replay),
+            self_tests.no_look_ahead(agent, result, self.panel, decide=runner.backtest),
         )
 
     def evidence(
         self,
         pooled: Pooled,
         measured: Metrics,
-        documents: Mapping[str, JsonValue],
+        tested: Significance,
+        calibration: CalibrationReport,
+        costs: CostReport | None,
         tests: Sequence[SelfTest],
-        even: BreakEven | None,
     ) -> Evidence:
-        """Return what the verdict is made of."""
-        luck, calibration = _table(documents["luck"]), _table(documents["calibration"])
+        """Return the figures that the verdict depends on."""
         several = len(self.config.seeds) > 1
-        trained = {one.fold.number for one in self.runs if one.agent is not None}
-        flags = [one.flags for one in self.finished]
+        trained = {run.fold.number for run in self.runs if run.agent is not None}
+        flags = [backtest.flags for backtest in self.finished]
+        seeds = pooled.seed_equity
         return Evidence(
             self_tests=tests,
-            failed_folds=sorted({one.fold.number for one in self.runs} - trained),
-            fold_returns=pooled.folds,
-            seed_returns=[float(one) for one in pooled.seeds[-1] / pooled.seeds[0] - 1.0],
+            failed_folds=sorted({run.fold.number for run in self.runs} - trained),
+            fold_returns=pooled.fold_returns,
+            seed_returns=[float(total) for total in seeds[-1] / seeds[0] - 1.0],
             total_return=measured.total_return,
-            mean_return=statement_of(_table(luck["intervals"])["mean_return"]),
-            liquidations=sum(int(one["liquidated"].sum()) for one in flags),
-            stops=sum(int(one["stopped"].any(0).sum()) for one in flags),
-            deflated=statement_of(luck["deflated"]),
-            superiority=statement_of(luck["superiority"]),
-            overfitting=statement_of(luck["overfitting"]) if several else None,
-            break_even=even,
+            mean_return=tested.intervals.mean_return,
+            liquidations=sum(int(flag["liquidated"].sum()) for flag in flags),
+            stops=sum(int(flag["stopped"].any(0).sum()) for flag in flags),
+            deflated=tested.deflated,
+            superiority=tested.superiority or NOT_MEASURED,
+            overfitting=tested.overfitting if several else None,
+            break_even=None if costs is None else costs.break_even,
             charged_bp=charged_bp(self.finished),
-            tail_gap=statement_of(_table(calibration["tail"])["gap"]),
+            tail_gap=calibration.checks.tail.gap,
         )
 
 
-def _luck(
-    pooled: Pooled, rivals: Mapping[str, Backtest], trials: Trials, config: ValidationConfig
-) -> JsonValue:
-    """Return how much is luck. The test against buy and hold is one of the pooled account.
+def _significance(
+    pooled: Pooled,
+    baselines: Mapping[str, Backtest],
+    earlier: EarlierTrials,
+    config: ValidationConfig,
+) -> Significance:
+    """Return the significance of the pooled account.
 
     The seeds are what was tried for the probability of overfitting. What is promoted is none of
-    them but all together, so the benchmark is held against their sum.
+    them but all together, so the benchmark is compared with their sum.
     """
     own = figures.per_bar_sharpe(pooled.seed_returns)
     generator = Generators(config.seed).numpy("validation.luck")
-    document = luck_document(
+    tested = significance(
         pooled.returns,
         pooled.ts,
         per_year=bars_per_year(pooled.interval.milliseconds),
-        trial_sharpes=np.concatenate((trials.sharpes, own)),
-        trials=trials.count + len(own),
+        trial_sharpes=np.concatenate((earlier.sharpes, own)),
+        trials=earlier.count + len(own),
         tried=pooled.seed_returns if len(own) > 1 else None,
         generator=generator,
     )
-    told = dict(_table(document))
-    if BENCHMARK in rivals:
-        found = superiority(pooled.returns, rivals[BENCHMARK].returns, generator=generator)
-        told["superiority"] = {**found.document()}
-    return told
+    if BENCHMARK not in baselines:
+        return tested
+    benchmark = baselines[BENCHMARK].returns
+    return replace(tested, superiority=superiority(pooled.returns, benchmark, generator=generator))
 
 
-def _trials(pooled: Pooled, trials: Trials) -> dict[str, JsonValue]:
+def _trial_summary(pooled: Pooled, earlier: EarlierTrials) -> TrialSummary:
     own = figures.per_bar_sharpe(pooled.seed_returns)
-    known = np.concatenate((trials.sharpes, own[~np.isnan(own)]))
-    words = f"{trials.count} trials of the workspace before this one, and {len(own)} seeds of it"
-    if len(trials.sharpes) < 2:
+    known = np.concatenate((earlier.sharpes, own[~np.isnan(own)]))
+    words = f"{earlier.count} trials of the workspace before this one, and {len(own)} seeds of it"
+    if len(earlier.sharpes) < 2:
         words += "; the spread of Sharpe ratios is that of the seeds"
-    return {
-        "count": trials.count + len(own),
-        "with_sharpe": len(known),
-        "sharpe_std": float(known.std(ddof=1)) if len(known) > 1 else None,
-        "words": words,
-    }
-
-
-def run_document(run: Run) -> dict[str, JsonValue]:
-    """Return one run as plain data."""
-    found = run.backtest
-    metrics: dict[str, Statement] = {} if found is None else found.metrics.statements()
-    return {
-        "fold": run.fold.number,
-        "seed": run.seed,
-        "metrics": {name: {**one.document()} for name, one in metrics.items()},
-        "order_hash": None if found is None else found.order_hash,
-        "agent": None if found is None else found.notes.get("agent"),
-        "status": "failed" if found is None else "finished",
-        "reason": run.reason,
-    }
+    return TrialSummary(
+        count=earlier.count + len(own),
+        with_sharpe=len(known),
+        sharpe_std=float(known.std(ddof=1)) if len(known) > 1 else None,
+        words=words,
+    )
 
 
 def _span(pooled: Pooled) -> Span:
@@ -338,7 +339,3 @@ def _span(pooled: Pooled) -> Span:
 
 def _crash(name: str) -> bool:
     return name.startswith("crash ")
-
-
-def _table(document: JsonValue) -> Mapping[str, JsonValue]:
-    return document if isinstance(document, dict) else {}

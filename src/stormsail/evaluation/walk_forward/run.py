@@ -1,9 +1,9 @@
-"""Whether a way to train agents earns money on bars that it has not seen, and how sure that is.
+"""Walk-forward validation: train on the past, trade what follows, judge the pooled account.
 
-A walk forward: train on the past, leave a gap, trade what follows, again and again, with several
-seeds. What is judged is the pooled account of all of them (`validation_pool`), by everything that
-`validation_judging` asks. The newest bars are kept apart: not even their hash is taken until they
-are opened, which happens once and is written down first.
+`validate` runs the steps in order: plan the folds, train and backtest each of them with every seed,
+pool and judge the backtests, decide the verdict; `files` writes the result. The newest bars are
+kept apart as the final test span: not even their hash is taken until they are opened, which happens
+once and is recorded in the trial ledger first.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,16 +19,16 @@ from stormsail.core.errors import (
     RangeError,
 )
 from stormsail.core.files.documents import JsonValue
-from stormsail.evaluation.engine.binding import terms_of
+from stormsail.evaluation.engine.agent_terms import terms_of
 from stormsail.evaluation.engine.result import Array
 from stormsail.evaluation.engine.run import backtest
 from stormsail.evaluation.robustness.self_tests import SelfTest
 from stormsail.evaluation.stats.trials import TrialLedger
 from stormsail.evaluation.walk_forward.config import ValidationConfig
-from stormsail.evaluation.walk_forward.folds import FoldPlan, Plan, make_plan
+from stormsail.evaluation.walk_forward.folds import FoldPlan, Plan, plan_folds
 from stormsail.evaluation.walk_forward.judge import Judgement, judge_runs
+from stormsail.evaluation.walk_forward.ledger import ValidationTrial
 from stormsail.evaluation.walk_forward.pool import Run, growth
-from stormsail.evaluation.walk_forward.trials import Book
 from stormsail.evaluation.walk_forward.verdict import Verdict, lowered
 from stormsail.market.bars import Bars
 from stormsail.market.features import FeatureSet, default_features
@@ -41,7 +41,7 @@ Fit = Callable[[ValidationConfig, Span, int], Agent]
 """Trains an agent on the bars of a span and on nothing else, with a seed."""
 
 _REFUSED = (ConfigError, ArgumentError, ArtifactError)
-"""What somebody must change first, in whichever fold it comes up; a training did not fail."""
+"""What the user must change first, in whichever fold it comes up; a training did not fail."""
 
 _BUGS = (TypeError, AttributeError, NameError, LookupError, AssertionError)
 """What is wrong in the code of `fit`, and would be in every fold."""
@@ -53,17 +53,17 @@ class Progress(NamedTuple):
     done: int
     total: int
     what: str
-    """What begins now."""
+    """The step that begins now."""
 
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """A validation: plan, passes, judgement."""
+    """Result of a walk-forward validation: plan, backtests, judgement, verdict."""
 
     config: ValidationConfig
     symbols: tuple[str, ...]
     plan: Plan
-    judged: Judgement
+    judgement: Judgement
     """Of the folds."""
     final: Judgement | None
     """Of the final test span, where it was opened."""
@@ -76,17 +76,17 @@ class Validation:
     final_bars: int
     """Bars of the final test span."""
     training: JsonValue = None
-    """How the agents were trained, as plain data."""
+    """Settings of the trainings, as JSON."""
 
     @property
     def equity(self) -> Array:
         """Equity of the pooled account, [N + 1]."""
-        return self.judged.pooled.equity
+        return self.judgement.pooled.equity
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Every training of the folds, with what its agent traded."""
-        return self.judged.runs
+        """Every training of the folds, with the backtest of its agent."""
+        return self.judgement.runs
 
 
 def validate(
@@ -100,7 +100,7 @@ def validate(
     more_self_tests: Sequence[SelfTest] = (),
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Validation:
-    """Return what agents that `fit` trains come to on bars that they were not trained on.
+    """Validate a way to train agents: retrain in each fold, trade the bars that follow, judge.
 
     A training that fails leaves its capital in cash, is counted and shown. One that is refused,
     because settings or files do not fit, ends the validation.
@@ -108,71 +108,74 @@ def validate(
     Args:
         bars: of all symbols; the newest are kept apart.
         config: folds, seeds, rules.
-        fit: trains one agent. The validation refuses an agent that says it has seen other bars.
+        fit: trains one agent. The validation refuses an agent that has seen other bars.
         ledger: trials of the workspace. All that were written before this validation began deflate
             its Sharpe ratio, whatever their data: bars of one market resemble each other.
         name: of the validation in the ledger.
-        training: settings of the trainings as plain data; they are part of the identity of a trial.
-        more_self_tests: answers of tests that were asked elsewhere.
-        on_progress: told before each step.
+        training: settings of the trainings as JSON; they are part of the identity of a trial.
+        more_self_tests: results of tests that were run elsewhere.
+        on_progress: called before each step.
 
     Raises:
-        DataError: if there are too few bars; it says how many are needed.
+        DataError: if there are too few bars; it names how many are needed.
         RangeError: if the embargo is too small, or an agent has seen other bars than its span.
         ConfigError: if the final test span has been opened before, or settings do not fit.
         ArgumentError: if it is to be opened and there is no ledger.
     """
     panel = bars if isinstance(bars, Panel) else Panel.from_bars(list(bars))
-    plan = make_plan(
-        panel.ts.cpu().numpy(), panel.interval, config, lookback=_lookback(panel, config)
-    )
+    ts = panel.ts.cpu().numpy()
+    plan = plan_folds(ts, panel.interval, config, lookback=_lookback(panel, config))
     seen = panel.between(plan.development.start_ms, plan.development.end_ms)
-    book = Book.begun(
+    trial = ValidationTrial.start(
         ledger, name, config=config, data=seen, final=plan.final.test, training=training
     )
-    walk = _Walk(plan, config, fit, on_progress or _silent)
-    with book.kept():
+    walk = _WalkForward(plan, config, fit, on_progress or _silent)
+    with trial.record_failure():
         capital = walk.capital(panel)
-        runs = walk.folds(seen, capital)
-        walk.tell("judging")
-        judged = judge_runs(
+        runs = walk.train_and_backtest_folds(seen, capital)
+        walk.report("judging")
+        judgement = judge_runs(
             runs,
             seen,
             config,
             capital=capital,
-            trials=book.trials,
+            earlier=trial.earlier,
             more_self_tests=more_self_tests,
         )
-        final = walk.final(panel, capital, book) if config.open_test else None
-        found = Validation(
+        verdict, final = judgement.verdict, None
+        if config.open_test:
+            final_runs = walk.train_and_backtest_final(panel, capital, trial)
+            final = judge_runs(final_runs, panel, config, capital=capital, earlier=trial.earlier)
+            verdict = lowered(judgement.verdict, final.verdict)
+        validation = Validation(
             config=config,
             symbols=panel.symbols,
             plan=plan,
-            judged=judged,
+            judgement=judgement,
             final=final,
-            verdict=judged.verdict if final is None else lowered(judged.verdict, final.verdict),
-            data_hash=book.data_hash,
-            openings=book.openings(),
-            final_bars=plan.final.test.count(panel.ts.cpu().numpy()),
+            verdict=verdict,
+            data_hash=trial.data_hash,
+            openings=trial.openings(),
+            final_bars=plan.final.test.count(ts),
             training=training,
         )
-        _write_end(book, found)
-    return found
+        _record_end(trial, validation)
+    return validation
 
 
-def _write_end(book: Book, found: Validation) -> None:
-    """Write how the validation ended; one in which no training finished failed."""
-    measured = found.judged.metrics
-    book.ended(
-        "failed" if all(one.backtest is None for one in found.runs) else "finished",
+def _record_end(trial: ValidationTrial, validation: Validation) -> None:
+    """Record how the validation ended; one in which no training finished failed."""
+    measured = validation.judgement.metrics
+    trial.finish(
+        "failed" if all(run.backtest is None for run in validation.runs) else "finished",
         sharpe_per_bar=measured.sharpe_per_bar.value,
         bars=measured.bars,
-        verdict=found.verdict.decision,
+        verdict=validation.verdict.decision,
     )
 
 
 def _silent(progress: Progress) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 def _lookback(panel: Panel, config: ValidationConfig) -> int:
@@ -183,8 +186,8 @@ def _lookback(panel: Panel, config: ValidationConfig) -> int:
     return FeatureSet(market.features, interval=panel.interval).lookback - 1
 
 
-class _Walk:
-    """Trains and trades, fold by fold."""
+class _WalkForward:
+    """Trains and backtests agents, fold by fold."""
 
     def __init__(
         self,
@@ -193,15 +196,15 @@ class _Walk:
         fit: Fit,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self._plan, self._config, self._fit, self._told = plan, config, fit, on_progress
+        self._plan, self._config, self._fit, self._on_progress = plan, config, fit, on_progress
         self._done = 0
-        self._rules = config.backtest.replace(burn_in=config.warmed)
+        self._rules = config.backtest.replace(burn_in=config.burn_in_bars)
         folds = len(plan.folds) + (1 if config.open_test else 0)
         self._total = folds * len(config.seeds) + (2 if config.open_test else 1)
 
-    def tell(self, what: str) -> None:
-        """Say what begins."""
-        self._told(Progress(self._done, self._total, what))
+    def report(self, what: str) -> None:
+        """Report the step that begins."""
+        self._on_progress(Progress(self._done, self._total, what))
         self._done += 1
 
     def capital(self, panel: Panel) -> float:
@@ -209,30 +212,31 @@ class _Walk:
         accounts = len(panel.symbols) * len(self._config.seeds)
         return self._rules.capital or accounts * self._rules.start_equity(accounts)
 
-    def folds(self, panel: Panel, capital: float) -> list[Run]:
+    def train_and_backtest_folds(self, panel: Panel, capital: float) -> list[Run]:
         """Train and trade every fold; each begins with what the one before has left."""
         runs: list[Run] = []
         for number, fold in enumerate(self._plan.folds, start=1):
-            agents = [self._trained(fold, seed, panel) for seed in self._config.seeds]
-            made = [self._traded(one, panel, capital / len(agents)) for one in agents]
+            trained = [self._train(fold, seed, panel) for seed in self._config.seeds]
+            traded = [self._backtest(run, panel, capital / len(trained)) for run in trained]
             closed = number < len(self._plan.folds)
-            paths = [growth(one.backtest, 1, closed=closed)[-1] for one in made]
+            paths = [growth(run.backtest, 1, closed=closed)[-1] for run in traded]
             capital *= float(np.mean(paths))
-            runs.extend(made)
+            runs.extend(traded)
         return runs
 
-    def final(self, panel: Panel, capital: float, book: Book) -> Judgement:
-        """Train once more, write down that the final test span is opened, then trade it."""
-        agents = [self._trained(self._plan.final, seed, panel) for seed in self._config.seeds]
-        self.tell("opening the final test span")
-        book.open()
-        made = [self._traded(one, panel, capital / len(agents)) for one in agents]
-        return judge_runs(made, panel, self._config, capital=capital, trials=book.trials)
+    def train_and_backtest_final(
+        self, panel: Panel, capital: float, trial: ValidationTrial
+    ) -> list[Run]:
+        """Train once more, record that the final test span is opened, then trade it."""
+        trained = [self._train(self._plan.final, seed, panel) for seed in self._config.seeds]
+        self.report("opening the final test span")
+        trial.record_opening()
+        return [self._backtest(run, panel, capital / len(trained)) for run in trained]
 
-    def _trained(self, fold: FoldPlan, seed: int, panel: Panel) -> Run:
+    def _train(self, fold: FoldPlan, seed: int, panel: Panel) -> Run:
         final = fold is self._plan.final
         where = "before the final test span" if final else f"fold {fold.number}"
-        self.tell(f"training {where}, seed {seed}")
+        self.report(f"training {where}, seed {seed}")
         try:
             agent = self._fit(self._config, fold.train, seed)
         except (*_REFUSED, *_BUGS):
@@ -242,17 +246,17 @@ class _Walk:
         _check_agent(agent, fold, panel, self._plan)
         return Run(fold, seed, agent)
 
-    def _traded(self, run: Run, panel: Panel, share: float) -> Run:
+    def _backtest(self, run: Run, panel: Panel, share: float) -> Run:
         if run.agent is None:
             return run
         if share <= 0.0:
             return replace(run, reason="nothing was left to trade with")
-        rules = self._rules.replace(capital=share).during(run.fold.walked)
+        rules = self._rules.replace(capital=share).during(run.fold.traded)
         return replace(run, backtest=backtest(run.agent, panel, rules))
 
 
 def _check_agent(agent: Agent, fold: FoldPlan, panel: Panel, plan: Plan) -> None:
-    """Refuse an agent that learned from, or was chosen on, other bars than its span."""
+    """Refuse an agent that was trained or chosen on other bars than its training span."""
     terms = terms_of(agent, panel)
     for what, span in (("trained", terms.train_span), ("chosen", terms.validation_span)):
         if span is None:

@@ -1,20 +1,22 @@
-"""What a validation comes to: promote, not proven or reject, with the reason for each rule.
+"""Verdict of a validation: promote, not proven or reject, with the reason for each rule.
 
-A pure function of figures, so that anybody can recompute a verdict by hand. A rule holds, does not
+A pure function of figures, so that a verdict can be recomputed by hand. A rule holds, does not
 hold, or is unknown. Rejected is what breaks a rule that no honest strategy breaks: a self-test
 failed, a fold could not be trained, money was lost, ruin. Promoted is what keeps every rule;
 whatever is unknown prevents it. The rest is not proven.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from stormsail.core.files.documents import JsonValue
-from stormsail.evaluation.robustness.costs import BreakEven
-from stormsail.evaluation.robustness.self_tests import SelfTest
 from stormsail.evaluation.stats.statement import Statement
-from stormsail.evaluation.walk_forward.config import VerdictRules
+
+if TYPE_CHECKING:  # readers of saved verdicts need neither backtests nor agents
+    from stormsail.evaluation.robustness.costs import BreakEven
+    from stormsail.evaluation.robustness.self_tests import SelfTest
+    from stormsail.evaluation.walk_forward.config import VerdictRules
 
 Decision = Literal["reject", "not proven", "promote"]
 ORDER: tuple[Decision, ...] = ("reject", "not proven", "promote")
@@ -35,7 +37,7 @@ class Reason:
     needed: float | None = None
 
     def document(self) -> dict[str, JsonValue]:
-        """Return it as plain data."""
+        """Return it as JSON."""
         return {
             "name": self.name,
             "holds": self.holds,
@@ -54,19 +56,19 @@ class Verdict:
     reasons: tuple[Reason, ...]
 
     def document(self) -> dict[str, JsonValue]:
-        """Return it as plain data."""
+        """Return it as JSON."""
         return {
             "decision": self.decision,
             "words": self.words,
-            "reasons": [one.document() for one in self.reasons],
+            "reasons": [reason.document() for reason in self.reasons],
         }
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The figures that a verdict is made of, all out of sample and after costs."""
+    """The figures that a verdict depends on, all out of sample and after costs."""
 
-    self_tests: Sequence[SelfTest]
+    self_tests: "Sequence[SelfTest]"
     failed_folds: Sequence[int]
     """Folds in which no seed could be trained."""
     fold_returns: Sequence[float]
@@ -81,22 +83,21 @@ class Evidence:
     superiority: Statement
     overfitting: Statement | None
     """None for one seed, where nothing was chosen."""
-    break_even: BreakEven | None
+    break_even: "BreakEven | None"
     charged_bp: float | None
     """What trading cost, all in, in basis points of the notional; None where nothing was traded."""
     tail_gap: Statement
     """Realised minus predicted CVaR, with its interval."""
 
 
-def judge(evidence: Evidence, rules: VerdictRules) -> Verdict:
+def decide(evidence: Evidence, rules: "VerdictRules") -> Verdict:
     """Return the verdict on some figures."""
-    grave, proof = list(_grave(evidence)), list(_proof(evidence, rules))
-    proof.append(_enough(evidence))
-    reasons = (*grave, *proof)
+    rejecting = list(_rejecting(evidence))
+    reasons = (*rejecting, *_promoting(evidence, rules), _enough(evidence))
     decision: Decision = "not proven"
-    if any(one.holds is False for one in grave):
+    if any(reason.holds is False for reason in rejecting):
         decision = "reject"
-    elif all(one.holds for one in reasons):
+    elif all(reason.holds for reason in reasons):
         decision = "promote"
     return Verdict(decision, _sentence(decision, reasons), reasons)
 
@@ -112,69 +113,55 @@ def lowered(verdict: Verdict, final: Verdict) -> Verdict:
     return Verdict(decision, _sentence(decision, reasons), reasons)
 
 
-def statement_of(document: JsonValue) -> Statement:
-    """Return the statement of a document that `Statement.document` made."""
-    if not isinstance(document, Mapping):
-        return NOT_MEASURED
-    value, low, high = (_number(document.get(name)) for name in ("value", "low", "high"))
-    needed, found = (int(_number(document.get(name)) or 0) for name in ("needed", "found"))
-    unit, reason = str(document.get("unit", "bars")), str(document.get("reason", ""))
-    return Statement(value, low, high, needed, found, unit, reason)
-
-
-def _number(value: JsonValue) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _grave(found: Evidence) -> Iterator[Reason]:
+def _rejecting(evidence: Evidence) -> Iterator[Reason]:
     """Yield the rules whose breach rejects."""
-    yield _tested(found.self_tests)
-    yield _trained(found)
-    yield _earned(found.total_return)
-    yield _not_losing(found.mean_return)
-    ruined = found.liquidations + found.stops
+    yield _tested(evidence.self_tests)
+    yield _trained(evidence)
+    yield _positive_return(evidence.total_return)
+    yield _not_losing(evidence.mean_return)
+    ruined = evidence.liquidations + evidence.stops
     yield Reason(
         "ruin",
         ruined == 0,
-        f"Accounts that were liquidated {found.liquidations} times and stopped {found.stops} "
-        "times; there must be none of either.",
+        f"Accounts that were liquidated {evidence.liquidations} times and stopped "
+        f"{evidence.stops} times; there must be none of either.",
         float(ruined),
         0.0,
     )
 
 
-def _proof(found: Evidence, rules: VerdictRules) -> Iterator[Reason]:
+def _promoting(evidence: Evidence, rules: "VerdictRules") -> Iterator[Reason]:
     """Yield the rules that a promotion takes beside those."""
-    yield _deflated(found.deflated, rules.deflated_sharpe)
-    yield _clearly_earning(found.mean_return)
-    yield _better(found.superiority, rules.superiority_p)
-    yield _chosen(found.overfitting, rules.overfitting)
-    yield _most("folds", found.fold_returns, rules.earning_share)
-    yield _most("seeds", found.seed_returns, rules.earning_share)
-    yield _costs(found.break_even, found.charged_bp, rules.cost_margin)
-    yield _tail(found.tail_gap)
+    yield _deflated(evidence.deflated, rules.deflated_sharpe)
+    yield _positive_mean(evidence.mean_return)
+    yield _superior(evidence.superiority, rules.superiority_p)
+    yield _overfitting(evidence.overfitting, rules.overfitting)
+    yield _most("folds", evidence.fold_returns, rules.earning_share)
+    yield _most("seeds", evidence.seed_returns, rules.earning_share)
+    yield _costs(evidence.break_even, evidence.charged_bp, rules.cost_margin)
+    yield _tail(evidence.tail_gap)
 
 
-def _tested(tests: Sequence[SelfTest]) -> Reason:
-    failed = [one.name for one in tests if one.holds is False]
-    unasked = [one.name for one in tests if one.holds is None]
-    passed = len(tests) - len(failed) - len(unasked)
+def _tested(tests: "Sequence[SelfTest]") -> Reason:
+    failed = [test.name for test in tests if test.holds is False]
+    unknown = [test.name for test in tests if test.holds is None]
+    passed = len(tests) - len(failed) - len(unknown)
     words = f"Of {len(tests)} self-tests {passed} passed"
     words += f", failed: {', '.join(failed)}" if failed else ""
-    words += f", could not be asked: {', '.join(unasked)}" if unasked else ""
-    holds = False if failed else (None if unasked or not tests else True)
+    words += f", could not be run: {', '.join(unknown)}" if unknown else ""
+    holds = False if failed else (None if unknown or not tests else True)
     return Reason("self-tests", holds, f"{words}.", float(passed), float(len(tests)))
 
 
-def _trained(found: Evidence) -> Reason:
-    count, failed = len(found.fold_returns), len(found.failed_folds)
-    names = ", ".join(str(number) for number in found.failed_folds)
+def _trained(evidence: Evidence) -> Reason:
+    count, failed = len(evidence.fold_returns), len(evidence.failed_folds)
+    names = ", ".join(str(number) for number in evidence.failed_folds)
     words = f"In {count - failed} of {count} folds at least one training finished"
     words += f"; none did in fold {names}." if failed else "."
     return Reason("training", not failed, words, float(count - failed), float(count))
 
 
-def _earned(total: Statement) -> Reason:
+def _positive_return(total: Statement) -> Reason:
     if total.value is None:
         return _unknown("return", "The total return after costs", total, 0.0)
     words = f"After costs {total.value:+.2%} was earned out of sample; it must be above 0."
@@ -201,7 +188,7 @@ def _deflated(deflated: Statement, least: float) -> Reason:
     return Reason("deflated Sharpe", deflated.value >= least, words, deflated.value, least)
 
 
-def _clearly_earning(mean: Statement) -> Reason:
+def _positive_mean(mean: Statement) -> Reason:
     if mean.low is None:
         return _unknown("mean return", "The interval of the mean return", mean, 0.0)
     words = (
@@ -211,7 +198,7 @@ def _clearly_earning(mean: Statement) -> Reason:
     return Reason("mean return", mean.low > 0.0, words, mean.low, 0.0)
 
 
-def _better(superiority: Statement, most: float) -> Reason:
+def _superior(superiority: Statement, most: float) -> Reason:
     if superiority.value is None:
         return _unknown("buy and hold", "The test against buy and hold", superiority, most)
     words = (
@@ -221,7 +208,7 @@ def _better(superiority: Statement, most: float) -> Reason:
     return Reason("buy and hold", superiority.value <= most, words, superiority.value, most)
 
 
-def _chosen(overfitting: Statement | None, most: float) -> Reason:
+def _overfitting(overfitting: Statement | None, most: float) -> Reason:
     if overfitting is None:
         return Reason(
             "overfitting", holds=True, words="There is one seed; none was chosen.", needed=most
@@ -236,13 +223,13 @@ def _chosen(overfitting: Statement | None, most: float) -> Reason:
 
 
 def _most(name: str, returns: Sequence[float], share: float) -> Reason:
-    earning = sum(one > 0.0 for one in returns)
+    earning = sum(gain > 0.0 for gain in returns)
     needed = int(share * len(returns)) + 1
     words = f"{earning} of {len(returns)} {name} earned something; {needed} are needed."
     return Reason(name, earning >= needed, words, float(earning), float(needed))
 
 
-def _costs(even: BreakEven | None, charged: float | None, margin: float) -> Reason:
+def _costs(even: "BreakEven | None", charged: float | None, margin: float) -> Reason:
     if even is None or charged is None:
         why = "nothing was traded" if charged is None else "it was not measured"
         return Reason("costs", None, f"The cost that breaks even is not known: {why}.")
@@ -261,22 +248,24 @@ def _tail(gap: Statement) -> Reason:
         return _unknown("tail", "Whether the tail was as predicted", gap, 0.0)
     words = (
         f"The realised tail was {gap.value:+.3g} from the predicted one, at most {gap.high:+.3g} "
-        "with 95 % confidence; below 0 it would be worse than promised."
+        "with 95 % confidence; below 0 it would be worse than predicted."
     )
     return Reason("tail", gap.high >= 0.0, words, gap.high, 0.0)
 
 
-def _enough(found: Evidence) -> Reason:
+def _enough(evidence: Evidence) -> Reason:
     """Return whether every figure that the rules use has the data it needs."""
     used = {
-        "total return": found.total_return,
-        "mean return": found.mean_return,
-        "deflated Sharpe": found.deflated,
-        "buy and hold": found.superiority,
-        "overfitting": found.overfitting,
-        "tail": found.tail_gap,
+        "total return": evidence.total_return,
+        "mean return": evidence.mean_return,
+        "deflated Sharpe": evidence.deflated,
+        "buy and hold": evidence.superiority,
+        "overfitting": evidence.overfitting,
+        "tail": evidence.tail_gap,
     }
-    short = {name: one for name, one in used.items() if one is not None and not one.enough}
+    short = {
+        name: figure for name, figure in used.items() if figure is not None and not figure.enough
+    }
     if not short:
         return Reason("enough data", holds=True, words="Every figure has the data that it needs.")
     name, worst = max(short.items(), key=lambda item: item[1].needed - item[1].found)
@@ -291,13 +280,13 @@ def _enough(found: Evidence) -> Reason:
     )
 
 
-def _unknown(name: str, what: str, found: Statement, needed: float) -> Reason:
-    return Reason(name, None, f"{what} is not known: {found.reason}.", None, needed)
+def _unknown(name: str, what: str, figure: Statement, needed: float) -> Reason:
+    return Reason(name, None, f"{what} is not known: {figure.reason}.", None, needed)
 
 
 def _sentence(decision: Decision, reasons: Sequence[Reason]) -> str:
-    broken = [one.name for one in reasons if one.holds is False]
-    unknown = [one.name for one in reasons if one.holds is None]
+    broken = [reason.name for reason in reasons if reason.holds is False]
+    unknown = [reason.name for reason in reasons if reason.holds is None]
     if decision == "promote":
         return f"Promote: all {len(reasons)} rules hold."
     parts = [f"does not hold: {', '.join(broken)}"] if broken else []

@@ -1,4 +1,4 @@
-"""What the UPGD kernels do with one number for each tensor; see `utility_step` for the tables."""
+"""Triton kernels of the UPGD step with one number for each tensor; tables as in `utility_step`."""
 # What is written here is Triton's language, which only looks like Python.
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, ANN202, N803
@@ -12,7 +12,7 @@ from triton.language.extra import cuda
 def in_turn(EARLY: tl.constexpr):
     """Let the next kernel be launched while this one works, and wait until the last has ended.
 
-    Whoever is launched early waits here before it reads or writes anything.
+    A kernel that is launched early waits here before it reads or writes anything.
     """
     if EARLY:
         cuda.gdc_launch_dependents()
@@ -43,7 +43,7 @@ def _mass(step, log_beta):
 
 
 @triton.jit
-def foresee(
+def precompute(
     pointers, sizes, numbers, constants, counts, inverse, steps, table, ahead, tensors,
     SCALER: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
@@ -104,7 +104,7 @@ def _setting(given, number):
 
 @triton.jit
 def _factor(count, concentration, rest, spread, mean_square, constants):
-    """Return the scaler's factor; `_factor` of `_compiled_rows`, one line after another."""
+    """Return the scaler's factor; `_factor` of `stormsail.optim.fused.rows`, line by line."""
     variance = tl.maximum(spread, 0.0) * rest
     signal = tl.maximum(mean_square - concentration * variance, 0.0)
     floor = signal + tl.load(constants + 4) * (spread + mean_square)
@@ -212,7 +212,7 @@ def settle(
 
 @triton.jit
 def _tabulate(row, numbers, tensors, rate, sigma, clip, rms, gain, factor):
-    """Write those coefficients that `foresee` did not, in the order of `COLUMNS`."""
+    """Write those coefficients that `precompute` did not, in the order of `COLUMNS`."""
     in_gradients = tl.load(numbers + 9 * tensors)
     tl.store(row, clip * tl.load(numbers + 8 * tensors))
     tl.store(row + 1, gain)
@@ -260,11 +260,11 @@ def gate(
     for begin in range(0, chunks, WIDTH):
         at = begin + tl.arange(0, WIDTH)
         here = at < chunks
-        one = tl.load(partial + at, mask=here, other=float("inf"))
-        two = tl.load(partial + chunks + at, mask=here, other=float("-inf"))
-        three = tl.load(partial + 2 * chunks + at, mask=here, other=0.0)
-        lows, highs = tl.minimum(lows, one), tl.maximum(highs, two)
-        sums += three.to(tl.float64)
+        lowest = tl.load(partial + at, mask=here, other=float("inf"))
+        highest = tl.load(partial + chunks + at, mask=here, other=float("-inf"))
+        total = tl.load(partial + 2 * chunks + at, mask=here, other=0.0)
+        lows, highs = tl.minimum(lows, lowest), tl.maximum(highs, highest)
+        sums += total.to(tl.float64)
     low, high = tl.min(lows), tl.max(highs)
     mean = (tl.sum(sums) / elements).to(DTYPE)
     spread = high - low

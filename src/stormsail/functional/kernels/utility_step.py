@@ -19,12 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stormsail.functional.kernels.utility_rows import (
-    foresee,
-    in_turn,
-    mass_and_power,
-    tally,
-)
+from stormsail.functional.kernels.utility_rows import in_turn, mass_and_power, precompute, tally
 
 KINDS = {torch.float32: tl.float32, torch.float64: tl.float64}
 """What `DTYPE` may be."""
@@ -89,11 +84,11 @@ def measure(
 ):  # fmt: skip
     """Leave a chunk's square sum, peak, and the scaler's two sums in `partial` [4, C].
 
-    The first program sees no chunk; it does `foresee`.
+    The first program sees no chunk; it does `precompute`.
     """
     in_turn(EARLY)
     if tl.program_id(0) == 0:
-        foresee(
+        precompute(
             pointers, sizes, numbers, constants, counts, inverse, steps, table, ahead, tensors,
             SCALER, P,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""One validator for all sources: it names what is wrong, and repairs only what it is told to."""
+"""Data checks: find defects in bars and funding rates of any source; repair only by named rules."""
 
 from stormsail.market.checks.defects import BY_NAME, BY_NUMBER, DEFECTS, Defect
 from stormsail.market.checks.files import (
@@ -9,7 +9,7 @@ from stormsail.market.checks.files import (
     interval_of,
     load_file,
 )
-from stormsail.market.checks.repair import RULES, repair
+from stormsail.market.checks.repair import RULES, repair, repair_file
 from stormsail.market.checks.report import Finding, Place, Report
 from stormsail.market.checks.table import (
     check_bars,
@@ -38,4 +38,5 @@ __all__ = [
     "interval_of",
     "load_file",
     "repair",
+    "repair_file",
 ]

@@ -1,4 +1,4 @@
-"""From raw columns of any type to numbers, without losing sight of what was no number."""
+"""Raw columns of any type as numbers, with a report of every cell that is none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +32,12 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 IGNORED = ("close_time", "ignore")
 """Columns of Binance's own dumps that hold nothing which the other columns do not."""
 
+BINANCE: tuple[str, ...] = (
+    *REQUIRED,
+    *("close_time", "quote_volume", "trades", "taker_buy_base", "taker_buy_quote", "ignore"),
+)
+"""Columns of Binance's kline dumps, in their order; old ones have no header."""
+
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|nan|inf|infinity)\s*$"
 _COMMA = r"^\s*[-+]?\d+,\d+\s*$"
 _ENOUGH = 20  # values that are needed to tell
@@ -55,10 +61,15 @@ class Columns:
         return all(name in self.values for name in names)
 
 
+def tidy(name: str) -> str:
+    """Return a column name in lower case with underscores."""
+    return "_".join(name.strip().strip("\"'").lower().replace("-", "_").split())
+
+
 def plain_name(name: str) -> str:
     """Return the name of a column in this package, or a tidied form of the name it has."""
-    tidy = "_".join(name.strip().strip("\"'").lower().replace("-", "_").split())
-    return next((ours for ours, theirs in ALIASES.items() if tidy == ours or tidy in theirs), tidy)
+    name = tidy(name)
+    return next((ours for ours, theirs in ALIASES.items() if name == ours or name in theirs), name)
 
 
 def rename(table: pa.Table) -> pa.Table:
@@ -75,38 +86,38 @@ def rename(table: pa.Table) -> pa.Table:
     return table.rename_columns(result)
 
 
-def check_names(found: Collector, names: list[str]) -> bool:
+def check_names(collector: Collector, names: list[str]) -> bool:
     """Report missing, extra, repeated and reordered names; return whether bars can be read."""
     for name in sorted({name for name in names if names.count(name) > 1}):
-        found.whole("duplicate-header", f"`{name}` occurs {names.count(name)} times")
+        collector.whole("duplicate-header", f"`{name}` occurs {names.count(name)} times")
     missing = [name for name in REQUIRED if name not in names]
     if missing:
-        found.whole("missing-column", ", ".join(missing))
+        collector.whole("missing-column", ", ".join(missing))
     extra = [name for name in names if name not in (*KNOWN, *IGNORED)]
     if extra:
-        found.whole("extra-column", ", ".join(extra))
+        collector.whole("extra-column", ", ".join(extra))
     known = list(dict.fromkeys(name for name in names if name in KNOWN))
     if known != [name for name in KNOWN if name in known]:
-        found.whole("reordered-columns", ", ".join(known))
+        collector.whole("reordered-columns", ", ".join(known))
     return "ts" in names and all(name in names for name in PRICES)
 
 
-def read_columns(found: Collector, table: pa.Table) -> Columns:
+def read_columns(collector: Collector, table: pa.Table) -> Columns:
     """Return the numbers of a table and report every cell that is none."""
     names = list(dict.fromkeys(name for name in table.column_names if name in KNOWN))
     cells = {name: _plain(table.column(table.column_names.index(name))) for name in names}
     header = _header_rows(cells)
     stamps = read_stamps(cells["ts"])
-    found.ts, found.has_time = stamps.ms, stamps.valid
+    collector.ts, collector.has_time = stamps.ms, stamps.valid
     if header is not None:
-        found.mark("duplicate-header", header, lambda row: cells["ts"][row].as_py())
-    _report_bad(found, "ts", cells["ts"], stamps.text, stamps.missing, header)
+        collector.mark("duplicate-header", header, lambda row: cells["ts"][row].as_py())
+    _report_bad(collector, "ts", cells["ts"], stamps.text, stamps.missing, header)
     values = {
-        name: _read_numbers(found, name, column, header)
+        name: _read_numbers(collector, name, column, header)
         for name, column in cells.items()
         if name != "ts"
     }
-    _check_precision(found, table, values)
+    _check_precision(collector, table, values)
     return Columns(stamps, values, header)
 
 
@@ -139,13 +150,13 @@ def _header_rows(cells: dict[str, pa.Array]) -> NDArray[np.bool_] | None:
 
 
 def _read_numbers(
-    found: Collector, name: str, column: pa.Array, header: NDArray[np.bool_] | None
+    collector: Collector, name: str, column: pa.Array, header: NDArray[np.bool_] | None
 ) -> NDArray[np.float64]:
     """Return a column as float64 and report text, decimal commas, empty cells and infinities."""
     values, text = numbers(column)
     if text is not None and _is_text(column.type):
         comma = _matches(column, _COMMA) & text
-        found.mark("decimal-comma", comma, lambda row: f"{name}={column[row].as_py()}")
+        collector.mark("decimal-comma", comma, lambda row: f"{name}={column[row].as_py()}")
         text = text & ~comma
     else:
         comma = None
@@ -153,8 +164,8 @@ def _read_numbers(
     if missing.any():
         for other in (text, comma):
             missing = missing if other is None else missing & ~other
-        _report_bad(found, name, column, text, missing, header)
-    found.mark("infinite-value", np.isinf(values), lambda row: f"{name}={values[row]}")
+        _report_bad(collector, name, column, text, missing, header)
+    collector.mark("infinite-value", np.isinf(values), lambda row: f"{name}={values[row]}")
     return values
 
 
@@ -191,7 +202,7 @@ def _matches(column: pa.Array, pattern: str) -> NDArray[np.bool_]:
 
 
 def _report_bad(
-    found: Collector,
+    collector: Collector,
     name: str,
     column: pa.Array,
     text: NDArray[np.bool_] | None,
@@ -202,11 +213,11 @@ def _report_bad(
     for defect, mask in (("text-value", text), ("missing-value", missing)):
         if mask is not None:
             rows = mask if header is None else mask & ~header
-            found.mark(defect, rows, lambda row: f"{name}={column[row].as_py()}")
+            collector.mark(defect, rows, lambda row: f"{name}={column[row].as_py()}")
 
 
 def _check_precision(
-    found: Collector, table: pa.Table, values: dict[str, NDArray[np.float64]]
+    collector: Collector, table: pa.Table, values: dict[str, NDArray[np.float64]]
 ) -> None:
     """Report prices that went through single precision.
 
@@ -218,13 +229,13 @@ def _check_precision(
     for name in PRICES:
         kind = table.schema.types[table.column_names.index(name)]
         if pa.types.is_float32(kind) or pa.types.is_float16(kind):
-            found.whole("float32-values", f"`{name}` is stored as {kind}")
+            collector.whole("float32-values", f"`{name}` is stored as {kind}")
         elif _is_single(values[name]):
-            found.whole("float32-values", f"`{name}`, first {values[name][0]!r}")
+            collector.whole("float32-values", f"`{name}`, first {values[name][0]!r}")
 
 
 def _is_single(values: NDArray[np.float64]) -> bool:
-    for part in (values[:4096], values):  # the short look spares a long one nearly always
+    for part in (values[:4096], values):  # the first rows decide nearly always
         usable = part[np.isfinite(part) & (np.abs(part) < 1e30)]
         single = usable.astype(np.float32)
         if len(usable) < _ENOUGH or not bool((single == usable).all()):

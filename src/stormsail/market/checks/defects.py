@@ -1,7 +1,7 @@
 """The numbered list of everything that can be wrong with market data.
 
 A number never changes its meaning and is never used twice: reports, logs and other people's notes
-cite it. `docs/data-defects.md` explains each one; a test compares the page with this list.
+cite it. `docs/data_defects.md` explains each one; a test compares the page with this list.
 """
 
 from dataclasses import dataclass

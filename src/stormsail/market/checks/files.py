@@ -1,4 +1,4 @@
-"""Files as they come: CSV, plain, zipped or gzipped, Parquet, Feather; never trusted."""
+"""Checks of data files: CSV (plain, zipped, gzipped), Parquet and Feather, treated as hostile."""
 
 import io
 import re
@@ -35,10 +35,10 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".zip", ".parquet", ".pq", ".feather"
 
 @dataclass
 class Loaded:
-    """What could be read of a file, and what was found on the way."""
+    """Rows of a file, and the defects that were found while reading it."""
 
     table: pa.Table | None = None
-    found: Collector = field(default_factory=Collector)
+    collector: Collector = field(default_factory=Collector)
     notes: dict[str, str] = field(default_factory=dict)
 
 
@@ -75,20 +75,25 @@ def check_loaded(
     """Check what `load_file` read."""
     symbol = symbol or _symbol(path, loaded.notes)
     if loaded.table is None:
-        return loaded.found.report(str(path), 0, symbol=symbol, now_ms=now_ms)
+        return loaded.collector.report(str(path), 0, symbol=symbol, now_ms=now_ms)
     table = rename(loaded.table)
     if "funding_rate" in table.column_names and "open" not in table.column_names:
         return check_funding_table(
-            table, symbol=symbol, now_ms=now_ms, what=str(path), found=loaded.found
+            table, symbol=symbol, now_ms=now_ms, what=str(path), collector=loaded.collector
         )
     interval = interval or interval_of(path, loaded)
     return check_table(
-        table, symbol=symbol, interval=interval, now_ms=now_ms, what=str(path), found=loaded.found
+        table,
+        symbol=symbol,
+        interval=interval,
+        now_ms=now_ms,
+        what=str(path),
+        collector=loaded.collector,
     )
 
 
 def load_file(path: Path) -> Loaded:
-    """Return the rows of a file; what is wrong with the file itself is in `found`.
+    """Return the rows of a file; defects of the file itself are in `collector`.
 
     Raises:
         DataError: if there is no such file or it cannot be opened.
@@ -104,17 +109,17 @@ def load_file(path: Path) -> Loaded:
         ) from error
     loaded = Loaded()
     if not data:
-        loaded.found.whole("empty-file", "0 bytes")
+        loaded.collector.whole("empty-file", "0 bytes")
         return loaded
-    content = _unpack(data, path, loaded.found)
+    content = _unpack(data, path, loaded.collector)
     if content is not None:
         _read(content, path, loaded)
     if "seal" in loaded.notes:
-        _check_seal(path.absolute(), loaded.found)
+        _check_seal(path.absolute(), loaded.collector)
     return loaded
 
 
-def _check_seal(path: Path, found: Collector) -> None:
+def _check_seal(path: Path, collector: Collector) -> None:
     """Report a file of a store that the store itself would refuse: changed, or put elsewhere."""
     store = Store(path.parent.parent)
     try:
@@ -128,7 +133,7 @@ def _check_seal(path: Path, found: Collector) -> None:
         elif interval is None and store.funding_path(symbol) == path:
             store.read_funding(symbol)
     except DataError as error:
-        found.whole("truncated-file", f"not as the store wrote it: {error.found}")
+        collector.whole("truncated-file", f"not as the store wrote it: {error.found}")
 
 
 def interval_of(path: Path, loaded: Loaded) -> Interval:
@@ -158,41 +163,41 @@ def _symbol(path: Path, notes: dict[str, str]) -> str:
         return re.split(r"[_.]|-\d", path.name)[0]
 
 
-def _unpack(data: bytes, path: Path, found: Collector) -> bytes | None:
+def _unpack(data: bytes, path: Path, collector: Collector) -> bytes | None:
     """Return the bytes inside a zip or gzip file, or the bytes themselves."""
     limit = max(_FLOOR, _RATIO * len(data))
     if data[:2] == b"\x1f\x8b":
-        return _gunzip(data, limit, found)
+        return _gunzip(data, limit, collector)
     if data[:2] == b"PK":
-        return _unzip(data, limit, path, found)
+        return _unzip(data, limit, path, collector)
     if path.suffix.lower() in (".gz", ".zip"):
-        found.whole("truncated-file", f"the content is no {path.suffix[1:]} file")
+        collector.whole("truncated-file", f"the content is no {path.suffix[1:]} file")
         return None
     return data
 
 
-def _gunzip(data: bytes, limit: int, found: Collector) -> bytes | None:
+def _gunzip(data: bytes, limit: int, collector: Collector) -> bytes | None:
     parts, size = [], 0
     while data:
         stream = zlib.decompressobj(wbits=31)
         try:
             part = stream.decompress(data, limit - size + 1)
         except zlib.error as error:
-            found.whole("truncated-file", str(error))
+            collector.whole("truncated-file", str(error))
             return None
         size += len(part)
         if size > limit:
-            found.whole("row-claim", f"unpacks to more than {limit} bytes")
+            collector.whole("row-claim", f"unpacks to more than {limit} bytes")
             return None
         if not stream.eof:
-            found.whole("truncated-file", f"the compressed data end after {size} bytes")
+            collector.whole("truncated-file", f"the compressed data end after {size} bytes")
             return None
         parts.append(part)
         data = stream.unused_data.lstrip(b"\0")  # padding behind the end is allowed
     return b"".join(parts)
 
 
-def _unzip(data: bytes, limit: int, path: Path, found: Collector) -> bytes | None:
+def _unzip(data: bytes, limit: int, path: Path, collector: Collector) -> bytes | None:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
@@ -204,14 +209,14 @@ def _unzip(data: bytes, limit: int, path: Path, found: Collector) -> bytes | Non
                     remedy="Unpack it and check the files one by one.",
                 )
             if members[0].file_size > limit:
-                found.whole("row-claim", f"claims to unpack to {members[0].file_size} bytes")
+                collector.whole("row-claim", f"claims to unpack to {members[0].file_size} bytes")
                 return None
             with archive.open(members[0]) as stream:
                 return stream.read(limit)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        found.whole("truncated-file", str(error) or type(error).__name__)
+        collector.whole("truncated-file", str(error) or type(error).__name__)
     except (NotImplementedError, RuntimeError) as error:  # another compression, or a password
-        found.whole("truncated-file", str(error))
+        collector.whole("truncated-file", str(error))
     return None
 
 
@@ -221,7 +226,7 @@ def _read(data: bytes, path: Path, loaded: Loaded) -> None:
     elif data[:6] == b"ARROW1" or path.suffix.lower() in (".feather", ".arrow"):
         _read_arrow(data, loaded, parquet=False)
     else:
-        loaded.table = read_text(data, loaded.found)
+        loaded.table = read_text(data, loaded.collector)
 
 
 def _read_arrow(data: bytes, loaded: Loaded, *, parquet: bool) -> None:
@@ -230,18 +235,18 @@ def _read_arrow(data: bytes, loaded: Loaded, *, parquet: bool) -> None:
     try:
         if parquet:
             file = pq.ParquetFile(source)
-            if not _plausible(file.metadata, len(data), loaded.found):
+            if not _plausible(file.metadata, len(data), loaded.collector):
                 return
             table = file.read(use_threads=False)
         else:
             table = pyarrow.feather.read_table(source, use_threads=False)
         if table.num_rows > MOST_ROWS:
-            loaded.found.whole("row-claim", f"{table.num_rows} rows")
+            loaded.collector.whole("row-claim", f"{table.num_rows} rows")
             return
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         words = str(error).splitlines()
-        loaded.found.whole("truncated-file", words[0] if words else type(error).__name__)
+        loaded.collector.whole("truncated-file", words[0] if words else type(error).__name__)
         return
     metadata = table.schema.metadata or {}
     loaded.notes = {
@@ -252,15 +257,15 @@ def _read_arrow(data: bytes, loaded: Loaded, *, parquet: bool) -> None:
     loaded.table = table
 
 
-def _plausible(metadata: pq.FileMetaData, size: int, found: Collector) -> bool:
+def _plausible(metadata: pq.FileMetaData, size: int, collector: Collector) -> bool:
     """Report a Parquet file whose footer claims more than its bytes can hold."""
     claimed = sum(
         max(metadata.row_group(i).total_byte_size, 0) for i in range(metadata.num_row_groups)
     )
     if metadata.num_rows > MOST_ROWS:
-        found.whole("row-claim", f"claims {metadata.num_rows} rows")
+        collector.whole("row-claim", f"claims {metadata.num_rows} rows")
         return False
     if metadata.num_rows < 0 or claimed > max(_FLOOR, _RATIO * size):
-        found.whole("row-claim", f"claims {claimed} bytes in a file of {size}")
+        collector.whole("row-claim", f"claims {claimed} bytes in a file of {size}")
         return False
     return True

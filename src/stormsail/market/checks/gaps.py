@@ -1,4 +1,8 @@
-"""Gaps and repetitions of times, read together: alone they are losses, in pairs they are shifts."""
+"""Gaps in bars, repeated bars, and blocks of bars shifted by a time zone.
+
+A gap or a repetition alone is missing or doubled data; both together, of the same length, are a
+shifted block.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -7,19 +11,54 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from stormsail.market.checks.report import Collector, iso
+from stormsail.core.clock import iso
+from stormsail.market.checks.report import Collector
 from stormsail.market.interval import Interval
 
 _HOUR_MS = 3_600_000
 _QUARTER_MS = 900_000
 _LARGEST_SHIFT_MS = 14 * _HOUR_MS  # no time zone is further from UTC
-_MOST_RUNS = 1_000  # repeated stretches that are looked at one by one
+_MOST_RUNS = 1_000  # repeated stretches that are matched one by one
+_SETTLEMENT_MS = 8 * _HOUR_MS  # longest time between two funding settlements
 
 Differ = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
 
 
-def check_overlaps(
-    found: Collector,
+def find_gaps(
+    ts: NDArray[np.int64], interval: Interval
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the positions of the bars before gaps, and the number of bars missing in each.
+
+    Args:
+        ts: open times in order, each once.
+        interval: length of the bars.
+    """
+    missing = np.diff(ts) // interval.milliseconds - 1
+    at = np.flatnonzero(missing > 0)
+    return at, missing[at]
+
+
+def check_funding_gaps(
+    collector: Collector, ts: NDArray[np.int64], rows: NDArray[np.int64]
+) -> None:
+    """Report missing funding settlements.
+
+    Venues settle every 8 hours at most, some perpetuals more often and at changing intervals, so a
+    gap is only what lasts longer than 12 hours.
+
+    Args:
+        collector: where findings go.
+        ts: settlement times in the order of the rows.
+        rows: their row numbers.
+    """
+    step = np.diff(ts)
+    late = step > 1.5 * _SETTLEMENT_MS
+    lost = int((np.round(step[late] / _SETTLEMENT_MS) - 1).sum())
+    collector.add("gap", rows[1:][late], detail=f"{lost} settlements of 8 hours missing")
+
+
+def check_gaps(
+    collector: Collector,
     ts: NDArray[np.int64],
     rows: NDArray[np.int64],
     repeated: NDArray[np.int64],
@@ -27,7 +66,7 @@ def check_overlaps(
     differ: Differ,
     spans: list[tuple[int, int]],
 ) -> NDArray[np.int64]:
-    """Report duplicates, gaps, hours of daylight saving and shifted blocks.
+    """Report gaps, duplicates, hours of daylight saving and shifted blocks.
 
     A block that was shifted forward leaves a gap where it begins and doubles as many bars, with
     other values, where it ends; shifted backward, the other way round. So a doubled stretch of k
@@ -36,7 +75,7 @@ def check_overlaps(
     saving is the same picture at fixed places: one hour, on one of a few Sundays.
 
     Args:
-        found: where findings go.
+        collector: where findings go.
         ts: times in order, each once.
         rows: their row numbers.
         repeated: pairs (first row, repeated row), in the order of time, [n, 2].
@@ -47,15 +86,20 @@ def check_overlaps(
     Returns:
         Rows that repeat a time and are explained by a shift.
     """
-    gaps, missing = _gaps(ts, interval, spans)
-    doubled = _doubled(found, repeated, differ)
-    runs = _runs(found.ts[doubled[:, 0]], interval)
+    gaps, missing = find_gaps(ts, interval)
+    regular = np.ones(len(gaps), bool)
+    for span in spans:
+        first, last = np.searchsorted(ts[gaps], span)
+        regular[first:last] = False
+    gaps, missing = gaps[regular], missing[regular]
+    doubled = _doubled(collector, repeated, differ)
+    runs = _runs(collector.ts[doubled[:, 0]], interval)
     explained, used = [np.empty(0, np.int64)], np.zeros(len(gaps), bool)
     for first, last in runs[:_MOST_RUNS]:
         again = doubled[first:last, 1]
-        start, count = int(found.ts[again[0]]), last - first
+        start, count = int(collector.ts[again[0]]), last - first
         if _is_clock_hour(start, count, interval, autumn=True):
-            found.add("dst-duplicate", again)
+            collector.add("dst-duplicate", again)
         else:
             partner = _partner(ts, gaps, missing, start, count, interval)
             if partner is None:
@@ -65,38 +109,26 @@ def check_overlaps(
             forward = int(ts[gaps[partner]]) < start
             at = gap_row if forward else int(again[0])
             hours = count * interval.milliseconds / _HOUR_MS * (1 if forward else -1)
-            found.add("shifted-block", np.array([at]), detail=f"by {hours:+g} hours")
+            collector.add("shifted-block", np.array([at]), detail=f"by {hours:+g} hours")
         explained.append(again)
     known = np.concatenate(explained)
     different = doubled[~np.isin(doubled[:, 1], known)] if len(known) else doubled
     earlier = dict(zip(different[:, 1].tolist()[:100], different[:, 0].tolist(), strict=False))
     rest = different[:, 1]
-    found.add("duplicate-different", rest, lambda row: f"also row {earlier.get(row, '')}")
-    _report_gaps(found, ts, rows, (gaps[~used], missing[~used]), interval)
+    collector.add("duplicate-different", rest, lambda row: f"also row {earlier.get(row, '')}")
+    _report_gaps(collector, ts, rows, (gaps[~used], missing[~used]), interval)
     return known
 
 
-def _doubled(found: Collector, repeated: NDArray[np.int64], differ: Differ) -> NDArray[np.int64]:
+def _doubled(
+    collector: Collector, repeated: NDArray[np.int64], differ: Differ
+) -> NDArray[np.int64]:
     """Report identical repetitions; return the pairs that differ."""
     if len(repeated) == 0:
         return repeated
     different = differ(repeated[:, 0], repeated[:, 1])
-    found.add("duplicate-same", repeated[~different, 1], lambda _: "repeats a row")
+    collector.add("duplicate-same", repeated[~different, 1], lambda _: "repeats a row")
     return repeated[different]
-
-
-def _gaps(
-    ts: NDArray[np.int64], interval: Interval, spans: list[tuple[int, int]]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the positions before gaps and the number of missing bars in each."""
-    if len(ts) < 2:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    missing = np.diff(ts) // interval.milliseconds - 1
-    for start, end in spans:
-        first, last = np.searchsorted(ts, (start, end))
-        missing[first:last] = 0
-    at = np.flatnonzero(missing > 0)
-    return at, missing[at]
 
 
 def _runs(times: NDArray[np.int64], interval: Interval) -> list[tuple[int, int]]:
@@ -127,7 +159,7 @@ def _partner(
 
 
 def _report_gaps(
-    found: Collector,
+    collector: Collector,
     ts: NDArray[np.int64],
     rows: NDArray[np.int64],
     gaps: tuple[NDArray[np.int64], NDArray[np.int64]],
@@ -142,7 +174,7 @@ def _report_gaps(
     hour = np.flatnonzero(missing * length == _HOUR_MS)
     for i in hour[:10_000]:
         spring[i] = _is_clock_hour(int(ts[at[i]]) + length, int(missing[i]), interval, autumn=False)
-    found.add("dst-hole", rows[at[spring] + 1], lambda _: "after a missing hour")
+    collector.add("dst-hole", rows[at[spring] + 1], lambda _: "after a missing hour")
     at, missing = at[~spring], missing[~spring]
     after = dict(zip(rows[at + 1][:100].tolist(), zip(at, missing, strict=True), strict=False))
 
@@ -154,7 +186,7 @@ def _report_gaps(
         longest = int(np.argmax(missing))
         start = iso(int(ts[at[longest]]) + length)
         detail = f"{int(missing.sum())} bars missing, at most {int(missing[longest])} from {start}"
-        found.add("gap", rows[at + 1], words, detail=detail)
+        collector.add("gap", rows[at + 1], words, detail=detail)
 
 
 def _is_clock_hour(start_ms: int, count: int, interval: Interval, *, autumn: bool) -> bool:

@@ -1,12 +1,12 @@
 """Checks of bars against their neighbours: stuck prices, outages, spikes, breaks of the level.
 
-These are judgements about what a market can do, so their thresholds are wide, local and robust, and
-most findings are warnings. Three observations carry them:
+They rest on what a market can do, so their thresholds are wide, local and robust, and most findings
+are warnings. Three observations carry them:
 
 * Markets go on where they stopped. The open of a bar is near the close of the bar before it even in
   a crash, because the crash happens *inside* bars: on 2020-03-12 Bitcoin lost 18 % inside an hour
   and at most 0.2 % between two; LUNA's worst hour in 2022-05 was -70 %, its largest step between
-  two bars 0.9 %. A level that changes between two bars was changed by whoever wrote the file.
+  two bars 0.9 %. A level that changes between two bars was changed when the file was written.
 * Volatility clusters. A move is measured by the median absolute move of its own few hundred bars
   and of the blocks beside them, so a wild month does not look like errors, and a spike inside a
   quiet one does. Half the mean absolute move is a lower bound of that scale: where most bars do not
@@ -20,9 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stormsail.core.clock import iso
 from stormsail.market.bars import PRICES
 from stormsail.market.checks.columns import Columns
-from stormsail.market.checks.report import Collector, iso
+from stormsail.market.checks.report import Collector
 from stormsail.market.checks.times import Order
 from stormsail.market.interval import Interval
 
@@ -69,18 +70,18 @@ class Motion:
     step_scale: NDArray[np.float64]
 
 
-def check_levels(found: Collector, columns: Columns, order: Order, interval: Interval) -> None:
-    """Report what is odd about bars beside their neighbours."""
-    _check_volume(found, columns, order)
+def check_levels(collector: Collector, columns: Columns, order: Order, interval: Interval) -> None:
+    """Report zero volume, stuck prices, spikes, changes of scale and swapped symbols."""
+    _check_volume(collector, columns, order)
     series = _series(columns, order, interval)
     if len(series.rows) < _SHORTEST:
         return
-    _check_wicks(found, columns)
+    _check_wicks(collector, columns)
     motion = _motion(series)
-    _check_breaks(found, series, motion, _check_spikes(found, series, motion))
+    _check_breaks(collector, series, motion, _check_spikes(collector, series, motion))
 
 
-def _check_volume(found: Collector, columns: Columns, order: Order) -> None:
+def _check_volume(collector: Collector, columns: Columns, order: Order) -> None:
     """Report bars without volume, and long runs of one price with volume.
 
     Twelve bars in a row with a single price each, all the same, although something was traded in
@@ -93,21 +94,23 @@ def _check_volume(found: Collector, columns: Columns, order: Order) -> None:
     volume = _ordered(columns.values["volume"], rows)
     zero = volume == 0
     if zero.any():
-        _report_zero(found, columns, order, zero)
+        _report_zero(collector, columns, order, zero)
     o, h, low, c = (_ordered(columns.values[name], rows) for name in PRICES)
     single = (h == low) & (o == c) & (o == h)
     if np.count_nonzero(single) < _STUCK:
         return
-    _report_runs(found, rows, c, single & (volume > 0))
+    _report_runs(collector, rows, c, single & (volume > 0))
 
 
-def _report_zero(found: Collector, columns: Columns, order: Order, zero: NDArray[np.bool_]) -> None:
+def _report_zero(
+    collector: Collector, columns: Columns, order: Order, zero: NDArray[np.bool_]
+) -> None:
     """Report bars without volume, and where the longest run of them begins."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], zero, [False]))))
     runs = edges[1::2] - edges[::2]
     longest = int(np.argmax(runs))
     start = iso(int(order.ts[edges[2 * longest]]))
-    found.add(
+    collector.add(
         "zero-volume",
         order.rows[zero],
         lambda row: f"close={columns.values['close'][row]:g}",
@@ -116,7 +119,7 @@ def _report_zero(found: Collector, columns: Columns, order: Order, zero: NDArray
 
 
 def _report_runs(
-    found: Collector,
+    collector: Collector,
     rows: NDArray[np.int64],
     close: NDArray[np.float64],
     same: NDArray[np.bool_],
@@ -130,7 +133,9 @@ def _report_runs(
     ends = np.append(stops, len(same))[following]
     long = ends - starts >= _STUCK
     lengths = dict(zip(rows[starts[long]].tolist(), (ends - starts)[long].tolist(), strict=True))
-    found.add("stuck-price", rows[starts[long]], lambda row: f"{lengths[row]} bars at one price")
+    collector.add(
+        "stuck-price", rows[starts[long]], lambda row: f"{lengths[row]} bars at one price"
+    )
 
 
 def _ordered(values: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -179,7 +184,7 @@ def _local_scale(move: NDArray[np.float64], *, mean_share: float) -> NDArray[np.
     return np.concatenate((spread, np.full(len(size) - len(spread), beside[-1])))
 
 
-def _check_wicks(found: Collector, columns: Columns) -> None:
+def _check_wicks(collector: Collector, columns: Columns) -> None:
     """Report highs and lows ten times away from open and close.
 
     Real wicks are long, the longest of 1.4 million real bars had a factor of 6.5, so only a slipped
@@ -188,10 +193,10 @@ def _check_wicks(found: Collector, columns: Columns) -> None:
     o, h, low, c = (columns.values[name] for name in PRICES)
     wick = (h > 9.0 * np.maximum(o, c)) | (np.minimum(o, c) > 9.0 * low)
     wick &= (np.minimum(o, c) > 0) & (low > 0) & (h >= low) & np.isfinite(h)
-    found.mark("spike", wick, lambda row: f"high={h[row]:g} low={low[row]:g} close={c[row]:g}")
+    collector.mark("spike", wick, lambda row: f"high={h[row]:g} low={low[row]:g} close={c[row]:g}")
 
 
-def _check_spikes(found: Collector, series: Series, motion: Motion) -> NDArray[np.int64]:
+def _check_spikes(collector: Collector, series: Series, motion: Motion) -> NDArray[np.int64]:
     """Report closes that leave their level and are back at once; return where.
 
     A spike moves by more than 5 % and 8 usual moves. At the next open, or one or two closes later,
@@ -218,7 +223,7 @@ def _check_spikes(found: Collector, series: Series, motion: Motion) -> NDArray[n
     needed = np.maximum(0.5 * size, _USUAL_STEPS * motion.step_scale[at])
     back = (soon | late) & (between > needed)
     change = dict(zip(series.rows[at].tolist(), move[at].tolist(), strict=True))
-    found.add(
+    collector.add(
         "spike",
         series.rows[at[back]],
         lambda row: f"close moved by {np.expm1(change[row]):+.1%} and back",
@@ -227,7 +232,7 @@ def _check_spikes(found: Collector, series: Series, motion: Motion) -> NDArray[n
 
 
 def _check_breaks(
-    found: Collector, series: Series, motion: Motion, spikes: NDArray[np.int64]
+    collector: Collector, series: Series, motion: Motion, spikes: NDArray[np.int64]
 ) -> None:
     """Report changes of the level between two bars.
 
@@ -251,11 +256,13 @@ def _check_breaks(
         taken[i] = True
         if partner is not None:
             taken[partner] = True
-            _report_break(found, series, motion, int(at[i]), int(at[partner]))
+            _report_break(collector, series, motion, int(at[i]), int(at[partner]))
         elif (single := _single_bar(motion, int(at[i]))) is not None:
-            found.add("spike", series.rows[single : single + 1], lambda _: "a price off the level")
+            collector.add(
+                "spike", series.rows[single : single + 1], lambda _: "a price off the level"
+            )
         else:
-            _report_break(found, series, motion, int(at[i]), None)
+            _report_break(collector, series, motion, int(at[i]), None)
 
 
 def _single_bar(motion: Motion, start: int) -> int | None:
@@ -283,7 +290,7 @@ def _closing(motion: Motion, at: NDArray[np.int64], taken: NDArray[np.bool_], i:
 
 
 def _report_break(
-    found: Collector, series: Series, motion: Motion, start: int, end: int | None
+    collector: Collector, series: Series, motion: Motion, start: int, end: int | None
 ) -> None:
     size = abs(motion.step[start])
     near = float(np.clip(3.0 * motion.step_scale[start], 0.01, 0.05))
@@ -294,10 +301,10 @@ def _report_break(
     words = f"times {np.exp(motion.step[start]):.6g} {length}"
     rows = series.rows[start : start + 1]
     if end is not None and end - start <= 2:
-        found.add("spike", rows, lambda _: words)
+        collector.add("spike", rows, lambda _: words)
     elif ten or split:
-        found.add("scale-change", rows, lambda _: words, severity="error" if ten else "warning")
+        collector.add("scale-change", rows, lambda _: words, severity="error" if ten else "warning")
     elif end is not None:
-        found.add("symbol-swap", rows, lambda _: words, severity="error")
+        collector.add("symbol-swap", rows, lambda _: words, severity="error")
     elif size > _LONE_BREAK:
-        found.add("symbol-swap", rows, lambda _: words)
+        collector.add("symbol-swap", rows, lambda _: words)

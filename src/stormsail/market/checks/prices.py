@@ -1,4 +1,4 @@
-"""Checks of single bars: prices, ranges, volumes, and columns that carry each other's names."""
+"""Checks of single bars: prices, high-low ranges, volumes, swapped columns."""
 
 from functools import partial
 from itertools import permutations
@@ -20,8 +20,8 @@ _ROUNDING = 1e-6
 _VOLUMES = ("volume", *OPTIONAL)
 
 
-def check_prices(found: Collector, columns: Columns, order: Order) -> bool:
-    """Report what is wrong with single bars; return whether the columns are what they say.
+def check_prices(collector: Collector, columns: Columns, order: Order) -> bool:
+    """Report defects of single bars; return whether the columns carry the right names.
 
     Where columns carry each other's names, everything else about them is noise and left out.
     """
@@ -29,16 +29,16 @@ def check_prices(found: Collector, columns: Columns, order: Order) -> bool:
     for name in PRICES:
         column = values[name]
         if not bool((column > 0).all()):
-            found.mark("negative-price", column < 0, partial(_cell, values, name))
-            found.mark("zero-price", column == 0, partial(_cell, values, name))
+            collector.mark("negative-price", column < 0, partial(_cell, values, name))
+            collector.mark("zero-price", column == 0, partial(_cell, values, name))
     for name in _VOLUMES:
         if name in values and bool((values[name] < 0).any()):
             negative = values[name] < 0
-            found.mark("negative-volume", negative, partial(_cell, values, name))
-    if _check_swapped(found, columns, order.rows):
+            collector.mark("negative-volume", negative, partial(_cell, values, name))
+    if _check_swapped(collector, columns, order.rows):
         return False
-    _check_range(found, values)
-    _check_flow(found, values)
+    _check_range(collector, values)
+    _check_flow(collector, values)
     return True
 
 
@@ -54,16 +54,16 @@ def _ohlc(values: dict[str, NDArray[np.float64]], row: int) -> str:
     return " ".join(f"{name[0]}={float(values[name][row])!r}" for name in PRICES)
 
 
-def _check_range(found: Collector, values: dict[str, NDArray[np.float64]]) -> None:
+def _check_range(collector: Collector, values: dict[str, NDArray[np.float64]]) -> None:
     o, h, low, c = (values[name] for name in PRICES)
     inverted = h < low
-    found.mark("high-below-low", inverted, lambda row: _ohlc(values, row))
+    collector.mark("high-below-low", inverted, lambda row: _ohlc(values, row))
     outside = (np.maximum(o, c) > h) | (np.minimum(o, c) < low)
     outside &= ~inverted
-    found.mark("outside-range", outside, lambda row: _ohlc(values, row))
+    collector.mark("outside-range", outside, lambda row: _ohlc(values, row))
 
 
-def _check_swapped(found: Collector, columns: Columns, rows: NDArray[np.int64]) -> bool:
+def _check_swapped(collector: Collector, columns: Columns, rows: NDArray[np.int64]) -> bool:
     """Report columns whose names are exchanged; return whether there are any.
 
     Two signs. Where most bars are impossible, every order of the five columns is tried on a sample:
@@ -86,7 +86,7 @@ def _check_swapped(found: Collector, columns: Columns, rows: NDArray[np.int64]) 
     elif _continuity(data) > 2.0 * _continuity(data[[3, 1, 2, 0]]) and _possible(data) > _MOST:
         swapped = "`open` holds close, `close` holds open"
     if swapped:
-        found.add("swapped-columns", rows[:1], lambda _: swapped)
+        collector.add("swapped-columns", rows[:1], lambda _: swapped)
     return bool(swapped)
 
 
@@ -115,7 +115,7 @@ def _score(data: NDArray[np.float64]) -> tuple[float, float]:
     return round(_possible(data), 2), -_continuity(data)
 
 
-def _check_flow(found: Collector, values: dict[str, NDArray[np.float64]]) -> None:
+def _check_flow(collector: Collector, values: dict[str, NDArray[np.float64]]) -> None:
     """Report volumes that contradict each other or the prices."""
     if "volume" not in values:
         return
@@ -123,19 +123,19 @@ def _check_flow(found: Collector, values: dict[str, NDArray[np.float64]]) -> Non
     for part, whole in (("taker_buy_base", "volume"), ("taker_buy_quote", "quote_volume")):
         if part in values and whole in values:
             above = values[part] > values[whole] * (1.0 + 1e-9)
-            found.mark(
+            collector.mark(
                 "taker-above-volume",
                 above,
                 partial(_cells, values, (part, whole)),
             )
     for quote, base in (("quote_volume", "volume"), ("taker_buy_quote", "taker_buy_base")):
         if quote in values and base in values:
-            _check_average(found, values, quote, base)
+            _check_average(collector, values, quote, base)
     moved = (volume == 0) & (values["high"] > values["low"])
-    found.mark("trades-without-volume", moved, lambda row: f"volume=0 {_ohlc(values, row)}")
+    collector.mark("trades-without-volume", moved, lambda row: f"volume=0 {_ohlc(values, row)}")
     if "trades" in values:
         trades = values["trades"]
-        found.mark(
+        collector.mark(
             "trades-without-volume",
             (trades == 0) & (volume > 0) | (trades > 0) & (volume == 0),
             lambda row: f"trades={trades[row]:g} volume={volume[row]:g}",
@@ -143,7 +143,7 @@ def _check_flow(found: Collector, values: dict[str, NDArray[np.float64]]) -> Non
 
 
 def _check_average(
-    found: Collector, values: dict[str, NDArray[np.float64]], quote: str, base: str
+    collector: Collector, values: dict[str, NDArray[np.float64]], quote: str, base: str
 ) -> None:
     """Report average prices outside the range of their bar.
 
@@ -154,7 +154,7 @@ def _check_average(
     slack = _ROUNDING * np.abs(money) + 1e-8 * (1.0 + values["high"])
     outside = (money > values["high"] * coins + slack) | (money < values["low"] * coins - slack)
     outside &= (coins > 0) & np.isfinite(coins) & np.isfinite(money)
-    found.mark(
+    collector.mark(
         "vwap-outside-range",
         outside,
         lambda row: f"{quote}/{base}={money[row] / coins[row]:.8g} {_ohlc(values, row)}",

@@ -1,4 +1,4 @@
-"""What the validator says: findings with their places, as text and as JSON."""
+"""Reports of data checks: findings with their places, as text and as JSON."""
 
 import json
 from collections.abc import Callable
@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stormsail.core.clock import iso
 from stormsail.market.checks.defects import BY_NAME, Defect, Severity
 
 PLACES = 5
 """How many places of a finding are shown; its count is exact."""
 
 _SHOWN = 60  # characters of a value: an importer's error must stay a line
-
-
-def iso(ts_ms: int) -> str:
-    """Return a UTC time as ISO 8601, with milliseconds only where there are some."""
-    text = str(np.datetime64(int(ts_ms), "ms"))
-    return text.removesuffix(".000") + "Z"
 
 
 @dataclass(frozen=True)
@@ -29,7 +24,7 @@ class Place:
     Args:
         row: position among the rows, the first being 0; -1 for the file as a whole.
         time: open time of the row as ISO 8601, where it has one.
-        value: what was found there.
+        value: what stands there.
     """
 
     row: int
@@ -122,12 +117,12 @@ class Report:
     @property
     def errors(self) -> tuple[Finding, ...]:
         """Findings that refuse the data."""
-        return tuple(found for found in self.findings if found.severity == "error")
+        return tuple(finding for finding in self.findings if finding.severity == "error")
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
         """Findings that are only stated."""
-        return tuple(found for found in self.findings if found.severity == "warning")
+        return tuple(finding for finding in self.findings if finding.severity == "warning")
 
     @property
     def ok(self) -> bool:
@@ -137,11 +132,11 @@ class Report:
     @property
     def numbers(self) -> tuple[str, ...]:
         """Numbers of the classes that were seen."""
-        return tuple(found.number for found in self.findings)
+        return tuple(finding.number for finding in self.findings)
 
     def has(self, name: str) -> bool:
         """Return whether a class was seen, by its name."""
-        return any(found.name == name for found in self.findings)
+        return any(finding.name == name for finding in self.findings)
 
     def summary(self) -> str:
         """Return the report as lines of text, the first being a verdict."""
@@ -150,7 +145,7 @@ class Report:
             f"{self.what}: {verdict}, {self.rows} rows, {len(self.errors)} errors, "
             f"{len(self.warnings)} warnings"
         )
-        return "\n".join([head, *(f"  {found}" for found in self.findings)])
+        return "\n".join([head, *(f"  {finding}" for finding in self.findings)])
 
     def as_dict(self) -> dict[str, object]:
         """Return the report as plain values."""
@@ -162,7 +157,7 @@ class Report:
             "ok": self.ok,
             "errors": len(self.errors),
             "warnings": len(self.warnings),
-            "findings": [found.as_dict() for found in self.findings],
+            "findings": [finding.as_dict() for finding in self.findings],
         }
 
     def to_json(self) -> str:
@@ -171,7 +166,7 @@ class Report:
 
 
 Value = Callable[[int], object]
-"""What was found at a row."""
+"""Text about a row of a finding."""
 
 
 def _nothing(_row: int) -> str:
@@ -225,8 +220,9 @@ class Collector:
     def report(self, what: str, rows: int, **facts: Any) -> Report:  # noqa: ANN401 - passed on
         """Return everything that was gathered."""
         groups: dict[tuple[str, Severity], list[Finding]] = {}
-        for found in self.findings:
-            groups.setdefault((found.number, found.severity), []).append(found)
+        for finding in self.findings:
+            key = finding.number, finding.severity
+            groups.setdefault(key, []).append(finding)
         merged = tuple(_merged(groups[key]) for key in sorted(groups))
         return Report(what, rows, merged, **facts)
 
@@ -240,9 +236,11 @@ def _merged(findings: list[Finding]) -> Finding:
     first = findings[0]
     if len(findings) == 1:
         return first
-    places = sorted((place for found in findings for place in found.places), key=lambda p: p.row)
-    details = dict.fromkeys(found.detail for found in findings if found.detail)
-    count = sum(found.count for found in findings)
+    places = sorted(
+        (place for finding in findings for place in finding.places), key=lambda p: p.row
+    )
+    details = dict.fromkeys(finding.detail for finding in findings if finding.detail)
+    count = sum(finding.count for finding in findings)
     return Finding(
         first.defect, first.severity, count, tuple(places[:PLACES]), "; ".join([*details][:PLACES])
     )

@@ -1,4 +1,4 @@
-"""Times of rows as milliseconds, whatever they were written as."""
+"""Reading of timestamps: numbers in any unit, ISO text or typed columns as UTC milliseconds."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,9 @@ UNITS = ("s", "ms", "us", "ns")
 MILLISECONDS = UNITS.index("ms")
 TYPED = -1
 """Unit of times whose type says what they are."""
+
+BINANCE_SWITCH_MS = 1_735_689_600_000
+"""2025-01-01: from here on Binance writes its spot dumps in microseconds."""
 
 _BOUNDS = (1e11, 1e14, 1e17)
 """Below 1e11 a number is seconds (until the year 5138), below 1e14 milliseconds (from 1973 to
@@ -25,7 +28,7 @@ _LIMIT_MS = 9_000_000_000_000_000  # beyond it, arithmetic on times would overfl
 
 @dataclass(frozen=True)
 class Stamps:
-    """The times of a table.
+    """Times of a table's rows.
 
     Args:
         ms: milliseconds, 0 where there is no time.
@@ -62,7 +65,7 @@ def read_stamps(column: pa.Array) -> Stamps:
 
 
 def unit_of(number: NDArray[np.float64]) -> NDArray[np.int8]:
-    """Return which unit a time must be in, by its size alone."""
+    """Return the index into `UNITS` that a time must have, by its size alone."""
     return np.searchsorted(np.array(_BOUNDS), np.abs(number), side="right").astype(np.int8)
 
 

@@ -1,19 +1,18 @@
-"""The validator of tables: bars from any source, and funding rates."""
+"""Checks of tables: bars from any source, and funding rates."""
 
 import numpy as np
 import pyarrow as pa
 
 from stormsail.market.bars import Bars, Funding
-from stormsail.market.checks.columns import check_names, numbers, read_columns, rename
+from stormsail.market.checks.columns import BINANCE, check_names, numbers, read_columns, rename
+from stormsail.market.checks.gaps import check_funding_gaps
 from stormsail.market.checks.levels import check_levels
 from stormsail.market.checks.prices import check_prices
 from stormsail.market.checks.report import Collector, Report
 from stormsail.market.checks.stamps import read_stamps
-from stormsail.market.checks.text import BINANCE
 from stormsail.market.checks.times import check_times
 from stormsail.market.interval import Interval
 
-_EIGHT_HOURS_MS = 8 * 3_600_000
 _LARGE_RATE = 0.003
 """Median absolute funding rate above which it cannot be a fraction per settlement. The base rate of
 most venues is 0.0001; the same in percent is 0.01. Single rates are capped near 0.03 by venues."""
@@ -28,7 +27,7 @@ def check_table(
     interval: Interval,
     now_ms: int | None = None,
     what: str | None = None,
-    found: Collector | None = None,
+    collector: Collector | None = None,
 ) -> Report:
     """Check raw rows of any order and type; nothing is changed.
 
@@ -38,20 +37,20 @@ def check_table(
         interval: how long a bar is.
         now_ms: the present in UTC milliseconds; without it, nothing can be unclosed or too new.
         what: name of the table in the report; symbol and interval, if None.
-        found: findings that were made on the way here, by the reader of a file.
+        collector: holds the findings of the reader of a file, which the report includes.
     """
-    found = Collector() if found is None else found
+    collector = Collector() if collector is None else collector
     table = rename(table)
-    whole = check_names(found, table.column_names)
+    whole = check_names(collector, table.column_names)
     rows = table.num_rows
-    if rows == 0 and not found.findings:
-        found.whole("empty-file", "no row")
+    if rows == 0 and not collector.findings:
+        collector.whole("empty-file", "no row")
     elif rows == 1:
-        found.whole("one-row", "1 row")
+        collector.whole("one-row", "1 row")
     if whole and rows:
-        with np.errstate(all="ignore"):  # NaN and infinities are what we are looking for
-            _check_rows(found, table, interval, now_ms)
-    return found.report(
+        with np.errstate(all="ignore"):  # NaN and infinities are expected here
+            _check_rows(collector, table, interval, now_ms)
+    return collector.report(
         what or f"{symbol} {interval}",
         rows,
         symbol=symbol,
@@ -60,13 +59,15 @@ def check_table(
     )
 
 
-def _check_rows(found: Collector, table: pa.Table, interval: Interval, now_ms: int | None) -> None:
-    columns = read_columns(found, table)
+def _check_rows(
+    collector: Collector, table: pa.Table, interval: Interval, now_ms: int | None
+) -> None:
+    columns = read_columns(collector, table)
     names = table.column_names
     dump = len(names) == len(BINANCE) and {"close_time", "ignore"} <= {*names}
-    order = check_times(found, columns, interval, now_ms, dump=dump)
-    if check_prices(found, columns, order):
-        check_levels(found, columns, order, interval)
+    order = check_times(collector, columns, interval, now_ms, dump=dump)
+    if check_prices(collector, columns, order):
+        check_levels(collector, columns, order, interval)
 
 
 def check_bars(bars: Bars, *, now_ms: int | None = None) -> Report:
@@ -85,48 +86,42 @@ def check_funding_table(
     symbol: str,
     now_ms: int | None = None,
     what: str | None = None,
-    found: Collector | None = None,
+    collector: Collector | None = None,
 ) -> Report:
-    """Check raw funding rates, `ts` and `funding_rate`.
-
-    Venues settle every 8 hours at most, some perpetuals more often and at changing intervals, so a
-    gap is only what lasts longer than 12 hours.
-    """
-    found = Collector() if found is None else found
+    """Check raw funding rates, `ts` and `funding_rate`."""
+    collector = Collector() if collector is None else collector
     table = rename(table)
     missing = [name for name in ("ts", "funding_rate") if name not in table.column_names]
     if missing:
-        found.whole("missing-column", ", ".join(missing))
+        collector.whole("missing-column", ", ".join(missing))
     elif table.num_rows == 0:
-        found.whole("empty-file", "no row")
+        collector.whole("empty-file", "no row")
     else:
         with np.errstate(all="ignore"):
-            _check_rates(found, table, now_ms)
+            _check_rates(collector, table, now_ms)
     rows = table.num_rows
-    return found.report(what or f"{symbol} funding", rows, symbol=symbol, now_ms=now_ms)
+    return collector.report(what or f"{symbol} funding", rows, symbol=symbol, now_ms=now_ms)
 
 
-def _check_rates(found: Collector, table: pa.Table, now_ms: int | None) -> None:
+def _check_rates(collector: Collector, table: pa.Table, now_ms: int | None) -> None:
     cells = {name: table.column(name).combine_chunks() for name in ("ts", "funding_rate")}
     stamps = read_stamps(cells["ts"])
-    found.ts, found.has_time = stamps.ms, stamps.valid
+    collector.ts, collector.has_time = stamps.ms, stamps.valid
     rate, text = numbers(cells["funding_rate"])
     if text is not None:
-        found.mark("text-value", text)
-    found.mark("missing-value", (np.isnan(rate) & (text is None or ~text)) | ~stamps.valid)
-    found.mark("infinite-value", np.isinf(rate))
+        collector.mark("text-value", text)
+    collector.mark("missing-value", (np.isnan(rate) & (text is None or ~text)) | ~stamps.valid)
+    collector.mark("infinite-value", np.isinf(rate))
     usable = np.abs(rate[np.isfinite(rate)])
     if len(usable) and float(np.median(usable)) > _LARGE_RATE:
-        found.whole("funding-rate", f"the median is {float(np.median(usable)):.4g}")
+        collector.whole("funding-rate", f"the median is {float(np.median(usable)):.4g}")
     large = np.isfinite(rate) & (np.abs(rate) > _LARGEST_RATE)
-    found.mark("funding-rate", large, lambda row: f"{rate[row]:.4g}")
+    collector.mark("funding-rate", large, lambda row: f"{rate[row]:.4g}")
     if now_ms is not None:
-        found.mark("future-time", stamps.valid & (stamps.ms > now_ms))
+        collector.mark("future-time", stamps.valid & (stamps.ms > now_ms))
     ts = stamps.ms[stamps.valid]
     rows = np.flatnonzero(stamps.valid)
     step = np.diff(ts)
-    found.add("out-of-order", rows[1:][step < 0])
-    found.add("duplicate-different", rows[1:][step == 0])
-    late = step > 1.5 * _EIGHT_HOURS_MS
-    lost = int((np.round(step[late] / _EIGHT_HOURS_MS) - 1).sum())
-    found.add("gap", rows[1:][late], detail=f"{lost} settlements of 8 hours missing")
+    collector.add("out-of-order", rows[1:][step < 0])
+    collector.add("duplicate-different", rows[1:][step == 0])
+    check_funding_gaps(collector, ts, rows)

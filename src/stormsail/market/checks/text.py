@@ -1,4 +1,4 @@
-"""CSV files: encoding, line ends, separators, headers, broken lines."""
+"""Reading of CSV files: encoding, line ends, separators, headers, broken lines."""
 
 import re
 
@@ -7,13 +7,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from stormsail.market.bars import REQUIRED
+from stormsail.market.checks.columns import BINANCE
 from stormsail.market.checks.report import Collector
-
-BINANCE: tuple[str, ...] = (
-    *REQUIRED,
-    *("close_time", "quote_volume", "trades", "taker_buy_base", "taker_buy_quote", "ignore"),
-)
-"""Columns of Binance's own dumps, which often have no header."""
 
 _MOST_COLUMNS = 1_000
 _WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -21,55 +16,55 @@ _HEADER = re.compile(rb"^[\s\"']*[A-Za-z_#]")
 _BLOCK = 1 << 24
 
 
-def read_text(data: bytes, found: Collector) -> pa.Table | None:
+def read_text(data: bytes, collector: Collector) -> pa.Table | None:
     """Return the rows of a CSV file as text columns; None if there is nothing to read."""
-    data = _line_ends(_decoded(data, found), found)
+    data = _line_ends(_decoded(data, collector), collector)
     if not data.strip():
-        found.whole("empty-file", "no line")
+        collector.whole("empty-file", "no line")
         return None
     first = data.lstrip(b"\n").split(b"\n", 1)[0]
     separator = max(b",;\t|", key=lambda byte: first.count(byte))
-    names, skip = _names(first, chr(separator), found)
+    names, skip = _names(first, chr(separator), collector)
     if names is None:
         return None
-    data = _whole_lines(data, chr(separator), len(names), found)
-    return _parsed(data, chr(separator), names, skip, found)
+    data = _whole_lines(data, chr(separator), len(names), collector)
+    return _parsed(data, chr(separator), names, skip, collector)
 
 
-def _decoded(data: bytes, found: Collector) -> bytes:
+def _decoded(data: bytes, collector: Collector) -> bytes:
     """Return UTF-8 bytes without a byte-order mark."""
     if data.startswith(_WIDE_MARKS):
-        found.whole("encoding", "UTF-16")
+        collector.whole("encoding", "UTF-16")
         return data.decode("utf-16", errors="replace").encode()
     if data.startswith(b"\xef\xbb\xbf"):
-        found.whole("encoding", "UTF-8 with a byte-order mark", severity="warning")
+        collector.whole("encoding", "UTF-8 with a byte-order mark", severity="warning")
         data = data[3:]
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = data[error.start]
         line = data.count(b"\n", 0, error.start) + 1
-        found.whole("encoding", f"line {line} has the byte 0x{byte:02x}, which is no UTF-8")
+        collector.whole("encoding", f"line {line} has the byte 0x{byte:02x}, which is no UTF-8")
         return data.decode("latin-1").replace("\0", "?").encode()
     if b"\0" in data:
-        found.whole("encoding", "there are zero bytes")
+        collector.whole("encoding", "there are zero bytes")
         return data.replace(b"\0", b"?")
     return data
 
 
-def _line_ends(data: bytes, found: Collector) -> bytes:
+def _line_ends(data: bytes, collector: Collector) -> bytes:
     count = data.count(b"\r")
     if count == 0:
         return data
-    found.whole("crlf", f"{count} carriage returns")
+    collector.whole("crlf", f"{count} carriage returns")
     return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-def _names(first: bytes, separator: str, found: Collector) -> tuple[list[str] | None, int]:
+def _names(first: bytes, separator: str, collector: Collector) -> tuple[list[str] | None, int]:
     """Return the names of the columns and how many lines they take."""
     fields = [cell.strip().strip("\"'") for cell in first.decode().split(separator)]
     if len(fields) > _MOST_COLUMNS:
-        found.whole("ragged-row", f"a first line of {len(fields)} fields")
+        collector.whole("ragged-row", f"a first line of {len(fields)} fields")
         return None, 0
     if _HEADER.match(first):
         return fields, 1
@@ -79,11 +74,11 @@ def _names(first: bytes, separator: str, found: Collector) -> tuple[list[str] | 
     words = (
         f"there is no header, and {len(fields)} fields are not {len(REQUIRED)} or {len(BINANCE)}"
     )
-    found.whole("missing-column", words)
+    collector.whole("missing-column", words)
     return None, 0
 
 
-def _whole_lines(data: bytes, separator: str, columns: int, found: Collector) -> bytes:
+def _whole_lines(data: bytes, separator: str, columns: int, collector: Collector) -> bytes:
     """Return the data without a last line that was cut off."""
     if data.endswith(b"\n"):
         return data
@@ -91,12 +86,12 @@ def _whole_lines(data: bytes, separator: str, columns: int, found: Collector) ->
     last = data[start:]
     if start == 0 or last.count(separator.encode()) + 1 >= columns:
         return data + b"\n"
-    found.whole("truncated-file", f"the last line ends early: {last.decode(errors='replace')}")
+    collector.whole("truncated-file", f"the last line ends early: {last.decode(errors='replace')}")
     return data[:start]
 
 
 def _parsed(
-    data: bytes, separator: str, names: list[str], skip: int, found: Collector
+    data: bytes, separator: str, names: list[str], skip: int, collector: Collector
 ) -> pa.Table | None:
     ragged: list[tuple[int, int]] = []
 
@@ -121,16 +116,16 @@ def _parsed(
         )
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
-            found.whole("empty-file", "a header and no row")
+            collector.whole("empty-file", "a header and no row")
         else:
-            found.whole("ragged-row", str(error).splitlines()[0])
+            collector.whole("ragged-row", str(error).splitlines()[0])
         return None
-    _report_ragged(found, ragged, len(names), separator)
+    _report_ragged(collector, ragged, len(names), separator)
     return table.rename_columns(names)
 
 
 def _report_ragged(
-    found: Collector, ragged: list[tuple[int, int]], columns: int, separator: str
+    collector: Collector, ragged: list[tuple[int, int]], columns: int, separator: str
 ) -> None:
     """Report lines with a wrong number of fields.
 
@@ -143,7 +138,7 @@ def _report_ragged(
     fields = dict(ragged)
     longer = all(columns < actual <= 2 * columns for actual in fields.values())
     comma = separator == "," and longer and len(rows) > 1
-    found.add(
+    collector.add(
         "decimal-comma" if comma else "ragged-row",
         rows,
         lambda row: f"{fields[row]} fields instead of {columns}",

@@ -1,4 +1,4 @@
-"""Checks of open times: unit, alignment, order, repetition, gaps, shifts, the present."""
+"""Checks of open times: unit, interval, alignment, order, bars that have not closed."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from stormsail.market.bars import OPTIONAL, REQUIRED
 from stormsail.market.checks.columns import Columns
-from stormsail.market.checks.gaps import check_overlaps
+from stormsail.market.checks.gaps import check_gaps
 from stormsail.market.checks.report import Collector
-from stormsail.market.checks.stamps import MILLISECONDS, TYPED, UNITS, Stamps
+from stormsail.market.checks.stamps import BINANCE_SWITCH_MS, MILLISECONDS, TYPED, UNITS, Stamps
 from stormsail.market.interval import Interval
 
 _COARSE_RUN = 16
@@ -24,8 +24,6 @@ than the interval, so a few are enough to tell another interval from a single mi
 
 _MOST = 0.9
 _LEAP_MS = 1000
-_SWITCH_MS = 1_735_689_600_000
-"""2025-01-01: from here on Binance writes its spot dumps in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +40,17 @@ class Order:
 
 
 def check_times(
-    found: Collector,
+    collector: Collector,
     columns: Columns,
     interval: Interval,
     now_ms: int | None,
     *,
     dump: bool = False,
 ) -> Order:
-    """Report everything wrong with the times; return the rows in order.
+    """Report every defect of the times, gaps included; return the rows in order.
 
     Args:
-        found: where findings go.
+        collector: where findings go.
         columns: the rows.
         interval: how long a bar is.
         now_ms: the present, if it is known.
@@ -61,32 +59,32 @@ def check_times(
     stamps = columns.stamps
     rows = None if stamps.valid.all() else np.flatnonzero(stamps.valid)
     ts = stamps.ms if rows is None else stamps.ms[rows]
-    _check_units(found, stamps, dump=dump)
-    _check_present(found, stamps, interval, now_ms)
+    _check_units(collector, stamps, dump=dump)
+    _check_present(collector, stamps, interval, now_ms)
     order, repeated = _in_order(ts, rows)
-    spans = _check_interval(found, order, interval)
-    _check_alignment(found, columns, interval, spans)
-    explained = check_overlaps(
-        found, order.ts, order.rows, repeated, interval, partial(_differ, columns), spans
+    spans = _check_interval(collector, order, interval)
+    _check_alignment(collector, columns, interval, spans)
+    explained = check_gaps(
+        collector, order.ts, order.rows, repeated, interval, partial(_differ, columns), spans
     )
     if len(ts) > 1 and (len(repeated) or len(explained) or not _rising(ts)):
-        _check_order(found, ts, rows, explained)
+        _check_order(collector, ts, rows, explained)
     return order
 
 
-def _check_units(found: Collector, stamps: Stamps, *, dump: bool) -> None:
+def _check_units(collector: Collector, stamps: Stamps, *, dump: bool) -> None:
     if stamps.naive:
-        found.whole("naive-time", "no zone is named")
+        collector.whole("naive-time", "no zone is named")
     if stamps.leap is not None:
-        found.mark("leap-second", stamps.leap, lambda _: "written with second 60")
+        collector.mark("leap-second", stamps.leap, lambda _: "written with second 60")
     counted = stamps.valid & (stamps.unit != TYPED)
     unit = stamps.unit if counted.all() else stamps.unit[counted]
     if len(unit) == 0 or (unit[0] == MILLISECONDS and bool((unit == MILLISECONDS).all())):
         return
     counts = np.bincount(unit, minlength=len(UNITS))
     if np.count_nonzero(counts) == 1:
-        switched = UNITS[unit[0]] == "us" and bool((stamps.ms[counted] >= _SWITCH_MS).all())
-        found.add(
+        switched = UNITS[unit[0]] == "us" and bool((stamps.ms[counted] >= BINANCE_SWITCH_MS).all())
+        collector.add(
             "time-unit",
             np.flatnonzero(counted),
             lambda row: f"a time in {UNITS[stamps.unit[row]]}",
@@ -96,11 +94,11 @@ def _check_units(found: Collector, stamps: Stamps, *, dump: bool) -> None:
         return
     shares = ", ".join(f"{count} in {UNITS[i]}" for i, count in enumerate(counts) if count)
     odd = counted & (stamps.unit != unit[0])
-    found.mark("mixed-time-units", odd, lambda row: UNITS[stamps.unit[row]], detail=shares)
+    collector.mark("mixed-time-units", odd, lambda row: UNITS[stamps.unit[row]], detail=shares)
 
 
 def _check_present(
-    found: Collector, stamps: Stamps, interval: Interval, now_ms: int | None
+    collector: Collector, stamps: Stamps, interval: Interval, now_ms: int | None
 ) -> None:
     """Report bars that had not closed, and bars that had not even opened."""
     if now_ms is None:
@@ -110,8 +108,8 @@ def _check_present(
     if not late.any():
         return
     from_future = late & (ts > now_ms)
-    found.mark("future-time", from_future)
-    found.mark(
+    collector.mark("future-time", from_future)
+    collector.mark(
         "unclosed-bar",
         late & ~from_future & (ts + interval.milliseconds > now_ms),
     )
@@ -150,7 +148,7 @@ def _differ(columns: Columns, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDA
 
 
 def _check_order(
-    found: Collector,
+    collector: Collector,
     ts: NDArray[np.int64],
     rows: NDArray[np.int64] | None,
     explained: NDArray[np.int64],
@@ -159,10 +157,12 @@ def _check_order(
     late = np.flatnonzero(ts < highest)
     late = late if rows is None else rows[late]
     late = late[~np.isin(late, explained)] if len(explained) else late
-    found.add("out-of-order", late, lambda _: "older than an earlier row")
+    collector.add("out-of-order", late, lambda _: "older than an earlier row")
 
 
-def _check_interval(found: Collector, order: Order, interval: Interval) -> list[tuple[int, int]]:
+def _check_interval(
+    collector: Collector, order: Order, interval: Interval
+) -> list[tuple[int, int]]:
     """Report stretches of bars of another length; return their spans of time."""
     length = interval.milliseconds
     step = np.diff(order.ts)
@@ -182,7 +182,7 @@ def _check_interval(found: Collector, order: Order, interval: Interval) -> list[
     )
     lengths = {int(edges[i]): int(size[i]) for i in other[:10_000]}
     words = ", ".join(sorted({_length(size) for size in lengths.values()})[:5])
-    found.add("mixed-intervals", np.sort(order.rows[rows]), detail=f"steps of {words}")
+    collector.add("mixed-intervals", np.sort(order.rows[rows]), detail=f"steps of {words}")
     return [(int(order.ts[edges[i]]), int(order.ts[edges[i] + runs[i]])) for i in other[:10_000]]
 
 
@@ -191,7 +191,7 @@ def _length(step_ms: int) -> str:
 
 
 def _check_alignment(
-    found: Collector, columns: Columns, interval: Interval, spans: list[tuple[int, int]]
+    collector: Collector, columns: Columns, interval: Interval, spans: list[tuple[int, int]]
 ) -> None:
     """Report bars that open between two ticks of the interval's clock.
 
@@ -206,10 +206,10 @@ def _check_alignment(
         odd &= (stamps.ms < start) | (stamps.ms > end)
     closing = odd & (offset == length - 1)
     if int(closing.sum()) >= _MOST * max(int(stamps.valid.sum()), 1):
-        found.mark("close-labels", closing)
+        collector.mark("close-labels", closing)
         odd &= ~closing
     leap = odd & ((offset == _LEAP_MS) | (offset == length - _LEAP_MS))
     if stamps.leap is None:
-        found.mark("leap-second", leap, lambda _: "one second off")
+        collector.mark("leap-second", leap, lambda _: "one second off")
     odd &= ~leap
-    found.mark("misaligned-bar", odd, lambda row: f"{int(offset[row])} ms after a tick")
+    collector.mark("misaligned-bar", odd, lambda row: f"{int(offset[row])} ms after a tick")

@@ -1,4 +1,4 @@
-"""Causal features of closed bars: the same numbers for a history, a window and one new bar."""
+"""Causal features of closed bars: equal values for a whole history, a window and one new bar."""
 
 from stormsail.market.features.account import ACCOUNT_FEATURES, AccountTensors, account_features
 from stormsail.market.features.catalogue import default_features, default_specs

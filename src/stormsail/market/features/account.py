@@ -1,4 +1,4 @@
-"""What an agent sees of its own account. Pure functions, for the simulator and for live trading."""
+"""Features of an agent's own account, for the simulator and for live trading."""
 
 from typing import NamedTuple
 

@@ -1,8 +1,8 @@
-"""The features that come with the package. Every window is counted in bars.
+"""Built-in features: returns, volatilities, indicators, volume, funding, time of day.
 
-All are ratios, logarithms or shares: no price level enters. Each neutral value is 0, what an
-uninformative bar would show, except for volatilities, which are never 0 in truth; scaling replaces
-the neutral value of an invalid row by the median of the training span.
+Every window is counted in bars. All are ratios, logarithms or shares: no price level enters. Each
+neutral value is 0, what an uninformative bar would show, except for volatilities, which are never 0
+in truth; scaling replaces the neutral value of an invalid row by the median of the training span.
 """
 
 import math

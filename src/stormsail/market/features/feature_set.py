@@ -1,4 +1,4 @@
-"""A chosen list of features, computed for a whole history, a window, or one new bar."""
+"""`FeatureSet`: a list of features computed for a whole history, a window, or one new bar."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class FeatureSpec(Config):
 
 @dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value
 class Features:
-    """Values and validity, one column each feature.
+    """Values and validity of features, one column for each.
 
     `values` is [T, S, F], or [S, F] for one bar, and holds no NaN: where `valid` is false it holds
     the neutral value.
@@ -71,7 +71,7 @@ class FeatureSet:
 
     def _choose(self, bound: tuple[BoundFeature, ...], interval: Interval) -> None:
         self.bound, self.interval = bound, interval
-        labels = [one.label for one in self.bound]
+        labels = [feature.label for feature in bound]
         twice = sorted({label for label in labels if labels.count(label) > 1})
         if twice or not labels:
             raise ArgumentError(
@@ -84,21 +84,21 @@ class FeatureSet:
     @property
     def names(self) -> tuple[str, ...]:
         """Labels of the columns, in order."""
-        return tuple(one.label for one in self.bound)
+        return tuple(bound.label for bound in self.bound)
 
     @property
     def lookback(self) -> int:
         """Bars that one row of all columns needs, its own included."""
-        return max(one.lookback for one in self.bound)
+        return max(bound.lookback for bound in self.bound)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of bars that are read, each once."""
-        return tuple(dict.fromkeys(name for one in self.bound for name in one.feature.columns))
+        return tuple(dict.fromkeys(name for bound in self.bound for name in bound.feature.columns))
 
     def available(self, columns: Collection[str]) -> "FeatureSet":
         """Return the set without the features that these columns cannot serve."""
-        kept = tuple(one for one in self.bound if set(one.feature.columns) <= set(columns))
+        kept = tuple(bound for bound in self.bound if set(bound.feature.columns) <= set(columns))
         chosen = FeatureSet.__new__(FeatureSet)
         chosen._choose(kept, self.interval)
         return chosen
@@ -147,21 +147,21 @@ class FeatureSet:
         return Features(part.values[0], part.valid[0], self.names)
 
     def schema(self) -> Schema:
-        """Return what decides the numbers: interval, names, parameters, lookbacks, versions."""
+        """Return everything that decides the values: interval, names, parameters, versions."""
         return {
             "version": SCHEMA_VERSION,
             "interval": str(self.interval),
             "features": [
                 {
-                    "label": one.label,
-                    "name": one.feature.name,
-                    "version": one.feature.version,
-                    "parameters": dict(one.parameters),
-                    "lookback": one.lookback,
-                    "neutral": one.feature.neutral,
-                    "columns": list(one.feature.columns),
+                    "label": bound.label,
+                    "name": bound.feature.name,
+                    "version": bound.feature.version,
+                    "parameters": dict(bound.parameters),
+                    "lookback": bound.lookback,
+                    "neutral": bound.feature.neutral,
+                    "columns": list(bound.feature.columns),
                 }
-                for one in self.bound
+                for bound in self.bound
             ],
         }
 
@@ -181,7 +181,7 @@ class FeatureSet:
         return bars
 
     def _rows(self, bars: BarTensors, start: int, stop: int) -> Features:
-        columns = [one.column(bars, start, stop) for one in self.bound]
+        columns = [bound.column(bars, start, stop) for bound in self.bound]
         values = torch.stack([value for value, _ in columns], -1)
         return Features(values, torch.stack([ok for _, ok in columns], -1), self.names)
 

@@ -1,4 +1,4 @@
-"""Does a feature know the future? Change the future and see.
+"""Look-ahead test of features: change the future bars and compare the past values.
 
 A feature is causal when nothing after bar t can change its rows up to t, and it keeps to its
 lookback when nothing before t - lookback + 1 can change its row t. Both are demanded to the bit: a
@@ -36,7 +36,7 @@ Column = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Leak:
-    """One difference that must not be."""
+    """A feature value that depends on bars it must not read."""
 
     feature: str
     kind: str
@@ -57,7 +57,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class LeakReport:
-    """What the checker compared, and what differed."""
+    """Result of the look-ahead test: comparisons made, and leaks."""
 
     features: tuple[str, ...]
     cuts: tuple[int, ...]
@@ -81,7 +81,7 @@ def check_leaks(
     cuts: Sequence[int],
     generator: torch.Generator,
 ) -> LeakReport:
-    """Tamper with the future and with the distant past of each cut; report what changed.
+    """Change the future and the distant past of each cut; report which features changed.
 
     Args:
         target: one feature with its default parameters, a bound one, or a set.
@@ -99,22 +99,22 @@ def check_leaks(
                 found=str(cut),
                 remedy="Use `draw_cuts`, or pass a longer history.",
             )
-    checked = [_Checked(one, bars) for one in _features(target)]
+    checks = [_FeatureCheck(bound, bars) for bound in _features(target)]
     for cut in cuts:
         for kind in TAMPERS:
             tampered = _tampered(bars, cut, kind, generator)
-            for one in checked:
-                one.compare_past(tampered, cut, kind)
-        for one in checked:
-            one.compare_windows(cut, generator)
-    for one in checked:
-        one.compare_again()
-        one.compare_symbols()
+            for check in checks:
+                check.compare_past(tampered, cut, kind)
+        for check in checks:
+            check.compare_windows(cut, generator)
+    for check in checks:
+        check.compare_again()
+        check.compare_symbols()
     return LeakReport(
-        tuple(one.bound.label for one in checked),
+        tuple(check.bound.label for check in checks),
         tuple(cuts),
-        sum(one.comparisons for one in checked),
-        tuple(leak for one in checked for leak in one.leaks),
+        sum(check.comparisons for check in checks),
+        tuple(leak for check in checks for leak in check.leaks),
     )
 
 
@@ -142,8 +142,8 @@ def draw_cuts(bars: BarTensors, *, count: int, least: int, generator: torch.Gene
     ]
 
 
-class _Checked:
-    """One feature, its rows for the whole history, and what was found."""
+class _FeatureCheck:
+    """The check of one feature: its rows for the whole history, comparisons and leaks."""
 
     def __init__(self, bound: BoundFeature, bars: BarTensors) -> None:
         self.bound = bound
@@ -151,7 +151,7 @@ class _Checked:
         self.leaks: list[Leak] = []
         self.comparisons = 0
         self.whole: Column | None = None
-        """None where the verdict is clear, and another call would fail or spoil the bars again."""
+        """None after a failure or mutation: another call would fail or change the bars again."""
         inputs = {**bars.columns, "ts": bars.ts}
         before = {name: tensor.clone() for name, tensor in inputs.items()}
         try:
@@ -160,9 +160,9 @@ class _Checked:
             self._failed("whole history", len(bars) - 1, 0, error)
         for name, tensor in inputs.items():
             if not bool((_bits(tensor) == _bits(before[name])).all()):
-                tensor.copy_(before[name])  # the other features are owed the bars as they were
+                tensor.copy_(before[name])  # the other features need the bars unchanged
                 self.whole = None
-                self._found("mutation", len(bars) - 1, 0, math.nan, f"it wrote into `{name}`")
+                self._add_leak("mutation", len(bars) - 1, 0, math.nan, f"it wrote into `{name}`")
 
     def compare_past(self, tampered: BarTensors, cut: int, kind: str) -> None:
         """Compare rows up to the cut."""
@@ -220,7 +220,9 @@ class _Checked:
             values, valid = rows()
         except Exception as error:  # noqa: BLE001  a user's function may raise anything
             if kind == "symbol":  # needing the others to run at all is depending on them
-                self._found(kind, cut, start, math.nan, f"{note}: {type(error).__name__}: {error}")
+                self._add_leak(
+                    kind, cut, start, math.nan, f"{note}: {type(error).__name__}: {error}"
+                )
             else:
                 self._failed(kind, cut, start, error)
             return
@@ -229,12 +231,12 @@ class _Checked:
         if bool(differs.any()):
             row = start + int(differs.any(1).nonzero()[0])
             size = float((values - expected).abs().max())
-            self._found(kind, cut, row, size if size > 0.0 else math.inf, note)
+            self._add_leak(kind, cut, row, size if size > 0.0 else math.inf, note)
 
     def _failed(self, when: str, cut: int, row: int, error: Exception) -> None:
-        self._found("error", cut, row, math.nan, f"{when}: {type(error).__name__}: {error}")
+        self._add_leak("error", cut, row, math.nan, f"{when}: {type(error).__name__}: {error}")
 
-    def _found(self, kind: str, cut: int, row: int, size: float, note: str) -> None:
+    def _add_leak(self, kind: str, cut: int, row: int, size: float, note: str) -> None:
         self.leaks.append(Leak(self.bound.label, kind, cut, row, size, note))
 
 

@@ -1,4 +1,4 @@
-"""Features by name: one decorated function each."""
+"""Registry of features by name: each is a decorated function of bars."""
 
 import inspect
 import math
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True)
 class Feature:
-    """One column of observations: how it is computed, and what it declares about itself.
+    """One column of observations: its function, lookback, inputs and version.
 
     Call it to compute the raw rows of a window; `BoundFeature.column` adds neutral values and
     validity.
@@ -63,7 +63,7 @@ class Feature:
                 near = nearest(name, known)
                 raise ChoiceError(
                     wrong=f"parameters of feature `{self.name}` must be among: "
-                    + (", ".join(f"`{one}`" for one in known) or "none"),
+                    + (", ".join(f"`{keyword}`" for keyword in known) or "none"),
                     found=f"`{name}`",
                     remedy=f"Did you mean `{near}`?" if near else "Choose one of those names.",
                 )
@@ -85,7 +85,10 @@ class Feature:
 
     def _keywords(self) -> dict[str, int | float | None]:
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        return {one.name: None if one.default is one.empty else one.default for one in parameters}
+        return {
+            parameter.name: None if parameter.default is parameter.empty else parameter.default
+            for parameter in parameters
+        }
 
     def _lookback(self, parameters: Parameters) -> int:
         bars = self.lookback if isinstance(self.lookback, int) else self.lookback(**parameters)
@@ -121,8 +124,8 @@ class BoundFeature:
         """
         first = max(0, start - self.lookback + 1)
         part = bars.rows(first, stop).only(self.feature.columns, reader=self.label)
-        found = self._typed(self.feature(part, **self.parameters), bars)
-        raw = self._checked(found, len(part), bars.symbols)
+        computed = self._typed(self.feature(part, **self.parameters), bars)
+        raw = self._checked(computed, len(part), bars.symbols)
         wanted = stop - start
         warm = max(0, min(wanted, stop - max(start, self.lookback - 1)))  # rows with a full window
         raw = raw[raw.shape[0] - warm :]
@@ -299,9 +302,9 @@ def feature(
                 found=repr(neutral),
                 remedy="Choose what an uninformative bar would show, such as 0.",
             )
-        for one in list(inspect.signature(function).parameters.values())[1:]:
-            if one.default is not one.empty:
-                _number(name, one.name, one.default, like=None)
+        for parameter in list(inspect.signature(function).parameters.values())[1:]:
+            if parameter.default is not parameter.empty:
+                _number(name, parameter.name, parameter.default, like=None)
         made = Feature(name, function, lookback, tuple(columns), float(neutral), version)
         registry.add(made)
         return made

@@ -1,4 +1,4 @@
-"""Bars from a seed on which a leak shows: every column, gaps, quiet bars and jumps."""
+"""Random bars for the look-ahead test: every column, gaps, bars without volume, jumps."""
 
 import torch
 from torch import Tensor

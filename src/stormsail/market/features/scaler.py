@@ -1,4 +1,4 @@
-"""Robust scaling, fitted on the training span and on nothing else."""
+"""`Scaler`: robust scaling (median, IQR) of features, fitted on the training span only."""
 
 import math
 from collections.abc import Mapping
@@ -76,11 +76,11 @@ class Scaler:
             )
             for index, name in enumerate(features.names)
         ]
-        found = torch.stack(table)  # [F, levels]
-        spread = (found[:, 2] - found[:, 0]) * IQR_TO_STD
+        quantiles = torch.stack(table)  # [F, levels]
+        spread = (quantiles[:, 2] - quantiles[:, 0]) * IQR_TO_STD
         scale = torch.where(spread > 0.0, spread, 1.0)
-        bounds = (found[:, 3].clone(), found[:, 4].clone()) if winsorise else None
-        return cls(schema, found[:, 1].clone(), scale, clip, bounds)
+        bounds = (quantiles[:, 3].clone(), quantiles[:, 4].clone()) if winsorise else None
+        return cls(schema, quantiles[:, 1].clone(), scale, clip, bounds)
 
     def transform(self, features: Features) -> Features:
         """Return the features scaled.

@@ -1,4 +1,4 @@
-"""What a model must be fed with, as plain data with a hash."""
+"""Schema of the features that a model was trained on, as plain data with a hash."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -19,14 +19,14 @@ def schema_hash(schema: Schema) -> str:
     return hashlib.sha256(documents.encode(dict(schema))).hexdigest()
 
 
-def check_schema(expected: Schema, found: Schema) -> None:
-    """Refuse features other than those that were expected.
+def check_schema(expected: Schema, actual: Schema) -> None:
+    """Refuse features other than the expected ones.
 
     Raises:
         DataError: if anything differs; names the first field that does, in reading order.
     """
     for path, want, have in _differences(
-        documents.plain(dict(expected)), documents.plain(dict(found)), ""
+        documents.plain(dict(expected)), documents.plain(dict(actual)), ""
     ):
         raise DataError(
             "feature-schema",

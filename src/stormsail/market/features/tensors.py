@@ -1,4 +1,4 @@
-"""Closed bars as tensors: what a feature may read."""
+"""`BarTensors`: closed bars as tensors, the input of features."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace

@@ -1,8 +1,8 @@
-"""Bars from an exchange into the store: forward in pages, resumed, never half.
+"""`fetch_bars`: download bars from an exchange into the store, resumable after a kill.
 
-Nothing that is stored is asked for again, except one bar at each seam: it must be the same, or the
-fetch stops. What arrives is kept in a journal until it is complete, so that a kill costs a few
-pages. The result does not depend on how often the fetch was interrupted.
+Stored bars are not requested again, except one at each seam: it must be the same, or the fetch
+stops. What arrives is kept in a journal until it is complete, so that a kill costs a few pages. The
+result does not depend on how often the fetch was interrupted.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from stormsail.core.clock import Clock
 from stormsail.core.errors import ArgumentError, DataError
 from stormsail.market.bars import Bars, canonical, check_symbol
 from stormsail.market.checks import check_bars
-from stormsail.market.fetch.client import Client, Line, Patience
+from stormsail.market.fetch.client import Client, Requester, RetryPolicy
 from stormsail.market.fetch.journal import (
     Journal,
     Part,
@@ -30,17 +30,17 @@ from stormsail.market.fetch.journal import (
 from stormsail.market.fetch.merge import accepted, merged
 from stormsail.market.fetch.pages import Row, Source, open_source
 from stormsail.market.fetch.plan import (
-    ASKED,
     GAPS,
+    REQUESTED,
     Gap,
     Span,
-    asked_note,
     bar_at_or_after,
     closed_end,
     gaps,
     gaps_note,
     missing,
-    read_asked,
+    read_requested,
+    requested_note,
     union,
 )
 from stormsail.market.interval import Interval
@@ -57,7 +57,7 @@ _NANOSECONDS_PER_MS = 1_000_000
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a fetch is: of `total` bar times that were missing, `done` are settled."""
+    """Progress of a fetch: of `total` bar times that were missing, `done` are settled."""
 
     symbol: str
     done: int
@@ -68,17 +68,17 @@ OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """What a fetch has done.
+class FetchResult:
+    """Result of a fetch.
 
     Attributes:
         path: the file, or None if there is none because the exchange has nothing.
-        added: rows that were not there before.
-        rows: rows that are there now.
-        gaps: holes between the first and the last of them.
-        requests: questions put to the exchange, repeated ones included.
-        retries: how many of them were repetitions after a failure.
-        warnings: what the validator finds odd in what was stored, a line each.
+        added: rows that were not stored before.
+        rows: rows that are stored now.
+        gaps: between the first and the last of them.
+        requests: sent to the exchange, retries included.
+        retries: requests that were repeated after a failure.
+        warnings: of the data checks about what was stored, a line each.
     """
 
     symbol: str
@@ -102,26 +102,26 @@ def fetch_bars(
     clock: Clock,
     generator: np.random.Generator,
     on_progress: OnProgress | None = None,
-    patience: Patience | None = None,
+    retry: RetryPolicy | None = None,
     page: int | None = None,
-) -> Fetched:
-    """Bring the stored bars of a symbol up to date; return what was done.
+) -> FetchResult:
+    """Download the missing bars of a symbol into the store.
 
-    The store holds one stretch of time without a break of our making: a fetch begins where the
-    stored bars end, even if `since_ms` is later, and closes the way up to their beginning if it is
+    The stored bars stay one stretch of time without a break made by fetching: a fetch begins where
+    the stored bars end, even if `since_ms` is later, and fills up to their beginning if it is
     earlier. The bar that is still forming is never stored.
 
     Args:
-        client: a ccxt exchange, see `fetch_client.connect`.
+        client: a ccxt exchange, see `connect`.
         store: where the bars go.
         symbol: as ccxt writes it.
         interval: length of a bar; the exchange must offer it.
         since_ms: earliest open time; None continues what is stored.
         until_ms: open times from here on are not fetched; None means up to the last closed bar.
-        clock: tells which bars have closed, and waits between tries.
+        clock: decides which bars have closed, and waits between tries.
         generator: jitter of the waits.
         on_progress: called after every page.
-        patience: how often and how long to try.
+        retry: how often and how long to try.
         page: rows per request; None takes what the exchange allows.
 
     Raises:
@@ -130,30 +130,30 @@ def fetch_bars(
         ArgumentError: if nothing is stored and `since_ms` is missing.
     """
     check_symbol(symbol)
-    line = Line(client, clock, generator, patience or Patience())
+    requester = Requester(client, clock, generator, retry or RetryPolicy())
     stored = _stored(store, symbol, interval)
     wanted = _wanted(stored, symbol, interval, since_ms, until_ms, clock)
     path = store.path(symbol, interval)
     sweep(path.parent)
     if not journal_path(path).exists() and not missing(wanted, _covered(stored)):
         return _nothing_to_do(stored, path, symbol)
-    source = open_source(line, symbol, interval, page)
+    source = open_source(requester, symbol, interval, page)
     _check_columns(stored, source, path)
     with open_journal(path, f"{client.id} {symbol} {interval} {' '.join(source.columns)}") as kept:
-        harvest = _Harvest(source, stored, kept, wanted)
-        with harvest.stored_at_the_end(store) as outcome:
-            harvest.run(on_progress)
-    return replace(outcome.fetched, requests=line.requests, retries=line.retries)
+        running = _BarFetch(source, stored, kept, wanted)
+        with running.stored_at_the_end(store) as outcome:
+            running.run(on_progress)
+    return replace(outcome.fetched, requests=requester.requests, retries=requester.retries)
 
 
 @dataclass
 class _Outcome:
-    fetched: Fetched
+    fetched: FetchResult
 
 
 @dataclass
-class _Fresh:
-    """Pages since the last part was written."""
+class _Pending:
+    """Pages since the last part of the journal was written."""
 
     start: int
     end: int
@@ -161,8 +161,8 @@ class _Fresh:
     rows: list[Row] = field(default_factory=list)
 
 
-class _Harvest:
-    """One fetch: what was known before it, and what it has brought since."""
+class _BarFetch:
+    """A running fetch: the rows that were known before it, and those that arrived since."""
 
     def __init__(self, source: Source, stored: Bars | None, journal: Journal, wanted: Span) -> None:
         self._source = source
@@ -174,27 +174,30 @@ class _Harvest:
         self._tables = [part.table.select(list(self._columns)) for part in parts]
         if stored is not None:
             self._tables.insert(0, stored.table)
-        self._asked = [*read_asked(stored.notes if stored else {}), *(part.span for part in parts)]
+        self._requested = [
+            *read_requested(stored.notes if stored else {}),
+            *(part.span for part in parts),
+        ]
         self._before = self._merged()
         self._newest = wanted.end
-        self._spans = missing(wanted, [*_covered(stored), *self._asked])
-        self._fresh = _Fresh(wanted.start, wanted.start)
+        self._spans = missing(wanted, [*_covered(stored), *self._requested])
+        self._pending = _Pending(wanted.start, wanted.start)
 
     def run(self, on_progress: OnProgress | None) -> None:
         """Fetch span by span, page by page, forward in time."""
         total = sum(span.end - span.start for span in self._spans) // self._step
         before = 0
         for span in self._spans:
-            self._fresh = _Fresh(span.start, span.start)
-            for reached in self._pages(span):
+            self._pending = _Pending(span.start, span.start)
+            for settled in self._pages(span):
                 if on_progress is not None:
-                    done = before + (reached - span.start) // self._step
+                    done = before + (settled - span.start) // self._step
                     on_progress(Progress(self._source.symbol, done, total))
             self._flush()
             before += (span.end - span.start) // self._step
 
     def _pages(self, span: Span) -> Iterator[int]:
-        """Fetch one span; yield after each page how far everything is settled."""
+        """Fetch one span; yield after each page the time up to which all bars are settled."""
         previous = span.start - self._step
         edges = {ts: row for ts in (previous, span.end) if (row := self._known(ts))}
         cursor = previous if previous in edges else span.start
@@ -203,22 +206,22 @@ class _Harvest:
         while cursor < end:
             rows, cursor = self._page(Span(cursor, end), recent)
             recent = edges | {int(row[0]): row for row in rows}
-            reached = max(min(cursor, span.end), span.start)
-            # Nothing at the newest edge may mean: not published yet. That is asked again next time.
+            settled = max(min(cursor, span.end), span.start)
+            # Nothing at the newest edge may mean: not published yet. The next fetch requests it.
             open_end = not rows and span.end == self._newest
             new += [row for row in rows if span.start <= row[0] < span.end]
-            if reached < span.end or cursor >= end:  # a span meets what follows only if both agree
-                self._take(new, self._fresh.end if open_end else reached)
+            if settled < span.end or cursor >= end:  # a span meets what follows only if both agree
+                self._take(new, self._pending.end if open_end else settled)
                 new = []
-            yield reached
+            yield settled
 
     def _page(self, span: Span, recent: dict[int, Row]) -> tuple[list[Row], int]:
-        """Return the bars of one page, and up to where nothing else is to be had.
+        """Return the bars of one page, and the time up to which there are no others.
 
-        A page with a hole, or without a bar, is asked for a second time before it is believed.
+        A page with a gap, or without a bar, is requested a second time before it is accepted.
         """
         rows = self._source.page(span, recent)
-        if not rows or self._has_hole(rows, span.start):
+        if not rows or self._has_gap(rows, span.start):
             again = self._source.page(span, recent | {int(row[0]): row for row in rows})
             rows = sorted({row[0]: row for row in (*rows, *again)}.values())
         if rows:
@@ -226,7 +229,7 @@ class _Harvest:
         window = span.start + self._source.limit * self._step
         return [], span.end if self._source.knows_end else min(window, span.end)
 
-    def _has_hole(self, rows: list[Row], start: int) -> bool:
+    def _has_gap(self, rows: list[Row], start: int) -> bool:
         return int(rows[-1][0]) - start >= len(rows) * self._step
 
     def _merged(self) -> pa.Table:
@@ -235,7 +238,7 @@ class _Harvest:
         return merged(self._tables, self._columns, self._source.what)
 
     def _known(self, ts: int) -> Row | None:
-        """Return the bar of that time if it was there before this fetch; NaN where it is silent."""
+        """Return the bar of that time if it was there before this fetch; NaN in absent columns."""
         times = np.asarray(self._before["ts"].to_numpy(), dtype=np.int64)
         place = int(np.searchsorted(times, ts))
         if place == len(times) or times[place] != ts:
@@ -243,31 +246,31 @@ class _Harvest:
         row = self._before.slice(place, 1).to_pylist()[0]
         return tuple(row.get(name, math.nan) for name in self._source.columns)
 
-    def _take(self, rows: list[Row], reached: int) -> None:
-        fresh = self._fresh
-        fresh.rows += rows
-        fresh.end = max(fresh.end, reached)
-        fresh.pages += 1
-        if fresh.pages >= PAGES_PER_PART:
+    def _take(self, rows: list[Row], settled: int) -> None:
+        pending = self._pending
+        pending.rows += rows
+        pending.end = max(pending.end, settled)
+        pending.pages += 1
+        if pending.pages >= PAGES_PER_PART:
             self._flush()
 
     def _flush(self) -> None:
         """Put the pages since the last part into the journal."""
-        fresh = self._fresh
-        if fresh.start < fresh.end:
-            table = _table(fresh.rows, self._source.columns)
-            part = Part(Span(fresh.start, fresh.end), table)
+        pending = self._pending
+        if pending.start < pending.end:
+            table = _table(pending.rows, self._source.columns)
+            part = Part(Span(pending.start, pending.end), table)
             self._journal.write(part)
             self._tables.append(table.select(list(self._columns)))
-            self._asked.append(part.span)
-        self._fresh = _Fresh(fresh.end, fresh.end)
+            self._requested.append(part.span)
+        self._pending = _Pending(pending.end, pending.end)
 
     @contextlib.contextmanager
     def stored_at_the_end(self, store: Store) -> Iterator[_Outcome]:
         """Store what was fetched, also after an error or an interrupt.
 
         If the stored bars and the new ones do not meet yet, the new ones stay in the journal:
-        a file with a break of our making would look like an exchange's hole.
+        a break made by fetching would look like a gap of the exchange.
         """
         path = store.path(self._source.symbol, self._source.interval)
         outcome = _Outcome(_nothing_to_do(self._stored, path, self._source.symbol))
@@ -275,33 +278,33 @@ class _Harvest:
             yield outcome
         finally:
             self._flush()
-            if len(union([*_covered(self._stored), *self._asked])) <= 1:
+            if len(union([*_covered(self._stored), *self._requested])) <= 1:
                 outcome.fetched = self._settle(store)
 
-    def _settle(self, store: Store) -> Fetched:
+    def _settle(self, store: Store) -> FetchResult:
         symbol, interval = self._source.symbol, self._source.interval
         table = self._merged()
         path = store.path(symbol, interval)
-        holes: list[Gap] = []
-        odd: tuple[str, ...] = ()
+        found_gaps: list[Gap] = []
+        warnings: tuple[str, ...] = ()
         if table.num_rows:
             old = dict(self._stored.notes) if self._stored is not None else {}
             bars = Bars(symbol, interval, table)
-            holes = gaps(bars.ts, interval, self._asked)
+            found_gaps = gaps(bars.ts, interval, self._requested)
             notes = old | {
-                EXCHANGE: self._source.line.client.id,
-                ASKED: asked_note(self._asked),
-                GAPS: gaps_note(holes),
+                EXCHANGE: self._source.requester.client.id,
+                REQUESTED: requested_note(self._requested),
+                GAPS: gaps_note(found_gaps),
             }
             if self._stored is None or len(bars) > len(self._stored) or notes != old:
-                report = check_bars(bars, now_ms=self._source.line.now_ms())
-                odd = accepted(report, f"remove {journal_path(path)} and fetch again")
+                report = check_bars(bars, now_ms=self._source.requester.now_ms())
+                warnings = accepted(report, f"remove {journal_path(path)} and fetch again")
                 store.write(replace(bars, notes=dict(sorted(notes.items()))))
         remove_journal(path)
         before = 0 if self._stored is None else len(self._stored)
         there = path if table.num_rows else None
         added = table.num_rows - before
-        return Fetched(symbol, there, added, table.num_rows, 0, 0, tuple(holes), odd)
+        return FetchResult(symbol, there, added, table.num_rows, 0, 0, tuple(found_gaps), warnings)
 
 
 def _table(rows: Sequence[Row], names: tuple[str, ...]) -> pa.Table:
@@ -314,11 +317,11 @@ def _stored(store: Store, symbol: str, interval: Interval) -> Bars | None:
 
 
 def _covered(stored: Bars | None) -> list[Span]:
-    """Return where nothing is asked: what is stored from end to end, and what was asked before."""
+    """Return spans that need no request: the stored bars, and what was requested before."""
     if stored is None or not len(stored):
         return []
     whole = Span(int(stored.ts[0]), int(stored.ts[-1]) + stored.interval.milliseconds)
-    return [whole, *read_asked(stored.notes)]
+    return [whole, *read_requested(stored.notes)]
 
 
 def _wanted(
@@ -329,7 +332,7 @@ def _wanted(
     until_ms: int | None,
     clock: Clock,
 ) -> Span:
-    """Return the stretch of time that shall be there at the end."""
+    """Return the span of time that shall be stored in the end."""
     end = closed_end(clock.now_ns() // _NANOSECONDS_PER_MS, interval)
     if until_ms is not None:
         end = min(end, bar_at_or_after(until_ms, interval))
@@ -347,11 +350,11 @@ def _wanted(
     return Span(min(starts), max([end, *(span.end for span in covered)]))
 
 
-def _nothing_to_do(stored: Bars | None, path: Path, symbol: str) -> Fetched:
+def _nothing_to_do(stored: Bars | None, path: Path, symbol: str) -> FetchResult:
     if stored is None:
-        return Fetched(symbol, None, 0, 0, 0, 0)
-    holes = gaps(stored.ts, stored.interval, read_asked(stored.notes))
-    return Fetched(symbol, path, 0, len(stored), 0, 0, tuple(holes))
+        return FetchResult(symbol, None, 0, 0, 0, 0)
+    known = gaps(stored.ts, stored.interval, read_requested(stored.notes))
+    return FetchResult(symbol, path, 0, len(stored), 0, 0, tuple(known))
 
 
 def _check_columns(stored: Bars | None, source: Source, path: Path) -> None:
@@ -359,7 +362,7 @@ def _check_columns(stored: Bars | None, source: Source, path: Path) -> None:
     if lost:
         raise DataError(
             "data-column",
-            wrong=f"{source.line.client.id} must give every column that {path} has",
+            wrong=f"{source.requester.client.id} must give every column that {path} has",
             found=f"{', '.join(lost)} missing",
             remedy="Fetch from the exchange the file came from, or move the file away.",
         )

@@ -1,8 +1,8 @@
-"""A ccxt client without keys, and the one way to ask it something: patiently, and never banned.
+"""`connect` to an exchange with ccxt without keys, and requests with retries that avoid bans.
 
 ccxt paces requests but does not repeat one that failed, and some of its parsers turn an answer
-that is no JSON into an empty list. So each question goes through `Line.ask`, which looks at the
-wire itself: status, headers, and whether there was JSON at all.
+that is no JSON into an empty list. So each request goes through `Requester`, which reads the HTTP
+response itself: status, headers, and whether there was JSON at all.
 """
 
 import logging
@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from stormsail.core.clock import Clock
+from stormsail.core.clock import Clock, iso
 from stormsail.core.errors import ChoiceError, ConfigError, RangeError, VenueError, nearest
-from stormsail.market.fetch.plan import iso
 
 T = TypeVar("T")
 
@@ -29,13 +28,13 @@ _NANOSECONDS_PER_MS = 1_000_000
 
 
 class Session(Protocol):
-    """What is used of a requests session."""
+    """The part of a requests session that is used."""
 
     hooks: dict[str, list[Callable[..., None]]]
 
 
 class Client(Protocol):
-    """What is used of a ccxt exchange."""
+    """The part of a ccxt exchange that is used."""
 
     id: str
     urls: dict[str, object]
@@ -63,11 +62,11 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How often and how long to wait for an exchange.
+class RetryPolicy:
+    """How often and how long to retry requests to an exchange.
 
     Attributes:
-        tries: times a question is put, the first included.
+        tries: times a request is sent, the first included.
         first_s: wait before the second try; each further one doubles it.
         longest_s: no wait is longer. An exchange that demands more ends the fetch with that time.
     """
@@ -92,7 +91,7 @@ def connect(
 
     Args:
         exchange: its ccxt id.
-        symbols: what will be asked for; only the market lists that these need are loaded.
+        symbols: to be fetched; only the market lists that these need are loaded.
         base_url: scheme, host and port that stand in for every host of the exchange; the paths
             stay. For tests and mirrors.
         timeout_s: how long one answer may take.
@@ -172,32 +171,32 @@ def _moved(urls: object, base_url: str) -> object:
     return base_url + urlsplit(urls).path if isinstance(urls, str) else urls
 
 
-class Line:
-    """One conversation with an exchange: counts requests, waits, and turns failures into words.
+class Requester:
+    """Sends requests to an exchange: retries, waits, counts, and turns failures into errors.
 
     Args:
-        client: a ccxt exchange; what it answers is observed through its session.
+        client: a ccxt exchange; its responses are recorded through a hook of its session.
         clock: waits between tries, and the time that Retry-After dates are compared with.
         generator: jitter of the waits, so that many clients do not return at the same moment.
-        patience: how often and how long.
+        retry: how often and how long.
     """
 
     def __init__(
-        self, client: Client, clock: Clock, generator: np.random.Generator, patience: Patience
+        self, client: Client, clock: Clock, generator: np.random.Generator, retry: RetryPolicy
     ) -> None:
         self.client = client
         self.requests = 0
         self.retries = 0
         self._clock = clock
         self._generator = generator
-        self._patience = patience
+        self._retry = retry
         self._status: int | None = None
         self._headers: Mapping[str, str] = {}
         client.enableLastJsonResponse = True
-        client.session.hooks["response"] = [self._hear]
+        client.session.hooks["response"] = [self._record]
 
     def now_ms(self) -> int:
-        """Return the earlier of our time and the exchange's, as far as its answer told it.
+        """Return the earlier of our time and that of the exchange's last response.
 
         A clock that runs ahead would take a forming bar for a finished one.
         """
@@ -205,15 +204,15 @@ class Line:
         date = _date_ms(self._headers.get("Date"))
         return own if date is None else min(own, date)
 
-    def ask(self, what: str, call: Callable[[], T]) -> T:
-        """Return what `call` returns, after as many tries as it needs and patience allows.
+    def request(self, what: str, call: Callable[[], T]) -> T:
+        """Return the result of `call`, retried as often as the policy allows.
 
         Raises:
             VenueError: if the exchange refuses, bans, does not answer or answers no JSON.
         """
         ccxt = load_ccxt()
         failure: _Failure | None = None
-        for attempt in range(self._patience.tries):
+        for attempt in range(self._retry.tries):
             if failure is not None:
                 self.retries += 1
                 self._clock.sleep(self._wait(failure, attempt - 1, what))
@@ -222,26 +221,26 @@ class Line:
             try:
                 answer = call()
             except ccxt.BaseError as error:
-                failure = self._judged(error, what)
+                failure = self._transient(error, what)
                 continue
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise response_error(
                     self.client, what, f"something ccxt cannot read ({type(error).__name__})"
                 ) from error
-            if self._heard_json():
+            if self._has_json():
                 return answer
             failure = _Failure("response", "no JSON", None)
         raise self._exhausted(failure, what)
 
-    def _heard_json(self) -> bool:
+    def _has_json(self) -> bool:
         # ccxt hands text on where JSON should be, and its parsers read both that and {} as nothing.
         return self.client.last_json_response is not None and self.client.last_json_response != {}
 
-    def _hear(self, response: "_Response", *_args: object, **_kwargs: object) -> None:
+    def _record(self, response: "_Response", *_args: object, **_kwargs: object) -> None:
         self._status, self._headers = response.status_code, response.headers
 
-    def _judged(self, error: Exception, what: str) -> "_Failure":
-        """Return a failure that may pass; raise one that will not."""
+    def _transient(self, error: Exception, what: str) -> "_Failure":
+        """Return a failure that a retry may cure; raise the error for any other."""
         ccxt = load_ccxt()
         words = _one_line(error)
         if self._status == _BANNED:
@@ -266,11 +265,11 @@ class Line:
 
     def _wait(self, failure: "_Failure", attempt: int, what: str) -> float:
         """Return how long to wait before the next try; raise if the exchange demands too long."""
-        own = min(self._patience.first_s * 2.0**attempt, self._patience.longest_s)
+        own = min(self._retry.first_s * 2.0**attempt, self._retry.longest_s)
         own *= 0.5 + 0.5 * float(self._generator.random())
         if failure.demanded_s is None:
             return own
-        if failure.demanded_s > self._patience.longest_s:
+        if failure.demanded_s > self._retry.longest_s:
             raise self._rate_limit(failure, what)
         return max(own, failure.demanded_s)
 
@@ -315,7 +314,7 @@ class Line:
 
     def _exhausted(self, failure: "_Failure | None", what: str) -> VenueError:
         words = failure.words if failure else "nothing"
-        tries = f"{self._patience.tries} tries"
+        tries = f"{self._retry.tries} tries"
         if failure is not None and failure.kind == "rate":
             return self._rate_limit(_Failure("rate", f"{words} after {tries}", None), what)
         if failure is not None and failure.kind == "response":
@@ -342,7 +341,7 @@ class _Response(Protocol):
 
 
 def response_error(client: Client, what: str, found: str) -> VenueError:
-    """Return the error for an answer that cannot be what was asked for."""
+    """Return the error for an answer that cannot be what was requested."""
     return VenueError(
         "venue-response",
         wrong=f"the answer of {client.id} for {what} must be what was asked for",

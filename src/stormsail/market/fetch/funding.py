@@ -1,4 +1,4 @@
-"""Funding rates of a perpetual from an exchange into the store."""
+"""`fetch_funding`: download funding rates of a perpetual from an exchange into the store."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,16 +6,22 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from stormsail.core.clock import Clock
+from stormsail.core.clock import Clock, iso
 from stormsail.core.errors import ArgumentError
 from stormsail.market.bars import Funding, check_symbol
 from stormsail.market.checks import check_funding
-from stormsail.market.fetch.bars import Fetched, OnProgress, Progress
-from stormsail.market.fetch.client import Client, Line, Patience, response_error, symbol_error
+from stormsail.market.fetch.bars import FetchResult, OnProgress, Progress
+from stormsail.market.fetch.client import (
+    Client,
+    Requester,
+    RetryPolicy,
+    response_error,
+    symbol_error,
+)
 from stormsail.market.fetch.journal import sweep
 from stormsail.market.fetch.merge import accepted, merged
 from stormsail.market.fetch.pages import find_market, number_of, whole
-from stormsail.market.fetch.plan import Span, iso
+from stormsail.market.fetch.plan import Span
 from stormsail.market.store import Store
 
 _COLUMNS = ("ts", "funding_rate")
@@ -39,10 +45,10 @@ def fetch_funding(
     clock: Clock,
     generator: np.random.Generator,
     on_progress: OnProgress | None = None,
-    patience: Patience | None = None,
+    retry: RetryPolicy | None = None,
     page: int | None = None,
-) -> Fetched:
-    """Bring the stored funding rates of a perpetual up to date; return what was done.
+) -> FetchResult:
+    """Download the missing funding rates of a perpetual into the store.
 
     Exchanges stamp a settlement some milliseconds late; a time within a second of a full minute is
     stored as that minute, so that rates from different sources are of the same settlement.
@@ -54,22 +60,21 @@ def fetch_funding(
         ArgumentError: if nothing is stored and `since_ms` is missing.
     """
     check_symbol(symbol)
-    line = Line(client, clock, generator, patience or Patience())
+    requester = Requester(client, clock, generator, retry or RetryPolicy())
     sweep(store.funding_path(symbol).parent)
     stored = store.read_funding(symbol)
     now = clock.now_ns() // _NANOSECONDS_PER_MS
     end = now + 1 if until_ms is None else min(until_ms, now + 1)
     spans = _spans(stored, symbol, since_ms, end)
-    market = find_market(line, symbol)
+    market = find_market(requester, symbol)
     if not market.get("swap") or not client.has.get("fetchFundingRateHistory"):
-        found = "a market without funding rates"
-        raise symbol_error(client.id, symbol, found, None)
+        raise symbol_error(client.id, symbol, "a market without funding rates", None)
     limit = page or _limit(client, symbol)
     table = stored.table if stored is not None else _table([])
     before = table.num_rows
     for span, stepwise in spans:
         pages = [table]
-        for part in _pages(line, symbol, span, limit):
+        for part in _pages(requester, symbol, span, limit):
             pages.append(_table(part))
             if stepwise:  # a head that is not complete would leave a break that nobody sees
                 pages = [_stored_together(store, symbol, pages)]
@@ -79,8 +84,9 @@ def fetch_funding(
         table = _stored_together(store, symbol, pages)
     path = store.funding_path(symbol) if table.num_rows else None
     added = table.num_rows - before
-    odd = accepted(check_funding(Funding(symbol, table)), "fetch again") if added else ()
-    return Fetched(symbol, path, added, table.num_rows, line.requests, line.retries, warnings=odd)
+    warnings = accepted(check_funding(Funding(symbol, table)), "fetch again") if added else ()
+    counts = requester.requests, requester.retries
+    return FetchResult(symbol, path, added, table.num_rows, *counts, warnings=warnings)
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class _Rate:
 def _spans(
     stored: Funding | None, symbol: str, since_ms: int | None, end: int
 ) -> list[tuple[Span, bool]]:
-    """Return what to ask for, and whether it may be stored page by page."""
+    """Return the spans to request, and whether each may be stored page by page."""
     if stored is None or not len(stored.ts):
         if since_ms is None:
             raise ArgumentError(
@@ -109,24 +115,26 @@ def _spans(
     return [*head, *([(Span(last, end), True)] if last + 1 < end else [])]
 
 
-def _pages(line: Line, symbol: str, span: Span, limit: int) -> Iterator[list[_Rate]]:
+def _pages(requester: Requester, symbol: str, span: Span, limit: int) -> Iterator[list[_Rate]]:
     """Yield the rates of a span page by page, forward in time."""
     cursor = span.start
     while cursor < span.end:
-        rates = _page(line, symbol, Span(cursor, span.end), limit)
-        if line.client.id not in _BINANCE:
-            rates = [*_older(line, symbol, cursor, rates, limit), *rates]
+        rates = _page(requester, symbol, Span(cursor, span.end), limit)
+        if requester.client.id not in _BINANCE:
+            rates = [*_older(requester, symbol, cursor, rates, limit), *rates]
         yield rates
-        short = len(rates) < limit and line.client.id in _BINANCE
+        short = len(rates) < limit and requester.client.id in _BINANCE
         if short or not rates:
             return
         cursor = rates[-1].ts + 1
 
 
-def _older(line: Line, symbol: str, start: int, rates: list[_Rate], limit: int) -> list[_Rate]:
+def _older(
+    requester: Requester, symbol: str, start: int, rates: list[_Rate], limit: int
+) -> list[_Rate]:
     """Return the rates between a time and a page that begins later than a settlement lasts.
 
-    Some exchanges answer with the newest rates of a span, so what is older is asked for by itself.
+    Some exchanges answer with the newest rates of a span, so older ones need their own request.
     """
     older: list[_Rate] = []
     page = rates
@@ -134,14 +142,14 @@ def _older(line: Line, symbol: str, start: int, rates: list[_Rate], limit: int) 
         first = min(rate.ts for rate in page)
         if first - start <= _LONGEST_MS:
             break
-        page = _page(line, symbol, Span(start, first), limit)
+        page = _page(requester, symbol, Span(start, first), limit)
         older = [*page, *older]
     return older
 
 
-def _page(line: Line, symbol: str, span: Span, limit: int) -> list[_Rate]:
-    client, what = line.client, f"{symbol} funding"
-    answer = line.ask(
+def _page(requester: Requester, symbol: str, span: Span, limit: int) -> list[_Rate]:
+    client, what = requester.client, f"{symbol} funding"
+    answer = requester.request(
         what,
         lambda: client.fetch_funding_rate_history(
             symbol, span.start, limit, {"until": span.end - 1}
@@ -159,9 +167,9 @@ def _page(line: Line, symbol: str, span: Span, limit: int) -> list[_Rate]:
         if rate is None:
             raise response_error(client, what, f"row {number} = {entry!r}"[:120])
         if not span.start <= rate.ts < span.end:
-            if rate.ts > line.now_ms() or rate.ts < span.start:
-                found = f"a rate of {iso(rate.ts)}, outside of what was asked"
-                raise response_error(client, what, found)
+            if rate.ts > requester.now_ms() or rate.ts < span.start:
+                problem = f"a rate of {iso(rate.ts)}, outside of what was asked"
+                raise response_error(client, what, problem)
             continue  # an exchange that does not know an end answers beyond it
         rates.append(rate)
     return rates

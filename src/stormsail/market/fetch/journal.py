@@ -1,4 +1,4 @@
-"""What a fetch has received but not yet merged, on disk: a killed fetch continues from here.
+"""Journal of a fetch: received pages on disk, from which a killed fetch continues.
 
 Rewriting a large Parquet file after each page would cost more than the download. So pages are
 collected into parts of their own, in a hidden folder beside the bars; each part is there wholly or
@@ -44,15 +44,15 @@ class Journal:
         self._stamp = stamp.encode()
 
     def parts(self) -> list[Part]:
-        """Return what an earlier fetch has left, and remove what cannot be used."""
-        found = []
+        """Return the parts of an earlier fetch, and remove what cannot be used."""
+        parts = []
         for name in atomic.entries(self._folder):
             part = self._read(name)
             if part is None:
                 atomic.remove_tree(self._folder, name)
             else:
-                found.append(part)
-        return found
+                parts.append(part)
+        return parts
 
     def write(self, part: Part) -> None:
         """Add a part.
@@ -68,7 +68,7 @@ class Journal:
             atomic.replace_file(self._folder, name, sink.getvalue().to_pybytes())
 
     def _read(self, name: str) -> Part | None:
-        """Return a part, or None for rubbish: it is fetched again."""
+        """Return a part, or None if it is unreadable or of another source: it is fetched again."""
         start, dash, end = name.removesuffix(_SUFFIX).partition("-")
         if not (dash and start.isdecimal() and end.isdecimal()):
             return None
@@ -115,7 +115,7 @@ def remove_journal(bars: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed writers have left; a living one would hold the lock of the folder.
+    """Remove temporary files of killed writers; a living one would hold the folder's lock.
 
     Raises:
         DataError: if the system does not allow it.

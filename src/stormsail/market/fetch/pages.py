@@ -1,4 +1,4 @@
-"""Pages of candles and funding rates as an exchange sends them: asked for, read, distrusted."""
+"""Pages of candles from an exchange: requested, parsed, and refused where they contradict."""
 
 import math
 import re
@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import ChoiceError, VenueError
 from stormsail.market.bars import OPTIONAL, REQUIRED
-from stormsail.market.fetch.client import Client, Line, response_error, symbol_error
-from stormsail.market.fetch.plan import Span, iso
+from stormsail.market.fetch.client import Client, Requester, response_error, symbol_error
+from stormsail.market.fetch.plan import Span
 from stormsail.market.interval import Interval
+from stormsail.market.merge import Conflict
 
 Row = tuple[int | float, ...]
 """One bar: its open time, then the other columns in the order of `Source.columns`."""
@@ -36,13 +38,13 @@ class Source:
     """Where the bars of one symbol and interval come from.
 
     Attributes:
-        line: the conversation with the exchange.
+        requester: sends the requests.
         raw: name of ccxt's method for the exchange's own candles, or None for the unified one.
         market_id: the exchange's name of the symbol.
-        limit: rows asked for at once.
+        limit: rows per request.
     """
 
-    line: Line
+    requester: Requester
     symbol: str
     interval: Interval
     raw: str | None
@@ -56,25 +58,25 @@ class Source:
 
     @property
     def knows_end(self) -> bool:
-        """Whether an empty page means that nothing lies up to the end that was asked for."""
+        """Whether an empty page means that nothing lies up to the requested end."""
         return self.raw is not None
 
     @property
     def what(self) -> str:
-        """Words for error messages."""
+        """Name of the bars in error messages."""
         return f"{self.symbol} {self.interval}"
 
     def page(self, span: Span, recent: Mapping[int, Row]) -> list[Row]:
         """Return the closed bars of one answer, sorted, that open in `span` from its start on.
 
         Args:
-            span: what is asked for.
+            span: requested open times.
             recent: bars that are known already. An answer may repeat them, but not change them.
 
         Raises:
             VenueError: if the answer is nonsense, or contradicts itself or what is known.
         """
-        client = self.line.client
+        client = self.requester.client
         if self.raw:
             method = getattr(client, self.raw)
             request = {
@@ -84,9 +86,9 @@ class Source:
                 "endTime": span.end - 1,
                 "limit": self.limit,
             }
-            answer = self.line.ask(self.what, lambda: method(request))
+            answer = self.requester.request(self.what, lambda: method(request))
         else:
-            answer = self.line.ask(
+            answer = self.requester.request(
                 self.what,
                 lambda: client.fetch_ohlcv(self.symbol, str(self.interval), span.start, self.limit),
             )
@@ -142,42 +144,42 @@ class Source:
         return kept
 
     def _check_same(self, row: Row, known: Row) -> None:
-        """Compare two reports of one bar; a stored one has NaN where it never had a column."""
+        """Compare two answers about one bar; a stored one has NaN where it never had a column."""
         for name, new, old in zip(self.columns, row, known, strict=True):
             if new != old and not math.isnan(old):
-                raise conflict(self.what, int(row[0]), name, old, new)
+                raise conflict_error(self.what, Conflict(int(row[0]), name, old, new))
 
     def _check_spacing(self, rows: list[Row]) -> None:
-        """Refuse longer bars in place of those asked for; they lie on the same grid."""
+        """Refuse longer bars in place of the requested ones; they lie on the same grid."""
         steps = {b[0] - a[0] for a, b in pairwise(rows)}
         if len(rows) >= _REGULAR and len(steps) == 1 and min(steps) > self.interval.milliseconds:
             raise self._nonsense(f"bars {int(min(steps))} ms apart")
 
     def _in_span(self, rows: list[Row], span: Span, recent: Mapping[int, Row]) -> list[Row]:
-        now, kept = self.line.now_ms(), []
+        now, kept = self.requester.now_ms(), []
         for row in rows:
             ts = int(row[0])
             if ts > now or (ts < span.start and ts not in recent):
                 raise self._nonsense(f"a bar of {iso(ts)}, outside of what was asked")
             closed = ts + self.interval.milliseconds <= now
-            if ts >= span.end and closed and self.raw:  # the end was part of the question
+            if ts >= span.end and closed and self.raw:  # the end was part of the request
                 raise self._nonsense(f"a bar of {iso(ts)}, outside of what was asked")
             if span.start <= ts < span.end and closed:
                 kept.append(row)
         return kept
 
     def _nonsense(self, found: str) -> VenueError:
-        return response_error(self.line.client, self.what, found)
+        return response_error(self.requester.client, self.what, found)
 
 
-def open_source(line: Line, symbol: str, interval: Interval, page: int | None) -> Source:
-    """Return where the bars come from, after looking the market up.
+def open_source(requester: Requester, symbol: str, interval: Interval, page: int | None) -> Source:
+    """Return the source of the bars, after looking the market up.
 
     Raises:
         ChoiceError: if the exchange has no bars of this length.
         VenueError: if it has no such market, or does not answer.
     """
-    client = line.client
+    client = requester.client
     timeframes = client.timeframes or {}
     if str(interval) not in timeframes:
         raise ChoiceError(
@@ -185,30 +187,30 @@ def open_source(line: Line, symbol: str, interval: Interval, page: int | None) -
             found=f"`{interval}`",
             remedy=f"Choose from {', '.join(timeframes)}.",
         )
-    market = find_market(line, symbol)
+    market = find_market(requester, symbol)
     kind = "spot" if market.get("spot") else str(market.get("subType"))
     raw = _RAW_KLINES.get((client.id, kind))
     if raw is not None and not hasattr(client, raw):
         raw = None
     limit = _RAW_LIMIT if raw else _unified_limit(client, symbol)
-    return Source(line, symbol, interval, raw, str(market["id"]), page or limit)
+    return Source(requester, symbol, interval, raw, str(market["id"]), page or limit)
 
 
-def find_market(line: Line, symbol: str) -> Mapping[str, object]:
+def find_market(requester: Requester, symbol: str) -> Mapping[str, object]:
     """Return the exchange's description of a symbol.
 
     Raises:
         VenueError: if there is none.
     """
-    client = line.client
+    client = requester.client
     if not client.markets:
-        line.ask("its list of markets", lambda: client.load_markets(True))  # noqa: FBT003
+        requester.request("its list of markets", lambda: client.load_markets(True))  # noqa: FBT003
     if not client.markets:
         raise response_error(client, "its list of markets", "an empty list")
     market = client.markets.get(symbol)
     if market is None:
-        found = f"no such symbol among {len(client.markets)}"
-        raise symbol_error(client.id, symbol, found, sorted(client.markets))
+        problem = f"no such symbol among {len(client.markets)}"
+        raise symbol_error(client.id, symbol, problem, sorted(client.markets))
     return market
 
 
@@ -224,12 +226,12 @@ def _says_nothing(given: object) -> bool:
     return given is None or given == []
 
 
-def conflict(what: str, ts: int, name: str, old: float, new: float) -> VenueError:
-    """Return the error for two reports of one time that differ."""
+def conflict_error(what: str, conflict: Conflict) -> VenueError:
+    """Return the error for two answers about one time that differ."""
     return VenueError(
         "venue-conflict",
-        wrong=f"two reports of {what} at {iso(ts)} must agree",
-        found=f"`{name}` = {old!r} and then {new!r}",
+        wrong=f"two reports of {what} at {iso(conflict.ts)} must agree",
+        found=f"`{conflict.column}` = {conflict.old!r} and then {conflict.new!r}",
         remedy="Nothing was overwritten. If the stored data come from another exchange or were "
         "taken before the bar had closed, move that file away and fetch again.",
     )

@@ -1,4 +1,4 @@
-"""What is missing, what was asked for, and where the holes are: arithmetic on times, no I/O."""
+"""Time spans of a fetch: missing, requested before, and gaps in the stored bars."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stormsail.market.checks.gaps import find_gaps
 from stormsail.market.interval import Interval
 
-ASKED = "asked"
+REQUESTED = "requested"
 """Note of the stored bars: the spans for which the exchange gave all it has, as JSON pairs."""
 
 GAPS = "gaps"
-"""Note of the stored bars: the holes between the first and the last bar, as JSON."""
+"""Note of the stored bars: the gaps between the first and the last bar, as JSON."""
 
 
 @dataclass(frozen=True, order=True)
@@ -26,24 +27,18 @@ class Span:
 
 @dataclass(frozen=True)
 class Gap:
-    """Bars that are not there.
+    """Missing bars between two stored ones.
 
     Attributes:
         start: open time of the first missing bar.
         count: how many are missing in a row.
-        confirmed: whether the exchange was asked twice and returned nothing; otherwise the hole
-            came with bars from elsewhere and nobody asked.
+        confirmed: whether they were requested twice and the exchange returned nothing; otherwise
+            the gap came with bars from elsewhere and was never requested.
     """
 
     start: int
     count: int
     confirmed: bool
-
-
-def iso(ms: int) -> str:
-    """Return a time as `2021-01-01T00:00:00Z`, with milliseconds only where there are some."""
-    value = np.datetime64(int(ms), "ms")
-    return f"{value.astype('datetime64[s]') if ms % 1000 == 0 else value}Z"
 
 
 def bar_at_or_after(ms: int, interval: Interval) -> int:
@@ -81,31 +76,32 @@ def missing(wanted: Span, covered: Iterable[Span]) -> list[Span]:
     return result
 
 
-def gaps(ts: NDArray[np.int64], interval: Interval, asked: Iterable[Span]) -> list[Gap]:
-    """Return the holes between the first and the last bar."""
-    step, known = interval.milliseconds, union(asked)
-    found = []
-    for row in np.flatnonzero(np.diff(ts) > step):
-        hole = Span(int(ts[row]) + step, int(ts[row + 1]))
-        confirmed = any(span.start <= hole.start and hole.end <= span.end for span in known)
-        found.append(Gap(hole.start, (hole.end - hole.start) // step, confirmed))
-    return found
+def gaps(ts: NDArray[np.int64], interval: Interval, requested: Iterable[Span]) -> list[Gap]:
+    """Return the gaps between the first and the last bar, and which of them are confirmed."""
+    step, known = interval.milliseconds, union(requested)
+    result = []
+    for row, count in zip(*find_gaps(ts, interval), strict=True):
+        start = int(ts[row]) + step
+        end = start + int(count) * step
+        confirmed = any(span.start <= start and end <= span.end for span in known)
+        result.append(Gap(start, int(count), confirmed))
+    return result
 
 
-def asked_note(spans: Iterable[Span]) -> str:
+def requested_note(spans: Iterable[Span]) -> str:
     """Return the spans as the text of a note."""
     return json.dumps([[span.start, span.end] for span in union(spans)])
 
 
-def gaps_note(holes: Iterable[Gap]) -> str:
-    """Return the holes as the text of a note."""
-    return json.dumps([asdict(hole) for hole in holes])
+def gaps_note(gaps: Iterable[Gap]) -> str:
+    """Return the gaps as the text of a note."""
+    return json.dumps([asdict(gap) for gap in gaps])
 
 
-def read_asked(notes: Mapping[str, str]) -> list[Span]:
-    """Return the spans of a note; a note that is absent or not ours means nothing was asked."""
+def read_requested(notes: Mapping[str, str]) -> list[Span]:
+    """Return the spans of the note `requested`; none if it is absent or in another form."""
     try:
-        pairs = json.loads(notes.get(ASKED, "[]"))
+        pairs = json.loads(notes.get(REQUESTED, "[]"))
         return union(Span(int(start), int(end)) for start, end in pairs)
     except (TypeError, ValueError):
         return []

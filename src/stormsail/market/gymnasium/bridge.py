@@ -31,8 +31,8 @@ Observation = NDArray[np.float32]
 RENDER_MODES = ("rgb_array", "ansi")
 FRAMES_A_SECOND = 10
 
-SOMETIMES = ("price", "reward_clip_bound_fraction")
-"""Names of `Info` that are NaN where there is nothing to tell; a dictionary leaves them out."""
+OPTIONAL_INFO = ("price", "reward_clip_bound_fraction")
+"""Names of `Info` that are NaN where there is no such value; a dictionary leaves them out."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 _DEMO_SYMBOLS, _DEMO_BARS, _DEMO_SEED = 2, 4096, 0
@@ -176,7 +176,7 @@ class Bridge:
         return chosen_start(self.simulator, self.panel, options)
 
     def action(self, action: object, shape: tuple[int, ...]) -> Tensor:
-        """Return the action as the simulator takes it; its values are judged there.
+        """Return the action as the simulator takes it; it checks the values.
 
         Raises:
             ShapeError: if it is not shaped as the space says.

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from stormsail.market.features import FeatureSet, Scaler
 from stormsail.market.gymnasium.bridge import (
     FRAMES_A_SECOND,
+    OPTIONAL_INFO,
     RENDER_MODES,
-    SOMETIMES,
     Bridge,
     Observation,
     check_render_mode,
@@ -49,7 +49,7 @@ class MarketEnv(gymnasium.Env[Observation, Any]):
         interval: length of the stored bars, such as `1h`.
         features: columns of the observation; None takes those of the config.
         scaler: fitted on the training span; None fits one on the rows of `span`, which is right
-            for training and wrong for judging.
+            for training and wrong for evaluation.
         span: episodes lie inside it; None allows all rows.
         render_mode: `rgb_array` for pictures, `ansi` for a line of text.
 
@@ -105,7 +105,7 @@ class MarketEnv(gymnasium.Env[Observation, Any]):
 
     @property
     def scaler(self) -> Scaler:
-        """The scaler, to pass to the environment that judges."""
+        """The scaler, to pass to the environment of an evaluation."""
         return self._bridge.simulator.scaler
 
     @property
@@ -133,7 +133,7 @@ class MarketEnv(gymnasium.Env[Observation, Any]):
         if self.render_mode is not None:
             self._trace = self._bridge.trace(state, 0)
         info = self._bridge.opened(state, observation)
-        return observed(observation)[0], _told(info, ended=False)
+        return observed(observation)[0], _numbers(info, ended=False)
 
     def step(self, action: object) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Do one action.
@@ -151,8 +151,8 @@ class MarketEnv(gymnasium.Env[Observation, Any]):
         terminated, truncated = bool(step.terminated), bool(step.truncated)
         ended = terminated or truncated
         self._state = None if ended else state
-        told = _told(step.info, ended=ended)
-        return observed(step.observation)[0], float(step.reward), terminated, truncated, told
+        info = _numbers(step.info, ended=ended)
+        return observed(step.observation)[0], float(step.reward), terminated, truncated, info
 
     def render(self) -> NDArray[np.uint8] | str | None:
         """Return a picture or a line of the episode, the last one if it has just ended.
@@ -172,13 +172,13 @@ class MarketEnv(gymnasium.Env[Observation, Any]):
         return draw(self._trace) if self.render_mode == "rgb_array" else one_line(self._trace)
 
 
-def _told(info: Info, *, ended: bool) -> dict[str, Any]:
-    """Return an info of one environment as plain numbers, without what there is nothing to tell."""
-    told: dict[str, Any] = {}
+def _numbers(info: Info, *, ended: bool) -> dict[str, Any]:
+    """Return an info of one environment as plain numbers, without those that it does not have."""
+    numbers: dict[str, Any] = {}
     for name, value in info._asdict().items():
         if name == "terminal_observation":
             if ended:
-                told[name] = observed(value)[0]
-        elif name not in SOMETIMES or not value.isnan():
-            told[name] = value.item()
-    return told
+                numbers[name] = observed(value)[0]
+        elif name not in OPTIONAL_INFO or not value.isnan():
+            numbers[name] = value.item()
+    return numbers

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import ConfigError
-from stormsail.market.bars import iso
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw

@@ -1,4 +1,4 @@
-"""Where an episode starts, when the user of an environment says so: `reset(options={...})`."""
+"""Start an episode at a chosen symbol and bar: `reset(options={...})` of an environment."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import ArgumentError, ChoiceError, DtypeError, RangeError, ShapeError
 from stormsail.core.errors import nearest as nearest_name
-from stormsail.market.bars import iso
 from stormsail.market.panel import Panel
 from stormsail.market.simulator import Simulator, State
 
@@ -35,11 +35,11 @@ def chosen_start(
     """
     _check_names(options, panel)
     batch = simulator.batch
-    columns = _each("symbol", options.get("symbol", 0), batch, lambda one: _column(panel, one))
+    columns = _each("symbol", options.get("symbol", 0), batch, lambda value: _column(panel, value))
     if "row" in options:
-        rows = _each("row", options["row"], batch, lambda one: _whole("row", one))
+        rows = _each("row", options["row"], batch, lambda value: _whole("row", value))
     else:
-        rows = _each("time", options["time"], batch, lambda one: _row_at(panel, one))
+        rows = _each("time", options["time"], batch, lambda value: _row_at(panel, value))
     symbol, row = torch.tensor(columns), torch.tensor(rows)
     return simulator.place(symbol, row)
 
@@ -49,7 +49,7 @@ def _check_names(options: Mapping[str, Any], panel: Panel) -> None:
     if unknown:
         near = nearest_name(unknown[0], OPTIONS)
         raise ChoiceError(
-            wrong=f"options of `reset` must be among {', '.join(f'`{one}`' for one in OPTIONS)}",
+            wrong=f"options of `reset` must be among {', '.join(f'`{name}`' for name in OPTIONS)}",
             found=f"`{unknown[0]}`",
             remedy=f"Did you mean `{near}`?" if near else "Leave it out.",
         )
@@ -80,7 +80,7 @@ def _each(name: str, value: object, batch: int, read: Callable[[object], int]) -
             found=f"{len(value)} values",
             remedy="Pass one value to start all environments alike.",
         )
-    return [read(one) for one in value]
+    return [read(item) for item in value]
 
 
 def _whole(name: str, value: object) -> int:

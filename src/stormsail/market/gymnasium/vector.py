@@ -15,8 +15,8 @@ from torch import Tensor
 from stormsail.market.features import FeatureSet, Scaler
 from stormsail.market.gymnasium.bridge import (
     FRAMES_A_SECOND,
+    OPTIONAL_INFO,
     RENDER_MODES,
-    SOMETIMES,
     Bridge,
     Observation,
     check_render_mode,
@@ -119,7 +119,7 @@ class MarketVectorEnv(gymnasium.vector.VectorEnv[Observation, NDArray[Any], NDAr
 
     @property
     def scaler(self) -> Scaler:
-        """The scaler, to pass to the environment that judges."""
+        """The scaler, to pass to the environment of an evaluation."""
         return self._bridge.simulator.scaler
 
     @property
@@ -148,7 +148,7 @@ class MarketVectorEnv(gymnasium.vector.VectorEnv[Observation, NDArray[Any], NDAr
         if self.render_mode is not None:
             self._traces = [self._bridge.trace(state, index) for index in range(self.num_envs)]
         info = self._bridge.opened(state, observation)
-        return observed(observation), _told(info, ended=np.zeros(self.num_envs, dtype=np.bool_))
+        return observed(observation), _arrays(info, ended=np.zeros(self.num_envs, dtype=np.bool_))
 
     def step(
         self, actions: NDArray[Any]
@@ -166,8 +166,8 @@ class MarketVectorEnv(gymnasium.vector.VectorEnv[Observation, NDArray[Any], NDAr
         self._state, step = self._bridge.step(before, chosen, self._generator)
         self._follow(before, self._state)
         terminated, truncated = _copied(step.terminated), _copied(step.truncated)
-        told = _told(step.info, ended=terminated | truncated)
-        return observed(step.observation), _copied(step.reward), terminated, truncated, told
+        info = _arrays(step.info, ended=terminated | truncated)
+        return observed(step.observation), _copied(step.reward), terminated, truncated, info
 
     def _follow(self, before: State, state: State) -> None:
         for index, trace in enumerate(self._traces):
@@ -201,16 +201,16 @@ def _copied(values: Tensor) -> NDArray[Any]:
     return values.numpy().copy()
 
 
-def _told(info: Info, *, ended: Flags) -> dict[str, Any]:
+def _arrays(info: Info, *, ended: Flags) -> dict[str, Any]:
     """Return an info as arrays, each with the mask of the environments that have it."""
-    told: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for name, value in info._asdict().items():
         if name == "terminal_observation":
-            told[name], mask = observed(value), ended
+            arrays[name], mask = observed(value), ended
         else:
-            told[name] = _copied(value)
-            mask = ~np.isnan(told[name]) if name in SOMETIMES else np.ones_like(ended)
-        told[f"_{name}"] = mask.copy()
-    if not told["_reward_clip_bound_fraction"].any():
-        del told["reward_clip_bound_fraction"], told["_reward_clip_bound_fraction"]
-    return told
+            arrays[name] = _copied(value)
+            mask = ~np.isnan(arrays[name]) if name in OPTIONAL_INFO else np.ones_like(ended)
+        arrays[f"_{name}"] = mask.copy()
+    if not arrays["_reward_clip_bound_fraction"].any():
+        del arrays["reward_clip_bound_fraction"], arrays["_reward_clip_bound_fraction"]
+    return arrays

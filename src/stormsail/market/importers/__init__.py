@@ -1,7 +1,7 @@
-"""Bars and funding rates from other people's files and frames.
+"""Import of bars and funding rates from files and data frames of other sources.
 
-An importer recognises (columns, units, names) and refuses what it cannot recognise. It never
-mends: rows go to the validator as they are.
+An importer recognises columns, units and names, and refuses what it cannot recognise. It repairs
+nothing by itself: rows go to `market.checks` as they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from stormsail.market.importers.names import (
 from stormsail.market.importers.prepare import (
     Options,
     Raw,
+    checked_bars,
+    checked_funding,
     joined,
-    judged,
-    judged_funding,
     named_bars,
     named_funding,
 )
@@ -38,7 +38,7 @@ __all__ = ["Imported", "Options", "from_frame", "import_files"]
 
 @dataclass(frozen=True)
 class Imported:
-    """What one symbol's files became, and lines that say how."""
+    """Imported data of one symbol, and lines for the user about how they were read."""
 
     data: Bars | Funding
     lines: tuple[str, ...]
@@ -85,7 +85,7 @@ def from_frame(
     file = RawFile(PurePath("frame"), table)
     options = Options(columns or {}, time_unit)
     raw = named_bars(file, options, spot=False)
-    return judged(raw, check_symbol(symbol), interval, options)[0]
+    return checked_bars(raw, check_symbol(symbol), interval, options)[0]
 
 
 def import_files(
@@ -151,7 +151,7 @@ def _groups(
 
 
 def _named(path: Path, file: RawFile) -> Named:
-    """Return what the name says; a file inside an archive may leave it to the archive's name."""
+    """Return what the file's name says, or that of its archive where it says nothing."""
     named = read_name(path)
     if file.path != path:
         inner = read_name(file.path)
@@ -188,12 +188,12 @@ def _imported(group: _Group, options: Options) -> Imported:
     if group.interval is None:
         _check_perpetual(group.symbol)
         raw = joined([named_funding(file, options) for file, _ in group.parts])
-        funding, lines = judged_funding(raw, group.symbol)
+        funding, lines = checked_funding(raw, group.symbol)
         head = _read_line(raw, f"{group.symbol} funding", funding)
         return Imported(funding, (head, *raw.notes, *lines))
     spot = ":" not in group.symbol
     raw = joined([named_bars(file, options, spot=spot) for file, _ in group.parts])
-    bars, lines = judged(raw, group.symbol, group.interval, options)
+    bars, lines = checked_bars(raw, group.symbol, group.interval, options)
     head = _read_line(raw, f"{group.symbol} {group.interval}", bars)
     pair = next((named.pair for _, named in group.parts if named.pair), None)
     if pair and pair != group.symbol.partition(":")[0]:

@@ -1,60 +1,21 @@
-"""Which column of a source holds what."""
+"""Matching of a source's column names with ours."""
 
 from collections.abc import Mapping, Sequence
 
 from stormsail.core.errors import DataError
 from stormsail.market.bars import OPTIONAL, REQUIRED
-
-BINANCE = (
-    "ts",
-    "open",
-    "high",
-    "low",
-    "close",
-    "volume",
-    "close_time",
-    "quote_volume",
-    "trades",
-    "taker_buy_base",
-    "taker_buy_quote",
-    "ignore",
-)
-"""Columns of Binance's kline dumps, in their order; old ones have no header."""
+from stormsail.market.checks.columns import ALIASES, BINANCE, tidy
 
 FUNDING_COLUMNS = ("ts", "funding_rate")
 
-_ALIASES: Mapping[str, tuple[str, ...]] = {
-    "ts": (
-        *("ts", "timestamp", "time", "date", "datetime", "open_time", "opentime", "unix"),
-        *("calc_time", "funding_time", "fundingtime", "__index_level_0__"),
-    ),
-    "open": ("open", "o"),
-    "high": ("high", "h"),
-    "low": ("low", "l"),
-    "close": ("close", "c"),
-    "volume": ("volume", "v", "vol"),
-    "quote_volume": ("quote_volume", "quote_asset_volume"),
-    "trades": ("trades", "count", "number_of_trades", "trade_count"),
-    "taker_buy_base": (
-        *("taker_buy_base", "taker_buy_volume"),
-        *("taker_buy_base_volume", "taker_buy_base_asset_volume"),
-    ),
-    "taker_buy_quote": (
-        *("taker_buy_quote", "taker_buy_quote_volume", "taker_buy_quote_asset_volume"),
-    ),
-    "funding_rate": ("funding_rate", "fundingrate", "last_funding_rate"),
-}
-
-
-def tidy(name: str) -> str:
-    """Return a column name in lower case with underscores."""
-    return "_".join(name.strip().strip("\"'").lower().replace("-", "_").split())
+_TIMES = ("calc_time", "funding_time", "fundingtime", "__index_level_0__")
+"""Further names of times, in funding dumps and in frames with an index."""
 
 
 def is_binance(names: Sequence[str]) -> bool:
     """Return whether a header is that of Binance's kline dumps."""
-    found = [tidy(name) for name in names]
-    return len(found) == len(BINANCE) and (found[0], found[6]) == ("open_time", "close_time")
+    header = [tidy(name) for name in names]
+    return len(header) == len(BINANCE) and (header[0], header[6]) == ("open_time", "close_time")
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -84,13 +45,14 @@ def match(
     Raises:
         DataError: if a chosen column is not there, or two columns could be the same one of ours.
     """
-    found: dict[str, str] = {}
+    matched: dict[str, str] = {}
     for ours in wanted:
         if ours in chosen:
             theirs = [name for name in names if name == chosen[ours]]
         else:
             free = [name for name in names if name not in chosen.values()]
-            theirs = [name for name in free if tidy(name) in _ALIASES[ours]]
+            known = (ours, *ALIASES[ours], *(_TIMES if ours == "ts" else ()))
+            theirs = [name for name in free if tidy(name) in known]
             # Our own name, written exactly, outranks names that merely mean the same.
             theirs = [name for name in theirs if name == ours] or theirs
         if len(theirs) > 1 or (ours in chosen and not theirs):
@@ -101,17 +63,17 @@ def match(
                 remedy=f"Name it with `--columns {ours}=NAME`.",
             )
         if theirs:
-            found[ours] = theirs[0]
-    return found
+            matched[ours] = theirs[0]
+    return matched
 
 
-def check_complete(found: Mapping[str, str], names: Sequence[str], place: str) -> None:
+def check_complete(matched: Mapping[str, str], names: Sequence[str], place: str) -> None:
     """Refuse a source in which a required column could not be recognised.
 
     Raises:
         DataError: naming what is missing.
     """
-    missing = [name for name in REQUIRED if name not in found]
+    missing = [name for name in REQUIRED if name not in matched]
     if missing:
         raise DataError(
             "data-column",

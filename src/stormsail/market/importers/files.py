@@ -1,4 +1,4 @@
-"""Files as Arrow tables with the names their authors gave the columns. Nothing is changed here."""
+"""Reading of data files as Arrow tables, with the column names of the source."""
 
 import glob
 import gzip
@@ -15,7 +15,8 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from stormsail.core.errors import DataError
-from stormsail.market.importers.columns import BINANCE, is_binance, tidy
+from stormsail.market.checks.columns import BINANCE, tidy
+from stormsail.market.importers.columns import is_binance
 
 _TEXT = (".csv", ".txt", ".tsv")
 _TABLES = (".parquet", ".feather", ".arrow")
@@ -23,7 +24,7 @@ SUFFIXES = (*_TEXT, *(f"{suffix}.gz" for suffix in _TEXT), ".zip", *_TABLES)
 """Ends of the names of files that can be imported."""
 
 MARKS = ".?! "
-"""Ends of other people's sentences, which ours would double."""
+"""Marks at the end of other packages' messages, which our sentences would double."""
 
 _REPAIR_LOG = ".repairs.txt"  # what `stormsail check` writes beside a mended file
 _DELIMITERS = ",;\t|"
@@ -37,7 +38,7 @@ _MAX_GROWTH = 200  # real dumps shrink 3 to 20 times; deflate can claim 1,000
 
 @dataclass(frozen=True)
 class RawFile:
-    """One table as it was found."""
+    """A table as the file holds it."""
 
     path: PurePath
     table: pa.Table
@@ -52,19 +53,19 @@ def find_files(sources: Iterable[str | Path]) -> list[Path]:
     Raises:
         DataError: if a source is not there, or a folder holds nothing that can be imported.
     """
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     listed = list(sources)
     for source in listed:
         path = Path(source)
         if path.is_dir():
-            files = [one for one in path.iterdir() if _is_source(one)]
+            files = [file for file in path.iterdir() if _is_source(file)]
         elif path.exists():
             if path.name.lower().endswith(_REPAIR_LOG) and len(listed) > 1:
                 continue  # the shell put it among the others
             files = [path]
         else:
             files = [Path(name) for name in glob.glob(str(source), recursive=True)]  # noqa: PTH207
-            files = [one for one in files if _is_source(one)]
+            files = [file for file in files if _is_source(file)]
         if not files:
             raise DataError(
                 "data-source",
@@ -73,8 +74,8 @@ def find_files(sources: Iterable[str | Path]) -> list[Path]:
                 found=f"nothing of that kind at `{source}`",
                 remedy="Check the path, and quote a pattern so that the shell leaves it alone.",
             )
-        found.update(dict.fromkeys(files))
-    return sorted(found, key=lambda path: (path.name, str(path)))
+        paths.update(dict.fromkeys(files))
+    return sorted(paths, key=lambda path: (path.name, str(path)))
 
 
 def _is_source(path: Path) -> bool:
@@ -136,7 +137,7 @@ def _limit(packed: int) -> int:
 
 
 def _bounded(stream: io.BufferedIOBase, packed: int) -> bytes:
-    """Read a compressed stream unless it grows beyond all measure."""
+    """Read a compressed stream, refusing one that unpacks to too many bytes."""
     limit = _limit(packed)
     data = stream.read(limit + 1)
     if len(data) > limit:
@@ -230,7 +231,7 @@ def _after_lines(data: bytes, count: int) -> pa.Buffer:
 def _parse(data: pa.Buffer, names: list[str], delimiter: str) -> pa.Table:
     if not bytes(memoryview(data)[:_HEAD]).strip():
         return pa.table({name: pa.array([], pa.float64()) for name in dict.fromkeys(names)})
-    # Only an empty field is "not there": `N/A` is text, and the validator shall see it.
+    # Only an empty field is "not there": `N/A` is text, and the data checks shall see it.
     convert = pcsv.ConvertOptions(null_values=[""], strings_can_be_null=True)
     return pcsv.read_csv(
         pa.BufferReader(data),

@@ -1,18 +1,17 @@
-"""New rows and stored rows of one symbol as one: sorted, each time once, contradictions refused."""
+"""Merging of imported rows with the stored rows of the same symbol."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
-from stormsail.market.bars import Bars, Funding, iso
+from stormsail.market.bars import Bars, Funding
+from stormsail.market.merge import Conflict, merge_rows
 
 
 def with_stored(new: Bars | Funding, stored: Bars | Funding) -> tuple[Bars | Funding, list[str]]:
-    """Return the rows of both, and lines on what that changed.
+    """Return the rows of both, and lines for the user about what that changed.
 
     Where one of the two holds all of it already, its notes stay: importing the same files again
     gives the same bytes.
@@ -31,21 +30,21 @@ def with_stored(new: Bars | Funding, stored: Bars | Funding) -> tuple[Bars | Fun
 def _bars(new: Bars, stored: Bars) -> tuple[Bars, list[str]]:
     what = f"{new.symbol} {new.interval}"
     columns = [name for name in new.columns if name in stored.columns]
-    table = _merged([stored.table, new.table], columns, what)
+    table = _merged(stored.table, new.table, columns, what)
     lines = _lines(len(stored), len(new), table.num_rows, "bars")
-    for one, place in ((stored, "stored bars"), (new, "new bars")):
-        lost = [name for name in one.columns if name not in columns]
+    for bars, place in ((stored, "stored bars"), (new, "new bars")):
+        lost = [name for name in bars.columns if name not in columns]
         if lost:
             words = ", ".join(lost)
             lines.append(f"note: {what} is stored without {words}, which only the {place} have")
     both = Bars(new.symbol, new.interval, table, _notes(stored, new))
-    same = next((one for one in (stored, new) if one.digest() == both.digest()), None)
+    same = next((bars for bars in (stored, new) if bars.digest() == both.digest()), None)
     return (both if same is None else replace(both, notes=same.notes)), lines
 
 
 def _funding(new: Funding, stored: Funding) -> tuple[Funding, list[str]]:
     columns = ["ts", "funding_rate"]
-    table = _merged([stored.table, new.table], columns, f"the funding of {new.symbol}")
+    table = _merged(stored.table, new.table, columns, f"the funding of {new.symbol}")
     lines = _lines(len(stored), len(new), table.num_rows, "rates")
     return Funding(new.symbol, table), lines
 
@@ -65,32 +64,14 @@ def _notes(stored: Bars, new: Bars) -> dict[str, str]:
     return notes
 
 
-def _merged(tables: Sequence[pa.Table], columns: list[str], what: str) -> pa.Table:
-    table = pa.concat_tables([one.select(columns) for one in tables]).combine_chunks()
-    times = np.asarray(table["ts"].to_numpy(), dtype=np.int64)
-    order = np.argsort(times, kind="stable")
-    times, table = times[order], table.take(pa.array(order))
-    again = np.flatnonzero(np.diff(times) == 0) + 1
-    found = []
-    for name in columns:
-        values = np.asarray(table[name].to_numpy())
-        differs = again[_differ(values[again - 1], values[again])]
-        if len(differs):
-            row = int(differs[0])
-            words = f"`{name}` {values[row - 1]} stored and {values[row]} new"
-            found.append((row, f"{iso(times[row])} with {words}"))
-    if found:
-        raise DataError(
+def _merged(stored: pa.Table, new: pa.Table, columns: list[str], what: str) -> pa.Table:
+    def refusal(conflict: Conflict) -> DataError:
+        values = f"`{conflict.column}` {conflict.old} stored and {conflict.new} new"
+        return DataError(
             "data-mismatch",
             wrong=f"new rows of {what} must equal the stored rows of the same times",
-            found=min(found, key=lambda one: one[0])[1],
+            found=f"{iso(conflict.ts)} with {values}",
             remedy="Import into another store, or pass `--replace`.",
         )
-    keep = np.ones(len(times), dtype=bool)
-    keep[again] = False
-    return table.filter(pa.array(keep))
 
-
-def _differ(old: NDArray[np.float64], new: NDArray[np.float64]) -> NDArray[np.bool_]:
-    absent = np.isnan(old) & np.isnan(new)
-    return np.asarray((old != new) & ~absent, dtype=np.bool_)
+    return merge_rows([stored, new], columns, refusal=refusal)

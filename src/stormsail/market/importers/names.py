@@ -1,4 +1,4 @@
-"""What the name of a data file says about its contents."""
+"""Symbol, interval and kind of data from the name of a file."""
 
 import re
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _STORE = re.compile(r"(?P<base>[A-Z0-9]+)-(?P<quote>[A-Z0-9]+)(_(?P<settle>[A-Z0
 
 @dataclass(frozen=True)
 class Named:
-    """What a name tells; None where it is silent."""
+    """What a file name says; None where it says nothing."""
 
     base: str | None = None
     quote: str | None = None
@@ -102,16 +102,16 @@ def read_name(path: PurePath) -> Named:
     return _read_words(re.split(r"[-_ ]", stem))
 
 
-def _is_plain(found: re.Match[str]) -> bool:
+def _is_plain(match: re.Match[str]) -> bool:
     """Return whether no part of a pair is really a word on the kind of contract."""
-    words = [found["quote"], found["settle"] or "", found.groupdict().get("kind") or ""]
+    words = [match["quote"], match["settle"] or "", match.groupdict().get("kind") or ""]
     return not any(word.upper() in _PERPETUAL or _DATE.fullmatch(word) for word in words)
 
 
 def _read_words(words: list[str]) -> Named:
     upper = [word.upper() for word in words]
     base, quote, used = _pair(upper)
-    interval = next((found for found in map(_interval, words[1:]) if found), None)
+    interval = next((length for length in map(_interval, words[1:]) if length), None)
     kinds = {_kind(word) for word in words[1:]}
     kind: Kind = "other" if "other" in kinds else "funding" if "funding" in kinds else "bars"
     settle = dated = None
@@ -160,15 +160,15 @@ def resolve_symbol(named: Named, *, symbol: str | None, market: Market | None, p
             found=f"the name of a future of {named.pair} that ends on a day, `{named.dated}`",
             remedy="State what to store it as, such as `--symbol BTC/USDT:USDT`.",
         )
-    found = check_symbol(symbol) if symbol else named.symbol(market)
-    if found is None:
+    resolved = check_symbol(symbol) if symbol else named.symbol(market)
+    if resolved is None:
         raise DataError(
             "data-symbol",
             wrong=f"the symbol of {place} must be known",
             found="a name that does not tell it",
             remedy="State it, such as `--symbol BTC/USDT`.",
         )
-    return found
+    return resolved
 
 
 def resolve_interval(named: Named, *, interval: Interval | None, place: str) -> Interval:
@@ -184,12 +184,12 @@ def resolve_interval(named: Named, *, interval: Interval | None, place: str) -> 
             found=f"`{interval}`",
             remedy=f"Leave it out; to get longer bars, write `--resample {interval}`.",
         )
-    found = interval or named.interval
-    if found is None:
+    resolved = interval or named.interval
+    if resolved is None:
         raise DataError(
             "data-interval",
             wrong=f"the interval of {place} must be known",
             found="a name that does not tell it",
             remedy="State it, such as `--interval 1h`.",
         )
-    return found
+    return resolved

@@ -1,4 +1,4 @@
-"""From a table as its author wrote it to bars: named, timed, judged, and only then believed."""
+"""From a raw table to bars: rename columns, read times, repair, check."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from stormsail.core.clock import Clock
+from stormsail.core.clock import Clock, iso
 from stormsail.core.errors import DataError
-from stormsail.market.bars import OPTIONAL, REQUIRED, Bars, Funding, column_type, iso
+from stormsail.market.bars import OPTIONAL, REQUIRED, Bars, Funding, column_type
 from stormsail.market.checks import check_funding_table, check_table, repair
 from stormsail.market.importers.columns import FUNDING_COLUMNS, check_complete, match
 from stormsail.market.importers.files import MARKS, RawFile
@@ -20,12 +20,12 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Options:
-    """What the user decides about an import.
+    """Settings of an import.
 
     Args:
         columns: our column names to the source's, where they differ from the usual ones.
         time_unit: what times count; None lets their size decide.
-        repair: names of the validator's repair rules that may be applied.
+        repair: names of the repair rules of `market.checks` that are applied.
         clock: the present, to leave out a bar that has not closed; None trusts the source.
     """
 
@@ -37,13 +37,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Raw:
-    """Rows of one symbol under our column names, not yet judged."""
+    """Rows of one symbol under our column names, not yet checked."""
 
     table: pa.Table
     names: tuple[str, ...]
     units: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    doubt: DataError | None = None
+    time_error: DataError | None = None
     """Why times could not be read with certainty; then `ts` is as the source has it."""
 
 
@@ -61,10 +61,10 @@ def named_bars(file: RawFile, options: Options, *, spot: bool) -> Raw:
             found=", ".join(f"`{ours}={theirs}`" for ours, theirs in options.columns.items()),
             remedy="Leave `--columns` out, or import this file on its own.",
         )
-    found = match(names, (*REQUIRED, *OPTIONAL), options.columns, place=place)
-    check_complete(found, names, place)
-    raw = _timed(file, found, options, binance_spot=file.binance and spot)
-    extra = [name for name in names if name not in found.values()]
+    matched = match(names, (*REQUIRED, *OPTIONAL), options.columns, place=place)
+    check_complete(matched, names, place)
+    raw = _timed(file, matched, options, binance_spot=file.binance and spot)
+    extra = [name for name in names if name not in matched.values()]
     if extra and not file.binance:
         raw = replace(raw, notes=(*raw.notes, f"{place}: not read: {', '.join(extra)}"))
     return raw
@@ -77,10 +77,10 @@ def named_funding(file: RawFile, options: Options) -> Raw:
         DataError: if a column is missing or times are not certain.
     """
     place, names = file.path.name, file.table.column_names
-    found = match(names, FUNDING_COLUMNS, options.columns, place=place)
-    if "funding_rate" not in found and {"open", "close", "volume"} <= set(names):
-        found["funding_rate"] = "open"
-    missing = [name for name in FUNDING_COLUMNS if name not in found]
+    matched = match(names, FUNDING_COLUMNS, options.columns, place=place)
+    if "funding_rate" not in matched and {"open", "close", "volume"} <= set(names):
+        matched["funding_rate"] = "open"
+    missing = [name for name in FUNDING_COLUMNS if name not in matched]
     if missing:
         raise DataError(
             "data-column",
@@ -88,16 +88,18 @@ def named_funding(file: RawFile, options: Options) -> Raw:
             found=f"{', '.join(names) or 'no column'}; {', '.join(missing)} missing",
             remedy="Name them with `--columns ts=NAME,funding_rate=NAME`.",
         )
-    raw = _timed(file, found, options, binance_spot=False)
-    if raw.doubt is not None:
-        raise raw.doubt
+    raw = _timed(file, matched, options, binance_spot=False)
+    if raw.time_error is not None:
+        raise raw.time_error
     return raw
 
 
-def _timed(file: RawFile, found: Mapping[str, str], options: Options, *, binance_spot: bool) -> Raw:
+def _timed(
+    file: RawFile, matched: Mapping[str, str], options: Options, *, binance_spot: bool
+) -> Raw:
     place = file.path.name
-    columns = {ours: file.table[theirs] for ours, theirs in found.items()}
-    doubt: DataError | None = None
+    columns = {ours: file.table[theirs] for ours, theirs in matched.items()}
+    time_error: DataError | None = None
     try:
         times = to_milliseconds(
             columns["ts"], unit=options.time_unit, place=place, binance_spot=binance_spot
@@ -105,9 +107,9 @@ def _timed(file: RawFile, found: Mapping[str, str], options: Options, *, binance
     except DataError as error:
         if options.time_unit is not None or error.code == "data-time-zone":
             raise
-        times, doubt = Times(columns["ts"], "unknown"), error
+        times, time_error = Times(columns["ts"], "unknown"), error
     columns["ts"] = times.column
-    return Raw(pa.table(columns), (place,), (times.unit,), (*file.notes, *times.notes), doubt)
+    return Raw(pa.table(columns), (place,), (times.unit,), (*file.notes, *times.notes), time_error)
 
 
 def joined(parts: Sequence[Raw]) -> Raw:
@@ -126,16 +128,16 @@ def joined(parts: Sequence[Raw]) -> Raw:
                 f"{', '.join(other.table.column_names)} in {other.names[0]}",
                 remedy="Import them one by one, or leave one of them out.",
             )
-    doubt = next((part.doubt for part in parts if part.doubt), None)
-    if doubt is not None and len(parts) > 1:
-        raise doubt  # rows of several files cannot be shown to the validator in several units
+    time_error = next((part.time_error for part in parts if part.time_error), None)
+    if time_error is not None and len(parts) > 1:
+        raise time_error  # rows of several files cannot be checked in several units
     tables = [part.table.select(first.table.column_names) for part in parts]
     return Raw(
         _stacked(tables) if len(tables) > 1 else tables[0],
         tuple(name for part in parts for name in part.names),
         tuple(dict.fromkeys(unit for part in parts for unit in part.units)),
         tuple(note for part in parts for note in part.notes),
-        doubt,
+        time_error,
     )
 
 
@@ -152,8 +154,10 @@ def _stacked(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables([table.replace_schema_metadata(None).cast(schema) for table in tables])
 
 
-def judged(raw: Raw, symbol: str, interval: Interval, options: Options) -> tuple[Bars, list[str]]:
-    """Return bars that the validator accepts, and lines on what was dropped or mended.
+def checked_bars(
+    raw: Raw, symbol: str, interval: Interval, options: Options
+) -> tuple[Bars, list[str]]:
+    """Return bars that pass the data checks, and lines on what was dropped or repaired.
 
     Raises:
         DataError: if rows have defects that no named repair takes away.
@@ -167,15 +171,15 @@ def judged(raw: Raw, symbol: str, interval: Interval, options: Options) -> tuple
         lines += [f"repaired: {line}" for line in log]
         notes |= {"repaired": "; ".join(log)} if log else {}
     # After the repairs: only then are times in order and in one unit.
-    if now_ms is not None and (raw.doubt is None or options.repair):
+    if now_ms is not None and (raw.time_error is None or options.repair):
         table, dropped = _without_unclosed(raw, table, symbol, interval, now_ms)
         lines += dropped
     report = check_table(table, symbol=symbol, interval=interval, now_ms=now_ms)
     if report.errors:
-        raise _defects(f"{symbol} {interval}", raw, [str(one) for one in report.errors])
-    if raw.doubt is not None and not options.repair:
-        raise raw.doubt
-    lines += [f"warning: {one}" for one in report.warnings]
+        raise _defects(f"{symbol} {interval}", raw, [str(finding) for finding in report.errors])
+    if raw.time_error is not None and not options.repair:
+        raise raw.time_error
+    lines += [f"warning: {finding}" for finding in report.warnings]
     notes |= {"remarks": "; ".join(raw.notes)} if raw.notes else {}
     return Bars(symbol, interval, table, notes), lines
 
@@ -202,31 +206,29 @@ def _without_unclosed(
     """Leave out bars that have not closed, wherever they are; refuse those that have not opened."""
     if not table.num_rows or not pa.types.is_integer(table.schema.field("ts").type):
         return table, []
-    ts = table["ts"].fill_null(0).to_numpy()
+    ts, now = table["ts"].fill_null(0).to_numpy(), iso(now_ms, timespec="seconds")
     future = np.flatnonzero(ts > now_ms)
     if len(future):
         row = int(future[0])
-        found = (
-            f"row {row} at {iso(ts[row])}, which is after {iso(now_ms)}; {len(future)} such rows"
-        )
-        raise _defects(f"{symbol} {interval}", raw, [found])
+        problem = f"row {row} at {iso(ts[row])}, which is after {now}; {len(future)} such rows"
+        raise _defects(f"{symbol} {interval}", raw, [problem])
     is_open = ts + interval.milliseconds > now_ms
     if not is_open.any():
         return table, []
     lines = [
-        f"dropped: the bar of {iso(when)}, which closes after {iso(now_ms)}"
+        f"dropped: the bar of {iso(when)}, which closes after {now}"
         for when in np.unique(ts[is_open])
     ]
     return table.filter(pa.array(~is_open)), lines
 
 
-def judged_funding(raw: Raw, symbol: str) -> tuple[Funding, list[str]]:
-    """Return funding rates that the validator accepts, and its warnings.
+def checked_funding(raw: Raw, symbol: str) -> tuple[Funding, list[str]]:
+    """Return funding rates that pass the data checks, and the warnings.
 
     Raises:
         DataError: if rows have defects.
     """
     report = check_funding_table(raw.table, symbol=symbol)
     if report.errors:
-        raise _defects(f"the funding of {symbol}", raw, [str(one) for one in report.errors])
-    return Funding(symbol, raw.table), [f"warning: {one}" for one in report.warnings]
+        raise _defects(f"the funding of {symbol}", raw, [str(finding) for finding in report.errors])
+    return Funding(symbol, raw.table), [f"warning: {finding}" for finding in report.warnings]

@@ -1,4 +1,4 @@
-"""Times of a source as UTC milliseconds. A unit may be recognised, never guessed row by row."""
+"""Times of an imported source as UTC milliseconds, with one unit for all rows."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -7,24 +7,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
-from stormsail.market.bars import iso
+from stormsail.market.checks.stamps import BINANCE_SWITCH_MS, UNITS, unit_of
 
 TimeUnit = Literal["s", "ms", "us", "ns", "iso"]
-UNITS = ("s", "ms", "us", "ns")
 
-# Each unit's numbers of the years 1973 to 5138 lie in a range of their own.
-_BOUNDS = (1e11, 1e14, 1e17)
 _MS, _US = UNITS.index("ms"), UNITS.index("us")
 _PER_MS = {"s": 1e-3, "ms": 1.0, "us": 1e3, "ns": 1e6}
 _LAST_MS = 4_102_444_800_000  # 2100-01-01: no bar is that new
-SWITCH_MS = 1_735_689_600_000
-"""2025-01-01: from here on Binance writes its spot dumps in microseconds."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Times in milliseconds, and what they were."""
+    """Times in milliseconds, and the unit that they had."""
 
     column: pa.ChunkedArray
     unit: str
@@ -76,7 +72,7 @@ def _from_numbers(
         valid = valid & np.isfinite(values)
         values = np.where(valid, values, 0.0)
     size = np.abs(values.astype(np.float64))
-    units = np.digitize(size, _BOUNDS) if unit is None else np.full(len(size), UNITS.index(unit))
+    units = unit_of(size) if unit is None else np.full(len(size), UNITS.index(unit), np.int8)
     used = np.unique(units[valid])
     notes: tuple[str, ...] = ()
     if len(used) > 1:
@@ -84,28 +80,32 @@ def _from_numbers(
             raise _mixture(values, units, valid, place)
         notes = (f"{place}: ms before 2025-01-01 and us from then on, as Binance switched",)
     result = _scaled(values, units, valid, place)
-    name = " and ".join(UNITS[one] for one in used) or "ms"
+    name = " and ".join(UNITS[index] for index in used) or "ms"
     return Times(pa.chunked_array([pa.array(result, mask=~valid)]), name, notes)
 
 
-def _is_switch(values: NDArray[Any], units: NDArray[np.int64], valid: NDArray[np.bool_]) -> bool:
+def _is_switch(values: NDArray[Any], units: NDArray[np.int8], valid: NDArray[np.bool_]) -> bool:
     old, new = values[valid & (units == _MS)], values[valid & (units == _US)]
     only = len(old) + len(new) == int(valid.sum())
-    return only and bool((old < SWITCH_MS).all()) and bool((new >= SWITCH_MS * 1000).all())
+    return (
+        only
+        and bool((old < BINANCE_SWITCH_MS).all())
+        and bool((new >= BINANCE_SWITCH_MS * 1000).all())
+    )
 
 
 def _mixture(
-    values: NDArray[Any], units: NDArray[np.int64], valid: NDArray[np.bool_], place: str
+    values: NDArray[Any], units: NDArray[np.int8], valid: NDArray[np.bool_], place: str
 ) -> DataError:
-    found = []
+    first = []
     for unit in np.unique(units[valid]):
         row = int(np.flatnonzero(valid & (units == unit))[0])
-        found.append((row, f"{UNITS[unit]} in row {row} ({values[row]})"))
-    return _uncertain(place, "have one unit", " and ".join(text for _, text in sorted(found)))
+        first.append((row, f"{UNITS[unit]} in row {row} ({values[row]})"))
+    return _uncertain(place, "have one unit", " and ".join(text for _, text in sorted(first)))
 
 
 def _scaled(
-    values: NDArray[Any], units: NDArray[np.int64], valid: NDArray[np.bool_], place: str
+    values: NDArray[Any], units: NDArray[np.int8], valid: NDArray[np.bool_], place: str
 ) -> NDArray[np.int64]:
     result = np.zeros(len(values), dtype=np.int64)
     for unit in np.unique(units[valid]):
@@ -126,7 +126,7 @@ def _scaled(
 def _whole_milliseconds(
     values: NDArray[Any], unit: str
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return milliseconds, and where they say exactly what the source said."""
+    """Return milliseconds, and where they are exactly the time of the source."""
     early = np.abs(values.astype(np.float64)) <= _LAST_MS * _PER_MS[unit]
     safe = np.where(early, values, 0)
     if unit == "s":
@@ -154,7 +154,7 @@ def _from_stamps(column: pa.ChunkedArray, place: str, *, assume_utc: bool) -> Ti
     notes: tuple[str, ...] = ()
     if column.type.tz is None:
         if not assume_utc:
-            first = next((str(one) for one in column.slice(0, 1).to_pylist()), "no row")
+            first = next((str(time) for time in column.slice(0, 1).to_pylist()), "no row")
             raise DataError(
                 "data-time-zone",
                 wrong=f"the times of {place} must say in which zone they are",
@@ -190,5 +190,5 @@ def _parsed(column: pa.ChunkedArray, place: str) -> pa.ChunkedArray:
 
 
 def span(ts_ms: NDArray[np.int64]) -> str:
-    """Return the first and last time in words."""
+    """Return the first and last time as text."""
     return f"{iso(ts_ms[0])} to {iso(ts_ms[-1])}" if len(ts_ms) else "no row"

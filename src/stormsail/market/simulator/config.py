@@ -1,13 +1,15 @@
-"""Everything about a market that can be chosen: episodes, actions, costs, margin, limits."""
+"""Configuration of a market: episodes, actions, costs, margin, order filters, risk limits, feed."""
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from stormsail.core.config import Config
+from stormsail.core.errors import DataError
 from stormsail.functional.risk_gate import Limits
 from stormsail.market.features import FeatureSpec
 
@@ -119,10 +121,10 @@ def minutes_of_day(window: str) -> tuple[int, int]:
     Raises:
         ValueError: if it is written otherwise, or start and end coincide.
     """
-    found = re.fullmatch(r"(\d\d):(\d\d)-(\d\d):(\d\d)", window)
-    if found is None:
+    matched = re.fullmatch(r"(\d\d):(\d\d)-(\d\d):(\d\d)", window)
+    if matched is None:
         raise ValueError(f"must be written as HH:MM-HH:MM, not `{window}`")
-    hour, minute, end_hour, end_minute = (int(part) for part in found.groups())
+    hour, minute, end_hour, end_minute = (int(part) for part in matched.groups())
     start, end = 60 * hour + minute, 60 * end_hour + end_minute
     if minute > 59 or end_minute > 59 or start >= _DAY_MINUTES or end > _DAY_MINUTES:
         raise ValueError(f"must hold times of a day, not `{window}`")
@@ -289,6 +291,26 @@ class MarketConfig(Config):
             )
         return self
 
+    @property
+    def ruin_equity(self) -> float:
+        """Equity at which an account counts as ruined, in quote currency."""
+        return self.stops.equity_floor * self.initial_equity
+
     def filters_of(self, symbol: str) -> Filters:
         """Return the order steps of a symbol."""
         return self.symbol_filters.get(symbol, self.filters)
+
+    def check_symbols(self, symbols: Sequence[str]) -> None:
+        """Refuse order steps of a symbol that is not in the panel.
+
+        Raises:
+            DataError: if there are some.
+        """
+        foreign = sorted(set(self.symbol_filters) - set(symbols))
+        if foreign:
+            raise DataError(
+                "data-symbol",
+                wrong="`symbol_filters` must name symbols of the panel",
+                found=f"`{foreign[0]}` and a panel of {', '.join(symbols)}",
+                remedy="Write the symbol as the panel does, or leave its filters out.",
+            )

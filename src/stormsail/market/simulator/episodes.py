@@ -1,4 +1,4 @@
-"""Where an episode may start, and how its start and its costs are drawn."""
+"""Rows at which an episode may start, and the random numbers of its start, costs and feed."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
-from stormsail.market.bars import iso
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.splits import Span
@@ -70,13 +70,13 @@ class Starts:
 
 
 def _too_short(panel: Panel, config: MarketConfig, window: Window, lookback: int) -> DataError:
-    found = max(window.last - window.first, 0)
-    since = iso(int(panel.ts[window.first])) if found else "no bar"
+    bars = max(window.last - window.first, 0)
+    since = iso(int(panel.ts[window.first])) if bars else "no bar"
     return DataError(
         "data-span",
         wrong=f"an episode of {config.episode_bars} bars must fit into the data, after "
         f"{lookback} bars of some symbol that the first observation needs",
-        found=f"{found} bars from {since}, {len(panel.ts)} in the whole panel",
+        found=f"{bars} bars from {since}, {len(panel.ts)} in the whole panel",
         remedy="Use more data, fewer `episode_bars`, or features with a shorter lookback.",
     )
 
@@ -109,8 +109,8 @@ def feed_fails(config: MarketConfig) -> bool:
     return max(feed.stale_prob, feed.drop_prob, feed.delay_prob) > 0.0
 
 
-def named(uniform: Tensor, config: MarketConfig) -> Draws:
-    """Return rows of uniform numbers [k, B] by what they are for."""
+def split_draws(uniform: Tensor, config: MarketConfig) -> Draws:
+    """Return rows of uniform numbers [k, B] by their use."""
     varies = 3 * costs_vary(config)
     costs = uniform[2 : 2 + varies] if varies else None
     feed = uniform[2 + varies :] if feed_fails(config) else None

@@ -1,16 +1,16 @@
-"""What an agent sees: features of the market, through a feed that may fail, and its account."""
+"""Observations: scaled features of the market, through a feed that may fail, and of the account."""
 
 import torch
 from torch import Tensor
 
 from stormsail.market.features import AccountTensors, account_features
+from stormsail.market.simulator.account import State, held_weight
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.simulator.episodes import Draws
-from stormsail.market.simulator.records import State, held_weight
 
 
 class Observer:
-    """Scaled features of every bar, stored once, and how an environment looks at them.
+    """Builds observations from the scaled features of every bar, which are stored once.
 
     Args:
         features: scaled, [T, S, F].

@@ -1,9 +1,12 @@
 """The market as a task: B accounts, each trading one symbol through one episode after another."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from stormsail.core.errors import DataError, DtypeError, RangeError, ShapeError
+from stormsail.core.errors import DtypeError, RangeError, ShapeError
+from stormsail.core.graph_compiler import compile_graph
 from stormsail.core.task import Actions, ContinuousActions, DiscreteActions, Step
 from stormsail.functional.market import fills
 from stormsail.market.features import (
@@ -14,18 +17,23 @@ from stormsail.market.features import (
     default_features,
 )
 from stormsail.market.panel import Panel
-from stormsail.market.simulator.compiled import Transition, compiled
+from stormsail.market.simulator.account import (
+    CostRates,
+    State,
+    StopLevels,
+    apply_fill,
+    open_accounts,
+    stop_hit,
+)
 from stormsail.market.simulator.config import MarketConfig
-from stormsail.market.simulator.episodes import Draws, Starts, drawn_rows, named, window_of
+from stormsail.market.simulator.episodes import Draws, Starts, drawn_rows, split_draws, window_of
+from stormsail.market.simulator.info import Info, Outcome, step_info
 from stormsail.market.simulator.observation import Observer
-from stormsail.market.simulator.records import Info, State
-from stormsail.market.simulator.report import Happened, report
 from stormsail.market.simulator.tape import Tape
-from stormsail.market.simulator.trade import Fill, Rules, Steps, trade
+from stormsail.market.simulator.trade import OrderSteps, Rules, trade
 from stormsail.market.splits import Span
 
-_TIE_ULPS = 4
-"""Roundings within which equity counts as equal to a stop."""
+Transition = Callable[[State, Tensor, Tensor], tuple[State, Step[Info]]]
 
 
 class Simulator:
@@ -49,7 +57,7 @@ class Simulator:
         dtype: float32 to learn, float64 where money counts.
         features: columns of the observation; None takes those of the config.
         scaler: fitted on the training span. None fits one on the rows of `span`, which is right
-            for training and wrong for judging.
+            for training and wrong for evaluation.
         span: episodes lie inside it; None allows all rows. Earlier rows only warm features up.
 
     Raises:
@@ -84,22 +92,14 @@ class Simulator:
         )
         computed = self.features.compute(panel)
         self.scaler = scaler or Scaler.fit(computed, window, schema=self.features.schema())
-        seen = self.scaler.transform(computed).values.to(device=self.device, dtype=dtype)
-        self._observer = Observer(seen, config)
+        scaled = self.scaler.transform(computed).values.to(device=self.device, dtype=dtype)
+        self._observer = Observer(scaled, config)
         self._tape = Tape.of(panel, config, device=self.device, dtype=dtype)
         self._draws = drawn_rows(config)
-        self._floor = config.stops.equity_floor * config.initial_equity
-        self._rules = Rules(
-            config.limits.gate(),
-            config.margin.maintenance,
-            config.margin.liquidation_fee,
-            config.min_rebalance,
-        )
-        filters = [config.filters_of(symbol) for symbol in panel.symbols]
-        self._steps = Steps(
-            *(seen.new_tensor([getattr(one, name) for one in filters]) for name in Steps._fields)
-        )
-        self._levels = seen.new_tensor(config.levels)
+        self._stops, self._rules = StopLevels.of(config), Rules.of(config)
+        self._floor = config.ruin_equity
+        self._steps = OrderSteps.of(config, panel.symbols, like=scaled)
+        self._levels = scaled.new_tensor(config.levels)
         self.actions: Actions
         if config.action == "levels":
             self.actions = DiscreteActions(len(config.levels))
@@ -129,11 +129,11 @@ class Simulator:
         state, _ = self.reset(generator)
         kind = torch.int64 if self.config.action == "levels" else self.dtype
         action = torch.zeros(self.batch, dtype=kind, device=self.device)
-        self._transition = compiled(self.transition, (state, action, self.draw(generator)))
+        self._transition = _compiled(self.transition, (state, action, self.draw(generator)))
 
     def reset(self, generator: torch.Generator) -> tuple[State, Tensor]:
         """Start B episodes at random; return state and observation [B, F]."""
-        draws = named(self.draw(generator), self.config)
+        draws = split_draws(self.draw(generator), self.config)
         symbol, row = self._starts.pick(draws.start)
         last = row + self.config.episode_bars
         state = _own(self._opened(symbol, row, last, self._costs(draws)))
@@ -213,16 +213,17 @@ class Simulator:
 
     def transition(self, state: State, action: Tensor, uniform: Tensor) -> tuple[State, Step[Info]]:
         """Return what `step` returns, for uniform numbers from `draw`; pure, without a sync."""
-        draws = named(uniform, self.config)
+        draws = split_draws(uniform, self.config)
         bad = self._bad(action) & ~state.done
-        asked = self._asked(action, bad)
+        requested = self._requested(action, bad)
         row = torch.minimum(state.row + 1, state.last_row)
         bar = self._tape.bar(row, state.symbol)
-        fill = trade(state, asked, bar, self._steps_of(state.symbol), self._rules)
-        moved = self._moved(state, fill, row, bar.close, bad)
+        fill = trade(state, requested, bar, self._steps.select(state.symbol), self._rules)
+        moved = apply_fill(state, fill, row, bar.close)
         raw = fills.log_growth(moved.equity, state.equity, floor=self._floor)
         raw = torch.where(moved.equity <= self._floor, raw - self.config.ruin_penalty, raw)
-        terminated, truncated = self._ends(moved)
+        terminated = stop_hit(moved, self._stops)
+        truncated = (moved.row >= moved.last_row) & ~terminated
         moved = moved._replace(done=terminated | truncated)
 
         symbol, start = self._starts.pick(draws.start)
@@ -234,8 +235,8 @@ class Simulator:
         new, observation = self._observer.next(state, new, draws)
         reward = torch.where(over, 0.0, self._clipped(raw))
         ended, cut = terminated & ~over, truncated & ~over
-        happened = Happened(fill, asked, raw, reward, bad, cut, observation)
-        info = report(state, new, happened, self.config)
+        outcome = Outcome(fill, requested, raw, reward, bad, cut, observation)
+        info = step_info(state, new, outcome, self.config)
         return State(*new), Step(observation, reward, ended, cut, info)
 
     def _shaped(self, action: Tensor) -> Tensor:
@@ -251,88 +252,57 @@ class Simulator:
         low, high = self.config.weight_range
         return ~((action >= low) & (action <= high))  # NaN is bad
 
-    def _asked(self, action: Tensor, bad: Tensor) -> Tensor:
-        """Return the weight asked for; NaN, which the gate reads as hold, for a bad action."""
+    def _requested(self, action: Tensor, bad: Tensor) -> Tensor:
+        """Return the target weight; NaN, which the gate reads as hold, for a bad action."""
         weight = action
         if self.config.action == "levels":
             weight = self._levels[action.clamp(0, len(self.config.levels) - 1)]
         return torch.where(bad, torch.nan, weight)
 
-    def _steps_of(self, symbol: Tensor) -> Steps:
-        return Steps(*(steps[symbol] for steps in self._steps))
-
-    def _costs(self, draws: Draws | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the episode's fee, half spread and impact, [B] each."""
+    def _costs(self, draws: Draws | None) -> CostRates:
+        """Return the costs of an episode, drawn where the market randomises them."""
         costs, ranges = self.config.costs, self.config.randomise
         uniform = None if draws is None else draws.costs
-        found = []
+        rates = []
         for index, name in enumerate(("taker_fee", "half_spread", "impact")):
             base = self._levels.new_full((self.batch,), getattr(costs, name))
             low, high = getattr(ranges, name)
             if uniform is not None:
                 base = base * (low + (high - low) * uniform[index]).to(self.dtype)
-            found.append(base)
-        return found[0], found[1], found[2]
+            rates.append(base)
+        return CostRates(*rates)
 
-    def _opened(
-        self, symbol: Tensor, row: Tensor, last: Tensor, costs: tuple[Tensor, Tensor, Tensor]
-    ) -> State:
-        """Return accounts that hold nothing but their initial cash."""
-        cash = self._levels.new_full((self.batch,), self.config.initial_equity)
-        nothing = torch.zeros_like(cash)
-        count = torch.zeros_like(row)
-        return State(
-            symbol=symbol,
-            row=row,
-            last_row=last,
-            shown_row=row,
-            cash=cash,
-            quantity=nothing,
-            entry_price=nothing,
-            price=self._tape.close(row, symbol),
-            equity=cash,
-            peak_equity=cash,
-            day_start_equity=cash,
-            turnover=nothing,
-            bars_in_position=count,
-            fee=costs[0],
-            half_spread=costs[1],
-            impact=costs[2],
-            bad_actions=count,
-            done=torch.zeros_like(row, dtype=torch.bool),
-        )
-
-    def _moved(self, state: State, fill: Fill, row: Tensor, close: Tensor, bad: Tensor) -> State:
-        """Return the accounts one bar later, their ends not yet judged."""
-        same = state.quantity * fill.quantity > 0.0
-        held = torch.where(same, state.bars_in_position, 0) + (fill.quantity != 0.0)
-        return state._replace(
-            row=row,
-            cash=fill.cash,
-            quantity=fill.quantity,
-            entry_price=fill.entry_price,
-            price=close,
-            equity=fill.equity,
-            peak_equity=torch.maximum(state.peak_equity, fill.equity),
-            day_start_equity=fill.day_start_equity,
-            turnover=fill.day_turnover,
-            bars_in_position=held,
-            bad_actions=state.bad_actions + bad,
-        )
-
-    def _ends(self, state: State) -> tuple[Tensor, Tensor]:
-        terminated = state.equity <= self._floor
-        stop = self.config.stops.drawdown
-        if stop is not None:
-            least = (1.0 - stop) * state.peak_equity
-            # a fall by exactly the stop ends the episode, whatever rounding makes of it
-            rounding = _TIE_ULPS * torch.finfo(self.dtype).eps * state.peak_equity
-            terminated = terminated | (state.equity <= least + rounding)
-        return terminated, (state.row >= state.last_row) & ~terminated
+    def _opened(self, symbol: Tensor, row: Tensor, last: Tensor, costs: CostRates) -> State:
+        price = self._tape.close(row, symbol)
+        return open_accounts(symbol, row, last, price, costs, equity=self.config.initial_equity)
 
     def _clipped(self, raw: Tensor) -> Tensor:
         bound = self.config.reward_clip
         return raw if bound is None else raw.clamp(-bound, bound)
+
+
+def _compiled(transition: Transition, example: tuple[State, Tensor, Tensor]) -> Transition:
+    """Return the same function as machine code for tensors like the example's.
+
+    It needs no guards: a simulator never changes, and `step` checks shapes and types.
+    """
+    width, shown = len(State._fields), len(Step._fields) - 1
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        action, uniform = tensors[width:]
+        state, step = transition(State(*tensors[:width]), action, uniform)
+        flags = (step.terminated, step.truncated)
+        return [*state, step.observation, step.reward, *flags, *step.info]
+
+    run = compile_graph(flat, [*example[0], *example[1:]], instead="do not compile")
+
+    def call(state: State, action: Tensor, uniform: Tensor) -> tuple[State, Step[Info]]:
+        tensors = run(*state, action, uniform)
+        observation, reward, terminated, truncated = tensors[width : width + shown]
+        info = Info(*tensors[width + shown :])
+        return State(*tensors[:width]), Step(observation, reward, terminated, truncated, info)
+
+    return call
 
 
 def _own(state: State) -> State:
@@ -357,16 +327,9 @@ def _check_arguments(panel: Panel, config: MarketConfig, batch: int, dtype: torc
         raise DtypeError(
             wrong="`dtype` of a simulator must be torch.float32 or torch.float64",
             found=str(dtype),
-            remedy="Learn in float32, judge in float64; 16 bits cannot hold money.",
+            remedy="Learn in float32, evaluate in float64; 16 bits cannot hold money.",
         )
-    foreign = sorted(set(config.symbol_filters) - set(panel.symbols))
-    if foreign:
-        raise DataError(
-            "data-symbol",
-            wrong="`symbol_filters` must name symbols of the panel",
-            found=f"`{foreign[0]}` and a panel of {', '.join(panel.symbols)}",
-            remedy="Write the symbol as the panel does, or leave its filters out.",
-        )
+    config.check_symbols(panel.symbols)
 
 
 def _bad_action(config: MarketConfig, action: Tensor, bad: Tensor) -> RangeError:

@@ -73,8 +73,8 @@ class Tape:
 
     def bar(self, row: Tensor, symbol: Tensor) -> Bar:
         """Return one bar for each environment."""
-        found = self.rows[symbol * self.length + row].unbind(-1)
-        open_, high, low, close, rate, notional, may_trade, new_day = found
+        columns = self.rows[symbol * self.length + row].unbind(-1)
+        open_, high, low, close, rate, notional, may_trade, new_day = columns
         return Bar(open_, high, low, close, rate, notional, may_trade > 0.5, new_day > 0.5)
 
     def close(self, row: Tensor, symbol: Tensor) -> Tensor:

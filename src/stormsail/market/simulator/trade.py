@@ -1,10 +1,11 @@
-"""One bar of one account, from the decision at a close to the mark at the next.
+"""What one bar does to an account, from the decision at a close to the mark at the next.
 
-The order of events is the whole point of this file: new day, gate, funding, margin at the open,
-order, fill, margin inside the bar, mark. `docs/life_of_a_bar.md` tells it in words, and
-`evaluation.reference` is a second telling, in decimals, by another hand.
+The order of events is the whole point of this file: new day, risk gate, funding, margin at the
+open, order, fill, margin inside the bar, mark. `docs/life_of_a_bar.md` describes it in words, and
+`evaluation.crosscheck.reference` is an independent second implementation, in decimals.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,58 +13,62 @@ from torch import Tensor
 
 from stormsail.functional.market import fills
 from stormsail.functional.risk_gate import Account, Limits, Reason, risk_gate
-from stormsail.market.simulator.records import State, held_weight
+from stormsail.market.simulator.account import Fill, State, held_weight
+from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.simulator.tape import Bar
 
 
 class Rules(NamedTuple):
-    """Numbers that hold for a whole simulator."""
+    """Numbers that hold for all accounts of a batch."""
 
     limits: Limits
     maintenance: float
     liquidation_fee: float
     min_rebalance: float
 
+    @classmethod
+    def of(cls, config: MarketConfig) -> "Rules":
+        """Return those of a market."""
+        margin = config.margin
+        return cls(
+            config.limits.gate(), margin.maintenance, margin.liquidation_fee, config.min_rebalance
+        )
 
-class Steps(NamedTuple):
-    """Order steps of the symbol that each environment trades, [B]."""
+
+class OrderSteps(NamedTuple):
+    """Lot, tick and least notional of the symbol that each account trades; see `Filters`."""
 
     lot: Tensor
     tick: Tensor
     min_notional: Tensor
 
+    @classmethod
+    def of(cls, config: MarketConfig, symbols: Sequence[str], *, like: Tensor) -> "OrderSteps":
+        """Return those of each symbol, [S], with type and device of a tensor."""
+        filters = [config.filters_of(symbol) for symbol in symbols]
+        columns = ([getattr(own, name) for own in filters] for name in cls._fields)
+        return cls(*(like.new_tensor(column) for column in columns))
 
-class Fill(NamedTuple):
-    """What a bar did to an account, [B]."""
-
-    cash: Tensor
-    quantity: Tensor
-    entry_price: Tensor
-    equity: Tensor
-    day_start_equity: Tensor
-    day_turnover: Tensor
-    reason: Tensor
-    order: Tensor
-    price: Tensor
-    fee: Tensor
-    slippage: Tensor
-    funding: Tensor
-    turnover: Tensor
-    weight_after: Tensor
-    liquidated: Tensor
-    blocked: Tensor
+    def select(self, index: Tensor | slice) -> "OrderSteps":
+        """Return those at an index of the last dimension."""
+        return OrderSteps(*(column[index] for column in self))
 
 
-def trade(state: State, asked: Tensor, bar: Bar, steps: Steps, rules: Rules) -> Fill:
-    """Return what becomes of each account that asks for a weight and meets a bar.
+def trade(state: State, requested: Tensor, bar: Bar, steps: OrderSteps, rules: Rules) -> Fill:
+    """Return what a bar does to each account that requests a target weight.
 
-    A weight that is not finite asks to hold the position.
+    Args:
+        state: accounts at the close of the bar before.
+        requested: target weights, [B]; one that is not finite holds the position.
+        bar: in which the orders fill.
+        steps: of each account's symbol.
+        rules: risk limits, margin, least change of weight.
     """
     day_start = torch.where(bar.new_day, state.equity, state.day_start_equity)
     day_turnover = torch.where(bar.new_day, 0.0, state.turnover)
     held = held_weight(state)
     account = Account(held, state.equity, state.peak_equity, day_start, day_turnover)
-    allowed, reason = risk_gate(asked, account, rules.limits)
+    allowed, reason = risk_gate(requested, account, rules.limits)
 
     funding = state.quantity * bar.open * bar.rate
     cash = state.cash - funding

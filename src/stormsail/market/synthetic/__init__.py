@@ -1,4 +1,4 @@
-"""Synthetic worlds: markets whose law and best answer are known."""
+"""Synthetic markets whose data-generating process and best strategy are known."""
 
 from stormsail.market.synthetic.generate import (
     START_MS,
@@ -7,6 +7,7 @@ from stormsail.market.synthetic.generate import (
     config_of,
     generate,
     process_of,
+    write_world,
 )
 from stormsail.market.synthetic.growth import Optimum, best_growth, path_optimum
 from stormsail.market.synthetic.world import Process, WorldConfig
@@ -23,4 +24,5 @@ __all__ = [
     "generate",
     "path_optimum",
     "process_of",
+    "write_world",
 ]

@@ -1,4 +1,4 @@
-"""`ar1`: momentum. The next return leans towards the last one."""
+"""`ar1`: momentum or reversal, returns that follow a Gaussian AR(1) process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,16 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from stormsail.market.synthetic.autoregression import stationary
 from stormsail.market.synthetic.growth import Optimum, best_growth, gaussian_log_growth
-from stormsail.market.synthetic.world import Array, Path, Process, Streams, Volatility, WorldConfig
+from stormsail.market.synthetic.world import (
+    Array,
+    Path,
+    Process,
+    Streams,
+    Volatility,
+    WorldConfig,
+    ar1_path,
+)
 
 _GRID = 601  # points over ± 6 deviations
 
@@ -155,6 +162,6 @@ class Ar1Process(Process):
 def draw(config: Ar1Config, streams: Streams, count: int) -> Path:
     """Draw one symbol."""
     noise = streams("returns").standard_normal(count)
-    returns = stationary(noise, persistence=config.phi, deviation=config.volatility)
+    returns = ar1_path(noise, persistence=config.phi, deviation=config.volatility)
     inside = np.full(count, config.volatility**2 * (1.0 - config.phi**2))
     return Path(np.log1p(returns), inside, config.volatility)

@@ -1,18 +1,30 @@
-"""From a drawn path of closes to bars with high, low, volume and trades."""
+"""Bars (open, high, low, close, volume, trades) and funding rates of a drawn path."""
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from stormsail.core.errors import RangeError
+from stormsail.market.bars import Funding
 from stormsail.market.interval import Interval
-from stormsail.market.synthetic.autoregression import stationary
-from stormsail.market.synthetic.world import AnyArray, Array, Path, Streams, WorldConfig
+from stormsail.market.synthetic.world import (
+    AnyArray,
+    Array,
+    Path,
+    Streams,
+    WorldConfig,
+    ar1_path,
+)
+
+SETTLEMENT_MS = 8 * 3_600_000
+"""Funding settles at 00:00, 08:00 and 16:00 UTC."""
 
 _DIGITS = 8
 _POWERS = np.array([float(f"1e{power}") for power in range(-300, 301)])
 _SUBSTEPS = 4
 _FARTHEST = 200.0 * np.log(10.0)
 _DAY_MS = 86_400_000
+_RATE_DECIMALS = 8  # of funding rates, as exchanges publish them
 _PEAK_HOUR = 14.0
 _MEAN_TRADE = 500.0  # quote currency; only the number of trades depends on it
 _MOST_SCALES = 8.0  # a crash is loud, not ten thousand times as loud as a calm bar
@@ -70,7 +82,7 @@ def _closes(path: Path, config: WorldConfig) -> Array:
 def _gap(path: Path, config: WorldConfig, streams: Streams) -> Array:
     """Return the part of each return that falls before the open: a bridge seen at `gap_share`.
 
-    Close-to-close returns keep their law whatever the share is.
+    Close-to-close returns keep their distribution whatever the share is.
     """
     share = config.gap_share
     if share == 0.0:
@@ -113,7 +125,7 @@ def _volumes(
 ) -> dict[str, AnyArray]:
     """Return volume, its value, the number of trades and the takers' part of them."""
     scales = np.minimum(np.abs(path.log_return) / path.scale, _MOST_SCALES)
-    noise = stationary(
+    noise = ar1_path(
         streams("volume").standard_normal(len(ts)),
         persistence=config.volume_persistence,
         deviation=config.volume_deviation,
@@ -137,3 +149,21 @@ def _volumes(
         "taker_buy_base": bought,
         "taker_buy_quote": quantise(bought * average),
     }
+
+
+def draw_funding(
+    symbol: str, config: WorldConfig, streams: Streams, *, start_ms: int, end_ms: int
+) -> Funding:
+    """Return the rates of all settlements in [start, end).
+
+    f_k − mean = persistence · (f_{k−1} − mean) + e_k, Gaussian and stationary: the expected
+    distance from the mean shrinks by the factor `funding_persistence` per settlement.
+    """
+    first = -(-start_ms // SETTLEMENT_MS) * SETTLEMENT_MS
+    ts = np.arange(first, end_ms, SETTLEMENT_MS, dtype=np.int64)
+    noise = streams("funding").standard_normal(len(ts))
+    away = ar1_path(
+        noise, persistence=config.funding_persistence, deviation=config.funding_deviation
+    )
+    rate = np.round(config.funding_mean + away, _RATE_DECIMALS) + 0.0  # no negative zeros
+    return Funding(symbol, pa.table({"ts": ts, "funding_rate": rate}))

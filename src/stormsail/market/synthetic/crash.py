@@ -1,4 +1,4 @@
-"""`crash`: it pays to be long almost always, and once in a while it ruins."""
+"""`crash`: steady gains of a long position, and rare crashes that ruin it."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
@@ -93,8 +93,8 @@ class CrashProcess(Process):
     @property
     def kurtosis(self) -> float:
         """Kurtosis of the mixture, from raw moments."""
-        one, two, three, four = (self._moment(power) for power in (1, 2, 3, 4))
-        central = four - 4.0 * one * three + 6.0 * one**2 * two - 3.0 * one**4
+        first, second, third, fourth = (self._moment(power) for power in (1, 2, 3, 4))
+        central = fourth - 4.0 * first * third + 6.0 * first**2 * second - 3.0 * first**4
         return central / self.variance**2
 
     def log_growth(self, weight: float, *, crash_probability: float | None = None) -> float:
@@ -121,9 +121,9 @@ class CrashProcess(Process):
         worst = -float(self._extremes(p).min())
         if worst > 0.0:
             most = min(most, (1.0 - 1e-9) / worst)  # beyond it one bar takes everything
-        found = optimize.minimize_scalar(loss, bounds=(0.0, most), options={"xatol": 1e-9})
+        best = optimize.minimize_scalar(loss, bounds=(0.0, most), options={"xatol": 1e-9})
         # Growth is concave; the search never tries the very ends, so they are tried here.
-        return float(min((0.0, float(found.x), most), key=loss))
+        return float(min((0.0, float(best.x), most), key=loss))
 
     def crash_given(self, *, warning: bool) -> float:
         """Return the probability that the next bar is a crash, after a warning or without one."""
@@ -133,7 +133,7 @@ class CrashProcess(Process):
         return crash / (crash + calm) if crash + calm > 0.0 else 0.0
 
     def warned_log_growth(self, *, most: float = 1.0) -> float:
-        """Return the best mean log growth of someone who heeds warnings, without costs."""
+        """Return the best mean log growth of a trader who heeds warnings, without costs."""
         config = self.config
         p = config.crash_probability
         seen = p * config.warning_share + (1.0 - p) * config.false_alarms
@@ -204,12 +204,12 @@ class CrashProcess(Process):
     @property
     def answer(self) -> str:
         """Mean and tail disagree."""
-        found = self.numbers()
+        numbers = self.numbers()
         return (
-            f"the mean of log growth is best at weight {found['optimal_weight']:.3g}"
-            f" ({found['optimal_log_growth']:.3g} a bar); over 256 bars the worst 5 % then average"
-            f" {found['episode_cvar_5_at_optimum']:.3g}, at weight 0.1"
-            f" {found['episode_cvar_5_at_0.1']:.3g}"
+            f"the mean of log growth is best at weight {numbers['optimal_weight']:.3g}"
+            f" ({numbers['optimal_log_growth']:.3g} a bar); over 256 bars the worst 5 % then"
+            f" average {numbers['episode_cvar_5_at_optimum']:.3g}, at weight 0.1"
+            f" {numbers['episode_cvar_5_at_0.1']:.3g}"
         )
 
     def _extremes(self, crash_probability: float) -> Array:
@@ -231,14 +231,14 @@ class CrashProcess(Process):
         points, mass = gaussian_nodes()
         calm = float((config.drift + config.volatility * points) ** power @ mass)
         low, high = config.drop
-        # E Dⁿ of a uniform law as a mean of mixed powers, which also holds for low = high.
+        # E Dⁿ of a uniform distribution as a mean of mixed powers, which also holds for low = high.
         crash = sum(low**k * high ** (power - k) for k in range(power + 1)) / (power + 1)
         p = config.crash_probability
         return (1.0 - p) * calm + p * float((-1.0) ** power * crash)
 
 
 def draw(config: CrashConfig, streams: Streams, count: int) -> Path:
-    """Draw one symbol; the hidden truth is which bars are crashes.
+    """Draw one symbol; the hidden state is which bars are crashes.
 
     A warning stands on the bar before the one it warns of, so the last bar's warning would need one
     bar more: it is drawn as if a calm bar followed, and `generate` drops that bar.

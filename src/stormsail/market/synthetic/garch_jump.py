@@ -117,7 +117,7 @@ class GarchJumpProcess(Process):
         rising = (2.0 + 2.0**power for power in range(64))
         nearing = (degrees - (degrees - 2.0) * 0.5**power for power in range(1, 30))
         below = 2.0
-        for above in (*(one for one in rising if one < (2.0 + degrees) / 2.0), *nearing):
+        for above in (*(index for index in rising if index < (2.0 + degrees) / 2.0), *nearing):
             if excess(above) > 0.0:
                 return float(optimize.brentq(excess, below, above, xtol=1e-6))
             below = above
@@ -209,7 +209,7 @@ def _log_moment(config: GarchJumpConfig) -> Callable[[float], float]:
 
 
 def draw(config: GarchJumpConfig, streams: Streams, count: int) -> Path:
-    """Draw one symbol; the hidden truth is each bar's variance and number of jumps."""
+    """Draw one symbol; the hidden state is each bar's variance and number of jumps."""
     total = count + _BURN_IN
     unit = np.sqrt((config.degrees - 2.0) / config.degrees)
     innovation = unit * streams("returns").standard_t(config.degrees, total)

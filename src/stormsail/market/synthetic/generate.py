@@ -1,7 +1,8 @@
-"""Draw a world by name: bars, funding, features and the law behind them."""
+"""Draw a synthetic world by name (bars, funding, features, process) and write it to a store."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +11,9 @@ from stormsail.core.errors import ChoiceError, RangeError, nearest
 from stormsail.core.generators import Generators
 from stormsail.market.bars import Bars, Funding, check_symbol, from_columns
 from stormsail.market.interval import Interval
+from stormsail.market.store import Store
 from stormsail.market.synthetic import ar1, crash, garch_jump, noise, oracle, regime
-from stormsail.market.synthetic.bars import build_columns
-from stormsail.market.synthetic.funding import draw_funding
+from stormsail.market.synthetic.bars import build_columns, draw_funding
 from stormsail.market.synthetic.world import Array, Path, Process, Streams, WorldConfig
 
 START_MS = 1_609_718_400_000
@@ -57,7 +58,7 @@ WORLDS: dict[str, _Kind] = {
 
 @dataclass(frozen=True)
 class World:
-    """A drawn world.
+    """A drawn synthetic market.
 
     Attributes:
         name: of the world.
@@ -65,8 +66,8 @@ class World:
         bars: one entry per symbol.
         funding: rates by symbol, for perpetuals.
         features: columns an agent may see beside the bars, by symbol and name; None without any.
-        hidden: truth no agent may see, by symbol and name: regimes, variances, crashes.
-        process: exact law and known answer.
+        hidden: states that no agent may see, by symbol and name: regimes, variances, crashes.
+        process: exact moments of the returns, and the known answer.
     """
 
     name: str
@@ -113,11 +114,11 @@ def generate(
     process = kind.process(config)
     drawn = World(world, config, [], {}, None, {}, process)
     features: dict[str, dict[str, Array]] = {}
-    notes = {"source": "synthetic", "world": world, "seed": str(seed), "law": process.statement}
+    notes = {"source": "synthetic", "world": world, "seed": str(seed), "process": process.statement}
     end_ms = start_ms + bars * interval.milliseconds
     for name in names:
         streams = _streams(generators, world, name)
-        # One bar more than asked for: what a feature says about the bar behind the last.
+        # One bar more than returned: a feature of the last bar may be about the bar behind it.
         path = kind.draw(config, streams, bars + 1)
         columns = build_columns(path, config, streams, interval=interval, start_ms=start_ms)
         shown = dict(path.features)
@@ -136,13 +137,33 @@ def generate(
     return World(world, config, drawn.bars, drawn.funding, shared, drawn.hidden, process)
 
 
+def write_world(store: Store, world: World) -> list[FilePath]:
+    """Write bars, funding and signals of every symbol; return the files.
+
+    What an earlier world left beside a symbol and this one does not have is removed: its leak must
+    not stand beside other bars.
+    """
+    written = []
+    for bars in world.bars:
+        written.append(store.write(bars))
+        if bars.symbol in world.funding:
+            written.append(store.write_funding(world.funding[bars.symbol]))
+        else:
+            store.remove_funding(bars.symbol)
+        if world.features is not None:
+            written.append(store.write_signals(bars, world.features[bars.symbol]))
+        else:
+            store.remove_signals(bars.symbol, bars.interval)
+    return written
+
+
 def config_of(world: str, parameters: Mapping[str, object]) -> WorldConfig:
     """Return the settings of a world, with defaults for those not given."""
     return _kind(world).config.from_mapping(parameters)
 
 
 def process_of(world: str, **parameters: object) -> Process:
-    """Return the law of a world without drawing it."""
+    """Return the process of a world without drawing from it."""
     return _kind(world).process(config_of(world, parameters))
 
 

@@ -1,4 +1,4 @@
-"""Best expected log growth where the law of the next return is known: sums, not learning.
+"""Best expected log growth where the distribution of the next return is known.
 
 Equity is multiplied by 1 + wR in a bar whose simple return is R and by 1 − c·|w′ − w| where the
 weight changes from w to w′ at a cost of c per traded notional.

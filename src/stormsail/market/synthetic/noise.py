@@ -1,14 +1,15 @@
-"""`noise`: a price that is a martingale. Nothing can be learned here, and costs only lose."""
+"""`noise`: a martingale price, on which no strategy earns and costs only lose."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
+from scipy import special  # its `stats` takes longer to import than a world to draw
 
 from stormsail.core.errors import RangeError
-from stormsail.market.synthetic.scores import density, upper_tail
 from stormsail.market.synthetic.world import Array, Path, Process, Share, Streams, Volatility
 from stormsail.market.synthetic.world import WorldConfig as Base
 
@@ -114,6 +115,21 @@ class NoiseProcess(Process):
         score = np.sinh(t)
         mass = np.cosh(t) * density(score, self.config.degrees)
         return 2.0 * _STEP * float(even(self._unit * score) @ mass)
+
+
+def density(x: Array, degrees: float | None) -> Array:
+    """Return the density of a standard score at x: Student, or Gaussian where `degrees` is None."""
+    if degrees is None:
+        return np.asarray(np.exp(-(x**2) / 2.0) / math.sqrt(2.0 * math.pi))
+    half = degrees / 2.0
+    # Γ(half + ½)/Γ(half) over √(π·degrees), without the cancellation of two large logarithms
+    level = float(special.poch(half, 0.5)) / math.sqrt(math.pi * degrees)
+    return np.asarray(level * np.exp(-(half + 0.5) * np.log1p(x**2 / degrees)))
+
+
+def upper_tail(x: float, degrees: float | None) -> float:
+    """Return the probability of a standard score above x."""
+    return float(special.ndtr(-x) if degrees is None else special.stdtr(degrees, -x))
 
 
 def _log_left(z: Array, weight: float) -> Array:

@@ -1,4 +1,4 @@
-"""`oracle`: a column tells the next return. A learner that cannot earn here cannot learn."""
+"""`oracle`: a column leaks the next return, so every working learner must earn here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,9 +42,9 @@ class OracleProcess(Process):
     deviation n, R given the leak L is N(ρL, ρn²) with ρ = s²/(s² + n²).
 
     Known answer: without costs, the sign of the leak earns √(2/π)·s²/√(s² + n²) a bar. Under costs
-    the best growth of someone who knows the leak is `optimal`; `growth.path_optimum` is the bound
-    for someone who knows all returns of given bars at once, which is more where costs make it worth
-    while to look further than one bar. Nothing but the leak predicts.
+    the best growth of a trader who knows the leak is `optimal`; `growth.path_optimum` is the bound
+    for a trader who knows all returns of given bars at once, which is more where costs make it
+    worthwhile to look further than one bar. Nothing but the leak predicts.
     """
 
     config: OracleConfig

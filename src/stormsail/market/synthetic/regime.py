@@ -1,4 +1,4 @@
-"""`regime`: a hidden chain switches drift and volatility. What can be known is a probability."""
+"""`regime`: a hidden Markov chain switches drift and volatility."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class RegimeProcess(Process):
     """Simple returns R_t ~ N(μ_k, σ_k²) in state k; the states are a stationary Markov chain.
 
     Known answers, for weights from a list and costs per traded notional:
-    - `clairvoyant`: the state of the next bar is told; a bound for everyone else.
+    - `clairvoyant`: the state of the next bar is known; an upper bound for every strategy.
     - `filtered`: only returns are seen. The Bayes filter (`bayes_filter`) is all that the past says
       about the next state, so the best weight is a function of it and of the weight held; for two
       states it is one number, on a grid of 201 points, and value iteration gives the optimum.
@@ -130,11 +130,11 @@ class RegimeProcess(Process):
     def clairvoyant(
         self, *, cost_rate: float = 0.0, weights: Sequence[float] = _LONG_ONLY
     ) -> Optimum:
-        """Return the best log growth per bar of someone who is told the next bar's state."""
+        """Return the best log growth per bar of a trader who knows the next bar's state."""
         return best_growth(self._gain(weights), self.transition, weights, cost_rate=cost_rate)
 
     def filtered(self, *, cost_rate: float = 0.0, weights: Sequence[float] = _LONG_ONLY) -> Optimum:
-        """Return the best log growth per bar of someone who sees bars only; two states.
+        """Return the best log growth per bar of a trader who sees bars only; two states.
 
         Bars say what their returns say: see `draw`.
 
@@ -182,13 +182,13 @@ class RegimeProcess(Process):
 
     def numbers(self) -> dict[str, float]:
         """Growths, worst first."""
-        found = {"hold_log_growth": self.hold_log_growth}
+        numbers = {"hold_log_growth": self.hold_log_growth}
         if len(self.config.drifts) == 2:
-            found["filtered_log_growth"] = self.filtered().log_growth
-            found["filtered_log_growth_10bp"] = self.filtered(cost_rate=0.001).log_growth
-        found["clairvoyant_log_growth"] = self.clairvoyant().log_growth
-        found["clairvoyant_log_growth_10bp"] = self.clairvoyant(cost_rate=0.001).log_growth
-        return found
+            numbers["filtered_log_growth"] = self.filtered().log_growth
+            numbers["filtered_log_growth_10bp"] = self.filtered(cost_rate=0.001).log_growth
+        numbers["clairvoyant_log_growth"] = self.clairvoyant().log_growth
+        numbers["clairvoyant_log_growth_10bp"] = self.clairvoyant(cost_rate=0.001).log_growth
+        return numbers
 
     @property
     def statement(self) -> str:
@@ -251,7 +251,7 @@ class RegimeProcess(Process):
 
 
 def draw(config: RegimeConfig, streams: Streams, count: int) -> Path:
-    """Draw one symbol; the hidden truth is the state of each bar.
+    """Draw one symbol; hidden is the state of each bar.
 
     The path inside a bar has the overall variance, whatever the state: given the return, neither
     range nor volume says more about the state, and `filtered` is the best that bars allow.

@@ -7,15 +7,8 @@ import torch
 from torch import Tensor
 
 from stormsail.functional.optim.upgd import NORMS, ZERO_RANGE
-from stormsail.optim.fused.cpu import Tensors
-from stormsail.optim.fused.passes import Foreseen, Measured, is_capturing
-from stormsail.optim.fused.rows import (
-    COLUMNS,
-    Prepared,
-    Report,
-    Scaling,
-    Settings,
-)
+from stormsail.optim.fused.passes import Measured, Precomputed, Tensors, is_capturing
+from stormsail.optim.fused.rows import COLUMNS, Prepared, Report, Scaling, Settings
 from stormsail.optim.upgd.buckets import Buffer
 
 BLOCK = 2048
@@ -61,7 +54,7 @@ class CudaPasses:
         from stormsail.functional.kernels import utility_step as kernels
 
         grad, width, chunks = tensors.grads[0], len(tensors.grads), len(self._chunks)
-        columns = [[one.data_ptr() for one in part] or [0] * width for part in tensors]
+        columns = [[tensor.data_ptr() for tensor in part] or [0] * width for part in tensors]
         # The counter is read by itself.
         is_aligned = not any(address % 16 for column in columns[:-1] for address in column)
         addresses = self._tensors.on_device(columns)
@@ -82,8 +75,8 @@ class CudaPasses:
             ALIGNED=is_aligned, P=_power_of_two(width), BLOCK=BLOCK, EARLY=self._early,
             num_warps=WARPS["measure"],
         )  # fmt: skip
-        foreseen = Foreseen(addresses, settings.numbers, table, ahead, is_aligned=is_aligned)
-        return Measured(tensors, partial, foreseen)
+        precomputed = Precomputed(addresses, settings.numbers, table, ahead, is_aligned=is_aligned)
+        return Measured(tensors, partial, precomputed)
 
     def is_refused(self, measured: Measured) -> Tensor:
         """Return whether a gradient is not finite, or its square is not."""
@@ -98,9 +91,9 @@ class CudaPasses:
         """Advance the scaler; return coefficients and the report."""
         from stormsail.functional.kernels import utility_rows as row_kernels
 
-        foreseen, device = _foreseen(measured), self._sizes.device
-        if foreseen.numbers is not settings.numbers:  # a hook of the optimizer has changed them
-            foreseen = _foreseen(self.measure(measured.tensors, settings))
+        precomputed, device = _precomputed(measured), self._sizes.device
+        if precomputed.numbers is not settings.numbers:  # a hook of the optimizer has changed them
+            precomputed = _precomputed(self.measure(measured.tensors, settings))
         width = len(measured.tensors.params)
         refused = torch.empty((), dtype=torch.int32, device=device)
         stepped = torch.empty((), dtype=torch.bool, device=device)
@@ -112,16 +105,16 @@ class CudaPasses:
         )
         row_kernels.settle[(width,)](
             measured.values, self._firsts, chunks, settings.numbers,
-            self._addresses_of(settings), self._constants_of(settings), foreseen.ahead,
+            self._addresses_of(settings), self._constants_of(settings), precomputed.ahead,
             settings.ranks, inverse, counts, spread, mean_square, bad,
-            foreseen.table, refused, stepped.view(torch.uint8), norms, totals,
+            precomputed.table, refused, stepped.view(torch.uint8), norms, totals,
             width,
             SCALER=scaler is not None, BOUNDED=settings.bound > 0, WIDTH=_width(chunks, AT_ONCE),
             OWN=_width(self._longest, AT_ONCE), EARLY=self._early,
             num_warps=WARPS["settle"], **self._launch,
         )  # fmt: skip
         report = Report(stepped, nonfinite, norms, *totals.unbind())
-        return Prepared(foreseen.table, refused, report, foreseen.ahead)
+        return Prepared(precomputed.table, refused, report, precomputed.ahead)
 
     def survey(
         self, measured: Measured, prepared: Prepared, settings: Settings, norms: tuple[str, ...]
@@ -130,7 +123,7 @@ class CudaPasses:
         from stormsail.functional.kernels import utility_rows as row_kernels
         from stormsail.functional.kernels import utility_step as kernels
 
-        foreseen, chunks, table = _foreseen(measured), len(self._chunks), prepared.table
+        precomputed, chunks, table = _precomputed(measured), len(self._chunks), prepared.table
         if norms not in self._norms:
             codes = torch.tensor([NORMS.index(norm) for norm in norms], dtype=torch.int32)
             self._norms[norms] = codes.to(table.device)
@@ -139,10 +132,10 @@ class CudaPasses:
         steps, largest = (unused,) * 2 if scaler is None else (scaler.steps, scaler.largest)
         padded = _power_of_two(len(norms))
         kernels.survey[(chunks + 1,)](
-            foreseen.addresses, self._chunks, self._sizes, table, partial,
+            precomputed.addresses, self._chunks, self._sizes, table, partial,
             prepared.report.norms, prepared.report.nonfinite, prepared.ahead, steps, largest,
             len(norms),
-            SCALER=scaler is not None, DTYPE=dtype, ALIGNED=foreseen.is_aligned, P=padded,
+            SCALER=scaler is not None, DTYPE=dtype, ALIGNED=precomputed.is_aligned, P=padded,
             BLOCK=BLOCK, num_warps=WARPS["survey"], EARLY=self._early, **self._launch,
         )  # fmt: skip
         number = torch.finfo(table.dtype)
@@ -160,24 +153,33 @@ class CudaPasses:
         """Write parameters and state, unless the step is refused."""
         from stormsail.functional.kernels import utility_step as kernels
 
-        table, tensors, foreseen = prepared.table, measured.tensors, _foreseen(measured)
+        table, tensors, precomputed = prepared.table, measured.tensors, _precomputed(measured)
         kernels.advance[(PARTS * len(self._chunks),)](
-            foreseen.addresses, self._chunks, self._sizes, self._offsets, table, lines,
+            precomputed.addresses, self._chunks, self._sizes, self._offsets, table, lines,
             table if noise is None else noise.flat, prepared.refused,
             MOMENTS=tensors.has_moments, SCALER=tensors.has_scaler, NOISY=noise is not None,
-            DTYPE=kernels.KINDS[table.dtype], ALIGNED=foreseen.is_aligned, BLOCK=BLOCK // PARTS,
+            DTYPE=kernels.KINDS[table.dtype], ALIGNED=precomputed.is_aligned, BLOCK=BLOCK // PARTS,
             PARTS=PARTS, num_warps=WARPS["advance"], EARLY=self._early, **self._launch,
         )  # fmt: skip
 
     def _constants_of(self, settings: Settings) -> Tensor:
         """Return the settings of scaler and clip, [10], in the order in which kernels read them."""
-        one, bound = settings.scaling, settings.bound
-        if one is None:
+        scaling, bound = settings.scaling, settings.bound
+        if scaling is None:
             return self._constant((bound,), (0.0,) * 9 + (bound,))
-        ratio = (1.0 - one.beta) / (1.0 + one.beta)
-        warm = max(one.warmup_steps, 1)
-        values = (1.0 - one.beta, _log(one.beta), ratio, one.alpha, one.eps_rel, warm)
-        return self._constant((one, bound), (*values, one.floor, one.cap, one.limit, bound))
+        ratio = (1.0 - scaling.beta) / (1.0 + scaling.beta)
+        warm = max(scaling.warmup_steps, 1)
+        values = (
+            1.0 - scaling.beta,
+            _log(scaling.beta),
+            ratio,
+            scaling.alpha,
+            scaling.eps_rel,
+            warm,
+        )
+        return self._constant(
+            (scaling, bound), (*values, scaling.floor, scaling.cap, scaling.limit, bound)
+        )
 
     def _constant(self, key: tuple[Scaling | float, ...], values: Sequence[float]) -> Tensor:
         """Return numbers in float64, which a kernel's own arguments are not."""
@@ -190,8 +192,8 @@ class CudaPasses:
     def _addresses_of(self, settings: Settings) -> Tensor:
         """Return where rates and sigmas that are tensors lie, [P, 2]."""
         columns = [[0] * len(self._sizes) for _ in range(2)]
-        for (row, start, stop), one in zip(settings.places, settings.given, strict=True):
-            address = one.data_ptr() + (one.dtype == torch.float64)
+        for (row, start, stop), tensor in zip(settings.places, settings.given, strict=True):
+            address = tensor.data_ptr() + (tensor.dtype == torch.float64)
             columns[row][start:stop] = [address] * (stop - start)
         return self._given.on_device(columns)
 
@@ -223,7 +225,7 @@ class AddressTable:
         room = self._rooms.pop() if self._rooms else self._room()
         room.copy_(torch.tensor(columns, dtype=torch.int64).T)
         table = room.to(self._device, non_blocking=True)
-        if capturing:  # nobody else may use it: what it holds is not there before a replay
+        if capturing:  # not for other steps: it is filled by a replay only
             self._kept += [room, table]
         else:
             self._tables.clear()
@@ -235,9 +237,9 @@ class AddressTable:
         return torch.empty(self._shape, dtype=torch.int64, pin_memory=pinned)
 
 
-def _foreseen(measured: Measured) -> Foreseen:
-    assert measured.foreseen is not None  # noqa: S101  # `CudaPasses.measure` put it there
-    return measured.foreseen
+def _precomputed(measured: Measured) -> Precomputed:
+    assert measured.precomputed is not None  # noqa: S101  # `CudaPasses.measure` put it there
+    return measured.precomputed
 
 
 def _is_hopper(device: torch.device) -> bool:

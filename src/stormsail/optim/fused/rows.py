@@ -1,4 +1,4 @@
-"""What one compiled step does with one number for each tensor: statistics, factors, coefficients.
+"""Per-tensor arithmetic of a compiled step: statistics, factors of the scaler, coefficients.
 
 Everything is a row of P float64 numbers, in the optimizer's order of the parameters; the scaler's
 own rows are brought into it and back.
@@ -28,7 +28,7 @@ COLUMNS = (
     "rate",  # lr, its compensation and the scaler's factor
     "decay",  # 1 - lr times weight decay
 )
-"""What a kernel must know of a tensor, in this order."""
+"""Coefficients of each tensor that the kernels read, in this order."""
 
 SETTINGS = (
     "lr",
@@ -83,7 +83,7 @@ class ScalerRows(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What a step must know besides the tensors themselves."""
+    """Settings of a step, besides the tensors themselves."""
 
     sizes: Tensor
     """[P] numbers of elements, float64."""
@@ -115,7 +115,7 @@ class Report(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What lies between the first pass and the second."""
+    """Results of the first pass that the second one reads."""
 
     table: Tensor
     """[P, 12], see `COLUMNS`, in the dtype of the parameters."""
@@ -137,7 +137,7 @@ def is_finite(square: Tensor, peak: Tensor, scaling: Scaling) -> Tensor:
 
 
 class Seen(NamedTuple):
-    """What the raw gradients were; the fields of `GradientReport` up to the clip."""
+    """Report on the raw gradients; the fields of `GradientReport` up to the clip."""
 
     stepped: Tensor
     nonfinite: Tensor

@@ -8,21 +8,21 @@ from torch.optim import Optimizer
 
 from stormsail.core.errors import ArgumentError
 from stormsail.optim.fused import rows
-from stormsail.optim.fused.cpu import Tensors
+from stormsail.optim.fused.cpu import CpuPasses
 from stormsail.optim.fused.cuda import CudaPasses
 from stormsail.optim.fused.noise import Noise
-from stormsail.optim.fused.passes import CpuPasses, Measured, Passes, is_capturing
+from stormsail.optim.fused.passes import Measured, Passes, Tensors, is_capturing
 from stormsail.optim.fused.rows import Place, Report, ScalerRows, Scaling, Settings
 from stormsail.optim.upgd.base import UtilityOptimizer
-from stormsail.optim.upgd.step import is_noisy
+from stormsail.optim.upgd.upgd import is_noisy
 from stormsail.optim.vgs.scaler import LARGEST, VarianceGradientScaler
 
 
 class CompiledStep:
     """Guard, statistics, scale, clip and step of the UPGD family, compiled for one network.
 
-    On a CPU the noise comes from `_philox`, with a key that the optimizer's generator draws for
-    each step: of the same law as the eager one, but other numbers.
+    On a CPU the noise comes from `noise.philox`, with a key that the optimizer's generator draws
+    for each step: of the same distribution as the eager one, but other numbers.
 
     Args:
         parameters: of the pipeline; its rows are in their order.
@@ -73,7 +73,7 @@ class CompiledStep:
         groups = self.optimizer.param_groups
         here = [param for group in groups for param in group["params"]]
         same = len(here) == len(self._params) and all(
-            one is other for one, other in zip(here, self._params, strict=True)
+            now is before for now, before in zip(here, self._params, strict=True)
         )
         if not same or self.optimizer.step_scale or unfit(self._given, self.optimizer, self.scaler):
             return False
@@ -100,7 +100,7 @@ class CompiledStep:
 
     def advance(self, measured: Measured) -> Report:
         """Learn, scale, clip and step; nothing changes where a gradient is not finite."""
-        found = []
+        reports: list[Report] = []
 
         def arithmetic() -> None:
             noisy = any(is_noisy(group) for group in self.optimizer.param_groups)
@@ -116,10 +116,10 @@ class CompiledStep:
             lines = self._passes.survey(measured, prepared, settings, norms)
             noise = self._noise.ready() if noisy else None
             self._passes.advance(measured, prepared, lines, noise)
-            found.append(prepared.report)
+            reports.append(prepared.report)
 
         self.optimizer.step_by(arithmetic)
-        return found[0]
+        return reports[0]
 
     def _tensors(self) -> Tensors:
         params = self._params
@@ -226,5 +226,5 @@ def _unfit_scaler(held: Sequence[Tensor], scaler: VarianceGradientScaler) -> str
 
 
 def _places(these: Sequence[Tensor], among: Sequence[Tensor], *, device: torch.device) -> Tensor:
-    places = {id(one): place for place, one in enumerate(among)}
-    return torch.tensor([places[id(one)] for one in these], dtype=torch.int64, device=device)
+    places = {id(tensor): place for place, tensor in enumerate(among)}
+    return torch.tensor([places[id(tensor)] for tensor in these], dtype=torch.int64, device=device)

@@ -1,5 +1,10 @@
-"""Adam that protects useful weights and perturbs the others."""
+"""AdaptiveUPGD: Adam that protects useful weights and perturbs the others.
 
+The class `AdaptiveUPGD` holds settings and state, `adaptive_upgd_step_` is its arithmetic. Utility,
+gate and noise are those of `upgd`.
+"""
+
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -7,6 +12,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from stormsail.optim.upgd.base import UtilityOptimizer
+from stormsail.optim.upgd.buckets import Bucket, Span
+from stormsail.optim.upgd.upgd import take_gated_step_, update_utility_
 
 
 class AdaptiveUPGD(UtilityOptimizer):
@@ -83,3 +90,44 @@ class AdaptiveUPGD(UtilityOptimizer):
             "capturable": capturable,
         }
         super().__init__(params, defaults, generator=generator, seed=seed)
+
+    def _update_(self, buckets: Sequence[Bucket]) -> None:
+        adaptive_upgd_step_(buckets, self.generator)
+
+
+def adaptive_upgd_step_(buckets: Sequence[Bucket], generator: torch.Generator) -> None:
+    """Take one step of AdaptiveUPGD: the gated direction is Adam's plus noise.
+
+    Args:
+        buckets: at least one, none of them empty; parameters and state are changed in place.
+        generator: of the noise.
+    """
+    for bucket in buckets:
+        torch._foreach_add_(bucket.lists["step"], 1.0)
+        for span in bucket.spans:
+            grads = update_utility_(bucket, span)
+            _set_adam_direction_(bucket, span, grads)
+    take_gated_step_(buckets, generator)
+
+
+def _set_adam_direction_(bucket: Bucket, span: Span, grads: list[Tensor]) -> None:
+    """Leave m / (sqrt(v) + eps) with both moments corrected in `direction`."""
+    bucket.direction.flat[span.elements].zero_()
+    beta1, beta2 = span.group["betas"]
+    # Adam's own kernel, let loose on zeros with a rate of -1, leaves its direction there: one pass
+    # over memory where the separate operations take a dozen.
+    torch._fused_adam_(
+        bucket.direction.views[span.tensors],
+        grads,
+        bucket.lists["exp_avg"][span.tensors],
+        bucket.lists["exp_avg_sq"][span.tensors],
+        [],
+        bucket.lists["step"][span.tensors],
+        lr=-1.0,
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=0.0,
+        eps=span.group["eps"],
+        amsgrad=False,
+        maximize=False,
+    )

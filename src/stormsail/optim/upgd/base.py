@@ -1,5 +1,7 @@
-"""What the optimizers of the UPGD family share: groups, state, noise generator, step scale."""
+"""Base class of the UPGD optimizers: parameter groups, state, noise generator, step scale."""
 
+import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -8,19 +10,35 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from stormsail.core.errors import ArgumentError, ChoiceError, DtypeError, RangeError, ShapeError
+from stormsail.functional._checks import check_choice
+from stormsail.functional.optim.upgd import NORMS
 from stormsail.optim.upgd.buckets import Bucket, Kind, Span, Workspace, state_dtype
-from stormsail.optim.upgd.settings import check_gradient, check_parameters, check_settings
-from stormsail.optim.upgd.step import upgd_step_
+
+NOISE_SCALES = ("absolute", "rms_update", "rms_grad")
+"""Units of `sigma`: of the direction itself, or of its or the gradient's size in each tensor."""
+
+VARIANTS = ("fixed", "official")
+"""Ours, and the published implementation step by step."""
+
+_CHOICES = {"utility_norm": NORMS, "noise_scale": NOISE_SCALES, "variant": VARIANTS}
+_FLAGS = ("maximize", "capturable")
+_REMEDIES = {
+    "lr": "Pass for example 3e-4.",
+    "sigma": "Pass for example 0.001, or 0 for no noise.",
+    "weight_decay": "Pass for example 0.001, or 0 for none.",
+    "lr_compensation": "Pass 2, which undoes the gate of an average weight, or 1.",
+    "eps": "Pass for example 1e-8.",
+}
 
 _GENERATOR = "generator"
 """Key of the noise generator's state in a state dict: a byte tensor."""
 
 
 class UtilityOptimizer(torch.optim.Optimizer):
-    """Thin shell around `upgd_step_`: it holds state, checks settings and does no arithmetic.
+    """Optimizer that holds state and checks settings; the arithmetic is a function of each kind.
 
     Attributes:
-        generator: of the noise. A CUDA graph that captures `step` must be told of it before, with
+        generator: of the noise. A CUDA graph that captures `step` must know it before, by
             `graph.register_generator_state(optimizer.generator)`.
         step_scale: factor for the whole step of a parameter, 1 for those that are not in it; see
             `set_step_scale`.
@@ -61,10 +79,10 @@ class UtilityOptimizer(torch.optim.Optimizer):
         Raises:
             RangeError, ChoiceError, ShapeError, DtypeError: if a setting means nothing.
         """
-        check_settings({**self.defaults, **param_group})
+        _check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
         try:
-            check_parameters(self.param_groups[-1]["params"])
+            _check_parameters(self.param_groups[-1]["params"])
         except DtypeError:
             self.param_groups.pop()
             raise
@@ -90,8 +108,12 @@ class UtilityOptimizer(torch.optim.Optimizer):
             return loss
         buckets = self._buckets()
         if buckets:
-            upgd_step_(buckets, self.generator)
+            self._update_(buckets)
         return loss
+
+    @abstractmethod
+    def _update_(self, buckets: Sequence[Bucket]) -> None:
+        """Advance parameters and state by one step, in place."""
 
     def step_by(self, arithmetic: Callable[[], None]) -> None:
         """Take one step whose arithmetic is done elsewhere; hooks and schedulers see a step."""
@@ -192,14 +214,14 @@ class UtilityOptimizer(torch.optim.Optimizer):
 
     def _buckets(self) -> list[Bucket]:
         """Return the parameters that take part in this step, by device and dtype."""
-        found: dict[Kind, list[tuple[int, Tensor]]] = {}
+        members: dict[Kind, list[tuple[int, Tensor]]] = {}
         for index, group in enumerate(self.param_groups):
             for param in group["params"]:
                 if param.grad is None or not param.requires_grad or not param.numel():
                     continue
-                check_gradient(param, param.grad)
-                found.setdefault((param.device, param.dtype), []).append((index, param))
-        return [self._bucket(kind, members) for kind, members in found.items()]
+                _check_gradient(param, param.grad)
+                members.setdefault((param.device, param.dtype), []).append((index, param))
+        return [self._bucket(kind, own) for kind, own in members.items()]
 
     def _bucket(self, kind: Kind, members: list[tuple[int, Tensor]]) -> Bucket:
         params = [param for _, param in members]
@@ -235,5 +257,88 @@ class UtilityOptimizer(torch.optim.Optimizer):
     def _scales_of(self, params: list[Tensor], like: Tensor) -> Tensor | None:
         if not any(param in self.step_scale for param in params):
             return None
-        one = torch.ones((), dtype=like.dtype, device=like.device)
-        return torch.stack([self.step_scale.get(param, one).to(like) for param in params])
+        whole = torch.ones((), dtype=like.dtype, device=like.device)
+        return torch.stack([self.step_scale.get(param, whole).to(like) for param in params])
+
+
+def _check_settings(group: Mapping[str, Any]) -> None:
+    """Refuse settings of a parameter group that mean nothing."""
+    for name in ("lr", "sigma"):
+        _check_number(name, group[name], may_be_tensor=True)
+    _check_number("weight_decay", group["weight_decay"])
+    _check_number("lr_compensation", group["lr_compensation"], positive=True)
+    _check_decay("beta_utility", group["beta_utility"])
+    if "betas" in group:
+        _check_betas(group["betas"])
+        _check_number("eps", group["eps"])
+    for name, choices in _CHOICES.items():
+        check_choice(group[name], choices, name=name)
+    for name in _FLAGS:
+        if not isinstance(group[name], bool):
+            raise DtypeError(
+                wrong=f"`{name}` must be True or False",
+                found=repr(group[name]),
+                remedy="Pass a boolean.",
+            )
+
+
+def _check_parameters(parameters: Iterable[Tensor]) -> None:
+    """Refuse numbers that no gradient moves."""
+    for parameter in parameters:
+        if not parameter.is_floating_point():
+            raise DtypeError(
+                wrong="every parameter must be real and floating",
+                found=f"{parameter.dtype} of shape {tuple(parameter.shape)}",
+                remedy="Leave it out of the optimizer, or view complex numbers as real ones.",
+            )
+
+
+def _check_gradient(parameter: Tensor, gradient: Tensor) -> None:
+    """Refuse a sparse gradient: a weight without an entry would still need noise and decay."""
+    if gradient.layout != torch.strided:
+        raise DtypeError(
+            wrong="every gradient must be dense",
+            found=f"{gradient.layout} for a parameter of shape {tuple(parameter.shape)}",
+            remedy="Build the embedding with `sparse=False`.",
+        )
+
+
+def _check_number(
+    name: str, value: object, *, may_be_tensor: bool = False, positive: bool = False
+) -> None:
+    if isinstance(value, Tensor) and may_be_tensor:
+        if value.ndim:
+            raise ShapeError(
+                wrong=f"`{name}` must be a number or a tensor without dimensions",
+                found=f"{name} {tuple(value.shape)}",
+                remedy="Use one parameter group for each value.",
+            )
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value < 0 or (positive and value == 0):  # type: ignore[arg-type,operator]  # a number by then
+        least = "greater than 0" if positive else "at least 0"
+        raise RangeError(
+            wrong=f"`{name}` must be a finite number {least}",
+            found=repr(value),
+            remedy=_REMEDIES[name],
+        )
+
+
+def _check_decay(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1.0:
+        raise RangeError(
+            wrong=f"`{name}` must lie in [0, 1)",
+            found=repr(value),
+            remedy="Pass for example 0.999.",
+        )
+
+
+def _check_betas(betas: object) -> None:
+    if not isinstance(betas, tuple | list) or len(betas) != 2:
+        raise RangeError(
+            wrong="`betas` must be two numbers",
+            found=repr(betas),
+            remedy="Pass for example (0.9, 0.999).",
+        )
+    for position, beta in enumerate(betas):
+        _check_decay(f"betas[{position}]", beta)

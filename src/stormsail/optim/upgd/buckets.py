@@ -1,4 +1,4 @@
-"""What one step works on: tensors of one kind in lists, and flat buffers with a view for each."""
+"""Working memory of a UPGD step: lists of tensors of one device and dtype, and flat buffers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class Bucket:
     """Parameters of one kind that have a gradient now, their state, and room to work in.
 
     `direction`, `share` and `noise` hold nothing between two steps. State has the dtype
-    `state_dtype` of `_upgd_buckets` and is contiguous whatever the parameter is.
+    `state_dtype` and is contiguous whatever the parameter is.
     """
 
     spans: list[Span]
@@ -103,3 +103,17 @@ class Workspace:
         if device.type == "cpu":
             self._kept[kind] = (shapes, (first, second, third))
         return first, second, third
+
+
+def fill_normal_(out: Tensor, generator: torch.Generator) -> None:
+    """Fill a flat tensor with N(0, 1) draws of torch.
+
+    Args:
+        out: contiguous, one-dimensional.
+        generator: advanced by the call; may live on another device than `out`.
+    """
+    if generator.device.type == out.device.type:
+        out.normal_(generator=generator)
+        return
+    drawn = torch.empty_like(out, device=generator.device).normal_(generator=generator)
+    out.copy_(drawn, non_blocking=True)

@@ -1,19 +1,19 @@
-"""The optimizer to put where AdamW was."""
+"""UPGDW: `AdaptiveUPGD` as a drop-in for `torch.optim.AdamW`."""
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from stormsail.core.errors import ChoiceError
 from stormsail.optim.upgd.adaptive_upgd import AdaptiveUPGD
-from stormsail.optim.upgd.settings import check_no_amsgrad
 
 
 class UPGDW(AdaptiveUPGD):
     """`AdaptiveUPGD` with the arguments and the defaults of `torch.optim.AdamW`.
 
     The same step (Elsayed & Mahmood 2024, arXiv:2404.00781, for the gate; Loshchilov & Hutter 2019,
-    arXiv:1711.05101, for the decoupled decay); it decays ten times as much unless told otherwise,
-    and names `amsgrad` in order to refuse it. Ours, as a drop-in.
+    arXiv:1711.05101, for the decoupled decay); the default decay is ten times as large, and
+    `amsgrad` is named in order to refuse it. Ours, as a drop-in.
 
     Args:
         params: parameters, or groups of them with settings of their own.
@@ -57,7 +57,12 @@ class UPGDW(AdaptiveUPGD):
         maximize: bool = False,
         capturable: bool = False,
     ) -> None:
-        check_no_amsgrad(amsgrad)
+        if amsgrad:
+            raise ChoiceError(
+                wrong="`amsgrad` must be False",
+                found=repr(amsgrad),
+                remedy="Use `torch.optim.AdamW` for it; gate and noise have no such variant.",
+            )
         super().__init__(
             params,
             lr,

@@ -1,4 +1,4 @@
-r"""What `VarianceGradientScaler` can measure, one class a statistic.
+r"""Statistics of gradient noise that `VarianceGradientScaler` can measure, one class each.
 
 With :math:`g_i(t)` element i of a tensor's gradient at step t, and a bar for the mean over i:
 
@@ -36,7 +36,7 @@ PERCENTILE = 0.9
 
 
 class Noise(NamedTuple):
-    """What is known of each tensor's gradient, [P] each."""
+    """Noise statistics of each tensor's gradient, [P] each."""
 
     variance: Tensor
     signal: Tensor
@@ -95,7 +95,7 @@ class Estimator(ABC):
 
     @abstractmethod
     def noise(self) -> Noise:
-        """Return what is known by now."""
+        """Return the statistics so far."""
 
     def observe(  # noqa: B027  # most statistics have no use for it
         self, grads: list[Tensor], where: Layout
@@ -156,8 +156,8 @@ class ElementwiseFull(Elementwise):
         spreads = [self.tensors["element_spread"][place] for place in where.positions]
         means = [self.tensors["mean"][place] for place in where.positions]
         targets = [
-            (grad - mean).square().mul_(1.0 - one.to(mean.dtype))
-            for grad, mean, one in zip(grads, means, weight.unbind(), strict=True)
+            (grad - mean).square().mul_(1.0 - own.to(mean.dtype))
+            for grad, mean, own in zip(grads, means, weight.unbind(), strict=True)
         ]
         if spreads:
             tensor_lists.move_(spreads, targets, weight.to(spreads[0].dtype), where)

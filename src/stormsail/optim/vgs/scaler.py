@@ -1,4 +1,4 @@
-"""Shorten the steps of parameters whose gradient is mostly noise."""
+"""Variance gradient scaler: shortens the steps of parameters whose gradient is mostly noise."""
 
 import math
 import warnings
@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stormsail.core.errors import ArtifactError, ShapeError
+from stormsail.core.errors import ArtifactError, RangeError, ShapeError
 from stormsail.functional import _checks as check
 from stormsail.functional.optim import gradient_noise
 from stormsail.optim import tensor_lists
-from stormsail.optim.tensor_lists import Layout
-from stormsail.optim.vgs import step_scale
-from stormsail.optim.vgs.arguments import Parameters, by_name, check_numbers, common_place
+from stormsail.optim.parameters import NamedParameters, Parameters
 from stormsail.optim.vgs.estimators import PERCENTILE, STATISTICS, Estimator, Noise
+from stormsail.optim.vgs.step_scale import step_scale_of
 
 VERSION = 4
 """Of the state. 1 to 3 are the versions of the scaler's history, which measured something else."""
@@ -105,67 +104,48 @@ class VarianceGradientScaler:
         check.check_choice(statistic, tuple(STATISTICS), name="statistic")
         check.check_choice(scope, SCOPES, name="scope")
         check.check_choice(apply_to, APPLY_TO, name="apply_to")
-        check_numbers(beta, alpha, eps_rel, warmup_steps, min_scaling_factor, variance_cap)
+        _check_numbers(beta, alpha, eps_rel, warmup_steps, min_scaling_factor, variance_cap)
         self.beta, self.alpha, self.eps_rel = beta, alpha, eps_rel
         self.warmup_steps = warmup_steps
         self.min_scaling_factor, self.variance_cap = min_scaling_factor, variance_cap
         self.statistic, self.scope = statistic, scope
         self.enabled = enabled
         self._link(named_parameters)
-        self._applier = step_scale.applier(optimizer, apply_to)
+        self.optimizer = optimizer
+        self._step_scale = step_scale_of(optimizer, apply_to)
 
     def _link(self, named_parameters: Parameters) -> None:
-        self._parameters = by_name(named_parameters)
-        tensors = list(self._parameters.values())
-        self._device, dtype = common_place(tensors)
-        self._layouts: dict[tuple[bool, ...], Layout] = {}
+        self._parameters = NamedParameters(named_parameters)
+        tensors, device = self._parameters.tensors, self._parameters.device
+        is_wide = any(tensor.dtype == torch.float64 for tensor in tensors)
+        self._dtype = torch.float64 if is_wide else torch.float32
         self._estimator: Estimator = STATISTICS[self.statistic](
             [tensor.shape for tensor in tensors],
             beta=self.beta,
             eps_rel=self.eps_rel,
-            dtype=dtype,
-            device=self._device,
+            dtype=self._dtype,
+            device=device,
         )
-        self._dtype = dtype
-        self._nonfinite = torch.zeros(len(tensors), dtype=torch.int64, device=self._device)
-        self._steps = torch.zeros((), dtype=torch.int64, device=self._device)
-        self._largest = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._nonfinite = torch.zeros(len(tensors), dtype=torch.int64, device=device)
+        self._steps = torch.zeros((), dtype=torch.int64, device=device)
+        self._largest = torch.zeros((), dtype=torch.float64, device=device)
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         """The parameters, in order."""
-        return tuple(self._parameters.values())
+        return self._parameters.tensors
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the parameters, in order."""
-        return tuple(self._parameters)
-
-    @property
-    def optimizer(self) -> Optimizer | None:
-        """The optimizer whose steps are scaled."""
-        return self._applier.optimizer
+        return self._parameters.names
 
     @property
     def apply_to(self) -> Literal["grad", "update"]:
         """Where the factors act, `auto` resolved."""
-        return self._applier.acts_on
+        return "grad" if self._step_scale is None else "update"
 
     # -- measuring and scaling --------------------------------------------------------------------
-
-    def _present(self) -> tuple[list[Tensor], Layout]:
-        """Return the gradients that are there, and their layout, which is kept for the next time.
-
-        The layout lives on the device; making it copies from the host, so a graph is captured
-        after a first step with the same gradients present.
-        """
-        tensors = list(self._parameters.values())
-        here = tuple(tensor.grad is not None and tensor.numel() > 0 for tensor in tensors)
-        if here not in self._layouts:
-            sizes = [tensor.numel() for tensor in tensors]
-            self._layouts[here] = tensor_lists.layout(here, sizes, device=self._device)
-        grads = [tensor.grad for tensor in tensors if tensor.grad is not None and tensor.numel()]
-        return grads, self._layouts[here]
 
     @torch.no_grad()
     def update_statistics(self, *, veto: Tensor | None = None) -> None:
@@ -177,7 +157,7 @@ class VarianceGradientScaler:
         """
         if not self.enabled:
             return
-        raw, where = self._present()
+        raw, where = self._parameters.gradients()
         if not raw:
             return
         grads = tensor_lists.as_dtype(raw, self._dtype)
@@ -201,7 +181,7 @@ class VarianceGradientScaler:
         """
         if not self.enabled:
             return
-        raw, where = self._present()
+        raw, where = self._parameters.gradients()
         self._estimator.observe(tensor_lists.as_dtype(raw, self._dtype), where)
 
     @torch.no_grad()
@@ -209,13 +189,12 @@ class VarianceGradientScaler:
         """Apply the factors: to `.grad`, or to the next step of the optimizer."""
         if not self.enabled:
             return
-        if self.apply_to == "grad":
-            grads, where = self._present()
+        if self._step_scale is None:
+            grads, where = self._parameters.gradients()
             factor = tensor_lists.pick(self._factors(), where).to(self._dtype)
             tensor_lists.scale_(grads, factor, where)
         else:
-            tensors = list(self._parameters.values())
-            self._applier.set(tensors, self._factors().to(self._dtype))
+            self._step_scale.set(self.parameters, self._factors().to(self._dtype))
 
     def step(self) -> None:
         """Measure, then scale."""
@@ -245,25 +224,22 @@ class VarianceGradientScaler:
     def _percentile(self, values: Tensor, level: float) -> Tensor:
         """Return a percentile over the tensors that have seen a gradient; 0 if there is none."""
         known = torch.where(self._estimator.count > 0, values, math.nan)
-        found = known.nanquantile(level)
-        return torch.where(found.isnan(), 0.0, found)
-
-    def _named(self, values: Tensor) -> dict[str, Tensor]:
-        return dict(zip(self._parameters, values.unbind(), strict=True))
+        percentile = known.nanquantile(level)
+        return torch.where(percentile.isnan(), 0.0, percentile)
 
     @torch.no_grad()
     def variance(self) -> dict[str, Tensor]:
         """Return the noise variance of each tensor, by name."""
-        return self._named(self._noise().variance)
+        return self._parameters.named(self._noise().variance)
 
     @torch.no_grad()
     def factors(self) -> dict[str, Tensor]:
         """Return the factor of each tensor as it is applied (1 in its warm-up), by name."""
-        return self._named(self._factors())
+        return self._parameters.named(self._factors())
 
     def nonfinite(self) -> dict[str, Tensor]:
         """Return how many gradients of each tensor were not finite, by name."""
-        return self._named(self._nonfinite.clone())
+        return self._parameters.named(self._nonfinite.clone())
 
     @torch.no_grad()
     def get_normalized_variance(self) -> Tensor:
@@ -285,29 +261,29 @@ class VarianceGradientScaler:
         steps count by their number of elements where c acts on the update (an Adam-type step is
         about as long in each element), by the gradient's square where it acts on the gradient.
         """
-        found, count = self._noise(), self._estimator.count
+        noise, count = self._noise(), self._estimator.count
         size = torch.where(count > 0, self._estimator.size, 0.0)
-        factor = self._factors(found)
-        total = (size * found.second_moment).sum()
-        length = size if self.apply_to == "update" else size * found.second_moment
+        factor = self._factors(noise)
+        total = (size * noise.second_moment).sum()
+        length = size if self.apply_to == "update" else size * noise.second_moment
         kept = _share((factor.square() * length).sum(), length.sum(), empty=1.0)
         cold = (count > 0) & (count < self.warmup_steps)
         known = (count > 0).double()
         spread = {
-            f"stochastic_var_p{level}": self._percentile(found.variance, level / 100)
+            f"stochastic_var_p{level}": self._percentile(noise.variance, level / 100)
             for level in (10, 50, 90)
         }
         values = {
-            "normalized_variance": self._percentile(found.ratio, PERCENTILE),
+            "normalized_variance": self._percentile(noise.ratio, PERCENTILE),
             **spread,
-            "stochastic_var_mean": _share((known * found.variance).sum(), known.sum()),
+            "stochastic_var_mean": _share((known * noise.variance).sum(), known.sum()),
             "grad_norm_ema": total.sqrt(),
             "grad_max_ema": self._largest.clone(),
             "scaling_factor": _share((known * factor).sum(), known.sum(), empty=1.0),
             "step_count": self._steps.clone(),
             "warmup_active": (cold.any() | (self._steps == 0)).double(),
             "noise_fraction": gradient_noise.noise_fraction(
-                (size * found.variance).sum(), (size * found.signal).sum()
+                (size * noise.variance).sum(), (size * noise.signal).sum()
             ),
             "effect_on_update": 1.0 - kept.sqrt(),
         }
@@ -318,13 +294,13 @@ class VarianceGradientScaler:
     def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return counts, spreads, mean squares, refusals, steps and peak: the state itself."""
         count, rows = self._estimator.count, self._estimator.rows
-        mine = (self._nonfinite, self._steps, self._largest)
-        return count, rows["spread"], rows["mean_square"], *mine
+        own = (self._nonfinite, self._steps, self._largest)
+        return count, rows["spread"], rows["mean_square"], *own
 
     def means(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Return the moving means of the statistic `elementwise` themselves, for parameters."""
-        places = {id(one): place for place, one in enumerate(self._parameters.values())}
-        return [self._estimator.tensors["mean"][places[id(one)]] for one in parameters]
+        places = {id(param): place for place, param in enumerate(self.parameters)}
+        return [self._estimator.tensors["mean"][places[id(param)]] for param in parameters]
 
     # -- keeping ----------------------------------------------------------------------------------
 
@@ -337,7 +313,7 @@ class VarianceGradientScaler:
                 **{key: row[place].clone() for key, row in rows.items()},
                 **{key: parts[place].clone() for key, parts in estimator.tensors.items()},
             }
-            for place, name in enumerate(self._parameters)
+            for place, name in enumerate(self.names)
         }
         return {
             "version": VERSION,
@@ -359,8 +335,8 @@ class VarianceGradientScaler:
             ArtifactError: if the state has other names.
             ShapeError: if a tensor has another shape.
         """
-        mine = {"version": VERSION, "statistic": self.statistic}
-        for key, expected in mine.items():
+        expected_values = {"version": VERSION, "statistic": self.statistic}
+        for key, expected in expected_values.items():
             if state.get(key) != expected:
                 self._reset()
                 warnings.warn(
@@ -372,7 +348,7 @@ class VarianceGradientScaler:
                 return
         self._check_state(state["parameters"])
         estimator = self._estimator
-        for place, name in enumerate(self._parameters):
+        for place, name in enumerate(self.names):
             saved = state["parameters"][name]
             for key, row in {"count": estimator.count, **estimator.rows}.items():
                 row[place].copy_(saved[key])
@@ -383,15 +359,15 @@ class VarianceGradientScaler:
         self._largest.copy_(state["largest"])
 
     def _check_state(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
-        if set(saved) != set(self._parameters):
-            differ = sorted(set(saved) ^ set(self._parameters))
+        if set(saved) != set(self.names):
+            differ = sorted(set(saved) ^ set(self.names))
             raise ArtifactError(
                 "artifact-mismatch",
                 wrong="the state must have the names of the parameters",
                 found=f"`{differ[0]}` in only one of them",
                 remedy="Load the state into a scaler of the same network.",
             )
-        for name, tensor in self._parameters.items():
+        for name, tensor in zip(self.names, self.parameters, strict=True):
             for key in self._estimator.tensors:
                 if saved[name][key].shape != tensor.shape:
                     raise ShapeError(
@@ -434,9 +410,40 @@ class VarianceGradientScaler:
             f"apply_to={self.apply_to!r}, beta={self.beta}, alpha={self.alpha}, "
             f"eps_rel={self.eps_rel}, warmup_steps={self.warmup_steps}, "
             f"min_scaling_factor={self.min_scaling_factor}, variance_cap={self.variance_cap}, "
-            f"enabled={self.enabled}, tensors={len(self._parameters)})"
+            f"enabled={self.enabled}, tensors={len(self.names)})"
         )
 
 
 def _share(part: Tensor, whole: Tensor, *, empty: float = 0.0) -> Tensor:
     return torch.where(whole > 0, part / torch.where(whole > 0, whole, 1.0), empty)
+
+
+def _check_numbers(
+    beta: float,
+    alpha: float,
+    eps_rel: float,
+    warmup_steps: int,
+    min_scaling_factor: float,
+    variance_cap: float,
+) -> None:
+    """Refuse settings of a scaler that lie outside their ranges."""
+    rules = {
+        "beta": (beta, 0.0 <= beta < 1.0, "lie in [0, 1)", 0.99),
+        "alpha": (alpha, 0.0 <= alpha < math.inf, "be at least 0 and finite", 0.1),
+        "eps_rel": (eps_rel, 0.0 < eps_rel < math.inf, "be greater than 0 and finite", 1e-3),
+        "warmup_steps": (warmup_steps, warmup_steps >= 0, "be at least 0", 100),
+        "min_scaling_factor": (
+            min_scaling_factor,
+            0.0 < min_scaling_factor <= 1.0,
+            "lie in (0, 1]",
+            0.5,
+        ),
+        "variance_cap": (variance_cap, variance_cap > 0.0, "be greater than 0", 50),
+    }
+    for name, (value, holds, rule, default) in rules.items():
+        if not holds:
+            raise RangeError(
+                wrong=f"`{name}` must {rule}",
+                found=repr(value),
+                remedy=f"The default is {default}.",
+            )

@@ -1,7 +1,7 @@
-"""Ways to bring a factor for each tensor into an optimizer's next step."""
+"""Ways to apply one factor per tensor to an optimizer's next step."""
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypeGuard
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,55 +12,43 @@ from stormsail.optim import tensor_lists
 from stormsail.optim.tensor_lists import Layout
 
 
-class StepScaled(Optimizer):
-    """An optimizer that multiplies each tensor's step, weight decay aside, by a factor."""
+@runtime_checkable
+class TakesStepScale(Protocol):
+    """An optimizer that multiplies each tensor's step, weight decay aside, by a factor.
 
-    def set_step_scale(self, parameters: Sequence[Tensor], scales: Tensor) -> None:
+    Any optimizer class may have these methods, not only those of this package.
+    """
+
+    def set_step_scale(self, parameters: Iterable[Tensor], scales: Tensor) -> None:
         """Use these factors from the next step on."""
-        raise NotImplementedError
 
     def clear_step_scale(self) -> None:
         """Use none from the next step on."""
-        raise NotImplementedError
 
 
-def takes_step_scale(optimizer: Optimizer | None) -> TypeGuard[StepScaled]:
-    """Say whether an optimizer takes factors itself; any class may, not only those of here."""
-    return hasattr(optimizer, "set_step_scale") and hasattr(optimizer, "clear_step_scale")
-
-
-class OnGradient:
-    """The factors act on the gradients; the optimizer never knows."""
-
-    acts_on: Literal["grad", "update"] = "grad"
-
-    def __init__(self, optimizer: Optimizer | None) -> None:
-        self.optimizer = optimizer
+class StepScale(Protocol):
+    """Applies factors to the next step of an optimizer, and to that one only."""
 
     def set(self, parameters: Sequence[Tensor], factors: Tensor) -> None:
-        """Take factors for the next step."""
-        raise NotImplementedError
+        """Take one factor for each parameter, for the next step."""
 
 
-class OnOwnStep(OnGradient):
-    """Hands the factors to an optimizer that takes them, and takes them back after one step."""
+class OwnStepScale:
+    """Passes the factors to an optimizer that takes them, and clears them after one step."""
 
-    acts_on = "update"
-
-    def __init__(self, optimizer: StepScaled) -> None:
-        super().__init__(optimizer)
-        self._own = optimizer
+    def __init__(self, optimizer: Optimizer, takes_scale: TakesStepScale) -> None:
+        self._optimizer, self._takes_scale = optimizer, takes_scale
         self._pending = False
         optimizer.register_step_post_hook(self._after)
 
     def set(self, parameters: Sequence[Tensor], factors: Tensor) -> None:
-        """Hand the factors over for the next step.
+        """Pass the factors on for the next step.
 
         Raises:
             ArgumentError: if the optimizer has none of the parameters.
         """
-        own = {id(one) for group in self._own.param_groups for one in group["params"]}
-        kept = [place for place, one in enumerate(parameters) if id(one) in own]
+        own = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
+        kept = [place for place, param in enumerate(parameters) if id(param) in own]
         if not kept:
             raise ArgumentError(
                 "missing-argument",
@@ -71,22 +59,19 @@ class OnOwnStep(OnGradient):
         if len(kept) < len(parameters):
             parameters = [parameters[place] for place in kept]
             factors = torch.stack([factors[place] for place in kept])
-        self._own.set_step_scale(parameters, factors)
+        self._takes_scale.set_step_scale(parameters, factors)
         self._pending = True
 
     def _after(self, *_: Any) -> None:  # noqa: ANN401
         if self._pending:
-            self._own.clear_step_scale()
+            self._takes_scale.clear_step_scale()
         self._pending = False
 
 
-class OnForeignStep(OnGradient):
+class ForeignStepScale:
     """Shortens what a step has done, p <- p0 + c (p - p0); costs one copy of the parameters."""
 
-    acts_on = "update"
-
     def __init__(self, optimizer: Optimizer) -> None:
-        super().__init__(optimizer)
         self._parameters: list[Tensor] = []
         self._start: list[Tensor] = []
         self._factors: Tensor | None = None
@@ -97,12 +82,12 @@ class OnForeignStep(OnGradient):
     def set(self, parameters: Sequence[Tensor], factors: Tensor) -> None:
         """Keep the factors for the next step."""
         same = len(parameters) == len(self._parameters) and all(
-            one is other for one, other in zip(parameters, self._parameters, strict=True)
+            now is before for now, before in zip(parameters, self._parameters, strict=True)
         )
         if not same:
             self._parameters = list(parameters)
-            self._start = [torch.empty_like(one) for one in parameters]
-            sizes = [one.numel() for one in parameters]
+            self._start = [torch.empty_like(param) for param in parameters]
+            sizes = [param.numel() for param in parameters]
             everywhere = [True] * len(sizes)
             self._layout = tensor_lists.layout(everywhere, sizes, device=factors.device)
         self._factors = factors
@@ -120,11 +105,12 @@ class OnForeignStep(OnGradient):
         self._factors = None
 
 
-def applier(optimizer: Optimizer | None, apply_to: str) -> OnGradient:
-    """Return the way that fits the optimizer; `apply_to` is `auto`, `grad` or `update`.
+def step_scale_of(optimizer: Optimizer | None, apply_to: str) -> StepScale | None:
+    """Return how factors act on the optimizer's steps, or None where they act on gradients.
 
-    Plain descent follows a factor of the gradient, so `auto` scales its gradients. Every other
-    optimizer is taken for an Adam-type one, whose step ignores a constant factor of the gradient.
+    `apply_to` is `auto`, `grad` or `update`. Plain descent follows a factor of the gradient, so
+    `auto` scales its gradients. Every other optimizer is taken for an Adam-type one, whose step
+    ignores a constant factor of the gradient.
 
     Raises:
         ArgumentError: if the update is to be scaled and there is no optimizer.
@@ -137,9 +123,9 @@ def applier(optimizer: Optimizer | None, apply_to: str) -> OnGradient:
             remedy="Pass the optimizer whose steps are to be scaled, or use `grad`.",
         )
     if optimizer is None or apply_to == "grad":
-        return OnGradient(optimizer)
-    if takes_step_scale(optimizer):
-        return OnOwnStep(optimizer)
+        return None
+    if isinstance(optimizer, TakesStepScale):
+        return OwnStepScale(optimizer, optimizer)
     if apply_to == "auto" and isinstance(optimizer, SGD | ASGD):
-        return OnGradient(optimizer)
-    return OnForeignStep(optimizer)
+        return None
+    return ForeignStepScale(optimizer)

@@ -58,7 +58,7 @@ def test_every_setting_of_the_page_exists():
         ("bounds of the penalty", "no", "kl.penalty", False),
         ("value limit ± L", "no", "value_clip.value_clip_limit", None),
         ("advantage clip", "no", "ppo.adv_clip", None),
-        ("weight cap of imitation", "no: the term has weight 0", "bc.cql_alpha", 0.0),
+        ("weight cap of imitation", "no: the term has weight 0", "bc.awr_coef", 0.0),
         ("value clip, quantile critic", "no", "value_clip.clip_range_vf", None),
         ("Huber threshold κ", "yes, 0.02", "critic.huber_kappa", 0.02),
         ("floor of the return spread", "yes, 1e-8", "returns.std_floor", 1e-8),

@@ -43,7 +43,7 @@ GENTLE = {
     "kl.beta_init": 5.0,
 }
 FOLLOW = {"returns.warmup_updates": 0}
-IMITATE = {"bc.cql_alpha": 0.5}
+IMITATE = {"bc.awr_coef": 0.5}
 FALL = {**IMITATE, "bc.bc_warmup_steps": 0, "bc.bc_decay_steps": 40}
 NOISE = {"vgs.enabled": True, "vgs.warmup_steps": 0, "vgs.min_scaling_factor": 0.01,
          "vgs.alpha": 1.0}  # fmt: skip
@@ -168,8 +168,8 @@ FIELDS = {
     "returns.max_rel_step": (0.01, FOLLOW),
     "observation.normalise": (False, {}),
     "observation.obs_stats_update": ("online", {}),
-    "bc.cql_alpha": (0.5, {}),
-    "bc.cql_beta": (0.5, IMITATE),
+    "bc.awr_coef": (0.5, {}),
+    "bc.awr_temperature": (0.5, IMITATE),
     "bc.max_weight": (0.5, IMITATE),
     "bc.awr_normalize": (True, IMITATE),
     "bc.bc_warmup_steps": (0, {**IMITATE, "bc.bc_decay_steps": 40}),
@@ -299,7 +299,7 @@ def fingerprint(changes):
         digest.update(repr(states).encode())
     finally:
         torch.set_printoptions(profile="default")
-    digest.update(repr(ppo.play.memory.shape).encode())
+    digest.update(repr(ppo.env_state.memory.shape).encode())
     return digest.hexdigest()
 
 

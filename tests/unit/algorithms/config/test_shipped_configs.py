@@ -105,7 +105,7 @@ def test_an_empty_file_is_the_default_run(tmp_path):
 @pytest.mark.spec("X23")
 def test_leaving_a_setting_out_switches_nothing_on():
     default = TrainConfig()
-    assert default.bc.cql_alpha == 0.0
+    assert default.bc.awr_coef == 0.0
     assert default.value_clip.clip_range_vf is None
     assert default.value_clip.value_clip_limit is None
     assert default.kl.penalty is False

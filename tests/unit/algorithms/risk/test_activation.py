@@ -7,11 +7,11 @@ import pytest
 
 from oracles import risk_control as oracle
 from stormsail.algorithms.config import RiskConfig
-from stormsail.algorithms.risk.activation import RiskGate
+from stormsail.algorithms.risk.control import ActivationGate
 
 
 def gate(**changes):
-    return RiskGate(RiskConfig(**changes))
+    return ActivationGate(RiskConfig(**changes))
 
 
 def test_it_opens_at_the_threshold_and_shuts_below_the_margin():

@@ -27,17 +27,17 @@ def played(critic, rounds=2, **changes):
     config = settings(**CRITICS[critic], **{**usual, **changes})
     ppo = aged(learner(config, told=script(weights=(1.0, 0.5, 2.0))))
     for _ in range(rounds):
-        ppo.play, rollout = ppo._collect()
+        ppo.env_state, rollout = ppo._collect()
     return ppo, rollout, estimate(ppo.agent, rollout, config)
 
 
 def arrays(ppo, rollout, estimates):
     """Return everything that the loops need, in float64 and reward units."""
-    names = ("earned", "reward", "weight", "predicted")
+    names = ("return_so_far", "reward", "weight", "predicted")
     part = {name: getattr(rollout, name).double().numpy() for name in names}
     part |= {name: getattr(rollout, name).numpy() for name in ("ended", "terminated", "truncated")}
     part |= {
-        "reached": rollout.reached.double().numpy(),
+        "next": rollout.next_predicted.double().numpy(),
         "target": estimates.target.double().numpy(),
     }
     scale = ppo.agent.return_scale
@@ -45,10 +45,10 @@ def arrays(ppo, rollout, estimates):
     atoms = ppo.agent.network.critic.atoms.double().numpy() * std + mean
     if ppo.agent.spec.critic.kind == "categorical":
         part["law"] = oracle.categorical_law(part["predicted"], atoms)
-        part["reached"] = oracle.categorical_law(part["reached"], atoms)
+        part["next"] = oracle.categorical_law(part["next"], atoms)
         return part, atoms
     part["law"] = oracle.quantile_law(part["predicted"], mean, std)
-    part["reached"] = oracle.quantile_law(part["reached"], mean, std)
+    part["next"] = oracle.quantile_law(part["next"], mean, std)
     return part, None
 
 
@@ -69,13 +69,13 @@ def test_the_budget_form_is_that_of_the_loop(critic):
     level = -0.8
     found = risk_advantage("budget", ppo.agent, rollout, estimates, alpha=ALPHA, level=level)
     expected = oracle.budget(
-        part["target"], part["law"], part["earned"], part["weight"], level, ALPHA, atoms
+        part["target"], part["law"], part["return_so_far"], part["weight"], level, ALPHA, atoms
     )
     np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=2e-5)
     assert np.abs(expected).max() > 0.5
-    assert np.abs(part["earned"][0]).max() > 0.5
+    assert np.abs(part["return_so_far"][0]).max() > 0.5
     without = oracle.budget(
-        part["target"], part["law"], 0 * part["earned"], part["weight"], level, ALPHA, atoms
+        part["target"], part["law"], 0 * part["return_so_far"], part["weight"], level, ALPHA, atoms
     )
     assert np.abs(without - expected).max() > 0.1
 
@@ -127,7 +127,7 @@ def test_the_episode_form_is_that_of_the_loop(critic):
     part, _ = arrays(ppo, rollout, estimates)
     found = risk_advantage("episode", ppo.agent, rollout, estimates, alpha=ALPHA, level=0.3)
     expected = oracle.episode(
-        part["earned"], part["reward"], part["ended"], part["weight"], 0.3, ALPHA
+        part["return_so_far"], part["reward"], part["ended"], part["weight"], 0.3, ALPHA
     )
     np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=2e-5)
     assert np.abs(expected).max() > 0.5
@@ -138,7 +138,7 @@ def test_the_episode_form_is_that_of_the_loop(critic):
 def test_the_episode_form_of_a_rollout_without_an_end_is_nothing():
     config = settings(**{"ppo.n_envs": 1, "ppo.batch_size": 1})
     ppo = learner(config, told=script(["." * 16]))
-    ppo.play, rollout = ppo._collect()
+    ppo.env_state, rollout = ppo._collect()
     estimates = estimate(ppo.agent, rollout, config)
     found = risk_advantage("episode", ppo.agent, rollout, estimates, alpha=ALPHA, level=0.3)
     assert not bool(found.any())
@@ -146,7 +146,7 @@ def test_the_episode_form_of_a_rollout_without_an_end_is_nothing():
 
 def looped(mode, part, level, atoms):
     """Return the risk advantage of a rollout by the loops; `budget` with a trace of .8."""
-    earned, weight = part["earned"], part["weight"]
+    earned, weight = part["return_so_far"], part["weight"]
     if mode == "budget":
         return oracle.budget_trace(part, level, ALPHA, 0.9, 0.8, atoms)
     if mode == "target":
@@ -194,7 +194,7 @@ def test_the_risk_of_every_update_is_that_below_the_level_of_its_own_window(
         ppo.update()
     outcomes, levels = [], []
     for part, atoms, report in seen:
-        outcomes += oracle.finished(part["earned"], part["reward"], part["ended"])
+        outcomes += oracle.finished(part["return_so_far"], part["reward"], part["ended"])
         level = risk_oracle.value_at_risk(oracle.window(outcomes, size), ALPHA)
         found = report.risk.double().numpy()
         if not report.tail.is_ready:
@@ -253,7 +253,7 @@ def test_the_tail_that_is_foretold_is_that_of_all_starts_mixed(critic):
 def test_the_very_first_row_of_a_run_is_a_start_too():
     """Its memory is fresh already, so it carries no reset flag."""
     ppo = learner()
-    ppo.play, rollout = ppo._collect()
+    ppo.env_state, rollout = ppo._collect()
     assert not bool(rollout.reset[0].any())
     assert bool((rollout.length[0] == 1).all())
 
@@ -263,5 +263,5 @@ def test_without_a_start_nothing_is_foretold():
     config = settings(**{"ppo.n_envs": 1, "ppo.batch_size": 1})
     ppo = learner(config, told=script(["." * 32]))
     for _ in range(2):
-        ppo.play, rollout = ppo._collect()
+        ppo.env_state, rollout = ppo._collect()
     assert np.isnan(predicted_cvar(ppo.agent, rollout, alpha=ALPHA, estimator="dirac"))

@@ -55,7 +55,7 @@ def replay(updates, config):
     risk = config.risk
     for update in updates:
         rollout = update.rollout
-        earned, reward = as_array(rollout.earned), as_array(rollout.reward)
+        earned, reward = as_array(rollout.return_so_far), as_array(rollout.reward)
         samples += oracle.finished(earned, reward, rollout.ended.numpy())
         kept = oracle.window(samples, risk.cvar_window)
         ready = len(kept) >= max(risk.cvar_min_samples, risk.cvar_min_tail_samples / ALPHA)
@@ -125,7 +125,7 @@ def test_updates_are_those_of_the_replay(mode, critic):
 def test_the_control_sums_changes_with_the_decay_that_is_set(lam):
     ppo = made(**LIMIT, **{"risk.cvar_trace": lam, "ppo.gamma": 0.8})
     for _ in range(3):
-        ppo.play, rollout = ppo._collect()
+        ppo.env_state, rollout = ppo._collect()
         ppo.risk.window.add(rollout)
     estimates = estimate(ppo.agent, rollout, ppo.config)
     report = ppo.risk.act(rollout, estimates, 0.5, ppo.agent)

@@ -32,7 +32,9 @@ def played(count, **changes):
         updates.append(update)
         rollout = update.rollout
         so_far += oracle.finished(
-            rollout.earned.double().numpy(), rollout.reward.double().numpy(), rollout.ended.numpy()
+            rollout.return_so_far.double().numpy(),
+            rollout.reward.double().numpy(),
+            rollout.ended.numpy(),
         )
         outcomes.append(list(so_far))
     return ppo, updates, outcomes

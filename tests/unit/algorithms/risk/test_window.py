@@ -18,13 +18,13 @@ def rollouts(count, **changes):
     ppo = learner(settings(**changes), told=script(seed=3))
     found = []
     for _ in range(count):
-        ppo.play, rollout = ppo._collect()
+        ppo.env_state, rollout = ppo._collect()
         found.append(rollout)
     return found
 
 
 def arrays(rollout):
-    names = ("earned", "reward", "weight")
+    names = ("return_so_far", "reward", "weight")
     parts = {name: getattr(rollout, name).double().numpy() for name in names}
     return parts | {"ended": rollout.ended.numpy(), "ignored": (rollout.length == 0).numpy()}
 
@@ -34,7 +34,7 @@ def test_the_window_keeps_the_last_episodes_across_rollouts():
     for rollout in rollouts(4):
         window.add(rollout)
         part = arrays(rollout)
-        samples += oracle.finished(part["earned"], part["reward"], part["ended"])
+        samples += oracle.finished(part["return_so_far"], part["reward"], part["ended"])
         assert window.sample().tolist() == oracle.window(samples, 11)
     assert len(samples) > 22  # the window was filled more than twice
     assert len(window) == 11
@@ -50,7 +50,7 @@ def test_a_time_out_ends_an_episode_like_a_termination():
         ppo = learner(settings(), told=script(ends, rewards=rewards))
         window = EpisodeWindow(100)
         for _ in range(3):
-            ppo.play, rollout = ppo._collect()
+            ppo.env_state, rollout = ppo._collect()
             window.add(rollout)
         kept.append(window.sample().tolist())
     assert kept[0] == kept[1]
@@ -64,7 +64,7 @@ def test_an_episode_that_began_in_an_earlier_rollout_counts_as_a_whole():
                   told=script([".........T.."], rewards=rewards))  # fmt: skip
     window = EpisodeWindow(4)
     for expected in ([], [], [1023.0]):
-        ppo.play, rollout = ppo._collect()
+        ppo.env_state, rollout = ppo._collect()
         window.add(rollout)
         assert window.sample().tolist() == expected
 
@@ -155,7 +155,7 @@ def test_what_is_not_learned_from_is_lost_all_the_same():
     told = script(["..T....."], rewards=torch.tensor([[-1.0, -10.0, -100.0, 0, 0, 0, 0, 0]]).T)
     told.weight[1] = 0.0
     ppo = learner(settings(**{"ppo.n_envs": 1, "ppo.batch_size": 1, "ppo.n_steps": 4}), told=told)
-    ppo.play, rollout = ppo._collect()
+    ppo.env_state, rollout = ppo._collect()
     assert rollout.weight[:3, 0].tolist() == [1.0, 0.0, 1.0]
     window = EpisodeWindow(4)
     window.add(rollout)

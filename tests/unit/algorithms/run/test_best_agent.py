@@ -8,7 +8,7 @@ import torch
 from learner_lab import aged, learner, script, settings
 from oracles import risk as oracle
 from stormsail.algorithms.config.risk import RiskConfig
-from stormsail.algorithms.run.evaluate import Judged, _judged, judge
+from stormsail.algorithms.run.evaluate import Evaluation, _summary, evaluate
 from stormsail.algorithms.run.folder import open_run
 from stormsail.algorithms.run.records import Records
 from stormsail.algorithms.run.tasks import binding
@@ -20,7 +20,7 @@ LIMITED = {
 
 
 def seen(score, cvar, error=0.0):
-    return Judged(score, 1.0, 64, 0, cvar=cvar, cvar_error=error)
+    return Evaluation(score, 1.0, 64, 0, cvar=cvar, cvar_error=error)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def records(tmp_path):
 
 def test_without_a_limit_the_higher_score_is_kept(records):
     looks = [seen(1.0, -9.0), seen(0.5, 0.0), seen(2.0, -99.0), seen(2.0, 0.0)]
-    assert [records.tried(1, one) for one in looks] == [True, False, True, False]
+    assert [records.add_evaluation(1, one) for one in looks] == [True, False, True, False]
     assert (records.best_score, records.best_breach) == (2.0, 0.0)
 
 
@@ -42,7 +42,7 @@ def test_an_agent_that_keeps_the_limit_is_better_than_any_that_does_not(records)
         seen(5.0, -3.0), seen(1.0, -2.0), seen(4.0, -2.0), seen(0.1, -1.0), seen(9.0, -1.5),
         seen(0.0, 0.0), seen(0.2, -0.5),
     ]  # fmt: skip
-    kept = [records.tried(number, one, limit=-1.0) for number, one in enumerate(looks)]
+    kept = [records.add_evaluation(number, one, limit=-1.0) for number, one in enumerate(looks)]
     assert kept == [True, True, True, True, False, False, True]
     assert (records.best_score, records.best_breach) == (0.2, 0.0)
 
@@ -63,7 +63,7 @@ def test_a_tail_that_is_no_number_keeps_no_limit():
 
 
 def test_a_single_episode_breaks_a_limit_by_what_it_lost():
-    found = _judged(torch.tensor([-0.7], dtype=torch.float64), torch.tensor([False]), 0.05)
+    found = _summary(torch.tensor([-0.7], dtype=torch.float64), torch.tensor([False]), 0.05)
     assert math.isnan(found.cvar_error)
     assert found.breach(-0.1) == pytest.approx(0.6)
     assert found.breach(-0.9) == 0.0
@@ -82,26 +82,26 @@ def test_most_looks_see_that_an_agent_breaks_its_limit_four_times_over():
         kept = 0
         for _ in range(2000):
             crashed = torch.rand(episodes, generator=source) < 0.02
-            earned = torch.where(crashed, -1.0, 0.02).double()
-            kept += _judged(earned, crashed, 0.05).breach(-0.1) == 0.0
+            returns = torch.where(crashed, -1.0, 0.02).double()
+            kept += _summary(returns, crashed, 0.05).breach(-0.1) == 0.0
         error = math.sqrt(chance * (1.0 - chance) / 2000)
         assert kept / 2000 == pytest.approx(chance, abs=4.0 * error)
 
 
 def test_what_is_not_a_number_is_never_kept(records):
-    assert not records.tried(1, seen(math.nan, math.nan), limit=-1.0)
+    assert not records.add_evaluation(1, seen(math.nan, math.nan), limit=-1.0)
     assert records.best_score is None
-    assert records.tried(2, seen(0.0, -5.0), limit=-1.0)
+    assert records.add_evaluation(2, seen(0.0, -5.0), limit=-1.0)
 
 
 def test_the_kept_agents_breach_goes_on_with_a_resumed_run(records):
-    records.tried(1, seen(3.0, -4.0), limit=-1.0)
+    records.add_evaluation(1, seen(3.0, -4.0), limit=-1.0)
     assert records.state()["records"]["best_breach"] == 3.0
 
 
 def test_the_tail_of_a_look_is_that_of_its_episodes():
     ppo = aged(learner(settings(), told=script(seed=4)))
-    found = judge(ppo.task, ppo.agent, torch.Generator().manual_seed(3), alpha=0.3, max_steps=5)
+    found = evaluate(ppo.task, ppo.agent, torch.Generator().manual_seed(3), alpha=0.3, max_steps=5)
     memory = ppo.agent.initial_memory(ppo.task.batch)
     total, running = torch.zeros(ppo.task.batch), torch.ones(ppo.task.batch, dtype=torch.bool)
     generator = torch.Generator().manual_seed(3)
@@ -112,9 +112,9 @@ def test_the_tail_of_a_look_is_that_of_its_episodes():
         shown, memory = step.observation, chosen.memory
         total += torch.where(running, step.reward, 0.0)
         running &= ~(step.terminated | step.truncated)
-    earned = total.double().tolist()
-    assert found.cvar == pytest.approx(oracle.empirical_cvar(earned, 0.3), rel=1e-6)
-    assert found.cvar_error == pytest.approx(oracle.empirical_cvar_error(earned, 0.3), rel=1e-6)
+    returns = total.double().tolist()
+    assert found.cvar == pytest.approx(oracle.empirical_cvar(returns, 0.3), rel=1e-6)
+    assert found.cvar_error == pytest.approx(oracle.empirical_cvar_error(returns, 0.3), rel=1e-6)
 
 
 def test_only_a_constraint_on_whole_episodes_is_a_limit_of_the_kept_agent():

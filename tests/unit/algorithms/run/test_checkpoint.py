@@ -30,7 +30,7 @@ PARTS = (
     "entropy",
     "returns",
     "risk",
-    "play",
+    "env_state",
     "generators",
     "counters",
 )
@@ -227,7 +227,7 @@ def _renamed(state):
 
 
 def _beyond(state):
-    state["play"][0][0].fill_(10**6)
+    state["env_state"][0][0].fill_(10**6)
 
 
 def _foreign_streams(state):
@@ -253,12 +253,12 @@ WRONG = {
     "counters kind": lambda state: state["counters"].update(refusals="many"),
     "counters more": lambda state: state["counters"].update(code="os.system"),
     "advantages": lambda state: state.update(advantages=3),
-    "play": lambda state: state.update(play=()),
-    "play symbol": _beyond,
-    "play kind": lambda state: state.update(play=(*state["play"][:-1], 3)),
+    "env_state": lambda state: state.update(env_state=()),
+    "env_state symbol": _beyond,
+    "env_state kind": lambda state: state.update(env_state=(*state["env_state"][:-1], 3)),
     "generators": _foreign_streams,
     "generators kind": lambda state: state.update(generators={"identity": torch.zeros(3)}),
-    "missing": lambda state: state.pop("play"),
+    "missing": lambda state: state.pop("env_state"),
 }
 
 
@@ -271,7 +271,7 @@ def test_a_state_of_something_else_is_refused(name, trained):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("part", ["agent", "optimizer", "scaler", "play"])
+@pytest.mark.parametrize("part", ["agent", "optimizer", "scaler", "env_state"])
 def test_a_number_that_is_not_finite_never_reaches_the_disk(part, value, trained, tmp_path):
     state = copy.deepcopy(trained[0])
     tensors = [one for _, one in tensors_of(state[part], "") if one.is_floating_point()]

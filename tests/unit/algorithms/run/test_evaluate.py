@@ -41,18 +41,18 @@ class Told:
 @pytest.fixture
 def run(tmp_path, monkeypatch) -> tuple[Run, list[dict[str, torch.Tensor]]]:
     """A run of three looks, with the weights that were looked at."""
-    make, judge, seen = trainer.make_task, trainer.judge, []
+    make, evaluate, seen = trainer.make_task, trainer.evaluate, []
 
     def made(config, *, purpose="train", **options):
         task = make(config, purpose=purpose, **options)
-        return Told(task) if purpose == "validation" else task
+        return Told(task) if purpose == "evaluation" else task
 
-    def judged(task, agent, *arguments, **options):
+    def recorded(task, agent, *arguments, **options):
         seen.append({name: tensor.clone() for name, tensor in agent.state_dict().items()})
-        return judge(task, agent, *arguments, **options)
+        return evaluate(task, agent, *arguments, **options)
 
     monkeypatch.setattr(trainer, "make_task", made)
-    monkeypatch.setattr(trainer, "judge", judged)
+    monkeypatch.setattr(trainer, "evaluate", recorded)
     config = small(
         "market",
         validation__every_updates=2,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stormsail.algorithms import trainer
-from stormsail.algorithms.run.evaluate import judge
+from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.folder import open_run
 from stormsail.algorithms.run.tasks import binding, make_task
 from stormsail.algorithms.trainer import Trainer, train
@@ -69,7 +69,7 @@ def test_a_training_writes_a_line_when_it_begins_and_one_when_it_ends(tmp_path):
 def test_the_ratio_is_that_of_the_best_agents_own_episodes(tmp_path):
     config = small("market", validation__every_updates=2)
     done = run_all(config, tmp_path / "run")
-    task = make_task(config, batch=3, purpose="validation")
+    task = make_task(config, batch=3, purpose="evaluation")
     generator = Generators(5).stream("validation")
     agent = Agent.load(done.best)
     state, observation = task.reset(generator)
@@ -97,15 +97,15 @@ def test_rewards_that_are_no_returns_have_no_ratio(tmp_path):
 
 def test_an_agent_that_never_moves_has_no_ratio(tmp_path):
     config = small("market", task__market__levels=(0.0, 1.0))
-    task = make_task(config, batch=3, purpose="validation")
+    task = make_task(config, batch=3, purpose="evaluation")
     agent = run_all(config, tmp_path / "run").agent
     with torch.no_grad():
         for parameter in agent.network.actor_last.parameters():
             parameter.zero_()
         agent.network.actor_last.bias.copy_(torch.tensor([9.0, 0.0]))
-    judged = judge(task, agent, torch.Generator().manual_seed(0), log_returns=True)
-    assert (judged.score, judged.sharpe_per_bar) == (0.0, None)
-    assert judged.bars == 3 * 12
+    evaluation = evaluate(task, agent, torch.Generator().manual_seed(0), log_returns=True)
+    assert (evaluation.score, evaluation.sharpe_per_bar) == (0.0, None)
+    assert evaluation.bars == 3 * 12
 
 
 def test_a_resumed_training_is_one_trial_with_the_same_ratio(tmp_path, monkeypatch):

@@ -11,13 +11,13 @@ import torch
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
-from stormsail.algorithms.run.records import VALIDATION
+from stormsail.algorithms.run.records import EVALUATION
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry import metrics as telemetry
 from stormsail.algorithms.telemetry import rollout as telemetry_rollout
+from stormsail.algorithms.telemetry import values
 from stormsail.algorithms.telemetry.learning import STOP_RULES, gradients
 from stormsail.algorithms.telemetry.metrics import metrics
-from stormsail.algorithms.update import readings
 from stormsail.algorithms.update.epochs import EpochReport, MinibatchReport
 from stormsail.core.generators import Generators
 from stormsail.functional import statistics
@@ -115,18 +115,18 @@ def generic(name):
 
 
 CONFIGS = {
-    "default": ({}, {"twin", "quantile", "law", "memory", "lstm"}),
+    "default": ({}, {"twin", "quantile", "distributional", "memory", "lstm"}),
     "market": (
         {**MARKET, "vgs.enabled": True, **TAIL, "risk.cvar_log_gradient": True},
-        {"twin", "quantile", "law", "memory", "lstm", "market", "vgs", "risk", "pull"},
+        {"twin", "quantile", "distributional", "memory", "lstm", "market", "vgs", "risk", "pull"},
     ),
     "categorical market": (
         {**MARKET, "critic.kind": "categorical", "network.memory": "none", **TAIL},
-        {"twin", "categorical", "law", "market", "risk"},
+        {"twin", "categorical", "distributional", "market", "risk"},
     ),
     "categorical": (
         {"critic.kind": "categorical", "network.enable_critic_lstm": True, "network.num_layers": 2},
-        {"twin", "categorical", "law", "memory", "lstm"},
+        {"twin", "categorical", "distributional", "memory", "lstm"},
     ),
     "scalar": (
         {**SCALAR, "vgs.enabled": True, "network.memory": "gru"},
@@ -134,7 +134,7 @@ CONFIGS = {
     ),
     "one critic": (
         {"critic.use_twin_critics": False, "vgs.enabled": True, "network.memory": "none"},
-        {"quantile", "law", "vgs"},
+        {"quantile", "distributional", "vgs"},
     ),
     "continuous": (
         {
@@ -167,12 +167,12 @@ def test_the_page_lists_what_is_reported_and_nothing_else(name):
 def test_every_row_of_the_page_belongs_to_some_configuration_tried_here():
     every = set().union(*(holds for _, holds in CONFIGS.values()))
     later = {name for name, (_, when) in documented().items() if not when - {"always"} <= every}
-    assert later == set(VALIDATION)
+    assert later == set(EVALUATION)
 
 
 def test_the_page_says_which_metrics_may_be_unknown():
     said = {name for name, (line, _) in documented().items() if "NaN" in line}
-    assert said - set(VALIDATION) == telemetry.MAY_BE_UNKNOWN
+    assert said - set(EVALUATION) == telemetry.MAY_BE_UNKNOWN
 
 
 def test_measuring_changes_nothing():
@@ -357,7 +357,7 @@ def test_scaled_norms_are_those_of_the_last_step_times_its_factors():
 
 
 def test_the_loss_is_the_sum_of_its_reported_terms():
-    changes = {"bc.cql_alpha": 0.3, "kl.penalty": True, "kl.target_kl": 0.5, "ppo.n_epochs": 3}
+    changes = {"bc.awr_coef": 0.3, "kl.penalty": True, "kl.target_kl": 0.5, "ppo.n_epochs": 3}
     ppo = learner(**changes)
     row = metrics(ppo, ppo.update())
     assert row["train/loss"] == pytest.approx(
@@ -712,7 +712,7 @@ def test_each_layer_reports_its_own_hidden_state():
 def test_the_state_of_a_real_rollout_is_the_one_reported():
     ppo = learner(**{"network.num_layers": 2})
     row = metrics(ppo, ppo.update())
-    hidden = ppo.play.memory[:, 1, 0].double()
+    hidden = ppo.env_state.memory[:, 1, 0].double()
     assert row["lstm/h_mean_layer1"] == pytest.approx(float(hidden.mean()))
     assert row["lstm/h_norm_layer1"] == pytest.approx(float(hidden.norm(dim=-1).mean()))
     assert row["lstm/h_std_layer1"] == pytest.approx(float(hidden.std(correction=0)))
@@ -723,7 +723,7 @@ def test_hidden_norms_are_measured_on_both_sides_of_a_reset():
     ppo = learner(**{**MARKET, "network.learn_initial_state": True})
     with torch.no_grad():
         ppo.agent.network.trunk.memory.initial.fill_(0.25)
-    ppo.play = ppo.play._replace(memory=ppo.agent.initial_memory(4))
+    ppo.env_state = ppo.env_state._replace(memory=ppo.agent.initial_memory(4))
     begun = float(torch.full((8,), 0.25).norm())
     update = ppo.update()
     row = metrics(ppo, update)
@@ -836,34 +836,29 @@ def test_minibatches_without_weight_are_counted_and_warned_of():
     assert "warn/critic1_vanishing_gradients" not in begun
 
 
+def test_shares_means_and_maxima_of_nothing_are_unknown():
+    x, used = torch.randn(5), torch.zeros(5, dtype=torch.bool)
+    empty = torch.zeros(0)
+    unknown = [
+        values.largest(x, used),
+        values.largest(empty, empty.bool()),
+        values.mean(x, used.double()),
+        values.mean(empty, empty),
+        values.share(x.sum(), used.sum()),
+    ]
+    assert torch.stack(unknown).isnan().all()
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 50])
-def test_masked_summaries_are_those_of_numpy(count):
+def test_masked_means_and_maxima_are_those_of_numpy_in_float64(count):
     x = torch.randn(64, generator=torch.Generator().manual_seed(count))
     used = torch.zeros(64, dtype=torch.bool)
     used[torch.randperm(64, generator=torch.Generator().manual_seed(1))[:count]] = True
     kept = x[used].double().numpy()
-    for level in (0.0, 0.05, 0.5, 0.9, 1.0):
-        found = float(readings.percentile(x, used, level))
-        assert found == pytest.approx(np.quantile(kept, level), rel=1e-12)
-    weight = used.double()
-    assert float(readings.mean(x, weight)) == pytest.approx(kept.mean(), rel=1e-12)
-    assert float(readings.largest(x, used)) == kept.max()
-    found = float(readings.spread(x, weight))
-    assert math.isnan(found) if count == 1 else found == pytest.approx(kept.std(ddof=1))
-
-
-def test_summaries_of_nothing_are_unknown():
-    x, used = torch.randn(5), torch.zeros(5, dtype=torch.bool)
-    empty = torch.zeros(0)
-    unknown = [
-        readings.percentile(x, used, 0.5),
-        readings.percentile(empty, empty.bool(), 0.5),
-        readings.largest(x, used),
-        readings.largest(empty, empty.bool()),
-        readings.mean(x, used.double()),
-        readings.spread(x, used.double()),
-    ]
-    assert torch.stack(unknown).isnan().all()
+    assert float(values.mean(x, used.float())) == pytest.approx(kept.mean(), rel=1e-12)
+    assert float(values.largest(x, used)) == kept.max()
+    assert float(values.share(used.sum(), torch.tensor(64))) == count / 64
+    assert values.mean(x, used.float()).dtype == torch.float64
 
 
 def test_gradients_are_read_without_a_step_too():

@@ -18,7 +18,7 @@ MEAN, STD = 0.7, 1.9
 def played(config):
     ppo = aged(learner(config))
     streams = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
-    play = ppo.play
+    play = ppo.env_state
     for _ in range(2):
         play, rollout = collect(
             ppo.task, ppo.agent, play, steps=T, sequence_length=T, generators=streams
@@ -47,9 +47,9 @@ def test_targets_are_those_of_the_replay_in_reward_units(changes):
     config = settings(**changes, ppo__gamma=0.9)
     agent, rollout = played(config)
     scalar = torch.randn(T, B, generator=torch.Generator().manual_seed(1)) * 4.0
-    data = {name: getattr(rollout, name).double().numpy() for name in ("reward", "reached")} | {
-        name: getattr(rollout, name).numpy() for name in ("terminated", "truncated")
-    }
+    data = {
+        name: getattr(rollout, name).double().numpy() for name in ("reward", "next_predicted")
+    } | {name: getattr(rollout, name).numpy() for name in ("terminated", "truncated")}
     steps = {"td": 1, "mc": T, "nstep": min(config.target.steps, T)}.get(config.target.kind, 0)
     expected = oracle.target(
         data, config.critic.kind, config.target.kind,
@@ -68,7 +68,7 @@ def test_a_mixture_of_both_laws_has_the_atoms_of_both():
     agent, rollout = played(config)
     found = targets(agent, rollout, rollout.reward, config)
     assert found.shape == (T, B, 8)
-    both = (STD * rollout.reached + MEAN).flatten(-2).sort(-1).values
+    both = (STD * rollout.next_predicted + MEAN).flatten(-2).sort(-1).values
     expected = rollout.reward[..., None] + torch.where(
         rollout.terminated[..., None], 0.0, 0.99 * both
     )
@@ -215,7 +215,7 @@ def test_without_a_range_there_is_nothing_to_hold():
 def test_the_law_of_reached_states_is_decoded_with_the_statistics_of_the_heads():
     agent, rollout = played(settings(critic__use_twin_critics=False))
     found = critic_targets.next_distribution(agent, rollout)
-    assert torch.allclose(found, STD * rollout.reached[:, :, 0] + MEAN, atol=1e-5)
+    assert torch.allclose(found, STD * rollout.next_predicted[:, :, 0] + MEAN, atol=1e-5)
     agent, rollout = played(settings(critic__kind="categorical", critic__use_twin_critics=False))
     found = critic_targets.next_distribution(agent, rollout)
-    assert torch.allclose(found, rollout.reached[:, :, 0].softmax(-1))
+    assert torch.allclose(found, rollout.next_predicted[:, :, 0].softmax(-1))

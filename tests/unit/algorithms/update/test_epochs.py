@@ -98,7 +98,7 @@ VARIANTS = {
     "fractional weights": ({}, ()),
     "dropped samples": ({}, ((0, 0), (3, 2), (4, 2))),
     "a column without samples": ({}, tuple((t, 5) for t in range(T))),
-    "divided imitation": ({"bc.awr_normalize": True, "bc.cql_beta": 0.5}, ((0, 0),)),
+    "divided imitation": ({"bc.awr_normalize": True, "bc.awr_temperature": 0.5}, ((0, 0),)),
     "ratios of one": ({"ppo.nonfinite_policy": "zero"}, ((0, 0),)),
     "values held": ({"value_clip.clip_range_vf": 0.1}, ()),
 }

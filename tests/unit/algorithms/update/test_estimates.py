@@ -21,7 +21,7 @@ def played(config=None, *, told=None, rollouts=2):
     config = config or settings()
     ppo = aged(learner(config, told=told))
     streams = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
-    play = ppo.play
+    play = ppo.env_state
     for _ in range(rollouts):
         play, rollout = collect(
             ppo.task, ppo.agent, play, steps=T, sequence_length=T, generators=streams
@@ -30,7 +30,7 @@ def played(config=None, *, told=None, rollouts=2):
 
 
 def exact(rollout):
-    names = ("reward", "terminated", "truncated", "predicted", "reached", "weight")
+    names = ("reward", "terminated", "truncated", "predicted", "next_predicted", "weight")
     parts = {name: getattr(rollout, name) for name in names}
     return {
         name: part.double().numpy() if part.is_floating_point() else part.numpy()
@@ -45,7 +45,7 @@ def test_advantages_and_returns_are_those_of_the_replay(critic):
     found, data = estimate(ppo.agent, rollout, ppo.config), exact(rollout)
     atoms = ppo.agent.network.critic.atoms.double().numpy()
     value = oracle.values(data["predicted"], critic, atoms, 0.7, 1.9)
-    beyond = oracle.values(data["reached"], critic, atoms, 0.7, 1.9)
+    beyond = oracle.values(data["next_predicted"], critic, atoms, 0.7, 1.9)
     expected = returns_oracle.gae_as_a_sum(
         data["reward"], value, beyond, data["terminated"], data["truncated"], 0.93, 0.8
     )
@@ -58,12 +58,12 @@ def test_advantages_and_returns_are_those_of_the_replay(critic):
 @pytest.mark.spec("T-T2", "S1-T1", "S3-FP2")
 def test_the_lower_critic_speaks_for_this_state_the_next_and_the_last(head):
     ppo, rollout = played()
-    for law in (rollout.predicted, rollout.reached):
+    for law in (rollout.predicted, rollout.next_predicted):
         law[:, :, 1 - head] = law[:, :, head] + 1.0
     found = estimate(ppo.agent, rollout, ppo.config)
     expected = 1.9 * rollout.predicted[:, :, head].mean(-1) + 0.7
     assert torch.allclose(found.value, expected, atol=1e-5)
-    beyond = 1.9 * rollout.reached[:, :, head].mean(-1) + 0.7
+    beyond = 1.9 * rollout.next_predicted[:, :, head].mean(-1) + 0.7
     alive = ~rollout.terminated[-1]
     delta = rollout.reward[-1] + 0.99 * beyond[-1] - expected[-1]
     assert torch.allclose(found.raw_advantage[-1][alive], delta[alive], atol=1e-5)
@@ -83,7 +83,7 @@ def test_the_limit_holds_values_and_bootstraps_and_never_targets():
     ppo.agent.return_scale.mean.fill_(0.0)
     ppo.agent.return_scale.std.fill_(1.0)
     rollout.predicted.fill_(3.0)
-    rollout.reached.fill_(3.0)
+    rollout.next_predicted.fill_(3.0)
     rollout.terminated.fill_(False)
     found = estimate(ppo.agent, rollout, config)
     assert torch.equal(found.value, torch.ones(T, B))
@@ -116,7 +116,7 @@ def test_explained_variance_is_that_of_the_rows_that_count():
     [
         ("reward", (2, 0), "1 in `reward` that are not"),
         ("predicted", (2, 0, 0, 1), "1 in `value` that are not"),
-        ("reached", (7, 3, 1, 0), "1 in `bootstrap` that are not"),
+        ("next_predicted", (7, 3, 1, 0), "1 in `bootstrap` that are not"),
     ],
 )
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

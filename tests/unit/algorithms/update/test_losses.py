@@ -81,7 +81,7 @@ FULL = Scheduled(
 @pytest.mark.spec("T-P1", "T-W1", "T-F5", "T-F6", "S1-P1", "S4-V4", "S4-V6", "S3-1", "S4-V2")
 def test_the_loss_of_a_batch_is_that_of_the_replay(critic):
     config = settings(
-        **CRITICS[critic], critic__huber_kappa=0.2, bc__cql_beta=2.0, bc__max_weight=3.0,
+        **CRITICS[critic], critic__huber_kappa=0.2, bc__awr_temperature=2.0, bc__max_weight=3.0,
         value_clip__clip_range_vf=0.2, value_clip__value_clip_limit=None,
         value_clip__distributional_vf_clip_mode="mean_and_variance",
     )  # fmt: skip
@@ -314,7 +314,7 @@ def test_imitation_without_weight_is_not_computed(monkeypatch):
 
 
 def test_imitation_weights_may_be_divided_by_their_mean_over_rows_that_count():
-    config = settings(bc__cql_beta=0.5)
+    config = settings(bc__awr_temperature=0.5)
     ppo, batch = prepared(config)
     dead = batch.weight == 0.0
     data = changed(batch, advantage=torch.where(dead, 50.0, batch.advantage))

@@ -8,12 +8,12 @@ import torch
 
 from learner_lab import CRITICS, ENDS, SCALAR, aged, learner, script, settings
 from oracles import categorical as categorical_oracle
-from stormsail.algorithms.update.popart import begin_units, move_support, move_units
-from stormsail.algorithms.update.return_statistics import Units
+from stormsail.algorithms.update.popart import initial_scale, move_support, popart_rescale
+from stormsail.algorithms.update.return_statistics import Scale
 from stormsail.algorithms.update.rollout import collect
 
 T, B = 8, len(ENDS)
-NEW = Units(3.0, 0.8)
+NEW = Scale(3.0, 0.8)
 
 
 class Told:
@@ -31,7 +31,7 @@ def played(config):
     ppo = aged(learner(config))
     streams = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
     _, rollout = collect(
-        ppo.task, ppo.agent, ppo.play, steps=T, sequence_length=T, generators=streams
+        ppo.task, ppo.agent, ppo.env_state, steps=T, sequence_length=T, generators=streams
     )
     return ppo, rollout
 
@@ -49,7 +49,7 @@ def decoded(ppo, rollout):
 def move(ppo, rollout, told=None, returns=None):
     returns = torch.ones(T * B) if returns is None else returns
     weight = rollout.weight.flatten()
-    return move_units(
+    return popart_rescale(
         ppo.agent, told or Told(), returns, weight, rollout.predicted, ppo.config, ppo.optimizer
     )
 
@@ -84,7 +84,7 @@ def test_statistics_are_asked_with_what_counts_and_the_units_in_use():
     move(ppo, rollout, told, returns)
     assert told.asked[0] is returns
     assert torch.equal(told.asked[1], rollout.weight.flatten())
-    assert told.asked[2] == Units(0.7, 1.9)
+    assert told.asked[2] == Scale(0.7, 1.9)
 
 
 def test_scaled_returns_are_divided_by_the_bound_times_the_spread_and_not_centred():
@@ -123,7 +123,7 @@ def test_units_that_do_not_move_change_not_a_bit(mode):
     ppo.agent.return_scale.mean.fill_(0.0)
     weights = [p.detach().clone() for p in ppo.agent.parameters()]
     std = 1.9 / 4.0 if mode == "scale" else 1.9
-    assert move(ppo, rollout, Told(Units(0.0, std))) is rollout.predicted
+    assert move(ppo, rollout, Told(Scale(0.0, std))) is rollout.predicted
     assert all(torch.equal(a, b) for a, b in zip(weights, ppo.agent.parameters(), strict=True))
 
 
@@ -131,7 +131,7 @@ def remembered(optimizer_class, **changes):
     """Return a learner whose optimizer has stepped, its rollout, and its last layer's state."""
     config = settings(optimizer__optimizer_class=optimizer_class, **changes)
     ppo, rollout = played(config)
-    ppo.play, _ = ppo._collect()
+    ppo.env_state, _ = ppo._collect()
     for parameter in ppo.agent.parameters():
         parameter.grad = torch.full_like(parameter, 0.5)
     ppo.optimizer.step()
@@ -307,7 +307,7 @@ def test_the_first_units_are_those_of_the_first_rewards(mode):
     scale.mean.fill_(0.0)
     scale.std.fill_(1.0)
     heads = [last.weight.clone() for last in ppo.agent.network.critic.last_layers()]
-    begin_units(ppo.agent, rollout, config)
+    initial_scale(ppo.agent, rollout, config)
     sums = []
     for b in range(B):
         coming = 0.0
@@ -329,7 +329,7 @@ def test_rewards_without_spread_leave_the_units_alone():
     ppo, rollout = played(config)
     scale = ppo.agent.return_scale
     before = (float(scale.mean), float(scale.std))
-    begin_units(ppo.agent, dataclasses.replace(rollout, reward=torch.full((T, B), -1.0)), config)
+    initial_scale(ppo.agent, dataclasses.replace(rollout, reward=torch.full((T, B), -1.0)), config)
     assert (float(scale.mean), float(scale.std)) == before
 
 

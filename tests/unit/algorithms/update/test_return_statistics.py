@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from stormsail.algorithms.config import ReturnConfig
-from stormsail.algorithms.update.return_statistics import ReturnStatistics, Units
+from stormsail.algorithms.update.return_statistics import ReturnStatistics, Scale
 from stormsail.core.errors import ArtifactError
 
-START = Units(0.0, 1.0)
+START = Scale(0.0, 1.0)
 
 
 def build(**settings):
@@ -75,9 +75,9 @@ def test_the_warm_up_counts_updates(updates, follows):
 @pytest.mark.parametrize(
     ("now", "target", "mean"),
     [
-        (Units(1.0, 4.0), 1e6, 1.0 + 0.5 * 4.0),  # the spread is the larger
-        (Units(1.0, 4.0), -1e6, 1.0 - 0.5 * 4.0),
-        (Units(-8.0, 4.0), 1e6, -8.0 + 0.5 * 8.0),  # the mean is
+        (Scale(1.0, 4.0), 1e6, 1.0 + 0.5 * 4.0),  # the spread is the larger
+        (Scale(1.0, 4.0), -1e6, 1.0 - 0.5 * 4.0),
+        (Scale(-8.0, 4.0), 1e6, -8.0 + 0.5 * 8.0),  # the mean is
     ],
 )
 def test_the_mean_moves_by_at_most_half_of_the_larger_of_itself_and_the_spread(now, target, mean):
@@ -87,14 +87,14 @@ def test_the_mean_moves_by_at_most_half_of_the_larger_of_itself_and_the_spread(n
 
 @pytest.mark.parametrize(("spread", "std"), [(1e6, 6.0), (1e-6, 0.9 * 4.0 + 0.1 * 1e-6)])
 def test_the_spread_grows_by_at_most_half(spread, std):
-    units = step(build(warmup_updates=0), two(1.0, spread), Units(1.0, 4.0))
+    units = step(build(warmup_updates=0), two(1.0, spread), Scale(1.0, 4.0))
     assert units.std == pytest.approx(std, rel=1e-9)
 
 
 def test_the_spread_shrinks_by_at_most_the_same_factor():
     config = {"warmup_updates": 0, "ema_beta": 0.0, "std_floor": 1e-8}
-    assert step(build(**config), two(1.0, 1e-6), Units(1.0, 4.0)).std == pytest.approx(4.0 / 1.5)
-    assert step(build(**config), two(1.0, 3.0), Units(1.0, 4.0)).std == pytest.approx(3.0)
+    assert step(build(**config), two(1.0, 1e-6), Scale(1.0, 4.0)).std == pytest.approx(4.0 / 1.5)
+    assert step(build(**config), two(1.0, 3.0), Scale(1.0, 4.0)).std == pytest.approx(3.0)
 
 
 def test_rows_without_weight_do_not_count():
@@ -119,7 +119,7 @@ def test_updates_count_by_their_weight():
 
 
 def test_an_update_without_weight_changes_nothing():
-    now = Units(2.0, 3.0)
+    now = Scale(2.0, 3.0)
     assert step(build(), two(50.0, 1.0), now, weight=row(0.0, 0.0)) == now
     statistics = build()
     units = step(statistics, two(5.0, 1.0))
@@ -163,7 +163,7 @@ def test_the_spread_has_a_floor():
     assert step(statistics, row(7.0, 7.0, 7.0)) == (7.0, 0.003)
     assert statistics.unfloored == 0.0
     after = build(std_floor=0.003, warmup_updates=0, ema_beta=0.0)
-    assert step(after, row(7.0, 7.0), Units(7.0, 0.004)).std == 0.003
+    assert step(after, row(7.0, 7.0), Scale(7.0, 0.004)).std == 0.003
 
 
 @pytest.mark.spec("T-R5")

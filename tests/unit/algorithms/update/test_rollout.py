@@ -14,7 +14,7 @@ T, B = 8, len(ENDS)
 def play_on(ppo, rollouts, *, sequence_length=T, online=False):
     """Yield the rollouts that follow one another, with what was known before each."""
     source = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
-    play = ppo.play
+    play = ppo.env_state
     for _ in range(rollouts):
         before = play
         play, rollout = collect(
@@ -64,7 +64,7 @@ def test_episodes_are_added_up_from_their_first_step_across_rollouts():
     ended = (told.terminated | told.truncated).numpy()
     earned, length = oracle.episodes(told.reward.double().numpy(), ended, np.zeros(B))
     found = [rollout for _, rollout, _ in play_on(ppo, 4)]
-    assert torch.cat([r.earned for r in found]).numpy() == pytest.approx(earned, abs=1e-6)
+    assert torch.cat([r.return_so_far for r in found]).numpy() == pytest.approx(earned, abs=1e-6)
     assert np.array_equal(torch.cat([r.length for r in found]).numpy(), length)
 
 
@@ -72,7 +72,7 @@ def test_what_an_ignored_step_pays_belongs_to_no_episode():
     told = script(("..T.....",), rewards=torch.ones(8, 1))
     told.reward.fill_(1.0)
     _, rollout, _ = next(play_on(learner(settings(ppo__n_envs=1, ppo__batch_size=1), told=told), 1))
-    assert rollout.earned[:, 0].tolist() == [0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 3.0]
+    assert rollout.return_so_far[:, 0].tolist() == [0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 3.0]
     assert rollout.length[:, 0].tolist() == [1, 2, 3, 0, 1, 2, 3, 4]
 
 
@@ -109,7 +109,7 @@ def test_a_time_out_reaches_the_value_of_its_last_observation_with_the_unbroken_
             beyond = agent.decide(following, now.memory, deterministic=True).predicted
             # every step that ends an episode, and every other one that no reset follows
             same = ~rollout.weight[t].eq(0.0)
-            assert torch.allclose(rollout.reached[t][same], beyond[same], atol=1e-6)
+            assert torch.allclose(rollout.next_predicted[t][same], beyond[same], atol=1e-6)
             checked += int((rollout.truncated[t] & same).sum())
             memory = now.memory
     assert checked == int(told.truncated[: 3 * T].sum()) == 14
@@ -120,13 +120,13 @@ def test_the_look_at_the_last_state_leaves_no_trace():
     ppo = aged(learner(actions=NUMBERS))
     whole = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
     _, long = collect(
-        ppo.task, ppo.agent, ppo.play, steps=2 * T, sequence_length=T, generators=whole
+        ppo.task, ppo.agent, ppo.env_state, steps=2 * T, sequence_length=T, generators=whole
     )
     halves = [rollout for _, rollout, _ in play_on(ppo, 2)]
     for name in ("observation", "raw_action", "log_prob", "predicted", "reset", "memory", "weight"):
         joined = torch.cat([getattr(half, name) for half in halves])
         assert torch.equal(joined, getattr(long, name)), name
-    assert torch.equal(halves[0].reached[-1], long.predicted[T])
+    assert torch.equal(halves[0].next_predicted[-1], long.predicted[T])
 
 
 @pytest.mark.spec("T-L2")
@@ -216,7 +216,14 @@ def test_a_rollout_is_cut_into_neighbouring_sequences_with_their_own_memory():
         for b in range(B):
             place, rows = piece * B + b, slice(2 * piece, 2 * piece + 2)
             assert torch.equal(cut.memory[place], rollout.memory[piece, b])
-            for name in ("observation", "predicted", "reset", "weight", "hidden_norm", "earned"):
+            for name in (
+                "observation",
+                "predicted",
+                "reset",
+                "weight",
+                "hidden_norm",
+                "return_so_far",
+            ):
                 expected = getattr(rollout, name)[rows, b]
                 assert torch.equal(getattr(cut, name)[:, place], expected), name
             assert torch.equal(cut.info["price"][:, place], rollout.info["price"][rows, b])
@@ -239,7 +246,7 @@ def test_a_beginning_is_an_empty_account_with_an_initial_memory():
     play = begin(ppo.task, ppo.agent, torch.Generator())
     assert torch.equal(play.memory, torch.zeros(B, 1, 2, 4))
     assert torch.equal(play.observation, ppo.task.told.observation[0])
-    for flags in (play.ignored, play.reset, play.earned, play.length):
+    for flags in (play.ignored, play.reset, play.return_so_far, play.length):
         assert not flags.any()
     assert play.ignored.data_ptr() != play.reset.data_ptr()
 

@@ -67,14 +67,14 @@ def test_bad_critics_weigh_less(explained, scale, floor, value):
     ("steps", "value"), [(0, 1.0), (200, 1.0), (600, 0.55), (1000, 0.1), (9999, 0.1)]
 )
 def test_imitation_is_constant_and_then_falls(steps, value):
-    config = BcConfig(cql_alpha=1.0, bc_warmup_steps=200, bc_decay_steps=800, bc_final_coef=0.1)
+    config = BcConfig(awr_coef=1.0, bc_warmup_steps=200, bc_decay_steps=800, bc_final_coef=0.1)
     assert schedules.bc_coef(config, steps) == pytest.approx(value, rel=1e-12)
 
 
 def test_imitation_may_end_at_once_and_may_never_begin():
-    config = BcConfig(cql_alpha=1.0, bc_warmup_steps=200, bc_decay_steps=0, bc_final_coef=0.1)
+    config = BcConfig(awr_coef=1.0, bc_warmup_steps=200, bc_decay_steps=0, bc_final_coef=0.1)
     assert [schedules.bc_coef(config, steps) for steps in (199, 200)] == [1.0, 0.1]
-    off = BcConfig(cql_alpha=0.0, bc_final_coef=0.5)
+    off = BcConfig(awr_coef=0.0, bc_final_coef=0.5)
     assert [schedules.bc_coef(off, steps) for steps in (0, 10**9)] == [0.0, 0.0]
 
 

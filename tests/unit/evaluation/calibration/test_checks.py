@@ -1,4 +1,4 @@
-"""Predicted laws against what came true."""
+"""Predicted distributions against realised returns."""
 
 import math
 
@@ -29,26 +29,32 @@ def midpoints(n):
     return (np.arange(n) + 0.5) / n
 
 
-def normal_law(count, n, *, scale=1.0, seed=0):
+def normal_quantiles(count, n, *, scale=1.0, seed=0):
     """Exact quantiles of N(0, 1), and outcomes of N(0, scale²)."""
-    law = np.tile(stats.norm.ppf(midpoints(n)), (count, 1))
-    return law, scale * stream(seed).standard_normal(count)
+    quantiles = np.tile(stats.norm.ppf(midpoints(n)), (count, 1))
+    return quantiles, scale * stream(seed).standard_normal(count)
 
 
 def test_windows_that_share_bars_count_once():
-    law, came = normal_law(10, 3)
-    assert windows(law, came).independent == 10
-    assert windows(law, came, horizon=4).independent == 3  # 0, 4, 8
-    assert windows(law, came, horizon=4).apart().tolist() == [0, 4, 8]
+    quantiles, realised = normal_quantiles(10, 3)
+    assert windows(quantiles, realised).independent == 10
+    assert windows(quantiles, realised, horizon=4).independent == 3  # 0, 4, 8
+    assert windows(quantiles, realised, horizon=4).disjoint().tolist() == [0, 4, 8]
     starts = [0, 1, 5, 6, 7, 20, 20, 23, 24, 30]
-    assert windows(law, came, horizon=4, starts=starts).apart().tolist() == [0, 2, 5, 8, 9]
+    assert windows(quantiles, realised, horizon=4, starts=starts).disjoint().tolist() == [
+        0,
+        2,
+        5,
+        8,
+        9,
+    ]
 
 
 def test_coverage_by_hand():
     # Levels 1/4 and 3/4 with quantiles -1 and 1. Outcomes at or below -1: 2 of 5; below 1: 4 of 5.
-    law = np.tile([-1.0, 1.0], (100, 1))
-    came = np.tile([-2.0, -1.0, 0.0, 1.0, 3.0], 20)
-    low, high = coverage(windows(law, came))
+    quantiles = np.tile([-1.0, 1.0], (100, 1))
+    realised = np.tile([-2.0, -1.0, 0.0, 1.0, 3.0], 20)
+    low, high = coverage(windows(quantiles, realised))
     assert (low.level, low.share.value) == (0.25, 0.4)
     assert (high.level, high.share.value) == (0.75, 0.8)
     assert (low.share.low, low.share.high) == figures.binomial_interval(40, 100, method="exact")
@@ -56,10 +62,10 @@ def test_coverage_by_hand():
 
 
 def test_shared_bars_widen_the_interval_and_leave_the_share():
-    law, came = normal_law(1_200, 4)
+    quantiles, realised = normal_quantiles(1_200, 4)
     (alone, *_), (shared, *_) = (
-        coverage(windows(law, came)),
-        coverage(windows(law, came, horizon=10)),
+        coverage(windows(quantiles, realised)),
+        coverage(windows(quantiles, realised, horizon=10)),
     )
     assert alone.share.value == shared.share.value
     assert (alone.share.found, shared.share.found) == (1_200, 120)
@@ -68,37 +74,39 @@ def test_shared_bars_widen_the_interval_and_leave_the_share():
     assert shared.share.high == figures.binomial_interval(few + 1, 120, method="exact")[1]
 
 
-def test_intervals_for_shared_bars_keep_their_promise():
+def test_intervals_for_shared_bars_keep_their_coverage():
     # Sums of 8 normal bars at every bar, quantiles exact: of 100 intervals at 90 % 96 hold. If
     # every window counted as its own, 53 would.
     kept = naive = 0
     for seed in range(100):
         bars = stream(seed).standard_normal(807)
-        came = np.convolve(bars, np.ones(8), "valid")
-        law = np.tile([stats.norm.ppf(0.25, scale=math.sqrt(8.0))], (800, 1))
-        kept += coverage(windows(law, came, levels=[0.25], horizon=8), confidence=0.9)[0].holds
-        naive += coverage(windows(law, came, levels=[0.25]), confidence=0.9)[0].holds
+        realised = np.convolve(bars, np.ones(8), "valid")
+        quantiles = np.tile([stats.norm.ppf(0.25, scale=math.sqrt(8.0))], (800, 1))
+        kept += coverage(windows(quantiles, realised, levels=[0.25], horizon=8), confidence=0.9)[
+            0
+        ].holds
+        naive += coverage(windows(quantiles, realised, levels=[0.25]), confidence=0.9)[0].holds
     assert kept == 96
     assert naive == 53
 
 
 def test_a_level_needs_ten_independent_outcomes_on_its_rarer_side():
-    law, came = normal_law(199, 10)
-    found = coverage(windows(law, came))
-    assert found[0].share.reason == (
+    quantiles, realised = normal_quantiles(199, 10)
+    result = coverage(windows(quantiles, realised))
+    assert result[0].share.reason == (
         "not enough data: needs 200 windows that share no bar, found 199"
     )
-    assert found[0].holds is None
-    assert found[9].share.value is None
-    assert found[1].share.value is not None  # level 0.15 needs 67
+    assert result[0].holds is None
+    assert result[9].share.value is None
+    assert result[1].share.value is not None  # level 0.15 needs 67
 
 
 def test_the_transform_by_hand():
-    law = [[0.0, 1.0, 2.0, 4.0]] * 7
+    quantiles = [[0.0, 1.0, 2.0, 4.0]] * 7
     levels = [0.125, 0.375, 0.625, 0.875]
-    came = [-5.0, 0.0, 0.5, 1.5, 3.0, 4.0, 9.0]
+    realised = [-5.0, 0.0, 0.5, 1.5, 3.0, 4.0, 9.0]
     # Half of the first level; the level itself; halves of the pieces; the middle of the last cell.
-    assert pit_values(windows(law, came, levels=levels)) == pytest.approx(
+    assert pit_values(windows(quantiles, realised, levels=levels)) == pytest.approx(
         [0.0625, 0.125, 0.25, 0.5, 0.75, 0.875, 0.9375], abs=1e-15
     )
 
@@ -111,84 +119,84 @@ def test_an_outcome_on_several_equal_quantiles_lies_in_their_middle():
 
 def test_the_histogram_by_hand():
     # Ten levels at 0.05, 0.15, ...; two cells end at 0.45: expected 0.45 and 0.55.
-    law = np.tile(np.arange(10.0), (20, 1))
-    came = np.array([4.0] * 12 + [4.5] * 8)  # at or below the quantile of 0.45, and above it
-    found = pit_histogram(windows(law, came), cells=2)
-    assert found.edges.tolist() == [0.0, 0.45, 1.0]
-    assert found.expected == pytest.approx([0.45, 0.55])
-    assert found.share.tolist() == [0.6, 0.4]
+    quantiles = np.tile(np.arange(10.0), (20, 1))
+    realised = np.array([4.0] * 12 + [4.5] * 8)  # at or below the quantile of 0.45, and above it
+    result = pit_histogram(windows(quantiles, realised), cells=2)
+    assert result.edges.tolist() == [0.0, 0.45, 1.0]
+    assert result.expected == pytest.approx([0.45, 0.55])
+    assert result.share.tolist() == [0.6, 0.4]
     # 20 (0.15² / 0.45 + 0.15² / 0.55) = 1.8182, one degree of freedom.
-    assert found.uniformity.value == pytest.approx(
+    assert result.uniformity.value == pytest.approx(
         math.erfc(math.sqrt(20 * 0.0225 * (1 / 0.45 + 1 / 0.55) / 2)), abs=1e-12
     )
 
 
 def test_the_histogram_needs_five_outcomes_in_its_smallest_cell():
-    law, came = normal_law(49, 20)
-    found = pit_histogram(windows(law, came), cells=10).uniformity
-    assert found.reason == (
-        f"not enough data: needs {found.needed} windows that share no bar, found 49"
+    quantiles, realised = normal_quantiles(49, 20)
+    result = pit_histogram(windows(quantiles, realised), cells=10).uniformity
+    assert result.reason == (
+        f"not enough data: needs {result.needed} windows that share no bar, found 49"
     )
     # Cells of midpoints of 20: the smallest is 0.075 wide.
-    assert found.needed == 67
+    assert result.needed == 67
 
 
-def test_uniformity_of_a_calibrated_law_is_uniform_and_of_another_is_not():
+def test_uniformity_of_a_calibrated_critic_is_uniform_and_of_another_is_not():
     values = []
     for seed in range(200):
-        law, came = normal_law(300, 32, seed=seed)
-        values.append(pit_histogram(windows(law, came)).uniformity.value)
+        quantiles, realised = normal_quantiles(300, 32, seed=seed)
+        values.append(pit_histogram(windows(quantiles, realised)).uniformity.value)
     # Of 200 p-values 20 are expected below 0.1; 25 are, one standard deviation more.
     assert np.count_nonzero(np.array(values) < 0.1) == 25
-    law, came = normal_law(300, 32, scale=1.5)
-    assert pit_histogram(windows(law, came)).uniformity.value < 1e-4
+    quantiles, realised = normal_quantiles(300, 32, scale=1.5)
+    assert pit_histogram(windows(quantiles, realised)).uniformity.value < 1e-4
 
 
 def test_uniformity_counts_only_windows_that_share_no_bar():
-    law = np.tile(np.arange(10.0), (60, 1))
-    came = np.tile([4.0] * 12 + [4.5] * 8, 3)
-    found = pit_histogram(windows(law, came, horizon=3), cells=2)
+    quantiles = np.tile(np.arange(10.0), (60, 1))
+    realised = np.tile([4.0] * 12 + [4.5] * 8, 3)
+    result = pit_histogram(windows(quantiles, realised, horizon=3), cells=2)
     # The shares of the test by hand, and 20 independent windows of 60.
-    assert found.uniformity.found == 20
-    assert found.uniformity.value == pytest.approx(
+    assert result.uniformity.found == 20
+    assert result.uniformity.value == pytest.approx(
         math.erfc(math.sqrt(20 * 0.0225 * (1 / 0.45 + 1 / 0.55) / 2)), abs=1e-12
     )
 
 
 def test_the_tail_by_hand():
-    # Law (-4, -2, 0, 2), alpha 1/2: value at risk -2, CVaR -3. Outcomes -6, -2, 1, ... give
+    # Quantiles (-4, -2, 0, 2), alpha 1/2: value at risk -2, CVaR -3. Outcomes -6, -2, 1, ... give
     # -2 + 2 (-4) = -10, -2 and -2: mean -14/3.
-    law = np.tile([-4.0, -2.0, 0.0, 2.0], (60, 1))
-    found = tail_check(windows(law, np.tile([-6.0, -2.0, 1.0], 20)), alpha=0.5)
-    assert found.predicted.value == -3.0
-    assert found.realised.value == pytest.approx(-14 / 3, abs=1e-12)
-    assert found.gap.value == pytest.approx(-5 / 3, abs=1e-12)
+    quantiles = np.tile([-4.0, -2.0, 0.0, 2.0], (60, 1))
+    result = tail_check(windows(quantiles, np.tile([-6.0, -2.0, 1.0], 20)), alpha=0.5)
+    assert result.predicted.value == -3.0
+    assert result.realised.value == pytest.approx(-14 / 3, abs=1e-12)
+    assert result.gap.value == pytest.approx(-5 / 3, abs=1e-12)
     # Deviation of (-10, -2, -2) twenty times: sqrt(60/59 * 128/9), over sqrt(60), times 1.96.
     reach = 1.959963984540054 * math.sqrt(128 / 9 / 59)
-    assert found.gap.low == pytest.approx(-5 / 3 - reach, abs=1e-12)
-    assert found.realised.high == pytest.approx(-14 / 3 + reach, abs=1e-12)
+    assert result.gap.low == pytest.approx(-5 / 3 - reach, abs=1e-12)
+    assert result.realised.high == pytest.approx(-14 / 3 + reach, abs=1e-12)
 
 
 def test_a_true_tail_holds_and_a_mild_one_does_not():
-    law, came = normal_law(4_000, 101)
-    true = tail_check(windows(law, came), alpha=0.05)
+    quantiles, realised = normal_quantiles(4_000, 101)
+    true = tail_check(windows(quantiles, realised), alpha=0.05)
     # CVaR of N(0, 1) at 5 % is -2.0627.
     assert true.predicted.value == pytest.approx(-2.0627, abs=0.03)
     assert true.realised.low < -2.0627 < true.realised.high
-    law, came = normal_law(4_000, 101, scale=1.4)
-    assert tail_check(windows(law, came), alpha=0.05).gap.high < -0.3
+    quantiles, realised = normal_quantiles(4_000, 101, scale=1.4)
+    assert tail_check(windows(quantiles, realised), alpha=0.05).gap.high < -0.3
 
 
-def test_each_window_is_measured_against_its_own_law():
+def test_each_window_is_measured_against_its_own_distribution():
     # Calm and storm by turns: pooled, the worst 5 % are storms alone, and a perfect critic would
-    # seem to promise too much.
+    # seem too mild.
     scale = np.tile([0.2, 3.0], 2_000)[:, None]
-    law, came = normal_law(4_000, 101)
-    found = tail_check(windows(law * scale, came * scale[:, 0]), alpha=0.05)
-    assert found.predicted.value == pytest.approx(-2.0627 * 1.6, abs=0.05)
-    assert found.gap.low < 0.0 < found.gap.high
-    pooled = figures.cvar(came * scale[:, 0], alpha=0.05)
-    assert pooled < 1.2 * found.predicted.value
+    quantiles, realised = normal_quantiles(4_000, 101)
+    result = tail_check(windows(quantiles * scale, realised * scale[:, 0]), alpha=0.05)
+    assert result.predicted.value == pytest.approx(-2.0627 * 1.6, abs=0.05)
+    assert result.gap.low < 0.0 < result.gap.high
+    pooled = figures.cvar(realised * scale[:, 0], alpha=0.05)
+    assert pooled < 1.2 * result.predicted.value
 
 
 def test_intervals_of_a_tail_cover():
@@ -196,8 +204,8 @@ def test_intervals_of_a_tail_cover():
     true = -stats.norm.pdf(stats.norm.ppf(0.1)) / 0.1
     kept = 0
     for seed in range(300):
-        found = cvar_interval(stream(seed).standard_normal(600), alpha=0.1)
-        kept += found.low <= true <= found.high
+        result = cvar_interval(stream(seed).standard_normal(600), alpha=0.1)
+        kept += result.low <= true <= result.high
     assert kept == 281
 
 
@@ -215,75 +223,79 @@ def test_fewer_independent_outcomes_widen_the_tail():
 
 
 def test_regimes_are_judged_apart():
-    law, came = normal_law(800, 11)
+    quantiles, realised = normal_quantiles(800, 11)
     storm = np.arange(800) >= 500
-    came = np.where(storm, 3.0 * came, came)
-    found = calibrate_by_regime(
-        windows(law, came), np.where(storm, "storm", "calm").tolist(), alpha=0.1
+    realised = np.where(storm, 3.0 * realised, realised)
+    result = calibrate_by_regime(
+        windows(quantiles, realised), np.where(storm, "storm", "calm").tolist(), alpha=0.1
     )
-    assert list(found) == ["calm", "storm"]
-    assert (found["calm"].windows, found["storm"].windows) == (500, 300)
-    assert found["storm"].tail.gap.high < -1.0
-    assert found["calm"].tail.gap.high > -0.3
-    alone = calibrate(windows(law[storm], came[storm], starts=np.flatnonzero(storm)), alpha=0.1)
-    assert alone.coverage == found["storm"].coverage
-    assert alone.tail == found["storm"].tail
+    assert list(result) == ["calm", "storm"]
+    assert (result["calm"].windows, result["storm"].windows) == (500, 300)
+    assert result["storm"].tail.gap.high < -1.0
+    assert result["calm"].tail.gap.high > -0.3
+    alone = calibrate(
+        windows(quantiles[storm], realised[storm], starts=np.flatnonzero(storm)), alpha=0.1
+    )
+    assert alone.coverage == result["storm"].coverage
+    assert alone.tail == result["storm"].tail
 
 
 def test_too_few_windows_claim_nothing():
-    law, came = normal_law(20, 11)
-    found = calibrate(windows(law, came))
-    assert {entry.share.value for entry in found.coverage} == {None}
-    assert found.tail.gap.reason == (
+    quantiles, realised = normal_quantiles(20, 11)
+    result = calibrate(windows(quantiles, realised))
+    assert {entry.share.value for entry in result.coverage} == {None}
+    assert result.tail.gap.reason == (
         "not enough data: needs 200 windows that share no bar, found 20"
     )
-    assert found.histogram.uniformity.value is None
+    assert result.histogram.uniformity.value is None
 
 
 def test_crossing_quantiles_are_sorted():
-    law = np.array([[2.0, -1.0, 0.5]] * 3)
-    assert windows(law, np.zeros(3)).quantiles[0].tolist() == [-1.0, 0.5, 2.0]
+    quantiles = np.array([[2.0, -1.0, 0.5]] * 3)
+    assert windows(quantiles, np.zeros(3)).quantiles[0].tolist() == [-1.0, 0.5, 2.0]
 
 
 @pytest.mark.refusal
 def test_other_shapes_are_refused():
-    law, came = normal_law(10, 3)
+    quantiles, realised = normal_quantiles(10, 3)
     with pytest.raises(ShapeError, match=r"`quantiles` must have the shape \[9, N\]"):
-        windows(law, came[:9])
+        windows(quantiles, realised[:9])
     with pytest.raises(ShapeError, match=r"`levels` must have the shape \[3\]"):
-        windows(law, came, levels=[0.5])
+        windows(quantiles, realised, levels=[0.5])
     with pytest.raises(RangeError, match=r"levels must ascend inside \(0, 1\)"):
-        windows(law, came, levels=[0.5, 0.4, 0.6])
+        windows(quantiles, realised, levels=[0.5, 0.4, 0.6])
     with pytest.raises(RangeError, match="starts must not descend"):
-        windows(law, came, starts=[*range(9), 3])
+        windows(quantiles, realised, starts=[*range(9), 3])
     with pytest.raises(ShapeError, match="`regimes` must have one label for each of the 10"):
-        calibrate_by_regime(windows(law, came), ["a"])
+        calibrate_by_regime(windows(quantiles, realised), ["a"])
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_oracle_says_the_same(seed):
     draws = stream(seed)
-    law, came = (
+    quantiles, realised = (
         np.round(draws.standard_normal((250, 12)), 1),
         np.round(draws.standard_normal(250), 1),
     )
-    given = windows(law, came)
+    given = windows(quantiles, realised)
     levels = given.levels.tolist()
-    for column, entry in enumerate(coverage(windows(law, came))):
+    for column, entry in enumerate(coverage(windows(quantiles, realised))):
         if entry.share.value is not None:
-            assert entry.share.value == oracle.coverage(law.tolist(), came.tolist(), column)
+            assert entry.share.value == oracle.coverage(
+                quantiles.tolist(), realised.tolist(), column
+            )
     assert pit_values(given) == pytest.approx(
         [
             oracle.transform(row, levels, y)
-            for row, y in zip(law.tolist(), came.tolist(), strict=True)
+            for row, y in zip(quantiles.tolist(), realised.tolist(), strict=True)
         ],
         abs=1e-12,
     )
-    found = pit_histogram(given, cells=5)
-    assert found.share.tolist() == oracle.cell_shares(
-        law.tolist(), came.tolist(), levels, found.edges.tolist()
+    result = pit_histogram(given, cells=5)
+    assert result.share.tolist() == oracle.cell_shares(
+        quantiles.tolist(), realised.tolist(), levels, result.edges.tolist()
     )
-    predicted, tail = oracle.tail(law.tolist(), came.tolist(), 0.2)
+    predicted, tail = oracle.tail(quantiles.tolist(), realised.tolist(), 0.2)
     check = tail_check(given, alpha=0.2)
     assert check.predicted.value == pytest.approx(np.mean(predicted), abs=1e-12)
     assert check.realised.value == pytest.approx(np.mean(tail), abs=1e-12)

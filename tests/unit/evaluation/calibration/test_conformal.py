@@ -1,4 +1,4 @@
-"""The split-conformal correction keeps its promise for any critic."""
+"""The split-conformal correction keeps its guarantee for any critic."""
 
 import math
 
@@ -17,47 +17,47 @@ def stream(seed):
 
 def fitted(errors, levels):
     """Fit on windows whose quantiles are all 0, so that errors are the outcomes."""
-    law = np.zeros((len(errors), len(levels)))
-    return conformal_shift(windows(law, errors, levels=levels))
+    quantiles = np.zeros((len(errors), len(levels)))
+    return conformal_shift(windows(quantiles, errors, levels=levels))
 
 
 def test_the_shift_by_hand():
     # Nine errors 1 to 9 in any order: (9 + 1) tau = 2, 5, 8: errors of these ranks.
-    found = fitted([3.0, 9.0, 1.0, 7.0, 5.0, 2.0, 8.0, 6.0, 4.0], [0.2, 0.5, 0.8])
-    assert [shift.value for shift in found.shifts] == [2.0, 5.0, 8.0]
-    assert found.windows == 9
+    result = fitted([3.0, 9.0, 1.0, 7.0, 5.0, 2.0, 8.0, 6.0, 4.0], [0.2, 0.5, 0.8])
+    assert [shift.value for shift in result.shifts] == [2.0, 5.0, 8.0]
+    assert result.windows == 9
     # 10 tau = 2.5 and 7.5: down in the lower half, up in the upper: both to the safe side.
-    found = fitted(np.arange(1.0, 10.0), [0.25, 0.75])
-    assert [shift.value for shift in found.shifts] == [2.0, 8.0]
+    result = fitted(np.arange(1.0, 10.0), [0.25, 0.75])
+    assert [shift.value for shift in result.shifts] == [2.0, 8.0]
 
 
 @pytest.mark.parametrize("count", [1, 5, 19, 20, 21, 99, 100])
 def test_ranks_are_those_of_the_oracle(count):
     levels = [0.01, 0.05, 0.1, 0.3, 0.5, 0.7, 0.95, 0.99]
-    found = fitted(np.arange(1.0, count + 1.0), levels)
+    result = fitted(np.arange(1.0, count + 1.0), levels)
     expected = [oracle.conformal_rank(count, level) for level in levels]
-    assert [shift.value for shift in found.shifts] == expected
+    assert [shift.value for shift in result.shifts] == expected
 
 
 def test_a_level_beyond_the_data_is_named_and_stays_open():
-    found = fitted(np.arange(18.0), [0.05, 0.5, 0.95])
-    assert found.shifts[0].reason == (
+    result = fitted(np.arange(18.0), [0.05, 0.5, 0.95])
+    assert result.shifts[0].reason == (
         "not enough data: needs 19 windows that share no bar, found 18"
     )
-    assert found.shifts[2].needed == 19
-    corrected = found.apply([[0.0, 1.0, 2.0]])
+    assert result.shifts[2].needed == 19
+    corrected = result.apply([[0.0, 1.0, 2.0]])
     assert math.isnan(corrected[0, 0])
-    assert corrected[0, 1] == 1.0 + found.shifts[1].value
+    assert corrected[0, 1] == 1.0 + result.shifts[1].value
     assert fitted(np.arange(19.0), [0.05]).shifts[0].value == 0.0  # one more is enough
 
 
 def test_windows_that_share_bars_are_left_out():
     errors = np.arange(40.0)
-    law = np.zeros((40, 1))
-    found = conformal_shift(windows(law, errors, levels=[0.5], horizon=4))
-    assert found.windows == 10
+    quantiles = np.zeros((40, 1))
+    result = conformal_shift(windows(quantiles, errors, levels=[0.5], horizon=4))
+    assert result.windows == 10
     # Errors 0, 4, ..., 36: rank ceil(11 / 2) = 6 is 20.
-    assert found.shifts[0].value == 20.0
+    assert result.shifts[0].value == 20.0
 
 
 @pytest.mark.parametrize("level", [0.1, 0.37, 0.5, 0.9])
@@ -70,10 +70,10 @@ def test_the_guarantee_holds_in_simulation(level):
     covered = 0
     for _ in range(repeats):
         state = draws.standard_normal(count + 1)
-        came = state + np.exp(0.5 * state) * draws.standard_t(3, count + 1)
+        realised = state + np.exp(0.5 * state) * draws.standard_t(3, count + 1)
         critic = (0.3 * state - 2.0)[:, None]
-        found = conformal_shift(windows(critic[:count], came[:count], levels=[level]))
-        covered += came[count] <= found.apply(critic[count:])[0, 0]
+        result = conformal_shift(windows(critic[:count], realised[:count], levels=[level]))
+        covered += realised[count] <= result.apply(critic[count:])[0, 0]
     exact = rank / (count + 1)
     assert (exact <= level) if level < 0.5 else (exact >= level)
     assert abs(exact - level) < 1.0 / (count + 1)
@@ -81,8 +81,8 @@ def test_the_guarantee_holds_in_simulation(level):
 
 
 def test_corrected_quantiles_keep_the_order_of_levels_and_not_of_columns():
-    found = fitted(np.arange(1.0, 10.0), [0.2, 0.8])
-    assert found.apply([[5.0, -5.0]]).tolist() == [[-3.0, 13.0]]
+    result = fitted(np.arange(1.0, 10.0), [0.2, 0.8])
+    assert result.apply([[5.0, -5.0]]).tolist() == [[-3.0, 13.0]]
 
 
 @pytest.mark.refusal

@@ -1,4 +1,4 @@
-"""What critics promised in a backtest against what came, from definitions in plain loops."""
+"""Predictions of critics in a backtest against outcomes, from definitions in plain loops."""
 
 import math
 from dataclasses import replace
@@ -8,16 +8,16 @@ import pytest
 from scipy import stats
 
 from backtest_lab import agent_for, panel, plain, rules, simulated
-from oracles import promises as oracle
+from oracles import predictions as oracle
 from stormsail.core.errors import ConfigError, RangeError, ShapeError
 from stormsail.core.files import documents
-from stormsail.evaluation.calibration.document import calibration_document
+from stormsail.evaluation.calibration.document import calibration_of
 from stormsail.evaluation.calibration.predictions import (
     ATOM_LEVELS,
     atom_quantiles,
     closes_of,
     horizon_of,
-    promises_of,
+    predictions_of,
     regimes_of,
     rewards_of,
     window_starts,
@@ -30,6 +30,12 @@ from stormsail.market.interval import Interval
 from stormsail.modules import CriticConfig
 
 HOUR = 3_600_000
+
+
+def calibration_document(backtests, **options):
+    return calibration_of(backtests, **options).document()
+
+
 FLOOR = 0.05 * 10_000.0
 
 
@@ -43,7 +49,7 @@ def midpoints(n):
 
 def passed(
     rewards,
-    law,
+    distribution,
     *,
     gamma: float | None = 0.5,
     kind="quantile",
@@ -53,13 +59,13 @@ def passed(
     value=None,
     **market,
 ):
-    """Return a backtest whose accounts earned these log rewards [N, S], with laws [N, S, W]."""
-    rewards, law = np.asarray(rewards, dtype=float), np.asarray(law, dtype=float)
+    """Return a backtest with these log rewards [N, S] and predicted distributions [N, S, W]."""
+    rewards, distribution = np.asarray(rewards, dtype=float), np.asarray(distribution, dtype=float)
     count, symbols = rewards.shape
     growth = np.concatenate((np.zeros((1, symbols)), np.cumsum(rewards, axis=0)))
     sleeves = 10_000.0 * np.exp(growth)
     if kind == "quantile" and support is None:
-        support = midpoints(law.shape[-1])
+        support = midpoints(distribution.shape[-1])
     nothing = np.zeros((count, symbols), dtype=bool)
     return Backtest(
         symbols=tuple(f"S{column}" for column in range(symbols)),
@@ -70,11 +76,11 @@ def passed(
         equity=sleeves.sum(1),
         sleeves=sleeves,
         trades=(),
-        bars={"moved": np.zeros((count, symbols))},
+        bars={"transfer": np.zeros((count, symbols))},
         flags={"stopped": nothing if stopped is None else stopped},
         reasons=np.zeros((count, symbols), dtype=np.int64),
-        value=law.mean(-1) if value is None else value,
-        distribution=law,
+        value=distribution.mean(-1) if value is None else value,
+        distribution=distribution,
         distribution_kind=kind,
         distribution_support=support,
         notes={} if gamma is None else {"gamma": gamma},
@@ -82,14 +88,14 @@ def passed(
 
 
 def exact(count, *, n=40, gamma=0.5, seed=0, symbols=1, scale=0.01):
-    """Return independent normal bars and the exact law of their endless discounted sum.
+    """Return independent normal bars and the exact distribution of their endless discounted sum.
 
     Bars have variance s², so the sum has s² / (1 - g²).
     """
     rewards = scale * stream(seed).standard_normal((count, symbols))
     sigma = scale / math.sqrt(1.0 - gamma**2)
-    law = np.broadcast_to(sigma * stats.norm.ppf(midpoints(n)), (count, symbols, n))
-    return rewards, law.copy()
+    distribution = np.broadcast_to(sigma * stats.norm.ppf(midpoints(n)), (count, symbols, n))
+    return rewards, distribution.copy()
 
 
 # ------------------------------------------------------------------ what is held against it
@@ -124,13 +130,13 @@ def test_windows_begin_eight_times_a_horizon_and_end_in_time():
 def test_what_came_by_hand():
     # Discount 1/2, so 4 bars: 8 + 4/2 + 2/4 + 1/8 = 10.625 and, a bar later, 4 + 1 + 1/4 - 8/8.
     rewards = np.array([8.0, 4.0, 2.0, 1.0, -8.0])[:, None] / 1000
-    law = np.arange(10.0).reshape(5, 1, 2)
-    found = promises_of([passed(rewards, law)], gamma=0.5)
-    assert found.windows.realised == pytest.approx([0.010625, 0.00425], abs=1e-15)
-    assert found.windows.starts.tolist() == [1_000, 1_001]
-    assert found.windows.quantiles.tolist() == [[0.0, 1.0], [2.0, 3.0]]
-    assert found.value.tolist() == [0.5, 2.5]
-    assert (found.windows.horizon, found.windows.independent, found.bars) == (4, 1, 5)
+    distribution = np.arange(10.0).reshape(5, 1, 2)
+    outcome = predictions_of([passed(rewards, distribution)], gamma=0.5)
+    assert outcome.windows.realised == pytest.approx([0.010625, 0.00425], abs=1e-15)
+    assert outcome.windows.starts.tolist() == [1_000, 1_001]
+    assert outcome.windows.quantiles.tolist() == [[0.0, 1.0], [2.0, 3.0]]
+    assert outcome.mean.tolist() == [0.5, 2.5]
+    assert (outcome.windows.horizon, outcome.windows.independent, outcome.bars) == (4, 1, 5)
 
 
 def test_windows_hold_what_the_loops_hold():
@@ -147,7 +153,7 @@ def test_windows_hold_what_the_loops_hold():
     )
     assert (made.sleeves <= FLOOR).any()  # so that floor and penalty play their part
     assert (np.abs(rewards) > 0.9).any()
-    found = promises_of([made], gamma=0.8).windows
+    outcome = predictions_of([made], gamma=0.8).windows
     bars = oracle.horizon(0.8, 0.1)
     wanted = [
         (
@@ -163,58 +169,61 @@ def test_windows_hold_what_the_loops_hold():
         if not stopped[first, column]
     ]  # fmt: skip
     assert bars == 11
-    assert found.starts.tolist() == [one[0] for one in wanted]
-    assert found.quantiles.tolist() == [one[1] for one in wanted]
-    assert found.realised == pytest.approx([one[2] for one in wanted], abs=1e-13)
+    assert outcome.starts.tolist() == [one[0] for one in wanted]
+    assert outcome.quantiles.tolist() == [one[1] for one in wanted]
+    assert outcome.realised == pytest.approx([one[2] for one in wanted], abs=1e-13)
 
 
 @pytest.mark.parametrize("changes", [{}, {"reward_clip": 0.004}, {"stops__drawdown": 0.05}])
 def test_rewards_are_those_of_the_simulator(changes):
     bars = panel(120)
-    found = backtest(agent_for(bars, rules(**changes)), bars, plain())
-    steps = [step.info.reward_used_fraction.numpy() for step in simulated(found, bars)]
-    told = np.where(found.flags["stopped"], 0.0, np.stack(steps))
-    assert rewards_of(found) == pytest.approx(told, abs=1e-14)
-    assert np.count_nonzero(rewards_of(found)) > 100
-    assert found.flags["stopped"].any() == ("stops__drawdown" in changes)
+    outcome = backtest(agent_for(bars, rules(**changes)), bars, plain())
+    steps = [step.info.reward_used_fraction.numpy() for step in simulated(outcome, bars)]
+    written = np.where(outcome.flags["stopped"], 0.0, np.stack(steps))
+    assert rewards_of(outcome) == pytest.approx(written, abs=1e-14)
+    assert np.count_nonzero(rewards_of(outcome)) > 100
+    assert outcome.flags["stopped"].any() == ("stops__drawdown" in changes)
 
 
 def test_symbols_and_seeds_add_windows_but_no_independent_ones():
-    rewards, law = exact(41, symbols=3)
-    one = passed(rewards[:, :1], law[:, :1])
-    three = passed(rewards, law)
-    alone = promises_of([one], gamma=0.5).windows
-    together = promises_of([three, one], gamma=0.5).windows
+    rewards, distribution = exact(41, symbols=3)
+    one = passed(rewards[:, :1], distribution[:, :1])
+    three = passed(rewards, distribution)
+    alone = predictions_of([one], gamma=0.5).windows
+    together = predictions_of([three, one], gamma=0.5).windows
     assert (alone.count, alone.independent) == (38, 10)
     assert (together.count, together.independent) == (4 * 38, 10)
 
 
 def test_a_window_lies_in_one_fold():
-    rewards, law = exact(22)
-    folds = [passed(rewards[:11], law[:11]), passed(rewards[11:], law[11:], first=1_011)]
-    found = promises_of(folds, gamma=0.5)
-    assert found.windows.starts.tolist() == [*range(1_000, 1_008), *range(1_011, 1_019)]
-    assert found.windows.independent == 4  # two in each; one of 22 bars has five
-    assert found.bars == 22
-    assert promises_of([passed(rewards, law)], gamma=0.5).windows.independent == 5
+    rewards, distribution = exact(22)
+    folds = [
+        passed(rewards[:11], distribution[:11]),
+        passed(rewards[11:], distribution[11:], first=1_011),
+    ]
+    outcome = predictions_of(folds, gamma=0.5)
+    assert outcome.windows.starts.tolist() == [*range(1_000, 1_008), *range(1_011, 1_019)]
+    assert outcome.windows.independent == 4  # two in each; one of 22 bars has five
+    assert outcome.bars == 22
+    assert predictions_of([passed(rewards, distribution)], gamma=0.5).windows.independent == 5
 
 
-def test_a_law_that_is_no_number_is_left_out():
-    rewards, law = exact(12)
-    law[3, 0, 7] = math.nan
-    found = promises_of([passed(rewards, law)], gamma=0.5).windows
-    assert found.starts.tolist() == [1_000, 1_001, 1_002, *range(1_004, 1_009)]
+def test_a_prediction_that_is_no_number_is_left_out():
+    rewards, distribution = exact(12)
+    distribution[3, 0, 7] = math.nan
+    outcome = predictions_of([passed(rewards, distribution)], gamma=0.5).windows
+    assert outcome.starts.tolist() == [1_000, 1_001, 1_002, *range(1_004, 1_009)]
 
 
-# ------------------------------------------------------------------ laws on atoms
+# ------------------------------------------------------------------ distributions on atoms
 
 
 def test_quantiles_of_atoms_by_hand():
     # Cells [-1, 1], [1, 3], [3, 5] with 1/4, 1/2, 1/4: level 1/8 lies half-way in the first.
-    found = atom_quantiles(
+    outcome = atom_quantiles(
         np.array([[0.25, 0.5, 0.25]]), np.array([0.0, 2.0, 4.0]), np.array([0.125, 0.5, 0.75, 0.9])
     )
-    assert found[0] == pytest.approx([0.0, 2.0, 3.0, 4.2], abs=1e-14)
+    assert outcome[0] == pytest.approx([0.0, 2.0, 3.0, 4.2], abs=1e-14)
 
 
 def test_quantiles_of_atoms_as_in_loops():
@@ -223,12 +232,12 @@ def test_quantiles_of_atoms_as_in_loops():
     probs[:, 3] += 0.1
     atoms = np.sort(draws.standard_normal(7))
     levels = midpoints(13)
-    found = atom_quantiles(probs, atoms, levels)
+    outcome = atom_quantiles(probs, atoms, levels)
     wanted = [[oracle.spread_quantile(row, atoms.tolist(), x) for x in levels] for row in probs]
-    assert found == pytest.approx(np.array(wanted), abs=1e-12)
+    assert outcome == pytest.approx(np.array(wanted), abs=1e-12)
 
 
-def test_an_exact_law_projected_onto_atoms_is_calibrated():
+def test_an_exact_distribution_projected_onto_atoms_is_calibrated():
     rewards, _ = exact(8_000, seed=4)
     sigma = 0.01 / math.sqrt(0.75)
     atoms = np.linspace(-5 * sigma, 5 * sigma, 51)
@@ -237,112 +246,116 @@ def test_an_exact_law_projected_onto_atoms_is_calibrated():
     step = atoms[1] - atoms[0]
     hats = np.clip(1.0 - np.abs(fine[:, None] - atoms) / step, 0.0, None)
     probs = stats.norm.pdf(fine, scale=sigma) @ hats
-    law = np.broadcast_to(probs / probs.sum(), (8_000, 1, 51))
-    made = passed(rewards, law, kind="categorical", support=atoms, value=np.zeros((8_000, 1)))
-    told = calibration_document([made])
-    assert promises_of([made], gamma=0.5).windows.levels.size == ATOM_LEVELS
-    assert told["levels"] == pytest.approx([0.0475 + 0.05 * k for k in range(19)], abs=0.003)
-    assert sum(one["holds"] for one in told["coverage"]) == 19
-    assert told["tail"]["holds"] is True
-    # CVaR of a normal law at 5 % is -2.0627 deviations.
-    assert told["tail"]["predicted"]["value"] / sigma == pytest.approx(-2.064, abs=0.0005)
+    distribution = np.broadcast_to(probs / probs.sum(), (8_000, 1, 51))
+    made = passed(
+        rewards, distribution, kind="categorical", support=atoms, value=np.zeros((8_000, 1))
+    )
+    written = calibration_document([made])
+    assert predictions_of([made], gamma=0.5).windows.levels.size == ATOM_LEVELS
+    assert written["levels"] == pytest.approx([0.0475 + 0.05 * k for k in range(19)], abs=0.003)
+    assert sum(one["holds"] for one in written["coverage"]) == 19
+    assert written["tail"]["holds"] is True
+    # CVaR of a normal distribution at 5 % is -2.0627 deviations.
+    assert written["tail"]["predicted"]["value"] / sigma == pytest.approx(-2.064, abs=0.0005)
 
 
 # ------------------------------------------------------------------ verdicts
 
 
-def test_an_exact_law_is_calibrated():
-    told = calibration_document([passed(*exact(8_000, seed=1))])
-    assert (told["horizon_bars"], told["discount"], told["left_out"]) == (4, 0.5, 0.0625)
-    assert (told["windows"], told["independent"], told["bars"]) == (7_997, 2_000, 8_000)
-    assert told["bars_needed"] == 800
-    assert [one["holds"] for one in told["coverage"]] == [True] * 19
-    assert told["pit"]["uniformity"]["value"] > 0.05
-    assert told["tail"]["holds"] is True
-    assert told["tail"]["gap"]["low"] < 0.0 < told["tail"]["gap"]["high"]
-    assert told["value"]["gap"]["low"] < 0.0 < told["value"]["gap"]["high"]
-    assert told["reason"] == ""
-    assert documents.decode(documents.encode(told)) == told
+def test_an_exact_distribution_is_calibrated():
+    written = calibration_document([passed(*exact(8_000, seed=1))])
+    assert (written["horizon_bars"], written["discount"], written["left_out"]) == (4, 0.5, 0.0625)
+    assert (written["windows"], written["independent"], written["bars"]) == (7_997, 2_000, 8_000)
+    assert written["bars_needed"] == 800
+    assert [one["holds"] for one in written["coverage"]] == [True] * 19
+    assert written["pit"]["uniformity"]["value"] > 0.05
+    assert written["tail"]["holds"] is True
+    assert written["tail"]["gap"]["low"] < 0.0 < written["tail"]["gap"]["high"]
+    assert written["value"]["gap"]["low"] < 0.0 < written["value"]["gap"]["high"]
+    assert written["reason"] == ""
+    assert documents.decode(documents.encode(written)) == written
 
 
 def test_a_halved_tail_is_flagged():
-    rewards, law = exact(8_000, seed=1)
-    law[law < 0.0] /= 2
-    told = calibration_document([passed(rewards, law)])
-    assert told["tail"]["holds"] is False
+    rewards, distribution = exact(8_000, seed=1)
+    distribution[distribution < 0.0] /= 2
+    written = calibration_document([passed(rewards, distribution)])
+    assert written["tail"]["holds"] is False
     # Of 40 quantiles the lowest two, at -2.2414 and -1.7805 deviations of 0.011547, make 5 %.
-    assert told["tail"]["predicted"]["value"] == pytest.approx(-0.011610, abs=1e-6)
-    assert told["tail"]["gap"]["high"] < -0.005
-    held = [one["holds"] for one in told["coverage"]]  # levels 0.0375, 0.0875, ... 0.4375, 0.4875
+    assert written["tail"]["predicted"]["value"] == pytest.approx(-0.011610, abs=1e-6)
+    assert written["tail"]["gap"]["high"] < -0.005
+    held = [
+        one["holds"] for one in written["coverage"]
+    ]  # levels 0.0375, 0.0875, ... 0.4375, 0.4875
     assert (held[:9], held[10:]) == ([False] * 9, [True] * 9)
-    assert told["pit"]["uniformity"]["value"] < 1e-6
-    assert told["summary"][1].endswith("worse than promised")
-    assert not told["summary"][1].endswith("no worse than promised")
+    assert written["pit"]["uniformity"]["value"] < 1e-6
+    assert written["summary"][1].endswith("worse than predicted")
+    assert not written["summary"][1].endswith("no worse than predicted")
 
 
-def test_a_tail_that_is_too_wide_is_no_worse_than_promised():
-    rewards, law = exact(8_000, seed=1)
-    told = calibration_document([passed(rewards, 2.0 * law)])
-    assert told["tail"]["holds"] is True
-    assert told["tail"]["gap"]["low"] > 0.005
-    assert told["summary"][1].endswith("no worse than promised")
+def test_a_tail_that_is_too_wide_is_no_worse_than_predicted():
+    rewards, distribution = exact(8_000, seed=1)
+    written = calibration_document([passed(rewards, 2.0 * distribution)])
+    assert written["tail"]["holds"] is True
+    assert written["tail"]["gap"]["low"] > 0.005
+    assert written["summary"][1].endswith("no worse than predicted")
 
 
-def test_a_bar_of_delay_between_law_and_outcome_shows():
-    # The law knows the first bar of its own window: with a bar's shift it would know nothing.
-    rewards, law = exact(8_000, seed=3)
-    law = rewards[..., None] + 0.5 * law
-    right = calibration_document([passed(rewards, law)])
-    late = calibration_document([passed(rewards[1:], law[:-1])])
+def test_a_bar_of_delay_between_prediction_and_outcome_shows():
+    # The prediction knows the first bar of its own window: with a bar's shift it knows nothing.
+    rewards, distribution = exact(8_000, seed=3)
+    distribution = rewards[..., None] + 0.5 * distribution
+    right = calibration_document([passed(rewards, distribution)])
+    late = calibration_document([passed(rewards[1:], distribution[:-1])])
     assert sum(one["holds"] for one in right["coverage"]) == 19
     assert sum(one["holds"] for one in late["coverage"]) <= 5
     assert (right["tail"]["holds"], late["tail"]["holds"]) == (True, False)
 
 
-def test_another_discount_than_that_of_the_law_shows():
+def test_another_discount_than_that_of_the_critic_shows():
     # With 0.9 for 0.5 the sum has 2.3 times the variance.
-    rewards, law = exact(40_000, seed=3)
-    told = calibration_document([passed(rewards, law)], gamma=0.9)
-    assert told["horizon_bars"] == 22
-    assert told["tail"]["holds"] is False
-    assert sum(one["holds"] for one in told["coverage"]) <= 3
+    rewards, distribution = exact(40_000, seed=3)
+    written = calibration_document([passed(rewards, distribution)], gamma=0.9)
+    assert written["horizon_bars"] == 22
+    assert written["tail"]["holds"] is False
+    assert sum(one["holds"] for one in written["coverage"]) <= 3
 
 
 @pytest.mark.campaign
-def test_exact_laws_are_rarely_called_false():
+def test_exact_distributions_are_rarely_called_false():
     # 200 worlds of 2,000 bars, 500 windows that share no bar. The intervals allow 5 tails and 190
     # of 3,800 levels; counting shared bars once makes it fewer.
     tails = levels = 0
     for seed in range(200):
-        told = calibration_document([passed(*exact(2_000, seed=seed))])
-        tails += told["tail"]["holds"] is False
-        levels += sum(one["holds"] is False for one in told["coverage"])
+        written = calibration_document([passed(*exact(2_000, seed=seed))])
+        tails += written["tail"]["holds"] is False
+        levels += sum(one["holds"] is False for one in written["coverage"])
     assert (tails, levels) == (2, 19)
 
 
 def test_too_few_bars_give_no_figures_but_the_number_needed():
-    told = calibration_document([passed(*exact(799, seed=1))])
+    written = calibration_document([passed(*exact(799, seed=1))])
     short = "not enough data: needs 200 windows that share no bar, found 199"
-    assert told["tail"]["gap"]["value"] is None
-    assert told["tail"]["gap"]["reason"] == short
-    assert (told["tail"]["gap"]["needed"], told["tail"]["holds"]) == (200, None)
-    assert told["coverage"][0]["holds"] is None
-    assert told["coverage"][9]["holds"] is True  # the middle needs 30
-    assert told["summary"][1] == f"mean of the worst 0.05: {short}, about 800 bars"
+    assert written["tail"]["gap"]["value"] is None
+    assert written["tail"]["gap"]["reason"] == short
+    assert (written["tail"]["gap"]["needed"], written["tail"]["holds"]) == (200, None)
+    assert written["coverage"][0]["holds"] is None
+    assert written["coverage"][9]["holds"] is True  # the middle needs 30
+    assert written["summary"][1] == f"mean of the worst 0.05: {short}, about 800 bars"
 
 
 def test_fewer_bars_than_a_horizon_give_no_window():
-    told = calibration_document([passed(*exact(3))], conformal=True)
-    assert (told["windows"], told["independent"], told["by_regime"]) == (0, 0, {})
-    assert told["tail"]["gap"]["reason"].endswith("needs 200 windows that share no bar, found 0")
-    assert told["value"]["gap"]["reason"].endswith("needs 30 windows that share no bar, found 0")
-    assert told["conformal"]["after"] == []
-    assert documents.decode(documents.encode(told)) == told
+    written = calibration_document([passed(*exact(3))], conformal=True)
+    assert (written["windows"], written["independent"], written["by_regime"]) == (0, 0, {})
+    assert written["tail"]["gap"]["reason"].endswith("needs 200 windows that share no bar, found 0")
+    assert written["value"]["gap"]["reason"].endswith("needs 30 windows that share no bar, found 0")
+    assert written["conformal"]["after"] == []
+    assert documents.decode(documents.encode(written)) == written
 
 
 def test_what_cannot_be_judged_says_why():
-    rewards, law = exact(100)
-    made = passed(rewards, law, gamma=None)
+    rewards, distribution = exact(100)
+    made = passed(rewards, distribution, gamma=None)
     bare = replace(made, distribution=None, value=None)
     unknown = "the agent's file does not name the discount that its critic was trained with"
     endless = "a sum without discount has no horizon after which it can be judged"
@@ -352,40 +365,41 @@ def test_what_cannot_be_judged_says_why():
         ([bare], 0.5, "no critic predicted anything here"),
         ([], 0.5, "no critic predicted anything here"),
     ):
-        told = calibration_document(backtests, gamma=gamma, conformal=True)
-        assert (told["reason"], told["what"], told["windows"]) == (why, why, 0)
-        assert told["tail"]["gap"] == {
+        written = calibration_document(backtests, gamma=gamma, conformal=True)
+        assert (written["reason"], written["what"], written["windows"]) == (why, why, 0)
+        assert written["tail"]["gap"] == {
             "value": None, "low": None, "high": None, "needed": 0, "found": 0, "unit": "bars",
             "reason": why,
         }  # fmt: skip
-        assert set(told) == set(calibration_document([made], gamma=0.5))
-        assert documents.decode(documents.encode(told)) == told
+        assert set(written) == set(calibration_document([made], gamma=0.5))
+        assert documents.decode(documents.encode(written)) == written
 
 
 def test_a_critic_of_a_mean_alone_is_judged_by_its_mean():
     rewards, _ = exact(400, seed=2)
     made = passed(rewards + 0.001, np.full((400, 1, 1), 0.002), kind="scalar")
-    told = calibration_document([made], conformal=True)
+    written = calibration_document([made], conformal=True)
     # Bars earn 0.001: 4 of them, discounted, 0.001875, of an endless sum of 0.002.
-    assert told["value"]["predicted"]["value"] == pytest.approx(0.002)
-    came = promises_of([made], gamma=0.5).windows.realised
-    assert told["value"]["realised"]["value"] == pytest.approx(came.mean())
+    assert written["value"]["predicted"]["value"] == pytest.approx(0.002)
+    came = predictions_of([made], gamma=0.5).windows.realised
+    assert written["value"]["realised"]["value"] == pytest.approx(came.mean())
     reach = 1.959964 * came.std(ddof=1) / 10.0  # 100 windows that share no bar
-    assert told["value"]["gap"]["low"] == pytest.approx(came.mean() - 0.002 - reach, abs=1e-8)
-    assert told["tail"]["gap"]["reason"] == "the critic predicts a mean and no law"
-    assert (told["coverage"], told["levels"], told["conformal"]) == ([], [], None)
+    assert written["value"]["gap"]["low"] == pytest.approx(came.mean() - 0.002 - reach, abs=1e-8)
+    assert written["tail"]["gap"]["reason"] == "the critic predicts a mean and no distribution"
+    assert (written["coverage"], written["levels"], written["conformal"]) == ([], [], None)
 
 
-def test_the_words_say_what_is_promised_and_what_is_left_out():
-    told = calibration_document([passed(*exact(50), gamma=0.99)])
-    assert told["what"] == (
-        "At each decision the critic predicts the law of a discounted sum: the logarithm of the "
-        "account's equity after each bar over what it was before, from that decision on, with the "
-        "discount 0.99 a bar, under the agent's own decisions as it drew them in training (a "
-        "backtest takes the likeliest ones unless told otherwise). An episode that ran out of time "
-        "did not end the sum: it went on with the critic's own prediction. A stop ends it. Held "
-        "against it is what the next 230 bars brought. Later bars carry 9.9% of the weight and are "
-        "left out: about that share of the mean, and of the spread 0.5% where bars are independent."
+def test_the_words_say_what_is_predicted_and_what_is_left_out():
+    written = calibration_document([passed(*exact(50), gamma=0.99)])
+    assert written["what"] == (
+        "At each decision the critic predicts the distribution of a discounted sum: the logarithm "
+        "of the account's equity after each bar over what it was before, from that decision on, "
+        "with the discount 0.99 a bar, under the agent's own decisions as it drew them in training "
+        "(a backtest takes the likeliest ones unless told otherwise). An episode that ran out of "
+        "time did not end the sum: it went on with the critic's own prediction. A stop ends it. It "
+        "is compared with what the next 230 bars brought. Later bars carry 9.9% of the weight and "
+        "are left out: about that share of the mean, and of the spread 0.5% where bars are "
+        "independent."
     )
 
 
@@ -396,12 +410,12 @@ def test_regimes_are_those_of_the_loops():
     draws = stream(8)
     moves = draws.standard_normal(400) * np.repeat([1.0, 3.0, 0.2, 0.0], 100)
     starts = np.arange(400)
-    found = regimes_of(moves, starts).tolist()
+    outcome = regimes_of(moves, starts).tolist()
     wanted = [oracle.regime(moves.tolist(), now, window=64, least=64) for now in range(400)]
-    assert found == wanted
-    assert found.index("stormy") >= 127  # 64 spells of 64 bars end by then
-    assert set(found[:127]) == {""}
-    assert {one: found.count(one) for one in set(found)}["calm"] > 50
+    assert outcome == wanted
+    assert outcome.index("stormy") >= 127  # 64 spells of 64 bars end by then
+    assert set(outcome[:127]) == {""}
+    assert {one: outcome.count(one) for one in set(outcome)}["calm"] > 50
 
 
 def test_the_borders_of_regimes_are_those_of_the_loops():
@@ -423,14 +437,14 @@ def test_regimes_know_nothing_of_later_bars():
 
 
 def test_a_critic_that_misses_storms_is_found_in_them():
-    # 300 calm bars, 300 of three times the size, and so on; a law for the mean size.
+    # 300 calm bars, 300 of three times the size, and so on; a distribution for the mean size.
     count = 24_000
     size = np.where(np.arange(count) // 300 % 2, 0.03, 0.01)[:, None]
     rewards = size * stream(6).standard_normal((count, 1))
     sigma = 0.02 / math.sqrt(0.75)
-    law = np.broadcast_to(sigma * stats.norm.ppf(midpoints(40)), (count, 1, 40))
-    told = calibration_document([passed(rewards, law)])
-    regimes = told["by_regime"]
+    distribution = np.broadcast_to(sigma * stats.norm.ppf(midpoints(40)), (count, 1, 40))
+    written = calibration_document([passed(rewards, distribution)])
+    regimes = written["by_regime"]
     assert list(regimes) == ["calm", "usual", "stormy"]
     assert regimes["stormy"]["tail"]["holds"] is False
     assert regimes["calm"]["tail"]["holds"] is True
@@ -440,74 +454,76 @@ def test_a_critic_that_misses_storms_is_found_in_them():
 
 
 def test_regimes_may_be_those_of_the_market():
-    rewards, law = exact(600)
+    rewards, distribution = exact(600)
     closes = np.exp(np.cumsum(stream(3).standard_normal((601, 1)) / 100, axis=0))
-    made = passed(rewards, law)
-    told = calibration_document([made], closes=[closes])
-    assert "of the market's moves over the 64 bars" in told["regimes"]
+    made = passed(rewards, distribution)
+    written = calibration_document([made], closes=[closes])
+    assert "of the market's moves over the 64 bars" in written["regimes"]
     moves = np.diff(np.log(closes[:, 0])).tolist()
     wanted = [oracle.regime(moves, now, window=64, least=64) for now in range(597)]
-    assert {name: one["windows"] for name, one in told["by_regime"].items()} == {
+    assert {name: one["windows"] for name, one in written["by_regime"].items()} == {
         name: wanted.count(name) for name in ("calm", "usual", "stormy")
     }
 
 
 def test_closes_are_those_at_the_marks():
     bars = panel(120)
-    found = backtest(agent_for(bars), bars, plain())
-    closes = closes_of(found, bars)
+    outcome = backtest(agent_for(bars), bars, plain())
+    closes = closes_of(outcome, bars)
     assert closes.tolist() == bars.close[-109:].tolist()
-    assert closes.shape == found.sleeves.shape
+    assert closes.shape == outcome.sleeves.shape
 
 
 # ------------------------------------------------------------------ the correction
 
 
 def test_the_correction_is_fitted_on_one_half_and_judged_on_the_other():
-    rewards, law = exact(8_000, seed=1)
-    told = calibration_document([passed(rewards, law + 0.01)], conformal=True)["conformal"]
+    rewards, distribution = exact(8_000, seed=1)
+    written = calibration_document([passed(rewards, distribution + 0.01)], conformal=True)[
+        "conformal"
+    ]
     # 7,997 windows: the first 3,998 are fitted, at every fourth of which one shares no bar.
-    assert (told["windows"], told["judged"], told["gap_bars"]) == (1_000, 3_995, 4)
-    assert told["independent"] == 999
-    assert len(told["shifts"]) == len(told["levels"]) == 19
-    for shift in told["shifts"]:
+    assert (written["windows"], written["judged"], written["gap_bars"]) == (1_000, 3_995, 4)
+    assert written["independent"] == 999
+    assert len(written["shifts"]) == len(written["levels"]) == 19
+    for shift in written["shifts"]:
         assert shift["value"] == pytest.approx(-0.01, abs=0.0015)
-    assert sum(one["holds"] for one in told["before"]) == 0
-    assert sum(one["holds"] for one in told["after"]) >= 18
+    assert sum(one["holds"] for one in written["before"]) == 0
+    assert sum(one["holds"] for one in written["after"]) >= 18
 
 
 def test_the_correction_by_loops():
-    rewards, law = exact(200, n=4, seed=1)
-    made = passed(rewards, law)
-    told = calibration_document([made], conformal=True)["conformal"]
+    rewards, distribution = exact(200, n=4, seed=1)
+    made = passed(rewards, distribution)
+    written = calibration_document([made], conformal=True)["conformal"]
     equity = made.sleeves[:, 0].tolist()
     came = [
         oracle.realised(equity, [False] * 200, first, 4, 0.5, floor=FLOOR) for first in range(197)
     ]
     # 197 windows; those before the 98th are fitted, 0, 4, ..., 96; judged from 98 + 4.
     fitted = range(0, 98, 4)
-    assert (told["windows"], told["judged"]) == (25, 197 - 102)
+    assert (written["windows"], written["judged"]) == (25, 197 - 102)
     for column, rank in enumerate((3, 9, 17, 23)):  # 26 x 0.125, 0.375 down; 0.625, 0.875 up
-        errors = sorted(came[t] - law[t, 0, column] for t in fitted)
-        assert told["shifts"][column]["value"] == pytest.approx(errors[rank - 1], abs=1e-13)
+        errors = sorted(came[t] - distribution[t, 0, column] for t in fitted)
+        assert written["shifts"][column]["value"] == pytest.approx(errors[rank - 1], abs=1e-13)
     column = 1
-    moved = law[0, 0, column] + told["shifts"][column]["value"]
+    moved = distribution[0, 0, column] + written["shifts"][column]["value"]
     share = sum(came[t] <= moved for t in range(102, 197)) / 95
-    assert told["after"][column]["share"]["found"] == 24
-    assert told["after"][column]["share"]["value"] is None  # needs 30
+    assert written["after"][column]["share"]["found"] == 24
+    assert written["after"][column]["share"]["value"] is None  # needs 30
     longer = calibration_document([passed(*exact(400, n=4, seed=1))], conformal=True)["conformal"]
     assert longer["after"][column]["share"]["found"] == 49
     assert 0.0 < share < 1.0
 
 
 def test_levels_with_too_few_windows_stay_uncorrected():
-    told = calibration_document([passed(*exact(130, seed=1))], conformal=True)["conformal"]
-    assert told["windows"] == 16
-    assert told["shifts"][0]["reason"] == (
+    written = calibration_document([passed(*exact(130, seed=1))], conformal=True)["conformal"]
+    assert written["windows"] == 16
+    assert written["shifts"][0]["reason"] == (
         "not enough data: needs 26 windows that share no bar, found 16"
     )
-    assert [one["level"] for one in told["after"]] == pytest.approx(
-        [one["level"] for one in told["before"]][1:]
+    assert [one["level"] for one in written["after"]] == pytest.approx(
+        [one["level"] for one in written["before"]][1:]
     )
 
 
@@ -516,9 +532,11 @@ def test_levels_with_too_few_windows_stay_uncorrected():
 
 @pytest.mark.refusal
 def test_backtests_of_several_discounts_are_refused():
-    rewards, law = exact(50)
+    rewards, distribution = exact(50)
     with pytest.raises(ConfigError) as caught:
-        calibration_document([passed(rewards, law), passed(rewards, law, gamma=0.9)])
+        calibration_document(
+            [passed(rewards, distribution), passed(rewards, distribution, gamma=0.9)]
+        )
     assert str(caught.value) == (
         "backtests that are calibrated together must be of agents with one discount; found 0.5, "
         "0.9. Calibrate them one by one. [config-inconsistent]"
@@ -527,9 +545,11 @@ def test_backtests_of_several_discounts_are_refused():
 
 @pytest.mark.refusal
 def test_backtests_of_other_critics_are_refused():
-    rewards, law = exact(50)
+    rewards, distribution = exact(50)
     with pytest.raises(ConfigError) as caught:
-        calibration_document([passed(rewards, law), passed(rewards, law[..., :8])])
+        calibration_document(
+            [passed(rewards, distribution), passed(rewards, distribution[..., :8])]
+        )
     assert str(caught.value) == (
         "backtests must be on bars of one length, with critics of one kind and width; found 1h "
         "quantile 8, 1h quantile 40. Calibrate those that belong together. [config-inconsistent]"
@@ -538,9 +558,9 @@ def test_backtests_of_other_critics_are_refused():
 
 @pytest.mark.refusal
 def test_closes_that_do_not_fit_are_refused():
-    rewards, law = exact(50)
+    rewards, distribution = exact(50)
     with pytest.raises(ShapeError) as caught:
-        calibration_document([passed(rewards, law)], closes=[np.ones((50, 1))])
+        calibration_document([passed(rewards, distribution)], closes=[np.ones((50, 1))])
     assert str(caught.value) == (
         "`closes` must have the shape [51, 1]; found [50, 1]. Pass the close of every symbol at "
         "every mark, as `closes_of` returns them. [shape-mismatch]"
@@ -554,16 +574,18 @@ def test_closes_that_do_not_fit_are_refused():
 def test_every_kind_of_critic_goes_through(kind):
     bars = panel(160)
     agent = agent_for(bars, critic=CriticConfig(kind=kind))
-    found = backtest(agent, bars, plain())
-    assert found.notes["gamma"] is None  # the lab's agents do not name it
-    told = calibration_document([found], gamma=0.5, conformal=True, closes=[closes_of(found, bars)])
-    assert told["windows"] == 3 * (148 - 3)
-    assert told["independent"] == 37
-    assert told["value"]["gap"]["value"] is not None
-    assert documents.decode(documents.encode(told)) == told
+    outcome = backtest(agent, bars, plain())
+    assert outcome.notes["gamma"] is None  # the lab's agents do not name it
+    written = calibration_document(
+        [outcome], gamma=0.5, conformal=True, closes=[closes_of(outcome, bars)]
+    )
+    assert written["windows"] == 3 * (148 - 3)
+    assert written["independent"] == 37
+    assert written["value"]["gap"]["value"] is not None
+    assert documents.decode(documents.encode(written)) == written
 
 
 def test_a_replay_has_no_critic():
     bars = panel(120)
-    told = calibration_document([replay(np.zeros(bars.shape), bars, plain())])
-    assert told["reason"] == "no critic predicted anything here"
+    written = calibration_document([replay(np.zeros(bars.shape), bars, plain())])
+    assert written["reason"] == "no critic predicted anything here"

@@ -1,6 +1,7 @@
-"""Things side by side: what differs comes first, and spoiled figures have no winner."""
+"""Comparisons: what differs comes first, and spoiled figures have no winner."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ from stormsail.cli.judging.compare import compare as verb
 from stormsail.core.errors import ArgumentError, ArtifactError, RangeError
 from stormsail.core.files.artifact import Contents, write_artifact
 from stormsail.evaluation import validate
-from stormsail.evaluation.compare.compare import compare, compare_entries
+from stormsail.evaluation.compare.compare import compare_entries, compare_results
 from stormsail.evaluation.compare.page import comparison_page
-from stormsail.evaluation.compare.sources import Curve, Entry, flat, read_entry, statement_of
-from stormsail.evaluation.engine.files import contents_of, summary_of, write_backtest
+from stormsail.evaluation.compare.sources import Curve, Entry, read_entry
+from stormsail.evaluation.engine.files import FORMAT, contents_of, summary_of, write_backtest
 from stormsail.evaluation.engine.run import backtest
 from stormsail.evaluation.stats.statement import Statement
 from stormsail.evaluation.walk_forward.files import write_validation as save_validation
@@ -60,7 +61,7 @@ def runs(tmp_path_factory):
 
 VERDICT = {
     "decision": "not proven",
-    "words": "It may be luck.",
+    "words": "It may be chance.",
     "reasons": [
         {"name": "deflated Sharpe", "holds": False, "words": "0.31 of 0.95", "value": 0.31},
         {"name": "tail", "holds": None, "words": "not enough data", "value": None},
@@ -68,14 +69,14 @@ VERDICT = {
 }
 
 
-def write_validation(path, found, *, decision="not proven", seeds=(1, 2), market=None):
+def write_validation(path, result, *, decision="not proven", seeds=(1, 2), market=None):
     """Write a validation that has the figures of a backtest."""
-    told = summary_of(found)
+    summary = summary_of(result)
     verdict = {**VERDICT, "decision": decision}
     document = {
-        **{name: told[name] for name in ("code_version", "symbols", "interval", "bars")},
-        **{name: told[name] for name in ("first_bar", "end", "metrics", "hashes")},
-        "format": 1,
+        **{name: summary[name] for name in ("code_version", "symbols", "interval", "bars")},
+        **{name: summary[name] for name in ("first_bar", "end", "metrics", "hashes")},
+        "format": FORMAT,
         "verdict": verdict,
         "folds": [{"number": 0, "train": ["a", "b"], "test": ["b", "c"], "bars": 9}],
         "seeds": list(seeds),
@@ -86,52 +87,52 @@ def write_validation(path, found, *, decision="not proven", seeds=(1, 2), market
         "settings": {"folds": 3, "burn_in": 9, "backtest": {"market": market, "burn_in": 5}},
         "training": {"task": {"market": {"costs": {"taker_fee": 0.001}}}},
     }
-    blobs = contents_of(found, {}, {}).blobs
+    blobs = contents_of(result, {}, {}).blobs
     contents = Contents(documents={"validation": document}, blobs=blobs)
     write_artifact(path, kind="validation", contents=contents)
 
 
 def caveats(compared):
-    return {one.name: one for one in compared.caveats}
+    return {caveat.name: caveat for caveat in compared.caveats}
 
 
 def row(compared, name):
-    return next(one for one in compared.figures if one.name == name)
+    return next(figure for figure in compared.figures if figure.name == name)
 
 
 # ------------------------------------------------------------------ comparable
 
 
 def test_two_agents_on_the_same_bars_are_comparable(place):
-    compared = compare([place / "first", place / "second"])
+    compared = compare_results([place / "first", place / "second"])
     assert compared.names == ("first", "second")
     assert compared.comparable
     assert compared.caveats == ()
     summaries = [json.loads((place / name / "summary.json").read_text()) for name in compared.names]
-    values = [one["metrics"]["total_return"]["value"] for one in summaries]
-    found = row(compared, "total_return")
-    assert found.cells == tuple(f"{value:+.2%}" for value in values)
-    assert found.best == int(values[1] > values[0])
-    assert not found.spoiled
+    values = [summary["metrics"]["total_return"]["value"] for summary in summaries]
+    total = row(compared, "total_return")
+    assert total.cells == tuple(f"{value:+.2%}" for value in values)
+    assert total.best == int(values[1] > values[0])
+    assert not total.spoiled
     assert compared.settings == ()
-    hashes = {one.name: one for one in compared.hashes}
-    assert {name: one.same for name, one in hashes.items()} == {
+    hashes = {each.name: each for each in compared.hashes}
+    assert {name: each.same for name, each in hashes.items()} == {
         "agent": False, "config": True, "data": True, "folder": False, "orders": False,
     }  # fmt: skip
-    assert hashes["orders"].cells == tuple(one["order_hash"] for one in summaries)
+    assert hashes["orders"].cells == tuple(summary["order_hash"] for summary in summaries)
 
 
 def test_the_difference_of_two_is_that_of_their_returns_bar_by_bar(place):
-    compared = compare([place / "first", place / "second"])
-    (found,) = compared.differences
-    first, second = (one.curve.y for one in compared.entries)
+    compared = compare_results([place / "first", place / "second"])
+    (difference,) = compared.differences
+    first, second = (entry.curve.y for entry in compared.entries)
     gains = second[1:] / second[:-1] - first[1:] / first[:-1]
-    assert found.mean.value == pytest.approx(gains.mean(), rel=1e-9)
-    assert found.mean.low < found.mean.value < found.mean.high
-    assert found.mean.found == len(gains) == 168
-    held = found.mean.low <= 0.0 <= found.mean.high
-    assert ("may be luck" in found.words) == held
-    assert found.words.startswith("second minus first: ")
+    mean = difference.mean
+    assert mean.value == pytest.approx(gains.mean(), rel=1e-9)
+    assert mean.low < mean.value < mean.high
+    assert mean.found == len(gains) == 168
+    assert ("not significant" in difference.words) == (mean.low <= 0.0 <= mean.high)
+    assert difference.words.startswith("second minus first: ")
 
 
 def steady_entry(name, gain, *, count=400, noise=0.001):
@@ -148,14 +149,15 @@ def test_a_difference_beyond_the_noise_leaves_zero_out_and_one_within_it_does_no
     certain = compare_entries([steady_entry("a", 0.0), steady_entry("b", 0.0001)]).differences[0]
     assert certain.mean.value == pytest.approx(0.0001, abs=1e-12)
     assert certain.words == (
-        "b minus a: +0.0100% a bar, 95 % interval +0.0100% to +0.0100%; the interval leaves 0 out"
+        "b minus a: +0.0100% a bar, 95 % interval +0.0100% to +0.0100%; significant: the interval "
+        "leaves 0 out"
     )
     shuffled = steady_entry("c", 0.0)
     drawn = np.random.Generator(np.random.PCG64(2)).normal(0.0, 0.001, 400)
     curve = Curve(shuffled.curve.x, np.concatenate(([1.0], np.cumprod(1.0 + drawn))))
     object.__setattr__(shuffled, "curve", curve)
     doubtful = compare_entries([steady_entry("a", 0.0), shuffled]).differences[0]
-    assert doubtful.words.endswith("the interval holds 0, so the difference may be luck")
+    assert doubtful.words.endswith("; not significant: the interval holds 0")
 
 
 def test_too_few_bars_say_how_many_are_needed():
@@ -182,12 +184,12 @@ def test_too_few_bars_say_how_many_are_needed():
     ],
 )
 def test_what_spoils_a_comparison_is_said_and_leaves_no_winner(place, name, caveat, words):
-    compared = compare([place / "first", place / name])
+    compared = compare_results([place / "first", place / name])
     assert set(caveats(compared)) == {caveat}
     assert caveats(compared)[caveat].words.startswith(words)
     assert not compared.comparable
-    assert {one.best for one in compared.figures} == {None}
-    assert {one.spoiled for one in compared.figures} == {True}
+    assert {figure.best for figure in compared.figures} == {None}
+    assert {figure.spoiled for figure in compared.figures} == {True}
 
 
 def test_other_bars_or_times_cannot_be_paired(place):
@@ -195,18 +197,18 @@ def test_other_bars_or_times_cannot_be_paired(place):
         ("other", "the stored bars differ, so nothing can be paired"),
         ("short", "the bars are not the same, so nothing can be paired"),
     ):
-        (found,) = compare([place / "first", place / name]).differences
-        assert found.words == f"{name} minus first: {words}"
+        (difference,) = compare_results([place / "first", place / name]).differences
+        assert difference.words == f"{name} minus first: {words}"
 
 
 def test_other_equity_at_the_start_spoils_money_alone():
-    one, two = steady_entry("a", 0.0), steady_entry("b", 0.001)
-    for entry, start in ((one, 100.0), (two, 200.0)):
+    first, second = steady_entry("a", 0.0), steady_entry("b", 0.001)
+    for entry, start in ((first, 100.0), (second, 200.0)):
         terms = {**entry.terms, "start_equity": start}
         figures = {name: Statement(start) for name in ("fees", "total_return")}
         object.__setattr__(entry, "terms", terms)
         object.__setattr__(entry, "figures", figures)
-    compared = compare_entries([one, two])
+    compared = compare_entries([first, second])
     assert caveats(compared)["start_equity"].words == (
         "sums at the start differ (a: 100.0; b: 200.0). Sums of money cannot be compared."
     )
@@ -217,31 +219,35 @@ def test_other_equity_at_the_start_spoils_money_alone():
 
 
 def test_more_capital_is_another_start_and_no_other_rule(place):
-    compared = compare([place / "second", place / "rich"])
+    compared = compare_results([place / "second", place / "rich"])
     assert set(caveats(compared)) == {"start_equity"}
-    assert [one.name for one in compared.figures if one.spoiled] == ["fees", "funding", "slippage"]
-    assert [(one.name, one.cells) for one in compared.settings] == [
+    assert [figure.name for figure in compared.figures if figure.spoiled] == [
+        "fees",
+        "funding",
+        "slippage",
+    ]
+    assert [(setting.name, setting.cells) for setting in compared.settings] == [
         ("capital", ("nothing", "90000.0"))
     ]
 
 
 def test_another_length_of_a_bar_spoils_figures_of_one_bar_alone():
-    one, two = steady_entry("a", 0.0), steady_entry("b", 0.001)
-    object.__setattr__(two, "terms", {**two.terms, "interval": "4h", "data": "e"})
+    first, second = steady_entry("a", 0.0), steady_entry("b", 0.001)
+    object.__setattr__(second, "terms", {**second.terms, "interval": "4h", "data": "e"})
     figures = {name: Statement(1.0) for name in ("cvar", "sharpe")}
-    for entry in (one, two):
+    for entry in (first, second):
         object.__setattr__(entry, "figures", figures)
-    compared = compare_entries([one, two])
+    compared = compare_entries([first, second])
     assert set(caveats(compared)) == {"interval"}
     assert row(compared, "cvar").spoiled
     assert not row(compared, "sharpe").spoiled
 
 
 def test_what_is_not_known_is_not_taken_for_equal():
-    one, two = steady_entry("a", 0.0), steady_entry("b", 0.001)
-    for entry in (one, two):
+    first, second = steady_entry("a", 0.0), steady_entry("b", 0.001)
+    for entry in (first, second):
         object.__setattr__(entry, "terms", {**entry.terms, "data": None})
-    compared = compare_entries([one, two])
+    compared = compare_entries([first, second])
     assert caveats(compared)["data"].words.startswith("stored bars are not known of a, b: ")
     assert not compared.comparable
 
@@ -249,8 +255,8 @@ def test_what_is_not_known_is_not_taken_for_equal():
 def test_a_test_on_seen_bars_is_not_compared_with_one_on_new_bars(place):
     first, second = (read_entry(place / name, name=name) for name in ("first", "second"))
     object.__setattr__(second, "terms", {**second.terms, "seen": False})
-    found = caveats(compare_entries([first, second]))
-    assert found["seen"].words == (
+    warnings = caveats(compare_entries([first, second]))
+    assert warnings["seen"].words == (
         "bars of training in the span differ (first: yes; second: no). "
         "One was tested on what its agent had seen."
     )
@@ -267,8 +273,8 @@ def test_versions_that_differ_are_said_and_spoil_nothing(place):
 
 
 def test_settings_that_differ_stand_side_by_side_and_equal_ones_do_not(place):
-    compared = compare([place / "first", place / "dear", place / "late"])
-    rows = {one.name: one.cells for one in compared.settings}
+    compared = compare_results([place / "first", place / "dear", place / "late"])
+    rows = {setting.name: setting.cells for setting in compared.settings}
     assert rows == {
         "allow": ("[]", '["costs"]', "[]"),
         "delay_bars": ("0", "0", "1"),
@@ -277,26 +283,28 @@ def test_settings_that_differ_stand_side_by_side_and_equal_ones_do_not(place):
 
 
 def test_order_steps_against_none_are_a_difference():
-    one, two = steady_entry("a", 0.0), steady_entry("b", 0.001)
-    object.__setattr__(one, "settings", {"filters": None, "market": None})
-    object.__setattr__(two, "settings", {"filters.lot": 0.1, "market.funding": True})
-    compared = compare_entries([one, two])
+    first, second = steady_entry("a", 0.0), steady_entry("b", 0.001)
+    object.__setattr__(first, "settings", {"filters": None, "market": None})
+    object.__setattr__(second, "settings", {"filters.lot": 0.1, "market.funding": True})
+    compared = compare_entries([first, second])
     # a market that is nothing is the agent's: it says nothing about a difference
-    assert [(found.name, found.cells) for found in compared.settings] == [
+    assert [(setting.name, setting.cells) for setting in compared.settings] == [
         ("filters.lot", ("nothing", "0.1"))
     ]
     assert set(caveats(compared)) == {"rules"}
 
 
 def test_agents_that_act_otherwise_on_the_same_market_are_comparable():
-    one, two = steady_entry("a", 0.0), steady_entry("b", 0.001)
-    object.__setattr__(one, "settings", {"market.levels": [0, 1], "market.limits.max_leverage": 1})
-    object.__setattr__(two, "settings", {"market.levels": [-1], "market.limits.max_leverage": 1})
-    compared = compare_entries([one, two])
-    assert [found.name for found in compared.settings] == ["market.levels"]
+    first, second = steady_entry("a", 0.0), steady_entry("b", 0.001)
+    object.__setattr__(
+        first, "settings", {"market.levels": [0, 1], "market.limits.max_leverage": 1}
+    )
+    object.__setattr__(second, "settings", {"market.levels": [-1], "market.limits.max_leverage": 1})
+    compared = compare_entries([first, second])
+    assert [setting.name for setting in compared.settings] == ["market.levels"]
     assert compared.comparable
-    object.__setattr__(two, "settings", {"market.levels": [-1], "market.limits.max_leverage": 3})
-    compared = compare_entries([one, two])
+    object.__setattr__(second, "settings", {"market.levels": [-1], "market.limits.max_leverage": 3})
+    compared = compare_entries([first, second])
     assert caveats(compared)["rules"].words.startswith(
         "rules of the accounts differ (`market.limits.max_leverage`)."
     )
@@ -307,38 +315,39 @@ def test_agents_that_act_otherwise_on_the_same_market_are_comparable():
 
 
 def test_runs_are_compared_by_their_scores_settings_and_hashes(runs):
-    compared = compare([runs / "one", runs / "two"])
+    compared = compare_results([runs / "one", runs / "two"])
     assert compared.comparable
-    assert {one.name: one.cells for one in compared.settings} == {
+    assert {setting.name: setting.cells for setting in compared.settings} == {
         "ppo.gamma": ("0.99", "0.9"),
         "seed": ("5", "9"),
     }
-    events = [json.loads(one) for one in (runs / "one" / "events.jsonl").read_text().splitlines()]
-    scores = [one["score"] for one in events if one["kind"] == "trial"]
+    lines = (runs / "one" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    scores = [event["score"] for event in events if event["kind"] == "trial"]
     first = compared.entries[0]
     assert first.figures["best_score"].value == max(scores)
     assert first.figures["last_score"].value == scores[-1]
-    assert first.figures["validations"].value == len(scores) == 3
+    assert first.figures["evaluations"].value == len(scores) == 3
     assert first.figures["updates"].value == 6.0
     assert first.figures["steps"].value == 192.0
     assert first.curve.x.tolist() == [2, 4, 6]
     assert first.curve.y.tolist() == scores
-    hashes = {one.name: one.same for one in compared.hashes}
+    hashes = {each.name: each.same for each in compared.hashes}
     assert hashes == {"data": True, "config": False, "features": True}
     assert compared.differences == ()
     assert first.notes == ()
 
 
 def test_a_run_that_has_not_finished_says_so(runs):
-    compared = compare([runs / "one", runs / "young"])
+    compared = compare_results([runs / "one", runs / "young"])
     young = compared.entries[1]
     assert young.notes == ("the run has not finished: interrupted",)
-    assert young.figures["best_score"].reason == "not enough data: needs 1 validations, found 0"
+    assert young.figures["best_score"].reason == "not enough data: needs 1 evaluations, found 0"
     assert row(compared, "best_score").best is None
 
 
 def test_a_run_and_a_backtest_are_never_compared(place, runs):
-    compared = compare([runs / "one", place / "first"])
+    compared = compare_results([runs / "one", place / "first"])
     assert caveats(compared)["kind"].words == (
         "kinds differ (one: a run; first: a backtest). Their figures are about different things."
     )
@@ -349,12 +358,12 @@ def test_a_run_and_a_backtest_are_never_compared(place, runs):
 
 def test_validations_bring_their_verdicts_notes_and_rules(tmp_path):
     bars = panel(180)
-    found = backtest(agent_for(bars), bars, plain())
-    write_validation(tmp_path / "a", found)
-    write_validation(tmp_path / "b", found, decision="reject", seeds=(1, 2, 3))
-    compared = compare([tmp_path / "a", tmp_path / "b"])
-    assert [one.verdict.decision for one in compared.entries] == ["not proven", "reject"]
-    assert [one.cells for one in compared.reasons] == [
+    result = backtest(agent_for(bars), bars, plain())
+    write_validation(tmp_path / "a", result)
+    write_validation(tmp_path / "b", result, decision="reject", seeds=(1, 2, 3))
+    compared = compare_results([tmp_path / "a", tmp_path / "b"])
+    assert [entry.verdict.decision for entry in compared.entries] == ["not proven", "reject"]
+    assert [reason.cells for reason in compared.reasons] == [
         ("fails: 0.31 of 0.95",) * 2,
         ("unknown: not enough data",) * 2,
     ]
@@ -370,7 +379,7 @@ def test_validations_bring_their_verdicts_notes_and_rules(tmp_path):
         "times that its final test span was opened: 1",
         "verdict on the final test span alone: reject",
     )
-    assert [one.name for one in compared.hashes if one.same] == ["agent", "config", "data"]
+    assert [each.name for each in compared.hashes if each.same] == ["agent", "config", "data"]
     page = comparison_page(compared)
     assert '<span class="badge warn">not proven</span>' in page
     assert '<span class="badge bad">reject</span>' in page
@@ -380,24 +389,22 @@ def test_validations_are_read_as_they_are_written(tmp_path):
     bars = world(200)
     for name, seeds in (("two", (3, 7)), ("one", (3,))):
         config = settings(folds=2, costs=False, seeds=seeds)
-        judged = validate(bars, config, fit=fitter(bars), training={"steps": 5})
-        save_validation(tmp_path / name, judged)
-    compared = compare([tmp_path / "two", tmp_path / "one"])
-    told = json.loads((tmp_path / "two" / "validation.json").read_text())
+        validation = validate(bars, config, fit=fitter(bars), training={"steps": 5})
+        save_validation(tmp_path / name, validation)
+    compared = compare_results([tmp_path / "two", tmp_path / "one"])
+    document = json.loads((tmp_path / "two" / "validation.json").read_text())
     two = compared.entries[0]
-    assert two.verdict.decision == told["verdict"]["decision"]
-    assert [one.name for one in two.verdict.reasons] == [
-        one["name"] for one in told["verdict"]["reasons"]
-    ]
-    assert {one.name for one in compared.reasons} >= {one.name for one in two.verdict.reasons}
-    assert two.figures["total_return"].value == told["metrics"]["total_return"]["value"]
-    assert two.terms["costs"] == told["settings"]["backtest"]["market"]["costs"]
+    assert two.verdict.document() == document["verdict"]
+    names = {reason.name for reason in two.verdict.reasons}
+    assert {reason.name for reason in compared.reasons} >= names
+    assert two.figures["total_return"].value == document["metrics"]["total_return"]["value"]
+    assert two.terms["costs"] == document["settings"]["backtest"]["market"]["costs"]
     assert set(caveats(compared)) == {"seeds", "start_equity"}  # each seed brings its capital
     assert compared.comparable
-    assert [(one.name, one.cells) for one in compared.settings] == [
+    assert [(setting.name, setting.cells) for setting in compared.settings] == [
         ("validation.seeds", ("[3, 7]", "[3]"))
     ]
-    assert compared.differences[0].mean.found == told["bars"]
+    assert compared.differences[0].mean.found == document["bars"]
 
 
 # ------------------------------------------------------------------ page and command
@@ -407,9 +414,9 @@ def test_the_page_is_the_same_bytes_and_shows_names_as_text(place, tmp_path):
     evil = tmp_path / "<img src=x onerror=alert(1)>"
     (place / "first").rename(evil)
     try:
-        compared = compare([evil, place / "second"])
+        compared = compare_results([evil, place / "second"])
         text = comparison_page(compared)
-        assert text == comparison_page(compare([evil, place / "second"]))
+        assert text == comparison_page(compare_results([evil, place / "second"]))
     finally:
         evil.rename(place / "first")
     assert "<img" not in text
@@ -421,7 +428,7 @@ def printed(*words):
 
     app = typer.Typer()
     app.command()(verb)
-    done = CliRunner().invoke(app, [str(one) for one in words])
+    done = CliRunner().invoke(app, [str(word) for word in words])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == 0, done.output
@@ -430,43 +437,22 @@ def printed(*words):
 
 def test_the_command_says_first_what_must_not_be_compared(place, tmp_path):
     out = tmp_path / "deep" / "page.html"
-    told = printed(place / "first", place / "dear", "--out", out)
-    lines = told.splitlines()
+    output = printed(place / "first", place / "dear", "--out", out)
+    lines = output.splitlines()
     assert lines[0] == "figures marked ≠ must not be compared:"
     assert lines[1].startswith("! costs differ (`taker_fee` first 0.0005, dear 0.002).")
-    assert "total return ≠" in told
-    assert "★" not in told
+    assert "total return ≠" in output
+    assert "★" not in output
     assert lines[-1] == f"wrote {out}"
     assert out.read_text().startswith("<!DOCTYPE html>")
 
 
 def test_the_command_marks_the_better_of_comparable_figures(place):
-    told = printed(place / "first", place / "second")
-    assert told.splitlines()[0] == "figures may be compared: same bars, same costs, same rules"
-    assert "★" in told
-    assert "≠" in told  # agents differ by their hash
-    assert "second minus first: " in told
-
-
-# ------------------------------------------------------------------ reading
-
-
-def test_statements_come_back_as_they_were_written():
-    for one in (
-        Statement(0.5, 0.4, 0.6, needed=30, found=40),
-        Statement(None, needed=30, found=4, unit="trades"),
-        Statement(None, needed=3, found=4, why="all returns are equal"),
-    ):
-        assert statement_of(one.document()) == Statement(
-            one.value, one.low, one.high, one.needed, one.found, one.unit, why=one.reason
-        )
-    assert statement_of(108) is None
-    assert statement_of({"peak_ts": 5}) is None
-
-
-def test_nested_settings_become_paths():
-    data = {"a": {"b": {"c": 1}, "d": {}}, "e": [1, {"f": 2}]}
-    assert flat(data, "x.") == {"x.a.b.c": 1, "x.a.d": {}, "x.e": [1, {"f": 2}]}
+    output = printed(place / "first", place / "second")
+    assert output.splitlines()[0] == "figures may be compared: same bars, same costs, same rules"
+    assert "★" in output
+    assert "≠" in output  # agents differ by their hash
+    assert "second minus first: " in output
 
 
 # ------------------------------------------------------------------ refusals
@@ -475,13 +461,13 @@ def test_nested_settings_become_paths():
 @pytest.mark.refusal
 def test_one_folder_alone_or_twice_is_refused(place):
     with pytest.raises(ArgumentError) as caught:
-        compare([place / "first"])
+        compare_results([place / "first"])
     assert str(caught.value) == (
         "at least two folders must be given to be compared; found 1. Name runs, backtests or "
         "validations; one alone is shown by `stormsail report`. [missing-argument]"
     )
     with pytest.raises(RangeError) as twice:
-        compare([place / "first", place / "second", place / ".." / place.name / "first"])
+        compare_results([place / "first", place / "second", place / ".." / place.name / "first"])
     assert str(twice.value) == (
         f"each folder must be given once; found {place / '..' / place.name / 'first'} again. "
         "Leave the second one out. [out-of-range]"
@@ -490,35 +476,21 @@ def test_one_folder_alone_or_twice_is_refused(place):
 
 @pytest.mark.refusal
 def test_what_is_no_run_backtest_or_validation_is_refused(place, tmp_path):
-    def words(path):
-        with pytest.raises(ArtifactError) as caught:
-            compare([place / "first", path])
-        return str(caught.value)
-
-    assert words(tmp_path / "nowhere") == (
-        f"{tmp_path / 'nowhere'} must be the folder of a run, a backtest or a validation; "
-        "found no such folder. Check the path. [artifact-missing]"
-    )
-    (tmp_path / "empty").mkdir()
-    assert "found no `manifest.json` in it." in words(tmp_path / "empty")
     agent_for(panel(40)).save(tmp_path / "agent")
-    assert words(tmp_path / "agent") == (
-        f"{tmp_path / 'agent'} must be a run, a `backtest` or a `validation`; found `agent`. Pass "
-        "the folder of a run, or what `stormsail backtest` or `stormsail validate` wrote. "
-        "[artifact-kind]"
-    )
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "manifest.json").write_text('{"kind": "run"')
-    assert words(tmp_path / "broken").endswith(
-        "Use another copy, or make it again. [artifact-document]"
+    with pytest.raises(ArtifactError) as caught:
+        compare_results([place / "first", tmp_path / "agent"])
+    assert str(caught.value) == (
+        f"{tmp_path / 'agent'} must be the folder of a `backtest` or a `validation`; found "
+        "`agent`. Pass what `stormsail backtest` or `stormsail validate` wrote with `--out`; runs "
+        "are taken by `stormsail compare` and `stormsail report --run`. [artifact-kind]"
     )
 
 
 @pytest.mark.refusal
-def test_a_damaged_backtest_is_not_compared(place, tmp_path):
-    bars = panel(60)
-    write_backtest(tmp_path / "bad", backtest(agent_for(bars), bars, plain()))
-    file = tmp_path / "bad" / "summary.json"
-    file.write_bytes(file.read_bytes().replace(b'"bars": 48', b'"bars": 84'))
-    with pytest.raises(ArtifactError, match="artifact-corrupt"):
-        compare([place / "first", tmp_path / "bad"])
+def test_a_run_with_damaged_settings_is_refused(runs, tmp_path):
+    shutil.copytree(runs / "one", tmp_path / "run")
+    (tmp_path / "run" / "config.toml").write_text("seed = ")
+    with pytest.raises(ArtifactError) as caught:
+        compare_results([runs / "two", tmp_path / "run"])
+    assert caught.value.code == "artifact-document"
+    assert str(tmp_path / "run" / "config.toml") in str(caught.value)

@@ -12,7 +12,6 @@ import pytest
 from stormsail.core.errors import InvariantError, RangeError, ShapeError
 from stormsail.evaluation.crosscheck import reference
 from stormsail.evaluation.crosscheck.reference import (
-    Reason,
     ReferenceBar,
     ReferenceLedger,
     reference_bars,
@@ -20,7 +19,7 @@ from stormsail.evaluation.crosscheck.reference import (
     trailing_notional,
 )
 from stormsail.evaluation.crosscheck.reference_account import EXACT, RATIO
-from stormsail.evaluation.crosscheck.reference_gate import NoTradeTimes
+from stormsail.evaluation.crosscheck.reference_gate import NoTradeTimes, Reason
 from stormsail.functional import risk_gate
 from stormsail.market import Funding, Interval, Panel
 from stormsail.market.bars import from_columns
@@ -408,8 +407,8 @@ def test_an_untradable_bar_still_charges_funding_and_liquidates():
 
 
 def test_reasons_are_numbered_as_in_the_gate():
-    assert {one.name: one.value for one in Reason} == {
-        one.name: one.value for one in risk_gate.Reason
+    assert {reason.name: reason.value for reason in Reason} == {
+        reason.name: reason.value for reason in risk_gate.Reason
     }
 
 
@@ -637,7 +636,7 @@ def test_a_replay_refuses_a_weight_for_the_last_row():
 @pytest.mark.refusal
 def test_money_that_appears_is_named():
     ledger = start(market())
-    ledger.book.cash += Decimal("0.5")
+    ledger.account.cash += Decimal("0.5")
     with pytest.raises(InvariantError) as caught:
         ledger.check_identity()
     assert str(caught.value) == (
@@ -655,7 +654,7 @@ def test_the_smallest_difference_is_noticed(name, broken):
     ledger = start(market())
     step(ledger, "1", bar(100))
     with localcontext(EXACT):
-        setattr(ledger.book, name, getattr(ledger.book, name) + Decimal("1e-300"))
+        setattr(ledger.account, name, getattr(ledger.account, name) + Decimal("1e-300"))
     with pytest.raises(InvariantError, match=f"^{broken} must equal"):
         ledger.check_identity()
 
@@ -676,11 +675,11 @@ def test_totals_add_up_what_the_records_say():
         )
         for weight, a, b in rows
     ]
-    book = ledger.book
+    account = ledger.account
     with localcontext(EXACT):
-        assert book.fees == sum(record.fee_total for record in records)
-        assert book.funding == sum(record.funding for record in records)
-        assert book.slippage == book.crossing == sum(record.slippage for record in records)
+        assert account.fees == sum(record.fee_total for record in records)
+        assert account.funding == sum(record.funding for record in records)
+        assert account.slippage == account.crossing == sum(record.slippage for record in records)
         assert [record.liquidated for record in records] == [False, False, True, False, False]
 
 
@@ -737,7 +736,7 @@ def test_a_quote_volume_takes_the_place_of_close_times_volume():
 
 
 def test_the_ledger_shares_no_arithmetic_with_the_tensors():
-    own = {"reference", "reference_account", "reference_gate", "reference_rows"}
+    own = {"reference", "reference_account", "reference_gate"}
     allowed = {"collections", "datetime", "decimal", "enum", "math", "typing"}
     for name in own:
         source = Path(reference.__file__).with_name(f"{name}.py").read_text()

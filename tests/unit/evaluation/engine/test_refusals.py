@@ -80,9 +80,9 @@ def test_other_costs_and_horizons_pass_where_they_are_allowed():
     bars = panel(60)
     agent = agent_for(bars)
     dear = rules(costs__taker_fee=0.01, episode_bars=20).model_dump()
-    found = backtest(agent, bars, plain(market=dear, allow=("costs", "episode_bars")))
-    assert found.market.costs.taker_fee == 0.01
-    assert found.equity[-1] < backtest(agent, bars, plain()).equity[-1]
+    result = backtest(agent, bars, plain(market=dear, allow=("costs", "episode_bars")))
+    assert result.market.costs.taker_fee == 0.01
+    assert result.equity[-1] < backtest(agent, bars, plain()).equity[-1]
 
 
 @pytest.mark.refusal
@@ -94,8 +94,8 @@ def test_only_costs_and_horizon_can_be_allowed():
 def test_other_symbols_are_allowed_and_marked():
     bars = panel(60, symbols=2)
     agent = agent_for(bars, symbols=("AAA/USDT:USDT", "ZZZ/USDT:USDT"))
-    found = backtest(agent, bars, plain())
-    assert found.notes["unseen_symbols"] == ["BBB/USDT:USDT"]
+    result = backtest(agent, bars, plain())
+    assert result.notes["unseen_symbols"] == ["BBB/USDT:USDT"]
     assert backtest(agent_for(bars), bars, plain()).notes["unseen_symbols"] == []
 
 
@@ -152,10 +152,10 @@ def test_an_agent_keeps_what_it_was_trained_for_in_its_file(tmp_path):
     bars = panel(60)
     agent = agent_for(bars)
     agent.save(tmp_path / "agent")
-    found = backtest(Agent.load(tmp_path / "agent"), bars, plain())
+    result = backtest(Agent.load(tmp_path / "agent"), bars, plain())
     wanted = backtest(agent, bars, plain())
-    assert found.order_hash == wanted.order_hash
-    assert found.notes == wanted.notes
+    assert result.order_hash == wanted.order_hash
+    assert result.notes == wanted.notes
 
 
 # ------------------------------------------------------------------ spans
@@ -198,8 +198,8 @@ def test_a_symbol_that_is_listed_late_is_named():
     assert "found 0 of BBB/USDT:USDT before 2021-01-05T00:00:00Z" in refused(
         DataError, agent_for(bars), late, config
     )
-    found = backtest(agent_for(bars), late, plain())
-    assert len(found.returns) == 60 - (30 + 11) - 1
+    result = backtest(agent_for(bars), late, plain())
+    assert len(result.returns) == 60 - (30 + 11) - 1
 
 
 @pytest.mark.refusal

@@ -1,4 +1,4 @@
-"""Passes that are walked together: each comes out as if it were alone, and as the simulator has it.
+"""Backtests that run in one batch: each is as if it were alone, and as the simulator has it.
 
 Equal means equal to the last bit throughout.
 """
@@ -11,7 +11,13 @@ import torch
 
 from backtest_lab import LEVELS, agent_for, panel, plain, rules, simulated
 from stormsail.evaluation.engine.result import FLAGS, MONEY
-from stormsail.evaluation.engine.run import Decides, Given, backtest, replay, trade_all
+from stormsail.evaluation.engine.run import (
+    BacktestRequest,
+    ReplayRequest,
+    backtest,
+    replay,
+    run_batch,
+)
 from stormsail.evaluation.robustness.baselines import random_weights
 from stormsail.evaluation.robustness.costs import all_in
 from stormsail.market.features import FeatureSet
@@ -20,21 +26,29 @@ from stormsail.market.simulator.config import Costs
 COSTS = tuple(all_in(cost, Costs()) for cost in (0.0, 3.0, 40.0))
 
 
-def same(one, other):
+def same(first, other):
     """Assert that two backtests are one."""
-    assert one.order_hash == other.order_hash
-    assert one.trades == other.trades
-    assert (one.config, one.market, dict(one.notes)) == (
+    assert first.order_hash == other.order_hash
+    assert first.trades == other.trades
+    assert (first.config, first.market, dict(first.notes)) == (
         other.config,
         other.market,
         dict(other.notes),
     )
-    for mine, yours in ((one.bars, other.bars), (one.flags, other.flags)):
+    for mine, yours in ((first.bars, other.bars), (first.flags, other.flags)):
         assert list(mine) == list(yours)
         for name, column in mine.items():
             assert column.tobytes() == yours[name].tobytes(), name
-    for name in ("ts", "equity", "sleeves", "reasons", "value", "distribution", "distribution_support"):
-        mine, yours = getattr(one, name), getattr(other, name)
+    for name in (
+        "ts",
+        "equity",
+        "sleeves",
+        "reasons",
+        "value",
+        "distribution",
+        "distribution_support",
+    ):
+        mine, yours = getattr(first, name), getattr(other, name)
         assert (mine is None) == (yours is None)
         assert mine is None or mine.tobytes() == yours.tobytes(), name
 
@@ -53,75 +67,77 @@ def same(one, other):
         ({"min_rebalance": 0.2, "costs__impact": 0.5}, {"pool_bars": 7}, (True, False)),
     ],
 )
-def test_a_walk_does_what_the_simulator_does_in_every_bar(market, config, happens):
+def test_a_backtest_does_what_the_simulator_does_in_every_bar(market, config, happens):
     own = rules(**market)
     bars = panel(160, calm=False)
     weights = random_weights(bars, own.levels, turnover=0.5, seed=4)
-    found = replay(weights, bars, plain(market=own.model_dump(), **config))
-    steps = list(simulated(found, bars))
-    assert len(steps) == len(found.returns) == 159
+    result = replay(weights, bars, plain(market=own.model_dump(), **config))
+    steps = list(simulated(result, bars))
+    assert len(steps) == len(result.returns) == 159
     for name in MONEY:
-        told = np.stack([getattr(step.info, name).numpy() for step in steps])
-        assert told.tobytes() == found.bars[name].tobytes(), name
+        column = np.stack([getattr(step.info, name).numpy() for step in steps])
+        assert column.tobytes() == result.bars[name].tobytes(), name
     for name in FLAGS:
-        told = np.stack([getattr(step.info, name).numpy() for step in steps])
-        assert told.tolist() == found.flags[name].tolist(), name
+        column = np.stack([getattr(step.info, name).numpy() for step in steps])
+        assert column.tolist() == result.flags[name].tolist(), name
     reasons = np.stack([step.info.reason.numpy() for step in steps])
-    assert reasons.tolist() == found.reasons.tolist()
+    assert reasons.tolist() == result.reasons.tolist()
     ended = np.stack([step.terminated.numpy() for step in steps])
     before = np.concatenate((np.zeros((1, 3), bool), np.maximum.accumulate(ended)[:-1]))
-    assert found.flags["stopped"].tolist() == before.tolist()
-    assert (found.flags["stopped"].any(), found.flags["liquidated"].any()) == happens
+    assert result.flags["stopped"].tolist() == before.tolist()
+    assert (result.flags["stopped"].any(), result.flags["liquidated"].any()) == happens
 
 
 def several(bars, other):
-    """Return passes of every kind: agents and weights, short and long, by equal and other rules."""
+    """Return requests of every kind: agents and weights, short and long, under several rules."""
     agent, second = agent_for(bars), agent_for(bars, seed=1, gain=1.0)
     given = random_weights(bars, LEVELS, turnover=0.3, seed=1)
     usual = plain(market=rules().model_dump())
     limited = plain(market=rules(limits__max_turnover=0.4).model_dump())
     stopped = plain(market=rules(stops__drawdown=0.02).model_dump(), capital=900.0)
     return [
-        Given(given, bars, usual),
-        Decides(agent, bars, plain(delay_bars=2)),
-        Decides(agent, bars, plain(degrade={"stale_prob": 0.2, "drop_prob": 0.2}, seed=3), COSTS),
-        Given(given, bars, usual.replace(pool_bars=5), COSTS),
-        Decides(second, bars, plain(greedy=False, start="2021-01-06T00:00:00Z")),
-        Given(random_weights(other, LEVELS, turnover=0.3, seed=2), other, usual),
-        Given(given, bars, limited, COSTS[:2]),
-        Given(given, bars, stopped),
-        Decides(agent, bars, stopped.replace(end="2021-01-08T00:00:00Z")),
+        ReplayRequest(given, bars, usual),
+        BacktestRequest(agent, bars, plain(delay_bars=2)),
+        BacktestRequest(
+            agent, bars, plain(degrade={"stale_prob": 0.2, "drop_prob": 0.2}, seed=3), COSTS
+        ),
+        ReplayRequest(given, bars, usual.replace(pool_bars=5), COSTS),
+        BacktestRequest(second, bars, plain(greedy=False, start="2021-01-06T00:00:00Z")),
+        ReplayRequest(random_weights(other, LEVELS, turnover=0.3, seed=2), other, usual),
+        ReplayRequest(given, bars, limited, COSTS[:2]),
+        ReplayRequest(given, bars, stopped),
+        BacktestRequest(agent, bars, stopped.replace(end="2021-01-08T00:00:00Z")),
     ]
 
 
-def test_company_changes_no_bit_of_a_pass():
+def test_other_requests_of_a_batch_change_no_bit():
     bars, other = panel(120), panel(200, seed=5, symbols=2)
-    asked = several(bars, other)
-    together = trade_all(asked)
-    assert [len(one) for one in together] == [1, 1, 3, 3, 1, 1, 2, 1, 1]
-    for one, found in zip(asked, together, strict=True):
-        for mine, alone in zip(found, trade_all([one])[0], strict=True):
-            same(mine, alone)
-    same(together[0][0], replay(asked[0].weights, bars, asked[0].config))
-    same(together[1][0], backtest(asked[1].agent, bars, asked[1].config))
-    lengths = {len(one[0].returns) for one in together}
-    assert len(lengths) == 5  # so that courses ended at different bars
+    requests = several(bars, other)
+    together = run_batch(requests)
+    assert [len(results) for results in together] == [1, 1, 3, 3, 1, 1, 2, 1, 1]
+    for request, results in zip(requests, together, strict=True):
+        for shared, alone in zip(results, run_batch([request])[0], strict=True):
+            same(shared, alone)
+    same(together[0][0], replay(requests[0].weights, bars, requests[0].config))
+    same(together[1][0], backtest(requests[1].agent, bars, requests[1].config))
+    lengths = {len(results[0].returns) for results in together}
+    assert len(lengths) == 5  # so that scenarios ended at different bars
 
 
 def test_the_end_alone_is_the_end_of_the_whole():
     bars = panel(200)
     given = random_weights(bars, LEVELS, turnover=0.3, seed=1)
-    whole = Given(given, bars, plain(market=rules().model_dump()), COSTS)
-    for one, end in zip(*trade_all([whole, replace(whole, whole=False)]), strict=True):
-        assert end.total_return == one.total_return
-        assert end.sleeves.tolist() == one.sleeves[[0, -1]].tolist()
-        assert end.ts.tolist() == one.ts[[0, -1]].tolist()
-        assert end.span == one.span
-        assert end.bars["weight"].tolist() == one.bars["weight"][-1:].tolist()
+    whole = ReplayRequest(given, bars, plain(market=rules().model_dump()), COSTS)
+    for result, end in zip(*run_batch([whole, replace(whole, whole=False)]), strict=True):
+        assert end.total_return == result.total_return
+        assert end.sleeves.tolist() == result.sleeves[[0, -1]].tolist()
+        assert end.ts.tolist() == result.ts[[0, -1]].tolist()
+        assert end.span == result.span
+        assert end.bars["weight"].tolist() == result.bars["weight"][-1:].tolist()
         assert (end.trades, len(end.round_trips)) == ((), 0)
 
 
-def test_features_are_computed_once_for_all_passes_over_the_same_bars(monkeypatch):
+def test_features_are_computed_once_for_all_requests_over_the_same_bars(monkeypatch):
     bars = panel(80)
     agent = agent_for(bars)
     computed = []
@@ -132,7 +148,7 @@ def test_features_are_computed_once_for_all_passes_over_the_same_bars(monkeypatc
         return compute(self, source)
 
     monkeypatch.setattr(FeatureSet, "compute", counted)
-    trade_all([Decides(agent, bars, plain(delay_bars=late)) for late in range(4)])
+    run_batch([BacktestRequest(agent, bars, plain(delay_bars=late)) for late in range(4)])
     assert len(computed) == 1
 
 
@@ -140,6 +156,6 @@ def test_a_weight_that_is_not_on_offer_is_held():
     bars = panel(40)
     weights = torch.full(bars.shape, torch.nan, dtype=torch.float64)
     weights[0] = 0.5
-    found = replay(weights, bars, plain(market=rules().model_dump()))
-    assert len(found.trades) == 3
-    assert np.isnan(found.weights[1:]).all()
+    result = replay(weights, bars, plain(market=rules().model_dump()))
+    assert len(result.trades) == 3
+    assert np.isnan(result.weights[1:]).all()

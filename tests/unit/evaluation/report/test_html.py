@@ -96,17 +96,17 @@ def test_data_of_others_cannot_leave_its_element():
 
 
 def test_arrays_are_packed_as_little_endian_numbers():
-    found = packed({"x": np.array([1.5, -2.0]), "y": np.array([0.1], np.float32), "n": [1, None]})
-    assert found["x"]["dtype"] == "f8"
-    assert np.frombuffer(base64.b64decode(found["x"]["bdata"]), "<f8").tolist() == [1.5, -2.0]
-    assert found["y"]["dtype"] == "f4"
-    assert base64.b64decode(found["y"]["bdata"]) == bytes.fromhex("cdcccc3d")  # 0.1 in float32
-    assert found["n"] == [1, None]
+    data = packed({"x": np.array([1.5, -2.0]), "y": np.array([0.1], np.float32), "n": [1, None]})
+    assert data["x"]["dtype"] == "f8"
+    assert np.frombuffer(base64.b64decode(data["x"]["bdata"]), "<f8").tolist() == [1.5, -2.0]
+    assert data["y"]["dtype"] == "f4"
+    assert base64.b64decode(data["y"]["bdata"]) == bytes.fromhex("cdcccc3d")  # 0.1 in float32
+    assert data["n"] == [1, None]
     assert packed(np.array([3, 4]))["dtype"] == "f8"
     assert packed(np.float64(2.5)) == 2.5
 
 
-def test_words_between_backticks_look_like_code():
+def test_words_between_backticks_are_shown_as_code():
     assert prose("run `a<b` now") == "run <code>a&lt;b</code> now"
     assert escape("a & 'b'") == "a &amp; &#x27;b&#x27;"
 

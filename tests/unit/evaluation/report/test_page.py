@@ -1,4 +1,4 @@
-"""A whole report: what it says first, what it draws, that it is inert and always the same."""
+"""A whole report: its texts, its charts, that it is inert and always the same."""
 
 import base64
 import json
@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
@@ -19,19 +20,18 @@ from page_reader import PageReader
 from report_lab import passed, write_full_backtest, write_made_validation
 from simulator_lab import HOUR_MS
 from stormsail.cli.judging.report import report
-from stormsail.core.errors import ArtifactError, DataError, RangeError
-from stormsail.core.files.artifact import Contents, write_artifact
+from stormsail.core.errors import RangeError
 from stormsail.evaluation.engine.files import write_backtest
 from stormsail.evaluation.report.charts import equity_figure, position_figure, returns_figure
 from stormsail.evaluation.report.page import CONTENTS, report_page
-from stormsail.evaluation.report.results import Result, TrainingRun, read_results, read_run
 from stormsail.evaluation.report.robustness_charts import (
     costs_figure,
     coverage_figure,
     fan_figure,
-    foretold,
+    forecast_of,
     pit_figure,
 )
+from stormsail.evaluation.saved import Result, TrainingRun, read_results, read_run
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -44,12 +44,12 @@ def numbers(packed):
 
 def charts(text):
     """Return the figures of a page by identifier."""
-    found = re.findall(
+    figures = re.findall(
         r'<div class="chart" id="([a-z0-9-]+)"[^>]*><script type="application/json" '
         r'data-role="figure">(.*?)</script>',
         text,
     )
-    return {name: json.loads(data) for name, data in found}
+    return {name: json.loads(data) for name, data in figures}
 
 
 def words(text):
@@ -64,8 +64,8 @@ def learned(name="run", updates=40):
             "validation/score": np.where(np.arange(updates) % 10 == 9, 0.5, np.nan),
         }
     )
-    told = {"name": "alert/loss", "severity": "alert", "message": "a loss"}
-    alarm = {"kind": "alarm", "update": 7, **told}
+    text = {"name": "alert/loss", "severity": "alert", "message": "a loss"}
+    alarm = {"kind": "alarm", "update": 7, **text}
     return TrainingRun(name, metrics, (alarm, {"kind": "trial", "update": 9}))
 
 
@@ -104,11 +104,11 @@ def test_the_page_loads_nothing_and_holds_plotly_once(full_page):
 
 
 def test_every_figure_is_one_that_plotly_knows(full_page):
-    found = charts(full_page)
-    names = {"equity-chart", "position-0", "position-1", "returns-chart", "foretold-0"}
+    figures = charts(full_page)
+    names = {"equity-chart", "position-0", "position-1", "returns-chart", "forecast-0"}
     names |= {"coverage-chart", "pit-chart", "rolling-chart", "costs-chart", "stress-chart"}
-    assert names | {"fan-0", "curve-0", "curve-1", "sleeves-0"} == set(found)
-    for figure in found.values():
+    assert names | {"fan-0", "curve-0", "curve-1", "sleeves-0"} == set(figures)
+    for figure in figures.values():
         painted = re.sub(r'"@[a-z0-9-]+(/[0-9.]+)?"', '"#123456"', json.dumps(figure))
         go.Figure(json.loads(painted))  # refuses names and values that plotly.js does not have
         assert figure["data"]
@@ -126,19 +126,19 @@ def test_every_colour_of_a_figure_is_one_of_the_page(full_page):
 
 def test_equity_starts_at_nothing_and_ends_at_the_total_return(full):
     data = equity_figure([full])["data"]
-    agent = next(one for one in data if one["name"] == "agent")
+    agent = next(line for line in data if line["name"] == "agent")
     assert agent["y"][0] == 0.0
-    assert agent["y"][-1] == pytest.approx(full.metrics["total_return"]["value"], abs=1e-6)
-    falls = [one for one in data if one.get("yaxis") == "y2"]
-    assert [one["name"] for one in falls] == ["buy and hold", "agent"]
-    assert falls[1]["y"].min() == pytest.approx(full.metrics["drawdown"]["value"], abs=1e-6)
-    assert {one["name"] for one in data} == {"agent", "buy and hold", "momentum", "flat"}
+    assert agent["y"][-1] == pytest.approx(full.metrics["total_return"].value, abs=1e-6)
+    drawdowns = [line for line in data if line.get("yaxis") == "y2"]
+    assert [line["name"] for line in drawdowns] == ["buy and hold", "agent"]
+    assert drawdowns[1]["y"].min() == pytest.approx(full.metrics["max_drawdown"].value, abs=1e-6)
+    assert {line["name"] for line in data} == {"agent", "buy and hold", "momentum", "flat"}
 
 
 def test_without_accounts_the_price_goes_from_fill_to_fill(folders):
     result = read_results([folders / "judged"])[0]
     data = position_figure([result], "AAA/USDT:USDT")["data"]
-    assert [one["name"] for one in data] == ["price", "buy", "sell", "weight"]
+    assert [line["name"] for line in data] == ["price", "buy", "sell", "weight"]
     assert data[0]["line"]["dash"] == "dot"
     assert data[0]["x"].tolist() == result.trades["ts"].to_pylist()
     assert len(data[1]["x"]) + len(data[2]["x"]) == result.trades.num_rows
@@ -149,38 +149,38 @@ def test_the_histogram_holds_every_bar_that_moved(full):
     bars = returns_figure([full])["data"][0]
     assert float(bars["y"].sum()) == pytest.approx(1.0, abs=1e-5)
     lines = [shape["x0"] for shape in returns_figure([full])["layout"]["shapes"]]
-    assert lines == [full.metrics[name]["value"] for name in ("value_at_risk", "cvar")]
+    assert lines == [full.metrics[name].value for name in ("value_at_risk", "cvar")]
 
 
 def test_outcomes_are_discounted_as_the_critic_does():
     equity = np.exp(np.array([0.0, 0.1, 0.3, 0.0]))
     ts = HOUR_MS * np.arange(4)
-    law = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(6.0)), 2)
+    predicted = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(6.0)), 2)
     result = Result(
         "one",
         "backtest",
         {"symbols": ["A"], "distribution_support": [0.25, 0.75], "distribution_kind": "quantile"},
         pa.table({"ts": ts, "total": equity, "A": equity}),
         pa.table({"ts": pa.array([], pa.int64())}),
-        pa.table({"ts": ts[:3], "symbol": ["A"] * 3, "law": law}),
+        pa.table({"ts": ts[:3], "symbol": ["A"] * 3, "distribution": predicted}),
         {"calibration": {"horizon_bars": 2, "discount": 0.5}},
     )
-    found = foretold(result)
-    assert found is not None
+    forecast = forecast_of(result)
+    assert forecast is not None
     # growths 0.1, 0.2, -0.3: 0.1 + 0.2 / 2, and 0.2 - 0.3 / 2
-    assert found.realised == pytest.approx([0.2, 0.05], abs=1e-12)
-    assert found.values.tolist() == [0.0, 1.0, 2.0, 3.0]  # laws of the first two decisions
-    assert found.weight.tolist() == [0.25] * 4
+    assert forecast.realised == pytest.approx([0.2, 0.05], abs=1e-12)
+    assert forecast.values.tolist() == [0.0, 1.0, 2.0, 3.0]  # quantiles of the first two decisions
+    assert forecast.weight.tolist() == [0.25] * 4
 
 
 def test_costs_show_the_sweep_the_break_even_and_what_was_charged():
     sweep = {"10": {"total_return": -0.1}, "0": {"total_return": 0.2}, "2": {"total_return": 0.1}}
-    told = {"replay": {"sweep_bp": sweep, "break_even": {"cost_bp": 6.5}}}
-    found = costs_figure([("one", 0, told, 4.0)])
-    assert found["data"][0]["x"] == [0.0, 2.0, 10.0]
-    assert found["data"][0]["y"] == [0.2, 0.1, -0.1]
-    assert [shape["x0"] for shape in found["layout"]["shapes"]] == [6.5, 4.0]
-    assert [one["text"] for one in found["layout"]["annotations"]] == [
+    document = {"replay": {"sweep_bp": sweep, "break_even": {"cost_bp": 6.5}}}
+    figure = costs_figure([("one", 0, document, 4.0)])
+    assert figure["data"][0]["x"] == [0.0, 2.0, 10.0]
+    assert figure["data"][0]["y"] == [0.2, 0.1, -0.1]
+    assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [6.5, 4.0]
+    assert [note["text"] for note in figure["layout"]["annotations"]] == [
         "break-even 6.5 bp",
         "charged 4.0 bp",
     ]
@@ -188,36 +188,36 @@ def test_costs_show_the_sweep_the_break_even_and_what_was_charged():
 
 def test_coverage_shows_levels_with_enough_data_and_their_intervals():
     known = {"value": 0.2, "low": 0.15, "high": 0.3}
-    told = {
+    document = {
         "coverage": [
             {"level": 0.1, "share": known},
             {"level": 0.5, "share": {"value": None, "reason": "not enough data"}},
         ]
     }
-    line = coverage_figure([("one", 0, told)])["data"][1]
+    line = coverage_figure([("one", 0, document)])["data"][1]
     assert (line["x"].tolist(), line["y"].tolist()) == ([0.1], [0.2])
     assert line["error_y"]["array"] == pytest.approx([0.1])
     assert line["error_y"]["arrayminus"] == pytest.approx([0.05])
 
 
-def test_outcomes_over_expected_are_one_where_the_law_is_right():
+def test_outcomes_over_expected_are_one_where_the_distribution_is_right():
     pit = {"edges": [0.0, 0.25, 1.0], "share": [0.5, 0.5], "expected": [0.25, 0.75]}
     alone = pit_figure([("one", 0, {"pit": pit})])["data"][0]
     assert alone["y"].tolist() == pytest.approx([2.0, 2 / 3])
     assert alone["x"].tolist() == [0.125, 0.625]
     both = pit_figure([("one", 0, {"pit": pit}), ("two", 1, {"pit": pit})])["data"]
-    assert [one["line"]["color"] for one in both] == ["@c1", "@c2"]
+    assert [line["line"]["color"] for line in both] == ["@c1", "@c2"]
     assert both[0]["x"].tolist() == [0.0, 0.25, 1.0]
 
 
-def test_the_fan_lies_around_what_happened(full):
-    fan = full.documents["luck"]["fan"]
-    found = fan_figure(full, fan, 0)["data"]
-    assert [one.get("name") for one in found] == [
-        None, "5% to 95%", None, "25% to 75%", "median", "what happened",
+def test_the_fan_lies_around_the_realised_path(full):
+    fan = full.documents["significance"]["fan"]
+    lines = fan_figure(full, fan, 0)["data"]
+    assert [line.get("name") for line in lines] == [
+        None, "5% to 95%", None, "25% to 75%", "median", "realised",
     ]  # fmt: skip
-    assert found[0]["y"][-1] == pytest.approx(fan["equity"][0][-1] - 1.0)
-    assert found[1]["y"][-1] == pytest.approx(fan["equity"][4][-1] - 1.0)
+    assert lines[0]["y"][-1] == pytest.approx(fan["equity"][0][-1] - 1.0)
+    assert lines[1]["y"][-1] == pytest.approx(fan["equity"][4][-1] - 1.0)
 
 
 def test_the_verdict_stands_before_any_figure(folders):
@@ -233,7 +233,7 @@ def test_the_verdict_stands_before_any_figure(folders):
     assert '<section id="folds">' in text
 
 
-def test_a_test_span_that_was_opened_is_judged_on_the_page(tmp_path):
+def test_the_verdict_on_an_opened_test_span_is_on_the_page(tmp_path):
     final = {"verdict": {"decision": "reject", "words": "It lost on the test span.", "reasons": []}}
     write_made_validation(tmp_path / "v", bars=60, test=final)
     read = words(report_page(read_results([tmp_path / "v"])))
@@ -245,7 +245,7 @@ def test_what_was_not_measured_is_said_and_not_drawn(folders):
     text = report_page(read_results([folders / "bare"]))
     read = words(text)
     assert set(charts(text)) == {"equity-chart", "position-0", "returns-chart"}
-    for option in ("baselines", "calibration", "costs", "stress", "luck"):
+    for option in ("baselines", "calibration", "costs", "stress", "significance"):
         assert f"not measured: run with --{option}" in re.sub(" +", " ", read)
     assert "not enough data: needs 400 bars, found 68" in read
     assert "not enough data: needs 720 bars, found 68" in read  # a yearly rate
@@ -256,11 +256,11 @@ def test_several_results_share_axes_and_stand_side_by_side(folders):
     results = read_results([folders / "full", folders / "judged"])
     text = report_page(results)
     drawn = charts(text)["equity-chart"]["data"]
-    lines = [one for one in drawn if one.get("yaxis") is None]
-    assert [one["name"] for one in lines][-2:] == ["full", "judged"]
-    assert [one["line"]["color"] for one in lines][-2:] == ["@c1", "@c2"]
+    lines = [line for line in drawn if line.get("yaxis") is None]
+    assert [line["name"] for line in lines][-2:] == ["full", "judged"]
+    assert [line["line"]["color"] for line in lines][-2:] == ["@c1", "@c2"]
     assert numbers(lines[-1]["y"])[-1] == pytest.approx(
-        results[1].metrics["total_return"]["value"], abs=1e-6
+        results[1].metrics["total_return"].value, abs=1e-6
     )
     assert '<th scope="col">full</th><th scope="col">judged</th>' in text
     read = words(text)
@@ -288,9 +288,8 @@ def test_training_curves_carry_their_alarms(full):
 
 def test_names_of_others_are_inert_everywhere(tmp_path):
     write_made_validation(tmp_path / "v", bars=450, name=EVIL)
-    one = read_results([tmp_path / "v"])[0]
-    hostile = Result(EVIL, *(getattr(one, name) for name in list(one.__dataclass_fields__)[1:]))
-    text = report_page([hostile, one], [learned(EVIL)])
+    plain = read_results([tmp_path / "v"])[0]
+    text = report_page([replace(plain, name=EVIL), plain], [learned(EVIL)])
     read = PageReader(text)
     assert len(read.scripts) == 2
     assert read.handlers == []
@@ -303,7 +302,7 @@ def test_the_same_results_give_the_same_bytes_in_another_process(folders, tmp_pa
     code = (
         "import sys; from pathlib import Path;"
         "from stormsail.evaluation.report.page import report_page;"
-        "from stormsail.evaluation.report.results import read_results;"
+        "from stormsail.evaluation.saved import read_results;"
         "paths = [Path(one) for one in sys.argv[2:]];"
         "Path(sys.argv[1]).write_text(report_page(read_results(paths)), encoding='utf-8')"
     )
@@ -351,7 +350,7 @@ def test_a_year_of_hours_of_several_symbols_stays_small():
 def command(*arguments):
     app = typer.Typer()
     app.command()(report)
-    return CliRunner().invoke(app, [str(one) for one in arguments])
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_the_command_writes_the_page_and_says_how_large_it_is(folders, tmp_path):
@@ -369,27 +368,6 @@ def test_the_command_writes_the_page_and_says_how_large_it_is(folders, tmp_path)
 
 
 @pytest.mark.refusal
-def test_what_is_no_result_is_refused(tmp_path):
-    write_artifact(tmp_path / "agent", kind="agent", contents=Contents(documents={"a": 1}))
-    with pytest.raises(ArtifactError) as caught:
-        read_results([tmp_path / "agent"])
-    assert str(caught.value) == (
-        f"{tmp_path / 'agent'} must be the folder of a `backtest` or a `validation`; found "
-        "`agent`. Pass what `stormsail backtest` or `stormsail validate` wrote with `--out`. "
-        "[artifact-kind]"
-    )
-    write_artifact(tmp_path / "empty", kind="backtest", contents=Contents(documents={"a": 1}))
-    with pytest.raises(ArtifactError, match=r"found only \['a'\]\. Use another copy"):
-        read_results([tmp_path / "empty"])
+def test_a_report_of_nothing_is_refused():
     with pytest.raises(RangeError, match="a report must have at least one result; found none"):
         report_page([])
-
-
-@pytest.mark.refusal
-def test_a_run_without_metrics_or_with_broken_events_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"must be the folder of a run with `metrics\.parquet`"):
-        read_run(tmp_path, name="run")
-    pq.write_table(learned().metrics, tmp_path / "metrics.parquet")
-    (tmp_path / "events.jsonl").write_bytes(b"{}\nnot json\n")
-    with pytest.raises(DataError, match=r"line 2 of .* must be strict JSON"):
-        read_run(tmp_path, name="run")

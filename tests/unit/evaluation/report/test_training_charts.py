@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stormsail.evaluation.report.results import TrainingRun
 from stormsail.evaluation.report.training_charts import training_figures
+from stormsail.evaluation.saved import TrainingRun
 
 
 def watched(name="run", *, quantity=2.0, alarm=3):
@@ -24,7 +24,7 @@ def lines(figure):
     return {trace["name"]: np.asarray(trace["y"]).tolist() for trace in figure["data"]}
 
 
-def test_the_tail_of_episodes_stands_beside_what_was_foretold_of_them():
+def test_the_tail_of_episodes_stands_beside_its_prediction():
     ((title, figure),) = training_figures([watched()])
     assert title == "Tail of episode returns"
     assert lines(figure) == {
@@ -40,20 +40,20 @@ def test_the_tail_of_episodes_stands_beside_what_was_foretold_of_them():
     [(0.0, "Tail of single rewards"), (1.0, "Tail of n-step sums")],
 )
 def test_another_quantity_is_named_and_not_drawn_beside_returns_of_episodes(quantity, title):
-    ((found, figure),) = training_figures([watched(quantity=quantity)])
-    assert found == title
+    ((shown, figure),) = training_figures([watched(quantity=quantity)])
+    assert shown == title
     assert lines(figure) == {"CVaR": [-0.5, -0.4, -0.3], "limit": [-0.2] * 4}
 
 
 def test_runs_with_different_quantities_are_not_drawn_together():
     runs = [watched("a", quantity=1.0, alarm=1), watched("b", quantity=2.0, alarm=2)]
-    found = training_figures([*runs, watched("c", quantity=1.0, alarm=3)])
-    assert [title for title, _ in found] == ["Tail of n-step sums", "Tail of episode returns"]
-    assert list(lines(found[0][1])) == ["a: CVaR", "a: limit", "c: CVaR", "c: limit"]
-    assert list(lines(found[1][1])) == ["b: CVaR", "b: limit", "b: predicted, discounted"]
-    marks = [[mark["x0"] for mark in figure["layout"]["shapes"]] for _, figure in found]
+    figures = training_figures([*runs, watched("c", quantity=1.0, alarm=3)])
+    assert [title for title, _ in figures] == ["Tail of n-step sums", "Tail of episode returns"]
+    assert list(lines(figures[0][1])) == ["a: CVaR", "a: limit", "c: CVaR", "c: limit"]
+    assert list(lines(figures[1][1])) == ["b: CVaR", "b: limit", "b: predicted, discounted"]
+    marks = [[mark["x0"] for mark in figure["layout"]["shapes"]] for _, figure in figures]
     assert marks == [[1.0, 3.0], [2.0]]
-    colours = {trace["line"]["color"] for trace in found[0][1]["data"]}
+    colours = {trace["line"]["color"] for trace in figures[0][1]["data"]}
     assert len(colours) == 2  # one a run, as in every other figure
 
 

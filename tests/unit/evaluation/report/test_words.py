@@ -1,48 +1,59 @@
-"""Words of a report: figures, verdicts, what speaks for and against."""
+"""Texts of a report: metrics, verdicts, evidence for and against a backtest."""
+
+import re
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from simulator_lab import HOUR_MS
-from stormsail.evaluation.report.results import Result, names_of
+from stormsail.evaluation.report.sections import verdict_section
 from stormsail.evaluation.report.words import (
     PERCENT,
     cell,
     charged_bp,
+    evidence,
     figure,
     hour,
     kept_figure,
     not_measured,
-    told_verdict,
-    verdict_of,
+    summary_words,
 )
+from stormsail.evaluation.saved import Result
 from stormsail.evaluation.stats.statement import Statement
+from stormsail.evaluation.walk_forward.verdict import Reason, Verdict
 
 
-def told(value, low=None, high=None, **more):
-    return Statement(value, low, high, **more).document()
+def saved(value, low=None, high=None):
+    return Statement(value, low, high).document()
 
 
-def made(kind="backtest", documents=None, trades=None, **document):
+def made(kind="backtest", documents=None, trades=None, verdict=None, **document):
     equity = pa.table({"ts": HOUR_MS * np.arange(3), "total": [100.0, 110.0, 105.0]})
     none = pa.table({"ts": pa.array([], pa.int64())})
-    metrics = {"bar_ms": HOUR_MS, "total_return": told(0.05), "drawdown": told(-0.045454)}
+    metrics = {"bar_ms": HOUR_MS, "total_return": saved(0.05), "max_drawdown": saved(-0.045454)}
     main = {"symbols": ["A", "B"], "metrics": metrics, **document}
     return Result(
-        "one", kind, main, equity, none if trades is None else trades, none, documents or {}
+        "one",
+        kind,
+        main,
+        equity,
+        none if trades is None else trades,
+        none,
+        documents or {},
+        verdict=verdict,
     )
 
 
 def test_a_figure_has_its_interval_or_says_what_it_needs():
-    assert cell(told(0.1234), PERCENT) == "+12.34%"
-    assert cell(told(0.5, 0.4, 0.6), "{:.1f}") == "0.5 [0.4, 0.6]"
-    assert cell({"value": 1.0, "low": 0.5, "high": None}, "{:.1f}") == "1.0 [0.5, …]"
-    short = figure(told(None, needed=200, found=31), PERCENT)
+    assert cell(Statement(0.1234), PERCENT) == "+12.34%"
+    assert cell(Statement(0.5, 0.4, 0.6), "{:.1f}") == "0.5 [0.4, 0.6]"
+    assert cell(Statement(1.0, 0.5), "{:.1f}") == "1.0 [0.5, …]"
+    short = figure(Statement(None, needed=200, found=31), PERCENT)
     assert short.text == "not enough data: needs 200 bars, found 31"
     assert not short.known
     assert figure(None, PERCENT).text == "not measured"
-    assert figure(told(None, needed=1, found=1, why="there was no loss"), PERCENT).text == (
+    assert figure(Statement(None, needed=1, found=1, why="there was no loss"), PERCENT).text == (
         "there was no loss"
     )
 
@@ -68,62 +79,65 @@ def test_costs_that_were_charged_are_basis_points_of_what_was_traded():
 
 
 def test_what_fails_comes_before_what_is_unknown_and_what_holds():
-    reasons = [
-        {"name": "a", "holds": True, "words": "fine"},
-        {"name": "b", "holds": None, "words": "unknown"},
-        {"name": "c", "holds": False, "words": "fails"},
+    reasons = (
+        Reason("a", holds=True, words="fine"),
+        Reason("b", None, "unknown"),
+        Reason("c", holds=False, words="fails"),
+    )
+    page = verdict_section([made("validation", verdict=Verdict("reject", "No.", reasons))])
+    assert re.findall(r'<li class="(\w+)">(\w+)</li>', page) == [
+        ("bad", "fails"),
+        ("warn", "unknown"),
+        ("good", "fine"),
     ]
-    found = told_verdict({"decision": "reject", "words": "No.", "reasons": reasons})
-    assert [one.words for one in found.reasons] == ["fails", "unknown", "fine"]
-    assert [one.kind for one in found.reasons] == ["bad", "warn", "good"]
-    assert (found.decision, found.kind) == ("reject", "bad")
+    assert '<span class="badge bad">reject</span></div><p class="words">No.</p>' in page
 
 
 def test_a_backtest_claims_no_verdict_and_names_what_was_not_measured():
-    found = verdict_of(made())
-    assert found.decision == "no verdict"
-    assert found.words.startswith(
-        "Over 2 bars (0.1 days) of A, B it earned 5.00% after all costs; "
-        "the deepest fall was 4.55%."
-    )
-    unknown = [one.words for one in found.reasons if one.holds is None]
+    result = made()
+    words = "Over 2 bars (0.1 days) of A, B it earned 5.00% after all costs; "
+    words += "the max drawdown was 4.55%."
+    assert summary_words(result) == words
+    head = f'<span class="badge info">no verdict</span></div><p class="words">{words} One backtest'
+    assert head in verdict_section([result])
+    unknown = [reason.words for reason in evidence(result) if reason.holds is None]
     assert unknown == [
-        "Rivals: not measured; run with `--baselines`.",
-        "Luck: not measured; run with `--luck`.",
+        "Baselines: not measured; run with `--baselines`.",
+        "Significance: not measured; run with `--significance`.",
         "Costs: not measured; run with `--costs`.",
         "Predicted tail: not measured; run with `--calibration`.",
     ]
 
 
-def test_evidence_against_a_backtest_is_told_with_its_numbers():
+def test_evidence_against_a_backtest_has_its_numbers():
     trades = pa.table({"quantity": [1.0], "price": [100.0], "fee": [0.05], "slippage": [0.0]})
     documents = {
         "baselines": {"buy and hold": {"total_return": 0.08}},
-        "luck": {"trials": 12, "deflated": told(0.71)},
+        "significance": {"trials": 12, "deflated": saved(0.71)},
         "costs": {"replay": {"break_even": {"cost_bp": 9.0, "low_bp": 8.9, "reason": ""}}},
         "calibration": {
             "tail": {
-                "predicted": told(-0.02),
-                "realised": told(-0.05, -0.06, -0.04),
-                "gap": told(-0.03, -0.04, -0.02),
+                "predicted": saved(-0.02),
+                "realised": saved(-0.05, -0.06, -0.04),
+                "gap": saved(-0.03, -0.04, -0.02),
             }
         },
     }
-    found = verdict_of(made(documents=documents, trades=trades, overlaps_training=True))
-    assert [one.words for one in found.reasons if one.holds is False] == [
+    reasons = evidence(made(documents=documents, trades=trades, overlaps_training=True))
+    assert [reason.words for reason in reasons if reason.holds is False] == [
         "The span overlaps the training span: this is no test.",
         "Against buy and hold: +5.00% to +8.00%.",
-        "Probability that the Sharpe ratio is no luck after 12 trials: 71.0% (needed 95%).",
+        "Probability that the true Sharpe ratio is above 0 after 12 trials: 71.0% (needed 95%).",
         "Break-even cost 9.0 bp of notional; charged 5.0 bp (needed 2 times that).",
-        "CVaR of a window: predicted -2.000%, realised -5.000%; worse than promised.",
+        "CVaR of a window: predicted -2.000%, realised -5.000%; worse than predicted.",
     ]
 
 
-def test_a_tail_that_may_be_as_promised_is_not_held_against_it():
-    tail = {"predicted": told(-0.02), "realised": told(-0.03), "gap": told(-0.01, -0.02, 0.001)}
-    found = verdict_of(made(documents={"calibration": {"tail": tail}}))
-    words = "CVaR of a window: predicted -2.000%, realised -3.000%; not worse than promised."
-    assert [one.holds for one in found.reasons if one.words == words] == [True]
+def test_a_tail_that_may_be_as_predicted_is_not_held_against_it():
+    tail = {"predicted": saved(-0.02), "realised": saved(-0.03), "gap": saved(-0.01, -0.02, 0.001)}
+    reasons = evidence(made(documents={"calibration": {"tail": tail}}))
+    words = "CVaR of a window: predicted -2.000%, realised -3.000%; not worse than predicted."
+    assert [reason.holds for reason in reasons if reason.words == words] == [True]
 
 
 def test_what_was_not_measured_says_how_to_measure_it():
@@ -132,10 +146,3 @@ def test_what_was_not_measured_says_how_to_measure_it():
         "not measured: `costs` was switched off in this validation"
     )
     assert hour("2021-03-07T12:00:00Z") == "2021-03-07 12:00"
-
-
-def test_results_of_the_same_name_are_told_apart(tmp_path):
-    assert names_of([tmp_path / "a" / "out", tmp_path / "b" / "out"]) == ["a/out", "b/out"]
-    assert names_of([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
-    same = names_of([tmp_path / "a", tmp_path / "a"])
-    assert [one[-4:] for one in same] == [" (1)", " (2)"]

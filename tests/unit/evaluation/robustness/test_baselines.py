@@ -1,4 +1,4 @@
-"""Rivals of an agent: their weights by hand, no look ahead, and the same ledger."""
+"""Baselines of an agent: their weights by hand, no look ahead, and the same ledger."""
 
 import itertools
 import math
@@ -112,8 +112,8 @@ def test_the_clairvoyant_does_look_ahead():
 def test_random_weights_have_the_turnover_that_was_asked_for():
     bars = panel(1_500)
     weights = random_weights(bars, LEVELS, turnover=0.3, seed=3)
-    found = replay(weights, bars, free())
-    assert found.bars["turnover"].mean() == pytest.approx(0.3, rel=0.06)
+    traded = replay(weights, bars, free())
+    assert traded.bars["turnover"].mean() == pytest.approx(0.3, rel=0.06)
     shares = [float((weights == level).double().mean()) for level in LEVELS]
     assert max(shares) / min(shares) < 1.35
     rare = random_weights(bars, LEVELS, turnover=0.02, seed=3)
@@ -127,19 +127,19 @@ def test_random_weights_have_the_turnover_that_was_asked_for():
 
 def test_buy_and_hold_earns_the_price_and_trades_once():
     bars = market(steady([100.0, 100.0, 130.0, 120.0]))
-    found = run_baselines(bars, free(), names=["flat", "buy and hold"])
-    assert found["flat"].equity.tolist() == [10_000.0] * 4
-    assert found["flat"].trades == ()
-    assert found["buy and hold"].total_return == pytest.approx(0.2)
-    assert len(found["buy and hold"].trades) == 1
+    traded = run_baselines(bars, free(), names=["flat", "buy and hold"])
+    assert traded["flat"].equity.tolist() == [10_000.0] * 4
+    assert traded["flat"].trades == ()
+    assert traded["buy and hold"].total_return == pytest.approx(0.2)
+    assert len(traded["buy and hold"].trades) == 1
 
 
 def test_buy_and_hold_does_not_chase_funding_and_buys_when_it_can():
     bars = market(steady([100.0] * 30), funding={8: -0.01, 16: -0.01}, closed=(1, 2))
-    found = run_baselines(bars, free(filters={"lot": 0.01}), names=["buy and hold"])
-    trades = found["buy and hold"].trades
+    traded = run_baselines(bars, free(filters={"lot": 0.01}), names=["buy and hold"])
+    trades = traded["buy and hold"].trades
     assert [one.ts_ms for one in trades] == [int(bars.ts[3])]  # rows 1 and 2 are not there
-    assert found["buy and hold"].equity[-1] == pytest.approx(10_200.0)
+    assert traded["buy and hold"].equity[-1] == pytest.approx(10_200.0)
 
 
 def test_equal_weight_is_brought_back_to_equal_shares_each_day():
@@ -147,29 +147,29 @@ def test_equal_weight_is_brought_back_to_equal_shares_each_day():
     rising = [100.0] * 24 + [200.0] * (rows - 24)
     again = [100.0] * 48 + [200.0] * (rows - 48)
     bars = market({"AAA/USDT:USDT": steady(rising), "BBB/USDT:USDT": steady(again)})
-    found = run_baselines(bars, free(), names=["buy and hold", "equal weight"])
+    traded = run_baselines(bars, free(), names=["buy and hold", "equal weight"])
     # 20,000: the first doubles, 30,000; equal again, then the second doubles
-    assert found["equal weight"].equity[-1] == pytest.approx(30_000.0 * 1.5)
-    assert found["buy and hold"].equity[-1] == pytest.approx(40_000.0)
+    assert traded["equal weight"].equity[-1] == pytest.approx(30_000.0 * 1.5)
+    assert traded["buy and hold"].equity[-1] == pytest.approx(40_000.0)
 
 
 def test_no_baseline_and_no_agent_beats_the_clairvoyant():
     bars = panel(300)
     agent = agent_for(bars)
     result = backtest(agent, bars, plain())
-    rivals = run_baselines(bars, plain(), like=result)
-    assert list(rivals) == list(BASELINES)
+    baselines = run_baselines(bars, plain(), like=result)
+    assert list(baselines) == list(BASELINES)
     bound = result.market.replace(action="levels", levels=LEVELS)
     first, last = rows_of(bars, result.config.during(result.span), lookback=1, burn_in=0)
     best = hindsight(bars, bound, LEVELS, rows=(first, last))
-    sleeves = rivals["clairvoyant"].sleeves
+    sleeves = baselines["clairvoyant"].sleeves
     growth = np.log(sleeves[-1] / sleeves[0])
     assert (growth <= best.log_growth + 1e-12).all()
     # lots, ticks and what they round away are all that is missing
     np.testing.assert_allclose(growth, best.log_growth, rtol=0.02)
-    for name, rival in {**rivals, "agent": result}.items():
-        assert rival.ts.tolist() == result.ts.tolist()
-        own = np.log(rival.sleeves[-1] / rival.sleeves[0])
+    for name, baseline in {**baselines, "agent": result}.items():
+        assert baseline.ts.tolist() == result.ts.tolist()
+        own = np.log(baseline.sleeves[-1] / baseline.sleeves[0])
         if name != "equal weight":  # its accounts get cash from one another
             assert (own <= best.log_growth + 1e-12).all(), name
 
@@ -177,8 +177,8 @@ def test_no_baseline_and_no_agent_beats_the_clairvoyant():
 def test_a_baseline_that_is_late_for_the_agent_is_in_time_itself():
     bars = panel(80)
     late = backtest(agent_for(bars), bars, plain(delay_bars=3))
-    found = run_baselines(bars, plain(), like=late, names=["buy and hold"])["buy and hold"]
-    assert found.trades[0].ts_ms == late.ts[0]
+    traded = run_baselines(bars, plain(), like=late, names=["buy and hold"])["buy and hold"]
+    assert traded.trades[0].ts_ms == late.ts[0]
 
 
 @pytest.mark.refusal

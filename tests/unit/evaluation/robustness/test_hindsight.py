@@ -1,4 +1,4 @@
-"""The dynamic programme against enumeration: every sequence of levels, in both ledgers."""
+"""The dynamic programming against enumeration: every sequence of levels, in both ledgers."""
 
 from decimal import Decimal
 from itertools import product
@@ -66,11 +66,11 @@ def simulated_growth(panel, levels, sequences):
 def test_no_sequence_of_levels_earns_more_in_the_simulator(levels, bars, seed):
     panel = market(jumpy(seed, bars + 1), funding={2: 0.003, 4: -0.002})
     sequences = list(product(range(len(levels)), repeat=bars))
-    earned = simulated_growth(panel, levels, sequences)
+    growths = simulated_growth(panel, levels, sequences)
     best = answer(panel, levels, funding=panel.funding[1:, 0].numpy())
-    assert best.log_growth[0] == pytest.approx(float(earned.max()), rel=1e-12, abs=1e-14)
-    own = earned[sequences.index(tuple(best.choice[:, 0].tolist()))]
-    assert float(own) == pytest.approx(float(earned.max()), rel=1e-12, abs=1e-14)
+    assert best.log_growth[0] == pytest.approx(float(growths.max()), rel=1e-12, abs=1e-14)
+    own = growths[sequences.index(tuple(best.choice[:, 0].tolist()))]
+    assert float(own) == pytest.approx(float(growths.max()), rel=1e-12, abs=1e-14)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -78,24 +78,24 @@ def test_no_sequence_of_levels_earns_more_in_exact_decimals(seed):
     panel = market(jumpy(seed + 10, 6), funding={3: 0.002})
     config, symbol = rules(SHORT, 5), panel.symbols[0]
     bars = reference_bars(panel, symbol, impact_window=24)
-    earned = {}
+    growths = {}
     for sequence in product(SHORT, repeat=5):
         records = replay(config, bars, [Decimal(weight) for weight in sequence], symbol=symbol)
-        earned[sequence] = float((records[-1].equity / Decimal(10_000)).ln())
+        growths[sequence] = float((records[-1].equity / Decimal(10_000)).ln())
     best = answer(panel, SHORT, funding=panel.funding[1:, 0].numpy())
-    assert best.log_growth[0] == pytest.approx(max(earned.values()), rel=1e-12, abs=1e-14)
-    assert earned[tuple(best.weights[:, 0].tolist())] == max(earned.values())
+    assert best.log_growth[0] == pytest.approx(max(growths.values()), rel=1e-12, abs=1e-14)
+    assert growths[tuple(best.weights[:, 0].tolist())] == max(growths.values())
 
 
 @pytest.mark.parametrize("closed", [(1,), (3,), (2, 3), (5,), (1, 2, 4)])
 def test_a_bar_that_cannot_be_traded_keeps_the_position(closed):
     panel = market(jumpy(3, 6), closed=closed)
     sequences = list(product(range(3), repeat=5))
-    earned = simulated_growth(panel, SHORT, sequences)
+    growths = simulated_growth(panel, SHORT, sequences)
     best = answer(panel, SHORT, tradable=panel.tradable[1:, 0].numpy())
-    assert best.log_growth[0] == pytest.approx(float(earned.max()), rel=1e-12, abs=1e-14)
-    own = earned[sequences.index(tuple(best.choice[:, 0].tolist()))]
-    assert float(own) == pytest.approx(float(earned.max()), rel=1e-12, abs=1e-14)
+    assert best.log_growth[0] == pytest.approx(float(growths.max()), rel=1e-12, abs=1e-14)
+    own = growths[sequences.index(tuple(best.choice[:, 0].tolist()))]
+    assert float(own) == pytest.approx(float(growths.max()), rel=1e-12, abs=1e-14)
 
 
 def test_columns_are_solved_as_if_each_were_alone():
@@ -137,7 +137,7 @@ def test_a_price_that_moves_takes_the_weight_with_it():
     np.testing.assert_allclose(weight, [2.0 / 3.0, -1.0, 0.0])
 
 
-# ----------------------------------------------------------------------------- the known law
+# --------------------------------------------------------------------------- the known distribution
 
 
 def expected_money(chain, levels, costs, *, bars, cash, quantity, price, seen):
@@ -147,7 +147,7 @@ def expected_money(chain, levels, costs, *, bars, cash, quantity, price, seen):
     """
     if bars == 0:
         return np.log(cash + quantity * price)
-    found = []
+    result = []
     for level in levels:
         money, position = ordered(cash, quantity, price, level, costs)
         values = [
@@ -157,8 +157,8 @@ def expected_money(chain, levels, costs, *, bars, cash, quantity, price, seen):
             )
             for following in range(len(chain.points))
         ]  # fmt: skip
-        found.append(chain.transition[seen] @ np.array(values))
-    return max(found)
+        result.append(chain.transition[seen] @ np.array(values))
+    return max(result)
 
 
 def ordered(cash, quantity, price, level, costs):
@@ -193,19 +193,19 @@ def test_the_policy_is_worth_what_a_recursion_over_money_finds(levels):
 
 @pytest.mark.parametrize("cost", [0.0, 0.0007])
 @pytest.mark.parametrize(
-    ("law", "chain"),
+    ("process", "chain"),
     [
         (process_of("ar1"), autoregressive_chain(0.2, 0.01)),
         (process_of("oracle"), leaked_chain(0.01)),
     ],
 )
-def test_a_bar_more_is_worth_the_best_growth_of_the_law(law, chain, cost):
-    # for the weights 0 and 1 the law's free rebalancing costs nothing in truth either; what is
+def test_a_bar_more_is_worth_the_best_growth_of_the_process(process, chain, cost):
+    # for the weights 0 and 1 the process's free rebalancing costs nothing in truth either; what is
     # left are the square of the cost, twice a bar at most, and the grid: where the best level
     # changes at a point of it, a sum of steps of 0.06 deviations is off by 0.06²/12 of their size
     policy = best_policy(chain, (0.0, 1.0), ProportionalCosts(fee=cost), bars=30)
     more = (policy.worth[-1] - policy.worth[-2])[80, 0]
-    expected = law.optimal(cost_rate=cost, weights=(0.0, 1.0)).log_growth
+    expected = process.optimal(cost_rate=cost, weights=(0.0, 1.0)).log_growth
     assert more == pytest.approx(expected, abs=2.0 * cost**2 + 2e-6)
     assert expected > 0.0003
 

@@ -53,10 +53,10 @@ def without_fees(weights, panel, config):
 
 def generous(weights, panel, config):
     """A ledger that pays a little for every bar in which something is held."""
-    found = replay(weights, panel, config)
-    held = np.abs(found.bars["weight"]) > 0.0
+    tested = replay(weights, panel, config)
+    held = np.abs(tested.bars["weight"]) > 0.0
     gift = np.concatenate((np.zeros((1, held.shape[1])), np.cumsum(30.0 * held, axis=0)))
-    return replace(found, sleeves=found.sleeves + gift)
+    return replace(tested, sleeves=tested.sleeves + gift)
 
 
 def forgetful(weights, panel, config):
@@ -75,29 +75,29 @@ def backwards(weights, panel, config):
 
 
 @pytest.fixture(scope="module")
-def rivals(bars, result):
+def baselines(bars, result):
     return run_baselines(bars, result.config, like=result)
 
 
-def test_someone_who_knows_every_bar_wins(bars, result, rivals):
-    earned = {name: one.total_return for name, one in rivals.items()}
-    earned["clairvoyant"] = oracle_return(rivals["clairvoyant"], bars)
+def test_someone_who_knows_every_bar_wins(bars, result, baselines):
+    returns = {name: one.total_return for name, one in baselines.items()}
+    returns["clairvoyant"] = oracle_return(baselines["clairvoyant"], bars)
     # no impact, no order steps in these rules: the bound is what the replay earned, to the bit
-    assert earned["clairvoyant"] == rivals["clairvoyant"].total_return
-    assert oracle_wins(earned, result.total_return).holds is True
+    assert returns["clairvoyant"] == baselines["clairvoyant"].total_return
+    assert oracle_wins(returns, result.total_return).holds is True
 
 
-def test_an_oracle_that_loses_is_found(bars, result, rivals):
-    earned = {name: one.total_return for name, one in rivals.items()}
-    earned["clairvoyant"] = oracle_return(rivals["clairvoyant"], bars, ledger=backwards)
-    assert earned["clairvoyant"] < -0.2
-    found = oracle_wins(earned, result.total_return)
-    assert found.holds is False
-    assert "Knowing every bar earned -" in found.words
+def test_an_oracle_that_loses_is_found(bars, result, baselines):
+    returns = {name: one.total_return for name, one in baselines.items()}
+    returns["clairvoyant"] = oracle_return(baselines["clairvoyant"], bars, ledger=backwards)
+    assert returns["clairvoyant"] < -0.2
+    tested = oracle_wins(returns, result.total_return)
+    assert tested.holds is False
+    assert "Knowing every bar earned -" in tested.words
 
 
 @pytest.mark.parametrize(
-    ("returns", "earned", "holds"),
+    ("returns", "agents", "holds"),
     [
         ({"clairvoyant": 0.5, "flat": 0.0}, 0.4, True),
         ({"clairvoyant": 0.5, "flat": 0.0}, 0.6, False),
@@ -106,60 +106,60 @@ def test_an_oracle_that_loses_is_found(bars, result, rivals):
         ({"flat": 0.0}, 0.4, None),
     ],
 )
-def test_the_oracle_must_beat_rivals_and_agents(returns, earned, holds):
-    assert oracle_wins(returns, earned).holds is holds
+def test_the_oracle_must_beat_baselines_and_agents(returns, agents, holds):
+    assert oracle_wins(returns, agents).holds is holds
 
 
 def test_limits_that_the_oracle_does_not_know_do_not_make_it_lose(bars, span):
     rules = settings().backtest.during(span).replace(**{"market.limits.max_turnover": 0.5})
-    rivals = run_baselines(bars, rules, names=("clairvoyant",))
-    assert rivals["clairvoyant"].total_return < 0.05  # what the limit leaves of it
-    assert oracle_return(rivals["clairvoyant"], bars) > 0.3
+    baselines = run_baselines(bars, rules, names=("clairvoyant",))
+    assert baselines["clairvoyant"].total_return < 0.05  # what the limit leaves of it
+    assert oracle_return(baselines["clairvoyant"], bars) > 0.3
 
 
 # ------------------------------------------------------------------ noise
 
 
 def test_noise_does_not_look_like_skill(bars, result):
-    found = noise_stays_noise(result, bars, seed=0)
-    assert found.holds is True
-    assert found.words == (
+    tested = noise_stays_noise(result, bars, seed=0)
+    assert tested.holds is True
+    assert tested.words == (
         "Of 64 random strategies with the agent's turnover, on returns whose signs were drawn anew "
-        "and without costs, 6 look skilled; luck explains up to 10."
+        "and without costs, 6 look skilled; chance explains up to 10."
     )
 
 
 def test_a_ledger_that_gives_money_away_is_found(bars, result):
-    found = noise_stays_noise(result, bars, seed=0, ledger=generous)
-    assert found.holds is False
-    assert found.words.endswith("which no luck explains.")
+    tested = noise_stays_noise(result, bars, seed=0, ledger=generous)
+    assert tested.holds is False
+    assert tested.words.endswith("which chance does not explain.")
 
 
 def skewed(weights, panel, config):
     """A ledger in which 20 accounts of 64 earn a little all the time and the others lose more."""
-    found = replay(weights, panel, config)
-    marks, accounts = found.sleeves.shape
+    tested = replay(weights, panel, config)
+    marks, accounts = tested.sleeves.shape
     steps = np.tile([[2.0], [1.0]], (marks, 1))[:marks]  # some spread, or there is no ratio
     path = 1000.0 + np.cumsum(steps, axis=0)
     signs = np.where(np.arange(accounts) < 20, 1.0, -1.0)
-    return replace(found, sleeves=1000.0 + (path - 1000.0) * signs)
+    return replace(tested, sleeves=1000.0 + (path - 1000.0) * signs)
 
 
-def test_a_statistic_that_calls_luck_skill_is_unknown_and_no_reason_to_reject(bars, result):
-    found = noise_stays_noise(result, bars, seed=0, ledger=skewed)
-    assert found.holds is None
-    assert found.words == (
+def test_a_statistic_that_calls_chance_skill_is_unknown_and_no_reason_to_reject(bars, result):
+    tested = noise_stays_noise(result, bars, seed=0, ledger=skewed)
+    assert tested.holds is None
+    assert tested.words == (
         "Of 64 random strategies with the agent's turnover, on returns whose signs were drawn anew "
-        "and without costs, 20 look skilled; luck explains up to 10. So few bars with moves so "
+        "and without costs, 20 look skilled; chance explains up to 10. So few bars with moves so "
         "large make the Sharpe ratio's own error too small."
     )
 
 
 def test_noise_asks_for_thirty_bars(bars, result):
     short = Span(result.span.start_ms, int(bars.ts[170]) - 1)
-    found = noise_stays_noise(result, bars, seed=0, span=short)
-    assert found.holds is None
-    assert found.words == "29 bars are too few to call anything skill; 30 are needed."
+    tested = noise_stays_noise(result, bars, seed=0, span=short)
+    assert tested.holds is None
+    assert tested.words == "29 bars are too few to call anything skill; 30 are needed."
 
 
 def test_a_market_without_direction_keeps_sizes_and_draws_signs(bars, span):
@@ -178,17 +178,17 @@ def test_a_market_without_direction_keeps_sizes_and_draws_signs(bars, span):
 
 
 def test_decisions_in_another_order_trade_otherwise(bars, result):
-    found = permuted_matters(result, bars, seed=0)
-    assert found.holds is True
-    assert found.words == (
+    tested = permuted_matters(result, bars, seed=0)
+    assert tested.holds is True
+    assert tested.words == (
         "99 decisions were traded in another order, and orders and equity changed."
     )
 
 
 def test_a_ledger_that_ignores_when_something_was_decided_is_found(bars, result):
-    found = permuted_matters(result, bars, seed=0, ledger=forgetful)
-    assert found.holds is False
-    assert found.words == (
+    tested = permuted_matters(result, bars, seed=0, ledger=forgetful)
+    assert tested.holds is False
+    assert tested.words == (
         "99 decisions were traded in another order, but the orders and the equity stayed the same."
     )
 
@@ -225,9 +225,11 @@ def test_without_a_trade_no_fee_can_hurt(bars, span):
 
 
 def test_what_comes_later_changes_no_decision(agent, bars, result):
-    found = no_look_ahead(agent, result, bars)
-    assert found.holds is True
-    assert found.words == ("Everything after decision 24, 49, 74 was changed; no decision changed.")
+    tested = no_look_ahead(agent, result, bars)
+    assert tested.holds is True
+    assert tested.words == (
+        "Everything after decision 24, 49, 74 was changed; no decision changed."
+    )
 
 
 def peeking(agent, panel, config):
@@ -241,9 +243,9 @@ def peeking(agent, panel, config):
 
 def test_an_agent_that_looks_one_bar_ahead_is_found(agent, bars, span):
     result = peeking(agent, bars, settings().backtest.during(span))
-    found = no_look_ahead(agent, result, bars, decide=peeking)
-    assert found.holds is False
-    assert found.words.endswith("; decisions up to 24, 49, 74 changed with it.")
+    tested = no_look_ahead(agent, result, bars, decide=peeking)
+    assert tested.holds is False
+    assert tested.words.endswith("; decisions up to 24, 49, 74 changed with it.")
 
 
 def test_the_past_of_a_changed_panel_is_untouched(bars):

@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from arch.bootstrap import SPA, StationaryBootstrap
 
-from oracles import luck as oracle
+from oracles import significance as oracle
 from stormsail.core.errors import ShapeError
 from stormsail.core.generators import Generators
 from stormsail.evaluation.stats import figures
@@ -29,7 +28,7 @@ def clustered(seed, bars, persistence):
 
 def test_intervals_are_percentiles_of_resamples_that_the_oracle_draws():
     x, block, repetitions = clustered(1, 250, 0.3), 7, 40
-    found = bootstrap_intervals(
+    result = bootstrap_intervals(
         x, per_year=YEAR, generator=stream(5), repetitions=repetitions, block=block
     )
     draws, resampled = stream(5), []
@@ -38,15 +37,15 @@ def test_intervals_are_percentiles_of_resamples_that_the_oracle_draws():
         restarts = draws.random(250) <= 1.0 / block
         resampled.append(np.array(oracle.stationary_resample(x.tolist(), restarts, starts)))
     for statement, figure in (
-        (found.mean_return, np.mean),
-        (found.sharpe, lambda y: figures.sharpe(y, per_year=YEAR)),
-        (found.cvar, lambda y: figures.cvar(y, alpha=0.05)),
-        (found.drawdown, figures.max_drawdown),
+        (result.mean_return, np.mean),
+        (result.sharpe, lambda y: figures.sharpe(y, per_year=YEAR)),
+        (result.cvar, lambda y: figures.cvar(y, alpha=0.05)),
+        (result.max_drawdown, figures.max_drawdown),
     ):
         ends = np.percentile([figure(y) for y in resampled], [2.5, 97.5])
         assert (statement.low, statement.high) == pytest.approx(ends, abs=1e-12)
         assert statement.value == pytest.approx(figure(x), abs=1e-15)
-    assert found.block == block
+    assert result.block == block
 
 
 def test_the_same_stream_gives_the_same_intervals_and_no_global_state_is_touched():
@@ -81,7 +80,7 @@ def coverage(persistence, *, block, count=40):
     """Return how often the 90 % interval of the mean contains the true mean, 0."""
     hits = 0
     for seed in range(count):
-        found = bootstrap_intervals(
+        result = bootstrap_intervals(
             clustered(seed, 400, persistence),
             per_year=YEAR,
             generator=stream(seed),
@@ -89,7 +88,7 @@ def coverage(persistence, *, block, count=40):
             repetitions=60,
             block=block,
         ).mean_return
-        hits += found.low <= 0.0 <= found.high
+        hits += result.low <= 0.0 <= result.high
     return hits / count
 
 
@@ -104,29 +103,31 @@ def test_a_flat_account_has_no_sharpe_interval_and_a_short_one_no_tail():
     flat = bootstrap_intervals(np.zeros(150), per_year=YEAR, generator=stream(0), repetitions=20)
     assert flat.sharpe.reason == "all returns are equal"
     assert flat.cvar.reason == "not enough data: needs 200 bars, found 150"
-    assert (flat.mean_return.value, flat.mean_return.low, flat.drawdown.high) == (0.0, 0.0, 0.0)
+    assert (flat.mean_return.value, flat.mean_return.low, flat.max_drawdown.high) == (0.0, 0.0, 0.0)
 
 
 def test_a_resample_without_spread_has_the_ratio_zero():
     once = np.zeros(300)
     once[150] = 0.05  # most resamples of long blocks miss or repeat it
-    found = bootstrap_intervals(
+    result = bootstrap_intervals(
         once, per_year=YEAR, generator=stream(0), repetitions=60, block=3
     ).sharpe
-    assert found.low == 0.0
-    assert math.isfinite(found.high)
+    assert result.low == 0.0
+    assert math.isfinite(result.high)
 
 
 def test_superiority_is_that_of_the_library():
+    from arch.bootstrap import SPA  # half a second of imports, so not above
+
     tried = 0.01 * stream(1).standard_normal((300, 4)) + 0.0005
     hold = 0.01 * stream(2).standard_normal(300)
-    found = superiority(tried, hold, generator=stream(3), repetitions=200, block=5)
+    result = superiority(tried, hold, generator=stream(3), repetitions=200, block=5)
     direct = SPA(-hold, -tried, block_size=5, reps=200, seed=stream(3))
     direct.compute()
-    assert (found.low, found.value, found.high) == tuple(direct.pvalues)
+    assert (result.low, result.value, result.high) == tuple(direct.pvalues)
 
 
-def test_skill_is_found_and_luck_is_not():
+def test_skill_is_found_and_chance_is_not():
     hold = 0.01 * stream(2).standard_normal(600)
     tried = 0.01 * stream(7).standard_normal((600, 10))
     assert superiority(tried, hold, generator=stream(3), repetitions=200).value > 0.1
@@ -135,6 +136,8 @@ def test_skill_is_found_and_luck_is_not():
 
 
 def test_the_benchmark_itself_does_not_beat_the_benchmark():
+    from arch.bootstrap import SPA
+
     hold = 0.01 * stream(2).standard_normal(300)
     # Without the guard the library answers 0, as if it were certain.
     direct = SPA(-hold, -hold[:, None], block_size=5, reps=50, seed=stream(3))
@@ -146,6 +149,8 @@ def test_the_benchmark_itself_does_not_beat_the_benchmark():
 
 
 def test_the_library_draws_as_the_paper_says():
+    from arch.bootstrap import StationaryBootstrap
+
     x = np.arange(50.0)
     draws = stream(9)
     starts, u = draws.integers(50, size=50), draws.random(50)
@@ -155,8 +160,8 @@ def test_the_library_draws_as_the_paper_says():
 
 
 def test_too_few_bars_are_named():
-    found = superiority(np.zeros(99), np.zeros(99), generator=stream(0))
-    assert found.reason == "not enough data: needs 100 bars, found 99"
+    result = superiority(np.zeros(99), np.zeros(99), generator=stream(0))
+    assert result.reason == "not enough data: needs 100 bars, found 99"
 
 
 @pytest.mark.refusal

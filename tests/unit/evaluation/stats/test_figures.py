@@ -77,16 +77,16 @@ def test_moments_by_hand():
 def test_a_drawdown_has_its_places():
     #         0    1    2    3    4    5   6   7    8
     equity = [100, 120, 120, 108, 114, 90, 99, 120, 60.0]
-    fall = figures.deepest_drawdown(equity[:8])
+    fall = figures.drawdown_of(equity[:8])
     # The last place at 120 before the fall is 2; 90 / 120 - 1; back at 120 in place 7.
     assert (fall.depth, fall.peak, fall.trough, fall.recovery) == (-0.25, 2, 5, 7)
-    fall = figures.deepest_drawdown(equity)
+    fall = figures.drawdown_of(equity)
     assert (fall.depth, fall.peak, fall.trough, fall.recovery) == (-0.5, 7, 8, None)
 
 
 def test_a_loss_in_the_first_bar_is_a_drawdown():
     assert figures.max_drawdown([-0.2, 0.1]) == pytest.approx(-0.2, abs=1e-15)
-    assert figures.deepest_drawdown([100.0, 80.0]).peak == 0
+    assert figures.drawdown_of([100.0, 80.0]).peak == 0
 
 
 def test_without_a_fall_the_depth_is_zero_and_calmar_undefined():
@@ -228,6 +228,6 @@ def test_other_shapes_and_starts_are_refused():
     with pytest.raises(ShapeError, match=r"`returns` must have the shape \[T\]; found \[2, 2\]"):
         figures.total_return([[0.1, 0.2], [0.3, 0.4]])
     with pytest.raises(RangeError, match=r"`equity` must start above 0; found 0\.0"):
-        figures.deepest_drawdown([0.0, 1.0])
+        figures.drawdown_of([0.0, 1.0])
     with pytest.raises(RangeError, match="`bar_ms` must be at least 1 millisecond; found 0"):
         figures.bars_per_year(0)

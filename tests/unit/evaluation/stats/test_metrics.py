@@ -8,7 +8,7 @@ import pytest
 
 from stormsail.core.errors import ShapeError
 from stormsail.evaluation.stats import figures
-from stormsail.evaluation.stats.metrics import Flows, document_of, measure
+from stormsail.evaluation.stats.metrics import Flows, measure
 
 HOUR_MS = 3_600_000
 START_MS = 1_609_459_200_000
@@ -24,12 +24,12 @@ def curve(bars, seed=0):
 def test_every_figure_is_that_of_the_formula_for_hours():
     equity, ts = curve(720)
     x = figures.returns_of(equity)
-    found = {
+    result = {
         name: each.value for name, each in measure(equity, ts, bar_ms=HOUR_MS).statements().items()
     }
     year = 8_760.0
     assert (
-        found
+        result
         | {
             "total_return": figures.total_return(x),
             "annual_return": figures.annual_return(x, per_year=year),
@@ -43,9 +43,9 @@ def test_every_figure_is_that_of_the_formula_for_hours():
             "skew": figures.skew(x),
             "win_rate": np.count_nonzero(x > 0) / 720,
             "profit_factor": figures.profit_factor(x),
-            "drawdown": figures.deepest_drawdown(equity).depth,
+            "max_drawdown": figures.drawdown_of(equity).depth,
         }
-        == found
+        == result
     )
 
 
@@ -66,16 +66,16 @@ def test_figures_appear_with_the_data_they_need(bars, absent):
         *("total_return", "annual_return", "volatility", "sharpe", "sharpe_per_bar", "sortino"),
         *("calmar", "value_at_risk", "cvar", "skew", "turnover", "exposure"),
     )
-    found = measure(*curve(bars), bar_ms=HOUR_MS).statements()
-    assert sum(found[name].value is None for name in names) == absent
+    result = measure(*curve(bars), bar_ms=HOUR_MS).statements()
+    assert sum(result[name].value is None for name in names) == absent
     for name in names:
-        assert (found[name].value is None) == (found[name].reason != "")
+        assert (result[name].value is None) == (result[name].reason != "")
 
 
 def test_the_missing_data_is_named():
-    found = measure(*curve(100), bar_ms=HOUR_MS)
-    assert found.cvar.reason == "not enough data: needs 200 bars, found 100"
-    assert found.annual_return.reason == "not enough data: needs 720 bars, found 100"
+    result = measure(*curve(100), bar_ms=HOUR_MS)
+    assert result.cvar.reason == "not enough data: needs 200 bars, found 100"
+    assert result.annual_return.reason == "not enough data: needs 720 bars, found 100"
     assert measure(*curve(29), bar_ms=HOUR_MS).sharpe.reason == (
         "not enough data: needs 30 bars, found 29"
     )
@@ -83,21 +83,21 @@ def test_the_missing_data_is_named():
 
 def test_a_month_of_days_is_thirty_bars():
     equity, _ = curve(30)
-    found = measure(equity, START_MS + 24 * HOUR_MS * np.arange(31), bar_ms=24 * HOUR_MS)
+    result = measure(equity, START_MS + 24 * HOUR_MS * np.arange(31), bar_ms=24 * HOUR_MS)
     x = figures.returns_of(equity)
-    assert found.annual_return.value == figures.annual_return(x, per_year=365.0)
+    assert result.annual_return.value == figures.annual_return(x, per_year=365.0)
 
 
 def test_the_drawdown_has_its_dates():
     equity = [100.0, 120.0, 90.0, 100.0, 125.0]
     ts = START_MS + HOUR_MS * np.arange(5)
-    found = measure(equity, ts, bar_ms=HOUR_MS).drawdown
-    assert found.depth.value == -0.25
-    assert (found.peak_ts, found.trough_ts, found.recovery_ts) == tuple(
+    result = measure(equity, ts, bar_ms=HOUR_MS).max_drawdown
+    assert result.depth.value == -0.25
+    assert (result.peak_ts, result.trough_ts, result.recovery_ts) == tuple(
         START_MS + HOUR_MS * place for place in (1, 2, 4)
     )
-    assert measure(equity[:4], ts[:4], bar_ms=HOUR_MS).drawdown.recovery_ts is None
-    rising = measure([1.0, 2.0], ts[:2], bar_ms=HOUR_MS).drawdown
+    assert measure(equity[:4], ts[:4], bar_ms=HOUR_MS).max_drawdown.recovery_ts is None
+    rising = measure([1.0, 2.0], ts[:2], bar_ms=HOUR_MS).max_drawdown
     assert (rising.depth.value, rising.peak_ts, rising.trough_ts) == (0.0, None, None)
 
 
@@ -112,31 +112,31 @@ def test_flows_are_summed_averaged_and_counted_per_day():
         funding=np.tile([1.0, -0.5], 24),
         slippage=np.full(48, 0.125),
     )
-    found = measure(equity, ts, bar_ms=HOUR_MS, flows=flows)
+    result = measure(equity, ts, bar_ms=HOUR_MS, flows=flows)
     # 48 hours are 2 days: 12 / 2. |weight|: (12 * 0.5 + 12) / 48. Held in 24 of 48.
-    assert found.turnover.value == 6.0
-    assert found.exposure.value == 0.375
-    assert found.time_in_market.value == 0.5
-    assert (found.fees.value, found.funding.value, found.slippage.value) == (96.0, 12.0, 6.0)
+    assert result.turnover.value == 6.0
+    assert result.exposure.value == 0.375
+    assert result.exposure_time.value == 0.5
+    assert (result.fees.value, result.funding.value, result.slippage.value) == (96.0, 12.0, 6.0)
 
 
 def test_what_was_not_recorded_is_not_zero():
-    found = measure(*curve(48), bar_ms=HOUR_MS)
-    for name in ("turnover", "exposure", "time_in_market", "fees", "funding", "slippage"):
-        statement = found.statements()[name]
+    result = measure(*curve(48), bar_ms=HOUR_MS)
+    for name in ("turnover", "exposure", "exposure_time", "fees", "funding", "slippage"):
+        statement = result.statements()[name]
         assert (statement.value, statement.reason) == (None, "it was not recorded")
 
 
 def test_trades_replace_bars_in_win_rate_and_profit_factor():
-    found = measure(*curve(48), bar_ms=HOUR_MS, trade_pnl=[3.0, -1.0, 0.0, 2.0])
-    assert found.win_rate.value == found.win_rate_exact.value == 2 / 3
-    assert (found.win_rate.low, found.win_rate.high) == figures.binomial_interval(2, 3)
-    assert (found.win_rate_exact.low, found.win_rate_exact.high) == figures.binomial_interval(
+    result = measure(*curve(48), bar_ms=HOUR_MS, trade_pnl=[3.0, -1.0, 0.0, 2.0])
+    assert result.win_rate.value == result.win_rate_exact.value == 2 / 3
+    assert (result.win_rate.low, result.win_rate.high) == figures.binomial_interval(2, 3)
+    assert (result.win_rate_exact.low, result.win_rate_exact.high) == figures.binomial_interval(
         2, 3, method="exact"
     )
-    assert found.win_rate.low > found.win_rate_exact.low
-    assert found.profit_factor.value == 5.0
-    assert found.win_rate.found == 3
+    assert result.win_rate.low > result.win_rate_exact.low
+    assert result.profit_factor.value == 5.0
+    assert result.win_rate.found == 3
 
 
 def test_nothing_traded_has_no_win_rate_and_no_loss_no_factor():
@@ -159,14 +159,14 @@ def test_an_account_that_never_traded_has_no_ratio():
 
 def test_a_ruined_account_lost_everything_and_nothing_after():
     equity = np.concatenate((np.linspace(100.0, 10.0, 400), [-5.0], np.full(400, -5.0)))
-    found = measure(equity, START_MS + HOUR_MS * np.arange(801), bar_ms=HOUR_MS)
-    assert found.annual_return.value == -1.0
-    assert found.total_return.value == pytest.approx(-1.05, abs=1e-12)
-    assert found.drawdown.depth.value == pytest.approx(-1.05, abs=1e-12)
+    result = measure(equity, START_MS + HOUR_MS * np.arange(801), bar_ms=HOUR_MS)
+    assert result.annual_return.value == -1.0
+    assert result.total_return.value == pytest.approx(-1.05, abs=1e-12)
+    assert result.max_drawdown.depth.value == pytest.approx(-1.05, abs=1e-12)
 
 
 def test_the_document_is_json():
-    document = document_of(measure(*curve(100), bar_ms=HOUR_MS))
+    document = measure(*curve(100), bar_ms=HOUR_MS).document()
     text = json.dumps(document, allow_nan=False)
     assert json.loads(text)["cvar"] == {
         "value": None,
@@ -178,7 +178,7 @@ def test_the_document_is_json():
         "reason": "not enough data: needs 200 bars, found 100",
     }
     assert document["bars"] == 100
-    assert math.isfinite(document["drawdown_dates"]["peak_ts"])
+    assert math.isfinite(document["max_drawdown_dates"]["peak_ts"])
 
 
 @pytest.mark.refusal

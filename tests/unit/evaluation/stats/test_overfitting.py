@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evaluation_peers import peer
-from oracles import luck as oracle
+from oracles import significance as oracle
 from stormsail.core.errors import RangeError, ShapeError
 from stormsail.evaluation.stats.overfitting import (
     overfitting_logits,
@@ -59,11 +59,11 @@ def test_the_median_itself_is_not_below_the_median():
 
 
 def test_selection_among_noise_is_a_coin():
-    found = [
+    result = [
         probability_of_overfitting(stream(seed).standard_normal((400, 20)), blocks=10)
         for seed in range(40)
     ]
-    assert np.mean(found) == pytest.approx(0.5, abs=0.1)
+    assert np.mean(result) == pytest.approx(0.5, abs=0.1)
 
 
 def test_equal_strategies_share_their_rank():

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from evaluation_peers import peer
-from oracles import luck as oracle
+from oracles import significance as oracle
 from stormsail.core.errors import RangeError
 from stormsail.evaluation.stats import figures, sharpe
 
@@ -204,42 +204,3 @@ def test_fewer_trials_than_ratios_are_refused():
     )
     with pytest.raises(RangeError, match="found 0 trials and the deviation 1"):
         sharpe.expected_maximum_sharpe(0, std=1.0)
-
-
-def test_luck_is_judged_as_a_whole():
-    tried = 0.01 * stream(4).standard_normal((400, 6))
-    ratios = figures.per_bar_sharpe(tried)
-    best = tried[:, ratios.argmax()]
-    hold = 0.01 * stream(5).standard_normal(400)
-    found = sharpe.judge_luck(
-        best,
-        trial_sharpes=ratios,
-        trials=9,
-        per_year=YEAR,
-        generator=stream(6),
-        tried=tried,
-        benchmark=hold,
-        blocks=8,
-        repetitions=50,
-    )
-    assert found.trials == 9
-    assert found.probabilistic.value == sharpe.probabilistic_sharpe(best)
-    assert found.deflated.value == sharpe.deflated_sharpe(best, trial_sharpes=ratios, trials=9)
-    assert found.expected_maximum.value == sharpe.expected_maximum_sharpe(9, std=ratios.std(ddof=1))
-    assert found.track_record.value == sharpe.minimum_track_record(best)
-    assert found.overfitting.value == oracle.overfitting(tried.tolist(), 8)
-    assert 0.0 <= found.superiority.low <= found.superiority.value <= found.superiority.high <= 1.0
-    assert found.intervals.sharpe.value == figures.sharpe(best, per_year=YEAR)
-
-
-def test_too_little_data_is_named_and_nothing_is_claimed():
-    found = sharpe.judge_luck(
-        sample(0, 29), trial_sharpes=[0.1], trials=3, per_year=YEAR, generator=stream(0)
-    )
-    assert found.probabilistic.reason == "not enough data: needs 30 bars, found 29"
-    assert found.track_record.reason == "not enough data: needs 30 bars, found 29"
-    assert found.intervals.sharpe.reason == "not enough data: needs 100 bars, found 29"
-    assert found.intervals.cvar.reason == "not enough data: needs 200 bars, found 29"
-    assert found.deflated.reason == ("not enough data: needs 2 trials with a Sharpe ratio, found 1")
-    assert found.expected_maximum.value is None
-    assert (found.overfitting, found.superiority, found.intervals.block) == (None, None, None)

@@ -144,8 +144,8 @@ def torn_ledger(folder):
 
 def test_an_unfinished_line_is_reported_and_counts_as_a_trial(tmp_path):
     ledger = torn_ledger(tmp_path)
-    book = ledger.read()
-    assert (len(book.trials), book.torn) == (2, 40)
+    records = ledger.read()
+    assert (len(records.trials), records.torn) == (2, 40)
     assert ledger.count() == 3
     assert ledger.sharpes().tolist() == [0.1, 0.2]
 
@@ -154,13 +154,13 @@ def test_the_next_writer_closes_an_unfinished_line_and_says_so(tmp_path):
     ledger = torn_ledger(tmp_path)
     tail = ledger.path.read_bytes()[-40:]
     added = add(ledger, sharpe=0.4)
-    book = ledger.read()
-    assert book.torn == 0
-    assert [trial.kind for trial in book.trials] == ["validation"] * 2 + ["repair", "validation"]
-    repair = book.trials[2]
+    records = ledger.read()
+    assert records.torn == 0
+    assert [trial.kind for trial in records.trials] == ["validation"] * 2 + ["repair", "validation"]
+    repair = records.trials[2]
     assert repair.extra["bytes"] == 40
     assert repair.extra["begins"] == tail.decode()
-    assert (added.number, book.trials[3]) == (4, added)
+    assert (added.number, records.trials[3]) == (4, added)
     assert ledger.count() == 4  # the lost trial is one of them
     assert ledger.count(data_hash="d2") == 1  # on whatever data it was
     assert ledger.sharpes().tolist() == [0.1, 0.2, 0.4]

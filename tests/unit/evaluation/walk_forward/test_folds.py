@@ -5,7 +5,7 @@ import pytest
 
 from stormsail.core.errors import ConfigError, DataError, RangeError
 from stormsail.evaluation.walk_forward.config import ValidationConfig
-from stormsail.evaluation.walk_forward.folds import make_plan
+from stormsail.evaluation.walk_forward.folds import plan_folds
 from stormsail.market.interval import Interval
 
 HOUR = Interval.parse("1h")
@@ -23,7 +23,7 @@ def config(**changes):
 
 
 def plan(count, **changes):
-    return make_plan(times(count), HOUR, config(**changes), lookback=LOOKBACK)
+    return plan_folds(times(count), HOUR, config(**changes), lookback=LOOKBACK)
 
 
 def rows(span):

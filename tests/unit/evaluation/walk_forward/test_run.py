@@ -12,8 +12,13 @@ from stormsail.evaluation import ValidationConfig, validate
 from stormsail.evaluation.robustness.self_tests import SelfTest
 from stormsail.evaluation.stats.trials import TrialLedger
 from stormsail.evaluation.walk_forward import run as validation
-from stormsail.evaluation.walk_forward.files import KIND, contents_of, validation_document
-from stormsail.evaluation.walk_forward.judge import _Bench
+from stormsail.evaluation.walk_forward.files import (
+    KIND,
+    contents_of,
+    further_documents,
+    validation_document,
+)
+from stormsail.evaluation.walk_forward.judge import _RunSet
 from stormsail.market import Panel
 from stormsail.market.splits import Span
 from stormsail.market.synthetic import generate
@@ -43,7 +48,7 @@ def bars():
 
 @pytest.fixture(scope="module")
 def small():
-    """Two folds and two seeds, without rivals and costs: half a second each."""
+    """Two folds and two seeds, without baselines and costs: half a second each."""
     return settings(folds=2, **BARE)
 
 
@@ -51,7 +56,7 @@ def small():
 def quick(monkeypatch):
     """Leave the self-tests out, which take half of the time, where they are not the matter."""
     passed = (SelfTest("none", True, ""),)
-    monkeypatch.setattr(_Bench, "self_tests", lambda *_: passed)
+    monkeypatch.setattr(_RunSet, "self_tests", lambda *_: passed)
 
 
 @pytest.fixture(scope="module")
@@ -65,33 +70,33 @@ def ledger_at(tmp_path):
     return TrialLedger(tmp_path / "trials.jsonl", clock=ManualClock(1_700_000_000_000_000_000))
 
 
-def files(found):
-    return encode_artifact(kind=KIND, contents=contents_of(found))
+def files(result):
+    return encode_artifact(kind=KIND, contents=contents_of(result))
 
 
-def reasons(found):
-    return {one.name: one.holds for one in found.verdict.reasons}
+def reasons(result):
+    return {one.name: one.holds for one in result.verdict.reasons}
 
 
 # ------------------------------------------------------------------ what is judged
 
 
 def test_folds_are_traded_one_after_the_other_without_a_hole(full):
-    found, bars = full
-    pooled = found.judged.pooled
+    result, bars = full
+    pooled = result.judgement.pooled
     hour = bars.interval.milliseconds
     assert np.diff(pooled.ts).tolist() == [hour] * (len(pooled.ts) - 1)
     # 300 - 45 of the test span - 12: 243 rows; (243 - 12) // 4 = 57 in each of two folds
     assert len(pooled.returns) == 2 * 57 - 1
     assert pooled.ts[0] == bars.ts[243 - 114] + hour
     assert pooled.ts[-1] == bars.ts[242] + hour
-    assert [(one.fold.number, one.seed) for one in found.runs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [(one.fold.number, one.seed) for one in result.runs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_each_fold_begins_with_what_the_one_before_has_left(full):
-    found, _ = full
-    pooled = found.judged.pooled
-    first, second = found.runs[:2], found.runs[2:]
+    result, _ = full
+    pooled = result.judgement.pooled
+    first, second = result.runs[:2], result.runs[2:]
     assert pooled.equity[0] == 2 * 2 * 10_000.0  # two seeds of two accounts
     assert [one.backtest.equity[0] for one in first] == [20_000.0] * 2
     assert pooled.equity[1:57].tolist() == pytest.approx(
@@ -107,25 +112,25 @@ def test_each_fold_begins_with_what_the_one_before_has_left(full):
     )
 
 
-def test_rivals_trade_the_same_bars_with_the_same_capital(full):
-    found, bars = full
-    pooled = found.judged.pooled
-    for name, rival in found.judged.rivals.items():
-        assert rival.ts.tolist() == pooled.ts.tolist(), name
-        assert rival.equity[0] == pytest.approx(pooled.equity[0])
-    hold = found.judged.rivals["buy and hold"]
+def test_baselines_trade_the_same_bars_with_the_same_capital(full):
+    result, bars = full
+    pooled = result.judgement.pooled
+    for name, baseline in result.judgement.baselines.items():
+        assert baseline.ts.tolist() == pooled.ts.tolist(), name
+        assert baseline.equity[0] == pytest.approx(pooled.equity[0])
+    hold = result.judgement.baselines["buy and hold"]
     first = bars.open[130].numpy()
     grown = 20_000.0 * (bars.close[242].numpy() / first)
     assert hold.equity[-1] == pytest.approx(grown.sum(), rel=0.01)  # but for costs and funding
 
 
 def test_the_sweep_at_the_cost_charged_is_the_pass_itself(full):
-    found, _ = full
-    told = found.judged.documents["costs"]
-    assert told["charged_bp"] == pytest.approx(7.0, abs=0.01)
-    sweep = told["replay"]["sweep_bp"]
+    result, _ = full
+    document = further_documents(result.judgement, 0.05)["costs"]
+    assert document["charged_bp"] == pytest.approx(7.0, abs=0.01)
+    sweep = document["replay"]["sweep_bp"]
     assert list(sweep) == ["0", "2", "5", "10", "20"]
-    total = found.judged.pooled.total_return
+    total = result.judgement.pooled.total_return
     assert sweep["5"]["total_return"] > total > sweep["10"]["total_return"]
     # the return falls with costs almost in a line: 7 bp lie two fifths of the way from 5 to 10
     between = 0.6 * sweep["5"]["total_return"] + 0.4 * sweep["10"]["total_return"]
@@ -133,23 +138,23 @@ def test_the_sweep_at_the_cost_charged_is_the_pass_itself(full):
 
 
 def test_stress_and_every_other_document_are_there(full):
-    found, _ = full
-    told = found.judged.documents
-    assert sorted(told) == ["baselines", "calibration", "costs", "luck", "stress"]
-    assert list(told["stress"]) == [
+    result, _ = full
+    document = further_documents(result.judgement, 0.05)
+    assert sorted(document) == ["baselines", "calibration", "costs", "significance", "stress"]
+    assert list(document["stress"]) == [
         "spread x2", "spread x5", "orders 1 bar late", "bars lost", "prices stale", "bars missing",
-        *(name for name in told["stress"] if name.startswith("crash ")),
+        *(name for name in document["stress"] if name.startswith("crash ")),
     ]  # fmt: skip
-    assert 1 <= sum(name.startswith("crash ") for name in told["stress"]) <= 3
-    usual = found.judged.pooled.total_return
-    wide = [told["stress"][name]["total_return"] for name in ("spread x2", "spread x5")]
+    assert 1 <= sum(name.startswith("crash ") for name in document["stress"]) <= 3
+    usual = result.judgement.pooled.total_return
+    wide = [document["stress"][name]["total_return"] for name in ("spread x2", "spread x5")]
     assert usual > wide[0] > wide[1]
-    assert told["stress"]["spread x2"]["bars"] == len(found.judged.pooled.returns)
+    assert document["stress"]["spread x2"]["bars"] == len(result.judgement.pooled.returns)
 
 
 def test_self_tests_of_a_sound_ledger_hold(full):
-    found, _ = full
-    assert [(one.name, one.holds) for one in found.judged.self_tests] == [
+    result, _ = full
+    assert [(one.name, one.holds) for one in result.judgement.self_tests] == [
         ("oracle", True),
         ("noise", True),
         ("permuted decisions", True),
@@ -162,23 +167,23 @@ def test_an_agent_that_knows_the_next_return_is_promoted():
     bars = oracle_world(400)
     own = market(features=tuple(one.model_dump() for one in LEAK))
     rules = settings(folds=2, alpha=0.25, **{"backtest.market": own.model_dump()})
-    found = validate(bars, rules, fit=knowing(bars, gamma=0.1))
-    assert found.verdict.words == "Promote: all 14 rules hold."
+    result = validate(bars, rules, fit=knowing(bars, gamma=0.1))
+    assert result.verdict.words == "Promote: all 14 rules hold."
     # 163 bars of 0.8 % a bar, the mean size of a return, less 7 bp of two weights every other one
-    assert np.log1p(found.judged.pooled.total_return) == pytest.approx(163 * 0.0073, rel=0.15)
+    assert np.log1p(result.judgement.pooled.total_return) == pytest.approx(163 * 0.0073, rel=0.15)
 
 
 def test_an_untrained_agent_is_not(full):
-    found, _ = full
-    assert found.verdict.decision != "promote"
+    result, _ = full
+    assert result.verdict.decision != "promote"
 
 
 def test_answers_from_elsewhere_join_the_self_tests(bars, small):
     failed = SelfTest("learner", False, "It did not learn.")
-    found = validate(bars, small, fit=fitter(bars), more_self_tests=(failed,))
-    assert found.judged.self_tests[-1] == failed
-    assert reasons(found)["self-tests"] is False
-    assert found.verdict.decision == "reject"
+    result = validate(bars, small, fit=fitter(bars), more_self_tests=(failed,))
+    assert result.judgement.self_tests[-1] == failed
+    assert reasons(result)["self-tests"] is False
+    assert result.verdict.decision == "reject"
 
 
 # ------------------------------------------------------------------ what is read
@@ -186,8 +191,8 @@ def test_answers_from_elsewhere_join_the_self_tests(bars, small):
 
 def test_bars_of_the_closed_test_span_are_never_read(bars, small):
     rules = small.replace(baselines=True)
-    found = validate(bars, rules, fit=fitter(bars))
-    closed = found.plan.final.test.rows(bars.ts.numpy())
+    result = validate(bars, rules, fit=fitter(bars))
+    closed = result.plan.final.test.rows(bars.ts.numpy())
     assert closed == slice(ROWS - LAST, ROWS)
 
     def spoilt(tensor):
@@ -201,7 +206,7 @@ def test_bars_of_the_closed_test_span_are_never_read(bars, small):
         optional={name: spoilt(one) for name, one in bars.optional.items()},
         **{name: spoilt(getattr(bars, name)) for name in names},
     )
-    assert files(validate(other, rules, fit=fitter(other))) == files(found)
+    assert files(validate(other, rules, fit=fitter(other))) == files(result)
 
 
 @pytest.mark.usefixtures("quick")
@@ -212,8 +217,8 @@ def test_fit_gets_the_spans_of_the_plan_and_every_seed(bars, small):
         asked.append((span, seed))
         return untrained(bars, span, seed, rules=config.backtest.market)
 
-    found = validate(bars, small, fit=fit)
-    one, two = (fold.train for fold in found.plan.folds)
+    result = validate(bars, small, fit=fit)
+    one, two = (fold.train for fold in result.plan.folds)
     assert asked == [(one, 0), (one, 1), (two, 0), (two, 1)]
 
 
@@ -279,39 +284,43 @@ def failing(bars, *, folds, seeds=(0, 1), error=DIVERGED):
 
 @pytest.mark.usefixtures("quick")
 def test_a_failed_training_is_shown_and_its_share_stays_in_cash(bars, small):
-    found = validate(bars, small, fit=failing(bars, folds=(1,), seeds=(0,)))
-    told = validation_document(found)["runs"]
-    assert [(one["status"], one["reason"]) for one in told] == [
+    result = validate(bars, small, fit=failing(bars, folds=(1,), seeds=(0,)))
+    document = validation_document(result)["runs"]
+    assert [(one["status"], one["reason"]) for one in document] == [
         ("finished", ""),
         ("finished", ""),
         ("failed", "RuntimeError: it diverged"),
         ("finished", ""),
     ]
-    assert (told[2]["metrics"], told[2]["order_hash"], told[2]["agent"]) == ({}, None, None)
-    assert np.ptp(found.judged.pooled.seeds[FOLD:, 0]) == 0.0
-    assert reasons(found)["training"] is True
+    assert (document[2]["metrics"], document[2]["order_hash"], document[2]["agent"]) == (
+        {},
+        None,
+        None,
+    )
+    assert np.ptp(result.judgement.pooled.seed_equity[FOLD:, 0]) == 0.0
+    assert reasons(result)["training"] is True
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_fold_that_failed_in_every_seed_rejects(bars, small):
-    found = validate(bars, small, fit=failing(bars, folds=(1,)))
-    words = {one.name: one.words for one in found.verdict.reasons}
-    assert reasons(found)["training"] is False
+    result = validate(bars, small, fit=failing(bars, folds=(1,)))
+    words = {one.name: one.words for one in result.verdict.reasons}
+    assert reasons(result)["training"] is False
     assert words["training"] == (
         "In 1 of 2 folds at least one training finished; none did in fold 1."
     )
-    assert found.verdict.decision == "reject"
-    assert np.ptp(found.judged.pooled.equity[FOLD:]) == 0.0
+    assert result.verdict.decision == "reject"
+    assert np.ptp(result.judgement.pooled.equity[FOLD:]) == 0.0
 
 
 @pytest.mark.usefixtures("quick")
 def test_where_everything_failed_a_validation_still_says_so(tmp_path, bars, small):
-    book = ledger_at(tmp_path)
-    found = validate(bars, small, fit=failing(bars, folds=(0, 1)), ledger=book)
-    assert found.verdict.decision == "reject"
-    assert found.judged.pooled.total_return == 0.0
-    assert [one.status for one in book.read().trials] == ["started", "failed"]
-    assert book.count() == 1
+    ledger = ledger_at(tmp_path)
+    result = validate(bars, small, fit=failing(bars, folds=(0, 1)), ledger=ledger)
+    assert result.verdict.decision == "reject"
+    assert result.judgement.pooled.total_return == 0.0
+    assert [one.status for one in ledger.read().trials] == ["started", "failed"]
+    assert ledger.count() == 1
 
 
 @pytest.mark.parametrize(
@@ -323,19 +332,19 @@ def test_where_everything_failed_a_validation_still_says_so(tmp_path, bars, smal
     ],
 )
 def test_a_refusal_or_a_bug_ends_the_validation_and_is_counted(tmp_path, bars, small, error):
-    book = ledger_at(tmp_path)
+    ledger = ledger_at(tmp_path)
     with pytest.raises(type(error)):
-        validate(bars, small, fit=failing(bars, folds=(1,), error=error), ledger=book)
-    assert [one.status for one in book.read().trials] == ["started", "failed"]
-    assert book.read().trials[-1].extra["reason"] == str(error)
+        validate(bars, small, fit=failing(bars, folds=(1,), error=error), ledger=ledger)
+    assert [one.status for one in ledger.read().trials] == ["started", "failed"]
+    assert ledger.read().trials[-1].extra["reason"] == str(error)
 
 
 @pytest.mark.usefixtures("quick")
 def test_an_account_that_was_stopped_rejects(bars, small):
     rules = small.replace(**{"backtest.market.stops.drawdown": 0.01})
-    found = validate(bars, rules, fit=fitter(bars))
-    assert reasons(found)["ruin"] is False
-    assert found.verdict.decision == "reject"
+    result = validate(bars, rules, fit=fitter(bars))
+    assert reasons(result)["ruin"] is False
+    assert result.verdict.decision == "reject"
 
 
 # ------------------------------------------------------------------ the ledger
@@ -343,44 +352,46 @@ def test_an_account_that_was_stopped_rejects(bars, small):
 
 @pytest.mark.usefixtures("quick")
 def test_a_validation_is_one_trial_with_its_sharpe_ratio(tmp_path, bars, small):
-    book = ledger_at(tmp_path)
-    found = validate(bars, small, fit=fitter(bars), ledger=book, name="first")
-    began, ended = book.read().trials
+    ledger = ledger_at(tmp_path)
+    result = validate(bars, small, fit=fitter(bars), ledger=ledger, name="first")
+    began, ended = ledger.read().trials
     assert (began.kind, began.name, began.status) == ("validation", "first", "started")
     assert (ended.kind, ended.status, ended.bars) == ("validation", "finished", 2 * FOLD - 1)
-    returns = found.judged.pooled.returns
+    returns = result.judgement.pooled.returns
     assert ended.sharpe_per_bar == pytest.approx(returns.mean() / returns.std(ddof=1))
-    assert ended.extra["verdict"] == found.verdict.decision
-    assert ended.data_hash == found.data_hash
-    assert book.count() == 1
+    assert ended.extra["verdict"] == result.verdict.decision
+    assert ended.data_hash == result.data_hash
+    assert ledger.count() == 1
 
 
 @pytest.mark.usefixtures("quick")
 def test_what_was_tried_before_deflates_and_what_comes_after_does_not(tmp_path, bars, small):
-    book = ledger_at(tmp_path)
+    ledger = ledger_at(tmp_path)
     for sharpe in (0.5, -0.5, None):
-        book.record("training", "old", config_hash="", data_hash="x", sharpe_per_bar=sharpe, bars=9)
+        ledger.record(
+            "training", "old", config_hash="", data_hash="x", sharpe_per_bar=sharpe, bars=9
+        )
 
     def fit(config, span, seed):
-        book.record("training", "own", config_hash="", data_hash="x", sharpe_per_bar=9.0, bars=9)
+        ledger.record("training", "own", config_hash="", data_hash="x", sharpe_per_bar=9.0, bars=9)
         return untrained(bars, span, seed, rules=config.backtest.market)
 
     alone = validate(bars, small, fit=fitter(bars))
-    found = validate(bars, small, fit=fit, ledger=book)
-    assert alone.judged.trials["count"] == 2
-    assert alone.judged.trials["words"].endswith(
+    result = validate(bars, small, fit=fit, ledger=ledger)
+    assert alone.judgement.trials.count == 2
+    assert alone.judgement.trials.words.endswith(
         "; the spread of Sharpe ratios is that of the seeds"
     )
-    assert found.judged.trials["count"] == 5
-    assert found.judged.documents["luck"]["trials"] == 5
-    assert found.judged.trials["with_sharpe"] == 4
-    assert found.judged.trials["sharpe_std"] > 0.4
-    deflated = [one.judged.documents["luck"]["deflated"]["value"] for one in (alone, found)]
+    assert result.judgement.trials.count == 5
+    assert result.judgement.significance.trials == 5
+    assert result.judgement.trials.with_sharpe == 4
+    assert result.judgement.trials.sharpe_std > 0.4
+    deflated = [one.judgement.significance.deflated.value for one in (alone, result)]
     assert deflated[1] < deflated[0]
     # again: the same validation, and the same trials before it
-    again = validate(bars, small, fit=fit, ledger=book)
-    assert files(again) == files(found)
-    assert [one.kind for one in book.read().trials].count("validation") == 2
+    again = validate(bars, small, fit=fit, ledger=ledger)
+    assert files(again) == files(result)
+    assert [one.kind for one in ledger.read().trials].count("validation") == 2
 
 
 # ------------------------------------------------------------------ the final test span
@@ -399,60 +410,65 @@ def test_the_test_span_is_not_opened_without_a_ledger(bars, small):
 @pytest.mark.usefixtures("quick")
 @pytest.mark.refusal
 def test_the_test_span_is_opened_once(tmp_path, bars, small):
-    book, rules = ledger_at(tmp_path), small.replace(open_test=True)
-    closed = validate(bars, small, fit=fitter(bars), ledger=book)
-    found = validate(bars, rules, fit=fitter(bars), ledger=book)
-    told = validation_document(found)
+    ledger, rules = ledger_at(tmp_path), small.replace(open_test=True)
+    closed = validate(bars, small, fit=fitter(bars), ledger=ledger)
+    result = validate(bars, rules, fit=fitter(bars), ledger=ledger)
+    document = validation_document(result)
     assert validation_document(closed)["test"] is None
     assert validation_document(closed)["test_span"]["openings"] == 0
-    assert told["test_span"]["bars"] == LAST
-    assert (told["test_span"]["opened"], told["test_span"]["openings"]) == (True, 1)
-    assert told["test"]["bars"] == LAST - 1
-    assert told["test"]["verdict"]["decision"] == found.final.verdict.decision
-    assert found.verdict.reasons[-1].name == "test span"
-    run = found.final.runs[0]
+    assert document["test_span"]["bars"] == LAST
+    assert (document["test_span"]["opened"], document["test_span"]["openings"]) == (True, 1)
+    assert document["test"]["bars"] == LAST - 1
+    assert document["test"]["verdict"]["decision"] == result.final.verdict.decision
+    assert result.verdict.reasons[-1].name == "test span"
+    run = result.final.runs[0]
     assert run.fold.train.end_ms == int(bars.ts[ROWS - LAST - GAP])
     assert run.backtest.ts[0] == bars.ts[ROWS - LAST] + bars.interval.milliseconds
-    kinds = [one.kind for one in book.read().trials]
+    kinds = [one.kind for one in ledger.read().trials]
     assert kinds == ["validation"] * 3 + ["test-opened", "validation"]
     for name in ("validation", "another"):
         with pytest.raises(ConfigError) as refused:
-            validate(bars, rules, fit=fitter(bars), ledger=book, name=name)
+            validate(bars, rules, fit=fitter(bars), ledger=ledger, name=name)
         assert str(refused.value) == (
             "the final test span of these bars must be opened once only; found that `validation` "
             "opened it at 2023-11-14T22:13:20Z. Believe that result, or wait for bars that nobody "
             "has seen. [config-inconsistent]"
         )
-    after = validate(bars, small, fit=fitter(bars), ledger=book)
+    after = validate(bars, small, fit=fitter(bars), ledger=ledger)
     assert validation_document(after)["test_span"]["openings"] == 1
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.refusal
 def test_a_test_span_that_overlaps_an_opened_one_is_refused(tmp_path, bars, small):
-    book, rules = ledger_at(tmp_path), small.replace(open_test=True)
-    validate(bars, rules, fit=fitter(bars), ledger=book)
+    ledger, rules = ledger_at(tmp_path), small.replace(open_test=True)
+    validate(bars, rules, fit=fitter(bars), ledger=ledger)
     with pytest.raises(ConfigError, match="must be opened once only"):
-        validate(bars, rules.replace(test_share=0.2), fit=fitter(bars), ledger=book)
+        validate(bars, rules.replace(test_share=0.2), fit=fitter(bars), ledger=ledger)
     other = world(ROWS, seed=9)  # the same symbol and days, but other bars
-    assert validate(other, rules, fit=fitter(other), ledger=book).openings == 1
+    assert validate(other, rules, fit=fitter(other), ledger=ledger).openings == 1
 
 
 @pytest.mark.refusal
 @pytest.mark.usefixtures("quick")
 def test_the_same_bars_are_the_same_data_wherever_the_span_lies(tmp_path, bars, small):
-    book = ledger_at(tmp_path)
-    found = validate(bars, small, fit=fitter(bars))
-    book.record(
-        "test-opened", "old", config_hash="", data_hash=found.data_hash, sharpe_per_bar=None, bars=0
+    ledger = ledger_at(tmp_path)
+    result = validate(bars, small, fit=fitter(bars))
+    ledger.record(
+        "test-opened",
+        "old",
+        config_hash="",
+        data_hash=result.data_hash,
+        sharpe_per_bar=None,
+        bars=0,
     )
     with pytest.raises(ConfigError, match="that `old` opened it"):
-        validate(bars, small.replace(open_test=True), fit=fitter(bars), ledger=book)
+        validate(bars, small.replace(open_test=True), fit=fitter(bars), ledger=ledger)
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_validation_that_died_after_the_opening_can_be_finished(tmp_path, bars, small):
-    book, rules = ledger_at(tmp_path), small.replace(open_test=True)
+    ledger, rules = ledger_at(tmp_path), small.replace(open_test=True)
 
     class Died(KeyboardInterrupt):
         pass
@@ -465,10 +481,10 @@ def test_a_validation_that_died_after_the_opening_can_be_finished(tmp_path, bars
             raise Died
 
     with pytest.raises(Died):
-        validate(bars, rules, fit=fitter(bars), ledger=book, on_progress=dying)
-    assert "test-opened" not in [one.kind for one in book.read().trials]
+        validate(bars, rules, fit=fitter(bars), ledger=ledger, on_progress=dying)
+    assert "test-opened" not in [one.kind for one in ledger.read().trials]
 
-    real, book.record = book.record, None
+    real, ledger.record = ledger.record, None
 
     def record(kind, *given, **more):
         line = real(kind, *given, **more)
@@ -476,37 +492,37 @@ def test_a_validation_that_died_after_the_opening_can_be_finished(tmp_path, bars
             raise Died
         return line
 
-    book.record = record
+    ledger.record = record
     with pytest.raises(Died):
-        validate(bars, rules, fit=fitter(bars), ledger=book)
-    book.record = real
-    found = validate(bars, rules, fit=fitter(bars), ledger=book)
-    kinds = [one.kind for one in book.read().trials]
+        validate(bars, rules, fit=fitter(bars), ledger=ledger)
+    ledger.record = real
+    result = validate(bars, rules, fit=fitter(bars), ledger=ledger)
+    kinds = [one.kind for one in ledger.read().trials]
     assert kinds.count("test-opened") == 1
-    assert found.openings == 1
-    assert book.count() == 1
+    assert result.openings == 1
+    assert ledger.count() == 1
 
 
 @pytest.mark.usefixtures("quick")
 def test_the_opening_is_written_before_the_result_is_known(tmp_path, bars, small, monkeypatch):
-    book, rules = ledger_at(tmp_path), small.replace(open_test=True)
+    ledger, rules = ledger_at(tmp_path), small.replace(open_test=True)
     seen = []
     real = validation.backtest
 
     def watched(agent, panel, config):
-        seen.append((len(panel.ts), len(book.openings())))
+        seen.append((len(panel.ts), len(ledger.openings())))
         return real(agent, panel, config)
 
     monkeypatch.setattr(validation, "backtest", watched)
-    validate(bars, rules, fit=fitter(bars), ledger=book)
+    validate(bars, rules, fit=fitter(bars), ledger=ledger)
     assert seen == [(ROWS - LAST - GAP, 0)] * 4 + [(ROWS, 1)] * 2
 
 
 @pytest.mark.usefixtures("quick")
 def test_progress_is_told_step_by_step(bars, small):
-    told = []
-    validate(bars, small, fit=fitter(bars), on_progress=told.append)
-    assert [tuple(one) for one in told] == [
+    document = []
+    validate(bars, small, fit=fitter(bars), on_progress=document.append)
+    assert [tuple(one) for one in document] == [
         (0, 5, "training fold 0, seed 0"),
         (1, 5, "training fold 0, seed 1"),
         (2, 5, "training fold 1, seed 0"),

@@ -8,7 +8,7 @@ from stormsail.evaluation.robustness.costs import BreakEven
 from stormsail.evaluation.robustness.self_tests import SelfTest
 from stormsail.evaluation.stats.statement import Statement
 from stormsail.evaluation.walk_forward.config import VerdictRules
-from stormsail.evaluation.walk_forward.verdict import Evidence, judge, lowered, statement_of
+from stormsail.evaluation.walk_forward.verdict import NOT_MEASURED, Evidence, decide, lowered
 
 RULES = VerdictRules()
 
@@ -41,11 +41,11 @@ NAMES = (
 
 
 def holds(evidence):
-    return {one.name: one.holds for one in judge(evidence, RULES).reasons}
+    return {one.name: one.holds for one in decide(evidence, RULES).reasons}
 
 
 def test_everything_at_its_threshold_is_promoted():
-    verdict = judge(GOOD, RULES)
+    verdict = decide(GOOD, RULES)
     assert tuple(one.name for one in verdict.reasons) == NAMES
     assert [one.holds for one in verdict.reasons] == [True] * len(NAMES)
     assert verdict.decision == "promote"
@@ -81,16 +81,16 @@ FLIPS = [
 def test_each_rule_flips_its_own_reason_alone(change, name, held, decision):
     changed = replace(GOOD, **change)
     assert holds(changed) == {**holds(GOOD), name: held}
-    assert judge(changed, RULES).decision == decision
+    assert decide(changed, RULES).decision == decision
 
 
 def test_a_proven_loss_breaks_both_rules_of_the_mean_return():
     losing = replace(GOOD, mean_return=known(-2e-4, -3e-4, -1e-9))
     assert holds(losing) == {**holds(GOOD), "no proven loss": False, "mean return": False}
-    assert judge(losing, RULES).decision == "reject"
+    assert decide(losing, RULES).decision == "reject"
     touching = replace(GOOD, mean_return=known(-2e-4, -3e-4, 0.0))
     assert holds(touching) == {**holds(GOOD), "mean return": False}
-    assert judge(touching, RULES).decision == "not proven"
+    assert decide(touching, RULES).decision == "not proven"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_too_little_data_is_unknown_and_prevents_a_promotion(change, names):
     changed = replace(GOOD, **change)
     expected = {**holds(GOOD), **dict.fromkeys(names), "enough data": False}
     assert holds(changed) == expected
-    verdict = judge(changed, RULES)
+    verdict = decide(changed, RULES)
     assert verdict.decision == "not proven"
     last = verdict.reasons[-1]
     assert (last.value, last.needed) == (50.0, 200.0)
@@ -122,14 +122,14 @@ def test_one_seed_was_not_chosen_among_others():
 
 def test_a_cost_beyond_the_largest_tried_is_borne():
     never = BreakEven(None, 1000.0, float("inf"), "something is earned even at 1000 bp")
-    verdict = judge(replace(GOOD, break_even=never), RULES)
+    verdict = decide(replace(GOOD, break_even=never), RULES)
     assert verdict.decision == "promote"
     assert verdict.reasons[11].value == 1000.0
 
 
 def test_words_carry_the_numbers_and_the_sentence_the_broken_rules():
     bad = replace(GOOD, deflated=known(0.5), total_return=known(-0.1234), break_even=None)
-    verdict = judge(bad, RULES)
+    verdict = decide(bad, RULES)
     words = {one.name: one.words for one in verdict.reasons}
     assert words["return"] == "After costs -12.34% was earned out of sample; it must be above 0."
     assert words["deflated Sharpe"] == (
@@ -141,7 +141,7 @@ def test_words_carry_the_numbers_and_the_sentence_the_broken_rules():
 
 def test_other_rules_move_the_thresholds():
     strict = RULES.replace(deflated_sharpe=0.96, cost_margin=3.0, earning_share=0.7)
-    broken = [one.name for one in judge(GOOD, strict).reasons if not one.holds]
+    broken = [one.name for one in decide(GOOD, strict).reasons if not one.holds]
     assert broken == ["deflated Sharpe", "folds", "seeds", "costs"]
 
 
@@ -161,18 +161,14 @@ def test_the_test_span_can_only_lower_a_verdict(first, second, expected, held):
         "not proven": replace(GOOD, deflated=known(0.1)),
         "reject": replace(GOOD, stops=1),
     }
-    both = lowered(judge(evidence[first], RULES), judge(evidence[second], RULES))
+    both = lowered(decide(evidence[first], RULES), decide(evidence[second], RULES))
     assert both.decision == expected
     assert (both.reasons[-1].name, both.reasons[-1].holds) == ("test span", held)
     assert both.words.startswith(expected.capitalize())
 
 
-@pytest.mark.parametrize("one", [known(0.3, 0.1, 0.5), SHORT, Statement(None, why="flat")])
-def test_a_statement_comes_back_from_its_document(one):
-    again = statement_of(one.document())
-    assert (again.value, again.low, again.high) == (one.value, one.low, one.high)
-    assert (again.enough, again.reason) == (one.enough, one.reason)
-
-
-def test_what_is_no_statement_was_not_measured():
-    assert statement_of(None).reason == "it was not measured"
+def test_what_was_not_measured_is_unknown_and_says_so():
+    verdict = decide(replace(GOOD, superiority=NOT_MEASURED), RULES)
+    reason = {one.name: one for one in verdict.reasons}["buy and hold"]
+    assert (reason.holds, reason.value) == (None, None)
+    assert reason.words == "The test against buy and hold is not known: it was not measured."

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from stormsail.market.checks import DEFECTS, RULES
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "data-defects.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "data_defects.md"
 
 
 def rows(title: str) -> list[list[str]]:

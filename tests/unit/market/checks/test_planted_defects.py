@@ -30,12 +30,12 @@ def report_of(case: market_defects.Case, interval: Interval, folder: Path) -> Re
 def assert_found(name: str, seed: int, interval: Interval, folder: Path) -> None:
     case = market_defects.planted(name, seed, interval)
     report = report_of(case, interval, folder)
-    found = {(finding.number, finding.severity): finding for finding in report.findings}
-    assert (case.number, case.severity) in found, f"{name} {seed}: {report.summary()}"
-    first = found[case.number, case.severity].places[0]
+    findings = {(finding.number, finding.severity): finding for finding in report.findings}
+    assert (case.number, case.severity) in findings, f"{name} {seed}: {report.summary()}"
+    first = findings[case.number, case.severity].places[0]
     assert first.row == case.row, f"{name} {seed}: {report.summary()}"
     assert set(report.numbers) <= {case.number, *case.with_it}, f"{name} {seed}: {report.summary()}"
-    assert report.ok == (not any(severity == "error" for _, severity in found))
+    assert report.ok == (not any(severity == "error" for _, severity in findings))
 
 
 def clean_report(seed: int, interval: Interval) -> Report:

@@ -7,7 +7,7 @@ import pytest
 import market_defects
 from stormsail.core.errors import ChoiceError, DataError
 from stormsail.market.checks import BY_NAME, DEFECTS, RULES, check_file, check_table, repair
-from stormsail.market.checks.rewrite import repair_file
+from stormsail.market.checks.repair import repair_file
 from stormsail.market.interval import Interval
 
 HOUR = Interval.parse("1h")

@@ -42,8 +42,8 @@ def test_a_new_peak_is_no_drawdown():
 
 
 def test_counts_may_be_integers_and_the_dtype_is_the_weights():
-    one = account()
-    whole = one._replace(bars_left=one.bars_left.long())
+    state = account()
+    whole = state._replace(bars_left=state.bars_left.long())
     actual = account_features(
         AccountTensors(*(x.float() if x.is_floating_point() else x for x in whole)),
         episode_bars=128,
@@ -62,9 +62,9 @@ def test_it_compiles_without_a_graph_break():
 
 @pytest.mark.refusal
 def test_fields_of_another_shape_are_refused():
-    one = account()
+    state = account()
     with pytest.raises(ShapeError) as caught:
-        account_features(one._replace(equity=torch.ones(2)), episode_bars=128)
+        account_features(state._replace(equity=torch.ones(2)), episode_bars=128)
     assert str(caught.value) == (
         "`weight` and `equity` of the account must have the same shape; "
         "found weight (1,) and equity (2,). Pass one entry for each account. [shape-mismatch]"

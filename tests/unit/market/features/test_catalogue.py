@@ -164,9 +164,9 @@ def test_funding_is_refused_for_bars_that_do_not_divide_its_time():
 def test_time_is_that_of_the_close_in_utc():
     # 2021-01-04 was a Monday; the bar that opens at 05:00 closes at a quarter of the day
     monday = 1_609_718_400_000
-    one = bars(close=[1.0], ts=[monday + 5 * 3_600_000])
-    assert value("day_sin", one) == pytest.approx(1.0)
-    assert value("day_cos", one) == pytest.approx(0.0, abs=1e-12)
+    bar = bars(close=[1.0], ts=[monday + 5 * 3_600_000])
+    assert value("day_sin", bar) == pytest.approx(1.0)
+    assert value("day_cos", bar) == pytest.approx(0.0, abs=1e-12)
     # Tuesday 18:00 is a quarter of the week
     other = bars(close=[1.0], ts=[monday + 41 * 3_600_000])
     assert value("week_sin", other) == pytest.approx(1.0)

@@ -5,7 +5,7 @@ import json
 import pytest
 import typer
 
-from stormsail.cli.bench.features import features as bench
+from stormsail.cli.bench.market import features as bench
 from stormsail.cli.data import check_features
 from stormsail.cli.data.check import check
 from stormsail.cli.data.check_features import run
@@ -53,7 +53,7 @@ def test_a_leak_is_a_no_that_names_the_feature(tmp_path, capsys):
     assert "noise after row" in out
 
 
-def test_a_feature_that_fails_is_a_no_and_the_others_are_judged(tmp_path, capsys):
+def test_a_feature_that_fails_is_a_no_and_the_others_are_checked(tmp_path, capsys):
     path = tmp_path / "my_features.py"
     path.write_text(GOOD + BROKEN)
     assert run(str(path), cuts=3) == 1
@@ -80,7 +80,7 @@ def test_the_default_set_is_a_yes(capsys):
 
 @pytest.mark.refusal
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "problem"),
     [
         (None, "must be a Python file; found no file there."),
         ("x = 1", "must register at least one feature; found none."),
@@ -95,13 +95,13 @@ def test_the_default_set_is_a_yes(capsys):
         ),
     ],
 )
-def test_a_file_that_registers_nothing_is_refused(tmp_path, text, found):
+def test_a_file_that_registers_nothing_is_refused(tmp_path, text, problem):
     path = tmp_path / "my_features.py"
     if text is not None:
         path.write_text(text)
     with pytest.raises(DataError) as caught:
         run(str(path))
-    assert str(caught.value).startswith(f"{path} {found}")
+    assert str(caught.value).startswith(f"{path} {problem}")
     assert caught.value.code == "feature-file"
 
 

@@ -42,14 +42,14 @@ def plain(close, **columns):
     return BarTensors(3_600_000 * torch.arange(len(close)), HOUR, {"close": close, **columns})
 
 
-def one(function, **options):
+def single(function, **options):
     registry = Registry()
     feature(**{"name": "mine", "lookback": 1, "registry": registry, **options})(function)
     return FeatureSet(["mine"], interval=HOUR, registry=registry)
 
 
 def test_a_feature_is_one_decorated_function():
-    chosen = one(lambda x: x["close"][1:] / x["close"][:-1], lookback=2, neutral=1.0)
+    chosen = single(lambda x: x["close"][1:] / x["close"][:-1], lookback=2, neutral=1.0)
 
     features = chosen.compute(plain([[1.0], [2.0], [6.0]]))
 
@@ -62,13 +62,13 @@ def test_a_row_for_each_bar_is_accepted_and_its_warm_up_ignored():
     def shifted(x):
         return x["close"] / x["close"].roll(1, 0)
 
-    features = one(shifted, lookback=2, neutral=-1.0).compute(plain([[1.0], [2.0], [6.0]]))
+    features = single(shifted, lookback=2, neutral=-1.0).compute(plain([[1.0], [2.0], [6.0]]))
 
     assert features.values[:, 0, 0].tolist() == [-1.0, 2.0, 3.0]
 
 
 def test_what_is_not_finite_is_not_valid_and_neutral():
-    features = one(lambda x: x["close"].log(), neutral=5.0).compute(plain([[0.0], [1.0]]))
+    features = single(lambda x: x["close"].log(), neutral=5.0).compute(plain([[0.0], [1.0]]))
 
     assert features.values[:, 0, 0].tolist() == [5.0, 0.0]
     assert features.valid[:, 0, 0].tolist() == [False, True]
@@ -164,7 +164,7 @@ def test_a_missing_column_names_feature_and_column():
 
 @pytest.mark.refusal
 def test_a_feature_cannot_read_what_it_does_not_declare():
-    sneaky = one(lambda x: x["volume"], columns=("close",))
+    sneaky = single(lambda x: x["volume"], columns=("close",))
     with pytest.raises(DataError, match="feature `mine` must have the column `volume`"):
         sneaky.compute(bars())
 
@@ -172,7 +172,7 @@ def test_a_feature_cannot_read_what_it_does_not_declare():
 @pytest.mark.refusal
 def test_a_result_of_another_shape_is_refused():
     with pytest.raises(ShapeError) as caught:
-        one(lambda x: x["close"][2:], lookback=2).compute(bars(rows=10))
+        single(lambda x: x["close"][2:], lookback=2).compute(bars(rows=10))
     assert str(caught.value) == (
         "feature `mine` with a lookback of 2 must return (10, 2) or (9, 2) for 10 bars of "
         "2 symbols; found (8, 2). Return one row for each bar, or one for each full window. "
@@ -184,13 +184,13 @@ def test_a_result_of_another_shape_is_refused():
 @pytest.mark.parametrize("lookback", [0, True, 2.0])
 def test_a_lookback_is_a_whole_number_of_bars(lookback):
     with pytest.raises(RangeError, match="the lookback of feature `mine` must be a whole number"):
-        one(lambda x: x["close"], lookback=lambda: lookback)
+        single(lambda x: x["close"], lookback=lambda: lookback)
 
 
 @pytest.mark.refusal
 def test_a_name_is_lower_case():
     with pytest.raises(ArgumentError, match=r"found `My Feature`\. Write for example"):
-        one(lambda x: x["close"], name="My Feature")
+        single(lambda x: x["close"], name="My Feature")
 
 
 @pytest.mark.refusal
@@ -347,7 +347,7 @@ def test_the_default_of_a_parameter_is_a_finite_number(default):
         return x["close"]
 
     with pytest.raises(DtypeError) as caught:
-        one(wrong)
+        single(wrong)
     assert str(caught.value) == (
         f"parameter `n` of feature `mine` must be a finite number; found {default!r}. "
         "Write a whole number or a fraction; 0 and 1 for a switch. [dtype-mismatch]"
@@ -358,12 +358,12 @@ def test_the_default_of_a_parameter_is_a_finite_number(default):
 @pytest.mark.parametrize("neutral", [float("nan"), float("inf")])
 def test_a_neutral_value_is_finite(neutral):
     with pytest.raises(RangeError, match="the neutral value of feature `mine` must be finite"):
-        one(lambda x: x["close"], neutral=neutral)
+        single(lambda x: x["close"], neutral=neutral)
 
 
 @pytest.mark.refusal
 @pytest.mark.parametrize(
-    ("function", "found"),
+    ("function", "problem"),
     [
         (lambda x: x["close"].float(), "torch.float32"),
         (lambda x: x["close"].to(torch.complex128), "torch.complex128"),
@@ -371,11 +371,11 @@ def test_a_neutral_value_is_finite(neutral):
         (lambda _: None, "NoneType"),
     ],
 )
-def test_a_result_of_another_type_is_refused(function, found):
+def test_a_result_of_another_type_is_refused(function, problem):
     with pytest.raises(DtypeError) as caught:
-        one(function).compute(bars(rows=10))
+        single(function).compute(bars(rows=10))
     assert str(caught.value) == (
-        f"feature `mine` must return a tensor of torch.float64, as the bars are; found {found}. "
+        f"feature `mine` must return a tensor of torch.float64, as the bars are; found {problem}. "
         "Compute with the bars' own numbers, or convert with `.to(torch.float64)`. "
         "[dtype-mismatch]"
     )
@@ -383,7 +383,7 @@ def test_a_result_of_another_type_is_refused(function, found):
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
 def test_truths_and_whole_numbers_become_the_bars_numbers(dtype):
-    features = one(lambda x: (x["close"] > 1.5).to(dtype)).compute(plain([[1.0], [2.0]]))
+    features = single(lambda x: (x["close"] > 1.5).to(dtype)).compute(plain([[1.0], [2.0]]))
     assert features.values.dtype == torch.float64
     assert features.values.flatten().tolist() == [0.0, 1.0]
 

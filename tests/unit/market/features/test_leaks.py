@@ -43,18 +43,18 @@ def test_there_are_twenty_of_each():
 
 
 @pytest.mark.spec("R13")
-@pytest.mark.parametrize("leak", planted_leaks.LEAKS, ids=lambda one: one.name)
-def test_every_planted_leak_is_caught_by_changing_the_future(leak):
-    report = checked(leak)
-    assert {found.kind for found in report.leaks} & set(TAMPERS)
-    assert all(found.feature == leak.name for found in report.leaks)
+@pytest.mark.parametrize("planted", planted_leaks.LEAKS, ids=lambda planted: planted.name)
+def test_every_planted_leak_is_caught_by_changing_the_future(planted):
+    report = checked(planted)
+    assert {leak.kind for leak in report.leaks} & set(TAMPERS)
+    assert all(leak.feature == planted.name for leak in report.leaks)
 
 
 @pytest.mark.spec("R13")
-@pytest.mark.parametrize("twin", planted_leaks.TWINS, ids=lambda one: one.name)
+@pytest.mark.parametrize("twin", planted_leaks.TWINS, ids=lambda planted: planted.name)
 def test_no_clean_twin_is_flagged(twin):
     report = checked(twin)
-    assert {found.kind for found in report.leaks} == set()
+    assert {leak.kind for leak in report.leaks} == set()
     assert report.comparisons >= 20 * (len(TAMPERS) + 1)
 
 
@@ -89,17 +89,17 @@ def test_the_default_features_know_nothing_of_the_future_at_two_hundred_cuts(int
     assert report.leaks == ()
 
 
-def mine(function, *, lookback=1, columns=("close",)):
+def registered(function, *, lookback=1, columns=("close",)):
     return feature(name="mine", lookback=lookback, columns=columns, registry=Registry())(function)
 
 
 def test_a_leak_is_described_by_row_and_size():
     bars, _, generator = stage()
-    leak = mine(lambda x: torch.cat([x["close"][1:], x["close"][-1:]]))
+    leak = registered(lambda x: torch.cat([x["close"][1:], x["close"][-1:]]))
 
     report = check_leaks(leak, bars, cuts=[300], generator=generator)
 
-    large = next(found for found in report.leaks if found.kind == "x1000")
+    large = next(leak for leak in report.leaks if leak.kind == "x1000")
     assert (large.feature, large.cut, large.row) == ("mine", 300, 300)
     assert large.size == pytest.approx(999 * bars["close"][301].max().item())
     assert str(large).startswith("mine: x1000 after row 300 changes row 300 by ")
@@ -111,17 +111,17 @@ def test_the_first_row_that_differs_is_named():
     def five_ahead(x):
         return torch.cat([x["close"][5:], x["close"][-1:].expand(5, -1)])
 
-    report = check_leaks(mine(five_ahead), bars, cuts=[300], generator=generator)
-    assert {found.row for found in report.leaks if found.kind == "noise"} == {296}
+    report = check_leaks(registered(five_ahead), bars, cuts=[300], generator=generator)
+    assert {leak.row for leak in report.leaks if leak.kind == "noise"} == {296}
 
 
 def test_a_longer_memory_than_declared_is_found():
     def average(x):
         return rolling.window_mean(x["close"], window=20)[1:]
 
-    report = checked(mine(average, lookback=21))
+    report = checked(registered(average, lookback=21))
     assert report.leaks == ()
-    full = mine(
+    full = registered(
         lambda x: (
             torch.cat([x["close"][:19], rolling.window_mean(x["close"], window=20)])
             if len(x) >= 19
@@ -129,7 +129,7 @@ def test_a_longer_memory_than_declared_is_found():
         ),
         lookback=19,
     )
-    kinds = {found.kind for found in checked(full).leaks}
+    kinds = {leak.kind for leak in checked(full).leaks}
     assert kinds == {"window"}
 
 
@@ -143,8 +143,8 @@ def test_a_longer_memory_than_declared_is_found():
     ids=["cumulative", "row number", "over first price"],
 )
 def test_what_remembers_the_beginning_is_found(function):
-    report = checked(mine(function, lookback=50))
-    assert {found.kind for found in report.leaks} == {"window"}
+    report = checked(registered(function, lookback=50))
+    assert {leak.kind for leak in report.leaks} == {"window"}
     assert "lookback 50" in report.leaks[0].note
 
 
@@ -154,9 +154,9 @@ def test_a_difference_in_the_last_bit_is_found():
         total = x["close"].cumsum(0)
         return (total[10:] - total[: max(len(x) - 10, 0)]) / 10
 
-    report = checked(mine(moving, lookback=11))
+    report = checked(registered(moving, lookback=11))
     assert not report.passed
-    assert max(found.size for found in report.leaks) < 1e-9
+    assert max(leak.size for leak in report.leaks) < 1e-9
 
 
 def test_what_remembers_earlier_calls_is_found():
@@ -166,7 +166,7 @@ def test_what_remembers_earlier_calls_is_found():
         calls.append(1)
         return x["close"] + len(calls)
 
-    assert "repeat" in {found.kind for found in checked(mine(counting)).leaks}
+    assert "repeat" in {leak.kind for leak in checked(registered(counting)).leaks}
 
 
 def test_what_writes_into_its_input_is_found_and_the_bars_are_restored():
@@ -176,8 +176,8 @@ def test_what_writes_into_its_input_is_found_and_the_bars_are_restored():
     def writing(x):
         return x["close"].mul_(2.0)
 
-    report = check_leaks(mine(writing), bars, cuts=cuts[:2], generator=generator)
-    assert [(found.kind, found.note) for found in report.leaks] == [
+    report = check_leaks(registered(writing), bars, cuts=cuts[:2], generator=generator)
+    assert [(leak.kind, leak.note) for leak in report.leaks] == [
         ("mutation", "it wrote into `close`")
     ]
     assert torch.equal(bars["close"], before)
@@ -189,8 +189,8 @@ def test_what_fails_on_a_changed_future_is_found():
             raise ValueError("no NaN please")
         return x["close"]
 
-    leaks = checked(mine(fragile)).leaks
-    assert {found.kind for found in leaks} == {"error"}
+    leaks = checked(registered(fragile)).leaks
+    assert {leak.kind for leak in leaks} == {"error"}
     assert math.isnan(leaks[0].size)
     assert leaks[0].note == "nan: ValueError: no NaN please"
 
@@ -200,8 +200,8 @@ def test_a_change_of_validity_alone_is_found():
         known = x["close"].isfinite().all(0)
         return torch.where(known, x["close"].new_zeros(()), torch.nan).expand_as(x["close"])
 
-    leaks = checked(mine(late)).leaks
-    assert {found.kind for found in leaks} == {"nan"}
+    leaks = checked(registered(late)).leaks
+    assert {leak.kind for leak in leaks} == {"nan"}
     assert leaks[0].size == math.inf
 
 
@@ -213,21 +213,19 @@ def test_what_writes_into_the_times_is_found_and_they_are_restored():
         x.ts.add_(1)
         return x["close"]
 
-    report = check_leaks(mine(writing), bars, cuts=cuts[:2], generator=generator)
-    assert [(found.kind, found.note) for found in report.leaks] == [
-        ("mutation", "it wrote into `ts`")
-    ]
+    report = check_leaks(registered(writing), bars, cuts=cuts[:2], generator=generator)
+    assert [(leak.kind, leak.note) for leak in report.leaks] == [("mutation", "it wrote into `ts`")]
     assert torch.equal(bars.ts, before)
 
 
 def test_what_mixes_symbols_is_found():
-    leaks = checked(mine(lambda x: x["close"] - x["close"].mean(1, keepdim=True))).leaks
-    assert [(found.kind, found.note) for found in leaks] == [
+    leaks = checked(registered(lambda x: x["close"] - x["close"].mean(1, keepdim=True))).leaks
+    assert [(leak.kind, leak.note) for leak in leaks] == [
         ("symbol", f"symbol {index} alone") for index in range(3)
     ]
 
 
-def test_a_feature_is_not_told_which_rows_are_listed():
+def test_a_feature_does_not_see_which_rows_are_listed():
     bars, _, generator = stage()
     listed = torch.arange(len(bars)).unsqueeze(-1).expand(-1, 3) >= 100
     bars = BarTensors(bars.ts, HOUR, bars.columns, listed)
@@ -237,7 +235,7 @@ def test_a_feature_is_not_told_which_rows_are_listed():
         seen.append(x.listed)
         return x["close"]
 
-    assert check_leaks(mine(looking), bars, cuts=[300], generator=generator).passed
+    assert check_leaks(registered(looking), bars, cuts=[300], generator=generator).passed
     assert set(seen) == {None}
 
 
@@ -251,10 +249,10 @@ def test_a_feature_that_fails_is_a_finding_and_the_others_get_their_verdict(erro
     feature(name="absent", lookback=1, columns=("nothing",), registry=registry)(broken)
     feature(name="good", lookback=1, registry=registry)(lambda x: x["close"].log())
     report = checked(FeatureSet(["broken", "absent", "good"], interval=HOUR, registry=registry))
-    (found,) = report.of("broken")
-    assert found.kind == "error"
-    assert str(found).startswith(f"broken: error: whole history: {error.__name__}: ")
-    assert [one.kind for one in report.of("absent")] == ["error"]
+    (leak,) = report.of("broken")
+    assert leak.kind == "error"
+    assert str(leak).startswith(f"broken: error: whole history: {error.__name__}: ")
+    assert [absent.kind for absent in report.of("absent")] == ["error"]
     assert report.of("good") == ()
     assert report.comparisons > 20 * len(TAMPERS)
 

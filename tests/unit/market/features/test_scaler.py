@@ -87,8 +87,8 @@ def test_it_is_saved_in_an_artifact_and_comes_back(tmp_path, winsorise):
     contents = Contents({"scaler": scaler.tensors()}, {"scaler": scaler.document()})
     write_artifact(tmp_path / "a", kind="scaler", contents=contents)
 
-    found = read_artifact(tmp_path / "a", kind="scaler")
-    again = Scaler.load(found.tensors["scaler"], found.documents["scaler"], schema=chosen.schema())
+    saved = read_artifact(tmp_path / "a", kind="scaler")
+    again = Scaler.load(saved.tensors["scaler"], saved.documents["scaler"], schema=chosen.schema())
 
     assert torch.equal(again.transform(features).values, scaler.transform(features).values)
     assert again.transform(features).values.abs().max() <= 10.0
@@ -129,7 +129,7 @@ def test_a_damaged_scaler_is_refused():
 
 @pytest.mark.refusal
 @pytest.mark.parametrize(
-    ("changes", "found"),
+    ("changes", "problem"),
     [
         ({"centre": float("nan")}, "a number in `centre` that is not finite"),
         ({"scale": float("inf")}, "a number in `scale` that is not finite"),
@@ -139,11 +139,11 @@ def test_a_damaged_scaler_is_refused():
         ({"low": 2.0, "high": 1.0}, "a lowest value above the highest"),
     ],
 )
-def test_a_scaler_that_could_not_have_been_fitted_is_refused(changes, found):
+def test_a_scaler_that_could_not_have_been_fitted_is_refused(changes, problem):
     features, schema = table([0.0, 1.0, 2.0, 3.0])
     scaler = Scaler.fit(features, (0, 4), schema=schema)
     tensors = {name: torch.tensor([value]).double() for name, value in changes.items()}
-    with pytest.raises(DataError, match=f"found {found}"):
+    with pytest.raises(DataError, match=f"found {problem}"):
         Scaler.load({**scaler.tensors(), **tensors}, scaler.document(), schema=schema)
 
 

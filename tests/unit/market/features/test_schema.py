@@ -101,20 +101,20 @@ CHANGES = [
 @pytest.mark.refusal
 @pytest.mark.parametrize(("change", "words"), CHANGES, ids=[str(change) for change, _ in CHANGES])
 def test_the_first_field_that_differs_is_named_and_the_hash_with_it(change, words):
-    expected, found = built(), built(**change)
+    expected, actual = built(), built(**change)
     with pytest.raises(DataError) as caught:
-        check_schema(expected, found)
+        check_schema(expected, actual)
     assert str(caught.value).startswith(words)
     assert caught.value.code == "feature-schema"
-    assert schema_hash(expected) != schema_hash(found)
+    assert schema_hash(expected) != schema_hash(actual)
 
 
 @pytest.mark.refusal
 def test_a_parameter_is_named_by_its_path():
-    expected, found = copy.deepcopy(built()), copy.deepcopy(built())
-    found["features"][0]["parameters"]["period"] = 14.0
+    expected, actual = copy.deepcopy(built()), copy.deepcopy(built())
+    actual["features"][0]["parameters"]["period"] = 14.0
     with pytest.raises(DataError) as caught:
-        check_schema(expected, found)
+        check_schema(expected, actual)
     assert str(caught.value) == (
         "`features[0].parameters.period` of the features must be 14; found 14.0. "
         "Feed the model with the features it was trained on, or train a new one. [feature-schema]"

@@ -4,12 +4,11 @@ import json
 import logging
 import sys
 
-import ccxt
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from stormsail.core.clock import ManualClock
+from stormsail.core.clock import ManualClock, iso
 from stormsail.core.errors import (
     ArgumentError,
     ChoiceError,
@@ -23,7 +22,7 @@ from stormsail.core.files import atomic
 from stormsail.core.generators import Generators
 from stormsail.market.bars import OPTIONAL, REQUIRED, Bars, Funding
 from stormsail.market.fetch.bars import PAGES_PER_PART, Progress, fetch_bars
-from stormsail.market.fetch.client import Patience, connect
+from stormsail.market.fetch.client import RetryPolicy, connect
 from stormsail.market.fetch.funding import fetch_funding
 from stormsail.market.fetch.journal import Part, journal_path, open_journal
 from stormsail.market.fetch.pages import number_of
@@ -33,9 +32,8 @@ from stormsail.market.fetch.plan import (
     bar_at_or_after,
     closed_end,
     gaps,
-    iso,
     missing,
-    read_asked,
+    read_requested,
     union,
 )
 from stormsail.market.interval import Interval
@@ -47,13 +45,6 @@ H1 = Interval.parse("1h")
 SPOT, PERP = "BTC/USDT", "BTC/USDT:USDT"
 ALL = (*REQUIRED, *OPTIONAL)
 PLACES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 10)
-
-
-class UnifiedBinance(ccxt.binance):
-    """The same exchange under a name for which we know no raw candles."""
-
-    def describe(self):
-        return self.deep_extend(super().describe(), {"id": "unified"})
 
 
 @pytest.fixture
@@ -70,7 +61,7 @@ def store(tmp_path):
     return Store(tmp_path / "store")
 
 
-class Bench:
+class Fetcher:
     """A client, a store and a clock that stands 400 hours after the start."""
 
     def __init__(self, venue, store, *, exchange="binance", symbol=SPOT, hours=400.0):
@@ -107,17 +98,24 @@ class Bench:
 
 
 @pytest.fixture
-def bench(venue, store):
-    return Bench(venue, store)
+def fetcher(venue, store):
+    return Fetcher(venue, store)
 
 
 @pytest.fixture
 def unified(venue, store):
-    bench = Bench(venue, store)
-    client = UnifiedBinance({"options": bench.client.options, "enableRateLimit": False})
-    client.urls["api"], client.has["fetchCurrencies"] = bench.client.urls["api"], False
-    bench.client = client
-    return bench
+    """The same exchange under a name for which we know no raw candles."""
+    import ccxt  # half a second of imports, so not above
+
+    class UnifiedBinance(ccxt.binance):
+        def describe(self):
+            return self.deep_extend(super().describe(), {"id": "unified"})
+
+    fetcher = Fetcher(venue, store)
+    client = UnifiedBinance({"options": fetcher.client.options, "enableRateLimit": False})
+    client.urls["api"], client.has["fetchCurrencies"] = fetcher.client.urls["api"], False
+    fetcher.client = client
+    return fetcher
 
 
 def assert_holds(bars, rows, columns=ALL):
@@ -154,15 +152,15 @@ def refused(call):
 def test_thousands_of_bars_arrive_digit_for_digit(exchange, symbol, path, venue, store):
     rows = candles(7, 4321, start=START)
     (venue.perp if ":" in symbol else venue.spot)["BTCUSDT", "1h"] = rows
-    bench = Bench(venue, store, exchange=exchange, symbol=symbol, hours=4321)
-    done = bench.bars(page=None)
-    assert_holds(bench.stored(), rows)
+    fetcher = Fetcher(venue, store, exchange=exchange, symbol=symbol, hours=4321)
+    done = fetcher.bars(page=None)
+    assert_holds(fetcher.stored(), rows)
     assert (done.added, done.rows, done.gaps, done.retries) == (4321, 4321, (), 0)
     assert [request.path for request in venue.data_requests] == [path] * 5  # 4 of 1000, 1 of 321
     assert {request.params["limit"] for request in venue.data_requests} == {"1000"}
     assert len(venue.info_requests) == 1
     assert done.requests == 6
-    assert bench.reports[-1] == Progress(symbol, 4321, 4321)
+    assert fetcher.reports[-1] == Progress(symbol, 4321, 4321)
     assert done.path == store.path(symbol, H1)
 
 
@@ -183,73 +181,73 @@ def test_an_exchange_that_answers_by_windows_is_paged_through_empty_ones(unified
     assert unified.bars().requests == 0
 
 
-def test_the_notes_tell_where_the_bars_come_from(bench):
-    bench.bars()
-    assert bench.stored().notes == {
-        "asked": f"[[{START}, {START + 400 * HOUR}]]",
+def test_the_notes_tell_where_the_bars_come_from(fetcher):
+    fetcher.bars()
+    assert fetcher.stored().notes == {
+        "requested": f"[[{START}, {START + 400 * HOUR}]]",
         "exchange": "binance",
         "gaps": "[]",
     }
-    assert list(bench.store.root.rglob("*")) == [
-        bench.store.root / "BTC-USDT",
-        bench.store.root / "BTC-USDT" / "1h.parquet",
+    assert list(fetcher.store.root.rglob("*")) == [
+        fetcher.store.root / "BTC-USDT",
+        fetcher.store.root / "BTC-USDT" / "1h.parquet",
     ]
 
 
-def test_no_keys_are_read_and_none_are_sent(bench, venue, monkeypatch):
+def test_no_keys_are_read_and_none_are_sent(fetcher, venue, monkeypatch):
     monkeypatch.setenv("BINANCE_APIKEY", "canary-key")
     monkeypatch.setenv("BINANCE_SECRET", "canary-secret")
-    bench.bars()
-    assert not bench.client.apiKey
-    assert not bench.client.secret
+    fetcher.bars()
+    assert not fetcher.client.apiKey
+    assert not fetcher.client.secret
     seen = json.dumps([[r.path, r.params, r.headers] for r in venue.requests])
     assert "canary" not in seen
     assert "apikey" not in seen.lower()
     assert "signature" not in seen
 
 
-def test_the_log_of_ccxt_stays_quiet(bench, caplog):
+def test_the_log_of_ccxt_stays_quiet(fetcher, caplog):
     caplog.set_level(logging.DEBUG)
-    bench.bars()
+    fetcher.bars()
     assert [record.name for record in caplog.records if record.name.startswith("ccxt")] == []
 
 
 # --- what is asked for -----------------------------------------------------------------------
 
 
-def test_a_second_fetch_of_the_same_asks_nothing(bench, venue):
-    bench.bars()
-    before = files(bench.store.root)
+def test_a_second_fetch_of_the_same_asks_nothing(fetcher, venue):
+    fetcher.bars()
+    before = files(fetcher.store.root)
     venue.reset()
-    done = bench.bars()
+    done = fetcher.bars()
     assert (done.added, done.rows, done.requests) == (0, 400, 0)
     assert venue.requests == []
-    assert files(bench.store.root) == before
+    assert files(fetcher.store.root) == before
 
 
-def test_new_bars_are_added_at_the_end_with_one_bar_of_overlap(bench, venue):
-    bench.bars(until_ms=START + 300 * HOUR)
+def test_new_bars_are_added_at_the_end_with_one_bar_of_overlap(fetcher, venue):
+    fetcher.bars(until_ms=START + 300 * HOUR)
     venue.reset()
-    done = bench.bars(since_ms=None)
+    done = fetcher.bars(since_ms=None)
     assert done.added == 100
     assert [int(r.params["startTime"]) for r in venue.data_requests] == [
         START + hour * HOUR for hour in (299, 349, 399)
     ]
-    assert_holds(bench.stored(), venue.spot["BTCUSDT", "1h"])
+    assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"])
 
 
-def test_older_bars_are_added_in_front(bench, venue):
-    bench.bars(since_ms=START + 300 * HOUR)
+def test_older_bars_are_added_in_front(fetcher, venue):
+    fetcher.bars(since_ms=START + 300 * HOUR)
     venue.reset()
-    done = bench.bars(since_ms=START + 200 * HOUR)
+    done = fetcher.bars(since_ms=START + 200 * HOUR)
     assert done.added == 100
-    assert_holds(bench.stored(), venue.spot["BTCUSDT", "1h"][200:])
+    assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"][200:])
     assert len(venue.data_requests) == 3  # 100 bars and the seam, 50 at once
     assert int(venue.data_requests[0].params["endTime"]) == START + 301 * HOUR - 1
 
 
 def test_head_and_tail_in_pieces_end_in_the_same_bytes_as_one_fetch(venue, tmp_path):
-    whole, pieces = (Bench(venue, Store(tmp_path / name)) for name in ("whole", "pieces"))
+    whole, pieces = (Fetcher(venue, Store(tmp_path / name)) for name in ("whole", "pieces"))
     whole.bars()
     pieces.bars(since_ms=START + 100 * HOUR, until_ms=START + 200 * HOUR)
     pieces.bars(since_ms=START + 300 * HOUR)  # leaves no break of our making
@@ -257,42 +255,42 @@ def test_head_and_tail_in_pieces_end_in_the_same_bytes_as_one_fetch(venue, tmp_p
     assert files(pieces.store.root) == files(whole.store.root)
 
 
-def test_since_between_two_bars_begins_with_the_next(bench):
-    bench.bars(since_ms=START + 1)
-    assert bench.stored().ts[0] == START + HOUR
+def test_since_between_two_bars_begins_with_the_next(fetcher):
+    fetcher.bars(since_ms=START + 1)
+    assert fetcher.stored().ts[0] == START + HOUR
 
 
-def test_until_is_not_included(bench):
-    bench.bars(until_ms=START + 10 * HOUR)
-    assert bench.stored().ts[-1] == START + 9 * HOUR
-    bench.bars(until_ms=START + 20 * HOUR + 1)
-    assert bench.stored().ts[-1] == START + 20 * HOUR
+def test_until_is_not_included(fetcher):
+    fetcher.bars(until_ms=START + 10 * HOUR)
+    assert fetcher.stored().ts[-1] == START + 9 * HOUR
+    fetcher.bars(until_ms=START + 20 * HOUR + 1)
+    assert fetcher.stored().ts[-1] == START + 20 * HOUR
 
 
-def test_nothing_before_the_listing_is_asked_for_once(bench, venue):
+def test_nothing_before_the_listing_is_requested_once(fetcher, venue):
     early = START - 5000 * HOUR
-    done = bench.bars(since_ms=early)
+    done = fetcher.bars(since_ms=early)
     assert (done.rows, done.gaps) == (400, ())
-    assert read_asked(bench.stored().notes) == [Span(early, START + 400 * HOUR)]
+    assert read_requested(fetcher.stored().notes) == [Span(early, START + 400 * HOUR)]
     venue.reset()
-    assert bench.bars(since_ms=early).requests == 0
+    assert fetcher.bars(since_ms=early).requests == 0
 
 
-def test_an_exchange_that_has_nothing_leaves_no_file(bench, venue):
-    done = bench.bars(since_ms=START + 390 * HOUR, until_ms=START + 391 * HOUR)
+def test_an_exchange_that_has_nothing_leaves_no_file(fetcher, venue):
+    done = fetcher.bars(since_ms=START + 390 * HOUR, until_ms=START + 391 * HOUR)
     assert done.added == 1
     venue.spot["BTCUSDT", "1h"] = []
-    other = Bench(venue, Store(bench.store.root / "other"))
+    other = Fetcher(venue, Store(fetcher.store.root / "other"))
     done = other.bars()
     assert (done.path, done.rows, len(venue.data_requests)) == (None, 0, 1 + 2)  # asked twice
     assert not other.store.path(SPOT, H1).exists()
 
 
-def test_progress_counts_from_the_first_missing_bar(bench):
-    bench.bars(until_ms=START + 300 * HOUR)
-    bench.reports.clear()
-    bench.bars()
-    assert [(report.done, report.total) for report in bench.reports] == [
+def test_progress_counts_from_the_first_missing_bar(fetcher):
+    fetcher.bars(until_ms=START + 300 * HOUR)
+    fetcher.reports.clear()
+    fetcher.bars()
+    assert [(report.done, report.total) for report in fetcher.reports] == [
         (49, 100),
         (99, 100),
         (100, 100),
@@ -304,9 +302,9 @@ def test_progress_counts_from_the_first_missing_bar(bench):
 
 @pytest.mark.parametrize(("hours", "expected"), [(10.0, 10), (10.999, 10), (11.0, 11)])
 def test_the_forming_bar_is_never_stored(hours, expected, venue, store):
-    bench = Bench(venue, store, hours=hours)
-    bench.bars()
-    assert len(bench.stored()) == expected
+    fetcher = Fetcher(venue, store, hours=hours)
+    fetcher.bars()
+    assert len(fetcher.stored()) == expected
 
 
 def test_a_forming_bar_that_is_sent_all_the_same_is_dropped(unified, venue):
@@ -316,83 +314,83 @@ def test_a_forming_bar_that_is_sent_all_the_same_is_dropped(unified, venue):
 
 
 def test_a_raw_answer_with_the_forming_bar_loses_it(venue, store):
-    bench = Bench(venue, store, hours=10.5)
+    fetcher = Fetcher(venue, store, hours=10.5)
     rows = venue.spot["BTCUSDT", "1h"]
     venue.script[1] = Fault("rows", rows=lambda _right: rows[:11])
-    assert bench.bars().rows == 10
+    assert fetcher.bars().rows == 10
 
 
-def test_a_clock_that_runs_ahead_does_not_close_a_bar(bench, venue):
+def test_a_clock_that_runs_ahead_does_not_close_a_bar(fetcher, venue):
     venue.now_ms = START + 20 * HOUR + 1000  # says the Date header; ours is 400 hours on
-    assert bench.bars().rows == 20
+    assert fetcher.bars().rows == 20
     venue.now_ms = START + 25 * HOUR
-    assert bench.bars().rows == 25
+    assert fetcher.bars().rows == 25
 
 
-def test_the_last_closed_bar_may_be_published_late(bench, venue):
+def test_the_last_closed_bar_may_be_published_late(fetcher, venue):
     rows = venue.spot["BTCUSDT", "1h"]
     venue.spot["BTCUSDT", "1h"] = rows[:399]
-    assert bench.bars().rows == 399
+    assert fetcher.bars().rows == 399
     venue.spot["BTCUSDT", "1h"] = rows
-    assert bench.bars().added == 1
-    assert bench.stored().notes["gaps"] == "[]"
+    assert fetcher.bars().added == 1
+    assert fetcher.stored().notes["gaps"] == "[]"
 
 
-# --- holes and repetitions -------------------------------------------------------------------
+# --- gaps and repetitions --------------------------------------------------------------------
 
 
-def test_holes_are_recorded_after_a_second_request(bench, venue):
+def test_gaps_are_recorded_after_a_second_request(fetcher, venue):
     rows = venue.spot["BTCUSDT", "1h"]
     venue.spot["BTCUSDT", "1h"] = rows[:30] + rows[33:200] + rows[320:]
-    done = bench.bars()
+    done = fetcher.bars()
     expected = (
         Gap(START + 30 * HOUR, 3, confirmed=True),
         Gap(START + 200 * HOUR, 120, confirmed=True),
     )
     assert done.gaps == expected
-    assert json.loads(bench.stored().notes["gaps"]) == [
+    assert json.loads(fetcher.stored().notes["gaps"]) == [
         {"start": START + 30 * HOUR, "count": 3, "confirmed": True},
         {"start": START + 200 * HOUR, "count": 120, "confirmed": True},
     ]
-    assert_holds(bench.stored(), venue.spot["BTCUSDT", "1h"])
+    assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"])
     starts = [int(r.params["startTime"]) for r in venue.data_requests]
     assert len(starts) - len(set(starts)) == 2  # one repetition for each page with a hole
     venue.reset()
-    assert bench.bars().requests == 0
+    assert fetcher.bars().requests == 0
 
 
-def test_a_hole_that_the_second_request_fills_is_none(bench, venue):
+def test_a_hole_that_the_second_request_fills_is_none(fetcher, venue):
     venue.script[2] = Fault("rows", rows=lambda right: right[:10] + right[20:])
-    done = bench.bars()
+    done = fetcher.bars()
     assert done.gaps == ()
-    assert_holds(bench.stored(), venue.spot["BTCUSDT", "1h"])
+    assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"])
 
 
-def test_an_empty_page_is_asked_for_twice_before_it_is_believed(bench, venue):
+def test_an_empty_page_is_requested_twice_before_it_is_believed(fetcher, venue):
     venue.script[3] = Fault("rows", rows=lambda _right: [])
-    assert bench.bars().gaps == ()
-    assert len(bench.stored()) == 400
+    assert fetcher.bars().gaps == ()
+    assert len(fetcher.stored()) == 400
 
 
-def test_holes_of_bars_from_elsewhere_are_kept_apart(bench, venue):
-    bench.bars(until_ms=START + 100 * HOUR)
-    table = bench.stored().table
+def test_gaps_of_bars_from_elsewhere_are_kept_apart(fetcher, venue):
+    fetcher.bars(until_ms=START + 100 * HOUR)
+    table = fetcher.stored().table
     holed = table.filter([not 40 <= row < 50 for row in range(100)])
-    bench.store.write(Bars(SPOT, H1, holed))  # without notes, as an import leaves it
+    fetcher.store.write(Bars(SPOT, H1, holed))  # without notes, as an import leaves it
     rows = venue.spot["BTCUSDT", "1h"]
     venue.spot["BTCUSDT", "1h"] = rows[:200] + rows[201:]
-    assert bench.bars().gaps == (
+    assert fetcher.bars().gaps == (
         Gap(START + 40 * HOUR, 10, confirmed=False),
         Gap(START + 200 * HOUR, 1, confirmed=True),
     )
 
 
-def test_identical_repetitions_are_removed(bench, venue):
+def test_identical_repetitions_are_removed(fetcher, venue):
     rows = venue.spot["BTCUSDT", "1h"]
     venue.script[1] = Fault("rows", rows=lambda right: right[:5] + right[4:])
     venue.script[3] = Fault("rows", rows=lambda right: rows[90:100] + right)  # of the page before
-    assert bench.bars().added == 400
-    assert_holds(bench.stored(), rows)
+    assert fetcher.bars().added == 400
+    assert_holds(fetcher.stored(), rows)
 
 
 def changed(row, place, value):
@@ -401,60 +399,60 @@ def changed(row, place, value):
 
 @pytest.mark.refusal
 @pytest.mark.parametrize("script", ["same page", "next page"])
-def test_contradicting_repetitions_are_refused(bench, venue, script):
+def test_contradicting_repetitions_are_refused(fetcher, venue, script):
     rows = venue.spot["BTCUSDT", "1h"]
     wrong = changed(rows[99], 4, "1.25")
     if script == "same page":
         venue.script[2] = Fault("rows", rows=lambda right: [*right, wrong])
     else:
         venue.script[3] = Fault("rows", rows=lambda right: [wrong, *right])
-    error = refused(bench.bars)
+    error = refused(fetcher.bars)
     assert str(error) == (
         "two reports of BTC/USDT 1h at 2021-01-05T03:00:00Z must agree; "
         f"found `close` = {float(rows[99][4])!r} and then 1.25. Nothing was overwritten. If the "
         "stored data come from another exchange or were taken before the bar had closed, move "
         "that file away and fetch again. [venue-conflict]"
     )
-    assert len(bench.stored()) == (50 if script == "same page" else 100)  # the pages before
+    assert len(fetcher.stored()) == (50 if script == "same page" else 100)  # the pages before
 
 
 @pytest.mark.parametrize("since", [START, START + 100 * HOUR])
-def test_stored_bars_that_the_exchange_denies_are_refused(bench, venue, since):
-    bench.bars(since_ms=START + 100 * HOUR, until_ms=START + 200 * HOUR)
-    before = files(bench.store.root)
+def test_stored_bars_that_the_exchange_denies_are_refused(fetcher, venue, since):
+    fetcher.bars(since_ms=START + 100 * HOUR, until_ms=START + 200 * HOUR)
+    before = files(fetcher.store.root)
     seam = 100 if since == START else 199
     rows = venue.spot["BTCUSDT", "1h"]
     venue.spot["BTCUSDT", "1h"] = [
         changed(row, 8, row[8] + 1) if number == seam else row for number, row in enumerate(rows)
     ]
-    error = refused(lambda: bench.bars(since_ms=since, until_ms=None))
+    error = refused(lambda: fetcher.bars(since_ms=since, until_ms=None))
     assert (error.code, "`trades`" in error.found) == ("venue-conflict", True)
-    assert files(bench.store.root).items() >= before.items()
+    assert files(fetcher.store.root).items() >= before.items()
 
 
-def test_fewer_stored_columns_stay_fewer(bench, unified, venue):
+def test_fewer_stored_columns_stay_fewer(fetcher, unified, venue):
     unified.bars(until_ms=START + 100 * HOUR)
-    bench.bars()
-    assert_holds(bench.stored(), venue.spot["BTCUSDT", "1h"], REQUIRED)
+    fetcher.bars()
+    assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"], REQUIRED)
 
 
-def test_stored_columns_are_compared_by_name(bench, venue):
+def test_stored_columns_are_compared_by_name(fetcher, venue):
     columns = (*REQUIRED, "trades", "taker_buy_quote")
-    bench.bars(until_ms=START + 100 * HOUR)
-    bench.store.write(Bars(SPOT, H1, bench.stored().table.select(columns)))
-    bench.bars()
-    assert bench.stored().columns == columns
+    fetcher.bars(until_ms=START + 100 * HOUR)
+    fetcher.store.write(Bars(SPOT, H1, fetcher.stored().table.select(columns)))
+    fetcher.bars()
+    assert fetcher.stored().columns == columns
     expected = [row[8] for row in venue.spot["BTCUSDT", "1h"]]
-    assert bench.stored().table["trades"].to_pylist() == expected
+    assert fetcher.stored().table["trades"].to_pylist() == expected
 
 
 @pytest.mark.refusal
-def test_an_exchange_that_lacks_a_stored_column_is_refused(bench, unified):
-    bench.bars(until_ms=START + 100 * HOUR)
+def test_an_exchange_that_lacks_a_stored_column_is_refused(fetcher, unified):
+    fetcher.bars(until_ms=START + 100 * HOUR)
     error = refused(unified.bars)
     assert isinstance(error, DataError)
     assert str(error) == (
-        f"unified must give every column that {bench.store.path(SPOT, H1)} has; found "
+        f"unified must give every column that {fetcher.store.path(SPOT, H1)} has; found "
         "quote_volume, trades, taker_buy_base, taker_buy_quote missing. Fetch from the exchange "
         "the file came from, or move the file away. [data-column]"
     )
@@ -502,21 +500,21 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"), [case[1:] for case in NONSENSE], ids=[c[0] for c in NONSENSE]
+    ("rows", "problem"), [case[1:] for case in NONSENSE], ids=[c[0] for c in NONSENSE]
 )
-def test_nonsense_is_refused_in_words(bench, venue, rows, found):
+def test_nonsense_is_refused_in_words(fetcher, venue, rows, problem):
     venue.script[1] = Fault("rows", rows=rows)
-    error = refused(bench.bars)
+    error = refused(fetcher.bars)
     assert isinstance(error, VenueError)
     assert error.code == "venue-response"
-    assert error.found.startswith(found)
+    assert error.found.startswith(problem)
     assert error.wrong == "the answer of binance for BTC/USDT 1h must be what was asked for"
-    assert not bench.store.path(SPOT, H1).exists()
+    assert not fetcher.store.path(SPOT, H1).exists()
     assert len(venue.data_requests) == 1
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"),
+    ("rows", "problem"),
     [
         (lambda r: [changed(r[0], 1, "n/a"), *r[1:]], "`open` = None at 2021-01-01T00:00:00Z"),
         (lambda r: r[::2], "bars 7200000 ms apart"),
@@ -528,11 +526,11 @@ def test_nonsense_is_refused_in_words(bench, venue, rows, found):
         (lambda _r: [5], "no bar from 2021-01-01T00:00:00Z on, but something else"),
     ],
 )
-def test_nonsense_is_refused_in_the_unified_way_too(unified, venue, rows, found):
+def test_nonsense_is_refused_in_the_unified_way_too(unified, venue, rows, problem):
     venue.always = Fault("rows", rows=rows)
     error = refused(unified.bars)
     assert error.code == "venue-response"
-    assert error.found == found
+    assert error.found == problem
     assert not unified.store.path(SPOT, H1).exists()
 
 
@@ -546,14 +544,14 @@ def test_nonsense_is_refused_in_the_unified_way_too(unified, venue, rows, found)
 def test_an_answer_that_is_no_json_is_tried_again_and_never_read_as_no_bars(
     kind, fault, request, venue
 ):
-    bench = request.getfixturevalue({"raw": "bench", "unified": "unified"}[kind])
+    fetcher = request.getfixturevalue({"raw": "fetcher", "unified": "unified"}[kind])
     venue.script[2] = fault
-    assert (bench.bars().retries, len(bench.stored())) == (1, 400)
-    other = Bench(venue, Store(bench.store.root / "other"))
-    other.client = bench.client
+    assert (fetcher.bars().retries, len(fetcher.stored())) == (1, 400)
+    other = Fetcher(venue, Store(fetcher.store.root / "other"))
+    other.client = fetcher.client
     venue.reset()
     venue.always = fault
-    error = refused(lambda: other.bars(patience=Patience(tries=3)))
+    error = refused(lambda: other.bars(retry=RetryPolicy(tries=3)))
     assert (error.code, error.found) == ("venue-response", "no JSON in 3 tries")
     assert len(venue.data_requests) == 3
 
@@ -563,7 +561,7 @@ def test_an_answer_that_is_no_json_is_tried_again_and_never_read_as_no_bars(
 
 @pytest.mark.refusal
 def test_an_unknown_symbol_is_refused_with_the_nearest(venue, store):
-    error = refused(Bench(venue, store, symbol="BTC/USDC").bars)
+    error = refused(Fetcher(venue, store, symbol="BTC/USDC").bars)
     assert isinstance(error, VenueError)
     assert str(error) == (
         "BTC/USDC must be a market of binance; found no such symbol among 1. "
@@ -573,10 +571,10 @@ def test_an_unknown_symbol_is_refused_with_the_nearest(venue, store):
     assert venue.data_requests == []
 
 
-def test_a_symbol_that_vanishes_on_the_way_is_refused(bench, venue):
-    bench.client.load_markets()
+def test_a_symbol_that_vanishes_on_the_way_is_refused(fetcher, venue):
+    fetcher.client.load_markets()
     del venue.spot["BTCUSDT", "1h"]
-    error = refused(bench.bars)
+    error = refused(fetcher.bars)
     assert error.code == "venue-symbol"
     assert "-1121" in error.found
     assert len(venue.data_requests) == 1
@@ -584,25 +582,25 @@ def test_a_symbol_that_vanishes_on_the_way_is_refused(bench, venue):
 
 @pytest.mark.refusal
 def test_a_malformed_symbol_never_reaches_the_exchange(venue, store):
-    error = refused(Bench(venue, store, symbol="BTCUSDT").bars)
+    error = refused(Fetcher(venue, store, symbol="BTCUSDT").bars)
     assert error.code == "data-symbol"
     assert venue.requests == []
 
 
 @pytest.mark.refusal
-def test_an_interval_the_exchange_lacks_is_refused(bench):
+def test_an_interval_the_exchange_lacks_is_refused(fetcher):
     with pytest.raises(ChoiceError) as caught:
-        fetch_bars(bench.client, bench.store, SPOT, Interval.parse("7m"), since_ms=START,
-                   clock=bench.clock, generator=Generators(0).numpy("fetch"))  # fmt: skip
+        fetch_bars(fetcher.client, fetcher.store, SPOT, Interval.parse("7m"), since_ms=START,
+                   clock=fetcher.clock, generator=Generators(0).numpy("fetch"))  # fmt: skip
     assert "the interval must be one that binance offers; found `7m`. Choose from 1s, 1m," in str(
         caught.value
     )
 
 
 @pytest.mark.refusal
-def test_a_first_fetch_must_know_where_to_begin(bench):
+def test_a_first_fetch_must_know_where_to_begin(fetcher):
     with pytest.raises(ArgumentError) as caught:
-        bench.bars(since_ms=None)
+        fetcher.bars(since_ms=None)
     assert str(caught.value) == (
         "a first fetch must know where to begin; found no stored BTC/USDT 1h and no `since`. Pass "
         "`--since 2020-01-01`, or the day from which you want the bars. [missing-argument]"
@@ -658,43 +656,43 @@ PASSING = {
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_what_passes_is_waited_for(name, bench, venue):
-    bench.client.timeout = 200
+def test_what_passes_is_waited_for(name, fetcher, venue):
+    fetcher.client.timeout = 200
     venue.script = {1: PASSING[name], 4: PASSING[name], 5: PASSING[name]}
-    before = bench.clock.now_ns()
-    done = bench.bars()
-    assert_holds(bench.stored(), venue.spot["BTCUSDT", "1h"])
+    before = fetcher.clock.now_ns()
+    done = fetcher.bars()
+    assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"])
     assert (done.retries, len(venue.data_requests)) == (3, 8 + 3)
-    waited = (bench.clock.now_ns() - before) / 1e9
+    waited = (fetcher.clock.now_ns() - before) / 1e9
     assert 0.5 + 0.5 + 1.0 <= waited <= 1.0 + 1.0 + 2.0  # 1 s twice, 2 s once, jitter to a half
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_what_does_not_pass_is_given_up_in_words(name, bench, venue):
-    bench.client.timeout = 100
+def test_what_does_not_pass_is_given_up_in_words(name, fetcher, venue):
+    fetcher.client.timeout = 100
     venue.script = dict.fromkeys(range(3, 100), PASSING[name])
-    error = refused(lambda: bench.bars(patience=Patience(tries=3)))
+    error = refused(lambda: fetcher.bars(retry=RetryPolicy(tries=3)))
     assert error.code == ("venue-rate-limit" if name == "429" else "venue-unreachable")
     assert error.found.endswith("after 3 tries")
     assert len(venue.data_requests) == 2 + 3
-    assert len(bench.stored()) == 100  # what had come is kept
+    assert len(fetcher.stored()) == 100  # what had come is kept
     venue.reset()
-    assert bench.bars().added == 300
+    assert fetcher.bars().added == 300
 
 
-def test_a_refused_connection_is_unreachable(bench, venue):
-    bench.client.load_markets()
-    bench.client.urls["api"]["public"] = "http://127.0.0.1:9/api/v3"  # discard: nobody listens
-    error = refused(lambda: bench.bars(patience=Patience(tries=2)))
+def test_a_refused_connection_is_unreachable(fetcher, venue):
+    fetcher.client.load_markets()
+    fetcher.client.urls["api"]["public"] = "http://127.0.0.1:9/api/v3"  # discard: nobody listens
+    error = refused(lambda: fetcher.bars(retry=RetryPolicy(tries=2)))
     assert error.code == "venue-unreachable"
 
 
-def test_waits_double_and_the_jitter_comes_from_the_seed(bench, venue):
+def test_waits_double_and_the_jitter_comes_from_the_seed(fetcher, venue):
     venue.always = PASSING["500"]
-    bench.client.load_markets()
+    fetcher.client.load_markets()
     slept = []
-    bench.clock.sleep = slept.append
-    refused(lambda: bench.bars(patience=Patience(tries=5, longest_s=4.0)))
+    fetcher.clock.sleep = slept.append
+    refused(lambda: fetcher.bars(retry=RetryPolicy(tries=5, longest_s=4.0)))
     jitter = Generators(0).numpy("fetch").random(4)
     assert slept == [s * (0.5 + 0.5 * u) for s, u in zip((1, 2, 4, 4), jitter, strict=True)]
 
@@ -703,50 +701,50 @@ def too_many(retry_after):
     return Fault("status", status=429, headers={"Retry-After": retry_after})
 
 
-def test_retry_after_in_seconds_is_obeyed(bench, venue):
+def test_retry_after_in_seconds_is_obeyed(fetcher, venue):
     venue.script[2] = too_many("37")
     slept = []
-    bench.clock.sleep = slept.append
-    assert bench.bars().retries == 1
+    fetcher.clock.sleep = slept.append
+    assert fetcher.bars().retries == 1
     assert slept == [37.0]
 
 
-def test_a_demand_counts_for_the_answer_that_made_it_only(bench, venue):
+def test_a_demand_counts_for_the_answer_that_made_it_only(fetcher, venue):
     venue.script = {2: too_many("60"), 3: Fault("reset")}
     slept = []
-    bench.clock.sleep = slept.append
-    assert bench.bars().retries == 2
+    fetcher.clock.sleep = slept.append
+    assert fetcher.bars().retries == 2
     assert slept[0] == 60.0
     assert 1.0 <= slept[1] <= 2.0  # the lost connection demanded nothing
 
 
-def test_retry_after_as_a_date_is_obeyed(bench, venue):
-    bench.clock.set_now((START + 500 * HOUR) * 1_000_000)
+def test_retry_after_as_a_date_is_obeyed(fetcher, venue):
+    fetcher.clock.set_now((START + 500 * HOUR) * 1_000_000)
     venue.script[2] = too_many("Thu, 21 Jan 2021 20:00:30 GMT")  # 500 h after the start, and 30 s
     slept = []
-    bench.clock.sleep = slept.append
-    bench.bars()
+    fetcher.clock.sleep = slept.append
+    fetcher.bars()
     assert slept == [30.0]
 
 
-def test_an_absurd_retry_after_falls_back_to_our_own_wait(bench, venue):
+def test_an_absurd_retry_after_falls_back_to_our_own_wait(fetcher, venue):
     venue.script[2] = too_many("soon")
     slept = []
-    bench.clock.sleep = slept.append
-    bench.bars()
+    fetcher.clock.sleep = slept.append
+    fetcher.bars()
     assert [0.5 <= wait <= 1.0 for wait in slept] == [True]
 
 
 @pytest.mark.refusal
-def test_a_demand_beyond_our_patience_ends_the_fetch_and_says_when(bench, venue):
+def test_a_demand_beyond_our_patience_ends_the_fetch_and_says_when(fetcher, venue):
     venue.script[3] = too_many("3600")
-    error = refused(bench.bars)
+    error = refused(fetcher.bars)
     assert str(error) == (
         "binance must have requests left for BTC/USDT 1h; found binance 429 No {}, not before "
         "2021-01-17T17:00:00Z. Run the command again later; what was fetched is kept. Other "
         "programs on this address use up the same limit. [venue-rate-limit]"
     )
-    assert (len(venue.data_requests), len(bench.stored())) == (3, 100)
+    assert (len(venue.data_requests), len(fetcher.stored())) == (3, 100)
 
 
 BANS = [
@@ -761,16 +759,16 @@ BANS = [
 
 @pytest.mark.refusal
 @pytest.mark.parametrize(("fault", "until"), BANS)
-def test_a_ban_stops_everything_at_once_and_says_until_when(bench, venue, fault, until):
+def test_a_ban_stops_everything_at_once_and_says_until_when(fetcher, venue, fault, until):
     venue.script[5] = fault
-    error = refused(bench.bars)
+    error = refused(fetcher.bars)
     assert str(error) == (
         "binance must accept requests from this address to give BTC/USDT 1h; found HTTP 418, "
         f"banned {until}. Nothing more was asked. Wait until then, and stop other programs that "
         "use the same address: asking during a ban prolongs it. [venue-ban]"
     )
     assert venue.banned == 0
-    assert (len(venue.data_requests), len(bench.stored())) == (5, 200)
+    assert (len(venue.data_requests), len(fetcher.stored())) == (5, 200)
 
 
 @pytest.mark.parametrize(
@@ -783,37 +781,37 @@ def test_a_ban_stops_everything_at_once_and_says_until_when(bench, venue, fault,
         (400, '{"code":-1100,"msg":"Illegal characters"}'),
     ],
 )
-def test_what_repeating_will_not_cure_is_not_repeated(status, body, bench, venue):
+def test_what_repeating_will_not_cure_is_not_repeated(status, body, fetcher, venue):
     venue.always = Fault("status", status=status, body=body)
-    error = refused(bench.bars)
+    error = refused(fetcher.bars)
     assert error.code == "venue-refused"
     assert len(venue.data_requests) == 1
 
 
-def test_a_list_of_markets_that_fails_is_tried_again(bench, venue):
+def test_a_list_of_markets_that_fails_is_tried_again(fetcher, venue):
     venue.info_script = {1: PASSING["502"], 2: Fault("text", body="<html>"), 3: PASSING["reset"]}
-    assert (bench.bars().added, len(venue.info_requests)) == (400, 4)
+    assert (fetcher.bars().added, len(venue.info_requests)) == (400, 4)
 
 
-def test_an_empty_list_of_markets_is_refused(bench, venue):
+def test_an_empty_list_of_markets_is_refused(fetcher, venue):
     venue.info_script[1] = Fault("rows", rows=lambda _right: {"symbols": []})
-    error = refused(bench.bars)
+    error = refused(fetcher.bars)
     assert (error.code, error.found) == ("venue-response", "an empty list")
 
 
 @pytest.mark.parametrize(
     "settings", [{"tries": 0}, {"first_s": -1.0}, {"first_s": 9.0, "longest_s": 1.0}]
 )
-def test_patience_has_a_range(settings):
+def test_a_retry_policy_has_a_range(settings):
     with pytest.raises(RangeError):
-        Patience(**settings)
+        RetryPolicy(**settings)
 
 
 # --- the journal -----------------------------------------------------------------------------
 
 
 def test_an_interrupt_keeps_what_has_come(venue, tmp_path):
-    whole, cut = (Bench(venue, Store(tmp_path / name)) for name in ("whole", "cut"))
+    whole, cut = (Fetcher(venue, Store(tmp_path / name)) for name in ("whole", "cut"))
     whole.bars()
 
     def interrupt(progress):
@@ -829,7 +827,7 @@ def test_an_interrupt_keeps_what_has_come(venue, tmp_path):
 
 
 def test_an_interrupt_before_the_stored_bars_leaves_them_alone(venue, tmp_path):
-    whole, cut = (Bench(venue, Store(tmp_path / name)) for name in ("whole", "cut"))
+    whole, cut = (Fetcher(venue, Store(tmp_path / name)) for name in ("whole", "cut"))
     whole.bars()
     cut.bars(since_ms=START + 200 * HOUR)
     before = cut.store.path(SPOT, H1).read_bytes()
@@ -847,60 +845,60 @@ def test_an_interrupt_before_the_stored_bars_leaves_them_alone(venue, tmp_path):
     assert files(cut.store.root) == files(whole.store.root)
 
 
-def test_parts_of_another_exchange_and_rubbish_are_not_used(bench, venue):
-    path = bench.store.path(SPOT, H1)
+def test_parts_of_another_exchange_and_rubbish_are_not_used(fetcher, venue):
+    path = fetcher.store.path(SPOT, H1)
     folder = journal_path(path)
     folder.mkdir(parents=True)
     (folder / f"{START}-{START + HOUR}.parquet").write_bytes(b"PAR1 no")
     (folder / "notes.txt").write_text("x")
     (path.parent / ".tmp-1-1").write_text("left by a killed writer")
-    assert bench.bars().added == 400
-    assert_holds(bench.stored(), venue.spot["BTCUSDT", "1h"])
+    assert fetcher.bars().added == 400
+    assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"])
     assert [entry.name for entry in path.parent.iterdir()] == ["1h.parquet"]
 
 
-def test_a_part_with_another_stamp_is_not_used(bench, venue):
-    bench.bars(until_ms=START + 100 * HOUR)
-    table = bench.stored().table
-    bench.store.path(SPOT, H1).unlink()
+def test_a_part_with_another_stamp_is_not_used(fetcher, venue):
+    fetcher.bars(until_ms=START + 100 * HOUR)
+    table = fetcher.stored().table
+    fetcher.store.path(SPOT, H1).unlink()
     wrong = table.set_column(1, "open", pa.array([1.0] * 100))
-    with open_journal(bench.store.path(SPOT, H1), "kraken BTC/USDT 1h") as journal:
+    with open_journal(fetcher.store.path(SPOT, H1), "kraken BTC/USDT 1h") as journal:
         journal.write(Part(Span(START, START + 100 * HOUR), wrong))
         assert [part.table for part in journal.parts()] == [wrong]
-    bench.bars()
-    assert_holds(bench.stored(), venue.spot["BTCUSDT", "1h"])
+    fetcher.bars()
+    assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"])
 
 
 @pytest.mark.refusal
-def test_two_fetches_of_the_same_are_refused(bench):
-    path = bench.store.path(SPOT, H1)
+def test_two_fetches_of_the_same_are_refused(fetcher):
+    path = fetcher.store.path(SPOT, H1)
     with open_journal(path, "another"):
-        error = refused(bench.bars)
+        error = refused(fetcher.bars)
     assert str(error) == (
         f"{journal_path(path)} must be used by one fetch at a time; found another process that "
         "holds it. Wait for the other fetch to end, or stop it. [data-write]"
     )
 
 
-def test_a_full_disk_is_loud_and_harmless(bench, venue, monkeypatch):
-    bench.bars(until_ms=START + 100 * HOUR)
-    before = files(bench.store.root)
+def test_a_full_disk_is_loud_and_harmless(fetcher, venue, monkeypatch):
+    fetcher.bars(until_ms=START + 100 * HOUR)
+    before = files(fetcher.store.root)
 
     def full(_folder, _name, _data):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic, "replace_file", full)
-        error = refused(bench.bars)
+        error = refused(fetcher.bars)
     assert (error.code, "No space left on device" in error.found) == ("data-write", True)
-    assert files(bench.store.root) == before
-    assert bench.bars().added == 300
+    assert files(fetcher.store.root) == before
+    assert fetcher.bars().added == 300
 
 
-def test_a_part_is_written_every_few_pages(bench, venue):
+def test_a_part_is_written_every_few_pages(fetcher, venue):
     seen = []
-    folder = journal_path(bench.store.path(SPOT, H1))
-    bench.bars(page=10, on_progress=lambda p: seen.append((p.done, len(list(folder.iterdir())))))
+    folder = journal_path(fetcher.store.path(SPOT, H1))
+    fetcher.bars(page=10, on_progress=lambda p: seen.append((p.done, len(list(folder.iterdir())))))
     assert seen[PAGES_PER_PART - 2 : PAGES_PER_PART + 1] == [(70, 0), (80, 1), (90, 1)]
     assert seen[-1] == (400, 5)
 
@@ -910,7 +908,7 @@ def test_a_part_is_written_every_few_pages(bench, venue):
 
 @pytest.fixture
 def perp(venue, store):
-    return Bench(venue, store, exchange="binanceusdm", symbol=PERP)
+    return Fetcher(venue, store, exchange="binanceusdm", symbol=PERP)
 
 
 def assert_rates(funding, rows):
@@ -922,8 +920,8 @@ def assert_rates(funding, rows):
 def test_funding_rates_arrive_digit_for_digit(exchange, venue, store):
     rows = rates(9, 2500, start=START)
     venue.funding["BTCUSDT"] = rows
-    bench = Bench(venue, store, exchange=exchange, symbol=PERP, hours=20_000)
-    done = bench.funding(page=None)
+    fetcher = Fetcher(venue, store, exchange=exchange, symbol=PERP, hours=20_000)
+    done = fetcher.funding(page=None)
     assert_rates(store.read_funding(PERP), rows)
     assert (done.added, done.rows, len(venue.data_requests)) == (2500, 2500, 3)
     assert done.path == store.funding_path(PERP)
@@ -971,23 +969,23 @@ def test_an_exchange_that_gives_the_newest_rates_first_loses_none(perp, venue):
     assert_rates(perp.store.read_funding(PERP), rows)
 
 
-def test_bars_with_errors_are_not_stored(bench, venue):
-    bench.bars(until_ms=START + 100 * HOUR)
-    before = bench.store.path(SPOT, H1).read_bytes()
+def test_bars_with_errors_are_not_stored(fetcher, venue):
+    fetcher.bars(until_ms=START + 100 * HOUR)
+    before = fetcher.store.path(SPOT, H1).read_bytes()
     venue.spot["BTCUSDT", "1h"][150][2] = "0.00000001"  # a high below everything
-    error = refused(bench.bars)
+    error = refused(fetcher.bars)
     assert error.code == "data-defects"
     assert "row 150 2021-01-07T06:00:00Z" in error.found
-    assert bench.store.path(SPOT, H1).read_bytes() == before
+    assert fetcher.store.path(SPOT, H1).read_bytes() == before
 
 
-def test_what_the_validator_finds_odd_is_told(bench, venue):
-    assert bench.bars(until_ms=START + HOUR).warnings == ("D12 one-row, 1x, first at 1 row",)
-    assert bench.bars().warnings == ()
+def test_warnings_of_the_checks_are_returned(fetcher, venue):
+    assert fetcher.bars(until_ms=START + HOUR).warnings == ("D12 one-row, 1x, first at 1 row",)
+    assert fetcher.bars().warnings == ()
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"),
+    ("rows", "problem"),
     [
         (lambda r: [r[0] | {"symbol": "ETHUSDT"}, *r[1:]], "1 rates of other symbols or times"),
         (lambda r: [r[0] | {"fundingRate": "n/a"}, *r[1:]], "row 0 = {'info': "),
@@ -999,11 +997,11 @@ def test_what_the_validator_finds_odd_is_told(bench, venue):
         (lambda _r: {"rows": 1}, "something ccxt cannot read (KeyError)"),
     ],
 )
-def test_nonsense_in_place_of_funding_is_refused(perp, venue, rows, found):
+def test_nonsense_in_place_of_funding_is_refused(perp, venue, rows, problem):
     venue.script[1] = Fault("rows", rows=rows)
     error = refused(perp.funding)
     assert error.code == "venue-response"
-    assert error.found.startswith(found)
+    assert error.found.startswith(problem)
     assert perp.store.read_funding(PERP) is None
 
 
@@ -1013,8 +1011,8 @@ def test_failures_on_the_way_to_funding_are_waited_for(perp, venue):
 
 
 @pytest.mark.refusal
-def test_spot_has_no_funding(bench):
-    error = refused(bench.funding)
+def test_spot_has_no_funding(fetcher):
+    error = refused(fetcher.funding)
     assert str(error) == (
         "BTC/USDT must be a market of binance; found a market without funding rates. Check the "
         "symbol on the exchange's page. [venue-symbol]"
@@ -1077,9 +1075,9 @@ def test_missing_agrees_with_counting():
         wanted = Span(*sorted(int(x) for x in generator.integers(0, 30, 2)))
         counted = {t for t in range(wanted.start, wanted.end)
                    if not any(s.start <= t < s.end for s in covered)}  # fmt: skip
-        found = missing(wanted, covered)
-        assert {t for s in found for t in range(s.start, s.end)} == counted
-        assert found == union(found)
+        spans = missing(wanted, covered)
+        assert {t for s in spans for t in range(s.start, s.end)} == counted
+        assert spans == union(spans)
 
 
 def test_the_grid_of_bars():
@@ -1092,7 +1090,7 @@ def test_the_grid_of_bars():
     assert (closed_end(START + HOUR - 1, H1), closed_end(START, H1)) == (START, START)
 
 
-def test_gaps_are_confirmed_only_inside_of_what_was_asked():
+def test_gaps_are_confirmed_only_inside_of_what_was_requested():
     ts = np.array([0, 1, 4, 5, 9], dtype=np.int64) * HOUR
     assert gaps(ts, H1, [Span(0, 5 * HOUR)]) == [
         Gap(2 * HOUR, 2, confirmed=True),
@@ -1102,8 +1100,8 @@ def test_gaps_are_confirmed_only_inside_of_what_was_asked():
 
 
 @pytest.mark.parametrize("note", ["", "x", "[1]", '{"a": 1}', "[[1]]", "null", '[["a", 2]]'])
-def test_a_foreign_note_means_that_nothing_was_asked(note):
-    assert read_asked({"asked": note}) == []
+def test_a_foreign_note_means_that_nothing_was_requested(note):
+    assert read_requested({"requested": note}) == []
 
 
 @pytest.mark.parametrize("value", [None, True, [], "", " 1", "1_0", "nan", "0x1", 10**400, "-"])
@@ -1120,8 +1118,3 @@ def test_numbers_may_be_texts():
         2,
         2.5,
     ]
-
-
-def test_times_are_written_in_utc():
-    assert iso(START) == "2021-01-01T00:00:00Z"
-    assert iso(START + 7) == "2021-01-01T00:00:00.007Z"

@@ -16,7 +16,7 @@ from torch import Tensor
 from simulator_lab import at, draws, plain_scaler, settings, simulator, wild_panel
 from stormsail.market import MarketConfig, Panel, Simulator
 from stormsail.market.features import FeatureSet, FeatureSpec
-from stormsail.market.simulator.records import State
+from stormsail.market.simulator.account import State
 
 BUSY = {
     "leverage": 5.0,
@@ -64,8 +64,8 @@ def flat(value):
     return [tensor for part in value for tensor in flat(part)]
 
 
-def assert_bits(one, other):
-    for a, b in zip(flat(one), flat(other), strict=True):
+def assert_bits(first, other):
+    for a, b in zip(flat(first), flat(other), strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(torch.isnan(a), torch.isnan(b))
         assert torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0))
@@ -115,11 +115,11 @@ def trail(sim, symbol, weights, *, row=3, last_row=None):
     batch = sim.batch
     last = None if last_row is None else torch.full((batch,), last_row)
     state, seen = sim.place(torch.as_tensor(symbol), torch.full((batch,), row), last_row=last)
-    found = [seen]
+    results = [seen]
     for index, weight in enumerate(weights):
         state, step = sim.transition(state, weight, draws(sim, index))
-        found += [*state, *flat(step)]
-    return found
+        results += [*state, *flat(step)]
+    return results
 
 
 def test_a_panel_of_three_symbols_gives_the_ledger_of_each_alone():

@@ -19,7 +19,7 @@ from simulator_lab import (
     steady,
     wild_panel,
 )
-from stormsail.market.simulator.records import State
+from stormsail.market.simulator.account import State
 from stormsail.market.splits import Span
 
 EVENTS = (
@@ -118,10 +118,10 @@ def test_one_environment_starts_over_while_the_other_goes_on():
     zeros = torch.zeros(2, dtype=torch.int64)
     state, _ = sim.place(zeros, torch.tensor([1, 1]), last_row=torch.tensor([2, 9]))
     generator = torch.Generator().manual_seed(0)
-    one = torch.ones(2, dtype=torch.float64)
-    state, step = sim.step(state, one, generator)
+    ones = torch.ones(2, dtype=torch.float64)
+    state, step = sim.step(state, ones, generator)
     assert step.truncated.tolist() == [True, False]
-    state, step = sim.step(state, one, generator)
+    state, step = sim.step(state, ones, generator)
     assert step.info.sample_weight.tolist() == [0.0, 1.0]
     assert step.info.row[1].item() == 3
     assert step.info.quantity[1].item() == 10_000 / 102
@@ -142,8 +142,8 @@ def test_no_two_fields_of_a_state_share_memory():
         state, _ = sim.reset(generator)
         placed = at(sim, row=3)
         moved, _ = sim.step(state, torch.zeros(4, dtype=torch.float64), generator)
-        for one in (state, placed, moved):
-            places = [tensor.data_ptr() for tensor in one]
+        for own in (state, placed, moved):
+            places = [tensor.data_ptr() for tensor in own]
             assert len(set(places)) == len(State._fields)
 
 
@@ -178,8 +178,8 @@ def test_starts_are_uniform_over_all_pairs_of_symbol_and_row(how):
     # Two bars of lookback, ten to play: rows 1 to 29, and 26 to 29 for the late one.
     allowed = {s * 1_000 + r for s in (0, 1) for r in range(1, 30)}
     allowed |= {2_000 + r for r in range(26, 30)}
-    found, counts = counted(state.symbol, state.row, sim)
-    assert set(found.tolist()) == allowed
+    starts, counts = counted(state.symbol, state.row, sim)
+    assert set(starts.tolist()) == allowed
     assert stats.chisquare(counts.numpy()).pvalue > 0.01
     assert torch.equal(state.last_row, state.row + 10)
 

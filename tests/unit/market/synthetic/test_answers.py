@@ -72,7 +72,7 @@ def test_the_closed_form_weight_is_the_best_multiple_on_ar1():
     assert utility(1.0).mean() > max(utility(0.8).mean(), utility(1.2).mean())
 
 
-def test_costs_open_a_band_on_ar1_and_its_policy_earns_what_was_promised():
+def test_costs_open_a_band_on_ar1_and_its_policy_earns_what_was_predicted():
     world = draw("ar1")
     weights, cost = np.array([-1.0, 0.0, 1.0]), 0.001
     returns, optimum = simple(world), world.process.optimal(cost_rate=cost)
@@ -117,7 +117,7 @@ def test_nothing_but_the_leak_predicts_on_oracle():
         )
 
 
-def test_a_noisy_leak_is_worth_what_the_law_says():
+def test_a_noisy_leak_is_worth_what_the_process_says():
     world = draw("oracle", leak_noise=0.02)
     leak, returns = world.features[SYMBOL]["leak"][:-1], simple(world)[1:]
     assert world.process.trust == pytest.approx(0.2)
@@ -127,7 +127,7 @@ def test_a_noisy_leak_is_worth_what_the_law_says():
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.001, 0.004])
-def test_the_clairvoyant_policy_earns_what_was_promised(cost):
+def test_the_clairvoyant_policy_earns_what_was_predicted(cost):
     world = draw("oracle", bars=100_000)
     weights, optimum = np.array([-1.0, 0.0, 1.0]), world.process.optimal(cost_rate=cost)
     leak, returns = world.features[SYMBOL]["leak"][:-1], simple(world)[1:]
@@ -152,8 +152,8 @@ def test_hindsight_is_the_best_of_all_sequences():
             held = weight * (1 + ret) / (1 + weight * ret)
         if total > best:
             best, chosen = total, sequence
-    found, path = path_optimum(returns, weights, cost_rate=cost)
-    assert found == pytest.approx(best, rel=1e-12)
+    growth, path = path_optimum(returns, weights, cost_rate=cost)
+    assert growth == pytest.approx(best, rel=1e-12)
     assert tuple(path) == chosen
 
 
@@ -190,11 +190,11 @@ def test_the_bayes_filter_beats_holding_by_the_stated_amount():
     error = assert_mean(grown - held, process.filtered().log_growth - process.hold_log_growth)
     assert process.filtered().log_growth - process.hold_log_growth > 5 * error
     state = world.hidden[SYMBOL]["state"][1:]
-    told = np.log1p(np.where(state == 0, 1.0, 0.0) * returns[1:])
-    assert_mean(told, process.clairvoyant().log_growth)
+    known = np.log1p(np.where(state == 0, 1.0, 0.0) * returns[1:])
+    assert_mean(known, process.clairvoyant().log_growth)
 
 
-def test_growth_where_crashes_are_a_state_is_that_of_the_law():
+def test_growth_where_crashes_are_a_state_is_that_of_the_process():
     settings = {
         "drifts": (0.0015, -0.0006, -0.25),
         "volatilities": (0.004, 0.008, 0.03),
@@ -203,8 +203,8 @@ def test_growth_where_crashes_are_a_state_is_that_of_the_law():
     world = draw("regime", **settings)
     returns, process = simple(world), world.process
     assert_mean(np.log1p(returns), process.hold_log_growth)
-    told = np.where(world.hidden[SYMBOL]["state"] == 0, 1.0, 0.0)
-    assert_mean(np.log1p(told * returns), process.clairvoyant().log_growth)
+    known = np.where(world.hidden[SYMBOL]["state"] == 0, 1.0, 0.0)
+    assert_mean(np.log1p(known * returns), process.clairvoyant().log_growth)
     believed = process.bayes_filter(returns)[:-1, 2]
     # a crash can come in any bar and is announced by none: its chance is what the chain says
     assert believed.max() < 0.006
@@ -294,7 +294,7 @@ def test_the_weight_that_grows_best_has_by_far_the_worse_tail():
     )
 
 
-def test_episode_returns_of_crash_have_the_law_of_drawn_episodes():
+def test_episode_returns_of_crash_have_the_distribution_of_drawn_episodes():
     world = draw("crash", bars=512_000, crash_probability=0.002)
     episodes = np.log1p(0.5 * simple(world)).reshape(-1, 128).sum(axis=1)
     drawn = world.process.episode_returns(0.5, bars=128)
@@ -305,7 +305,7 @@ def test_episode_returns_of_crash_have_the_law_of_drawn_episodes():
         assert abs(below - level) < SIGMAS * np.sqrt(level * (1 - level) / len(episodes)) * 1.1
 
 
-def test_heeding_warnings_pays_what_the_law_says():
+def test_heeding_warnings_pays_what_the_process_says():
     settings = {"crash_probability": 0.003, "warning_share": 0.8, "false_alarms": 0.05}
     world = draw("crash", bars=400_000, drift=0.001, **settings)
     process = world.process
@@ -338,7 +338,7 @@ def test_the_range_of_a_regime_bar_says_nothing_that_its_return_does_not():
         for low in (0.0, 0.001, 0.002):
             size = np.abs(simple(world))
             groups = [
-                column[(size >= low) & (size < low + 0.001) & (state == one)] for one in (0, 1)
+                column[(size >= low) & (size < low + 0.001) & (state == each)] for each in (0, 1)
             ]
             # volumes persist: about nine bars of them are worth one
             error = 3.0 * np.sqrt(sum(group.var() / len(group) for group in groups))

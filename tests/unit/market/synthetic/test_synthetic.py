@@ -15,7 +15,7 @@ from stormsail.market.panel import Panel, load_panel
 from stormsail.market.store import Store
 from stormsail.market.synthetic import START_MS, WORLDS, generate
 from stormsail.market.synthetic.bars import quantise
-from stormsail.market.synthetic.files import write_world
+from stormsail.market.synthetic.generate import write_world
 from stormsail.market.synthetic.noise import NoiseConfig, NoiseProcess
 from stormsail.market.synthetic.noise import draw as draw_noise
 
@@ -42,8 +42,8 @@ GOLDEN = {
 def test_equal_seeds_give_the_bytes_they_always_gave(world):
     drawn = draw(world, bars=48)
     rates = drawn.funding["BBB/USDT:USDT"].rate
-    found = (drawn.bars[1].digest()[:16], tuple(np.round(1e8 * rates).astype(int).tolist()))
-    assert found == GOLDEN[world]
+    bits = (drawn.bars[1].digest()[:16], tuple(np.round(1e8 * rates).astype(int).tolist()))
+    assert bits == GOLDEN[world]
 
 
 def test_another_process_gives_the_same_bytes():
@@ -64,9 +64,9 @@ def test_another_process_gives_the_same_bytes():
 @pytest.mark.parametrize("world", WORLDS)
 def test_more_bars_only_append(world):
     short, long = draw(world, bars=150), draw(world, bars=400)
-    for one, other in zip(short.bars, long.bars, strict=True):
-        assert one.table.equals(other.table.slice(0, 150))
-        few, many = short.funding[one.symbol], long.funding[one.symbol]
+    for bars, longer in zip(short.bars, long.bars, strict=True):
+        assert bars.table.equals(longer.table.slice(0, 150))
+        few, many = short.funding[bars.symbol], long.funding[bars.symbol]
         assert few.table.equals(many.table.slice(0, len(few.ts)))
     for symbol, columns in (short.features or {}).items():
         for name, values in columns.items():
@@ -80,8 +80,8 @@ def test_more_bars_only_append(world):
 def test_another_symbol_changes_no_other(world):
     few, many = draw(world, symbols=2), draw(world, symbols=5)
     assert [bars.symbol for bars in many.bars[:2]] == ["AAA/USDT:USDT", "BBB/USDT:USDT"]
-    for one, other in zip(few.bars, many.bars, strict=False):
-        assert one.digest() == other.digest()
+    for bars, again in zip(few.bars, many.bars, strict=False):
+        assert bars.digest() == again.digest()
     alone = draw(world, symbols=["BBB/USDT:USDT"])
     assert alone.bars[0].digest() == few.bars[1].digest()
 
@@ -91,15 +91,15 @@ def test_seeds_worlds_and_symbols_share_no_draw(world):
     first, second = draw(world).bars
     other = draw(world, seed=8).bars[0]
     returns = [np.diff(np.log(bars.column("close"))) for bars in (first, second, other)]
-    for one, another in ((0, 1), (0, 2)):
+    for a, b in ((0, 1), (0, 2)):
         # ± 5 / √300: independent series, whatever their tails
-        assert abs(np.corrcoef(returns[one], returns[another])[0, 1]) < 0.29
+        assert abs(np.corrcoef(returns[a], returns[b])[0, 1]) < 0.29
 
 
 @pytest.mark.parametrize("interval", ["1m", "1h", "1d", "1w"])
 @pytest.mark.parametrize("gap_share", [0.0, 0.3])
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_validator_finds_nothing(world, interval, gap_share):
+def test_the_checks_find_nothing(world, interval, gap_share):
     length = Interval.parse(interval)
     drawn = draw(world, symbols=1, bars=3_000, interval=length, gap_share=gap_share)
     assert check_bars(drawn.bars[0]).findings == ()
@@ -162,9 +162,9 @@ def test_volume_answers_to_returns_and_hours():
     hour = bars.ts // 3_600_000 % 24
     wave = np.cos(2 * np.pi * (hour - 14) / 24)
     design = np.stack([np.ones(len(moves)), moves, wave], axis=1)
-    found = np.linalg.lstsq(design, level, rcond=None)[0]
+    fitted = np.linalg.lstsq(design, level, rcond=None)[0]
     # median 5e7 a day; the persistent rest (0.8) leaves errors of about 0.02
-    assert found == pytest.approx([np.log(5e7 / 24), 0.3, 0.4], abs=0.05)
+    assert fitted == pytest.approx([np.log(5e7 / 24), 0.3, 0.4], abs=0.05)
 
 
 def test_a_perpetual_pays_funding_at_eight_hours_and_spot_never():
@@ -283,8 +283,8 @@ def test_the_leak_of_the_oracle_reaches_a_feature_through_the_store(tmp_path):
     features = FeatureSet([FeatureSpec(name="leak")], interval=HOUR).compute(panel)
     for column, bars in enumerate(world.bars):
         close = bars.column("close")
-        told = features.values[:-1, column, 0].numpy()
-        np.testing.assert_allclose(told, close[1:] / close[:-1] - 1.0, rtol=0, atol=1e-6)
+        leaked = features.values[:-1, column, 0].numpy()
+        np.testing.assert_allclose(leaked, close[1:] / close[:-1] - 1.0, rtol=0, atol=1e-6)
     assert bool(features.valid.all())
 
 
@@ -323,7 +323,7 @@ def test_signals_of_other_bars_are_refused(tmp_path):
     )
 
 
-def test_a_law_that_fails_leaves_no_files(tmp_path, monkeypatch):
+def test_a_process_that_fails_leaves_no_files(tmp_path, monkeypatch):
     def fails(self):
         raise ZeroDivisionError
 

@@ -1,0 +1,34 @@
+"""Metrics before they are read from the device, and the small formulas that several of them share.
+
+Nothing here reads a value from the device, so that all metrics of an update cost one host sync.
+"""
+
+import math
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from stormsail.functional import statistics
+
+Values: TypeAlias = dict[str, Tensor | float]
+"""Metrics by name: tensors without dimensions, or plain numbers."""
+
+
+def share(part: Tensor, whole: Tensor) -> Tensor:
+    """Return part / whole in float64; NaN where the whole is not positive."""
+    whole = whole.double()
+    return torch.where(whole > 0.0, part.double() / torch.where(whole > 0.0, whole, 1.0), torch.nan)
+
+
+def mean(x: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted mean in float64; NaN if no entry has a positive weight."""
+    return statistics.weighted_mean(x.double(), weight, empty=math.nan)
+
+
+def largest(x: Tensor, used: Tensor) -> Tensor:
+    """Return the largest of the entries that are used, in float64; NaN if there is none."""
+    if x.numel() == 0:
+        return torch.full((), torch.nan, dtype=torch.float64, device=x.device)
+    top = torch.where(used, x.double(), -torch.inf).amax()
+    return torch.where(used.any(), top, torch.nan)

@@ -1,0 +1,334 @@
+"""`stormsail bench learn`, `markets`, `train` and `drift`: how well and how fast PPO learns."""
+
+import math
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stormsail.cli.bench.output import (
+    CLAIM_FAILED,
+    Device,
+    Jobs,
+    Out,
+    Quick,
+    Threads,
+    check_folders,
+    exit_unless_held,
+    print_verdicts,
+    wide_console,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from stormsail.bench.learner.drift import Plan as DriftPlan
+    from stormsail.bench.learner.drift import Row as DriftRow
+    from stormsail.bench.learner.learn import Best
+    from stormsail.bench.learner.learn import Row as LearnRow
+    from stormsail.bench.learner.markets import Outcome as MarketOutcome
+    from stormsail.bench.learner.train import Row as SpeedRow
+
+DRIFT_LABELS = {
+    "mean_drift_first": "shift of means in rollout 2, deviations",
+    "mean_drift_last": "the same, last quarter of updates",
+    "std_drift_first": "relative change of deviations in rollout 2",
+    "std_drift_last": "the same, last quarter",
+    "norm_before": "norm of h before resets, last quarter",
+    "norm_after": "after resets",
+    "score": "evaluation score at the end",
+}
+
+
+def learn(
+    tasks: Annotated[
+        str | None, typer.Option(help="Names with commas, or TOML files; default: all shipped.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each task.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    jobs: Jobs = 2,
+    episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes of an evaluation.")] = 128,
+    peers: Annotated[
+        bool, typer.Option("--peers/--no-peers", help="Also run stable-baselines3.")
+    ] = True,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Compare optimizers with and without VGS instead.")
+    ] = False,
+    rates: Annotated[
+        str | None, typer.Option(help="Learning rates of the ablation, with commas.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="path=value for every task.")
+    ] = None,
+    configs: Annotated[Path, typer.Option(help="Folder of the shipped files.")] = Path("configs"),
+    out: Out = None,
+) -> None:
+    """Learn reference tasks from their shipped settings and hold the scores to their bars."""
+    from stormsail.bench.learner import learn as bench
+    from stormsail.bench.learner.learn_peers import missing
+
+    check_folders(out)
+    console = wide_console()
+    overrides = settings or []
+    if ablation:
+        lines = bench.ablation_lines(bench.rates(rates), configs=configs, overrides=overrides)
+    else:
+        absent = missing() if peers else []
+        if absent:
+            console.print(f"not installed, so there are no peers: {', '.join(absent)}")
+        chosen = bench.names(tasks)
+        lines = bench.reference_lines(
+            chosen, configs=configs, overrides=overrides, peers=peers and not absent
+        )
+    numbers = range(first_seed, first_seed + seeds)
+    rows = bench.measure(
+        lines,
+        numbers,
+        workers=jobs,
+        episodes=episodes,
+        say=lambda words: console.print(words, highlight=False),
+    )
+    console.print(
+        _learn_table(rows, title=f"{seeds} seeds, {episodes} greedy episodes of each agent")
+    )
+    if ablation:
+        console.print(_best_table(bench.best(lines, rows)))
+    for row in rows:
+        for reason in row.reasons:
+            console.print(f"{row.name}: {reason}", highlight=False)
+    write_json(out, [_without_nan(asdict(row)) for row in rows])
+    if any(row.passed is False and row.learner == bench.OURS for row in rows):
+        raise typer.Exit(CLAIM_FAILED)
+
+
+def _learn_table(rows: "list[LearnRow]", *, title: str) -> "Table":
+    from rich.table import Table
+
+    varied = any(row.variant for row in rows)
+    heads = ("task", "learner", "steps", "mean", "median", "min", "bar", "", "steps/s")
+    table = Table(*heads, title=title)
+    for row in rows:
+        table.add_row(
+            row.name,
+            row.variant if varied else row.learner,
+            f"{row.steps:,}",
+            *(f"{value:,.4g}" for value in (row.mean, row.median, row.least)),
+            row.bar,
+            {True: "pass", False: "FAIL", None: ""}[row.passed],
+            f"{row.steps_per_second:,.0f}",
+        )
+    return table
+
+
+def _best_table(variants: "list[Best]") -> "Table":
+    from rich.table import Table
+
+    heads = ("task", "variant", "best rate", "mean", "less the first, same seeds")
+    table = Table(*heads, title="each variant at its best rate, ± standard error")
+    for best in variants:
+        table.add_row(
+            best.name,
+            best.variant,
+            f"{best.rate:g}",
+            f"{best.score.mean:.4g} ± {best.score.standard_error:.2g}",
+            f"{best.gain.mean:+.4g} ± {best.gain.standard_error:.2g}",
+        )
+    return table
+
+
+def _without_nan(value: object) -> object:
+    """Return a value as JSON can hold it, which has no NaN."""
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def markets(
+    worlds: Annotated[
+        str, typer.Option(help="Which, with commas: oracle,ar1,noise,noise-with-fees.")
+    ] = "oracle,ar1,noise,noise-with-fees",
+    seeds: Annotated[int, typer.Option(min=1, help="Agents of each, each in its own world.")] = 5,
+    jobs: Jobs = 1,
+    configs: Annotated[Path, typer.Option(help="Folder of the configurations.")] = Path(
+        "configs/markets"
+    ),
+    out: Out = None,
+) -> None:
+    """Learn in markets with a known answer; compare with the best policy, out of sample."""
+    from rich.console import Console
+
+    from stormsail.bench.learner import markets as bench
+
+    check_folders(out)
+    console = Console()
+    names = [name.strip() for name in worlds.split(",") if name.strip()]
+    planned = bench.load(configs, names, seeds=seeds)
+    console.print(f"{len(planned)} agents, {jobs} at a time")
+    outcomes = bench.run_all(planned, workers=jobs, say=partial(_print_outcome, console))
+    verdicts = bench.verdicts(outcomes)
+    _print_markets(console, outcomes)
+    print_verdicts(console, verdicts)
+    figures = {
+        "outcomes": [_market_figures(outcome) for outcome in outcomes],
+        "verdicts": [asdict(verdict) for verdict in verdicts],
+    }
+    write_json(out, figures)
+    exit_unless_held(verdicts)
+
+
+def _print_outcome(console: "Console", outcome: "MarketOutcome") -> None:
+    growth = 1e4 * outcome.agent.log_growth
+    console.print(
+        f"{outcome.market}, seed {outcome.seed}: {growth:.2f} basis points a bar after "
+        f"{outcome.steps} steps in {outcome.seconds:.0f} s",
+        soft_wrap=True,
+    )
+
+
+def _market_figures(outcome: "MarketOutcome") -> dict[str, object]:
+    shares = {
+        "share": None if outcome.informed is None else outcome.share,
+        "clairvoyant_share": outcome.clairvoyant_share,
+        "turnover_share": outcome.turnover_share,
+    }
+    return {**asdict(outcome), **shares}
+
+
+def _print_markets(console: "Console", outcomes: "list[MarketOutcome]") -> None:
+    from rich.table import Table
+
+    heads = ("market", "seed", "agent", "best")
+    title = "log growth, basis points a bar, out of sample"
+    growth = Table(*heads, "share", "hindsight", "share", title=title)
+    turnover = Table(*heads, "chance", "share", title="turnover a bar, in units of equity")
+    for outcome in outcomes:
+        best = outcome.informed
+        growth.add_row(
+            outcome.market,
+            str(outcome.seed),
+            f"{1e4 * outcome.agent.log_growth:.2f}",
+            "0" if best is None else f"{1e4 * best.log_growth:.2f}",
+            "" if best is None else f"{outcome.share:.1%}",
+            f"{1e4 * outcome.clairvoyant.log_growth:.2f}",
+            f"{outcome.clairvoyant_share:.1%}",
+        )
+        turnover.add_row(
+            outcome.market,
+            str(outcome.seed),
+            f"{outcome.agent.turnover:.4f}",
+            "0" if best is None else f"{best.turnover:.4f}",
+            f"{outcome.chance.turnover:.4f}",
+            f"{outcome.turnover_share:.2%}",
+        )
+    console.print(growth)
+    console.print(turnover)
+    worst = max(outcome.ledger_difference for outcome in outcomes)
+    console.print(f"dynamic programming and simulator differ by at most {worst:.1e} an episode")
+
+
+def train(
+    lstm: Annotated[str, typer.Option(help="Widths of the LSTM.")] = "64,256",
+    environments: Annotated[int, typer.Option(min=1, help="B, side by side.")] = 16,
+    steps: Annotated[int, typer.Option(min=2, help="T, rows of a rollout.")] = 128,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over a rollout.")] = 4,
+    minibatches: Annotated[int, typer.Option(min=1, help="Of one epoch.")] = 4,
+    updates: Annotated[int, typer.Option(min=1, help="Of each way in each round.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="In which all ways take turns.")] = 5,
+    device: Device = "cpu",
+    threads: Threads = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, tasks and actions.")] = 0,
+    out: Out = None,
+) -> None:
+    """Time whole updates on CartPole-v1 beside sb3-contrib's RecurrentPPO."""
+    import torch
+    from rich.console import Console
+
+    from stormsail.bench import device as devices
+    from stormsail.bench.learner import train as bench
+    from stormsail.bench.options import whole_numbers
+
+    check_folders(out)
+    devices.check_device(device)
+    sizes = bench.Sizes(environments, steps, epochs, minibatches)
+    widths = whole_numbers(lstm, option="lstm", example="64,256")
+    if threads:
+        torch.set_num_threads(threads)
+    rows: list[SpeedRow] = []
+    for width in widths:
+        rows += bench.compare(
+            width, sizes=sizes, updates=updates, rounds=rounds, device=device, seed=seed
+        )
+    ratios = bench.ratios(rows)
+    title = (
+        f"{bench.TASK}, {environments} environments, {steps} rows, {epochs} epochs of "
+        f"{minibatches} minibatches, {rounds} rounds, {devices.device_name(device)}"
+    )
+    console = Console()
+    console.print(_train_table(rows, ratios, title=title))
+    if not any(row.is_peer for row in rows):
+        console.print(bench.NOT_INSTALLED, soft_wrap=True)
+    figures = [
+        {**asdict(row), "rate": row.rate, "ratio": ratio}
+        for row, ratio in zip(rows, ratios, strict=True)
+    ]
+    write_json(out, figures)
+
+
+def _train_table(rows: "list[SpeedRow]", ratios: list[float | None], *, title: str) -> "Table":
+    from rich.table import Table
+
+    from stormsail.bench.learner.train import PARTS
+
+    heads = ("LSTM", "way", "steps/s", "slowest to fastest", "ratio", *(f"{p} ms" for p in PARTS))
+    table = Table(*heads, title=title)
+    for row, ratio in zip(rows, ratios, strict=True):
+        table.add_row(
+            str(row.width),
+            row.way,
+            f"{row.rate:,.0f}",
+            f"{min(row.rates):,.0f} to {max(row.rates):,.0f}",
+            "" if ratio is None else f"{ratio:.2f}",
+            *(f"{row.milliseconds[p]:.1f}" if row.milliseconds else "" for p in PARTS),
+        )
+    return table
+
+
+def drift(
+    seeds: Annotated[int, typer.Option(min=0, help="Seeds; 0 is 5, or 2 if quick.")] = 0,
+    updates: Annotated[int, typer.Option(min=0, help="Updates; 0 is 49, or 4 if quick.")] = 0,
+    jobs: Jobs = 1,
+    quick: Quick = False,
+    out: Out = None,
+) -> None:
+    """Learn a market with observation statistics frozen during rollouts, and with moving ones."""
+    from rich.console import Console
+
+    from stormsail.bench.learner import drift as bench
+
+    check_folders(out)
+    if updates == 1:
+        raise typer.BadParameter("`--updates` must be 2 or more; found 1. Drift needs a before.")
+    console = Console()
+    plan = bench.Plan.quick() if quick else bench.Plan()
+    plan = replace(plan, seeds=seeds or plan.seeds, updates=updates or plan.updates)
+    outcomes = bench.compare(plan, jobs=jobs, say=console.print)
+    rows = bench.rows(outcomes)
+    console.print(_drift_table(rows, plan))
+    figures = {"plan": asdict(plan), "rows": [asdict(row) for row in rows]}
+    write_json(out, {**figures, "outcomes": [asdict(outcome) for outcome in outcomes]})
+
+
+def _drift_table(rows: "list[DriftRow]", plan: "DriftPlan") -> "Table":
+    from rich.table import Table
+
+    title = f"{plan.updates} updates, {plan.seeds} seeds, mean ± standard deviation over seeds"
+    table = Table("", *(row.name for row in rows), title=title)
+    for name, label in DRIFT_LABELS.items():
+        table.add_row(label, *(str(getattr(row, name)) for row in rows))
+    return table

@@ -1,0 +1,101 @@
+"""What the bench verbs share: console, options, files that are written and read, verdicts."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stormsail.bench.verdicts import Verdict
+
+CLAIM_FAILED = 1
+"""Exit status where a claim does not hold."""
+
+WIDTH = 132
+"""Of a wide table where there is no terminal whose width is known."""
+
+Row = TypeVar("Row")
+
+Out = Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")]
+Chart = Annotated[Path | None, typer.Option(help="Also draw them as SVG.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes of one thread each.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes; no evidence.")]
+Rows = Annotated[
+    list[Path] | None,
+    typer.Option(help="Rows that `--out` wrote before, instead of training; may come again."),
+]
+Seconds = Annotated[float, typer.Option(min=0.01, help="Measured, for each way.")]
+Threads = Annotated[int, typer.Option(min=0, help="Torch threads; 0 leaves them.")]
+
+
+def check_folders(*files: Path | None) -> None:
+    """Refuse files that could not be written, before the work and not after it.
+
+    Raises:
+        BadParameter: if the folder of a file does not exist.
+    """
+    for file in files:
+        if file is not None and not file.parent.is_dir():
+            message = f"the folder of `{file.name}` must exist; found no {file.parent}. Make it."
+            raise typer.BadParameter(message)
+
+
+def wide_console() -> "Console":
+    """Return a console; without a terminal it is wide enough for the large tables."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
+
+
+def write_json(out: Path | None, figures: object) -> None:
+    """Write figures where `--out` says so."""
+    if out is not None:
+        out.write_text(json.dumps(figures, default=_plain))
+
+
+def _plain(value: Any) -> object:  # noqa: ANN401 - a value with a dictionary of its own
+    return value.as_dict()
+
+
+def read_rows(files: Sequence[Path], row: Callable[..., Row]) -> list[Row]:
+    """Return the rows of files that `--out` wrote, one file after the other.
+
+    Args:
+        files: JSON, each an object whose `rows` are objects.
+        row: makes one of them from its fields; TypeError for fields that are not its own.
+
+    Raises:
+        BadParameter: if there is no such file, or one holds anything else.
+    """
+    return [read for file in files for read in _rows(file, row)]
+
+
+def _rows(file: Path, row: Callable[..., Row]) -> list[Row]:
+    try:
+        return [row(**fields) for fields in json.loads(file.read_text())["rows"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        message = (
+            f"`--rows` must be a file that `--out` of this command wrote; found {file}: {error}. "
+            "Write one first."
+        )
+        raise typer.BadParameter(message) from error
+
+
+def print_verdicts(console: "Console", verdicts: "Iterable[Verdict]") -> None:
+    """Print each claim, whether it holds, and what was measured."""
+    for verdict in verdicts:
+        word = {True: "holds; ", False: "FAILS; ", None: ""}[verdict.passed]
+        text = f"{verdict.claim}: {word}{verdict.measured}"
+        console.print(text, soft_wrap=True, highlight=False)
+
+
+def exit_unless_held(verdicts: "Iterable[Verdict]") -> None:
+    """Exit with status 1 if a claim fails."""
+    if any(verdict.passed is False for verdict in verdicts):
+        raise typer.Exit(CLAIM_FAILED)

@@ -1,0 +1,193 @@
+"""`stormsail bench tails` and `frontier`: predicted tails, and what a limit on the tail costs."""
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stormsail.cli.bench.output import (
+    Chart,
+    Jobs,
+    Out,
+    Rows,
+    check_folders,
+    exit_unless_held,
+    print_verdicts,
+    read_rows,
+    wide_console,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from stormsail.bench.risk.frontier import Row as AgentRow
+    from stormsail.bench.risk.frontier_verdicts import Summary as FrontierSummary
+    from stormsail.bench.risk.tails_verdicts import Summary as TailSummary
+
+
+def tails(
+    worlds: Annotated[str, typer.Option(help="Of chain, chain-skewed and garch-jump.")] = (
+        "chain,chain-skewed,garch-jump"
+    ),
+    cases: Annotated[str, typer.Option(help="all, default, or pictured.")] = "all",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each case.")] = 5,
+    jobs: Jobs = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Seconds instead of hours; no evidence.")
+    ] = False,
+    rows: Rows = None,
+    out: Out = None,
+    chart: Annotated[
+        Path | None, typer.Option(help="Folder: also draw tails.svg and budget.svg there.")
+    ] = None,
+) -> None:
+    """Train critics on worlds whose tails are known, and compare; exit 1 if a claim fails."""
+    from stormsail.bench.risk import tails as bench
+    from stormsail.bench.risk import tails_chart, tails_verdicts
+
+    chosen = bench.named(worlds, cases)
+    check_folders(out)
+    _check_chart(chart, chosen[0])
+    console = wide_console()
+    plan = bench.Plan.quick() if quick else bench.Plan()
+    if not rows:
+        measured = bench.measure_all(*chosen, plan, range(seeds), processes=jobs)
+    else:
+        measured = read_rows(rows, bench.Tail)
+        if chart is not None and not any(row.world == "chain" and row.values for row in measured):
+            message = "`--rows` must hold the values of a chain for charts; found none. Measure it."
+            raise typer.BadParameter(message)
+    lines = tails_verdicts.summaries(measured)
+    verdicts = [] if quick else tails_verdicts.verdicts(lines)
+    title = f"CVaR at 5 %, gamma {plan.gamma:g}, mean ± standard deviation over seeds"
+    console.print(_tails_table(title, lines))
+    print_verdicts(console, verdicts)
+    write_json(out, {"rows": [row._asdict() for row in measured]})
+    if chart is not None:
+        (chart / "tails.svg").write_text(tails_chart.distributions(measured))
+        (chart / "budget.svg").write_text(tails_chart.budget())
+    exit_unless_held(verdicts)
+
+
+def _check_chart(chart: Path | None, worlds: tuple[str, ...]) -> None:
+    """Refuse charts that could not be drawn, before the work."""
+    if chart is not None and not chart.is_dir():
+        message = f"the folder of the pictures must exist; found no {chart}. Make it."
+        raise typer.BadParameter(message)
+    if chart is not None and "chain" not in worlds:
+        message = f"`--worlds` must name chain for pictures; found {','.join(worlds)}. Add it."
+        raise typer.BadParameter(message)
+
+
+def _tails_table(title: str, rows: "list[TailSummary]") -> "Table":
+    from rich.table import Table
+
+    headings = (
+        "world",
+        "case",
+        "seeds",
+        "coverage error",
+        "CVaR error",
+        "of it resolution",
+        "spread",
+    )
+    table = Table(*headings, title=title)
+    for row in rows:
+        table.add_row(
+            row.world,
+            row.case,
+            str(len(row.tails)),
+            f"{row.coverage} points",
+            f"{row.error} %",
+            f"{row.resolution:.1f} %",
+            f"{row.spread}",
+        )
+    return table
+
+
+def frontier(
+    seeds: Annotated[int, typer.Option(min=1, help="Agents of each kind.")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that each learns for.")] = 1_500_000,
+    gammas: Annotated[str, typer.Option(help="Discounts, with commas.")] = "0.99,0.999",
+    limits: Annotated[
+        str, typer.Option(help="On the CVaR of an episode, in log growth, with commas.")
+    ] = "-0.2,-0.1,-0.05",
+    warned: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of crashes that a warning precedes.")
+    ] = 0.8,
+    jobs: Jobs = 1,
+    kinds: Annotated[
+        str, typer.Option(help="Of free, limit, slack, infeasible, alpha, penalty and rule.")
+    ] = "free,limit,slack,infeasible,alpha,penalty,rule",
+    rows: Rows = None,
+    out: Out = None,
+    chart: Chart = None,
+) -> None:
+    """Train agents with and without a limit on their tail; compare them on bars they never saw."""
+    from stormsail.bench.options import numbers
+    from stormsail.bench.risk import frontier as bench
+    from stormsail.bench.risk import frontier_verdicts
+
+    check_folders(out, chart)
+    console = wide_console()
+    plan = bench.Plan(
+        limits=numbers(limits, option="limits", example="0.5,0.25"),
+        gammas=numbers(gammas, option="gammas", example="0.5,0.25"),
+        seeds=tuple(range(seeds)),
+        steps=steps,
+        warned=warned,
+    )
+    planned = bench.jobs(plan, [kind.strip() for kind in kinds.split(",")])
+    if not rows:
+        console.print(f"{len(planned)} agents, {jobs} at a time")
+        measured = bench.run_all(planned, processes=jobs, say=partial(_print_agent, console))
+    else:
+        measured = read_rows(rows, bench.Row)
+    verdicts = frontier_verdicts.verdicts(measured)
+    console.print(_frontier_table(frontier_verdicts.summaries(measured)))
+    print_verdicts(console, verdicts)
+    figures = {
+        "plan": asdict(plan),
+        "rows": [row._asdict() for row in measured],
+        "verdicts": [asdict(verdict) for verdict in verdicts],
+    }
+    write_json(out, figures)
+    if chart is not None:
+        chart.write_text(frontier_verdicts.chart(measured))
+    exit_unless_held(verdicts)
+
+
+def _print_agent(console: "Console", row: "AgentRow") -> None:
+    limit = "" if row.limit is None else f", limit {row.limit}"
+    console.print(
+        f"{row.kind}{limit}, gamma {row.gamma:g}, seed {row.seed}: mean {row.mean:.4f}, "
+        f"CVaR {row.cvar:.4f} ± {row.cvar_error:.4f}, multiplier {row.multiplier:.2f}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _frontier_table(lines: "list[FrontierSummary]") -> "Table":
+    from rich.table import Table
+
+    heads = ("kind", "setting", "gamma", "mean", "CVaR of the worst 5 %", "exposure")
+    title = "log growth of an episode on unseen bars, mean over seeds ± half of its 95 % interval"
+    table = Table(*heads, "multiplier", "largest", "held", "reached", title=title)
+    for line in lines:
+        table.add_row(
+            line.key.kind,
+            line.key.setting,
+            f"{line.key.gamma:g}",
+            str(line.mean),
+            str(line.cvar),
+            f"{line.exposure:.3f}",
+            f"{line.multiplier:.2f}",
+            f"{line.largest_multiplier:.2f}",
+            "" if line.held is None else f"{line.held} of {line.seeds}",
+            "" if line.reached is None else f"{line.reached} of {line.seeds}",
+        )
+    return table

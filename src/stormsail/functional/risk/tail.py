@@ -1,0 +1,286 @@
+"""CVaR and value at risk of a return distribution, predicted or sampled. Higher is better.
+
+N quantiles, K atoms, n samples. `alpha` is the share of worst outcomes, in (0, 1].
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from stormsail.functional import _checks as check
+from stormsail.functional._numbers import Number, scalar
+
+ESTIMATORS = ("dirac", "linear")
+RANK_TOLERANCE = 1e-9
+"""Relative slack on alpha * N before rounding up: 0.3 * 10 may be a rounding error above 3.
+
+A tensor alpha gets four units in the last place of its dtype: 0.3 in float32 is 3e-8 above 0.3.
+"""
+
+
+def cvar(
+    quantiles: Float[Tensor, "*batch N"], *, alpha: Number, estimator: str = "dirac"
+) -> Float[Tensor, "*batch"]:
+    r"""Return the mean of the worst `alpha` share of a distribution given by N quantiles.
+
+    .. math::
+        CVaR_\alpha = \frac{1}{\alpha} \int_0^\alpha F^{-1}(p)\, dp
+
+    Expected shortfall with the sign of a return: Acerbi & Tasche 2002, arXiv:cond-mat/0104295,
+    Def. 2.6 (as an integral: their Prop. 3.2). Quantiles that cross are sorted first.
+
+    * `dirac`: exact for N equal atoms; the atom that straddles alpha counts with the fraction of
+      its mass below alpha, so the result is continuous and monotone in alpha and equals the mean at
+      alpha = 1. Below alpha = 1 / N it is the smallest atom.
+    * `linear`: the exact integral of the piecewise-linear curve through the points
+      (midpoint, quantile), its end pieces extrapolated to 0 and 1. Less biased for a smooth
+      distribution; not exact for the atoms on which targets live.
+
+    Both understate the tail of a smooth distribution: with exact quantiles of N(0, 1) and alpha = 5
+    % by 5.2 % and 4.6 % at N = 21, 2.4 % and 1.4 % at N = 51.
+
+    Args:
+        quantiles: values at the midpoint levels, in any order; gradients follow the sort.
+        alpha: share of worst outcomes, in (0, 1].
+        estimator: `dirac` or `linear`.
+
+    Raises:
+        RangeError: if `alpha` is a number outside (0, 1].
+        ChoiceError: if the estimator is unknown.
+        ShapeError: if there is no quantile axis.
+    """
+    check.check_choice(estimator, ESTIMATORS, name="estimator")
+    check.check_alpha(alpha)
+    check.check_has_axis(axis="quantiles", quantiles=quantiles)
+    check.check_floating(quantiles=quantiles)
+    weights = _dirac_weights if estimator == "dirac" else _linear_weights
+    share = weights(quantiles.shape[-1], alpha, quantiles)  # [N], sums to 1
+    ordered = quantiles.sort(-1).values
+    worst = torch.where(share == 0.0, 0.0, ordered * share).sum(-1)
+    return torch.where(ordered[..., -1].isnan(), torch.nan, worst)  # a NaN sorts last: show it
+
+
+def value_at_risk(
+    quantiles: Float[Tensor, "*batch N"], *, alpha: Number
+) -> Float[Tensor, "*batch"]:
+    r"""Return the lower alpha-quantile of N equal atoms, :math:`\theta_{(\lceil \alpha N \rceil)}`.
+
+    The inverse distribution function inf{x : F(x) >= alpha}, an atom of the distribution, not
+    interpolated: the lower quantile that Def. 2.6 of Acerbi & Tasche 2002, arXiv:cond-mat/0104295,
+    is built on.
+
+    Raises:
+        RangeError: if `alpha` is a number outside (0, 1].
+        ShapeError: if there is no quantile axis.
+    """
+    check.check_alpha(alpha)
+    check.check_has_axis(axis="quantiles", quantiles=quantiles)
+    n = quantiles.shape[-1]
+    count = scalar(alpha, like=quantiles) * n
+    slack = 4.0 * torch.finfo(alpha.dtype).eps if isinstance(alpha, Tensor) else RANK_TOLERANCE
+    rank = (count * (1.0 - slack)).ceil().long().clamp(1, n) - 1
+    ordered = quantiles.sort(-1).values
+    level = ordered.index_select(-1, rank.reshape(1)).squeeze(-1)
+    return torch.where(ordered[..., -1].isnan(), torch.nan, level)  # a NaN sorts last: show it
+
+
+def categorical_value_at_risk(
+    probs: Float[Tensor, "*batch K"], atoms: Float[Tensor, " K"], *, alpha: Number
+) -> Float[Tensor, "*batch"]:
+    r"""Return the smallest atom whose distribution function reaches alpha.
+
+    The lower quantile that Def. 2.6 of Acerbi & Tasche 2002, arXiv:cond-mat/0104295, is built on.
+    Deviation: a level missed by less than the rounding of a K-term sum counts as reached, and the
+    last atom stands in if rounding leaves the whole mass below alpha.
+
+    Raises:
+        RangeError: if `alpha` is a number outside (0, 1].
+        ShapeError: if the distribution does not lie on these atoms.
+    """
+    check.check_alpha(alpha)
+    check.check_distribution(atoms, probs=probs)
+    level = atoms[_rank_reaching(probs, alpha)].to(probs.dtype)
+    return torch.where(probs.isnan().any(-1), torch.nan, level)
+
+
+def categorical_cvar(
+    probs: Float[Tensor, "*batch K"], atoms: Float[Tensor, " K"], *, alpha: Number
+) -> Float[Tensor, "*batch"]:
+    r"""Return the mean of the worst `alpha` share of a distribution on fixed atoms.
+
+    .. math::
+        \frac1\alpha \sum_k z_k \min\big(p_k,\ [\alpha - F(z_{k-1})]_+\big)
+
+    Acerbi & Tasche 2002, arXiv:cond-mat/0104295, Def. 2.6: full mass below the lower quantile, and
+    of the quantile's own atom only what is left of alpha. Mass that rounding leaves missing is put
+    on the last atom, so the weights always sum to alpha.
+
+    Args:
+        probs: the distribution; differentiable.
+        atoms: ascending support.
+        alpha: share of worst outcomes, in (0, 1].
+
+    Raises:
+        RangeError: if `alpha` is a number outside (0, 1].
+        ShapeError: if the distribution does not lie on these atoms.
+    """
+    check.check_alpha(alpha)
+    check.check_distribution(atoms, probs=probs)
+    mass = probs.double()
+    taken = _take_worst(mass, alpha)
+    missing = alpha - taken.sum(-1)
+    return (((taken * atoms).sum(-1) + missing * atoms[-1]) / alpha).to(probs.dtype)
+
+
+def empirical_cvar(
+    sample: Float[Tensor, "*batch n"],
+    *,
+    alpha: Number,
+    weight: Float[Tensor, "*batch n"] | None = None,
+) -> Float[Tensor, "*batch"]:
+    r"""Return the mean of the worst `alpha` share of a sample, the last one counted in part.
+
+    .. math::
+        \frac{1}{\alpha W} \sum_i x_{(i)} \min\big(w_{(i)},\ [\alpha W - W_{i-1}]_+\big),
+        \qquad W_i = \sum_{j \le i} w_{(j)}
+
+    Acerbi & Tasche 2002, arXiv:cond-mat/0104295, Def. 2.6, for the empirical distribution.
+    Deviation from the usual estimator, the mean of the ceil(alpha n) worst: the last sample counts
+    only with the share that alpha n leaves for it, which makes the estimate continuous in alpha and
+    less biased. Never winsorise the sample first: that removes the tail which is to be measured.
+
+    Args:
+        sample: outcomes, unclipped.
+        alpha: share of worst outcomes, in (0, 1].
+        weight: weight of each outcome, at least 0; those with 0 never matter, whatever they are.
+
+    Returns:
+        The estimate; NaN where all weights are 0.
+
+    Raises:
+        RangeError: if `alpha` is a number outside (0, 1].
+        ShapeError: if `weight` is not shaped like `sample`.
+    """
+    check.check_alpha(alpha)
+    check.check_has_axis(axis="outcomes", sample=sample)
+    check.check_floating(sample=sample)
+    weight = torch.ones_like(sample) if weight is None else weight
+    check.check_same_shape(sample=sample, weight=weight)
+    used = ~(weight <= 0)  # an unknown weight takes part, and shows
+    ordered, order = torch.where(used, sample, torch.inf).sort(-1)
+    mass = torch.where(used, weight, 0.0).double().gather(-1, order)
+    tail = alpha * mass.sum(-1, keepdim=True)
+    taken = _take_worst(mass, tail)
+    worst = torch.where(taken > 0, ordered.double() * taken, 0.0).sum(-1)
+    poisoned = torch.where(used, sample, 0.0).isnan().any(-1)  # a NaN sorts last, out of the tail
+    return torch.where(poisoned, torch.nan, worst / tail.squeeze(-1)).to(sample.dtype)
+
+
+def empirical_cvar_error(
+    sample: Float[Tensor, "*batch n"], *, alpha: Number, group: Int[Tensor, " n"] | None = None
+) -> Float[Tensor, "*batch"]:
+    r"""Return the standard error of `empirical_cvar` for n outcomes of equal weight in G groups.
+
+    .. math::
+        \frac1n \sqrt{\frac{G}{G-1} \sum_g \Big(\sum_{i \in g} (v_i - \bar v)\Big)^2}, \qquad
+        v_i = \nu + \frac{\min(x_i - \nu, 0)}{\alpha}
+
+    with nu the lower alpha-quantile of the sample. Outcomes of one group may depend on each other,
+    those of two may not; without groups each outcome is its own, and this is s / sqrt(n) with s the
+    standard deviation (n - 1) of the v_i. Ours, from the variational form of CVaR
+    (Rockafellar & Uryasev 2000, J. Risk 2(3):21-41, Theorem 1): the estimate is the mean of
+    nu + min(x - nu, 0) / alpha at its best nu, where its derivative in nu vanishes; so to first
+    order it varies like that mean with nu held fixed. The variance is that which Manistre & Hancock
+    2005 (N. Am. Actuar. J. 9(2)) give for the conditional tail expectation. Sums within groups
+    before squares, and G / (G - 1), are those of the cluster-robust variance of a mean (the subject
+    of Cameron & Miller 2015, J. Hum. Resour. 50(2):317-372), here of the v_i.
+
+    It is an error for many tail outcomes. A band of 1.96 of them at alpha = 5 % covers 95 % of
+    normal samples of 2048, 92 % of 512 and 88 % of 200; of Student's t with three degrees 87 % and
+    81 % of the last two. Groups do not help a tail with few outcomes in it: of sums of 64 rewards
+    that overlap, from 128 rows of 64 environments, it covers 82 % at alpha = 5 % and 93 % at 20 %;
+    taken for independent they would have covered 24 % and 27 %.
+
+    Args:
+        sample: outcomes, unclipped.
+        alpha: share of worst outcomes, in (0, 1].
+        group: label of the group of each outcome, the same for every batch; any whole numbers.
+
+    Returns:
+        The error; NaN for fewer than two outcomes or groups.
+
+    Raises:
+        RangeError: if `alpha` is a number outside (0, 1].
+        ShapeError: if there is no axis of outcomes, or not one label for each.
+    """
+    check.check_alpha(alpha)
+    check.check_has_axis(axis="outcomes", sample=sample)
+    check.check_floating(sample=sample)
+    count = sample.shape[-1]
+    if group is not None:
+        check.check_same_shape(outcomes=group.new_empty(count), group=group)
+    if count < 2:
+        return torch.full_like(sample.sum(-1), torch.nan)
+    level = value_at_risk(sample, alpha=alpha).unsqueeze(-1).double()
+    influence = level + (sample.double() - level).clamp(max=0.0) / alpha
+    centred = influence - influence.mean(-1, keepdim=True)
+    if group is None:
+        variance = centred.square().sum(-1) / ((count - 1) * count)
+        return variance.sqrt().to(sample.dtype)
+    sums, groups = _group_sums(centred, group)
+    variance = sums.square().sum(-1) * groups / ((groups - 1.0) * count**2)
+    return torch.where(groups > 1.0, variance, torch.nan).sqrt().to(sample.dtype)
+
+
+def _dirac_weights(n: int, alpha: Number, like: Tensor) -> Float[Tensor, " n"]:
+    rank = torch.arange(n, dtype=torch.float64, device=like.device)
+    return ((alpha * n - rank).clamp(0.0, 1.0) / (alpha * n)).to(like.dtype)
+
+
+def _linear_weights(n: int, alpha: Number, like: Tensor) -> Float[Tensor, " n"]:
+    """Return the weight of each sorted quantile in the integral of the piecewise-linear curve.
+
+    Piece i runs from level knot_i to knot_{i+1} and lies on the line through the quantiles i and
+    i + 1; the outer knots are 0 and 1. Its integral up to alpha is its width times the curve's
+    value at its middle, which is linear in the two quantiles.
+    """
+    if n == 1:
+        return torch.ones(1, dtype=like.dtype, device=like.device)
+    level = (torch.arange(n, dtype=torch.float64, device=like.device) + 0.5) / n
+    start = torch.cat((torch.zeros_like(level[:1]), level[1:-1]))  # [n - 1] pieces
+    stop = torch.cat((level[1:-1], torch.ones_like(level[:1])))
+    stop = torch.minimum(stop, torch.ones_like(stop) * alpha)
+    width = (stop - start).clamp(min=0.0) / alpha
+    towards_right = ((start + stop) / 2 - level[:-1]) * n  # 0 at quantile i, 1 at quantile i + 1
+    left, right = width * (1.0 - towards_right), width * towards_right
+    nothing = torch.zeros_like(level[:1])
+    return (torch.cat((left, nothing)) + torch.cat((nothing, right))).to(like.dtype)
+
+
+def _take_worst(mass: Tensor, tail: Number) -> Tensor:
+    """Return what each entry, worst first, contributes to a tail of the given mass."""
+    before = mass.cumsum(-1) - mass
+    return torch.minimum((tail - before).clamp(min=0.0), mass)
+
+
+def _group_sums(
+    x: Float[Tensor, "*batch n"], group: Int[Tensor, " n"]
+) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, ""]]:
+    """Return the sum of each group, by label and then zeros, and how many groups there are.
+
+    As many places as outcomes, so that no shape depends on a value.
+    """
+    label, order = group.sort()
+    begins = torch.cat((torch.ones_like(label[:1]), (label[1:] != label[:-1]).to(label.dtype)))
+    place = begins.cumsum(-1) - 1
+    sums = torch.zeros_like(x).index_add(-1, place, x.index_select(-1, order))
+    return sums, begins.sum().to(x.dtype)
+
+
+def _rank_reaching(probs: Tensor, alpha: Number) -> Int[Tensor, "*batch"]:
+    """Return the index of the first atom whose distribution function reaches alpha."""
+    slack = 1e-6 if probs.dtype != torch.float64 else 1e-12
+    reaches = probs.double().cumsum(-1) >= alpha * (1.0 - slack)
+    count = probs.shape[-1]
+    index = torch.arange(count, device=probs.device).expand(probs.shape)
+    return torch.where(reaches, index, count - 1).amin(-1)

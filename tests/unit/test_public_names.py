@@ -1,0 +1,262 @@
+"""The public names: one frozen list per package, the signatures, and what the pages import.
+
+Whoever adds, renames or removes a public name changes a list here, on purpose: other people's code
+depends on them.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import stormsail
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(stormsail.__file__).parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+# Every package with an `__all__`, and what it holds.
+PUBLIC = {
+    "stormsail.algorithms": "Progress Run TrainConfig Trainer fitter market_panel train",
+    "stormsail.algorithms.config": (
+        "BcConfig CheckpointConfig DataConfig EntropyConfig KlConfig ObservationConfig "
+        "OptimizerConfig PpoConfig ReturnConfig RiskConfig TargetConfig TaskConfig TrainConfig "
+        "ValidationConfig ValueClipConfig VgsConfig Whole"
+    ),
+    "stormsail.evaluation": (
+        "Backtest BacktestConfig Comparison SelfTest TrialLedger Validation ValidationConfig "
+        "backtest break_even calibration_of compare_results comparison_page cost_sweep "
+        "deflated_sharpe probabilistic_sharpe probability_of_overfitting read_result read_results "
+        "read_run replay report_page run_baselines significance_of stress validate write_backtest "
+        "write_validation"
+    ),
+    "stormsail.functional.risk": (
+        "ESTIMATORS RANK_TOLERANCE budget_advantage budget_trace categorical_budget_advantage "
+        "categorical_budget_trace categorical_cvar categorical_risk_advantage "
+        "categorical_value_at_risk cvar empirical_cvar empirical_cvar_error risk_advantage "
+        "value_at_risk"
+    ),
+    "stormsail.market": "Bars Funding Interval MarketConfig Panel Simulator Store load_panel",
+    "stormsail.market.checks": (
+        "BY_NAME BY_NUMBER DEFECTS Defect Finding Loaded Place RULES Report SUFFIXES check_bars "
+        "check_file check_funding check_funding_table check_loaded check_table interval_of "
+        "load_file repair repair_file"
+    ),
+    "stormsail.market.features": (
+        "ACCOUNT_FEATURES AccountTensors BarTensors Feature FeatureSet FeatureSpec Features "
+        "Leak LeakReport REGISTRY Registry Scaler Schema account_features check_leaks "
+        "check_schema default_features default_specs draw_cuts feature sample_bars schema_hash"
+    ),
+    "stormsail.market.fetch": (
+        "FetchResult Gap Progress RetryPolicy connect fetch_bars fetch_funding"
+    ),
+    "stormsail.market.importers": "Imported Options from_frame import_files",
+    "stormsail.market.simulator": "Info MarketConfig Simulator State",
+    "stormsail.market.synthetic": (
+        "Optimum Process START_MS WORLDS World WorldConfig best_growth config_of generate "
+        "path_optimum process_of write_world"
+    ),
+    "stormsail.modules": "Agent AgentSpec CriticConfig Decision NetworkConfig PolicyConfig",
+    "stormsail.optim": "AdaptiveUPGD GradientPipeline UPGD UPGDW VarianceGradientScaler",
+    "stormsail.optim.upgd": "AdaptiveUPGD UPGD UPGDW",
+    "stormsail.optim.vgs": "VarianceGradientScaler",
+    "stormsail.tasks": (
+        "Acrobot CartPole ControlInfo ControlState ControlTask MountainCarContinuous NAMES "
+        "Pendulum make"
+    ),
+}
+
+# Modules of formulas hold functions that anybody may call; their signatures are part of the name.
+SIGNATURES = {
+    "stormsail.functional.returns": {
+        "gae": "reward, value, bootstrap, terminated, truncated, *, gamma, lam",
+        "quantile_nstep_targets": (
+            "reward, bootstrap_quantiles, terminated, truncated, *, gamma, steps"
+        ),
+        "quantile_lambda_targets": (
+            "reward, bootstrap_quantiles, terminated, truncated, *, gamma, lam"
+        ),
+        "categorical_nstep_targets": (
+            "reward, bootstrap_probs, terminated, truncated, atoms, *, gamma, steps"
+        ),
+    },
+    "stormsail.functional.policy": {
+        "clipped_surrogate": "log_prob, old_log_prob, advantage, *, clip",
+        "kl_estimate": "log_ratio, *, kind",
+        "awr_weight": "advantage, *, beta, max_weight",
+    },
+    "stormsail.functional.advantage": {
+        "normalise": (
+            "advantage, *, weight=None, magnitude=None, mode='floor', floor=1e-08, per_env=False, "
+            "previous=None"
+        ),
+    },
+    "stormsail.functional.quantile": {
+        "midpoints": "n, *, like=None",
+        "huber_loss": "predicted, target, tau, *, kappa",
+    },
+    "stormsail.functional.categorical": {
+        "project": "value, atoms",
+        "project_distribution": "probs, support, atoms",
+        "project_law": "probs, support, atoms",
+        "cross_entropy": "logits, target",
+    },
+    "stormsail.functional.value_clip": {
+        "clip_quantiles": "new, old, *, epsilon, mode, variance_factor=2.0",
+        "clip_distribution": "probs, old_probs, atoms, *, epsilon, mode, variance_factor=2.0",
+        "clip_law": "probs, old_probs, atoms, *, epsilon, mode, variance_factor=2.0",
+    },
+    "stormsail.functional.risk": {
+        "cvar": "quantiles, *, alpha, estimator='dirac'",
+        "value_at_risk": "quantiles, *, alpha",
+        "categorical_cvar": "probs, atoms, *, alpha",
+        "empirical_cvar": "sample, *, alpha, weight=None",
+        "risk_advantage": "sampled_return, quantiles, *, alpha",
+        "budget_advantage": "target_atoms, quantiles, budget, *, alpha",
+    },
+    "stormsail.functional.risk_gate": {"risk_gate": "weight, account, limits"},
+    "stormsail.optim": {
+        "VarianceGradientScaler": (
+            "named_parameters, *, optimizer=None, beta=0.99, alpha=0.1, eps_rel=0.001, "
+            "warmup_steps=100, min_scaling_factor=0.5, variance_cap=50.0, "
+            "statistic='elementwise', scope='per_tensor', apply_to='auto', enabled=True"
+        ),
+    },
+    "stormsail.market": {
+        "Simulator": (
+            "panel, config, *, batch, device='cpu', dtype=torch.float32, features=None, "
+            "scaler=None, span=None"
+        ),
+        "Simulator.reset": "self, generator",
+        "Simulator.step": "self, state, action, generator",
+    },
+    "stormsail.modules": {
+        "Agent.decide": "self, observation, memory, *, deterministic, generator=None",
+        "Agent.save": "self, path",
+        "Agent.load": "path, *, device='cpu'",
+    },
+    "stormsail.algorithms": {
+        "train": (
+            "config, *, out=None, on_progress=None, clock=None, tensorboard=True, ledger=None, "
+            "data_hash=None"
+        ),
+    },
+    "stormsail.evaluation": {
+        "backtest": "agent, panel, config",
+        "validate": (
+            "bars, config, *, fit, ledger=None, name='validation', training=None, "
+            "more_self_tests=(), on_progress=None"
+        ),
+        "deflated_sharpe": "returns, *, trial_sharpes, trials=None",
+        "probability_of_overfitting": "returns, *, blocks=16",
+    },
+}
+
+
+def test_every_package_with_public_names_is_listed_here():
+    listed = {}
+    for path in sorted(PACKAGE.rglob("__init__.py")):
+        name = ".".join(("stormsail", *path.relative_to(PACKAGE).parent.parts))
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+                listed[name] = sorted(ast.literal_eval(node.value))
+    assert listed.keys() == PUBLIC.keys()
+    changed = [
+        f"{name}: only in the package {sorted(set(names) - set(PUBLIC[name].split()))}, "
+        f"only in the test {sorted(set(PUBLIC[name].split()) - set(names))}"
+        for name, names in listed.items()
+        if set(names) != set(PUBLIC[name].split())
+    ]
+    assert not changed, "\n".join(changed)
+
+
+def test_every_public_name_is_importable():
+    missing = []
+    for package, names in PUBLIC.items():
+        module = importlib.import_module(package)
+        missing += [f"{package}.{name}" for name in names.split() if not hasattr(module, name)]
+        assert set(names.split()) <= set(dir(module)), f"dir({package}) shows its public names"
+    assert missing == []
+
+
+def written(function) -> str:
+    """Return the arguments of a function as one writes them, without types."""
+    words, keyword = [], False
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword:
+            keyword = True
+            words.append("*")
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        words.append(parameter.name + default)
+    return ", ".join(words)
+
+
+def test_signatures_are_the_agreed_ones():
+    changed = []
+    for place, functions in SIGNATURES.items():
+        for name, agreed in functions.items():
+            thing = importlib.import_module(place)
+            for part in name.split("."):
+                thing = getattr(thing, part)
+            if written(thing) != agreed:
+                changed.append(f"{place}.{name}({written(thing)}), not ({agreed})")
+    assert not changed, "\n".join(changed)
+
+
+def test_earlier_names_are_the_same_functions():
+    from stormsail.functional import categorical, value_clip
+
+    assert categorical.project_law is categorical.project_distribution
+    assert value_clip.clip_law is value_clip.clip_distribution
+
+
+# ------------------------------------------------------------------ pages
+
+
+def imports(page: str) -> list[tuple[str, str]]:
+    """Return module and name of every `from stormsail… import …` in the Python blocks of a page."""
+    blocks = re.findall(r"^```py(?:thon)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return [
+        (node.module, alias.name)
+        for block in blocks
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "stormsail"
+        for alias in node.names
+    ]
+
+
+def is_public(module: str, name: str) -> bool:
+    """Say whether the pages may import a name from there: from a package, or a formula."""
+    if module in PUBLIC:
+        return name in PUBLIC[module].split()
+    if module == "stormsail.functional":
+        return (PACKAGE / "functional" / f"{name}.py").exists() or f"{module}.{name}" in PUBLIC
+    if module.rpartition(".")[0] == "stormsail.functional":
+        function = getattr(importlib.import_module(module), name, None)
+        return inspect.isfunction(function) and not name.startswith("_")
+    return False
+
+
+def test_pages_import_from_the_public_surface():
+    inner = [
+        f"{path.relative_to(ROOT)}: from {module} import {name}"
+        for path in PAGES
+        for module, name in imports(path.read_text())
+        if not is_public(module, name)
+    ]
+    assert not inner, "\n".join(inner)
+
+
+def test_an_import_from_inside_is_noticed():
+    page = (
+        "```python\nfrom stormsail.market import Bars\n```\n"
+        "```python\nfrom stormsail.market.bars import Bars\n```\n"
+        "```python\nfrom stormsail.functional import returns, nothing\n```\n"
+        "```python\nfrom stormsail.functional.returns import gae, _hidden\nimport torch\n```\n"
+    )
+    assert [(module, name) for module, name in imports(page) if not is_public(module, name)] == [
+        ("stormsail.market.bars", "Bars"),
+        ("stormsail.functional", "nothing"),
+        ("stormsail.functional.returns", "_hidden"),
+    ]
