@@ -9,7 +9,7 @@ WORKERS ?= auto
 PARALLEL := -n $(WORKERS) --dist worksteal
 # Workers share the cores; more than one thread each makes them wait for one another.
 export OMP_NUM_THREADS ?= 1
-# Kept bytecode halves the time to collect: pytest rewrites the asserts of a changed file only.
+# Bytecode is kept, whatever the shell says: pytest then rewrites the asserts of changed files only.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install demo test browser shapes check format mutants campaign peers clean

@@ -119,6 +119,14 @@ def box_height(rows: list[list[list[tuple[str, float]]]]) -> float:
     return TITLE_HEIGHT + PAD + sum(len(row) * (CHIP_HEIGHT + 5) + 5 for row in rows)
 
 
+def caption(words: str, x: float, y: float, end: float) -> list[str]:
+    """Return a description as text, or nothing where it does not fit."""
+    words = words.replace("`", "")
+    if x + 6.2 * len(words) > end:
+        return []
+    return [f'<text x="{x:.1f}" y="{y:.1f}" font-size="12" fill="#555555">{escape(words)}</text>']
+
+
 def drawn_box(
     package: str,
     rows: list[list[list[tuple[str, float]]]],
@@ -134,13 +142,7 @@ def drawn_box(
         f'<text x="{x + PAD:.1f}" y="{y + 18:.1f}" font-size="14" font-weight="bold">'
         f"{escape(package)}</text>",
     ]
-    words = described(package)
-    after_title = x + PAD + 9.5 * len(package) + 12
-    if after_title + 6.2 * len(words) < x + width:
-        shapes.append(
-            f'<text x="{after_title:.1f}" y="{y + 18:.1f}" font-size="12" fill="#555555">'
-            f"{escape(words)}</text>"
-        )
+    shapes += caption(described(package), x + PAD + 9.5 * len(package) + 12, y + 18, x + width)
     top = y + TITLE_HEIGHT + 4
     for number, row in enumerate(rows):
         if number:
@@ -159,6 +161,9 @@ def drawn_box(
                     f'font-family="monospace" font-size="12">{escape(name)}</text>'
                 )
                 left += wide + 6
+            if len(row) == len(line) == 1:
+                words = described(package, name.rstrip("/").removesuffix(".py"))
+                shapes += caption(words, left + 6, top + 15, x + width)
             top += CHIP_HEIGHT + 5
         top += 5
     return shapes

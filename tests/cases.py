@@ -77,7 +77,7 @@ def tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, tuple):
-        return [found for part in value for found in tensors(part)]
+        return [result for part in value for result in tensors(part)]
     return []
 
 

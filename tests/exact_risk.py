@@ -1,8 +1,9 @@
-"""Gambles small enough that every law, gradient and optimum is computed exactly, in float64.
+"""Gambles small enough that every distribution, gradient and optimum is computed exactly, in
+float64.
 
 A gambler plays H rounds. In each she knows the round and what she has earned, and picks a bet that
-wins or loses a whole number. So C_t lies on a lattice, the law of what is still to come is a table,
-and a policy is a table of logits [H, L, A] over round, lattice place and bet.
+wins or loses a whole number. So C_t lies on a lattice, the distribution of what is still to come is
+a table, and a policy is a table of logits [H, L, A] over round, lattice place and bet.
 """
 
 import functools
@@ -61,12 +62,12 @@ class Gamble:
     @functools.cached_property
     def moves(self) -> Tensor:
         """Chance that a bet leads from a place to another, [L, A, L]; never out of the lattice."""
-        found = torch.zeros(self.places, len(self.bets), self.places, dtype=torch.float64)
+        result = torch.zeros(self.places, len(self.bets), self.places, dtype=torch.float64)
         here = torch.arange(self.places)
         for a, bet in enumerate(self.bets):
             for chance, pay in bet:
-                found[here, a, (here + pay).clamp(0, self.places - 1)] += chance
-        return found
+                result[here, a, (here + pay).clamp(0, self.places - 1)] += chance
+        return result
 
 
 TWO = Gamble(2, (((1.0, 0),), ((0.9, 1), (0.1, -2)), ((0.8, 3), (0.2, -6))), 0.25)
@@ -75,15 +76,16 @@ TEN = Gamble(10, (((1.0, 0),), ((0.9, 1), (0.1, -2)), ((0.8, 2), (0.2, -4))), 0.
 LONG = Gamble(10, (((1.0, 0),), ((0.8, 1), (0.2, -3))), 0.25)
 """Three outcomes a round: all 59,049 courses of ten rounds can be played."""
 HALVES = tuple(Gamble(rounds, (((1.0, 0),), ((0.5, 4), (0.5, -2))), 0.3) for rounds in (2, 4))
-"""Fair odds: with a policy of quarters every law of H rounds is that of 8**H equal outcomes.
+"""Fair odds: with a policy of quarters every distribution of H rounds is that of 8**H equal
+outcomes.
 
 No number of them is a share of 0.3, so the tail has a derivative."""
 TRAP = Gamble(2, (*TWO.bets, ((0.5, 1), (0.5, -6))), 0.25)
 """The third bet is best, as in `TWO`; the fourth is worse in mean and tail."""
 
 
-def final_laws(gamble: Gamble, policy: Tensor) -> list[Tensor]:
-    """Return for each round, and after the last, the law of the final sum at each place.
+def final_distributions(gamble: Gamble, policy: Tensor) -> list[Tensor]:
+    """Return for each round, and after the last, the distribution of the final sum at each place.
 
     Args:
         gamble: what is played.
@@ -122,12 +124,12 @@ def visits(gamble: Gamble, policy: Tensor) -> Tensor:
     return torch.stack(seen, -2)
 
 
-def cvar(gamble: Gamble, law: Tensor) -> Tensor:
-    return risk.categorical_cvar(law, gamble.lattice, alpha=gamble.alpha)
+def cvar(gamble: Gamble, distribution: Tensor) -> Tensor:
+    return risk.categorical_cvar(distribution, gamble.lattice, alpha=gamble.alpha)
 
 
-def value_at_risk(gamble: Gamble, law: Tensor) -> Tensor:
-    return risk.categorical_value_at_risk(law, gamble.lattice, alpha=gamble.alpha)
+def value_at_risk(gamble: Gamble, distribution: Tensor) -> Tensor:
+    return risk.categorical_value_at_risk(distribution, gamble.lattice, alpha=gamble.alpha)
 
 
 def action_values(gamble: Gamble, policy: Tensor, value: Tensor) -> Tensor:
@@ -136,22 +138,22 @@ def action_values(gamble: Gamble, policy: Tensor, value: Tensor) -> Tensor:
     `value` is [L] or [*s, L].
     """
     now = value.expand(*policy.shape[:-3], gamble.places)
-    found = []
+    result = []
     for t in range(gamble.rounds - 1, -1, -1):
         after = (now @ gamble.moves.flatten(0, 1).T).unflatten(-1, gamble.moves.shape[:2])
-        found.append(after)
+        result.append(after)
         now = (policy[..., t, :, :] * after).sum(-1)
-    return torch.stack(found[::-1], -3)
+    return torch.stack(result[::-1], -3)
 
 
 def advantages(gamble: Gamble, policy: Tensor, form: str) -> Tensor:
-    """Return the expected advantage of each bet in the true laws, [*s, H, L, A].
+    """Return the expected advantage of each bet in the true distributions, [*s, H, L, A].
 
     `mean` is the plain one; `budget` and `state` are those of the tail.
     """
     if form == "state":
-        found = []
-        tables = final_laws(gamble, policy)
+        result = []
+        tables = final_distributions(gamble, policy)
         for table, after in itertools.pairwise(tables):
             shortfall = _state_shortfall(gamble, table)  # [*s, L, L], place now first
             per_bet = [
@@ -162,8 +164,8 @@ def advantages(gamble: Gamble, policy: Tensor, form: str) -> Tensor:
                 ).sum(-1)
                 for bet in gamble.bets
             ]
-            found.append(torch.stack(per_bet, -1))
-        q = torch.stack(found, -3)
+            result.append(torch.stack(per_bet, -1))
+        q = torch.stack(result, -3)
     else:
         value = gamble.lattice
         if form == "budget":
@@ -174,7 +176,7 @@ def advantages(gamble: Gamble, policy: Tensor, form: str) -> Tensor:
 
 
 def _state_shortfall(gamble: Gamble, table: Tensor) -> Tensor:
-    """Return min(final - VaR of the place's own law, 0) / alpha, [*s, L, L]."""
+    """Return min(final - VaR of the place's own distribution, 0) / alpha, [*s, L, L]."""
     level = value_at_risk(gamble, table)[..., None]
     return (gamble.lattice - level).clamp(max=0.0) / gamble.alpha
 
@@ -187,12 +189,13 @@ def policy_gradient(gamble: Gamble, policy: Tensor, advantage: Tensor) -> Tensor
 
 
 def enumerated_rollout(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
-    """Return every visit, bet and pay as a column of a rollout of one row, with the true laws.
+    """Return every visit, bet and pay as a column of a rollout of one row, with the true
+    distributions.
 
     Of one policy [H, L, A]. `weight` is the chance of the column. `round`, `place` and `bet` say
     what it is.
     """
-    tables, seen = final_laws(gamble, policy), visits(gamble, policy)
+    tables, seen = final_distributions(gamble, policy), visits(gamble, policy)
     columns = []
     for t in range(gamble.rounds):
         for place in range(gamble.places):
@@ -202,12 +205,16 @@ def enumerated_rollout(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
             for a, bet in enumerate(gamble.bets):
                 for chance, pay in bet:
                     weight = float(seen[t, place] * policy[t, place, a] * chance)
-                    law = _to_come(gamble, tables[t][place], so_far)
+                    distribution = _to_come(gamble, tables[t][place], so_far)
                     target = _to_come(gamble, tables[t + 1][place + pay], so_far)
                     following = _to_come(gamble, tables[t + 1][place + pay], so_far + pay)
-                    laws = (law, target, following if t < gamble.rounds - 1 else _least(following))
-                    columns.append((t, place, a, float(so_far), float(pay), weight, *laws))
-    t, place, a, so_far, pay, weight, law, target, following = zip(*columns, strict=True)
+                    distributions = (
+                        distribution,
+                        target,
+                        following if t < gamble.rounds - 1 else _least(following),
+                    )
+                    columns.append((t, place, a, float(so_far), float(pay), weight, *distributions))
+    t, place, a, so_far, pay, weight, distribution, target, following = zip(*columns, strict=True)
 
     def row(values):
         return torch.tensor(values, dtype=torch.float64)[None]
@@ -220,7 +227,7 @@ def enumerated_rollout(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
         ended=last,
         terminated=last,
         truncated=torch.zeros_like(last),
-        predicted=torch.stack(law)[None],
+        predicted=torch.stack(distribution)[None],
         next_predicted=torch.stack(following)[None],
     )
     estimates = SimpleNamespace(target=torch.stack(target)[None], raw_advantage=row(so_far))
@@ -229,9 +236,9 @@ def enumerated_rollout(gamble: Gamble, policy: Tensor) -> SimpleNamespace:
     return SimpleNamespace(rollout=rollout, estimates=estimates, agent=agent, at=at)
 
 
-def _least(law: Tensor) -> Tensor:
-    """Return the law of the least that can be: what a final state must never be asked for."""
-    return torch.zeros_like(law).index_fill(-1, torch.tensor([0]), 1.0)
+def _least(distribution: Tensor) -> Tensor:
+    """Return the Dirac of the least outcome: a final state must never be read."""
+    return torch.zeros_like(distribution).index_fill(-1, torch.tensor([0]), 1.0)
 
 
 def _critic_of_truth(gamble: Gamble) -> SimpleNamespace:
@@ -243,20 +250,22 @@ def _critic_of_truth(gamble: Gamble) -> SimpleNamespace:
     )
 
 
-def _to_come(gamble: Gamble, law: Tensor, so_far: int) -> Tensor:
-    """Return a law of final sums as one of what is still to come, on the wider lattice."""
+def _to_come(gamble: Gamble, distribution: Tensor, so_far: int) -> Tensor:
+    """Return a distribution of final sums as one of what is still to come, on the wider lattice."""
     width = 2 * (gamble.high - gamble.low) + 1
     wide = torch.zeros(width, dtype=torch.float64)
     first = gamble.low - so_far - (gamble.low - gamble.high)
-    wide[first : first + gamble.places] = law
+    wide[first : first + gamble.places] = distribution
     return wide
 
 
-def gradient_of_columns(found: SimpleNamespace, policy: Tensor, advantage: Tensor) -> Tensor:
+def gradient_of_columns(result: SimpleNamespace, policy: Tensor, advantage: Tensor) -> Tensor:
     """Return sum over columns of chance * advantage * grad log pi, [H, L, A], by loops."""
     gradient = torch.zeros_like(policy)
     for t, place, a, part in zip(
-        *(x.tolist() for x in found.at), (found.rollout.weight * advantage)[0].tolist(), strict=True
+        *(x.tolist() for x in result.at),
+        (result.rollout.weight * advantage)[0].tolist(),
+        strict=True,
     ):
         gradient[t, place] -= part * policy[t, place]
         gradient[t, place, a] += part
@@ -271,7 +280,8 @@ def outcomes(gamble: Gamble) -> list[tuple[int, float, int]]:
 def enumerated_episodes(
     gamble: Gamble, policy: Tensor, begin: tuple[tuple[int, float, int], ...] = ()
 ) -> SimpleNamespace:
-    """Return every course of a whole game as a column of a rollout of H rows, with the true laws.
+    """Return every course of a whole game as a column of a rollout of H rows, with the true
+    distributions.
 
     Of one policy [H, L, A], and of the courses that begin with these outcomes. `chance` [P] is that
     of the course. The state after the last round is said to be worth the least that can be: it is
@@ -286,9 +296,11 @@ def enumerated_episodes(
     place = so_far - gamble.low
     rounds = torch.arange(gamble.rounds)[:, None].expand_as(place)
     chance = (policy[rounds, place, bets] * odds).prod(0)
-    tables = final_laws(gamble, policy)
-    law = torch.stack([_row_to_come(gamble, tables[t], place[t]) for t in range(gamble.rounds)])
-    after = law.roll(-1, 0)
+    tables = final_distributions(gamble, policy)
+    distribution = torch.stack(
+        [_row_to_come(gamble, tables[t], place[t]) for t in range(gamble.rounds)]
+    )
+    after = distribution.roll(-1, 0)
     after[-1] = _least(after[-1])
     last = rounds == gamble.rounds - 1
     rollout = SimpleNamespace(
@@ -298,10 +310,10 @@ def enumerated_episodes(
         terminated=last,
         truncated=torch.zeros_like(last),
         ended=last,
-        predicted=law,
+        predicted=distribution,
         next_predicted=after,
     )
-    estimates = SimpleNamespace(target=law, raw_advantage=so_far.double())
+    estimates = SimpleNamespace(target=distribution, raw_advantage=so_far.double())
     agent = _critic_of_truth(gamble)
     return SimpleNamespace(
         rollout=rollout, estimates=estimates, agent=agent, at=(rounds, place, bets), chance=chance
@@ -313,59 +325,60 @@ def _row_to_come(gamble: Gamble, table: Tensor, place: Tensor) -> Tensor:
     return torch.stack([_to_come(gamble, table[p], p + gamble.low) for p in seen.tolist()])[which]
 
 
-def in_quantiles(found: SimpleNamespace, count: int) -> SimpleNamespace:
-    """Return the same columns with a critic that tells each law by its equally likely outcomes.
+def in_quantiles(result: SimpleNamespace, count: int) -> SimpleNamespace:
+    """Return the same columns with a critic that tells each distribution by its equally likely
+    outcomes.
 
     What it says is normalised, (theta + 1) / 2, as quantiles of a critic are; targets are not.
     """
-    atoms = found.agent.atoms
+    atoms = result.agent.atoms
 
-    def normalised(law: Tensor) -> Tensor:
-        return (_equal_outcomes(law, atoms, count) + 1.0) / 2.0
+    def normalised(distribution: Tensor) -> Tensor:
+        return (_equal_outcomes(distribution, atoms, count) + 1.0) / 2.0
 
-    rollout = SimpleNamespace(**vars(found.rollout))
-    rollout.predicted = normalised(found.rollout.predicted)
-    rollout.next_predicted = normalised(found.rollout.next_predicted)
-    estimates = SimpleNamespace(**vars(found.estimates))
-    estimates.target = _equal_outcomes(found.estimates.target, atoms, count)
+    rollout = SimpleNamespace(**vars(result.rollout))
+    rollout.predicted = normalised(result.rollout.predicted)
+    rollout.next_predicted = normalised(result.rollout.next_predicted)
+    estimates = SimpleNamespace(**vars(result.estimates))
+    estimates.target = _equal_outcomes(result.estimates.target, atoms, count)
     agent = SimpleNamespace(
-        network=found.agent.network,
+        network=result.agent.network,
         spec=SimpleNamespace(critic=SimpleNamespace(kind="quantile")),
         return_scale=SimpleNamespace(decode=lambda theta: 2.0 * theta - 1.0),
     )
     return SimpleNamespace(
-        **{**vars(found), "rollout": rollout, "estimates": estimates, "agent": agent}
+        **{**vars(result), "rollout": rollout, "estimates": estimates, "agent": agent}
     )
 
 
-def _equal_outcomes(law: Tensor, atoms: Tensor, count: int) -> Tensor:
-    """Return the outcomes of a law, ascending, each as often as it is likely: [*, count]."""
-    often = law * count
+def _equal_outcomes(distribution: Tensor, atoms: Tensor, count: int) -> Tensor:
+    """Return outcomes of a distribution, ascending, each as often as it is likely: [*, count]."""
+    often = distribution * count
     assert torch.equal(often, often.round()), "not a law of so many equally likely outcomes"
     assert bool((often.sum(-1) == count).all())
-    middle = (torch.arange(count) + 0.5).expand(*law.shape[:-1], count).contiguous()
+    middle = (torch.arange(count) + 0.5).expand(*distribution.shape[:-1], count).contiguous()
     return atoms[torch.searchsorted(often.cumsum(-1), middle.double())]
 
 
 def gradient_of_episodes(
-    found: SimpleNamespace, policy: Tensor, advantage: Tensor
+    result: SimpleNamespace, policy: Tensor, advantage: Tensor
 ) -> tuple[Tensor, float]:
     """Return the mean of sum_t A_t grad log pi by the logits, and its total variance."""
-    t, place, bet = found.at
+    t, place, bet = result.at
     score = -policy[t, place]  # [H, P, A]
     score.scatter_add_(-1, bet[..., None], torch.ones_like(score))
     part = advantage[..., None] * score
     gradient = torch.zeros_like(policy)
-    gradient.index_put_((t, place), found.chance[:, None] * part, accumulate=True)
-    square = (found.chance * part.square().sum((0, -1))).sum()
+    gradient.index_put_((t, place), result.chance[:, None] * part, accumulate=True)
+    square = (result.chance * part.square().sum((0, -1))).sum()
     return gradient, float(square - gradient.square().sum())
 
 
 def analytic_gradient(gamble: Gamble, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the CVaR of the final sum and its derivative by the logits, by autograd."""
     logits = logits.detach().clone().requires_grad_()
-    law = visits(gamble, logits.softmax(-1))[..., -1, :]
-    value = cvar(gamble, law)
+    distribution = visits(gamble, logits.softmax(-1))[..., -1, :]
+    value = cvar(gamble, distribution)
     (gradient,) = torch.autograd.grad(value.sum(), logits)
     return value.detach(), gradient
 
@@ -379,9 +392,9 @@ def constrained_optimum(gamble: Gamble, limit: float) -> tuple[float, float]:
     """
     best = (-np.inf, np.nan)
     for level in range(gamble.low, gamble.high + 1):
-        found = _programme(gamble, limit, level)
-        if found is not None and found > best[0] + 1e-9:
-            best = (found, float(level))
+        result = _programme(gamble, limit, level)
+        if result is not None and result > best[0] + 1e-9:
+            best = (result, float(level))
     return best
 
 
@@ -461,11 +474,11 @@ def ascend(
     largest = torch.zeros(len(logits), dtype=torch.float64)
     for k in range(steps):
         policy = logits.softmax(-1)
-        law = visits(gamble, policy)[..., -1, :]
-        found = cvar(gamble, law)
-        square, mean = law @ gamble.lattice.square(), law @ gamble.lattice
+        distribution = visits(gamble, policy)[..., -1, :]
+        result = cvar(gamble, distribution)
+        square, mean = distribution @ gamble.lattice.square(), distribution @ gamble.lattice
         unit = (square - mean.square()).sqrt().clamp(min=abs(limit))
-        for dual, gap in zip(duals, ((limit - found) / unit).tolist(), strict=True):
+        for dual, gap in zip(duals, ((limit - result) / unit).tolist(), strict=True):
             dual.step(gap)
         lam = torch.tensor([dual.multiplier for dual in duals], dtype=torch.float64)
         largest = torch.maximum(largest, lam)
@@ -473,6 +486,6 @@ def ascend(
         tail = advantages(gamble, policy, config.cvar_policy_mode)
         mixed = (advantages(gamble, policy, "mean") + lam * tail) / (1.0 + lam)
         logits = logits + rate * (1.0 - k / steps) ** 0.5 * mixed
-    law = visits(gamble, logits.softmax(-1))[..., -1, :]
+    distribution = visits(gamble, logits.softmax(-1))[..., -1, :]
     ended = torch.tensor([dual.multiplier for dual in duals], dtype=torch.float64)
-    return Ascent(law @ gamble.lattice, cvar(gamble, law), ended, largest)
+    return Ascent(distribution @ gamble.lattice, cvar(gamble, distribution), ended, largest)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
-from scipy.signal import lfilter
+import scipy
 
 from stormsail.market.interval import Interval
 
@@ -38,7 +38,7 @@ def clean_bars(seed: int, interval: Interval, rows: int = 1500) -> Bars:
     rng = stream(seed)
     length = interval.milliseconds
     day = 0.04 * np.exp(rng.normal(0.0, 0.3))
-    calm = lfilter([1.0], [1.0, -0.98], rng.normal(0.0, 0.12, rows))
+    calm = scipy.signal.lfilter([1.0], [1.0, -0.98], rng.normal(0.0, 0.12, rows))
     sigma = day * np.sqrt(length / 86_400_000) * np.exp(np.clip(calm, -1.2, 1.2))
     move = np.clip(sigma * rng.standard_t(4, rows) / np.sqrt(2.0), -0.7, 0.7)
     close = np.exp(rng.uniform(8.0, 10.5) + np.cumsum(move - np.mean(move)))

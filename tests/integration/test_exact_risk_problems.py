@@ -1,4 +1,4 @@
-"""Problems of two and of ten steps in which every law is known: is the risk advantage right?"""
+"""The risk advantage in problems of two and of ten steps with known distributions."""
 
 import functools
 import itertools
@@ -40,16 +40,16 @@ STARTS = 12
 def expected_gradient(gamble, policy, form, *, trace=None, quantiles=None):
     """Return the sum over all visits, bets and pays of chance * A_risk * grad log pi.
 
-    Laws are on atoms, or of so many quantiles.
+    Distributions are on atoms, or of so many quantiles.
     """
-    found = enumerated_rollout(gamble, policy)
-    found = found if quantiles is None else in_quantiles(found, quantiles)
+    result = enumerated_rollout(gamble, policy)
+    result = result if quantiles is None else in_quantiles(result, quantiles)
     level = float(value_at_risk(gamble, visits(gamble, policy)[-1]))
     advantage = risk_advantage(
-        form, found.agent, found.rollout, found.estimates,
+        form, result.agent, result.rollout, result.estimates,
         alpha=gamble.alpha, level=level, trace=trace,
     )  # fmt: skip
-    return gradient_of_columns(found, policy, advantage)
+    return gradient_of_columns(result, policy, advantage)
 
 
 def constraint(gamble, limit, form="budget"):
@@ -67,19 +67,19 @@ def best(gamble, limit):
     return constrained_optimum(gamble, limit)[0]
 
 
-def test_the_laws_of_two_steps_by_hand():
+def test_the_distributions_of_two_steps_by_hand():
     """Bet 1 in both rounds: +2 with .81, -1 with .18, -4 with .01.
 
     The worst quarter: .01 of -4, .18 of -1 and .06 of +2, so (-.04 - .18 + .12) / .25 = -.4.
     """
     policy = torch.zeros(2, TWO.places, 3, dtype=torch.float64)
     policy[:, :, 1] = 1.0
-    law = visits(TWO, policy)[-1]
+    distribution = visits(TWO, policy)[-1]
     expected = {-4: 0.01, -1: 0.18, 2: 0.81}
-    for place, chance in enumerate(law.tolist()):
+    for place, chance in enumerate(distribution.tolist()):
         assert chance == pytest.approx(expected.get(place + TWO.low, 0.0), abs=1e-15)
-    assert float(cvar(TWO, law)) == pytest.approx(-0.4, abs=1e-12)
-    assert float(value_at_risk(TWO, law)) == 2.0
+    assert float(cvar(TWO, distribution)) == pytest.approx(-0.4, abs=1e-12)
+    assert float(value_at_risk(TWO, distribution)) == 2.0
     # Without a limit the third bet is best: 2 * (.8 * 3 - .2 * 6) = 2.4.
     assert best(TWO, -12.0) == pytest.approx(2.4, abs=1e-9)
 
@@ -87,27 +87,27 @@ def test_the_laws_of_two_steps_by_hand():
 @GAMBLES
 @pytest.mark.spec("X3", "T-C3")
 def test_the_budget_advantage_is_the_gradient_of_the_tail_of_whole_episodes(gamble):
-    """In expectation, with the true laws as critics, gamma 1 and episodes that terminate."""
+    """In expectation, with true distributions as critics, gamma 1 and episodes that terminate."""
     for seed in range(3):
         logits = random_logits(gamble, 1, 1.0, seed)[0]
         _, gradient = analytic_gradient(gamble, logits)
-        found = expected_gradient(gamble, logits.softmax(-1), "budget")
+        result = expected_gradient(gamble, logits.softmax(-1), "budget")
         assert float(gradient.abs().max()) > 0.05
-        torch.testing.assert_close(found, gradient, rtol=0.0, atol=1e-10)
+        torch.testing.assert_close(result, gradient, rtol=0.0, atol=1e-10)
 
 
 def traced_gradient(gamble, policy, lam, *, quantiles=None):
     """Return mean and total variance of sum_t A_risk grad log pi over all courses of the game."""
-    found = enumerated_episodes(gamble, policy)
-    assert float(found.chance.sum()) == pytest.approx(1.0, abs=1e-12)
-    found = found if quantiles is None else in_quantiles(found, quantiles)
-    return gradient_of_episodes(found, policy, traced_advantage(gamble, policy, found, lam))
+    result = enumerated_episodes(gamble, policy)
+    assert float(result.chance.sum()) == pytest.approx(1.0, abs=1e-12)
+    result = result if quantiles is None else in_quantiles(result, quantiles)
+    return gradient_of_episodes(result, policy, traced_advantage(gamble, policy, result, lam))
 
 
-def traced_advantage(gamble, policy, found, lam):
+def traced_advantage(gamble, policy, result, lam):
     level = float(value_at_risk(gamble, visits(gamble, policy)[-1]))
     return risk_advantage(
-        "budget", found.agent, found.rollout, found.estimates,
+        "budget", result.agent, result.rollout, result.estimates,
         alpha=gamble.alpha, level=level, trace=Trace(1.0, lam),
     )  # fmt: skip
 
@@ -116,13 +116,13 @@ def traced_advantage(gamble, policy, found, lam):
 @pytest.mark.parametrize("lam", [0.0, 0.9, 1.0])
 @pytest.mark.spec("X3", "T-C3")
 def test_every_trace_is_the_gradient_of_the_tail_of_whole_episodes(gamble, lam):
-    """In expectation, with the true laws as critics, gamma 1 and episodes that terminate."""
+    """In expectation, with true distributions as critics, gamma 1 and episodes that terminate."""
     for seed in range(3):
         logits = random_logits(gamble, 1, 1.0, seed)[0]
         _, gradient = analytic_gradient(gamble, logits)
-        found, _ = traced_gradient(gamble, logits.softmax(-1), lam)
+        result, _ = traced_gradient(gamble, logits.softmax(-1), lam)
         assert float(gradient.abs().max()) > 0.05
-        torch.testing.assert_close(found, gradient, rtol=0.0, atol=1e-10)
+        torch.testing.assert_close(result, gradient, rtol=0.0, atol=1e-10)
 
 
 @pytest.mark.spec("X3", "T-C3")
@@ -131,9 +131,9 @@ def test_one_step_at_a_time_is_that_gradient_in_ten_steps_too():
     for seed in range(3):
         logits = random_logits(TEN, 1, 1.0, seed)[0]
         _, gradient = analytic_gradient(TEN, logits)
-        found = expected_gradient(TEN, logits.softmax(-1), "budget", trace=Trace(1.0, 0.0))
+        result = expected_gradient(TEN, logits.softmax(-1), "budget", trace=Trace(1.0, 0.0))
         assert float(gradient.abs().max()) > 0.05
-        torch.testing.assert_close(found, gradient, rtol=0.0, atol=1e-10)
+        torch.testing.assert_close(result, gradient, rtol=0.0, atol=1e-10)
 
 
 @pytest.mark.spec("X3", "T-C3")
@@ -143,22 +143,22 @@ def test_no_and_full_traces_of_all_courses_of_ten_steps_are_that_gradient():
     policy = logits.softmax(-1)
     _, gradient = analytic_gradient(LONG, logits)
     assert float(gradient.abs().max()) > 0.05
-    found, chance = {0.0: 0.0, 1.0: 0.0}, 0.0
+    result, chance = {0.0: 0.0, 1.0: 0.0}, 0.0
     for begin in itertools.product(outcomes(LONG), repeat=2):
         part = enumerated_episodes(LONG, policy, begin)
         chance += float(part.chance.sum())
-        for lam in found:
+        for lam in result:
             advantage = traced_advantage(LONG, policy, part, lam)
-            found[lam] = found[lam] + gradient_of_episodes(part, policy, advantage)[0]
+            result[lam] = result[lam] + gradient_of_episodes(part, policy, advantage)[0]
     assert chance == pytest.approx(1.0, abs=1e-12)
-    for one in found.values():
+    for one in result.values():
         torch.testing.assert_close(one, gradient, rtol=0.0, atol=1e-10)
 
 
 @pytest.mark.parametrize("gamble", HALVES, ids=["two steps", "four steps"])
 @pytest.mark.spec("X3", "T-C3")
 def test_quantiles_of_equally_likely_outcomes_give_that_gradient_for_every_trace(gamble):
-    """8**H quantiles tell every law of H rounds exactly: no resolution, no approximation.
+    """8**H quantiles tell every distribution of H rounds exactly: no resolution, no approximation.
 
     Without a trace the atoms of the one-step target are read, which is the trace of 0.
     """
@@ -171,25 +171,25 @@ def test_quantiles_of_equally_likely_outcomes_give_that_gradient_for_every_trace
         plain = expected_gradient(gamble, policy, "budget", quantiles=count)
         torch.testing.assert_close(plain, gradient, rtol=0.0, atol=1e-10)
         for lam in (0.0, 0.9, 1.0):
-            found, _ = traced_gradient(gamble, policy, lam, quantiles=count)
-            torch.testing.assert_close(found, gradient, rtol=0.0, atol=1e-10)
+            result, _ = traced_gradient(gamble, policy, lam, quantiles=count)
+            torch.testing.assert_close(result, gradient, rtol=0.0, atol=1e-10)
 
 
 @pytest.mark.parametrize("gamble", HALVES, ids=["two steps", "four steps"])
 def test_the_state_form_of_quantiles_is_that_of_atoms_where_both_are_exact(gamble):
     policy = torch.round(4.0 * quarters(gamble, 0).softmax(-1)) / 4.0
     atoms = expected_gradient(gamble, policy, "state")
-    found = expected_gradient(gamble, policy, "state", quantiles=8**gamble.rounds)
+    result = expected_gradient(gamble, policy, "state", quantiles=8**gamble.rounds)
     assert float(atoms.abs().max()) > 0.05
-    torch.testing.assert_close(found, atoms, rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(result, atoms, rtol=0.0, atol=1e-10)
 
 
-def test_a_shorter_trace_has_less_variance_where_the_laws_are_true():
+def test_a_shorter_trace_has_less_variance_where_the_distributions_are_true():
     """Of the gradient, over all courses: with one step less than half of that of whole episodes."""
     policy = random_logits(FOUR, 1, 1.0)[0].softmax(-1)
-    found = [traced_gradient(FOUR, policy, lam)[1] for lam in (0.0, 0.5, 0.9, 1.0)]
-    assert found == sorted(found)
-    assert found[0] / found[-1] == pytest.approx(0.446, abs=0.001)
+    result = [traced_gradient(FOUR, policy, lam)[1] for lam in (0.0, 0.5, 0.9, 1.0)]
+    assert result == sorted(result)
+    assert result[0] / result[-1] == pytest.approx(0.446, abs=0.001)
 
 
 @GAMBLES
@@ -198,8 +198,8 @@ def test_the_state_form_climbs_another_hill(gamble):
     """It is the gradient of each state's own tail, with later rounds held fixed."""
     logits = random_logits(gamble, 1, 1.0)[0]
     _, gradient = analytic_gradient(gamble, logits)
-    found = expected_gradient(gamble, logits.softmax(-1), "state")
-    assert float((found - gradient).abs().max()) > 0.05
+    result = expected_gradient(gamble, logits.softmax(-1), "state")
+    assert float((result - gradient).abs().max()) > 0.05
 
 
 def test_in_the_last_round_of_a_game_that_begins_there_both_forms_agree():
@@ -208,8 +208,8 @@ def test_in_the_last_round_of_a_game_that_begins_there_both_forms_agree():
     logits = random_logits(one, 1, 1.0)[0]
     _, gradient = analytic_gradient(one, logits)
     for form in ("budget", "state"):
-        found = expected_gradient(one, logits.softmax(-1), form)
-        torch.testing.assert_close(found, gradient, rtol=0.0, atol=1e-10)
+        result = expected_gradient(one, logits.softmax(-1), form)
+        torch.testing.assert_close(result, gradient, rtol=0.0, atol=1e-10)
 
 
 @GAMBLES
@@ -222,7 +222,7 @@ def test_the_short_way_to_expected_advantages_is_that_of_the_enumeration(gamble,
 
 def test_no_policy_of_a_grid_beats_the_linear_programme():
     """All pairs of mixed bets in the first round with all pure ones in the second."""
-    limit, found = -2.0, -float("inf")
+    limit, result = -2.0, -float("inf")
     grid = torch.linspace(0.0, 1.0, 11, dtype=torch.float64)
     pure = torch.eye(3, dtype=torch.float64)
     seconds = torch.cartesian_prod(*[torch.arange(3)] * 4)  # after +3, +1, 0, and a loss
@@ -236,12 +236,12 @@ def test_no_policy_of_a_grid_beats_the_linear_programme():
                 continue
             mix = torch.stack([first, second, 1.0 - first - second])
             policy[:, 0, :] = mix
-            law = visits(TWO, policy)[:, -1]
-            held = cvar(TWO, law) >= limit
+            distribution = visits(TWO, policy)[:, -1]
+            held = cvar(TWO, distribution) >= limit
             if bool(held.any()):
-                found = max(found, float((law @ TWO.lattice)[held].max()))
-    assert found <= best(TWO, limit) + 1e-9
-    assert found == pytest.approx(best(TWO, limit), rel=0.06)
+                result = max(result, float((distribution @ TWO.lattice)[held].max()))
+    assert result <= best(TWO, limit) + 1e-9
+    assert result == pytest.approx(best(TWO, limit), rel=0.06)
 
 
 @pytest.mark.parametrize("limit", [-2.0, -1.0])

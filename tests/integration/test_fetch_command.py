@@ -62,8 +62,7 @@ def test_several_symbols_with_funding_in_one_command(venue, tmp_path):
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "BTC/USDT:USDT 1h: 1195 rows added, 1195 stored, 1 gaps (5 bars), 5 requests, 1 retries",
-        "BTC/USDT:USDT funding: 150 rows added, 150 stored, 0 gaps (0 bars), 1 requests, "
-        "0 retries",
+        "BTC/USDT:USDT funding: 150 rows added, 150 stored, 0 gaps (0 bars), 1 requests, 0 retries",
         # after its last bar, ETH is asked twice for what the exchange does not have
         "ETH/USDT:USDT 1h: 300 rows added, 300 stored, 0 gaps (0 bars), 3 requests, 0 retries",
         "ETH/USDT:USDT funding: 30 rows added, 30 stored, 0 gaps (0 bars), 1 requests, 0 retries",
@@ -106,8 +105,8 @@ def test_a_ban_is_words_and_exit_code_two(venue, tmp_path):
     assert (code, out, venue.banned) == (2, "", 0)
     assert err == (
         "stormsail: binance must accept requests from this address to give BTC/USDT 1h; found "
-        "HTTP 418, banned until 2030-01-01T00:00:00Z. Nothing more was asked. Wait until then, "
-        "and stop other programs that use the same address: asking during a ban prolongs it. "
+        "HTTP 418, banned until 2030-01-01T00:00:00Z. No further request was sent. Wait until "
+        "then, and stop other programs that use the same address: asking during a ban prolongs it. "
         "[venue-ban]\n"
     )
 

@@ -72,13 +72,13 @@ def expanded(text):
 
 def documented(holds):
     """Return the metrics that the page promises where these words hold."""
-    found = set()
+    result = set()
     for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
         match = re.match(r"\| `((?:train|rollout|lstm|vgs|debug|config)/[^`]+)` \|", line)
         if match and line.count(" | ") == 4:
             when = set(line.removesuffix(" |").rsplit(" | ", 1)[1].split())
-            found |= {match[1]} if when - {"always"} <= holds else set()
-    return found
+            result |= {match[1]} if when - {"always"} <= holds else set()
+    return result
 
 
 def generic(name):
@@ -103,31 +103,31 @@ def test_fixes_integration(run):
     """Every named metric is there, every one on the page is, and none besides."""
     name, _, out, done = run
     assert (done.status, done.updates) == ("finished", UPDATES)
-    found = table(out)
+    result = table(out)
     named = set(expanded(NAMED + (ATOMS if name == "full-categorical" else "")))
     assert len(named) >= 135
-    assert named - set(found) == set()
-    learned = {generic(metric) for metric in set(found) - set(EVALUATION)}
+    assert named - set(result) == set()
+    learned = {generic(metric) for metric in set(result) - set(EVALUATION)}
     assert learned == documented(CONFIGS[name])
-    assert found["debug/nonfinite_metrics"] == [0.0] * UPDATES
+    assert result["debug/nonfinite_metrics"] == [0.0] * UPDATES
 
 
 def test_every_part_really_takes_part(run):
     _, _, out, done = run
-    found = table(out)
-    assert found["train/cvar_ready"][-1] == 1.0
-    assert max(found["train/cvar_lambda"]) > 0.0
-    assert max(found["train/cvar_weight_effective"]) > 0.0
-    assert max(found["debug/cvar_gradient_norm"]) > 0.0
-    assert found["debug/cvar_dual_update_source"][-1] == 1.0
-    assert found["vgs/warmup_active"][-1] == 0.0
-    assert found["train/policy_loss_bc_weighted"][-1] != 0.0
-    assert max(found["train/policy_loss_kl_penalty"]) > 0.0
-    assert found["train/entropy_decay_start_update"][-1] >= 3.0
-    assert found["train/vf_clip_active"] == [1.0] * UPDATES
-    assert found["train/grad_accum_steps"] == [2.0] * UPDATES
-    assert len(set(found["train/ret_std"])) == UPDATES
-    assert max(found["train/return_stats/decode_encode_mismatch"]) == 0.0
+    result = table(out)
+    assert result["train/cvar_ready"][-1] == 1.0
+    assert max(result["train/cvar_lambda"]) > 0.0
+    assert max(result["train/cvar_weight_effective"]) > 0.0
+    assert max(result["debug/cvar_gradient_norm"]) > 0.0
+    assert result["debug/cvar_dual_update_source"][-1] == 1.0
+    assert result["vgs/warmup_active"][-1] == 0.0
+    assert result["train/policy_loss_bc_weighted"][-1] != 0.0
+    assert max(result["train/policy_loss_kl_penalty"]) > 0.0
+    assert result["train/entropy_decay_start_update"][-1] >= 3.0
+    assert result["train/vf_clip_active"] == [1.0] * UPDATES
+    assert result["train/grad_accum_steps"] == [2.0] * UPDATES
+    assert len(set(result["train/ret_std"])) == UPDATES
+    assert max(result["train/return_stats/decode_encode_mismatch"]) == 0.0
     assert done.best_score is not None
 
 
@@ -163,33 +163,33 @@ def test_noise_shrinks_every_step_after_the_warm_up_and_none_before(run):
     `vgs/noise_fraction` is v / (1 + v), so v is at least .5 where it is a third or more.
     """
     _, config, out, _ = run
-    found = table(out)
-    assert found["vgs/warmup_active"] == [1.0] + [0.0] * (UPDATES - 1)
-    assert found["vgs/scaling_factor"][0] == 1.0
-    assert found["vgs/effect_on_update"][0] == 0.0
-    assert min(found["vgs/noise_fraction"]) > 1 / 3
-    later = found["vgs/scaling_factor"][1:]
+    result = table(out)
+    assert result["vgs/warmup_active"] == [1.0] + [0.0] * (UPDATES - 1)
+    assert result["vgs/scaling_factor"][0] == 1.0
+    assert result["vgs/effect_on_update"][0] == 0.0
+    assert min(result["vgs/noise_fraction"]) > 1 / 3
+    later = result["vgs/scaling_factor"][1:]
     assert max(later) < 1.0 / (1.0 + 0.5 * config.vgs.alpha)
     assert min(later) > config.vgs.min_scaling_factor
-    assert min(found["vgs/effect_on_update"][1:]) > 0.05
+    assert min(result["vgs/effect_on_update"][1:]) > 0.05
 
 
 def test_the_two_critics_are_two(run):
     """Equal weights, or one critic read twice, would give a difference of 0 to the bit."""
     _, _, out, _ = run
-    found = table(out)
-    first, second = (found[f"train/twin_critics/critic_{k}_loss"] for k in (1, 2))
+    result = table(out)
+    first, second = (result[f"train/twin_critics/critic_{k}_loss"] for k in (1, 2))
     gaps = [a - b for a, b in zip(first, second, strict=True)]
-    assert found["train/twin_critics/loss_diff"] == pytest.approx(gaps, abs=1e-6)
+    assert result["train/twin_critics/loss_diff"] == pytest.approx(gaps, abs=1e-6)
     assert min(map(abs, gaps)) > 1e-5  # a hundred roundings of a float32 near 1
 
 
 def test_the_multiplier_of_a_real_run_is_made_of_the_gaps_it_reports(run):
     _, config, out, _ = run
-    found, risk = table(out), config.risk
+    result, risk = table(out), config.risk
     integral, before = 0.0, None
     for gap, ready, lam in zip(
-        found["train/cvar_gap_unit"], found["train/cvar_ready"], found["train/cvar_lambda"],
+        result["train/cvar_gap_unit"], result["train/cvar_ready"], result["train/cvar_lambda"],
         strict=True,
     ):  # fmt: skip
         if ready == 0.0:

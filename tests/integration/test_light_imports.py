@@ -45,6 +45,20 @@ def test_a_package_is_imported_without_what_few_need(package):
     assert loaded(f"import {package}", HEAVY) == "[]"
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        "from stormsail.algorithms import TrainConfig, Trainer, train",
+        "from stormsail.evaluation import backtest, validate",
+        "from stormsail.market import Simulator",
+        "from stormsail.modules import Agent",
+        "from stormsail.optim import AdaptiveUPGD, GradientPipeline",
+    ],
+)
+def test_the_names_people_use_load_nothing_heavy_either(names):
+    assert loaded(names, HEAVY) == "[]"
+
+
 def test_the_command_line_is_imported_without_what_computes():
     assert loaded("import stormsail.cli.main", (*HEAVY, *COMPUTING)) == "[]"
 
@@ -82,6 +96,7 @@ def test_a_configuration_is_declared_without_torch():
         "import stormsail.market.gymnasium, gymnasium",
         "import stormsail.core.gymnasium_plugin, gymnasium",
         "import stormsail.market\nfrom gymnasium import spaces\nimport gymnasium",
+        "import stormsail.market, importlib.util as u\nu.find_spec('gymnasium')\nimport gymnasium",
     ],
 )
 def test_gymnasium_knows_the_market_in_whichever_order_both_are_imported(imports):

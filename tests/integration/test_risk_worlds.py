@@ -1,4 +1,4 @@
-"""Tails that are foretold and limits that are kept, on worlds whose truth is known.
+"""Tails that are predicted and limits that are kept, on worlds whose truth is known.
 
 Short versions of `stormsail bench tails` and `stormsail bench frontier`, which run all cases and
 five seeds; these run on every change.
@@ -31,7 +31,8 @@ def _one_thread_at_the_root(monkeypatch):
     torch.set_num_threads(before)
 
 
-# ------------------------------------------------------------------ what a target's law would teach
+# ------------------------------------------------------------------ what a target's distribution
+# would teach
 
 
 @pytest.mark.spec("X5")
@@ -52,13 +53,13 @@ def test_lambda_returns_have_two_fifths_of_the_tail_of_the_return():
     assert known.cvar(ALPHA) == pytest.approx(-NORMAL_TAIL / math.sqrt(1.0 - gamma**2), rel=1e-9)
     share = math.sqrt((1.0 - gamma**2) / (1.0 - (gamma * lam) ** 2))
     assert share == pytest.approx(0.41516, abs=5e-6)
-    found = float(risk.empirical_cvar(sample, alpha=ALPHA)) / known.cvar(ALPHA)
-    assert found == pytest.approx(share, abs=0.008)  # two standard errors of 65,536 samples
+    result = float(risk.empirical_cvar(sample, alpha=ALPHA)) / known.cvar(ALPHA)
+    assert result == pytest.approx(share, abs=0.008)  # two standard errors of 65,536 samples
     assert float(sample.std()) / known.spread == pytest.approx(share, abs=0.004)
 
 
 @pytest.mark.spec("X5")
-def test_sums_of_64_rewards_and_the_law_beyond_keep_the_whole_tail():
+def test_sums_of_64_rewards_and_the_distribution_beyond_keep_the_whole_tail():
     """The default target, from exact quantiles: what is left out is the resolution behind it."""
     gamma, envs, count = 0.99, 4096, 64
     known = truth("normal", gamma=gamma)
@@ -68,26 +69,26 @@ def test_sums_of_64_rewards_and_the_law_beyond_keep_the_whole_tail():
     no = torch.zeros(64, envs, dtype=torch.bool)
     bootstrap = exact.expand(64, envs, count)
     atoms = returns.quantile_nstep_targets(reward, bootstrap, no, no, gamma=gamma, steps=64)[0]
-    found = float(risk.empirical_cvar(atoms.flatten(), alpha=ALPHA)) / known.cvar(ALPHA)
-    assert found == pytest.approx(1.0, abs=0.03)  # two standard errors
+    result = float(risk.empirical_cvar(atoms.flatten(), alpha=ALPHA)) / known.cvar(ALPHA)
+    assert result == pytest.approx(1.0, abs=0.03)  # two standard errors
 
 
 # ----------------------------------------------------------------------------- what critics learned
 
 
 @pytest.mark.parametrize("case", [tails.DEFAULT, tails.CATEGORICAL], ids=["quantile", "atoms"])
-def test_trained_critics_foretell_the_tail_of_a_chain(case):
+def test_trained_critics_predict_the_tail_of_a_chain(case):
     """At gamma = .9 CVaR is -2.0627 / sqrt(1 - .81) = -4.7322.
 
     Exact quantiles of 64 levels would be short by 1.7 %. Three seeds were within 5.5 % and 2.5
     points. A threshold of 1 or lambda-returns are short by more than 15 %.
     """
     plan = tails.Plan(gamma=0.9, n_steps=128, n_envs=16, updates=40, learning_rate=4e-3)
-    found = tails.measure("chain", case, plan, 0)
-    assert found.true == pytest.approx(-4.7322, abs=1e-4)
-    assert found.predicted == pytest.approx(-4.7322, rel=0.08)
-    assert found.coverage <= 4.0
-    assert found.spread == pytest.approx(1.0, abs=0.08)
+    result = tails.measure("chain", case, plan, 0)
+    assert result.true == pytest.approx(-4.7322, abs=1e-4)
+    assert result.predicted == pytest.approx(-4.7322, rel=0.08)
+    assert result.coverage <= 4.0
+    assert result.spread == pytest.approx(1.0, abs=0.08)
 
 
 # ----------------------------------------------------------------------------- what a limit changes

@@ -120,8 +120,8 @@ def test_no_setting_is_left_out_of_the_comparison():
     config = small("market")
     names = {name for name, _, _ in run_folder.differences(config, TrainConfig())}
     other = small("market", seed=9, ppo__gamma=0.5, task__market__stops__drawdown=0.5)
-    found = run_folder.differences(config, other)
-    assert found == [
+    result = run_folder.differences(config, other)
+    assert result == [
         ("ppo.gamma", 0.99, 0.5),
         ("seed", 5, 9),
         ("task.market.stops.drawdown", 0.02, 0.5),
@@ -219,10 +219,10 @@ def test_the_disk_limit_is_loud_and_costs_nothing_that_was_saved(tmp_path):
     whole = run_all(small(**large), tmp_path / "whole")
     with pytest.raises(ArtifactError) as caught:
         run_all(small(**large, checkpoint__disk_limit_mb=1), out)
-    found = caught.value.found
+    result = caught.value.found
     assert caught.value.wrong == f"{out} must stay within `checkpoint.disk_limit_mb` 1"
-    assert found.endswith("MiB with the next artifact")
-    assert 1.0 <= float(found.split()[0]) < 2.0
+    assert result.endswith("MiB with the next artifact")
+    assert 1.0 <= float(result.split()[0]) < 2.0
     artifacts = [path for path in out.rglob("*") if path.is_file() and path.parent != out]
     assert sum(path.stat().st_size for path in artifacts) < 2**20
     resumed = run_all(small(**large), out)

@@ -48,7 +48,7 @@ CRITICS = (
         RETURNS,
         "mix.quantiles(boot[t], atoms))",
         "(1.0 - lam) * boot[t] + lam * atoms)",
-        law("returns", "test_quantile_lambda_targets_equal_the_law_in_rational_numbers"),
+        law("returns", "test_quantile_lambda_targets_equal_the_distribution_in_rational_numbers"),
     ),
     Mutant(
         "mixture-weights-swapped",
@@ -56,7 +56,7 @@ CRITICS = (
         RETURNS,
         "mix.quantiles(boot[t], atoms))",
         "mix.quantiles(atoms, boot[t]))",
-        law("returns", "test_quantile_lambda_targets_equal_the_law_in_rational_numbers"),
+        law("returns", "test_quantile_lambda_targets_equal_the_distribution_in_rational_numbers"),
     ),
     Mutant(
         "mixture-masses-in-float32",
@@ -105,7 +105,10 @@ CRITICS = (
         KERNEL,
         "levels = tau.to(dtype)",
         "levels = 1.0 - tau.to(dtype)",
-        unit("fits", "test_fitted_quantiles_of_an_exponential_law_are_its_quantiles_in_order"),
+        unit(
+            "fits",
+            "test_fitted_quantiles_of_an_exponential_distribution_are_its_quantiles_in_order",
+        ),
     ),
     Mutant(
         "levels-at-left-edges",
@@ -145,7 +148,7 @@ CRITICS = (
         KERNEL,
         "pinball = not isinstance(kappa, Tensor) and kappa == 0.0",
         "pinball = not isinstance(kappa, Tensor)",
-        unit("fits", "test_the_tail_fitted_to_a_normal_law_falls_short_as_documented"),
+        unit("fits", "test_the_tail_fitted_to_a_normal_distribution_falls_short_as_documented"),
     ),
     Mutant(
         "targets-broadcast-over-the-batch",
@@ -240,7 +243,7 @@ CRITICS = (
         CATEGORICAL,
         "return _scatter(probs, atoms + shift.unsqueeze(-1), atoms).to(probs.dtype)",
         "return project(distribution_mean(probs, atoms) + shift, atoms)",
-        unit("categorical", "test_shifting_a_law_passes_a_gradient_to_every_logit"),
+        unit("categorical", "test_shifting_a_distribution_passes_a_gradient_to_every_logit"),
     ),
     Mutant(
         "atoms-moved-without-projection",
@@ -379,7 +382,7 @@ CRITICS = (
         TAIL,
         "((alpha * n - rank).clamp(0.0, 1.0) / (alpha * n))",
         "((alpha * n - rank).clamp(0.0, 1.0) / n)",
-        unit("risk", "test_the_tail_of_a_uniform_law_is_half_its_level"),
+        unit("risk", "test_the_tail_of_a_uniform_distribution_is_half_its_level"),
     ),
     Mutant(
         "cvar-whole-atoms-only",
@@ -387,7 +390,7 @@ CRITICS = (
         TAIL,
         "((alpha * n - rank).clamp(0.0, 1.0) / (alpha * n))",
         "((int(alpha * n) - rank).clamp(0.0, 1.0) / max(int(alpha * n), 1))",
-        unit("risk", "test_the_golden_table_of_the_normal_law_at_21_quantiles"),
+        unit("risk", "test_the_golden_table_of_the_normal_distribution_at_21_quantiles"),
     ),
     Mutant(
         "cvar-reads-the-upper-tail",
@@ -395,7 +398,7 @@ CRITICS = (
         TAIL,
         "ordered = quantiles.sort(-1).values\n    worst",
         "ordered = quantiles.sort(-1, descending=True).values\n    worst",
-        unit("risk", "test_the_golden_table_of_the_normal_law_at_21_quantiles"),
+        unit("risk", "test_the_golden_table_of_the_normal_distribution_at_21_quantiles"),
     ),
     Mutant(
         "cvar-of-unsorted-quantiles",

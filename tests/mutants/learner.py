@@ -265,7 +265,7 @@ LEARNER = (
         "joint",
         learner(
             "update/critic_targets",
-            "test_the_law_of_reached_states_is_decoded_with_the_statistics_of_the_heads",
+            "test_the_distribution_of_reached_states_is_decoded_with_the_statistics_of_the_heads",
         ),
     ),
     Mutant(
@@ -545,7 +545,10 @@ LEARNER = (
         UNITS,
         "    return moved, probs.clamp(min=torch.finfo(probs.dtype).tiny).log()\n",
         "    return target, predicted\n",
-        learner("update/popart", "test_targets_and_old_laws_are_projected_when_the_support_moves"),
+        learner(
+            "update/popart",
+            "test_targets_and_old_distributions_are_projected_when_the_support_moves",
+        ),
     ),
     Mutant(
         "units-support-jumps",

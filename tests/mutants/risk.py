@@ -124,7 +124,7 @@ RISK = (
         CONTROL,
         "if config.cvar_use_predicted_for_dual:",
         "if True:",
-        control("risk/control", "test_what_happened_is_followed_and_not_what_was_foretold"),
+        control("risk/control", "test_what_happened_is_followed_and_not_what_was_predicted"),
     ),
     Mutant(
         "risk-multiplier-stepped-twice",
@@ -349,7 +349,9 @@ RISK = (
         "return returns.gae(change, nothing, nothing, terminated, truncated, gamma=gamma, lam=lam)",
         "return returns.gae(change, nothing, nothing, terminated, terminated, "
         "gamma=gamma, lam=lam)",
-        unit("risk_trace", "test_a_time_out_stands_on_the_law_it_reached_and_cuts_the_trace"),
+        unit(
+            "risk_trace", "test_a_time_out_stands_on_the_distribution_it_reached_and_cuts_the_trace"
+        ),
     ),
     Mutant(
         "risk-trace-goes-on-after-the-end",
@@ -387,7 +389,7 @@ RISK = (
         FORMULA,
         "change = (after - expected) / alpha",
         "change = after / alpha",
-        law("risk_trace", "test_the_trace_of_laws_on_atoms_equals_its_definition"),
+        law("risk_trace", "test_the_trace_of_distributions_on_atoms_equals_its_definition"),
     ),
     Mutant(
         "risk-distribution-left-normalised",
@@ -405,7 +407,7 @@ RISK = (
         "joint = agent.network.critic.distribution(rollout.predicted[..., :1, :])",
         control(
             "risk/advantage",
-            "test_the_law_that_is_read_is_that_of_the_more_careful_critic_in_reward_units",
+            "test_the_distribution_that_is_read_is_that_of_the_more_careful_critic_in_reward_units",
         ),
     ),
     Mutant(
@@ -422,7 +424,7 @@ RISK = (
         ADVANTAGE,
         "return float(risk.cvar(first.flatten(), alpha=alpha, estimator=estimator))",
         "return float(risk.cvar(first, alpha=alpha, estimator=estimator).mean())",
-        control("risk/advantage", "test_the_tail_that_is_foretold_is_that_of_all_starts_mixed"),
+        control("risk/advantage", "test_the_tail_that_is_predicted_is_that_of_all_starts_mixed"),
     ),
     # --- who feels it
     Mutant(

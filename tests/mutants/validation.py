@@ -42,6 +42,13 @@ VALIDATION = (
         judged("walk_forward/folds", "test_no_fold_shares_a_bar_with_its_training_and_embargo"),
     ),
     _own(
+        "embargo-without-burn-in",
+        FOLDS,
+        "gap = embargo(lookback, burn_in, config.embargo_bars)",
+        "gap = embargo(lookback, 0, config.embargo_bars)",
+        judged("walk_forward/folds", "test_no_fold_shares_a_bar_with_its_training_and_embargo"),
+    ),
+    _own(
         "hole-between-folds",
         FOLDS,
         "yield int(ts[first]) + interval.milliseconds",
@@ -196,6 +203,13 @@ VALIDATION = (
         "trained = {run.fold.number for run in self.runs if run.agent is not None}",
         "trained = {run.fold.number for run in self.runs}",
         judged("walk_forward/run", "test_a_fold_that_failed_in_every_seed_rejects"),
+    ),
+    _own(
+        "verdict-before-the-search",
+        JUDGING,
+        "deflated=tested.deflated,",
+        "deflated=tested.probabilistic,",
+        judged("walk_forward/files", "test_the_verdict_rests_on_the_figures_that_are_written"),
     ),
     _own(
         "table-without-seed",

@@ -1,4 +1,4 @@
-"""Categorical laws on fixed atoms, written from their definitions (Bellemare et al. 2017)."""
+"""Distributions on fixed atoms, written from their definitions (Bellemare et al. 2017)."""
 
 import math
 
@@ -19,7 +19,7 @@ def project_dirac(value, atoms):
 
 
 def project_distribution(probs, support, atoms):
-    """Project each atom of a law and add the pieces up."""
+    """Project each atom of a distribution and add the pieces up."""
     result = np.zeros(len(atoms))
     for p, x in zip(probs, support, strict=True):
         result += p * project_dirac(x, atoms)
@@ -39,7 +39,7 @@ def hat(x, k, atoms):
     return max(0.0, 1.0 - (x - atoms[k]) / (atoms[k + 1] - atoms[k]))
 
 
-def project_law_by_hats(probs, support, atoms):
+def project_distribution_by_hats(probs, support, atoms):
     """The same projection read from the atoms' side: p'_k = sum_m p_m hat_k(x_m)."""
     result = np.zeros(len(atoms))
     for k in range(len(atoms)):

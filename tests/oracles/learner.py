@@ -128,8 +128,8 @@ def value(predicted, kind, atoms, mode="min"):
     return twin.twin_value(means, mode)
 
 
-def law(predicted, kind, atoms, mode="argmin"):
-    """The one law of all critics of one row: normalised quantiles, or probabilities."""
+def distribution(predicted, kind, atoms, mode="argmin"):
+    """The one distribution of all critics of one row: normalised quantiles, or probabilities."""
     if kind == "categorical":
         return twin.twin_distribution([categorical.softmax(row) for row in predicted], atoms, mode)
     return twin.twin_quantiles(predicted, mode)
@@ -158,13 +158,15 @@ def target(rollout, kind, name, *, gamma, steps, lam, mean, std, atoms, scalar_r
             flat = [categorical.project_dirac(y, raw_atoms) for y in scalar_return.flatten()]
             return np.array(flat).reshape(T, B, -1)
         return scalar_return[..., None]
-    laws = np.array([[law(rollout["next_predicted"][t, b], kind, atoms) for b in range(B)]
-                     for t in range(T)])  # fmt: skip
+    following = rollout["next_predicted"]
+    distributions = np.array(
+        [[distribution(following[t, b], kind, atoms) for b in range(B)] for t in range(T)]
+    )
     if kind == "categorical":
         return returns.categorical_nstep_targets(
-            reward, laws, terminated, truncated, raw_atoms, gamma, steps
+            reward, distributions, terminated, truncated, raw_atoms, gamma, steps
         )
-    decoded = std * laws + mean
+    decoded = std * distributions + mean
     if name == "lambda_mixture":
         return returns.quantile_lambda_targets(reward, decoded, terminated, truncated, gamma, lam)
     return returns.quantile_nstep_targets(reward, decoded, terminated, truncated, gamma, steps)

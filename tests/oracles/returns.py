@@ -90,7 +90,7 @@ def quantile_nstep_targets(reward, bootstrap_quantiles, terminated, truncated, g
 
 
 def categorical_nstep_targets(reward, bootstrap_probs, terminated, truncated, atoms, gamma, steps):
-    """The law of R + gamma^m Z on the atoms (Bellemare et al. 2017, Eq. 7, with n steps)."""
+    """Distribution of R + gamma^m Z on the atoms (Bellemare et al. 2017, Eq. 7, with n steps)."""
     T, B, K = bootstrap_probs.shape
     target = np.zeros((T, B, K))
     for t in range(T):
@@ -117,7 +117,8 @@ def inverse_of_mixture(first, second, weight, level):
 
 
 def quantile_lambda_targets(reward, bootstrap_quantiles, terminated, truncated, gamma, lam):
-    """Quantiles of the lambda law: Z_t = r_t + gamma * mix((1-lam) bootstrap_t, lam Z_{t+1}).
+    """Quantiles of the lambda distribution: Z_t = r_t + gamma * mix((1-lam) bootstrap_t, lam
+    Z_{t+1}).
 
     The mixture of 2N atoms is read at the midpoint levels by its inverse distribution function.
     """
@@ -138,7 +139,8 @@ def quantile_lambda_targets(reward, bootstrap_quantiles, terminated, truncated, 
 
 
 def quantile_lambda_targets_exact(reward, bootstrap_quantiles, ended, gamma, lam):
-    """The lambda law in rational numbers, for ends by truncation: levels are compared exactly.
+    """The lambda distribution in rational numbers, for ends by truncation: levels are compared
+    exactly.
 
     `gamma` and `lam` are fractions. F^-1(tau) is searched over all atoms instead of along a
     running sum: the smallest atom at which the share of mass not above it reaches the level.

@@ -28,7 +28,7 @@ def value_at_risk(quantiles, alpha):
 
 
 def tail_mean(atoms, masses, alpha):
-    """(1/alpha) * integral of the quantile function of a law with total mass 1: fill the tail."""
+    """(1/alpha) * integral of the quantile function of a distribution of mass 1: fill the tail."""
     left, total = alpha, 0.0
     for x, mass in sorted(zip(atoms, masses, strict=True)):
         taken = min(left, mass)
@@ -39,7 +39,7 @@ def tail_mean(atoms, masses, alpha):
 
 
 def cvar(quantiles, alpha):
-    """CVaR of the law with mass 1/N on each quantile."""
+    """CVaR of the distribution with mass 1/N on each quantile."""
     n = len(quantiles)
     return tail_mean(list(quantiles), [1.0 / n] * n, alpha)
 
@@ -141,11 +141,11 @@ def categorical_budget_advantage(target_probs, probs, atoms, budget, alpha):
 
 
 def budget_trace(
-    reward, reached, law, budget, terminated, truncated, alpha, gamma, lam, atoms=None
+    reward, reached, distribution, budget, terminated, truncated, alpha, gamma, lam, atoms=None
 ):
     """sum_k (gamma lam)^k of the one-step changes of the shortfall, until an end; [T, B].
 
-    Laws are equal atoms, or masses of `atoms`. The change of step t is
+    Distributions are equal atoms, or masses of `atoms`. The change of step t is
     (1/alpha) [E min(r + gamma Z' - b_t, 0) - E min(Z - b_t, 0)]; after a terminal step Z' is 0.
     """
     T, B = reward.shape
@@ -159,7 +159,7 @@ def budget_trace(
         else:
             places, masses = points(reached[t, b])
             after = shortfall([reward[t, b] + gamma * z for z in places], masses, budget[t, b])
-        return (after - shortfall(*points(law[t, b]), budget[t, b])) / alpha
+        return (after - shortfall(*points(distribution[t, b]), budget[t, b])) / alpha
 
     out = np.zeros((T, B))
     for t in range(T):
@@ -182,7 +182,7 @@ def student_cvar(alpha, degrees):
     return -stats.t.pdf(q, degrees) / alpha * (degrees + q * q) / (degrees - 1)
 
 
-def law_of_sum(branches):
+def distribution_of_sum(branches):
     """Merge (probability, value) branches into sorted atoms and masses."""
     merged = {}
     for mass, x in branches:

@@ -133,8 +133,8 @@ def gate(values, threshold, hysteresis, ramp):
     return shares
 
 
-def quantile_law(predicted, mean, std):
-    """Return the decoded law of the critic with the smaller mean, first of equals: [T, B, N]."""
+def quantile_distribution(predicted, mean, std):
+    """Return the quantiles of the critic with the smaller mean, the first of equals: [T, B, N]."""
     T, B = predicted.shape[:2]
     rows = []
     for t in range(T):
@@ -144,20 +144,20 @@ def quantile_law(predicted, mean, std):
     return np.array(rows).reshape(T, B, -1)
 
 
-def categorical_law(logits, atoms):
+def categorical_distribution(logits, atoms):
     """Return the probabilities of the critic with the smaller mean."""
     T, B = logits.shape[:2]
     rows = []
     for t in range(T):
         for b in range(B):
-            laws = [np.exp(head - head.max()) / np.exp(head - head.max()).sum()
+            distributions = [np.exp(head - head.max()) / np.exp(head - head.max()).sum()
                     for head in logits[t, b]]  # fmt: skip
-            means = [float(np.dot(law, atoms)) for law in laws]
-            rows.append(laws[means.index(min(means))])
+            means = [float(np.dot(distribution, atoms)) for distribution in distributions]
+            rows.append(distributions[means.index(min(means))])
     return np.array(rows).reshape(T, B, -1)
 
 
-def budget(target, law, earned, weight, level, alpha, atoms=None):
+def budget(target, distribution, earned, weight, level, alpha, atoms=None):
     """b_t = nu - C_t; how much the action changed the expected shortfall below it."""
     T, B = earned.shape
     out = np.zeros((T, B))
@@ -167,25 +167,25 @@ def budget(target, law, earned, weight, level, alpha, atoms=None):
                 continue
             left = level - earned[t, b]
             if atoms is None:
-                out[t, b] = risk.budget_advantage(target[t, b], law[t, b], left, alpha)
+                out[t, b] = risk.budget_advantage(target[t, b], distribution[t, b], left, alpha)
             else:
                 out[t, b] = risk.categorical_budget_advantage(
-                    target[t, b], law[t, b], atoms, left, alpha
+                    target[t, b], distribution[t, b], atoms, left, alpha
                 )
     return out
 
 
 def budget_trace(part, level, alpha, gamma, lam, atoms=None):
     """The trace form of every row with weight; `part` holds the arrays of a rollout by name."""
-    found = risk.budget_trace(
-        part["reward"], part["next"], part["law"], level - part["return_so_far"],
+    result = risk.budget_trace(
+        part["reward"], part["next"], part["own"], level - part["return_so_far"],
         part["terminated"], part["truncated"], alpha, gamma, lam, atoms,
     )  # fmt: skip
-    return np.where(part["weight"] > 0, found, 0.0)
+    return np.where(part["weight"] > 0, result, 0.0)
 
 
-def state(target, law, weight, alpha, atoms=None):
-    """The same with the budget of each state by itself: the value at risk of its own law."""
+def state(target, distribution, weight, alpha, atoms=None):
+    """The same with the budget of each state: the value at risk of its own distribution."""
     T, B = weight.shape
     out = np.zeros((T, B))
     for t in range(T):
@@ -193,12 +193,12 @@ def state(target, law, weight, alpha, atoms=None):
             if weight[t, b] <= 0:
                 continue
             if atoms is None:
-                level = risk.value_at_risk(law[t, b], alpha)
-                out[t, b] = risk.budget_advantage(target[t, b], law[t, b], level, alpha)
+                level = risk.value_at_risk(distribution[t, b], alpha)
+                out[t, b] = risk.budget_advantage(target[t, b], distribution[t, b], level, alpha)
             else:
-                level = risk.categorical_value_at_risk(law[t, b], atoms, alpha, tie=1e-6)
+                level = risk.categorical_value_at_risk(distribution[t, b], atoms, alpha, tie=1e-6)
                 out[t, b] = risk.categorical_budget_advantage(
-                    target[t, b], law[t, b], atoms, level, alpha
+                    target[t, b], distribution[t, b], atoms, level, alpha
                 )
     return out
 
@@ -251,9 +251,14 @@ def mixed(raw, advantage, acting, lam, *, rescale):
     return out / (1.0 + lam) if rescale else out
 
 
-def pooled_cvar(law, chosen, alpha, atoms=None):
-    """CVaR of the mixture of the laws of the chosen rows."""
-    rows = [law[t, b] for t in range(law.shape[0]) for b in range(law.shape[1]) if chosen[t, b]]
+def pooled_cvar(distribution, chosen, alpha, atoms=None):
+    """CVaR of the mixture of the distributions of the chosen rows."""
+    rows = [
+        distribution[t, b]
+        for t in range(distribution.shape[0])
+        for b in range(distribution.shape[1])
+        if chosen[t, b]
+    ]
     if not rows:
         return math.nan
     if atoms is None:
@@ -272,7 +277,7 @@ def infeasible(gaps, lams, top, size, tolerance, patience):
     for gap, lam in zip(gaps, lams, strict=True):
         if not math.isnan(gap):
             known.append((gap, lam))
-        found = False
+        result = False
         for back in (1, patience):
             looked = known[-(back + 1) * size :]
             if len(looked) < (back + 1) * size or min(one for one, _ in looked) <= 0.0:
@@ -281,6 +286,6 @@ def infeasible(gaps, lams, top, size, tolerance, patience):
                 continue
             before = math.fsum(one for one, _ in looked[:size]) / size
             now = math.fsum(one for one, _ in looked[-size:]) / size
-            found = found or now > (1.0 - tolerance) * before
-        flags.append(found)
+            result = result or now > (1.0 - tolerance) * before
+        flags.append(result)
     return flags

@@ -1,4 +1,4 @@
-"""Value clipping of laws, written from its definition: the law moves, the target never does."""
+"""Value clipping of distributions, written from its definition: the target never moves."""
 
 import math
 
@@ -7,7 +7,7 @@ import numpy as np
 from oracles.categorical import distribution_mean, distribution_variance, project_distribution
 
 STD_FLOOR = 1e-8
-"""Smallest old standard deviation, so that a collapsed old law does not forbid all spread."""
+"""Smallest old standard deviation, so that a collapsed distribution does not forbid all spread."""
 
 
 def clamp(x, low, high):
@@ -52,7 +52,7 @@ def clip_quantiles(new, old, epsilon, mode, variance_factor=2.0):
 
 
 def clip_distribution(probs, old_probs, atoms, epsilon, mode, variance_factor=2.0):
-    """The same for a categorical law: its atoms move and are projected back."""
+    """The same for a categorical distribution: its atoms move and are projected back."""
     if mode == "off":
         return np.array(probs)
     mean, std = distribution_mean(probs, atoms), math.sqrt(distribution_variance(probs, atoms))

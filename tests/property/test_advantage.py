@@ -1,4 +1,4 @@
-"""Laws of advantage normalisation, and its equality with the plain-Python oracle."""
+"""Properties of advantage normalisation, and its equality with the plain-Python oracle."""
 
 import hypothesis.extra.numpy as hnp
 import numpy as np

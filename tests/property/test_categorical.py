@@ -1,4 +1,4 @@
-"""Laws of `stormsail.functional.categorical`, each against the loops of `oracles.categorical`."""
+"""Properties of `functional.categorical`, each against the loops of `oracles.categorical`."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ supports = even_atoms | uneven_atoms
 
 
 @st.composite
-def laws(draw, size=None):
+def distributions(draw, size=None):
     count = draw(st.integers(1, 6)) if size is None else size
     weights = draw(arrays.arrays(np.float64, count, elements=st.sampled_from([0.0, 0.5, 1, 2, 7])))
     weights[draw(st.integers(0, count - 1))] += 1.0
@@ -41,16 +41,16 @@ def laws(draw, size=None):
 
 
 @st.composite
-def law_and_support(draw):
-    probs = draw(laws())
+def distribution_and_support(draw):
+    probs = draw(distributions())
     support = draw(arrays.arrays(np.float64, len(probs), elements=numbers))
     return probs, support
 
 
 @st.composite
-def law_on_atoms(draw):
+def distribution_on_atoms(draw):
     atoms = draw(supports)
-    return draw(laws(len(atoms))), atoms
+    return draw(distributions(len(atoms))), atoms
 
 
 def project_distribution(probs, support, atoms):
@@ -73,10 +73,10 @@ def test_projection_of_an_atom_is_that_atom_alone(atoms):
     np.testing.assert_allclose(actual, np.eye(len(atoms)), rtol=0, atol=1e-12)
 
 
-@given(law_and_support(), supports)
-def test_projection_of_a_law_equals_both_definitions(law, atoms):
-    probs, support = law
-    expected = oracle.project_law_by_hats(probs, support, atoms)
+@given(distribution_and_support(), supports)
+def test_projection_of_a_distribution_equals_both_definitions(distribution, atoms):
+    probs, support = distribution
+    expected = oracle.project_distribution_by_hats(probs, support, atoms)
     np.testing.assert_allclose(
         oracle.project_distribution(probs, support, atoms), expected, atol=1e-12
     )
@@ -85,22 +85,23 @@ def test_projection_of_a_law_equals_both_definitions(law, atoms):
     assert bool((actual >= 0).all())
 
 
-@given(law_and_support(), supports)
-def test_projection_in_float32_keeps_dtype_mass_and_a_few_ulp(law, atoms):
-    probs, support = law
+@given(distribution_and_support(), supports)
+def test_projection_in_float32_keeps_dtype_mass_and_a_few_ulp(distribution, atoms):
+    probs, support = distribution
     narrow = [np.asarray(x, dtype=np.float32) for x in (probs, support, atoms)]
     actual = project_distribution(*narrow)
     assert actual.dtype == torch.float32
     np.testing.assert_allclose(actual.sum(), 1.0, rtol=1e-6)
-    # Compared with the law that float32 can hold: rounding the input is not the function's error.
+    # Compared with the distribution that float32 can hold: rounding the input is not the function's
+    # error.
     expected = oracle.project_distribution(*(np.asarray(x, dtype=np.float64) for x in narrow))
     np.testing.assert_allclose(actual, expected, rtol=FLOAT32_BOUND, atol=FLOAT32_BOUND)
 
 
 @pytest.mark.spec("T-K4", "X11")
-@given(law_and_support(), supports)
-def test_projection_keeps_the_mass_and_inside_the_support_the_mean(law, atoms):
-    probs, support = law
+@given(distribution_and_support(), supports)
+def test_projection_keeps_the_mass_and_inside_the_support_the_mean(distribution, atoms):
+    probs, support = distribution
     inside = np.clip(support, atoms[0], atoms[-1])
     actual = project_distribution(probs, support, atoms)
     np.testing.assert_allclose(actual.sum(), 1.0, rtol=1e-9)
@@ -108,16 +109,16 @@ def test_projection_keeps_the_mass_and_inside_the_support_the_mean(law, atoms):
     np.testing.assert_allclose(mean, oracle.distribution_mean(probs, inside), rtol=1e-9, atol=1e-9)
 
 
-@given(law_and_support(), supports)
-def test_projection_twice_is_projection_once(law, atoms):
-    once = project_distribution(*law, atoms)
+@given(distribution_and_support(), supports)
+def test_projection_twice_is_projection_once(distribution, atoms):
+    once = project_distribution(*distribution, atoms)
     twice = project_distribution(once, atoms, atoms)
     np.testing.assert_allclose(twice, once, rtol=1e-9, atol=1e-9)
 
 
-@given(law_and_support(), supports, st.randoms(use_true_random=False))
-def test_projection_ignores_the_order_of_the_atoms_it_reads(law, atoms, random):
-    probs, support = law
+@given(distribution_and_support(), supports, st.randoms(use_true_random=False))
+def test_projection_ignores_the_order_of_the_atoms_it_reads(distribution, atoms, random):
+    probs, support = distribution
     order = list(range(len(probs)))
     random.shuffle(order)
     before = project_distribution(probs, support, atoms)
@@ -125,16 +126,16 @@ def test_projection_ignores_the_order_of_the_atoms_it_reads(law, atoms, random):
     np.testing.assert_allclose(after, before, rtol=1e-9, atol=1e-12)
 
 
-@given(law_and_support(), supports, st.floats(-3, 3), st.floats(0.2, 5))
-def test_projection_moves_with_shift_and_scale_of_everything(law, atoms, shift, scale):
-    probs, support = law
+@given(distribution_and_support(), supports, st.floats(-3, 3), st.floats(0.2, 5))
+def test_projection_moves_with_shift_and_scale_of_everything(distribution, atoms, shift, scale):
+    probs, support = distribution
     before = project_distribution(probs, support, atoms)
     after = project_distribution(probs, scale * support + shift, scale * atoms + shift)
     np.testing.assert_allclose(after, before, rtol=1e-8, atol=1e-8)
 
 
-@given(law_and_support(), law_and_support(), supports, st.floats(0, 1))
-def test_projection_is_linear_in_the_law(first, second, atoms, share):
+@given(distribution_and_support(), distribution_and_support(), supports, st.floats(0, 1))
+def test_projection_is_linear_in_the_distribution(first, second, atoms, share):
     mixed = project_distribution(
         np.concatenate([share * first[0], (1 - share) * second[0]]),
         np.concatenate([first[1], second[1]]),
@@ -146,9 +147,9 @@ def test_projection_is_linear_in_the_law(first, second, atoms, share):
     np.testing.assert_allclose(mixed, expected, rtol=1e-9, atol=1e-12)
 
 
-@given(law_on_atoms())
-def test_a_value_projects_like_its_dirac_law_and_like_a_batch_of_one(law):
-    probs, atoms = law
+@given(distribution_on_atoms())
+def test_a_value_projects_like_its_dirac_distribution_and_like_a_batch_of_one(distribution):
+    probs, atoms = distribution
     values = torch.from_numpy(atoms + 0.3)
     rows = categorical.project(values.reshape(-1, 1), torch.from_numpy(atoms))
     assert rows.shape == (len(atoms), 1, len(atoms))
@@ -163,9 +164,9 @@ def test_a_value_projects_like_its_dirac_law_and_like_a_batch_of_one(law):
     np.testing.assert_allclose(batch[1], reverse, rtol=1e-9, atol=1e-12)
 
 
-@given(law_on_atoms(), numbers)
-def test_shifting_a_law_is_projecting_its_moved_atoms(law, shift):
-    probs, atoms = law
+@given(distribution_on_atoms(), numbers)
+def test_shifting_a_distribution_is_projecting_its_moved_atoms(distribution, shift):
+    probs, atoms = distribution
     actual = categorical.shift_distribution(
         torch.from_numpy(probs), torch.tensor(shift, dtype=torch.float64), torch.from_numpy(atoms)
     )
@@ -173,9 +174,9 @@ def test_shifting_a_law_is_projecting_its_moved_atoms(law, shift):
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
 
 
-@given(law_on_atoms())
-def test_a_shift_of_zero_changes_nothing(law):
-    probs, atoms = law
+@given(distribution_on_atoms())
+def test_a_shift_of_zero_changes_nothing(distribution):
+    probs, atoms = distribution
     actual = categorical.shift_distribution(
         torch.from_numpy(probs), torch.zeros((), dtype=torch.float64), torch.from_numpy(atoms)
     )
@@ -197,18 +198,18 @@ def test_projection_is_differentiable_in_probabilities_and_support(seed):
     )
 
 
-@given(law_on_atoms(), st.integers(0, 10_000))
-def test_cross_entropy_equals_its_definition(law, seed):
-    target, _ = law
+@given(distribution_on_atoms(), st.integers(0, 10_000))
+def test_cross_entropy_equals_its_definition(distribution, seed):
+    target, _ = distribution
     logits = np.random.default_rng(seed).normal(size=len(target)) * 5
     actual = categorical.cross_entropy(torch.from_numpy(logits), torch.from_numpy(target))
     expected = oracle.cross_entropy(logits, target)
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
-@given(law_on_atoms(), st.integers(0, 10_000))
-def test_the_gradient_of_cross_entropy_is_softmax_minus_target(law, seed):
-    target, _ = law
+@given(distribution_on_atoms(), st.integers(0, 10_000))
+def test_the_gradient_of_cross_entropy_is_softmax_minus_target(distribution, seed):
+    target, _ = distribution
     logits = torch.from_numpy(np.random.default_rng(seed).normal(size=len(target)))
     logits.requires_grad_()
     y = torch.from_numpy(target).requires_grad_()
@@ -218,9 +219,11 @@ def test_the_gradient_of_cross_entropy_is_softmax_minus_target(law, seed):
     assert y.grad is None
 
 
-@given(law_on_atoms(), st.integers(0, 10_000), st.floats(-50, 50))
-def test_cross_entropy_ignores_a_shift_of_the_logits_and_is_least_at_the_target(law, seed, shift):
-    target, _ = law
+@given(distribution_on_atoms(), st.integers(0, 10_000), st.floats(-50, 50))
+def test_cross_entropy_ignores_a_shift_of_the_logits_and_is_least_at_the_target(
+    distribution, seed, shift
+):
+    target, _ = distribution
     logits = torch.from_numpy(np.random.default_rng(seed).normal(size=len(target)))
     y = torch.from_numpy(target)
     loss = categorical.cross_entropy(logits, y)
@@ -229,9 +232,9 @@ def test_cross_entropy_ignores_a_shift_of_the_logits_and_is_least_at_the_target(
     assert bool(loss >= best - 1e-9)
 
 
-@given(law_on_atoms())
-def test_mean_and_variance_of_a_law_equal_their_definitions(law):
-    probs, atoms = law
+@given(distribution_on_atoms())
+def test_mean_and_variance_of_a_distribution_equal_their_definitions(distribution):
+    probs, atoms = distribution
     p, z = torch.from_numpy(probs), torch.from_numpy(atoms)
     expected = oracle.distribution_mean(probs, atoms), oracle.distribution_variance(probs, atoms)
     np.testing.assert_allclose(
@@ -242,9 +245,9 @@ def test_mean_and_variance_of_a_law_equal_their_definitions(law):
     )
 
 
-@given(law_on_atoms(), st.floats(-3, 3), st.floats(0.2, 5))
-def test_mean_and_variance_follow_shift_and_scale(law, shift, scale):
-    p, z = map(torch.from_numpy, law)
+@given(distribution_on_atoms(), st.floats(-3, 3), st.floats(0.2, 5))
+def test_mean_and_variance_follow_shift_and_scale(distribution, shift, scale):
+    p, z = map(torch.from_numpy, distribution)
     moved = scale * z + shift
     mean, variance = categorical.distribution_mean(p, z), categorical.distribution_variance(p, z)
     np.testing.assert_allclose(
@@ -279,10 +282,12 @@ def test_missing_values_stay_visible_and_stay_in_their_row():
     rows = categorical.project_distribution(holed, torch.zeros(2, 2, dtype=torch.float64), atoms)
     assert bool(rows[1].isnan().any())
     assert not bool(rows[0].isnan().any())
-    law = torch.tensor([[0.2, float("nan"), 0.3]], dtype=torch.float64)
-    assert bool(categorical.distribution_mean(law, atoms).isnan().all())
-    assert bool(categorical.distribution_variance(law, atoms).isnan().all())
-    assert bool(categorical.cross_entropy(law, torch.ones(1, 3).double() / 3).isnan().all())
+    distribution = torch.tensor([[0.2, float("nan"), 0.3]], dtype=torch.float64)
+    assert bool(categorical.distribution_mean(distribution, atoms).isnan().all())
+    assert bool(categorical.distribution_variance(distribution, atoms).isnan().all())
+    assert bool(
+        categorical.cross_entropy(distribution, torch.ones(1, 3).double() / 3).isnan().all()
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,4 +1,4 @@
-"""Laws of the action distributions, and their equality with the plain-Python oracle."""
+"""Properties of the action distributions, and their equality with the plain-Python oracle."""
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -74,7 +74,7 @@ def test_gaussian_kl_equals_the_formula_and_is_never_negative(batch):
 
 
 @given(batch=stacked(2, -3.0, 3.0))
-def test_gaussian_kl_is_zero_between_equal_laws(batch):
+def test_gaussian_kl_is_zero_between_equal_distributions(batch):
     mean, std = tensors(batch[0], positive(batch[1]))
 
     actual = distribution.gaussian_kl(mean, std, mean, std)
@@ -83,7 +83,7 @@ def test_gaussian_kl_is_zero_between_equal_laws(batch):
 
 
 @given(batch=stacked(2, -3.0, 3.0), shift=st.floats(0.01, 3.0))
-def test_gaussian_kl_is_positive_between_different_laws(batch, shift):
+def test_gaussian_kl_is_positive_between_different_distributions(batch, shift):
     mean, std = tensors(batch[0], positive(batch[1]))
 
     assert (distribution.gaussian_kl(mean, std, mean + shift, std) > 0.0).all()
@@ -109,10 +109,10 @@ def test_gaussian_kl_equals_its_integral(m1, m2, s1, s2):
 
 
 @st.composite
-def categorical_batches(draw, laws=1):
+def categorical_batches(draw, distributions=1):
     shape = draw(st.tuples(st.integers(1, 3), st.integers(1, 5)))
     numbers = st.floats(-6.0, 6.0, allow_subnormal=False)
-    logits = [draw(hnp.arrays(np.float64, shape, elements=numbers)) for _ in range(laws)]
+    logits = [draw(hnp.arrays(np.float64, shape, elements=numbers)) for _ in range(distributions)]
     action = draw(hnp.arrays(np.int64, shape[0], elements=st.integers(0, shape[1] - 1)))
     return *logits, action
 
@@ -130,7 +130,7 @@ def test_categorical_log_prob_and_entropy_equal_the_definition(batch):
     assert (entropy <= np.log(logits.shape[-1]) + 1e-12).all()
 
 
-@given(batch=categorical_batches(laws=2))
+@given(batch=categorical_batches(distributions=2))
 def test_categorical_kl_equals_the_definition_and_is_never_negative(batch):
     logits, other, _ = batch
 
@@ -141,7 +141,7 @@ def test_categorical_kl_equals_the_definition_and_is_never_negative(batch):
     assert (distribution.categorical_kl(*tensors(logits, logits)).abs() <= 1e-14).all()
 
 
-@given(batch=categorical_batches(laws=2), shift=st.floats(-50.0, 50.0))
+@given(batch=categorical_batches(distributions=2), shift=st.floats(-50.0, 50.0))
 def test_categorical_numbers_ignore_a_constant_added_to_the_logits(batch, shift):
     logits, other, action = tensors(*batch)
     moved = logits + shift
@@ -154,7 +154,7 @@ def test_categorical_numbers_ignore_a_constant_added_to_the_logits(batch, shift)
     close(distribution.categorical_kl(moved, other), distribution.categorical_kl(logits, other))
 
 
-@given(batch=categorical_batches(laws=2), seed=st.integers(0, 1000))
+@given(batch=categorical_batches(distributions=2), seed=st.integers(0, 1000))
 def test_renaming_the_actions_changes_nothing(batch, seed):
     logits, other, _ = tensors(*batch)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(logits.shape[-1]))
@@ -168,8 +168,8 @@ def test_renaming_the_actions_changes_nothing(batch, seed):
     )
 
 
-@given(batch=categorical_batches(laws=2), hole=st.integers(0, 4))
-def test_a_class_that_is_impossible_in_both_laws_counts_for_nothing(batch, hole):
+@given(batch=categorical_batches(distributions=2), hole=st.integers(0, 4))
+def test_a_class_that_is_impossible_in_both_distributions_counts_for_nothing(batch, hole):
     logits, other, _ = batch
     assume(logits.shape[-1] > 1)
     hole %= logits.shape[-1]

@@ -1,4 +1,4 @@
-"""Laws of bounded perturbations, and their equality with the plain-Python oracle."""
+"""Properties of bounded perturbations, and their equality with the plain-Python oracle."""
 
 import hypothesis.extra.numpy as hnp
 import numpy as np

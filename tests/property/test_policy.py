@@ -1,4 +1,4 @@
-"""Laws of the policy losses, and their equality with the plain-Python oracle."""
+"""Properties of the policy losses, and their equality with the plain-Python oracle."""
 
 import hypothesis.extra.numpy as hnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Laws of `stormsail.functional.quantile`, each against the loops of `oracles.quantile`."""
+"""Properties of `stormsail.functional.quantile`, each against the loops of `oracles.quantile`."""
 
 import numpy as np
 import pytest
@@ -113,7 +113,7 @@ def test_a_vanishing_threshold_is_the_pinball_loss(predicted, target):
 
 
 @given(atoms, thresholds)
-def test_mirroring_the_law_mirrors_the_levels(target, kappa):
+def test_mirroring_the_distribution_mirrors_the_levels(target, kappa):
     predicted = np.linspace(-2, 3, 4)
     mirrored = loss(-predicted[::-1].copy(), -target, kappa=kappa)
     expected = loss(predicted, target, kappa=kappa)
@@ -181,7 +181,7 @@ def test_crossing_fraction_counts_neighbours_in_the_wrong_order(quantiles):
 
 
 @given(arrays.arrays(np.float64, st.integers(2, 7), elements=numbers, unique=True))
-def test_crossing_fraction_of_a_reversed_law_is_the_complement(quantiles):
+def test_crossing_fraction_of_a_reversed_distribution_is_the_complement(quantiles):
     there = quantile.crossing_fraction(torch.from_numpy(quantiles))
     back = quantile.crossing_fraction(torch.from_numpy(quantiles[::-1].copy()))
     np.testing.assert_allclose(there + back, 1.0, rtol=1e-9)

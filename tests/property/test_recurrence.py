@@ -1,4 +1,4 @@
-"""Laws of `stormsail.functional.recurrence`, against loops over single numbers."""
+"""Properties of `stormsail.functional.recurrence`, against loops over single numbers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Laws of return normalisation and PopArt, and their equality with the plain-Python oracle."""
+"""Properties of return normalisation and PopArt, and equality with the plain-Python oracle."""
 
 import hypothesis.extra.numpy as hnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Laws of `stormsail.functional.returns`, each against the loops of `oracles.returns`."""
+"""Properties of `stormsail.functional.returns`, each against the loops of `oracles.returns`."""
 
 from fractions import Fraction
 
@@ -123,7 +123,7 @@ def test_quantile_lambda_targets_equal_their_definition(rollout, gamma, lam):
 
 @settings(max_examples=40)
 @given(rollouts, st.integers(0, 40))
-def test_quantile_lambda_targets_equal_the_law_in_rational_numbers(rollout, fortieths):
+def test_quantile_lambda_targets_equal_the_distribution_in_rational_numbers(rollout, fortieths):
     rollout.terminated = np.zeros_like(rollout.terminated)
     lam, gamma = Fraction(fortieths, 40), Fraction(3, 4)
     expected = oracle.quantile_lambda_targets_exact(
@@ -287,7 +287,9 @@ def test_one_step_targets_are_the_temporal_difference_targets(rollout, gamma):
 
 
 @given(rollouts, shares)
-def test_a_window_longer_than_the_rollout_is_the_full_trace_of_the_lambda_law(rollout, gamma):
+def test_a_window_longer_than_the_rollout_is_the_full_trace_of_the_lambda_distribution(
+    rollout, gamma
+):
     longest = call_nstep(rollout, gamma=gamma, steps=rollout.reward.shape[0])
     assert torch.equal(call_nstep(rollout, gamma=gamma, steps=10_000), longest)
     close(call_lambda(rollout, gamma=gamma, lam=1.0), longest.sort(-1).values.numpy())

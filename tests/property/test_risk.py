@@ -1,4 +1,4 @@
-"""Laws of `stormsail.functional.risk`, each against the loops of `oracles.risk`."""
+"""Properties of `stormsail.functional.risk`, each against the loops of `oracles.risk`."""
 
 import math
 
@@ -27,7 +27,7 @@ def tensor(x):
 
 
 @st.composite
-def laws(draw):
+def distributions(draw):
     count = draw(st.integers(2, 7))
     mass = draw(arrays.arrays(np.int64, count, elements=st.integers(0, 6)))
     mass[draw(st.integers(0, count - 1))] += 1
@@ -88,9 +88,9 @@ def test_value_at_risk_reads_the_lower_atom_on_every_exact_tie(n, k):
     assert actual.item() == k
 
 
-@given(laws(), levels)
-def test_categorical_risk_equals_its_definition(law, alpha):
-    probs, atoms = law
+@given(distributions(), levels)
+def test_categorical_risk_equals_its_definition(distribution, alpha):
+    probs, atoms = distribution
     p, z = tensor(probs), tensor(atoms)
     actual = risk.categorical_cvar(p, z, alpha=alpha)
     expected = oracle.categorical_cvar(probs, atoms, alpha)
@@ -99,18 +99,18 @@ def test_categorical_risk_equals_its_definition(law, alpha):
     np.testing.assert_array_equal(actual, oracle.categorical_value_at_risk(probs, atoms, alpha))
 
 
-@given(laws(), levels)
-def test_categorical_cvar_is_the_cvar_of_equal_atoms_repeated(law, alpha):
-    probs, atoms = law
+@given(distributions(), levels)
+def test_categorical_cvar_is_the_cvar_of_equal_atoms_repeated(distribution, alpha):
+    probs, atoms = distribution
     # Every probability here is a whole number of parts of at most 43.
     parts = next(n for n in range(1, 60) if np.allclose(probs * n, np.round(probs * n), atol=1e-9))
     repeated = np.repeat(atoms, np.round(probs * parts).astype(int))
-    law_read = risk.categorical_cvar(tensor(probs), tensor(atoms), alpha=alpha)
+    distribution_read = risk.categorical_cvar(tensor(probs), tensor(atoms), alpha=alpha)
     quantile_read = risk.cvar(tensor(repeated), alpha=alpha)
-    np.testing.assert_allclose(law_read, quantile_read, rtol=1e-9, atol=1e-9)
-    law_read = risk.categorical_value_at_risk(tensor(probs), tensor(atoms), alpha=alpha)
+    np.testing.assert_allclose(distribution_read, quantile_read, rtol=1e-9, atol=1e-9)
+    distribution_read = risk.categorical_value_at_risk(tensor(probs), tensor(atoms), alpha=alpha)
     quantile_read = risk.value_at_risk(tensor(repeated), alpha=alpha)
-    np.testing.assert_array_equal(law_read, quantile_read)
+    np.testing.assert_array_equal(distribution_read, quantile_read)
 
 
 @given(samples(), levels)
@@ -193,7 +193,7 @@ def test_risk_never_falls_as_alpha_grows(name, quantiles, first, second):
 @pytest.mark.parametrize("name", [name for name in READS if name != "linear"])
 @settings(max_examples=60)
 @given(quantiles=atoms_of, alpha=levels, gain=st.floats(0, 5))
-def test_a_law_that_is_better_everywhere_is_not_riskier(name, quantiles, alpha, gain):
+def test_a_distribution_that_is_better_everywhere_is_not_riskier(name, quantiles, alpha, gain):
     better = quantiles.copy()
     better[0] += gain
     assert bool(READS[name](tensor(better), alpha) >= READS[name](tensor(quantiles), alpha) - 1e-9)
@@ -242,9 +242,9 @@ def test_the_whole_linear_tail_differs_from_the_mean_by_the_end_segments(quantil
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
 
 
-@given(laws())
-def test_the_whole_tail_of_a_categorical_law_is_its_mean(law):
-    probs, atoms = law
+@given(distributions())
+def test_the_whole_tail_of_a_categorical_distribution_is_its_mean(distribution):
+    probs, atoms = distribution
     actual = risk.categorical_cvar(tensor(probs), tensor(atoms), alpha=1.0)
     np.testing.assert_allclose(actual, probs @ atoms, rtol=1e-9, atol=1e-9)
 
@@ -304,9 +304,9 @@ def test_risk_advantage_equals_its_definition(quantiles, alpha, sampled):
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-7)
 
 
-@given(laws(), levels, numbers)
-def test_categorical_risk_advantage_equals_its_definition(law, alpha, sampled):
-    probs, atoms = law
+@given(distributions(), levels, numbers)
+def test_categorical_risk_advantage_equals_its_definition(distribution, alpha, sampled):
+    probs, atoms = distribution
     actual = risk.categorical_risk_advantage(
         tensor(sampled), tensor(probs), tensor(atoms), alpha=alpha
     )
@@ -316,7 +316,7 @@ def test_categorical_risk_advantage_equals_its_definition(law, alpha, sampled):
 
 @pytest.mark.spec("T-C3")
 @given(atoms_of, levels)
-def test_the_risk_advantage_of_a_right_law_has_mean_zero(quantiles, alpha):
+def test_the_risk_advantage_of_a_right_distribution_has_mean_zero(quantiles, alpha):
     # Rockafellar and Uryasev: VaR + E[min(Z - VaR, 0)] / alpha = CVaR at every alpha-quantile.
     rows = np.tile(quantiles, (len(quantiles), 1))
     advantage = risk.risk_advantage(tensor(quantiles), tensor(rows), alpha=alpha)
@@ -324,9 +324,9 @@ def test_the_risk_advantage_of_a_right_law_has_mean_zero(quantiles, alpha):
 
 
 @pytest.mark.spec("T-C3")
-@given(laws(), levels)
-def test_the_categorical_risk_advantage_of_a_right_law_has_mean_zero(law, alpha):
-    probs, atoms = law
+@given(distributions(), levels)
+def test_the_categorical_risk_advantage_of_a_right_distribution_has_mean_zero(distribution, alpha):
+    probs, atoms = distribution
     rows = np.tile(probs, (len(atoms), 1))
     advantage = risk.categorical_risk_advantage(
         tensor(atoms), tensor(rows), tensor(atoms), alpha=alpha
@@ -349,9 +349,9 @@ def test_budget_advantage_equals_its_definition(target, quantiles, budget, alpha
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-7)
 
 
-@given(laws(), st.integers(0, 10_000), numbers, levels)
-def test_categorical_budget_advantage_equals_its_definition(law, seed, budget, alpha):
-    probs, atoms = law
+@given(distributions(), st.integers(0, 10_000), numbers, levels)
+def test_categorical_budget_advantage_equals_its_definition(distribution, seed, budget, alpha):
+    probs, atoms = distribution
     target = np.random.default_rng(seed).dirichlet(np.ones(len(atoms)))
     actual = risk.categorical_budget_advantage(
         tensor(target), tensor(probs), tensor(atoms), tensor(budget), alpha=alpha
@@ -371,7 +371,7 @@ def test_at_the_value_at_risk_the_budget_form_is_the_state_form(quantiles, sampl
 
 
 @given(atoms_of, numbers, levels)
-def test_a_target_equal_to_the_law_has_no_budget_advantage(quantiles, budget, alpha):
+def test_a_target_equal_to_the_distribution_has_no_budget_advantage(quantiles, budget, alpha):
     q = tensor(quantiles)
     repeated = q.repeat(3)
     actual = risk.budget_advantage(repeated, q, tensor(budget), alpha=alpha)
@@ -400,8 +400,10 @@ def test_advantages_of_a_batch_are_those_of_its_rows():
     atoms = np.linspace(-2, 2, 5)
     state = risk.risk_advantage(tensor(G), tensor(q), alpha=0.3)
     budget = risk.budget_advantage(tensor(y), tensor(q), tensor(b), alpha=0.3)
-    law = risk.categorical_risk_advantage(tensor(G), tensor(probs), tensor(atoms), alpha=0.3)
-    law_budget = risk.categorical_budget_advantage(
+    distribution = risk.categorical_risk_advantage(
+        tensor(G), tensor(probs), tensor(atoms), alpha=0.3
+    )
+    distribution_budget = risk.categorical_budget_advantage(
         tensor(target), tensor(probs), tensor(atoms), tensor(b), alpha=0.3
     )
     for at in np.ndindex(2, 3):
@@ -411,7 +413,7 @@ def test_advantages_of_a_batch_are_those_of_its_rows():
             oracle.categorical_risk_advantage(G[at], probs[at], atoms, 0.3),
             oracle.categorical_budget_advantage(target[at], probs[at], atoms, b[at], 0.3),
         )
-        actual = (state[at], budget[at], law[at], law_budget[at])
+        actual = (state[at], budget[at], distribution[at], distribution_budget[at])
         np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
 
 

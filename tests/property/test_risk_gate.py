@@ -1,4 +1,4 @@
-"""Laws of the risk gate, and its equality with the plain-Python oracle."""
+"""Properties of the risk gate, and its equality with the plain-Python oracle."""
 
 import math
 

@@ -36,7 +36,7 @@ def test_the_trace_equals_its_definition(seed, rows, gamma, lam, alpha):
 
 
 @given(seeds, st.integers(1, 6), shares, shares, st.sampled_from([0.05, 0.4, 1.0]))
-def test_the_trace_of_laws_on_atoms_equals_its_definition(seed, rows, gamma, lam, alpha):
+def test_the_trace_of_distributions_on_atoms_equals_its_definition(seed, rows, gamma, lam, alpha):
     rng, reward, budget, *flags = rollout(seed, rows, 3)
     following, own = rng.dirichlet(np.ones(5), size=(2, rows, 3))
     atoms = np.linspace(-2.0, 1.0, 5)
@@ -51,7 +51,7 @@ def test_the_trace_of_laws_on_atoms_equals_its_definition(seed, rows, gamma, lam
 
 
 @given(seeds, shares, shares)
-def test_equal_atoms_and_equal_masses_are_the_same_law(seed, gamma, lam):
+def test_equal_atoms_and_equal_masses_are_the_same_distribution(seed, gamma, lam):
     rng, reward, budget, *flags = rollout(seed, 4, 2)
     atoms = np.sort(rng.normal(size=3))
     equal = np.broadcast_to(atoms, (4, 2, 3)).copy()

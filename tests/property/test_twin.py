@@ -1,4 +1,4 @@
-"""Laws of `stormsail.functional.twin`, each against the loops of `oracles.twin`."""
+"""Properties of `stormsail.functional.twin`, each against the loops of `oracles.twin`."""
 
 import itertools
 
@@ -25,7 +25,7 @@ def quantile_sets(draw):
 
 
 @st.composite
-def law_sets(draw):
+def distribution_sets(draw):
     shape = (draw(critics), draw(st.integers(2, 5)))
     weights = draw(arrays.arrays(np.float64, shape, elements=st.integers(1, 9).map(float)))
     return weights / weights.sum(-1, keepdims=True), np.arange(shape[1]) * 0.5 - 1.0
@@ -43,9 +43,9 @@ def test_the_joint_quantiles_equal_their_definition(quantiles, mode):
     np.testing.assert_array_equal(actual, oracle.twin_quantiles(quantiles, mode))
 
 
-@given(law_sets(), st.sampled_from(["argmin", "mixture"]))
-def test_the_joint_law_equals_its_definition(laws, mode):
-    probs, atoms = laws
+@given(distribution_sets(), st.sampled_from(["argmin", "mixture"]))
+def test_the_joint_distribution_equals_its_definition(distributions, mode):
+    probs, atoms = distributions
     # A tie up to rounding has no right answer; exact ties have a unit test of their own.
     means = sorted(probs @ atoms)
     assume(mode == "mixture" or all(b - a > 1e-9 for a, b in itertools.pairwise(means)))
@@ -114,9 +114,9 @@ def test_every_batch_entry_is_read_on_its_own(quantiles):
                 np.testing.assert_array_equal(whole[i, j], expected)
     values = twin.twin_value(q[..., 0], mode="min")
     np.testing.assert_array_equal(values, quantiles[..., 0].min(-1))
-    laws = torch.softmax(q, -1)
-    mixture = twin.twin_distribution(laws, atoms, mode="mixture")
-    np.testing.assert_allclose(mixture, laws.mean(-2), rtol=1e-12)
+    distributions = torch.softmax(q, -1)
+    mixture = twin.twin_distribution(distributions, atoms, mode="mixture")
+    np.testing.assert_allclose(mixture, distributions.mean(-2), rtol=1e-12)
 
 
 @settings(max_examples=25)

@@ -1,4 +1,4 @@
-"""Laws of `stormsail.functional.value_clip`, each against the loops of `oracles.value_clip`."""
+"""Properties of `functional.value_clip`, each against the loops of `oracles.value_clip`."""
 
 import numpy as np
 import pytest
@@ -14,26 +14,26 @@ FLOAT32_BOUND = 1e-5
 """Relative to values of at most 10."""
 
 MODES = ("off", "mean_only", "mean_and_variance", "per_quantile")
-LAW_MODES = ("off", "mean_only", "mean_and_variance")
+DISTRIBUTION_MODES = ("off", "mean_only", "mean_and_variance")
 
 numbers = st.floats(-10, 10).map(lambda x: x if abs(x) > 1e-3 else 0.0)
 widths = st.floats(0.0, 5.0)
 factors = st.floats(0.1, 4.0)
 modes = st.sampled_from(MODES)
-law_modes = st.sampled_from(LAW_MODES)
+distribution_modes = st.sampled_from(DISTRIBUTION_MODES)
 pairs = st.integers(1, 6).flatmap(
     lambda n: st.tuples(*[arrays.arrays(np.float64, n, elements=numbers)] * 2)
 )
 
 
 @st.composite
-def law_pairs(draw):
+def distribution_pairs(draw):
     count = draw(st.integers(2, 7))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     atoms = np.linspace(-3.0, draw(st.floats(0.0, 5.0)), count)
-    laws = rng.exponential(size=(2, count)) ** draw(st.sampled_from([0.0, 1.0, 6.0]))
-    laws = laws / laws.sum(-1, keepdims=True)
-    return laws[0], laws[1], atoms
+    distributions = rng.exponential(size=(2, count)) ** draw(st.sampled_from([0.0, 1.0, 6.0]))
+    distributions = distributions / distributions.sum(-1, keepdims=True)
+    return distributions[0], distributions[1], atoms
 
 
 def clip(new, old, **options):
@@ -86,7 +86,7 @@ def test_an_infinite_band_and_a_huge_factor_clip_nothing(pair, factor):
 
 
 @given(pairs, widths, modes)
-def test_a_law_equal_to_its_old_self_is_left_alone(pair, epsilon, mode):
+def test_a_distribution_equal_to_its_old_self_is_left_alone(pair, epsilon, mode):
     new, _ = pair
     actual = clip(new, new.copy(), epsilon=epsilon, mode=mode)
     np.testing.assert_allclose(actual, new, rtol=1e-12, atol=1e-12)
@@ -139,7 +139,7 @@ def test_the_spread_is_kept_by_mean_only_and_never_grown_by_mean_and_variance(
 
 @settings(max_examples=40)
 @given(st.integers(0, 10_000), modes)
-def test_the_gradient_of_clipping_flows_through_the_new_law_only(seed, mode):
+def test_the_gradient_of_clipping_flows_through_the_new_distribution_only(seed, mode):
     rng = np.random.default_rng(seed)
     new = torch.from_numpy(rng.normal(size=(2, 4)) * 2).requires_grad_()
     old = torch.from_numpy(rng.normal(size=(2, 4)))
@@ -184,59 +184,62 @@ def test_a_missing_quantile_passes_no_clip(pair, place, mode, which):
 
 
 @pytest.mark.spec("T-K4", "X11")
-@given(law_pairs(), widths, law_modes, factors)
-def test_a_clipped_law_equals_its_definition(laws, epsilon, mode, factor):
-    actual = clip_distribution(*laws, epsilon=epsilon, mode=mode, variance_factor=factor)
-    expected = oracle.clip_distribution(*laws, epsilon, mode, factor)
+@given(distribution_pairs(), widths, distribution_modes, factors)
+def test_a_clipped_distribution_equals_its_definition(distributions, epsilon, mode, factor):
+    actual = clip_distribution(*distributions, epsilon=epsilon, mode=mode, variance_factor=factor)
+    expected = oracle.clip_distribution(*distributions, epsilon, mode, factor)
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(actual.sum(), 1.0, rtol=1e-9)
     assert bool((actual >= 0).all())
 
 
-@given(law_pairs(), law_modes)
-def test_a_law_inside_its_band_is_left_alone(laws, mode):
-    probs, _, atoms = laws
+@given(distribution_pairs(), distribution_modes)
+def test_a_distribution_inside_its_band_is_left_alone(distributions, mode):
+    probs, _, atoms = distributions
     actual = clip_distribution(probs, probs, atoms, epsilon=0.0, mode=mode)
     np.testing.assert_allclose(actual, probs, rtol=0, atol=1e-9)
 
 
 @pytest.mark.spec("T-K4", "X11")
 @given(st.integers(0, 2**32 - 1), st.floats(0.0, 1.0))
-def test_the_mean_of_a_clipped_law_is_the_clipped_mean_while_no_mass_is_clamped(seed, epsilon):
+def test_the_mean_of_a_clipped_distribution_is_the_clipped_mean_while_no_mass_is_clamped(
+    seed, epsilon
+):
     rng = np.random.default_rng(seed)
     atoms = np.linspace(-4.0, 4.0, 9)
-    laws = np.zeros((2, 9))
-    laws[:, 3:6] = rng.dirichlet(np.ones(3), size=2)  # support [-1, 1], moves by at most 2
+    distributions = np.zeros((2, 9))
+    distributions[:, 3:6] = rng.dirichlet(np.ones(3), size=2)  # support [-1, 1], moves by at most 2
     for mode in ("mean_only", "mean_and_variance"):
-        actual = clip_distribution(*laws, atoms, epsilon=epsilon, mode=mode)
-        means = laws @ atoms
+        actual = clip_distribution(*distributions, atoms, epsilon=epsilon, mode=mode)
+        means = distributions @ atoms
         expected = np.clip(means[0], means[1] - epsilon, means[1] + epsilon)
         mean = categorical.distribution_mean(actual, torch.from_numpy(atoms))
         np.testing.assert_allclose(mean, expected, rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=25)
-@given(st.integers(0, 10_000), law_modes)
-def test_the_gradient_of_a_clipped_law_agrees_with_finite_differences(seed, mode):
+@given(st.integers(0, 10_000), distribution_modes)
+def test_the_gradient_of_a_clipped_distribution_agrees_with_finite_differences(seed, mode):
     rng = np.random.default_rng(seed)
     atoms = torch.linspace(-2, 2, 5, dtype=torch.float64)
     logits = torch.from_numpy(rng.normal(size=(1, 5)))
     old = torch.from_numpy(rng.dirichlet(np.ones(5) * 4, size=1))
     options = {"epsilon": 0.1, "mode": mode, "variance_factor": 0.7}
 
-    def law(x):
+    def distribution(x):
         return value_clip.clip_distribution(torch.softmax(x, -1), old, atoms, **options)
 
     probs = torch.softmax(logits, -1)
     mean, old_mean = (categorical.distribution_mean(p, atoms) for p in (probs, old))
     assume(bool(((mean - old_mean).abs() > 0.11).all()))
-    # Where the law is inside the band its moved atoms lie on the atoms, the kinks of the hats.
+    # Where the distribution is inside the band its moved atoms lie on the atoms, the kinks of the
+    # hats.
     stds = [categorical.distribution_variance(p, atoms).sqrt() for p in (probs, old)]
     scale = torch.clamp(0.7 * stds[1] / stds[0], max=1.0) if mode == "mean_and_variance" else 1.0
     assume(mode != "mean_and_variance" or abs(float(0.7 * stds[1] / stds[0]) - 1) > 1e-3)
     moved = (atoms - mean) * scale + old_mean + 0.1 * torch.sign(mean - old_mean)
     assume(bool((moved.unsqueeze(-1) - atoms).abs().min() > 1e-4))
-    assert torch.autograd.gradcheck(law, logits.requires_grad_(), atol=1e-6)
+    assert torch.autograd.gradcheck(distribution, logits.requires_grad_(), atol=1e-6)
 
 
 @given(
@@ -265,7 +268,7 @@ def test_every_function_keeps_the_dtype_of_its_first_tensor(dtype):
     probs = torch.tensor([[0.2, 0.3, 0.5]], dtype=dtype)
     for mode in MODES:
         assert value_clip.clip_quantiles(new, new - 1, epsilon=0.5, mode=mode).dtype == dtype
-    for mode in LAW_MODES:
+    for mode in DISTRIBUTION_MODES:
         clipped = value_clip.clip_distribution(probs, probs.flip(-1), atoms, epsilon=0.1, mode=mode)
         assert clipped.dtype == dtype
     assert value_clip.limit_encoded(new, limit=1.0, mean=0.5, std=2.0).dtype == dtype

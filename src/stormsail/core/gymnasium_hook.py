@@ -21,22 +21,30 @@ def register_with_gymnasium() -> None:
 
 
 class _AfterImport:
-    """Finder that finds Gymnasium as the others do and registers the market once it is loaded."""
+    """Finder that finds Gymnasium as the others do and registers the market once it is loaded.
+
+    It stays until the load: a mere `importlib.util.find_spec("gymnasium")` loads nothing.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> Any:  # noqa: ANN401 - a module's spec, whose class only importlib names
         if name != _GYMNASIUM:
             return None
-        sys.meta_path.remove(self)
-        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
-        specs = (finder.find_spec(name, path, target) for finder in finders)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (
+            finder.find_spec(name, path, target)
+            for finder in others
+            if hasattr(finder, "find_spec")
+        )
         spec: Any = next((spec for spec in specs if spec is not None), None)
-        if spec is not None:
+        if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_and_register(module: ModuleType) -> None:
                 load(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 _register()
 
             spec.loader.exec_module = load_and_register

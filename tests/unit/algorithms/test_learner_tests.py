@@ -35,7 +35,7 @@ def training(**changes):
     return small("market", **{**plain, **levels, **changes})
 
 
-def judged(world, weigh, **changes):
+def held_out(world, weigh, **changes):
     """Return a pass of given weights over the last quarter of a world."""
     config = world_config(training(**changes), world)
     panel = market_panel(config)
@@ -110,27 +110,27 @@ def test_without_costs_the_informed_follow_the_sign_of_the_leak():
 
 def test_costs_make_the_informed_wait_and_they_earn_more_than_those_who_do_not():
     fee = {"task__market__costs__taker_fee": 0.004, "task__market__costs__impact": 0.0}
-    patient = judged("oracle", informed_weights, **fee)
-    hasty = judged("oracle", ahead, **fee)
-    assert patient.own.total_return > hasty.own.total_return
-    assert patient.own.turnover.sum() < 0.8 * hasty.own.turnover.sum()
+    patient = held_out("oracle", informed_weights, **fee)
+    hasty = held_out("oracle", ahead, **fee)
+    assert patient.backtest.total_return > hasty.backtest.total_return
+    assert patient.backtest.turnover.sum() < 0.8 * hasty.backtest.turnover.sum()
 
 
 def test_who_uses_the_leak_passes_and_who_does_not_fails():
-    best = oracle_test(judged("oracle", informed_weights))
+    best = oracle_test(held_out("oracle", informed_weights))
     assert (best.name, best.holds) == ("learner, oracle", True)
     assert "100% of the" in best.words
-    blind = oracle_test(judged("oracle", flat))
+    blind = oracle_test(held_out("oracle", flat))
     assert blind.holds is False
     assert blind.words.startswith(
-        "Where the next return is known, the same training earned +0.0000 log growth on unseen bars,"
-        " 0% of the +"
+        "Where the next return is known, the same training earned +0.0000 log growth on unseen "
+        "bars, 0% of the +"
     )
-    assert oracle_test(judged("oracle", random)).holds is False
+    assert oracle_test(held_out("oracle", random)).holds is False
 
 
 def test_half_of_the_growth_is_the_line():
-    whole = judged("oracle", informed_weights)
+    whole = held_out("oracle", informed_weights)
 
     def part(share):
         def weigh(panel, config):
@@ -142,42 +142,44 @@ def test_half_of_the_growth_is_the_line():
         return weigh
 
     for share, holds in ((0.35, False), (0.65, True)):
-        own = judged("oracle", part(share))
-        found = oracle_test(own)
-        ratio = math.log1p(own.own.total_return) / math.log1p(whole.own.total_return)
+        own = held_out("oracle", part(share))
+        result = oracle_test(own)
+        ratio = math.log1p(own.backtest.total_return) / math.log1p(whole.backtest.total_return)
         assert (ratio >= 0.5) is holds
-        assert found.holds is holds
-        assert f"{ratio:.0%} of the" in found.words
+        assert result.holds is holds
+        assert f"{ratio:.0%} of the" in result.words
 
 
 def test_where_nobody_can_earn_nothing_is_asked():
     fee = {"task__market__costs__taker_fee": 0.2}
-    found = oracle_test(judged("oracle", informed_weights, **fee))
-    assert found.holds is None
-    assert found.words.startswith("At these costs not even someone who is told the next return")
+    result = oracle_test(held_out("oracle", informed_weights, **fee))
+    assert result.holds is None
+    assert result.words.startswith("At these costs not even a policy that knows the next return")
 
 
 def test_a_look_ahead_shows_in_noise_and_luck_does_not():
-    cheat = noise_test(judged("noise", ahead))
+    cheat = noise_test(held_out("noise", ahead))
     assert (cheat.name, cheat.holds) == ("learner, noise", False)
     assert "p 0.000, and below 0.001" in cheat.words
     for seed in range(5):
-        drawn = noise_test(judged("noise", lambda panel, config, s=seed: random(panel, config, s)))
+        drawn = noise_test(
+            held_out("noise", lambda panel, config, s=seed: random(panel, config, s))
+        )
         assert drawn.holds is True
 
 
 def test_a_leak_shows_in_noise_even_where_costs_eat_it():
     fee = {"task__market__costs__taker_fee": 0.02}
-    cheat = judged("noise", ahead, **fee)
-    assert cheat.own.total_return < 0.0
+    cheat = held_out("noise", ahead, **fee)
+    assert cheat.backtest.total_return < 0.0
     assert noise_test(cheat).holds is False
 
 
 def test_doing_nothing_in_noise_is_right():
-    found = noise_test(judged("noise", flat))
-    assert found.holds is True
+    result = noise_test(held_out("noise", flat))
+    assert result.holds is True
     bars = BARS // 4 - 1
-    assert found.words == (
+    assert result.words == (
         f"In noise the same training learned to hold nothing in all {bars} bars."
     )
 
@@ -206,5 +208,5 @@ def test_the_tests_train_in_folders_of_their_own_and_find_them_again(tmp_path, m
 def test_the_shipped_quickstart_learns_what_is_told_and_nothing_from_noise(tmp_path, monkeypatch):
     monkeypatch.undo()
     config = TrainConfig.load("configs/quickstart.toml")
-    found = lab.learner_tests(config, workspace=tmp_path, name="v")
-    assert [one.holds for one in found] == [True, True], found
+    result = lab.learner_tests(config, workspace=tmp_path, name="v")
+    assert [one.holds for one in result] == [True, True], result

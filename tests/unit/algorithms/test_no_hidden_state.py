@@ -30,16 +30,16 @@ CASES = [(name, "categorical") for name in SHAPES] + [("lstm", "gaussian"), ("ls
 
 def held(agent):
     """Return what every module and the action head hold: which objects, and how often written."""
-    found = {}
+    result = {}
     owners = [*agent.named_modules(), ("head", agent.network.head)]
     for path, owner in owners:
         for name, value in vars(owner).items():
-            found[path, name] = id(value)
+            result[path, name] = id(value)
             if isinstance(value, dict):
                 for key, part in value.items():
                     version = part._version if isinstance(part, torch.Tensor) else 0
-                    found[path, name, key] = (id(part), version)
-    return found
+                    result[path, name, key] = (id(part), version)
+    return result
 
 
 def everything(agent):
@@ -102,13 +102,13 @@ def test_every_module_of_the_package_was_asked(forwarded):
         everything(agent_of(shape, actions))
     names = [f"stormsail.modules.{one.name}" for one in pkgutil.iter_modules([str(FOLDER)])]
     own = {
-        found
+        result
         for name in names
-        for found in vars(importlib.import_module(name)).values()
-        if isinstance(found, type)
-        and issubclass(found, nn.Module)
-        and found.__module__.startswith("stormsail")
-        and "forward" in vars(found)
+        for result in vars(importlib.import_module(name)).values()
+        if isinstance(result, type)
+        and issubclass(result, nn.Module)
+        and result.__module__.startswith("stormsail")
+        and "forward" in vars(result)
     }
     assert len(own) >= 6
     assert own <= forwarded
@@ -131,15 +131,15 @@ def test_a_cached_tensor_would_be_seen():
 
 def assigned(tree):
     """Return methods that set an attribute of their object and are not its constructor."""
-    found = []
+    result = []
     for method in ast.walk(tree):
         if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
             continue
         for node in ast.walk(method):
             calls = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "setattr"
             if calls or _is_own(node):
-                found.append(method.name)
-    return found
+                result.append(method.name)
+    return result
 
 
 def _is_own(node):

@@ -49,7 +49,7 @@ def test_an_update_goes_from_rollout_to_epochs_in_the_order_of_the_replay(critic
     old = float(scale.mean), float(scale.std)
     atoms = ppo.agent.network.critic.atoms.double().numpy().copy()
     update = ppo.update()
-    rollout, found = update.rollout, update.estimates
+    rollout, result = update.rollout, update.estimates
     data = {name: getattr(rollout, name).double().numpy() for name in ("reward", "next_predicted")}
     data |= {name: getattr(rollout, name).numpy() for name in ("terminated", "truncated")}
     predicted = rollout.predicted.double().numpy()
@@ -58,8 +58,8 @@ def test_an_update_goes_from_rollout_to_epochs_in_the_order_of_the_replay(critic
     raw = returns_oracle.gae(
         data["reward"], value, beyond, data["terminated"], data["truncated"], 0.9, 0.8
     )
-    assert found.raw_advantage.numpy() == pytest.approx(raw, abs=1e-4)
-    assert found.returns.numpy() == pytest.approx(raw + value, abs=1e-4)
+    assert result.raw_advantage.numpy() == pytest.approx(raw, abs=1e-4)
+    assert result.returns.numpy() == pytest.approx(raw + value, abs=1e-4)
     weight = rollout.weight.double().numpy()
     expected = advantage_oracle.normalise(raw, weight)
     assert update.advantage.numpy() == pytest.approx(expected, abs=1e-4)
@@ -67,7 +67,7 @@ def test_an_update_goes_from_rollout_to_epochs_in_the_order_of_the_replay(critic
         data, critic, config.target.kind, gamma=0.9, steps=3, lam=0.0, mean=old[0], std=old[1],
         atoms=atoms, scalar_return=raw + value,
     )  # fmt: skip
-    assert found.target.numpy() == pytest.approx(target, abs=1e-4)
+    assert result.target.numpy() == pytest.approx(target, abs=1e-4)
     mean, std = (float(part) for part in update.scale)
     assert (mean, std) != old
     if critic == "categorical":
@@ -206,8 +206,8 @@ def test_what_the_epochs_get_is_the_rollout_cut_into_sequences(monkeypatch):
         part = getattr(data, name)
         for piece in range(4):
             expected = value[2 * piece : 2 * piece + 2]
-            found = part[:, piece * B : piece * B + B]
-            assert torch.equal(found, expected), name
+            result = part[:, piece * B : piece * B + B]
+            assert torch.equal(result, expected), name
     assert torch.equal(data.memory, update.rollout.memory.flatten(0, 1))
 
 
@@ -420,7 +420,8 @@ IMPOSSIBLE = {
     ),
     "a law for a scalar critic": (
         {"critic.kind": "scalar"},
-        "`target.kind` must be `lambda_return` for a scalar critic, not `nstep`, which is a law",
+        "`target.kind` must be `lambda_return` for a scalar critic, not `nstep`, which is a "
+        "distribution",
     ),
     "a mixture of quantiles for atoms": (
         {"critic.kind": "categorical", "target.kind": "lambda_mixture"},
@@ -450,8 +451,8 @@ IMPOSSIBLE = {
     ),
     "the tail of returns whose spread is hidden": (
         {"target.kind": "lambda_return", "risk.cvar_weight": 0.1},
-        "`target.kind` must be a law for `risk.cvar_policy_mode` `budget`, not `lambda_return`, "
-        "whose spread is less than half of the return's",
+        "`target.kind` must be a distribution for `risk.cvar_policy_mode` `budget`, not "
+        "`lambda_return`, whose spread is less than half of the return's",
     ),
     "a constraint without a limit": (
         {"risk.cvar_use_constraint": True},
@@ -472,12 +473,12 @@ IMPOSSIBLE = {
     "a budget of single rewards": (
         {"risk.cvar_quantity": "step"},
         "`risk`: `cvar_policy_mode` must be `state` for the quantity `step`, not `budget`, which "
-        "asks what a whole episode earns",
+        "is about the return of a whole episode",
     ),
     "tail episodes of partial sums": (
         {"risk.cvar_quantity": "nstep", "risk.cvar_policy_mode": "episode"},
         "`risk`: `cvar_policy_mode` must be `state` for the quantity `nstep`, not `episode`, "
-        "which asks what a whole episode earns",
+        "which is about the return of a whole episode",
     ),
     "a multiplier that follows another quantity": (
         {"risk.cvar_quantity": "nstep", "risk.cvar_policy_mode": "state",
@@ -532,6 +533,6 @@ def test_an_update_is_all_that_a_reader_needs():
     update = learner().update()
     assert {field.name for field in dataclasses.fields(update)} == {
         "number", "now", "rollout", "estimates", "risk", "mixed", "advantage", "target",
-        "predicted", "units", "learned", "observation_before",
+        "predicted", "scale", "learned", "observation_before",
     }  # fmt: skip
     assert not [name for name in vars(Ppo) if name.startswith("_last")]

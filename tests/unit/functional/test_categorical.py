@@ -47,7 +47,7 @@ def test_every_atom_of_a_float32_support_keeps_all_its_mass(count):
     np.testing.assert_allclose(rows, np.eye(count), atol=2e-5)
 
 
-def test_projection_of_a_law_by_hand():
+def test_projection_of_a_distribution_by_hand():
     # .5 at .5 gives .25 to 0 and 1; .3 at 2 stays; .2 at 9 is clamped to 2.
     actual = categorical.project_distribution(row(0.5, 0.3, 0.2), row(0.5, 2.0, 9.0), row(0, 1, 2))
     close(actual, [0.25, 0.25, 0.5])
@@ -55,8 +55,8 @@ def test_projection_of_a_law_by_hand():
 
 @pytest.mark.spec("T-K4", "X11")
 def test_a_moved_support_keeps_mass_and_mean_and_is_not_merely_relabelled():
-    # The law (.2, .5, .3) on 0, 1, 2 has mean 1.1. Atoms move to -.5, .75, 2.25 (all old atoms
-    # inside): 0 -> 0.6 at -.5, .4 at .75; 1 -> 5/6 at .75, 1/6 at 2.25; 2 -> 1/6, 5/6.
+    # The distribution (.2, .5, .3) on 0, 1, 2 has mean 1.1. Atoms move to -.5, .75, 2.25 (all old
+    # atoms inside): 0 -> 0.6 at -.5, .4 at .75; 1 -> 5/6 at .75, 1/6 at 2.25; 2 -> 1/6, 5/6.
     probs, old, new = row(0.2, 0.5, 0.3), row(0, 1, 2), row(-0.5, 0.75, 2.25)
     actual = categorical.project_distribution(probs, old, new)
     close(actual, [0.12, 0.08 + 5 / 12 + 0.05, 1 / 12 + 0.25])
@@ -66,7 +66,7 @@ def test_a_moved_support_keeps_mass_and_mean_and_is_not_merely_relabelled():
     assert abs(categorical.distribution_mean(probs, new).item() - 1.1) > 0.04
 
 
-def test_shifting_a_law_by_hand():
+def test_shifting_a_distribution_by_hand():
     # By +.25 on 0, 1, 2: each atom sends a quarter of its mass up, the last one is clamped.
     actual = categorical.shift_distribution(
         row(0.2, 0.5, 0.3), torch.tensor(0.25).double(), row(0, 1, 2)
@@ -75,9 +75,9 @@ def test_shifting_a_law_by_hand():
 
 
 @pytest.mark.spec("T-K3", "X11")
-def test_shifting_a_law_passes_a_gradient_to_every_logit():
-    # Rebuilding the shifted law as a two-atom point would leave three logits without a gradient
-    # of their own. p' = sum_m p_m hat(z_m + d): every p_m counts.
+def test_shifting_a_distribution_passes_a_gradient_to_every_logit():
+    # Rebuilding the shifted distribution as a two-atom point would leave three logits without a
+    # gradient of their own. p' = sum_m p_m hat(z_m + d): every p_m counts.
     logits = row(0.1, -0.4, 0.3, 0.9, -0.2).requires_grad_()
     atoms = row(-2, -1, 0, 1, 2)
     target = categorical.project(torch.tensor(1.6).double(), atoms)
@@ -122,7 +122,7 @@ def test_a_target_far_from_the_old_value_enters_the_loss_unclipped():
     log_p = torch.log_softmax(logits, -1)
     close(loss, -log_p[6].item())
     assert loss.item() > -0.5 * (log_p[3] + log_p[4]).item() + 5
-    # The clipped branch moves the prediction only: same law, same target, same loss.
+    # The clipped branch moves the prediction only: same distribution, same target, same loss.
     clipped = value_clip.clip_distribution(old, old, atoms, epsilon=0.5, mode="mean_only")
     close(categorical.cross_entropy(clipped.log(), target), loss.item(), atol=1e-6)
 
@@ -190,7 +190,7 @@ def test_atoms_must_be_a_row_of_at_least_two(shape):
 
 
 @pytest.mark.refusal
-def test_a_law_on_other_atoms_is_refused():
+def test_a_distribution_on_other_atoms_is_refused():
     probs, atoms = torch.zeros(4, 21), torch.arange(51.0)
     expected = (
         "`probs` must have one entry for each of the 51 atoms in its last dimension; "
@@ -214,7 +214,7 @@ def test_projection_refuses_to_broadcast():
 
 
 @pytest.mark.refusal
-def test_a_shift_must_have_one_entry_for_each_law():
+def test_a_shift_must_have_one_entry_for_each_distribution():
     message = refused(
         categorical.shift_distribution, torch.zeros(4, 3), torch.zeros(3), torch.arange(3.0)
     )

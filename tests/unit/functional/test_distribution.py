@@ -82,19 +82,19 @@ def test_gaussian_kl_sums_over_action_dimensions():
     assert three.item() == pytest.approx(3.0 * one.item(), rel=1e-12)
 
 
-def test_categorical_numbers_of_a_known_law():
-    # Logits log(1, 2, 5) are the law (1/8, 2/8, 5/8), whatever constant is added.
+def test_categorical_numbers_of_a_known_distribution():
+    # Logits log(1, 2, 5) are the distribution (1/8, 2/8, 5/8), whatever constant is added.
     logits = torch.log(double(1.0, 2.0, 5.0)) + 7.0
-    law = (0.125, 0.25, 0.625)
+    probs = (0.125, 0.25, 0.625)
 
     log_prob = distribution.categorical_log_prob(logits, torch.tensor(2))
     entropy = distribution.categorical_entropy(logits)
     divergence = distribution.categorical_kl(logits, torch.zeros(3, dtype=torch.float64))
 
-    expected = -sum(p * math.log(p) for p in law)
+    expected = -sum(p * math.log(p) for p in probs)
     assert log_prob.item() == pytest.approx(math.log(0.625), rel=1e-12)
     assert entropy.item() == pytest.approx(expected, rel=1e-12)
-    # Against the uniform law the divergence is log 3 - H.
+    # Against the uniform distribution the divergence is log 3 - H.
     assert divergence.item() == pytest.approx(math.log(3.0) - expected, rel=1e-12)
 
 
@@ -146,14 +146,14 @@ def test_impossible_classes_leave_the_gradient_of_the_others_finite():
     assert kl_gradient[1] == 0.0
 
 
-def test_a_class_possible_only_in_the_other_law_counts_for_nothing():
+def test_a_class_possible_only_in_the_other_distribution_counts_for_nothing():
     # 0 log(0 / q) = 0, so KL((1, 0) || (1/2, 1/2)) = log 2.
     divergence = distribution.categorical_kl(double(0.0, -INF), double(0.0, 0.0))
 
     assert divergence.item() == pytest.approx(math.log(2.0), rel=1e-12)
 
 
-def test_a_class_impossible_only_in_the_other_law_gives_an_infinite_divergence():
+def test_a_class_impossible_only_in_the_other_distribution_gives_an_infinite_divergence():
     divergence = distribution.categorical_kl(double(0.0, 0.0), double(0.0, -INF))
 
     assert divergence.item() == INF
@@ -240,7 +240,7 @@ def test_squashed_density_integrates_to_one_over_the_actions(kind, low, inverse,
 
 
 @pytest.mark.spec("2.14")
-def test_squashed_entropy_approaches_the_entropy_of_the_squashed_law():
+def test_squashed_entropy_approaches_the_entropy_of_the_squashed_distribution():
     # Samples at the midpoints of 4,000 equal slices of N(.4, .7^2) stand for a large sample.
     mean, std = 0.4, 0.7
     levels = (np.arange(4000) + 0.5) / 4000

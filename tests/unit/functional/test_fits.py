@@ -1,6 +1,7 @@
 """What the quantile loss really learns: fits by its own gradient, without closed forms of ours.
 
-The targets are M midpoint quantiles of the true law, so expectations have no sampling error.
+The targets are M midpoint quantiles of the true distribution, so expectations have no sampling
+error.
 """
 
 import numpy as np
@@ -15,8 +16,8 @@ UNIT_STUDENT = stats.t(3, scale=1 / np.sqrt(3))
 """Student's t with 3 degrees of freedom and variance 1."""
 
 
-def grid(law, count):
-    return torch.from_numpy(law.ppf((np.arange(count) + 0.5) / count))
+def grid(distribution, count):
+    return torch.from_numpy(distribution.ppf((np.arange(count) + 0.5) / count))
 
 
 def gradient(theta, target, tau, kappa):
@@ -25,18 +26,18 @@ def gradient(theta, target, tau, kappa):
     return theta.grad
 
 
-def descend(law, n, *, kappa, rounds, rate):
+def descend(distribution, n, *, kappa, rounds, rate):
     """Plain gradient descent from a start that is the same for all levels."""
-    target, theta = grid(law, 2001), torch.ones(n, dtype=torch.float64)
+    target, theta = grid(distribution, 2001), torch.ones(n, dtype=torch.float64)
     tau = quantile.midpoints(n, like=theta)
     for _ in range(rounds):
         theta = theta - rate * n * gradient(theta, target, tau, kappa)
     return theta
 
 
-def fixed_point(law, tau, *, kappa, reach=60.0, count=20_001):
+def fixed_point(distribution, tau, *, kappa, reach=60.0, count=20_001):
     """Zero of the gradient of `huber_loss`, one bisection for each level at once."""
-    target = grid(law, count)
+    target = grid(distribution, count)
     low, high = torch.full_like(tau, -reach), torch.full_like(tau, reach)
     for _ in range(36):  # to 2e-9
         middle = 0.5 * (low + high)
@@ -46,7 +47,7 @@ def fixed_point(law, tau, *, kappa, reach=60.0, count=20_001):
 
 
 @pytest.mark.spec("T-Q1", "S1-D1", "S3-M3", "M01")
-def test_fitted_quantiles_of_an_exponential_law_are_its_quantiles_in_order():
+def test_fitted_quantiles_of_an_exponential_distribution_are_its_quantiles_in_order():
     # Flipping the indicator learns the 1 - tau quantiles: the order comes out reversed.
     theta = descend(stats.expon, 5, kappa=0.01, rounds=400, rate=0.4)
     expected = -np.log(1 - (np.arange(5) + 0.5) / 5)
@@ -55,7 +56,7 @@ def test_fitted_quantiles_of_an_exponential_law_are_its_quantiles_in_order():
 
 
 @pytest.mark.spec("T-Q1", "S1-D1", "M01")
-def test_fitted_quantiles_of_a_normal_law_are_its_quantiles_in_order():
+def test_fitted_quantiles_of_a_normal_distribution_are_its_quantiles_in_order():
     theta = descend(stats.norm, 7, kappa=0.01, rounds=400, rate=0.4)
     expected = stats.norm.ppf((np.arange(7) + 0.5) / 7)
     np.testing.assert_allclose(theta, expected, atol=0.01)
@@ -90,7 +91,9 @@ def test_the_golden_fixed_points_of_the_lowest_of_21_levels(kappa, expected):
     ("kappa", "expected", "percent"),
     [(1.0, -1.595, 22.7), (0.5, -1.747, 15.3), (0.1, -1.910, 7.4), (0.01, -1.951, 5.4)],
 )
-def test_the_tail_fitted_to_a_normal_law_falls_short_as_documented(kappa, expected, percent):
+def test_the_tail_fitted_to_a_normal_distribution_falls_short_as_documented(
+    kappa, expected, percent
+):
     tau = quantile.midpoints(21, like=torch.zeros(1, dtype=torch.float64))
     theta = fixed_point(stats.norm, tau, kappa=kappa, reach=8.0, count=4001)
     cvar = risk.cvar(theta, alpha=0.05).item()
@@ -111,9 +114,11 @@ def test_a_threshold_of_a_tenth_keeps_the_fitted_tail_within_nine_percent():
 @pytest.mark.parametrize(
     ("kappa", "percent", "documented"), [(1.0, 33.98, 33.8), (0.01, 17.98, 17.8)]
 )
-def test_the_tail_fitted_to_a_heavy_law_falls_short_as_documented(kappa, percent, documented):
+def test_the_tail_fitted_to_a_heavy_distribution_falls_short_as_documented(
+    kappa, percent, documented
+):
     # Against the closed form. Spec 2.5 says 33.8 and 17.8: measured against the tail of a finite
-    # grid of targets, which is itself .25 % short for so heavy a law.
+    # grid of targets, which is itself .25 % short for so heavy a distribution.
     tau = quantile.midpoints(21, like=torch.zeros(1, dtype=torch.float64))
     theta = fixed_point(UNIT_STUDENT, tau, kappa=kappa, count=20_001)
     cvar = risk.cvar(theta, alpha=0.05).item()

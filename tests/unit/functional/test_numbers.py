@@ -111,8 +111,8 @@ def test_an_infinite_gain_outside_the_tail_does_not_matter():
 def test_an_atom_without_mass_is_no_quantile():
     atoms = row(-1.0, 1.0)
     assert risk.categorical_value_at_risk(row(0.0, 1.0), atoms, alpha=1e-6) == 1.0
-    law = row(9.1e-6, 1.0 - 9.1e-6, dtype=torch.float32)
-    assert risk.categorical_value_at_risk(law, atoms.float(), alpha=1e-5) == 1.0
+    distribution = row(9.1e-6, 1.0 - 9.1e-6, dtype=torch.float32)
+    assert risk.categorical_value_at_risk(distribution, atoms.float(), alpha=1e-5) == 1.0
 
 
 def test_a_floor_of_zero_still_centres_a_constant():

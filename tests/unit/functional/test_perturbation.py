@@ -346,12 +346,12 @@ RADIUS_CALLS = [
 
 @pytest.mark.refusal
 @pytest.mark.parametrize("call", RADIUS_CALLS)
-@pytest.mark.parametrize(("epsilon", "found"), [(-0.1, "-0.1"), (-1, "-1"), (NAN, "nan")])
-def test_a_negative_radius_is_refused(call, epsilon, found):
+@pytest.mark.parametrize(("epsilon", "shown"), [(-0.1, "-0.1"), (-1, "-1"), (NAN, "nan")])
+def test_a_negative_radius_is_refused(call, epsilon, shown):
     with pytest.raises(RangeError) as caught:
         call(epsilon)
     assert str(caught.value) == (
-        f"`epsilon` must be at least 0; found {found}. "
+        f"`epsilon` must be at least 0; found {shown}. "
         "Pass the radius of the ball in the unit of the observations. [out-of-range]"
     )
 

@@ -410,56 +410,56 @@ def test_policy_functions_refuse_to_broadcast(call, words):
     assert str(caught.value) == words
 
 
-def clip_words(found):
+def clip_words(shown):
     return (
-        f"`clip` must be greater than 0; found {found}. "
+        f"`clip` must be greater than 0; found {shown}. "
         "Pass the half-width of the ratio band, for example 0.2. [out-of-range]"
     )
 
 
-def beta_words(found):
+def beta_words(shown):
     return (
-        f"`beta` must be greater than 0; found {found}. "
+        f"`beta` must be greater than 0; found {shown}. "
         "Pass the temperature of the weights, for example 5.0. [out-of-range]"
     )
 
 
-def cap_words(found):
+def cap_words(shown):
     return (
-        f"`max_weight` must be greater than 0; found {found}. "
+        f"`max_weight` must be greater than 0; found {shown}. "
         "Pass the cap of one weight, for example 100. [out-of-range]"
     )
 
 
 @pytest.mark.refusal
-@pytest.mark.parametrize(("clip", "found"), [(0, "0"), (0.0, "0.0"), (-0.2, "-0.2"), (NAN, "nan")])
-def test_a_clip_that_is_not_positive_is_refused(clip, found):
+@pytest.mark.parametrize(("clip", "shown"), [(0, "0"), (0.0, "0.0"), (-0.2, "-0.2"), (NAN, "nan")])
+def test_a_clip_that_is_not_positive_is_refused(clip, shown):
     with pytest.raises(RangeError) as caught:
         policy.clipped_surrogate(four(2), four(2), four(2), clip=clip)
-    assert str(caught.value) == clip_words(found)
+    assert str(caught.value) == clip_words(shown)
     with pytest.raises(RangeError) as caught:
         policy.ratio_is_clipped(four(2), clip=clip)
-    assert str(caught.value) == clip_words(found)
+    assert str(caught.value) == clip_words(shown)
 
 
 @pytest.mark.refusal
 @pytest.mark.parametrize("call", ["awr_weight", "awr_loss"])
-@pytest.mark.parametrize(("beta", "found"), [(0.0, "0.0"), (-5, "-5"), (NAN, "nan")])
-def test_a_temperature_that_is_not_positive_is_refused(call, beta, found):
+@pytest.mark.parametrize(("beta", "shown"), [(0.0, "0.0"), (-5, "-5"), (NAN, "nan")])
+def test_a_temperature_that_is_not_positive_is_refused(call, beta, shown):
     tensors = [four(2)] * (1 if call == "awr_weight" else 2)
     with pytest.raises(RangeError) as caught:
         getattr(policy, call)(*tensors, beta=beta, max_weight=100.0)
-    assert str(caught.value) == beta_words(found)
+    assert str(caught.value) == beta_words(shown)
 
 
 @pytest.mark.refusal
 @pytest.mark.parametrize("call", ["awr_weight", "awr_loss"])
-@pytest.mark.parametrize(("cap", "found"), [(-1, "-1"), (0.0, "0.0"), (NAN, "nan")])
-def test_a_cap_that_is_not_positive_is_refused(call, cap, found):
+@pytest.mark.parametrize(("cap", "shown"), [(-1, "-1"), (0.0, "0.0"), (NAN, "nan")])
+def test_a_cap_that_is_not_positive_is_refused(call, cap, shown):
     tensors = [four(2)] * (1 if call == "awr_weight" else 2)
     with pytest.raises(RangeError) as caught:
         getattr(policy, call)(*tensors, beta=5.0, max_weight=cap)
-    assert str(caught.value) == cap_words(found)
+    assert str(caught.value) == cap_words(shown)
 
 
 @pytest.mark.refusal

@@ -111,13 +111,13 @@ def test_a_batch_of_states_does_not_mix_with_its_targets():
 def test_under_autocast_the_loss_keeps_its_digits(kappa):
     tau = quantile.midpoints(5)
     target = torch.linspace(-0.7, 0.9, 7)
-    found = []
+    result = []
     for lowered in (False, True):
         predicted = torch.linspace(-1.0, 1.0, 5).requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=lowered):
             loss = quantile.huber_loss(predicted, target, tau, kappa=kappa)
-        found.append((loss, *torch.autograd.grad(loss, predicted)))
-    for exact, other in zip(*found, strict=True):
+        result.append((loss, *torch.autograd.grad(loss, predicted)))
+    for exact, other in zip(*result, strict=True):
         assert torch.equal(exact, other)
 
 

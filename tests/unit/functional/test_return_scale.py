@@ -247,12 +247,12 @@ def test_a_deviation_that_is_not_positive_is_refused(call, name):
 
 
 @pytest.mark.refusal
-@pytest.mark.parametrize(("std", "found"), [(-1.5, "-1.5"), (NAN, "nan"), (0, "0")])
-def test_the_refusal_shows_the_deviation_as_it_was_written(std, found):
+@pytest.mark.parametrize(("std", "shown"), [(-1.5, "-1.5"), (NAN, "nan"), (0, "0")])
+def test_the_refusal_shows_the_deviation_as_it_was_written(std, shown):
     with pytest.raises(RangeError) as caught:
         return_scale.encode(X, 0.0, std)
     assert str(caught.value) == (
-        f"`std` must be greater than 0; found {found}. "
+        f"`std` must be greater than 0; found {shown}. "
         "Floor the standard deviation with `effective_std` first. [out-of-range]"
     )
 

@@ -166,7 +166,8 @@ def test_gae_does_not_lose_small_advantages_beside_large_values():
     np.testing.assert_allclose(actual[:, 0], expected, rtol=1e-6)
 
 
-# ----------------------------------------------------------------------------------- n-step laws
+# ----------------------------------------------------------------------------------- n-step
+# distributions
 
 
 def test_nstep_targets_by_hand():
@@ -219,7 +220,7 @@ def test_categorical_targets_outside_the_support_are_clamped_to_its_ends():
     close(actual, [[0, 1], [1, 0]])
 
 
-def test_a_window_of_the_nstep_law_uses_the_power_of_the_discount_it_covered():
+def test_a_window_of_the_nstep_distribution_uses_the_power_of_the_discount_it_covered():
     # Three rows, steps 2: row 1's window is rows 1-2, row 2's is cut by the rollout to itself.
     actual = returns.categorical_nstep_targets(
         column(0.0, 0, 0),
@@ -234,7 +235,8 @@ def test_a_window_of_the_nstep_law_uses_the_power_of_the_discount_it_covered():
     close(actual, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 1, 0]])
 
 
-# ------------------------------------------------------------------------------------ lambda law
+# ------------------------------------------------------------------------------------ lambda
+# distribution
 
 
 def test_lambda_targets_by_hand():
@@ -417,7 +419,7 @@ def test_a_window_that_is_no_whole_number_of_rows_is_refused(steps):
         (returns.categorical_nstep_targets, "bootstrap_probs"),
     ],
 )
-def test_bootstrap_laws_must_share_the_rows_of_the_reward(function, name):
+def test_bootstrap_distributions_must_share_the_rows_of_the_reward(function, name):
     no = torch.zeros(5, 3, dtype=torch.bool)
     atoms = (torch.tensor([0.0, 1.0]),) if name == "bootstrap_probs" else ()
     option = {"lam": 0.9} if function is returns.quantile_lambda_targets else {"steps": 2}
@@ -439,7 +441,7 @@ def test_bootstrap_laws_must_share_the_rows_of_the_reward(function, name):
 
 
 @pytest.mark.refusal
-def test_categorical_targets_refuse_a_law_on_other_atoms():
+def test_categorical_targets_refuse_a_distribution_on_other_atoms():
     x, no = torch.zeros(5, 3), torch.zeros(5, 3, dtype=torch.bool)
     message = refused(
         ShapeError,
@@ -454,7 +456,8 @@ def test_categorical_targets_refuse_a_law_on_other_atoms():
     )
     assert message == (
         "`bootstrap_probs` must have one entry for each of the 2 atoms in its last dimension; "
-        "found bootstrap_probs (5, 3, 4). Project the distribution on these atoms first. [shape-mismatch]"
+        "found bootstrap_probs (5, 3, 4). Project the distribution on these atoms first. "
+        "[shape-mismatch]"
     )
     message = refused(
         ShapeError,
@@ -492,10 +495,10 @@ def test_level_ties_of_many_atoms_read_the_lower_atom(dtype):
     lam = Fraction(19, 20)
     expected = np.empty((environments, n))
     for e in range(environments):
-        law = sorted([(x, 1 - lam) for x in boot[e]] + [(x, lam) for x in following[e]])
+        distribution = sorted([(x, 1 - lam) for x in boot[e]] + [(x, lam) for x in following[e]])
         for i in range(n):
             mass = Fraction(0)
-            for atom, weight in law:
+            for atom, weight in distribution:
                 mass += weight
                 if mass >= i + Fraction(1, 2):
                     expected[e, i] = atom

@@ -23,9 +23,9 @@ def close(actual, expected, *, rtol=1e-12, atol=1e-12):
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
 
 
-def exact_quantiles(law, n):
-    """The true quantiles of a scipy law at the midpoint levels."""
-    return torch.from_numpy(law.ppf((np.arange(n) + 0.5) / n))
+def exact_quantiles(distribution, n):
+    """The true quantiles of a scipy distribution at the midpoint levels."""
+    return torch.from_numpy(distribution.ppf((np.arange(n) + 0.5) / n))
 
 
 # ------------------------------------------------------------------------------ value and tail
@@ -74,7 +74,7 @@ def test_value_at_risk_by_hand():
 
 
 @pytest.mark.spec("T-C1", "S0-6")
-def test_the_tail_of_a_uniform_law_is_half_its_level():
+def test_the_tail_of_a_uniform_distribution_is_half_its_level():
     # CVaR_.1 of U(0, 1) is .05: without the division by alpha .005, over a wrong count .1.
     theta = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
     close(risk.cvar(theta, alpha=0.1), 0.05, atol=5e-4, rtol=0)
@@ -91,7 +91,7 @@ def test_the_tail_of_a_uniform_law_is_half_its_level():
         (0.25, -1.2711, -1.2465, -1.2579),
     ],
 )
-def test_the_golden_table_of_the_normal_law_at_21_quantiles(alpha, true, dirac, linear):
+def test_the_golden_table_of_the_normal_distribution_at_21_quantiles(alpha, true, dirac, linear):
     # floor(alpha N) whole atoms without the fraction would read -1.9808 at alpha = .05.
     theta = exact_quantiles(stats.norm, 21)
     close(oracle.normal_cvar(alpha), true, atol=5e-5, rtol=0)
@@ -125,7 +125,7 @@ def test_the_golden_linear_cvar_at_51_quantiles():
 
 
 @pytest.mark.spec("T-C2")
-def test_cvar_of_the_normal_law_grows_with_alpha_up_to_the_mean():
+def test_cvar_of_the_normal_distribution_grows_with_alpha_up_to_the_mean():
     theta = exact_quantiles(stats.norm, 21)
     for estimator in ("dirac", "linear"):
         curve = [risk.cvar(theta, alpha=k / 200, estimator=estimator).item() for k in range(1, 201)]
@@ -189,7 +189,7 @@ def test_the_gradient_of_cvar_adds_up_to_one_at_every_level(alpha):
     close(gradient.abs().sum(), 1.0, rtol=1e-9)
 
 
-def test_a_constant_law_is_its_own_tail():
+def test_a_constant_distribution_is_its_own_tail():
     theta = torch.full((21,), 0.7, dtype=torch.float64)
     for alpha in (0.01, 0.05, 0.4, 1.0):
         close(risk.cvar(theta, alpha=alpha), 0.7)
@@ -309,14 +309,14 @@ def test_the_error_of_grouped_outcomes_is_that_of_the_loop(outcomes, groups):
     sample = rng.standard_t(3, (5, outcomes))
     group = rng.permutation(np.arange(outcomes) % groups)
     for alpha in (0.05, 0.3, 1.0):
-        found = risk.empirical_cvar_error(
+        result = risk.empirical_cvar_error(
             torch.tensor(sample), alpha=alpha, group=torch.tensor(group)
         )
         expected = [oracle.grouped_cvar_error(one, alpha, group) for one in sample]
-        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-15)
+        np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-15)
         if groups == outcomes > 1:
             bare = risk.empirical_cvar_error(torch.tensor(sample), alpha=alpha)
-            np.testing.assert_allclose(found, bare, rtol=1e-12)
+            np.testing.assert_allclose(result, bare, rtol=1e-12)
 
 
 @pytest.mark.refusal
@@ -331,7 +331,7 @@ def test_labels_that_are_not_one_for_each_outcome_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("law", "n", "trials", "covered"),
+    ("distribution", "n", "trials", "covered"),
     [
         (stats.norm, 200, 4000, 0.877),
         (stats.norm, 512, 4000, 0.922),
@@ -339,13 +339,13 @@ def test_labels_that_are_not_one_for_each_outcome_are_refused():
         (stats.t(3), 512, 4000, 0.871),
     ],
 )
-def test_the_stated_coverage_of_a_band_around_the_empirical_cvar(law, n, trials, covered):
-    true = oracle.normal_cvar(0.05) if law is stats.norm else oracle.student_cvar(0.05, 3)
-    sample = torch.tensor(law.rvs(size=(trials, n), random_state=n))
+def test_the_stated_coverage_of_a_band_around_the_empirical_cvar(distribution, n, trials, covered):
+    true = oracle.normal_cvar(0.05) if distribution is stats.norm else oracle.student_cvar(0.05, 3)
+    sample = torch.tensor(distribution.rvs(size=(trials, n), random_state=n))
     estimate = risk.empirical_cvar(sample, alpha=0.05)
     band = 1.96 * risk.empirical_cvar_error(sample, alpha=0.05)
-    found = float(((estimate - true).abs() <= band).double().mean())
-    assert found == pytest.approx(covered, abs=4 * math.sqrt(covered * (1 - covered) / trials))
+    result = float(((estimate - true).abs() <= band).double().mean())
+    assert result == pytest.approx(covered, abs=4 * math.sqrt(covered * (1 - covered) / trials))
 
 
 @pytest.mark.spec("T-C8", "X7")
@@ -353,21 +353,21 @@ def test_winsorising_at_the_level_of_the_tail_erases_the_tail():
     # Student t3, alpha .05: -3.87 (spec 2.12, on a sample: -3.84). Clipped at its 10 % quantile
     # the tail *is* that quantile, -1.64 (sample -1.63); clipped at .1 % it is -3.77 (sample
     # -3.72); at alpha / 20 = .25 %, the most the spec allows, it has lost 5 percent.
-    law = stats.t(3)
-    sample = exact_quantiles(law, 20_000)
+    distribution = stats.t(3)
+    sample = exact_quantiles(distribution, 20_000)
     full = risk.empirical_cvar(sample, alpha=0.05).item()
     close(full, oracle.student_cvar(0.05, 3), rtol=2e-3)
 
     def winsorised(share):
-        return risk.empirical_cvar(sample.clamp(min=law.ppf(share)), alpha=0.05).item()
+        return risk.empirical_cvar(sample.clamp(min=distribution.ppf(share)), alpha=0.05).item()
 
-    close(winsorised(0.10), law.ppf(0.10), rtol=1e-9)
+    close(winsorised(0.10), distribution.ppf(0.10), rtol=1e-9)
     close(winsorised(0.10), -1.63, rtol=0.01)
     close(winsorised(0.001), -3.770, atol=1e-3, rtol=0)
     close(winsorised(0.001), -3.72, rtol=0.02)
     close(winsorised(0.0025) / full, 0.95, atol=0.005, rtol=0)
     # Already at w = alpha the whole tail is one number, the value at risk.
-    close(winsorised(0.05), law.ppf(0.05), rtol=1e-9)
+    close(winsorised(0.05), distribution.ppf(0.05), rtol=1e-9)
 
 
 # ---------------------------------------------------------------------------- risk advantages
@@ -379,8 +379,10 @@ def test_risk_advantage_by_hand():
     close(risk.risk_advantage(torch.tensor(-1.0).double(), theta, alpha=0.5), -3.5)
     close(risk.risk_advantage(torch.tensor(9.0).double(), theta, alpha=0.5), 0.5)
     probs = row(0.25, 0.25, 0.25, 0.25)
-    law = risk.categorical_risk_advantage(torch.tensor(-1.0).double(), probs, theta, alpha=0.5)
-    close(law, -3.5)
+    distribution = risk.categorical_risk_advantage(
+        torch.tensor(-1.0).double(), probs, theta, alpha=0.5
+    )
+    close(distribution, -3.5)
 
 
 def test_budget_advantage_by_hand():
@@ -390,7 +392,7 @@ def test_budget_advantage_by_hand():
         row(-1, 3), row(0, 1, 2, 3), torch.tensor(1.0).double(), alpha=0.5
     )
     close(actual, -1.5)
-    law = risk.categorical_budget_advantage(
+    distribution = risk.categorical_budget_advantage(
         row(0.5, 0.0, 0.5),
         row(0.25, 0.25, 0.5),
         row(-1, 0, 3),
@@ -398,7 +400,7 @@ def test_budget_advantage_by_hand():
         alpha=0.5,
     )
     # -2 * .5 = -1 against -2 * .25 - 1 * .25 = -.75, over .5.
-    close(law, -0.5)
+    close(distribution, -0.5)
 
 
 SAFE, RISKY = (-0.1, 0.0, 0.1, 0.2), (-4.0, 1.0, 2.0, 3.0)
@@ -442,9 +444,10 @@ BANDITS = pytest.mark.parametrize(
 def test_the_risk_advantage_is_the_policy_gradient_of_the_cvar_of_a_bandit(logits, parts, alpha):
     logits = np.array(logits)
     outcome = row(*SAFE, *RISKY)
-    # The critic's law at the state: both arms, each outcome repeated by the arm's probability.
-    law = torch.cat([row(*SAFE).repeat(parts[0]), row(*RISKY).repeat(parts[1])])
-    advantage = risk.risk_advantage(outcome, law.expand(8, -1), alpha=alpha)
+    # The critic's distribution at the state: both arms, each outcome repeated by the arm's
+    # probability.
+    distribution = torch.cat([row(*SAFE).repeat(parts[0]), row(*RISKY).repeat(parts[1])])
+    advantage = risk.risk_advantage(outcome, distribution.expand(8, -1), alpha=alpha)
     expected = finite_difference(lambda x: cvar_of_mixture(x, alpha), logits)
     actual = score_gradient(logits, advantage)
     close(actual, expected, rtol=1e-6, atol=1e-9)
@@ -515,7 +518,8 @@ class TwoSteps:
     PARTS = 64  # every probability below is a whole number of 64ths, for the critic's equal atoms
 
     def __init__(self):
-        # Probabilities 1/4 and 3/4 or one half each: rational, so N equal atoms hold every law.
+        # Probabilities 1/4 and 3/4 or one half each: rational, so N equal atoms hold every
+        # distribution.
         quarter = math.log(3)
         self.logits = np.array([0.0, quarter, 0, 0, quarter, 0.0, 0, quarter, 0, 0])
 
@@ -533,13 +537,15 @@ class TwoSteps:
 
     def distribution(self, logits):
         """Atoms and masses of the total reward."""
-        return oracle.law_of_sum([(chance, sum(r)) for chance, _, _, r in self.paths(logits)])
+        return oracle.distribution_of_sum(
+            [(chance, sum(r)) for chance, _, _, r in self.paths(logits)]
+        )
 
     def cvar(self, logits, alpha):
         return oracle.tail_mean(*self.distribution(logits), alpha)
 
     def equal_atoms(self, branches):
-        """The law of the branches as PARTS equal atoms."""
+        """The distribution of the branches as PARTS equal atoms."""
         atoms = []
         for chance, x in branches:
             count = round(chance * self.PARTS)
@@ -551,7 +557,9 @@ class TwoSteps:
         """What the true critic predicts before the first (0) or second decision."""
         if state == 0:
             total = self.paths(self.logits)
-            merged = zip(*oracle.law_of_sum([(c, sum(r)) for c, _, _, r in total]), strict=True)
+            merged = zip(
+                *oracle.distribution_of_sum([(c, sum(r)) for c, _, _, r in total]), strict=True
+            )
             return self.equal_atoms([(mass, x) for x, mass in merged])
         pi = self.policy(self.logits, state)
         return self.equal_atoms([(pi[b] / 2, x) for b in range(2) for x in self.SECOND[b]])
@@ -678,8 +686,9 @@ TAIL = (
 
 
 @pytest.mark.refusal
-def test_one_budget_or_return_for_each_law():
-    # A budget [3] against four laws would broadcast or fail with words about other dimensions.
+def test_one_budget_or_return_for_each_distribution():
+    # A budget [3] against four distributions would broadcast or fail with words about other
+    # dimensions.
     wrong = torch.zeros(3)
     assert refused(ShapeError, risk.budget_advantage, QUANTILES, QUANTILES, wrong, alpha=0.1) == (
         "`budget` must have the shape of `quantiles` without its last dimension; "
@@ -729,7 +738,7 @@ def test_weights_must_have_the_shape_of_the_sample():
 
 
 @pytest.mark.refusal
-def test_a_law_must_live_on_its_atoms():
+def test_a_distribution_must_live_on_its_atoms():
     calls = (
         lambda z: risk.categorical_cvar(PROBS, z, alpha=0.1),
         lambda z: risk.categorical_value_at_risk(PROBS, z, alpha=0.1),

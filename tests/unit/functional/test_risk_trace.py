@@ -16,10 +16,10 @@ HALF = {"alpha": 0.5, "gamma": 0.5, "lam": 0.5}
 
 
 def traced(terminated=NEVER, truncated=NEVER, following=NEXT, **changes):
-    found = risk.budget_trace(
+    result = risk.budget_trace(
         REWARD, following, QUANTILES, BUDGET, terminated, truncated, **{**HALF, **changes}
     )
-    return found[:, 0].tolist()
+    return result[:, 0].tolist()
 
 
 def test_the_trace_by_hand():
@@ -33,7 +33,7 @@ def test_the_trace_by_hand():
     assert traced(terminated=SECOND) == pytest.approx([0.75, -1.0, 1.0], abs=1e-12)
 
 
-def test_a_time_out_stands_on_the_law_it_reached_and_cuts_the_trace():
+def test_a_time_out_stands_on_the_distribution_it_reached_and_cuts_the_trace():
     """Row 1 is -2 + (-4, 2) / 2 = -4, -1 against -1: -3, 0, so -1.5 + .5 = -1, over .5: -2."""
     assert traced(truncated=SECOND) == pytest.approx([0.5, -2.0, 1.0], abs=1e-12)
 
@@ -54,11 +54,12 @@ def test_what_a_final_state_is_said_to_be_worth_does_not_matter():
     holed[1] = torch.nan
     atoms = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     rest = (probs, atoms, BUDGET, SECOND, NEVER)
-    found, whole = (
-        risk.categorical_budget_trace(REWARD, law, *rest, **HALF) for law in (holed, probs)
+    result, whole = (
+        risk.categorical_budget_trace(REWARD, distribution, *rest, **HALF)
+        for distribution in (holed, probs)
     )
-    assert bool(found.isfinite().all())
-    assert torch.equal(found, whole)
+    assert bool(result.isfinite().all())
+    assert torch.equal(result, whole)
 
 
 ATOMS = torch.tensor([-2.0, 0.0, 2.0], dtype=torch.float64)
@@ -77,7 +78,7 @@ def one_step(*, terminated, **changes):
     ).item()
 
 
-def test_a_law_on_atoms_by_hand():
+def test_a_distribution_on_atoms_by_hand():
     """1 + (-2, 0, 2) / 2 = 0, 1, 2 against 1: -1 with 1/2. The critic: -3 / 4 - 1 / 2 = -1.25.
 
     (-.5 + 1.25) / .5 = 1.5; and 2.5 if it ends at 1. Projected, half of the quarter at 1 would lie
@@ -90,10 +91,11 @@ def test_a_law_on_atoms_by_hand():
 def test_what_lies_below_the_support_is_not_pulled_in():
     """gamma 1 and a reward of 1 against a budget of 1, atoms from -2: the worst is -2, half of it.
 
-    With the reward -9 instead the one-step law lies at -11, -9, -7, far below the lowest atom.
+    With the reward -9 instead the one-step distribution lies at -11, -9, -7, far below the lowest
+    atom.
     """
     assert one_step(terminated=False, gamma=1.0) == pytest.approx((-1.0 + 1.25) / 0.5, abs=1e-12)
-    found = risk.categorical_budget_trace(
+    result = risk.categorical_budget_trace(
         torch.full((1, 1), -9.0, dtype=torch.float64),
         torch.tensor([[[0.5, 0.25, 0.25]]], dtype=torch.float64),
         torch.tensor([[[0.25, 0.5, 0.25]]], dtype=torch.float64),
@@ -106,34 +108,38 @@ def test_what_lies_below_the_support_is_not_pulled_in():
         lam=1.0,
     )
     # -12, -10 and -8 with 1/2, 1/4, 1/4: -10.5.
-    assert found.item() == pytest.approx((-10.5 + 1.25) / 0.5, abs=1e-12)
+    assert result.item() == pytest.approx((-10.5 + 1.25) / 0.5, abs=1e-12)
 
 
 def test_full_traces_without_discount_tell_what_happened_less_what_was_expected():
-    """Laws of one row are those that the row before it reached; budgets follow the rewards."""
+    """A row begins with the distribution that the row before led to; budgets follow the rewards."""
     source = torch.Generator().manual_seed(3)
-    law = torch.randn(7, 2, 5, generator=source, dtype=torch.float64)
+    distribution = torch.randn(7, 2, 5, generator=source, dtype=torch.float64)
     reward = torch.randn(6, 2, generator=source, dtype=torch.float64)
     budget = 0.3 - torch.cat([torch.zeros(1, 2), reward.cumsum(0)[:-1]])
     last = torch.zeros(6, 2, dtype=torch.bool)
     last[-1, 0] = True  # the first column ends, the second is cut by the rollout's end
     never = torch.zeros_like(last)
     options = {"alpha": 0.2, "gamma": 1.0, "lam": 1.0}
-    found = risk.budget_trace(reward, law[1:], law[:-1], budget, last, never, **options)
+    result = risk.budget_trace(
+        reward, distribution[1:], distribution[:-1], budget, last, never, **options
+    )
     total = reward.flip(0).cumsum(0).flip(0)
-    after = torch.where(last[-1][:, None], 0.0, law[-1])
+    after = torch.where(last[-1][:, None], 0.0, distribution[-1])
     monte_carlo = total[..., None] + after
-    expected = risk.budget_advantage(monte_carlo, law[:-1], budget, alpha=0.2)
-    torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-12)
-    short = (reward.sum(0)[0] - 0.3).clamp(max=0.0) - (law[0, 0] - 0.3).clamp(max=0.0).mean()
-    assert found[0, 0].item() == pytest.approx(short.item() / 0.2, abs=1e-12)
+    expected = risk.budget_advantage(monte_carlo, distribution[:-1], budget, alpha=0.2)
+    torch.testing.assert_close(result, expected, rtol=0.0, atol=1e-12)
+    short = (reward.sum(0)[0] - 0.3).clamp(max=0.0) - (distribution[0, 0] - 0.3).clamp(
+        max=0.0
+    ).mean()
+    assert result[0, 0].item() == pytest.approx(short.item() / 0.2, abs=1e-12)
 
 
 def refused(
-    error, *, law=QUANTILES, following=NEXT, flags=(NEVER, NEVER), budget=BUDGET, **changes
+    error, *, distribution=QUANTILES, following=NEXT, flags=(NEVER, NEVER), budget=BUDGET, **changes
 ):
     with pytest.raises(error) as caught:
-        risk.budget_trace(REWARD, following, law, budget, *flags, **{**HALF, **changes})
+        risk.budget_trace(REWARD, following, distribution, budget, *flags, **{**HALF, **changes})
     return str(caught.value)
 
 

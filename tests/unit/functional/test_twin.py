@@ -50,17 +50,21 @@ def test_the_first_critic_is_read_on_a_tie():
     pair = torch.tensor([[0.0, 4.0], [1.0, 3.0]])
     assert twin.twin_quantiles(pair, mode="argmin").tolist() == [0.0, 4.0]
     assert twin.twin_quantiles(pair.flip(0), mode="argmin").tolist() == [1.0, 3.0]
-    laws = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])
+    distributions = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])
     atoms = torch.tensor([-1.0, 0.0, 1.0])
-    assert twin.twin_distribution(laws, atoms, mode="argmin").tolist() == [0.5, 0.0, 0.5]
-    assert twin.twin_distribution(laws.flip(0), atoms, mode="argmin").tolist() == [0.0, 1.0, 0.0]
+    assert twin.twin_distribution(distributions, atoms, mode="argmin").tolist() == [0.5, 0.0, 0.5]
+    assert twin.twin_distribution(distributions.flip(0), atoms, mode="argmin").tolist() == [
+        0.0,
+        1.0,
+        0.0,
+    ]
 
 
-def test_laws_by_hand():
-    laws = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+def test_distributions_by_hand():
+    distributions = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
     atoms = torch.tensor([0.0, 8.0])
-    assert twin.twin_distribution(laws, atoms, mode="argmin").tolist() == [0.5, 0.5]
-    assert twin.twin_distribution(laws, atoms, mode="mixture").tolist() == [0.375, 0.625]
+    assert twin.twin_distribution(distributions, atoms, mode="argmin").tolist() == [0.5, 0.5]
+    assert twin.twin_distribution(distributions, atoms, mode="mixture").tolist() == [0.375, 0.625]
 
 
 def test_each_state_chooses_its_own_critic():
@@ -167,7 +171,7 @@ def test_the_joint_loss_refuses_to_broadcast():
 
 
 @pytest.mark.refusal
-def test_a_joint_law_must_live_on_its_atoms():
+def test_a_joint_distribution_must_live_on_its_atoms():
     with pytest.raises(ShapeError) as caught:
         twin.twin_distribution(torch.zeros(3, 2, 4), torch.arange(5.0), mode="argmin")
     assert str(caught.value) == (

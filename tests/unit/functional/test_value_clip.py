@@ -22,7 +22,7 @@ def close(actual, expected, *, atol=1e-12):
 
 @pytest.mark.spec("T-F1", "S3-M1")
 def test_mean_only_moves_the_mean_and_keeps_every_distance():
-    # New mean 5, old mean 1, epsilon .5: the law moves by -3.5 as a whole.
+    # New mean 5, old mean 1, epsilon .5: the distribution moves by -3.5 as a whole.
     actual = value_clip.clip_quantiles(row(2, 4, 9), row(0, 1, 2), epsilon=0.5, mode="mean_only")
     close(actual, [-1.5, 0.5, 5.5])
     assert actual.var(correction=0).item() == row(2, 4, 9).var(correction=0).item()
@@ -60,23 +60,24 @@ def test_mean_and_variance_by_hand():
     close(default, [-1.5, 2.5])
 
 
-def test_a_collapsed_law_keeps_a_finite_gradient():
+def test_a_collapsed_distribution_keeps_a_finite_gradient():
     # std = 0 has no derivative of its own; the factor is 1 there and the gradient that of a shift.
     new = row(3, 3, 3).requires_grad_()
     actual = value_clip.clip_quantiles(new, row(0, 1, 2), epsilon=0.5, mode="mean_and_variance")
     close(actual, [1.5, 1.5, 1.5])
     actual[0].backward()
     assert bool(new.grad.isfinite().all())
-    law = row(0.0, 1.0, 0.0).requires_grad_()
+    distribution = row(0.0, 1.0, 0.0).requires_grad_()
     clipped = value_clip.clip_distribution(
-        law, row(0.5, 0.25, 0.25), row(-1, 0, 1), epsilon=0.5, mode="mean_and_variance"
+        distribution, row(0.5, 0.25, 0.25), row(-1, 0, 1), epsilon=0.5, mode="mean_and_variance"
     )
-    (gradient,) = torch.autograd.grad(clipped[1], law)
+    (gradient,) = torch.autograd.grad(clipped[1], distribution)
     assert bool(gradient.isfinite().all())
 
 
-def test_a_collapsed_old_law_leaves_a_spread_of_its_floor():
-    # std_old is floored at 1e-8: the new law is squeezed to twice that, not divided by zero.
+def test_a_collapsed_old_distribution_leaves_a_spread_of_its_floor():
+    # std_old is floored at 1e-8: the new distribution is squeezed to twice that, not divided by
+    # zero.
     actual = value_clip.clip_quantiles(
         row(-1, 1), row(0, 0), epsilon=1.0, mode="mean_and_variance", variance_factor=2.0
     )
@@ -85,7 +86,7 @@ def test_a_collapsed_old_law_leaves_a_spread_of_its_floor():
 
 @pytest.mark.spec("T-F3", "S3-M1")
 def test_per_quantile_holds_each_quantile_near_its_own_old_one():
-    # A law of std 10 is not collapsed to a scalar old value +- epsilon.
+    # A distribution of std 10 is not collapsed to a scalar old value +- epsilon.
     old = row(-14, 0, 14)
     actual = value_clip.clip_quantiles(row(-20, 0.2, 10), old, epsilon=0.5, mode="per_quantile")
     close(actual, [-14.5, 0.2, 13.5])
@@ -97,9 +98,11 @@ def test_off_ignores_the_band():
     new = row(2, 4, 9)
     actual = value_clip.clip_quantiles(new, row(0, 0, 0), epsilon=0.0, mode="off")
     assert torch.equal(actual, new)
-    law = row(0.2, 0.8)
-    actual = value_clip.clip_distribution(law, row(0.9, 0.1), row(0, 1), epsilon=0.0, mode="off")
-    assert torch.equal(actual, law)
+    distribution = row(0.2, 0.8)
+    actual = value_clip.clip_distribution(
+        distribution, row(0.9, 0.1), row(0, 1), epsilon=0.0, mode="off"
+    )
+    assert torch.equal(actual, distribution)
 
 
 @pytest.mark.spec("T-F5", "S3-FP1", "S3-4")
@@ -152,7 +155,7 @@ def test_a_value_limit_stops_the_gradient_only_where_it_acts():
     close(encoded.grad, [0, 1, 0])
 
 
-def test_a_law_is_moved_by_its_clipped_mean():
+def test_a_distribution_is_moved_by_its_clipped_mean():
     # All mass on 2, old all on 0, epsilon .5: the mean goes to .5, half on 0 and half on 1.
     atoms = row(-1, 0, 1, 2)
     actual = value_clip.clip_distribution(
@@ -161,9 +164,9 @@ def test_a_law_is_moved_by_its_clipped_mean():
     close(actual, [0, 0.5, 0.5, 0])
 
 
-def test_the_spread_of_a_law_is_held_too():
+def test_the_spread_of_a_distribution_is_held_too():
     # Half on -4, half on 4 (std 4), old half on -1 and 1 (std 1): spread 2 is left of the factor
-    # 2, atoms move to -2 and 2. Without the spread the law would stay.
+    # 2, atoms move to -2 and 2. Without the spread the distribution would stay.
     atoms = torch.arange(-4.0, 5.0, dtype=torch.float64)
     new, old = torch.zeros(9, dtype=torch.float64), torch.zeros(9, dtype=torch.float64)
     new[[0, 8]], old[[3, 5]] = 0.5, 0.5
@@ -177,7 +180,7 @@ def test_the_spread_of_a_law_is_held_too():
     )
 
 
-def test_old_laws_get_no_gradient():
+def test_old_distributions_get_no_gradient():
     old = row(0.5, 0.25, 0.25).requires_grad_()
     new = row(0.1, 0.2, 0.7).requires_grad_()
     for mode in ("mean_only", "mean_and_variance"):
@@ -189,7 +192,7 @@ def test_old_laws_get_no_gradient():
 
 # -------------------------------------------------------------------------------------- refusals
 
-NEW, LAW, ATOMS = torch.zeros(4, 8), torch.full((4, 3), 1 / 3), torch.arange(3.0)
+NEW, DISTRIBUTION, ATOMS = torch.zeros(4, 8), torch.full((4, 3), 1 / 3), torch.arange(3.0)
 
 
 @pytest.mark.refusal
@@ -209,9 +212,11 @@ def test_an_unknown_mode_is_refused_with_the_nearest_name():
 
 
 @pytest.mark.refusal
-def test_an_unknown_mode_of_a_law_is_refused_with_the_nearest_name():
+def test_an_unknown_mode_of_a_distribution_is_refused_with_the_nearest_name():
     with pytest.raises(ChoiceError) as caught:
-        value_clip.clip_distribution(LAW, LAW, ATOMS, epsilon=0.5, mode="mean_olny")
+        value_clip.clip_distribution(
+            DISTRIBUTION, DISTRIBUTION, ATOMS, epsilon=0.5, mode="mean_olny"
+        )
     assert str(caught.value) == (
         "`mode` must be one of `off`, `mean_only`, `mean_and_variance`; "
         "found `mean_olny`. Did you mean `mean_only`? [unknown-choice]"
@@ -219,9 +224,11 @@ def test_an_unknown_mode_of_a_law_is_refused_with_the_nearest_name():
 
 
 @pytest.mark.refusal
-def test_a_law_has_no_quantiles_to_clip_one_by_one():
+def test_a_distribution_has_no_quantiles_to_clip_one_by_one():
     with pytest.raises(ChoiceError) as caught:
-        value_clip.clip_distribution(LAW, LAW, ATOMS, epsilon=0.5, mode="per_quantile")
+        value_clip.clip_distribution(
+            DISTRIBUTION, DISTRIBUTION, ATOMS, epsilon=0.5, mode="per_quantile"
+        )
     message = str(caught.value)
     assert "found `per_quantile`." in message
     assert message.endswith("[unknown-choice]")
@@ -241,7 +248,9 @@ def test_a_band_of_negative_width_is_refused(epsilon):
         value_clip.clip_quantiles(NEW, NEW, epsilon=epsilon, mode="mean_only")
     assert str(caught.value) == expected
     with pytest.raises(RangeError) as caught:
-        value_clip.clip_distribution(LAW, LAW, ATOMS, epsilon=epsilon, mode="mean_only")
+        value_clip.clip_distribution(
+            DISTRIBUTION, DISTRIBUTION, ATOMS, epsilon=epsilon, mode="mean_only"
+        )
     assert str(caught.value) == expected
 
 
@@ -257,7 +266,7 @@ def test_a_variance_factor_of_zero_is_refused(factor):
         value_clip.clip_quantiles(NEW, NEW, **options)
     assert str(caught.value) == expected
     with pytest.raises(RangeError) as caught:
-        value_clip.clip_distribution(LAW, LAW, ATOMS, **options)
+        value_clip.clip_distribution(DISTRIBUTION, DISTRIBUTION, ATOMS, **options)
     assert str(caught.value) == expected
 
 
@@ -273,7 +282,9 @@ def test_old_and_new_must_have_the_same_shape():
         f"`new` and `old` must have the same shape; found new (4, 8) and old (4, 1). {tail}"
     )
     with pytest.raises(ShapeError) as caught:
-        value_clip.clip_distribution(LAW, LAW[:1], ATOMS, epsilon=0.5, mode="mean_only")
+        value_clip.clip_distribution(
+            DISTRIBUTION, DISTRIBUTION[:1], ATOMS, epsilon=0.5, mode="mean_only"
+        )
     assert str(caught.value) == (
         "`probs` and `old_probs` must have the same shape; "
         f"found probs (4, 3) and old_probs (1, 3). {tail}"
@@ -281,9 +292,11 @@ def test_old_and_new_must_have_the_same_shape():
 
 
 @pytest.mark.refusal
-def test_a_law_must_live_on_its_atoms():
+def test_a_distribution_must_live_on_its_atoms():
     with pytest.raises(ShapeError) as caught:
-        value_clip.clip_distribution(LAW, LAW, torch.arange(4.0), epsilon=0.5, mode="mean_only")
+        value_clip.clip_distribution(
+            DISTRIBUTION, DISTRIBUTION, torch.arange(4.0), epsilon=0.5, mode="mean_only"
+        )
     assert str(caught.value) == (
         "`probs` must have one entry for each of the 4 atoms in its last dimension; "
         "found probs (4, 3). Project the distribution on these atoms first. [shape-mismatch]"

@@ -168,6 +168,6 @@ def test_bars_off_their_own_grid_are_refused():
         resample(made([START, START + 15 * MINUTE + 1]), interval("1h"))
     assert str(caught.value) == (
         "bars of 15m must open at multiples of 15m in UTC; found BTC/USDT row 1 at "
-        "2021-01-01T00:15:00.001Z, 1 such rows. Run `stormsail check` on the source; it lists every "
-        "such row. [data-alignment]"
+        "2021-01-01T00:15:00.001Z, 1 such rows. Run `stormsail check` on the source; it lists "
+        "every such row. [data-alignment]"
     )

@@ -95,7 +95,7 @@ def squashed_cdf(x, mean, std):
     return stats.norm(mean, std).cdf(np.arctanh(2.0 * (x - 0.5) / 1.5 - 1.0))
 
 
-def test_a_squashed_gaussian_is_drawn_from_its_law_within_the_bounds():
+def test_a_squashed_gaussian_is_drawn_from_its_distribution_within_the_bounds():
     # mean .4, rho -.3: sigma = .2 + 1.3 sigmoid(-.3)
     head, given = on_a_line("squashed_gaussian"), torch.tensor([0.4, -0.3])
     std = 0.2 + 1.3 * special.expit(-0.3)
@@ -103,12 +103,12 @@ def test_a_squashed_gaussian_is_drawn_from_its_law_within_the_bounds():
     assert stats.kstest(drawn, squashed_cdf, args=(0.4, std)).pvalue > 1e-3
 
 
-def test_a_beta_share_is_drawn_from_its_law_within_the_bounds():
+def test_a_beta_share_is_drawn_from_its_distribution_within_the_bounds():
     head, given = on_a_line("beta"), torch.tensor([0.7, -0.5])
     alpha, beta = 1.0 + np.logaddexp(0.0, [0.7, -0.5])
     drawn = head.to_task(head.sample(given.expand(50_000, 2), seeded(2)))[:, 0].double().numpy()
-    law = stats.beta(alpha, beta, loc=0.5, scale=1.5)
-    assert stats.kstest(drawn, law.cdf).pvalue > 1e-3
+    distribution = stats.beta(alpha, beta, loc=0.5, scale=1.5)
+    assert stats.kstest(drawn, distribution.cdf).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("given", [(0.0, 0.0), (1.5, 3.0), (-2.0, -4.0)])
@@ -116,11 +116,11 @@ def test_the_density_of_a_squashed_gaussian_integrates_to_one_over_the_unit_rang
     # It is the density of tanh(u) in (-1, 1). The map onto the task's bounds is affine: its
     # constant Jacobian, log((high - low) / 2) per dimension, is left out on purpose, because it
     # cancels in every ratio and divergence. In task units the density is smaller by that factor.
-    head, law = on_a_line("squashed_gaussian"), row(*given)
+    head, distribution = on_a_line("squashed_gaussian"), row(*given)
 
     def density(action):
         raw = row(math.atanh(action))
-        return float(head.log_prob(law, raw).exp())
+        return float(head.log_prob(distribution, raw).exp())
 
     total, _ = integrate.quad(density, -1.0, 1.0, limit=200)
     assert total == pytest.approx(1.0, abs=1e-6)
@@ -134,8 +134,8 @@ def test_the_density_of_a_squashed_gaussian_integrates_to_one_over_the_unit_rang
 
 @pytest.mark.parametrize("given", [(0.0, 0.0), (2.0, -3.0), (6.0, 5.0)])
 def test_the_density_of_a_beta_share_integrates_to_one(given):
-    head, law = on_a_line("beta"), row(*given)
-    total, _ = integrate.quad(lambda x: float(head.log_prob(law, row(x)).exp()), 0.0, 1.0)
+    head, distribution = on_a_line("beta"), row(*given)
+    total, _ = integrate.quad(lambda x: float(head.log_prob(distribution, row(x)).exp()), 0.0, 1.0)
     assert total == pytest.approx(1.0, abs=1e-7)
 
 
@@ -152,9 +152,13 @@ def test_dimensions_are_independent(kind):
     raw = wide.sample(given, seeded())
     single = [on_a_line(kind) for _ in range(3)]
     parts = [(given[:, [k, k + 3]], raw[:, k : k + 1]) for k in range(3)]
-    total = sum(one.log_prob(law, u) for one, (law, u) in zip(single, parts, strict=True))
+    total = sum(
+        one.log_prob(distribution, u) for one, (distribution, u) in zip(single, parts, strict=True)
+    )
     torch.testing.assert_close(wide.log_prob(given, raw), total, rtol=1e-12, atol=1e-12)
-    total = sum(one.entropy(law) for one, (law, _) in zip(single, parts, strict=True))
+    total = sum(
+        one.entropy(distribution) for one, (distribution, _) in zip(single, parts, strict=True)
+    )
     torch.testing.assert_close(wide.entropy(given), total, rtol=1e-12, atol=1e-12)
 
 

@@ -97,13 +97,13 @@ def test_a_decision_says_what_it_knows(described):
     assert torch.equal(decision.log_prob, wanted)
     assert decision.log_prob.shape == decision.value.shape == (B,)
     torch.testing.assert_close(decision.value, 1.9 * critic.value(decision.predicted) + 0.7)
-    law = critic.distribution(decision.predicted)
+    distribution = critic.distribution(decision.predicted)
     if described.critic.kind == "categorical":
-        torch.testing.assert_close(decision.distribution, law)
+        torch.testing.assert_close(decision.distribution, distribution)
         means = (decision.distribution * agent.atoms).sum(-1)
         torch.testing.assert_close(means, decision.value)
     else:
-        torch.testing.assert_close(decision.distribution, 1.9 * law + 0.7)
+        torch.testing.assert_close(decision.distribution, 1.9 * distribution + 0.7)
         torch.testing.assert_close(decision.distribution.mean(-1), decision.value)
 
 

@@ -108,7 +108,7 @@ def test_the_smaller_of_two_biased_critics_is_read(kind):
     torch.testing.assert_close(both.value(predicted), predicted[:, 1].mean(-1) + 0.5)
 
 
-def test_laws_of_a_categorical_critic_are_probabilities():
+def test_distributions_of_a_categorical_critic_are_probabilities():
     critic = build(**KINDS["categorical"])
     predicted = critic(features(5))
     probs = predicted.softmax(-1)

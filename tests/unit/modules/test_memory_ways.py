@@ -49,9 +49,9 @@ def test_every_way_gives_outputs_states_and_gradients_of_the_rows_one_by_one(
     kind, reset, monkeypatch
 ):
     memory = made(kind)
-    found = run(memory, reset)
+    result = run(memory, reset)
     monkeypatch.setattr(module, "_may_read", lambda _: False)
-    for one, other in zip(found, run(memory, reset), strict=True):
+    for one, other in zip(result, run(memory, reset), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
 
 
@@ -78,11 +78,11 @@ def test_pieces_between_resets_fill_all_rows():
 
 def test_stretches_are_the_episodes_of_each_column_longest_first():
     flags = torch.tensor([[0, 1], [0, 0], [1, 0], [0, 1]], dtype=torch.bool)
-    found = module._stretches(flags)
+    result = module._stretches(flags)
     # column 1 has rows 0 to 2, column 0 has 0 to 1 and 2 to 3, and column 1 ends with row 3
-    assert found.column.tolist() == [1, 0, 0, 1]
-    assert found.fresh.tolist() == [True, False, True, True]
-    assert found.sizes == [4, 3, 1]
-    assert found.place.tolist() == [1, 0, 4, 7, 3, 2, 6, 5]
-    assert found.back.tolist() == [1, 0, 5, 4, 2, 7, 6, 3]
-    assert found.last.tolist() == [2, 3]
+    assert result.column.tolist() == [1, 0, 0, 1]
+    assert result.fresh.tolist() == [True, False, True, True]
+    assert result.sizes == [4, 3, 1]
+    assert result.place.tolist() == [1, 0, 4, 7, 3, 2, 6, 5]
+    assert result.back.tolist() == [1, 0, 5, 4, 2, 7, 6, 3]
+    assert result.last.tolist() == [2, 3]

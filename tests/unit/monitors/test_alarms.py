@@ -303,18 +303,18 @@ def test_resumed_alarms_sound_as_if_nothing_had_happened(cut):
 
 @pytest.mark.refusal
 @pytest.mark.parametrize(
-    ("state", "found"),
+    ("state", "shown"),
     [
         (None, "a NoneType"),
         ({"streaks": {"warn/no_such": 1}, "spreads": []}, "the unknown alarm `warn/no_such`"),
     ],
 )
-def test_a_foreign_state_is_refused(state, found):
+def test_a_foreign_state_is_refused(state, shown):
     with pytest.raises(ArtifactError) as refusal:
         Alarms().load_state_dict(state)
     assert str(refusal.value) == (
         "the saved state of `alarms` must be what this version writes; "
-        f"found {found}. Resume with the version that wrote it, or start a new run. "
+        f"found {shown}. Resume with the version that wrote it, or start a new run. "
         "[artifact-document]"
     )
 

@@ -197,15 +197,15 @@ def test_events_after_the_checkpoint_are_cut_off_and_written_again(tmp_path, tor
 
 @pytest.mark.refusal
 @pytest.mark.parametrize(
-    ("content", "found"), [(b"{}\n", "3"), (b'{"update":1}\n', "a line that is cut off")]
+    ("content", "shown"), [(b"{}\n", "3"), (b'{"update":1}\n', "a line that is cut off")]
 )
-def test_events_that_the_checkpoint_knew_of_must_be_there(tmp_path, content, found):
+def test_events_that_the_checkpoint_knew_of_must_be_there(tmp_path, content, shown):
     path = tmp_path / "events.jsonl"
     path.write_bytes(content)
     with pytest.raises(DataError) as refusal:
         EventFile(path, length=8)
     assert str(refusal.value) == (
-        f"{path} must hold the 8 bytes of whole lines that the checkpoint knew of; found {found}. "
+        f"{path} must hold the 8 bytes of whole lines that the checkpoint knew of; found {shown}. "
         "Put the file back, or resume from an earlier checkpoint. [data-mismatch]"
     )
     assert path.read_bytes() == content

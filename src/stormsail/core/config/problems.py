@@ -34,7 +34,7 @@ def config_error(
 
     Args:
         model: the configuration that refused the data.
-        data: what it was given; tells real keys from the labels that pydantic adds for unions.
+        data: its input; separates real keys from the labels that pydantic adds for unions.
         error: pydantic's report.
         source: name of the file, where there is one.
     """
@@ -95,7 +95,7 @@ def _path(data: object, location: Sequence[int | str]) -> str:
     """Return the location as the user would write it.
 
     Where a setting may have several types, pydantic puts a label of the type tried into the
-    location. A label is no key of the data at that point, and that is how it is told apart.
+    location. A label is no key of the data at that point, which is how it is recognised.
     """
     parts: list[str] = []
     here = data

@@ -80,7 +80,7 @@ def check_gaps(
         rows: their row numbers.
         repeated: pairs (first row, repeated row), in the order of time, [n, 2].
         interval: length of the bars.
-        differ: tells for pairs of rows which have different values.
+        differ: returns for pairs of rows which have different values.
         spans: stretches of bars of another length, in which a longer step is no gap.
 
     Returns:

@@ -295,7 +295,7 @@ class Requester:
             "venue-ban",
             wrong=f"{self.client.id} must accept requests from this address to give {what}",
             found=f"HTTP 418, banned {until}",
-            remedy="Nothing more was asked. Wait until then, and stop other programs that use "
+            remedy="No further request was sent. Wait until then, and stop other programs that use "
             "the same address: asking during a ban prolongs it.",
         )
 
@@ -344,7 +344,7 @@ def response_error(client: Client, what: str, found: str) -> VenueError:
     """Return the error for an answer that cannot be what was requested."""
     return VenueError(
         "venue-response",
-        wrong=f"the answer of {client.id} for {what} must be what was asked for",
+        wrong=f"the answer of {client.id} for {what} must be what was requested",
         found=found,
         remedy="Nothing of this answer was stored. Run the command again; if it stays, the "
         "exchange has changed or something between stands in its place.",

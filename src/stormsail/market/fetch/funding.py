@@ -168,7 +168,7 @@ def _page(requester: Requester, symbol: str, span: Span, limit: int) -> list[_Ra
             raise response_error(client, what, f"row {number} = {entry!r}"[:120])
         if not span.start <= rate.ts < span.end:
             if rate.ts > requester.now_ms() or rate.ts < span.start:
-                problem = f"a rate of {iso(rate.ts)}, outside of what was asked"
+                problem = f"a rate of {iso(rate.ts)}, outside of the requested span"
                 raise response_error(client, what, problem)
             continue  # an exchange that does not know an end answers beyond it
         rates.append(rate)

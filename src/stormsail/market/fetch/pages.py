@@ -160,10 +160,10 @@ class Source:
         for row in rows:
             ts = int(row[0])
             if ts > now or (ts < span.start and ts not in recent):
-                raise self._nonsense(f"a bar of {iso(ts)}, outside of what was asked")
+                raise self._nonsense(f"a bar of {iso(ts)}, outside of the requested span")
             closed = ts + self.interval.milliseconds <= now
             if ts >= span.end and closed and self.raw:  # the end was part of the request
-                raise self._nonsense(f"a bar of {iso(ts)}, outside of what was asked")
+                raise self._nonsense(f"a bar of {iso(ts)}, outside of the requested span")
             if span.start <= ts < span.end and closed:
                 kept.append(row)
         return kept

@@ -102,8 +102,8 @@ def import_files(
         sources: paths, folders, patterns. Files of one symbol are put one behind the other in
             the order of their names.
         options: columns, units, repairs, clock.
-        symbol: of all the files, where their names do not tell or should not be believed.
-        interval: of all the files, where their names do not tell.
+        symbol: of all the files, where their names do not state it or are wrong.
+        interval: of all the files, where their names do not state it.
         market: what `BTCUSDT` means: `spot` (also if left out) or `perp`.
 
     Raises:

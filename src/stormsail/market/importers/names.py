@@ -126,7 +126,7 @@ def _read_words(words: list[str]) -> Named:
 def _pair(words: list[str]) -> tuple[str | None, str | None, range]:
     """Return base, quote and where they are: `BTC`, `USDT` at the start, or else `BTCUSDT`.
 
-    Side by side they are believed at the start only: in `my_data_BTC_1h`, `DATA` is no currency.
+    Side by side they count at the start only: in `my_data_BTC_1h`, `DATA` is no currency.
     """
     if len(words) > 1 and words[1] in QUOTES and re.fullmatch("[A-Z0-9]+", words[0]):
         return words[0], words[1], range(2)

@@ -62,7 +62,7 @@ WEIGHED = {
 LIMITED = {**OFTEN, "risk.cvar_use_constraint": True, "risk.cvar_limit": 0.3}
 LONGER = {**LIMITED, "often": False, "risk.cvar_limit": 3.0}
 PARTS = {**LIMITED, "risk.cvar_policy_mode": "state"}
-FORETOLD = {**LIMITED, "risk.cvar_use_predicted_for_dual": True, "risk.cvar_limit": 3.0}
+PREDICTED = {**LIMITED, "risk.cvar_use_predicted_for_dual": True, "risk.cvar_limit": 3.0}
 PLAIN_DUAL = {**LIMITED, "risk.dual_controller": "integral", "risk.cvar_lambda_lr": 0.1}
 CRASH = {"crash": True, "risk.cvar_alpha": 1.0, "risk.cvar_window": 30}
 
@@ -220,7 +220,7 @@ FIELDS = {
     "risk.cvar_min_samples": (12, LIMITED),
     "risk.cvar_min_tail_samples": (8, LIMITED),
     "risk.cvar_winsor_pct": (5.0, {**LIMITED, **CRASH}),
-    "risk.cvar_estimator": ("linear", FORETOLD),
+    "risk.cvar_estimator": ("linear", PREDICTED),
 }
 """Path: another value, and the settings under which it matters."""
 
@@ -345,6 +345,6 @@ def test_every_value_in_the_table_differs_from_what_it_replaces():
 def test_the_cap_of_a_reported_scale_is_read():
     config = TrainConfig().returns
     for cap in (1000.0, 50.0):
-        found = ReturnStatistics(config.replace(value_target_scale_cap=cap))
-        found.unfloored = 0.0
-        assert found.target_scale() == cap
+        result = ReturnStatistics(config.replace(value_target_scale_cap=cap))
+        result.unfloored = 0.0
+        assert result.target_scale() == cap

@@ -32,15 +32,15 @@ def leaves(table, model, above=""):
 
 def marked(text):
     """Return the settings whose line says that it only repeats the default."""
-    found, section = {}, ""
+    result, section = {}, ""
     for line in text.splitlines():
         head = re.fullmatch(r"\[([\w.]+)\]\s*(?:#.*)?", line)
         setting = re.match(r"(\w+)\s*=", line)
         if head:
             section = head[1] + "."
         elif setting:
-            found[section + setting[1]] = MARK.search(line) is not None
-    return found
+            result[section + setting[1]] = MARK.search(line) is not None
+    return result
 
 
 def problems(text):
@@ -116,8 +116,8 @@ def test_leaving_a_setting_out_switches_nothing_on():
 
 
 def defaults(callable_):
-    found = inspect.signature(callable_).parameters.values()
-    return {one.name: one.default for one in found if one.default is not one.empty}
+    result = inspect.signature(callable_).parameters.values()
+    return {one.name: one.default for one in result if one.default is not one.empty}
 
 
 SAME = ("beta_utility", "sigma", "noise_scale", "utility_norm", "lr_compensation")

@@ -23,8 +23,8 @@ def test_it_opens_at_the_threshold_and_shuts_below_the_margin():
 
 def test_the_ramp_counts_updates_since_it_opened_and_begins_again():
     control = gate(cvar_ramp_updates=4)
-    found = [control.share(v) for v in (0.2, 0.2, 0.2, 0.2, 0.2, 0.0, 0.2)]
-    assert found == [0.25, 0.5, 0.75, 1.0, 1.0, 0.0, 0.25]
+    result = [control.share(v) for v in (0.2, 0.2, 0.2, 0.2, 0.2, 0.0, 0.2)]
+    assert result == [0.25, 0.5, 0.75, 1.0, 1.0, 0.0, 0.25]
 
 
 def test_what_is_unknown_neither_opens_nor_shuts():

@@ -18,7 +18,7 @@ from stormsail.algorithms.risk.advantage import (
 from stormsail.algorithms.update.estimates import estimate
 
 ALPHA = 0.4
-LAWS = ["quantile", "categorical"]
+DISTRIBUTIONS = ["quantile", "categorical"]
 
 
 def played(critic, rounds=2, **changes):
@@ -44,43 +44,43 @@ def arrays(ppo, rollout, estimates):
     mean, std = float(scale.mean), float(scale.std)
     atoms = ppo.agent.network.critic.atoms.double().numpy() * std + mean
     if ppo.agent.spec.critic.kind == "categorical":
-        part["law"] = oracle.categorical_law(part["predicted"], atoms)
-        part["next"] = oracle.categorical_law(part["next"], atoms)
+        part["own"] = oracle.categorical_distribution(part["predicted"], atoms)
+        part["next"] = oracle.categorical_distribution(part["next"], atoms)
         return part, atoms
-    part["law"] = oracle.quantile_law(part["predicted"], mean, std)
-    part["next"] = oracle.quantile_law(part["next"], mean, std)
+    part["own"] = oracle.quantile_distribution(part["predicted"], mean, std)
+    part["next"] = oracle.quantile_distribution(part["next"], mean, std)
     return part, None
 
 
-@pytest.mark.parametrize("critic", LAWS)
-def test_the_law_that_is_read_is_that_of_the_more_careful_critic_in_reward_units(critic):
+@pytest.mark.parametrize("critic", DISTRIBUTIONS)
+def test_the_distribution_that_is_read_is_that_of_the_more_careful_critic_in_reward_units(critic):
     ppo, rollout, estimates = played(critic)
     part, _ = arrays(ppo, rollout, estimates)
-    found = predicted_distribution(ppo.agent, rollout).double().numpy()
-    np.testing.assert_allclose(found, part["law"], rtol=0, atol=1e-5)
+    result = predicted_distribution(ppo.agent, rollout).double().numpy()
+    np.testing.assert_allclose(result, part["own"], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.parametrize("critic", DISTRIBUTIONS)
 @pytest.mark.spec("X3", "T-C3")
 def test_the_budget_form_is_that_of_the_loop(critic):
     """b_t = nu - C_t: what the episode earned before this rollout counts."""
     ppo, rollout, estimates = played(critic)
     part, atoms = arrays(ppo, rollout, estimates)
     level = -0.8
-    found = risk_advantage("budget", ppo.agent, rollout, estimates, alpha=ALPHA, level=level)
+    result = risk_advantage("budget", ppo.agent, rollout, estimates, alpha=ALPHA, level=level)
     expected = oracle.budget(
-        part["target"], part["law"], part["return_so_far"], part["weight"], level, ALPHA, atoms
+        part["target"], part["own"], part["return_so_far"], part["weight"], level, ALPHA, atoms
     )
-    np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(result.double().numpy(), expected, rtol=0, atol=2e-5)
     assert np.abs(expected).max() > 0.5
     assert np.abs(part["return_so_far"][0]).max() > 0.5
     without = oracle.budget(
-        part["target"], part["law"], 0 * part["return_so_far"], part["weight"], level, ALPHA, atoms
+        part["target"], part["own"], 0 * part["return_so_far"], part["weight"], level, ALPHA, atoms
     )
     assert np.abs(without - expected).max() > 0.1
 
 
-@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.parametrize("critic", DISTRIBUTIONS)
 @pytest.mark.parametrize("lam", [0.0, 0.8, 1.0])
 @pytest.mark.spec("X3", "T-C3")
 def test_the_trace_form_is_that_of_the_loop(critic, lam):
@@ -89,14 +89,14 @@ def test_the_trace_form_is_that_of_the_loop(critic, lam):
     part, atoms = arrays(ppo, rollout, estimates)
     assert part["terminated"].any()
     assert part["truncated"].any()
-    found = risk_advantage(
+    result = risk_advantage(
         "budget", ppo.agent, rollout, estimates, alpha=ALPHA, level=-0.8, trace=Trace(0.9, lam)
     )
     expected = oracle.budget_trace(part, -0.8, ALPHA, 0.9, lam, atoms)
-    np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=5e-5)
+    np.testing.assert_allclose(result.double().numpy(), expected, rtol=0, atol=5e-5)
     assert np.abs(expected).max() > 0.5
     plain = risk_advantage("budget", ppo.agent, rollout, estimates, alpha=ALPHA, level=-0.8)
-    assert float((plain - found).abs().max()) > 0.1
+    assert float((plain - result).abs().max()) > 0.1
 
 
 def test_without_discount_full_traces_are_the_budget_form_of_monte_carlo_targets():
@@ -110,26 +110,26 @@ def test_without_discount_full_traces_are_the_budget_form_of_monte_carlo_targets
     torch.testing.assert_close(traced, plain, rtol=0.0, atol=5e-5)
 
 
-@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.parametrize("critic", DISTRIBUTIONS)
 @pytest.mark.spec("X3")
 def test_the_state_form_is_that_of_the_loop(critic):
     ppo, rollout, estimates = played(critic)
     part, atoms = arrays(ppo, rollout, estimates)
-    found = risk_advantage("state", ppo.agent, rollout, estimates, alpha=ALPHA, level=9.0)
-    expected = oracle.state(part["target"], part["law"], part["weight"], ALPHA, atoms)
-    np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=2e-5)
+    result = risk_advantage("state", ppo.agent, rollout, estimates, alpha=ALPHA, level=9.0)
+    expected = oracle.state(part["target"], part["own"], part["weight"], ALPHA, atoms)
+    np.testing.assert_allclose(result.double().numpy(), expected, rtol=0, atol=2e-5)
     assert np.abs(expected).max() > 0.2
 
 
-@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.parametrize("critic", DISTRIBUTIONS)
 def test_the_episode_form_is_that_of_the_loop(critic):
     ppo, rollout, estimates = played(critic)
     part, _ = arrays(ppo, rollout, estimates)
-    found = risk_advantage("episode", ppo.agent, rollout, estimates, alpha=ALPHA, level=0.3)
+    result = risk_advantage("episode", ppo.agent, rollout, estimates, alpha=ALPHA, level=0.3)
     expected = oracle.episode(
         part["return_so_far"], part["reward"], part["ended"], part["weight"], 0.3, ALPHA
     )
-    np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(result.double().numpy(), expected, rtol=0, atol=2e-5)
     assert np.abs(expected).max() > 0.5
     used = part["weight"] > 0
     assert abs((expected * part["weight"])[used].sum()) < 1e-9
@@ -140,8 +140,8 @@ def test_the_episode_form_of_a_rollout_without_an_end_is_nothing():
     ppo = learner(config, told=script(["." * 16]))
     ppo.env_state, rollout = ppo._collect()
     estimates = estimate(ppo.agent, rollout, config)
-    found = risk_advantage("episode", ppo.agent, rollout, estimates, alpha=ALPHA, level=0.3)
-    assert not bool(found.any())
+    result = risk_advantage("episode", ppo.agent, rollout, estimates, alpha=ALPHA, level=0.3)
+    assert not bool(result.any())
 
 
 def looped(mode, part, level, atoms):
@@ -150,13 +150,13 @@ def looped(mode, part, level, atoms):
     if mode == "budget":
         return oracle.budget_trace(part, level, ALPHA, 0.9, 0.8, atoms)
     if mode == "target":
-        return oracle.budget(part["target"], part["law"], earned, weight, level, ALPHA, atoms)
+        return oracle.budget(part["target"], part["own"], earned, weight, level, ALPHA, atoms)
     if mode == "state":
-        return oracle.state(part["target"], part["law"], weight, ALPHA, atoms)
+        return oracle.state(part["target"], part["own"], weight, ALPHA, atoms)
     return oracle.episode(earned, part["reward"], part["ended"], weight, level, ALPHA)
 
 
-@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.parametrize("critic", DISTRIBUTIONS)
 @pytest.mark.parametrize("mode", ["budget", "target", "state", "episode"])
 @pytest.mark.spec("X3", "T-C7")
 def test_the_risk_of_every_update_is_that_below_the_level_of_its_own_window(
@@ -196,13 +196,13 @@ def test_the_risk_of_every_update_is_that_below_the_level_of_its_own_window(
     for part, atoms, report in seen:
         outcomes += oracle.finished(part["return_so_far"], part["reward"], part["ended"])
         level = risk_oracle.value_at_risk(oracle.window(outcomes, size), ALPHA)
-        found = report.risk.double().numpy()
+        result = report.risk.double().numpy()
         if not report.tail.is_ready:
-            assert not found.any()
+            assert not result.any()
             continue
         levels.append(level)
         expected = looped(mode, part, level, atoms)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=5e-5)
+        np.testing.assert_allclose(result, expected, rtol=0, atol=5e-5)
         assert np.abs(expected).max() > 0.1
     assert len(levels) == 5
     assert max(levels) - min(levels) > 0.1  # one that stood still would be seen
@@ -216,9 +216,9 @@ def test_a_row_without_weight_has_no_risk_advantage_whatever_stands_in_it(mode):
     spoilt = estimates.target.clone()
     spoilt[ignored] = torch.nan
     estimates = dataclasses.replace(estimates, target=spoilt)
-    found = risk_advantage(mode, ppo.agent, rollout, estimates, alpha=ALPHA, level=0.0)
-    assert bool(found.isfinite().all())
-    assert not bool(found[ignored].any())
+    result = risk_advantage(mode, ppo.agent, rollout, estimates, alpha=ALPHA, level=0.0)
+    assert bool(result.isfinite().all())
+    assert not bool(result[ignored].any())
 
 
 def test_a_trace_does_not_carry_what_stands_in_a_row_without_weight():
@@ -229,22 +229,22 @@ def test_a_trace_does_not_carry_what_stands_in_a_row_without_weight():
     options = {"alpha": ALPHA, "level": 0.0, "trace": Trace(0.9, 0.9)}
     clean = risk_advantage("budget", ppo.agent, rollout, estimates, **options)
     rollout = dataclasses.replace(rollout, reward=spoilt)
-    found = risk_advantage("budget", ppo.agent, rollout, estimates, **options)
-    assert not bool(found[ignored].any())
-    assert torch.equal(found, clean)
+    result = risk_advantage("budget", ppo.agent, rollout, estimates, **options)
+    assert not bool(result[ignored].any())
+    assert torch.equal(result, clean)
 
 
-@pytest.mark.parametrize("critic", LAWS)
-def test_the_tail_that_is_foretold_is_that_of_all_starts_mixed(critic):
+@pytest.mark.parametrize("critic", DISTRIBUTIONS)
+def test_the_tail_that_is_predicted_is_that_of_all_starts_mixed(critic):
     ppo, rollout, estimates = played(critic)
     part, atoms = arrays(ppo, rollout, estimates)
     starts = (rollout.length == 1).numpy()
     assert starts.sum() > 2
-    expected = oracle.pooled_cvar(part["law"], starts, ALPHA, atoms)
-    found = predicted_cvar(ppo.agent, rollout, alpha=ALPHA, estimator="dirac")
-    assert found == pytest.approx(expected, abs=1e-5)
+    expected = oracle.pooled_cvar(part["own"], starts, ALPHA, atoms)
+    result = predicted_cvar(ppo.agent, rollout, alpha=ALPHA, estimator="dirac")
+    assert result == pytest.approx(expected, abs=1e-5)
     means = [
-        oracle.pooled_cvar(part["law"], starts & (np.arange(8) == b), ALPHA, atoms)
+        oracle.pooled_cvar(part["own"], starts & (np.arange(8) == b), ALPHA, atoms)
         for b in range(8)
     ]
     assert np.nanmean(means) != pytest.approx(expected, abs=1e-3)  # a mean of tails is another
@@ -258,7 +258,7 @@ def test_the_very_first_row_of_a_run_is_a_start_too():
     assert bool((rollout.length[0] == 1).all())
 
 
-def test_without_a_start_nothing_is_foretold():
+def test_without_a_start_nothing_is_predicted():
     ppo, _, _ = played("quantile")
     config = settings(**{"ppo.n_envs": 1, "ppo.batch_size": 1})
     ppo = learner(config, told=script(["." * 32]))

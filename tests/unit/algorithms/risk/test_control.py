@@ -160,7 +160,7 @@ def test_the_multiplier_moves_once_an_update(monkeypatch):
 
 
 @pytest.mark.spec("X7")
-def test_what_happened_is_followed_and_not_what_was_foretold():
+def test_what_happened_is_followed_and_not_what_was_predicted():
     """Far apart by construction: the critics are told to be off by 1000."""
     for predicted, source in ((False, "empirical"), (True, "predicted")):
         ppo = made(**LIMIT, **{"risk.cvar_use_predicted_for_dual": predicted})
@@ -192,7 +192,7 @@ def test_critics_that_are_optimistic_would_hide_a_broken_limit():
 
 
 def test_the_weight_is_ramped_and_bounded():
-    found = {}
+    result = {}
     for name, changes in {
         "free": {"risk.cvar_weight": 0.1, "risk.cvar_ramp_updates": 0, "risk.cvar_cap": 1e9},
         "ramp": {"risk.cvar_weight": 0.1, "risk.cvar_ramp_updates": 12, "risk.cvar_cap": 1e9},
@@ -203,8 +203,8 @@ def test_the_weight_is_ramped_and_bounded():
         ppo = made(**changes)
         for _ in range(3):
             update = ppo.update()
-        found[name] = update.risk.weight
-    assert found == pytest.approx({"free": 0.1, "ramp": 0.1 * 2 / 12, "capped": 0.7, "off": 0.0})
+        result[name] = update.risk.weight
+    assert result == pytest.approx({"free": 0.1, "ramp": 0.1 * 2 / 12, "capped": 0.7, "off": 0.0})
 
 
 def test_the_mean_term_is_bounded_once_for_the_whole_batch():
@@ -223,13 +223,13 @@ def test_the_mean_term_is_bounded_once_for_the_whole_batch():
 
 
 def test_rescaling_divides_by_one_plus_the_multiplier():
-    found = []
+    result = []
     for rescale in (True, False):
         ppo = made(**LIMIT, **{"risk.cvar_rescale": rescale, "ppo.normalize_advantage": False})
         for _ in range(2):
             update = ppo.update()
-        found.append(update)
-    first, second = found  # nothing was learned from risk before the second update
+        result.append(update)
+    first, second = result  # nothing was learned from risk before the second update
     lam = first.risk.multiplier
     assert lam == second.risk.multiplier > 0.1
     assert torch.equal(first.rollout.reward, second.rollout.reward)
@@ -271,9 +271,9 @@ def test_parts_of_episodes_are_taken_from_the_rollout_at_hand(quantity, steps):
 @pytest.mark.spec("X7")
 def test_a_tail_is_shown_with_the_name_of_its_quantity(quantity, words):
     place = float(QUANTITIES.index(quantity))
-    found = {"train/cvar_empirical": -0.125, "config/cvar_quantity": place}
-    assert _words(Progress(1, 10, 100, found, (), None)) == f"CVaR of {words} -0.125"
-    assert outcomes(found) == OUTCOMES[int(place)] == words
+    result = {"train/cvar_empirical": -0.125, "config/cvar_quantity": place}
+    assert _words(Progress(1, 10, 100, result, (), None)) == f"CVaR of {words} -0.125"
+    assert outcomes(result) == OUTCOMES[int(place)] == words
 
 
 CLIPPED = {"task.market.reward_clip": 0.1}
@@ -313,8 +313,8 @@ def test_winsorising_pulls_in_both_ends_and_only_when_asked():
     tensor = torch.tensor(sample)
     assert winsorised(tensor, 0.0) is tensor
     for percent in (0.1, 1.0, 10.0):
-        found = winsorised(tensor, percent).tolist()
-        assert found == oracle.winsorised(sample.tolist(), percent)
+        result = winsorised(tensor, percent).tolist()
+        assert result == oracle.winsorised(sample.tolist(), percent)
     ppo = made(**LIMIT, **{"risk.cvar_winsor_pct": 1.5})
     for _ in range(4):
         report = ppo.update().risk
@@ -405,9 +405,9 @@ def test_a_resumed_control_goes_on_with_window_average_gate_and_multiplier(cut):
     second = made(**BOTH)
     restore_learner(second, saved(first))
     for _ in range(6 - cut):
-        found = second.update()
+        result = second.update()
     assert second.risk.state_dict() == whole.risk.state_dict()
-    assert torch.equal(found.mixed, expected.mixed)
+    assert torch.equal(result.mixed, expected.mixed)
     assert same(whole.agent.state_dict(), second.agent.state_dict())
 
 

@@ -24,7 +24,7 @@ TAIL = {
 }
 ONLY = {"vf_coef": 0.0, "ent_coef": 0.0, "kl_beta": 0.0, "bc_coef": 0.0, "clips_values": False}
 ACTOR = ("actor_body.", "actor_last.")
-LAWS = ["quantile", "categorical"]
+DISTRIBUTIONS = ["quantile", "categorical"]
 
 
 def updated(**changes):
@@ -45,13 +45,13 @@ def gradients(ppo, update, now, advantage):
     return {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in named}
 
 
-def length(found, *starts):
-    parts = [g.double().square().sum() for name, g in found.items() if name.startswith(starts)]
+def length(result, *starts):
+    parts = [g.double().square().sum() for name, g in result.items() if name.startswith(starts)]
     assert parts
     return float(torch.stack(parts).sum().sqrt())
 
 
-@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.parametrize("critic", DISTRIBUTIONS)
 @pytest.mark.spec("T-C3", "X3", "S3-3")
 def test_cvar_constraint_gradient_flow(critic):
     """The audit asked that quantiles stay attached in the constraint, so that it has a gradient.
@@ -63,14 +63,14 @@ def test_cvar_constraint_gradient_flow(critic):
     assert update.risk.multiplier > 0.0
     assert not update.risk.risk.requires_grad
     now = update.now._replace(**ONLY, trains_policy=True)
-    found = gradients(ppo, update, now, update.risk.risk)
-    assert length(found, "critic.") == 0.0
-    for name, gradient in found.items():
+    result = gradients(ppo, update, now, update.risk.risk)
+    assert length(result, "critic.") == 0.0
+    for name, gradient in result.items():
         if name.startswith(ACTOR) or name.startswith("trunk."):
             assert float(gradient.abs().max()) > 0.0, name
 
 
-@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.parametrize("critic", DISTRIBUTIONS)
 @pytest.mark.parametrize("separate", [False, True], ids=["shared memory", "own memory"])
 @pytest.mark.spec("T-C3", "X3")
 def test_the_old_term_moves_critics_and_never_the_actor(critic, separate):
@@ -81,21 +81,21 @@ def test_the_old_term_moves_critics_and_never_the_actor(critic, separate):
     assert update.now.legacy_risk == update.risk.legacy == update.risk.multiplier > 0.0
     assert torch.equal(update.mixed, update.estimates.raw_advantage)
     now = update.now._replace(**ONLY, trains_policy=False)
-    found = gradients(ppo, update, now, update.advantage)
-    assert length(found, *ACTOR) == 0.0
-    assert length(found, "critic.") > 0.0
-    assert (length(found, "trunk.") == 0.0) == separate
+    result = gradients(ppo, update, now, update.advantage)
+    assert length(result, *ACTOR) == 0.0
+    assert length(result, "critic.") > 0.0
+    assert (length(result, "trunk.") == 0.0) == separate
 
 
 def test_the_old_term_teaches_optimism():
-    """A step along it raises the tail that the critics foretell, whatever happened."""
+    """A step along it raises the tail that the critics predict, whatever happened."""
     ppo, update = updated(**{"risk.cvar_policy_mode": "critic_legacy"})
     now = update.now._replace(**ONLY, trains_policy=False)
-    found = gradients(ppo, update, now, update.advantage)
+    result = gradients(ppo, update, now, update.advantage)
     before = update.risk.predicted
     with torch.no_grad():
         for name, parameter in ppo.agent.network.named_parameters():
-            parameter.sub_(1e-3 * found[name])
+            parameter.sub_(1e-3 * result[name])
     data = ppo._batch(update.rollout, update.predicted, update.advantage, update.target)
     said = ppo.agent.network(data.observation, data.memory, data.reset).critic
     rollout = dataclasses.replace(update.rollout, predicted=said.detach())
@@ -103,7 +103,7 @@ def test_the_old_term_teaches_optimism():
     assert report.predicted > before
 
 
-@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.parametrize("critic", DISTRIBUTIONS)
 @pytest.mark.spec("X21", "S4-R2", "T-M5")
 def test_the_norm_is_that_of_the_risk_term_alone(critic):
     """The same number by another way: a loss of nothing but the risk's share."""
@@ -112,12 +112,12 @@ def test_the_norm_is_that_of_the_risk_term_alone(critic):
     part = update.risk.risk * 0.37
     now = update.now._replace(**ONLY, trains_policy=True, clip_range=1e3)
     alone = length(gradients(ppo, update, now, part), "")
-    found = float(risk_gradient_norm(ppo.agent, data, part, 0.0, ppo.config))
-    assert found == pytest.approx(alone, rel=1e-4)
+    result = float(risk_gradient_norm(ppo.agent, data, part, 0.0, ppo.config))
+    assert result == pytest.approx(alone, rel=1e-4)
     everything = length(gradients(ppo, update, update.now, update.advantage), "")
-    assert everything != pytest.approx(found, rel=0.05)
+    assert everything != pytest.approx(result, rel=0.05)
     doubled = float(risk_gradient_norm(ppo.agent, data, 2.0 * part, 0.0, ppo.config))
-    assert doubled == pytest.approx(2.0 * found, rel=1e-5)
+    assert doubled == pytest.approx(2.0 * result, rel=1e-5)
 
 
 @pytest.mark.spec("X21", "T-M5")
@@ -138,7 +138,7 @@ def micro(ppo, size):
 
 
 @pytest.mark.parametrize("legacy", [0.0, 0.7], ids=["risk advantage", "old term"])
-@pytest.mark.parametrize("critic", LAWS)
+@pytest.mark.parametrize("critic", DISTRIBUTIONS)
 def test_micro_batches_give_the_norm_of_the_whole_and_hold_no_more_than_their_sequences(
     critic, legacy, monkeypatch
 ):
@@ -154,20 +154,20 @@ def test_micro_batches_give_the_norm_of_the_whole_and_hold_no_more_than_their_se
         return inner(observation, *rest)
 
     monkeypatch.setattr(network, "forward", watched)
-    found = {
+    result = {
         size: float(risk_gradient_norm(ppo.agent, data, part, legacy, micro(ppo, size)))
         for size in (8, 3, 1)
     }
-    assert found == pytest.approx(dict.fromkeys((8, 3, 1), whole), rel=1e-5)
+    assert result == pytest.approx(dict.fromkeys((8, 3, 1), whole), rel=1e-5)
     assert seen == [8, 3, 3, 2, *[1] * 8]
     assert whole > 1e-3
 
 
 def test_the_reported_norm_does_not_depend_on_how_minibatches_are_cut():
-    found = [
+    result = [
         float(updated(**{"ppo.microbatch_size": size})[1].risk.gradient_norm) for size in (None, 3)
     ]
-    assert found[1] == pytest.approx(found[0], rel=1e-3)
+    assert result[1] == pytest.approx(result[0], rel=1e-3)
 
 
 def test_the_norm_is_measured_only_where_it_is_asked_for_or_alpha_is_small():
@@ -181,8 +181,8 @@ def test_the_norm_is_measured_only_where_it_is_asked_for_or_alpha_is_small():
 
 
 def test_measuring_it_changes_nothing():
-    found = []
+    result = []
     for measured in (False, True):
         ppo, _ = updated(**{"risk.cvar_log_gradient": measured, "ppo.learning_rate": 1e-2})
-        found.append(ppo.agent.state_dict())
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+        result.append(ppo.agent.state_dict())
+    assert all(torch.equal(result[0][name], result[1][name]) for name in result[0])

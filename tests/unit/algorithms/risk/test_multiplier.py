@@ -17,11 +17,11 @@ def dual(**changes):
 
 
 def walked(control, gaps):
-    found = []
+    result = []
     for gap in gaps:
         control.step(gap)
-        found.append(control.multiplier)
-    return found
+        result.append(control.multiplier)
+    return result
 
 
 def test_the_integral_rule_by_hand():
@@ -43,8 +43,8 @@ def test_the_pid_rule_by_hand():
     g = -2: I = 18: -2 + 9 = 7.
     """
     control = dual(cvar_kp=1.0, cvar_ki=0.5, cvar_kd=2.0, cvar_lambda_max=10.0)
-    found = walked(control, [1.0, 3.0, 2.0, -1.0, -7.0, -6.0, 40.0, -2.0])
-    assert found == pytest.approx([1.5, 9.0, 5.0, 1.5, 0.0, 0.0, 10.0, 7.0], abs=1e-12)
+    result = walked(control, [1.0, 3.0, 2.0, -1.0, -7.0, -6.0, 40.0, -2.0])
+    assert result == pytest.approx([1.5, 9.0, 5.0, 1.5, 0.0, 0.0, 10.0, 7.0], abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -84,11 +84,11 @@ def test_without_an_integral_gain_the_integral_is_not_bounded_by_it():
 
 
 def flags(control, gaps):
-    found = []
+    result = []
     for gap in gaps:
         control.step(gap)
-        found.append(control.is_infeasible)
-    return found
+        result.append(control.is_infeasible)
+    return result
 
 
 @pytest.mark.spec("S3-3")

@@ -83,7 +83,7 @@ def test_neither_multiplier_nor_ramp_moves_while_only_critics_learn():
 
 @pytest.mark.parametrize("predicted", [False, True], ids=["what happened", "what was foretold"])
 def test_before_there_are_enough_episodes_only_the_window_moves(predicted):
-    """30 are asked for, 10 or 11 end in a rollout. What critics foretell is there, and waits."""
+    """30 are asked for, 10 or 11 end in a rollout. What critics predict is there, and waits."""
     changes = {"risk.cvar_min_samples": 30, "risk.cvar_use_predicted_for_dual": predicted}
     ppo, updates, outcomes = played(4, **changes)
     reports = [update.risk for update in updates]

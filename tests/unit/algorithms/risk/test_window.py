@@ -16,11 +16,11 @@ from stormsail.functional import risk
 
 def rollouts(count, **changes):
     ppo = learner(settings(**changes), told=script(seed=3))
-    found = []
+    result = []
     for _ in range(count):
         ppo.env_state, rollout = ppo._collect()
-        found.append(rollout)
-    return found
+        result.append(rollout)
+    return result
 
 
 def arrays(rollout):
@@ -74,10 +74,10 @@ def test_sums_of_rewards_are_those_of_the_loop(steps):
     for rollout in rollouts(3):
         part = arrays(rollout)
         totals, columns = oracle.nstep_sums(part["reward"], part["ended"], part["ignored"], steps)
-        found = partial_sums(rollout, steps)
-        assert found.total.dtype == torch.float64
-        np.testing.assert_allclose(found.total.numpy(), totals, rtol=0, atol=1e-12)
-        assert found.environment.tolist() == columns
+        result = partial_sums(rollout, steps)
+        assert result.total.dtype == torch.float64
+        np.testing.assert_allclose(result.total.numpy(), totals, rtol=0, atol=1e-12)
+        assert result.environment.tolist() == columns
         assert len(totals) > 0
 
 
@@ -106,9 +106,9 @@ def test_rows_with_too_few_rows_left_count_in_no_case():
     """
     reward = (2.0 ** torch.arange(5.0))[:, None].expand(5, 2)
     ended = torch.tensor([[0, 0], [0, 1], [0, 0], [0, 0], [0, 1]]).bool()
-    found = partial_sums(played(reward, ended), 3)
-    assert found.total.tolist() == [7.0, 3.0, 14.0, 2.0, 28.0]
-    assert found.environment.tolist() == [0, 1, 0, 1, 0]
+    result = partial_sums(played(reward, ended), 3)
+    assert result.total.tolist() == [7.0, 3.0, 14.0, 2.0, 28.0]
+    assert result.environment.tolist() == [0, 1, 0, 1, 0]
     assert partial_sums(played(reward, ended), 6).total.tolist() == []
 
 
@@ -130,7 +130,7 @@ def test_ruin_is_as_frequent_among_the_sums_as_it_is():
 
 @pytest.mark.parametrize(("alpha", "covered", "apart"), [(0.05, 0.82, 0.24), (0.2, 0.93, 0.27)])
 def test_the_stated_coverage_of_a_band_around_the_tail_of_sums_that_overlap(alpha, covered, apart):
-    """Sums of 64 of 128 normal rewards in 64 environments: their law is N(0, 64).
+    """Sums of 64 of 128 normal rewards in 64 environments: their distribution is N(0, 64).
 
     Under 5 % the tail itself holds too few independent sums, as the docstring says; at 20 % the
     band is within a few points of its 95 %. Taken for independent, sums have a band that is far too
@@ -146,8 +146,8 @@ def test_the_stated_coverage_of_a_band_around_the_tail_of_sums_that_overlap(alph
         miss = (risk.empirical_cvar(sums, alpha=alpha) - true).abs()
         for place, group in enumerate((environment, None)):
             hits[place] += miss <= 1.96 * risk.empirical_cvar_error(sums, alpha=alpha, group=group)
-    for found, share in zip((hits / draws).tolist(), (covered, apart), strict=True):
-        assert found == pytest.approx(share, abs=3.0 * math.sqrt(share * (1.0 - share) / draws))
+    for result, share in zip((hits / draws).tolist(), (covered, apart), strict=True):
+        assert result == pytest.approx(share, abs=3.0 * math.sqrt(share * (1.0 - share) / draws))
 
 
 def test_what_is_not_learned_from_is_lost_all_the_same():

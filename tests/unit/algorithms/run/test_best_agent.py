@@ -63,10 +63,10 @@ def test_a_tail_that_is_no_number_keeps_no_limit():
 
 
 def test_a_single_episode_breaks_a_limit_by_what_it_lost():
-    found = _summary(torch.tensor([-0.7], dtype=torch.float64), torch.tensor([False]), 0.05)
-    assert math.isnan(found.cvar_error)
-    assert found.breach(-0.1) == pytest.approx(0.6)
-    assert found.breach(-0.9) == 0.0
+    result = _summary(torch.tensor([-0.7], dtype=torch.float64), torch.tensor([False]), 0.05)
+    assert math.isnan(result.cvar_error)
+    assert result.breach(-0.1) == pytest.approx(0.6)
+    assert result.breach(-0.9) == 0.0
 
 
 def test_most_looks_see_that_an_agent_breaks_its_limit_four_times_over():
@@ -74,8 +74,9 @@ def test_most_looks_see_that_an_agent_breaks_its_limit_four_times_over():
     (.02 * -1 + .03 * .02) / .05 = -.388, against a limit of -.1.
 
     The estimate keeps the limit if at most floor(x) of n episodes crashed, where -x + (.05 n - x)
-    .02 = -.1 * .05 n, so x = .12 * .05 n / 1.02: 1 of 256, and 0 of 64. By the binomial law that is
-    .02**0 .98**256 + 256 * .02 * .98**255 = .0353, and .98**64 = .2745 with a quarter of them.
+    .02 = -.1 * .05 n, so x = .12 * .05 n / 1.02: 1 of 256, and 0 of 64. By the binomial
+    distribution that is .02**0 .98**256 + 256 * .02 * .98**255 = .0353, and .98**64 = .2745 with a
+    quarter of them.
     """
     source = torch.Generator().manual_seed(0)
     for episodes, chance in ((256, 0.0353), (64, 0.2745)):
@@ -101,7 +102,7 @@ def test_the_kept_agents_breach_goes_on_with_a_resumed_run(records):
 
 def test_the_tail_of_a_look_is_that_of_its_episodes():
     ppo = aged(learner(settings(), told=script(seed=4)))
-    found = evaluate(ppo.task, ppo.agent, torch.Generator().manual_seed(3), alpha=0.3, max_steps=5)
+    result = evaluate(ppo.task, ppo.agent, torch.Generator().manual_seed(3), alpha=0.3, max_steps=5)
     memory = ppo.agent.initial_memory(ppo.task.batch)
     total, running = torch.zeros(ppo.task.batch), torch.ones(ppo.task.batch, dtype=torch.bool)
     generator = torch.Generator().manual_seed(3)
@@ -113,8 +114,8 @@ def test_the_tail_of_a_look_is_that_of_its_episodes():
         total += torch.where(running, step.reward, 0.0)
         running &= ~(step.terminated | step.truncated)
     returns = total.double().tolist()
-    assert found.cvar == pytest.approx(oracle.empirical_cvar(returns, 0.3), rel=1e-6)
-    assert found.cvar_error == pytest.approx(oracle.empirical_cvar_error(returns, 0.3), rel=1e-6)
+    assert result.cvar == pytest.approx(oracle.empirical_cvar(returns, 0.3), rel=1e-6)
+    assert result.cvar_error == pytest.approx(oracle.empirical_cvar_error(returns, 0.3), rel=1e-6)
 
 
 def test_only_a_constraint_on_whole_episodes_is_a_limit_of_the_kept_agent():

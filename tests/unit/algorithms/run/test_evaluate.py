@@ -75,14 +75,14 @@ def test_the_kept_agent_is_the_best_of_those_that_keep_the_limit_of_the_settings
     Without the limit the third would be kept, with another alpha the first.
     """
     done, seen = run
-    found = trials(done)
-    assert len(found) == len(seen) == 3
+    result = trials(done)
+    assert len(result) == len(seen) == 3
     expected = [oracle.empirical_cvar(one, ALPHA) for one in LOOKS]
     assert expected == pytest.approx([0.1, 0.125, -0.2])
-    assert [one["cvar"] for one in found] == pytest.approx(expected, abs=1e-7)
-    assert [one["breach"] for one in found] == pytest.approx([0.0, 0.0, 0.2], abs=1e-7)
-    assert [one["score"] for one in found] == pytest.approx([0.1, 0.35, 0.52], abs=1e-7)
-    assert [one["best"] for one in found] == [True, True, False]
+    assert [one["cvar"] for one in result] == pytest.approx(expected, abs=1e-7)
+    assert [one["breach"] for one in result] == pytest.approx([0.0, 0.0, 0.2], abs=1e-7)
+    assert [one["score"] for one in result] == pytest.approx([0.1, 0.35, 0.52], abs=1e-7)
+    assert [one["best"] for one in result] == [True, True, False]
     assert done.best_score == pytest.approx(0.35, abs=1e-7)
     kept = Agent.load(done.best).state_dict()
     assert all(torch.equal(kept[name], tensor) for name, tensor in seen[1].items())

@@ -19,16 +19,16 @@ QUANTILES = (-1.0, 0.0, 1.0, 2.0)
 WEIGHT = ((1.0, 0.5), (0.0, 2.0))
 TARGET = (((0.0, 0.5), (10.0, 10.0)), ((50.0, 50.0), (-10.0, -10.0)))
 MOVED = (((0.0, -1.0), (1.0, 1.0)), ((1.0, 1.0), (1.0, -1.0)))
-"""How far each critic's law lies above its old one; the band is a quarter."""
+"""How far each critic's distribution lies above its old one; the band is a quarter."""
 
 PAIRS = 25 / 28
 """With a threshold of 0.5, of the eight pairs of each sample: at weight 1 the target 0 is beyond it
 for -1, 1 and 2, and 0.5 for -1 and 2 (0 and 1 lie on it): 5/8. At weights 0.5 and 2 all of them."""
 
 HELD = 4 / 7
-"""Of two critics: at weight 1 the second is held above its law and further from the target, the
-first did not move. At 0.5 both are held below, away from a high target. At 2 the target is low:
-the first is held below and costs less so, the second is held above and costs more."""
+"""Of two critics: at weight 1 the second is held above its distribution and further from the
+target, the first did not move. At 0.5 both are held below, away from a high target. At 2 the target
+is low: the first is held below and costs less so, the second is held above and costs more."""
 
 
 def planted(kappa=0.5):
@@ -64,8 +64,8 @@ def reported(ppo, update, *batches, now=NOW):
     """Return the metrics of an update that learned from these batches."""
     source = torch.Generator().manual_seed(0)
     like = update.learned.minibatches[0]
-    found = [batch_sums(ppo.agent, batch, now, ppo.config, source) for batch in batches]
-    reports = [like._replace(sums=sums) for sums in found]
+    result = [batch_sums(ppo.agent, batch, now, ppo.config, source) for batch in batches]
+    reports = [like._replace(sums=sums) for sums in result]
     learned = EpochReport(reports, 1, "", [0.0] * len(reports))
     return metrics(ppo, dataclasses.replace(update, learned=learned))
 

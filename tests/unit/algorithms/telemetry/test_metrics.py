@@ -97,16 +97,16 @@ def with_head_norms(first, second):
 
 def documented():
     """Return name, text and conditions of every metric in the page."""
-    found = {}
+    result = {}
     for line in DOCS.read_text().splitlines():
         match = re.match(
             r"\| `((?:train|rollout|lstm|vgs|debug|config|validation)/[^`]+)` \|", line
         )
         if match and line.count(" | ") == 4:
             when = line.removesuffix(" |").rsplit(" | ", 1)[1]
-            assert match[1] not in found
-            found[match[1]] = (line, set(when.split()))
-    return found
+            assert match[1] not in result
+            result[match[1]] = (line, set(when.split()))
+    return result
 
 
 def generic(name):
@@ -573,11 +573,11 @@ def test_win_rates_have_both_intervals():
 def test_costs_that_are_not_finite_are_counted_and_left_out():
     fraction = torch.tensor([math.inf, -math.inf, math.nan, 0.1, 0.3, 9.0, math.nan])
     weight = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
-    found = telemetry_rollout.costs(fraction, weight)
-    assert float(found["rollout/reward_costs_fraction_mean"]) == pytest.approx(0.2)
-    assert float(found["rollout/reward_costs_fraction_max"]) == pytest.approx(0.3)
-    assert float(found["rollout/reward_costs_fraction_p95"]) == pytest.approx(0.29)
-    assert float(found["rollout/reward_costs_nonfinite_count"]) == 3.0
+    result = telemetry_rollout.costs(fraction, weight)
+    assert float(result["rollout/reward_costs_fraction_mean"]) == pytest.approx(0.2)
+    assert float(result["rollout/reward_costs_fraction_max"]) == pytest.approx(0.3)
+    assert float(result["rollout/reward_costs_fraction_p95"]) == pytest.approx(0.29)
+    assert float(result["rollout/reward_costs_nonfinite_count"]) == 3.0
 
 
 def test_explained_variance_is_grouped_by_symbol():
@@ -613,10 +613,10 @@ def test_a_group_without_spread_or_samples_explains_nothing():
     value = torch.tensor([1.0, 2.0, 4.0, 5.0, 6.0, 0.0, 0.0])
     weight = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
     group = torch.tensor([4, 4, 4, 7, 7, 9, 9])
-    found = telemetry_rollout.grouped_explained_variance(target, value, weight, group)
+    result = telemetry_rollout.grouped_explained_variance(target, value, weight, group)
     # Var(0, 0, -1) = 2/9 over Var(1, 2, 3) = 2/3
-    assert found[0] == pytest.approx(2 / 3)
-    assert found[1:].isnan().all()
+    assert result[0] == pytest.approx(2 / 3)
+    assert result[1:].isnan().all()
 
 
 def test_advantages_are_reported_before_and_after():
@@ -670,13 +670,13 @@ def test_predicted_quantiles_are_read_in_reward_units():
     assert row["train/value_quantile_iqr_norm"] == pytest.approx(4.0)
 
 
-def test_a_law_on_atoms_is_read_the_same_way():
+def test_a_distribution_on_atoms_is_read_the_same_way():
     ppo = learner(**{"critic.kind": "categorical", "critic.num_atoms": 11})
     update = ppo.update()
     scale, atoms = ppo.agent.return_scale, ppo.agent.network.critic.atoms
-    law = torch.full((11,), 1e-9)
-    law[[2, 5, 7]] = torch.tensor([0.3, 0.4, 0.3])
-    predicted = law.log().expand_as(update.predicted).contiguous()
+    distribution = torch.full((11,), 1e-9)
+    distribution[[2, 5, 7]] = torch.tensor([0.3, 0.4, 0.3])
+    predicted = distribution.log().expand_as(update.predicted).contiguous()
     row = metrics(ppo, dataclasses.replace(update, predicted=predicted))
     expected = float(scale.mean + atoms[5].double() * scale.std)
     assert row["train/value_quantile_p50"] == pytest.approx(expected)
@@ -692,10 +692,10 @@ def test_each_layer_reports_its_own_hidden_state():
     state[:, 0, 0], state[:, 1, 0] = 0.5, -1.0
     state[:, 0, 1] = 7.0
     state[1, 1, 1, 2] = -9.0
-    found = {
+    result = {
         name: float(value) for name, value in telemetry_rollout.layer_statistics(state).items()
     }
-    assert found == {
+    assert result == {
         "lstm/h_mean_layer0": 0.5,
         "lstm/h_std_layer0": 0.0,
         "lstm/h_norm_layer0": 1.0,
@@ -730,10 +730,10 @@ def test_hidden_norms_are_measured_on_both_sides_of_a_reset():
     rollout = update.rollout
     assert int(rollout.reset.sum()) > 3
     assert row["lstm/h_norm_post_reset"] == pytest.approx(begun, rel=1e-6)
-    found, used = rollout.hidden_norm.unbind(-1)
-    assert torch.equal(found[~rollout.reset], used[~rollout.reset])
-    assert not torch.isclose(found[rollout.reset], used[rollout.reset]).any()
-    expected = float(found[rollout.reset].double().mean())
+    result, used = rollout.hidden_norm.unbind(-1)
+    assert torch.equal(result[~rollout.reset], used[~rollout.reset])
+    assert not torch.isclose(result[rollout.reset], used[rollout.reset]).any()
+    expected = float(result[rollout.reset].double().mean())
     assert row["lstm/h_norm_pre_reset"] == pytest.approx(expected)
 
 
@@ -866,5 +866,5 @@ def test_gradients_are_read_without_a_step_too():
     update = ppo.update()
     none = [report._replace(skipped=True) for report in update.learned.minibatches]
     learned = dataclasses.replace(update.learned, minibatches=none)
-    found = gradients(ppo, dataclasses.replace(update, learned=learned))
-    assert all(math.isnan(float(value)) for value in found.values())
+    result = gradients(ppo, dataclasses.replace(update, learned=learned))
+    assert all(math.isnan(float(value)) for value in result.values())

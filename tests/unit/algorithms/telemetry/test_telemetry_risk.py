@@ -36,7 +36,7 @@ def measured(updates, **changes):
 
 
 def test_numbers_of_the_tail_are_those_of_its_outcomes():
-    ppo, update, found = measured(4)
+    ppo, update, result = measured(4)
     sample = ppo.risk.window.sample().tolist()
     estimate, error = (
         oracle.empirical_cvar(sample, ALPHA),
@@ -78,7 +78,7 @@ def test_numbers_of_the_tail_are_those_of_its_outcomes():
         "config/cvar_quantity": 2.0,
         "config/cvar_resolution": 0.25,
     }
-    reported = {name: found[name] for name in found if "cvar" in name}
+    reported = {name: result[name] for name in result if "cvar" in name}
     mean, spread = risk_control.weighted(
         report.risk.double().numpy(), update.rollout.weight.double().numpy()
     )
@@ -89,48 +89,48 @@ def test_numbers_of_the_tail_are_those_of_its_outcomes():
 
 
 def test_a_limit_that_holds_is_not_violated_and_its_gap_is_negative():
-    _, _, found = measured(3, **{"risk.cvar_limit": -50.0})
-    assert found["train/cvar_violation"] == found["train/cvar_violation_ema"] == 0.0
-    assert found["train/cvar_gap"] == pytest.approx(-50.0 - found["train/cvar_empirical"])
-    assert found["train/cvar_constraint"] == found["train/cvar_lambda"] == 0.0
+    _, _, result = measured(3, **{"risk.cvar_limit": -50.0})
+    assert result["train/cvar_violation"] == result["train/cvar_violation_ema"] == 0.0
+    assert result["train/cvar_gap"] == pytest.approx(-50.0 - result["train/cvar_empirical"])
+    assert result["train/cvar_constraint"] == result["train/cvar_lambda"] == 0.0
 
 
 def test_before_there_are_enough_outcomes_the_estimate_is_shown_and_nothing_acts():
-    _, _, found = measured(1)
-    assert found["train/cvar_samples"] == 11.0
-    assert found["train/cvar_ready"] == 0.0
-    assert math.isfinite(found["train/cvar_empirical"])
-    assert math.isnan(found["train/cvar_gap"])
-    assert math.isnan(found["train/cvar_empirical_ema"])
+    _, _, result = measured(1)
+    assert result["train/cvar_samples"] == 11.0
+    assert result["train/cvar_ready"] == 0.0
+    assert math.isfinite(result["train/cvar_empirical"])
+    assert math.isnan(result["train/cvar_gap"])
+    assert math.isnan(result["train/cvar_empirical_ema"])
     for name in ("lambda", "weight_effective", "constraint", "term", "advantage_std"):
-        assert found[f"train/cvar_{name}"] == 0.0
-    assert found["debug/cvar_dual_update_source"] == 0.0
-    assert found["debug/nonfinite_metrics"] == 0.0
+        assert result[f"train/cvar_{name}"] == 0.0
+    assert result["debug/cvar_dual_update_source"] == 0.0
+    assert result["debug/nonfinite_metrics"] == 0.0
 
 
 def test_a_limit_by_itself_is_watched():
-    _, update, found = measured(
+    _, update, result = measured(
         3, **{"risk.cvar_use_constraint": False, "risk.cvar_use_penalty": False}
     )
     assert update.mixed is update.estimates.raw_advantage
-    assert found["train/cvar_violation"] > 0.0
-    assert found["train/cvar_lambda"] == found["train/cvar_weight_effective"] == 0.0
-    assert found["config/cvar_weight"] == 0.0
+    assert result["train/cvar_violation"] > 0.0
+    assert result["train/cvar_lambda"] == result["train/cvar_weight_effective"] == 0.0
+    assert result["config/cvar_weight"] == 0.0
 
 
 def test_atoms_have_no_resolution_of_this_kind():
-    _, _, found = measured(1, **{"critic.kind": "categorical"})
-    assert math.isnan(found["config/cvar_resolution"])
-    assert found["debug/nonfinite_metrics"] == 0.0
+    _, _, result = measured(1, **{"critic.kind": "categorical"})
+    assert math.isnan(result["config/cvar_resolution"])
+    assert result["debug/nonfinite_metrics"] == 0.0
 
 
 def test_advantages_are_reported_as_they_are_normalised():
-    _, update, found = measured(4)
+    _, update, result = measured(4)
     mean, spread = risk_control.weighted(
         update.mixed.double().numpy(), update.rollout.weight.double().numpy()
     )
-    assert found["train/advantages_mean_raw"] == pytest.approx(mean, rel=1e-5)
-    assert found["train/advantages_std_raw"] == pytest.approx(spread, rel=1e-5)
+    assert result["train/advantages_mean_raw"] == pytest.approx(mean, rel=1e-5)
+    assert result["train/advantages_std_raw"] == pytest.approx(spread, rel=1e-5)
     _, raw = risk_control.weighted(
         update.estimates.raw_advantage.double().numpy(), update.rollout.weight.double().numpy()
     )
@@ -155,10 +155,10 @@ def test_a_limit_that_no_policy_can_hold_is_said_within_the_stated_updates():
                "risk.cvar_infeasible_updates": 3}  # fmt: skip
     ppo = aged(learner(settings(**{**TAIL, **changes}), told=script(seed=4)))
     for number in range(1, 9):
-        found = metrics(ppo, ppo.update())
-        said |= {alarm.name: number for alarm in alarms.check(found)}
+        result = metrics(ppo, ppo.update())
+        said |= {alarm.name: number for alarm in alarms.check(result)}
     assert said["alert/cvar_infeasible"] == 1 + 2 * 3
-    assert found["train/cvar_lambda"] == 1.0
+    assert result["train/cvar_lambda"] == 1.0
     assert "alert/cvar_infeasible" in alarms.active
 
 
@@ -169,6 +169,6 @@ def test_a_multiplier_comes_back_to_nothing_once_the_limit_is_slack():
     told.reward[8:] += 20.0
     config = settings(**{**TAIL, "risk.cvar_window": 12, "risk.cvar_weight": 0.0})
     ppo = aged(learner(config, told=told))
-    found = [metrics(ppo, ppo.update())["train/cvar_lambda"] for _ in range(4)]
-    assert found[1] > 0.5
-    assert found[3] == 0.0
+    result = [metrics(ppo, ppo.update())["train/cvar_lambda"] for _ in range(4)]
+    assert result[1] > 0.5
+    assert result[3] == 0.0

@@ -56,23 +56,23 @@ def test_targets_are_those_of_the_replay_in_reward_units(changes):
         gamma=0.9, steps=steps, lam=0.6, mean=MEAN, std=STD,
         atoms=agent.network.critic.atoms.double().numpy(), scalar_return=scalar.double().numpy(),
     )  # fmt: skip
-    found = targets(agent, rollout, scalar, config)
-    assert found.shape == expected.shape
-    assert found.numpy() == pytest.approx(expected, abs=3e-5)
+    result = targets(agent, rollout, scalar, config)
+    assert result.shape == expected.shape
+    assert result.numpy() == pytest.approx(expected, abs=3e-5)
     if config.critic.kind == "categorical":
-        assert found.sum(-1).numpy() == pytest.approx(np.ones((T, B)), abs=1e-6)
+        assert result.sum(-1).numpy() == pytest.approx(np.ones((T, B)), abs=1e-6)
 
 
-def test_a_mixture_of_both_laws_has_the_atoms_of_both():
+def test_a_mixture_of_both_distributions_has_the_atoms_of_both():
     config = settings(critic__twin_dist_mode="mixture", target__kind="td")
     agent, rollout = played(config)
-    found = targets(agent, rollout, rollout.reward, config)
-    assert found.shape == (T, B, 8)
+    result = targets(agent, rollout, rollout.reward, config)
+    assert result.shape == (T, B, 8)
     both = (STD * rollout.next_predicted + MEAN).flatten(-2).sort(-1).values
     expected = rollout.reward[..., None] + torch.where(
         rollout.terminated[..., None], 0.0, 0.99 * both
     )
-    assert torch.allclose(found, expected, atol=1e-5)
+    assert torch.allclose(result, expected, atol=1e-5)
 
 
 @pytest.mark.spec("T-R4", "S4-Q1")
@@ -80,9 +80,9 @@ def test_targets_are_encoded_in_the_units_of_the_heads():
     config = settings()
     agent, _ = played(config)
     raw = torch.tensor([[[1.0, 100.0, -100.0, 0.7]]])
-    found = encoded(agent, raw, config)
-    assert torch.allclose(found, (raw - MEAN) / STD)
-    assert torch.allclose(agent.return_scale.decode(found), raw, rtol=1e-6)
+    result = encoded(agent, raw, config)
+    assert torch.allclose(result, (raw - MEAN) / STD)
+    assert torch.allclose(agent.return_scale.decode(result), raw, rtol=1e-6)
 
 
 def test_only_a_scalar_target_is_limited():
@@ -91,8 +91,10 @@ def test_only_a_scalar_target_is_limited():
     assert float(encoded(played(held)[0], raw, held)) == 10.0
     wider = settings(target__kind="lambda_return", returns__ret_clip=20.0)
     assert float(encoded(played(wider)[0], raw, wider)) == 20.0
-    law = settings()
-    assert float(encoded(played(law)[0], raw, law)) == pytest.approx((100.0 - MEAN) / STD)
+    distribution = settings()
+    assert float(encoded(played(distribution)[0], raw, distribution)) == pytest.approx(
+        (100.0 - MEAN) / STD
+    )
 
 
 def test_what_is_not_normalised_is_not_limited():
@@ -107,8 +109,8 @@ def test_what_is_not_normalised_is_not_limited():
 def test_probabilities_need_no_units():
     config = settings(critic__kind="categorical", target__kind="lambda_return")
     agent, _ = played(config)
-    law = torch.rand(2, 3, 7)
-    assert encoded(agent, law, config) is law
+    distribution = torch.rand(2, 3, 7)
+    assert encoded(agent, distribution, config) is distribution
 
 
 @pytest.mark.parametrize("critic", CRITICS)
@@ -121,12 +123,12 @@ def test_each_critic_pays_for_its_own_distance(critic):
     wanted = torch.randn(T, B, width, generator=source)
     if critic == "categorical":
         wanted = wanted.softmax(-1)
-    found = losses(agent, rollout.predicted, wanted)
-    assert found.shape == (T, B, 2)
+    result = losses(agent, rollout.predicted, wanted)
+    assert result.shape == (T, B, 2)
     predicted, target = rollout.predicted.double().numpy(), wanted.double().numpy()
     for t, b, c in np.ndindex(T, B, 2):
         expected = oracle.critic_loss(predicted[t, b, c], target[t, b], critic, 0.3)
-        assert float(found[t, b, c]) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        assert float(result[t, b, c]) == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.spec("T-K2", "S4-V3")
@@ -136,8 +138,8 @@ def test_a_uniform_prediction_costs_one_whatever_the_number_of_atoms(atoms):
     agent, _ = played(config)
     wanted = torch.zeros(1, 1, atoms)
     wanted[..., 0] = 1.0
-    found = losses(agent, torch.zeros(1, 1, 2, atoms), wanted)
-    assert found.numpy() == pytest.approx(np.ones((1, 1, 2)), rel=1e-6)
+    result = losses(agent, torch.zeros(1, 1, 2, atoms), wanted)
+    assert result.numpy() == pytest.approx(np.ones((1, 1, 2)), rel=1e-6)
 
 
 MODES = {
@@ -162,7 +164,7 @@ def test_held_predictions_cost_what_the_replay_says(critic, mode, units):
     wanted = torch.randn(T, B, old.shape[-1], generator=source)
     if critic == "categorical":
         wanted = wanted.softmax(-1)
-    found = clipped_losses(agent, rollout.predicted, old, wanted, config)
+    result = clipped_losses(agent, rollout.predicted, old, wanted, config)
     new, before = rollout.predicted.double().numpy(), old.double().numpy()
     target, atoms = wanted.double().numpy(), agent.network.critic.atoms.double().numpy()
     clip = {
@@ -172,7 +174,7 @@ def test_held_predictions_cost_what_the_replay_says(critic, mode, units):
     for t, b, c in np.ndindex(T, B, 2):
         near = oracle.held(new[t, b, c], before[t, b, c], critic, atoms, **clip)
         expected = oracle.critic_loss(near, target[t, b], critic, 0.3)
-        assert float(found[t, b, c]) == pytest.approx(expected, rel=2e-4, abs=1e-5)
+        assert float(result[t, b, c]) == pytest.approx(expected, rel=2e-4, abs=1e-5)
 
 
 @pytest.mark.spec("T-F7")
@@ -182,12 +184,12 @@ def test_the_limit_holds_the_clipped_branch_and_the_target_stays():
     predicted = torch.full((1, 1, 2, 1), (3.0 - MEAN) / STD)
     target = torch.full((1, 1, 1), (3.0 - MEAN) / STD)
     assert losses(agent, predicted, target).abs().max() == 0.0
-    found = clipped_losses(agent, predicted, predicted, target, config)
-    assert found.numpy() == pytest.approx(np.full((1, 1, 2), 0.5 * (2.0 / STD) ** 2), rel=1e-5)
+    result = clipped_losses(agent, predicted, predicted, target, config)
+    assert result.numpy() == pytest.approx(np.full((1, 1, 2), 0.5 * (2.0 / STD) ** 2), rel=1e-5)
 
 
 @pytest.mark.spec("T-K3", "X11")
-def test_the_gradient_of_a_held_law_reaches_every_logit():
+def test_the_gradient_of_a_held_distribution_reaches_every_logit():
     config = settings(critic__kind="categorical", value_clip__clip_range_vf=0.1)
     agent, _ = played(config)
     logits = torch.randn(1, 1, 2, 7, generator=torch.Generator().manual_seed(5))
@@ -212,10 +214,10 @@ def test_without_a_range_there_is_nothing_to_hold():
     )
 
 
-def test_the_law_of_reached_states_is_decoded_with_the_statistics_of_the_heads():
+def test_the_distribution_of_reached_states_is_decoded_with_the_statistics_of_the_heads():
     agent, rollout = played(settings(critic__use_twin_critics=False))
-    found = critic_targets.next_distribution(agent, rollout)
-    assert torch.allclose(found, STD * rollout.next_predicted[:, :, 0] + MEAN, atol=1e-5)
+    result = critic_targets.next_distribution(agent, rollout)
+    assert torch.allclose(result, STD * rollout.next_predicted[:, :, 0] + MEAN, atol=1e-5)
     agent, rollout = played(settings(critic__kind="categorical", critic__use_twin_critics=False))
-    found = critic_targets.next_distribution(agent, rollout)
-    assert torch.allclose(found, rollout.next_predicted[:, :, 0].softmax(-1))
+    result = critic_targets.next_distribution(agent, rollout)
+    assert torch.allclose(result, rollout.next_predicted[:, :, 0].softmax(-1))

@@ -31,11 +31,11 @@ def waiting(**settings):
 
 def watch(schedule, entropies, *, first=0, explained=GOOD):
     """Return the coefficient of every update."""
-    found = []
+    result = []
     for update, entropy in enumerate(entropies, first):
-        found.append(schedule.coefficient(update).effective)
+        result.append(schedule.coefficient(update).effective)
         schedule.observe(update, entropy, explained)
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_a_decay_of_no_steps_is_at_its_end():
 @pytest.mark.spec("T-E1", "S0-5", "S2-5")
 def test_300_updates_of_flat_entropy_start_one_decay():
     schedule = waiting()
-    found = watch(schedule, [1.2] * 300)
+    result = watch(schedule, [1.2] * 300)
     assert schedule.start == 40
-    assert found[:41] == [0.01] * 41  # the plateau is seen after update 40 has been used
-    assert found[90] == pytest.approx(0.006, rel=1e-12)
-    assert found[140:] == pytest.approx([0.002] * 160, rel=1e-12)
-    assert all(a >= b for a, b in itertools.pairwise(found))
-    assert min(found) >= 0.001
+    assert result[:41] == [0.01] * 41  # the plateau is seen after update 40 has been used
+    assert result[90] == pytest.approx(0.006, rel=1e-12)
+    assert result[140:] == pytest.approx([0.002] * 160, rel=1e-12)
+    assert all(a >= b for a, b in itertools.pairwise(result))
+    assert min(result) >= 0.001
 
 
 @pytest.mark.spec("T-E1", "S0-5")
@@ -108,11 +108,11 @@ def test_the_slope_is_per_update_even_when_updates_are_left_out():
 
 def test_the_floor_wins_over_the_end():
     schedule = build(ent_coef_final=0.0, ent_coef_min=0.004)
-    found = [schedule.coefficient(k) for k in range(200)]
-    assert found[60].effective == pytest.approx(0.004, rel=1e-12)
-    assert {part.effective for part in found[61:]} == {0.004}
-    assert found[199].nominal == 0.0
-    assert not any(part.boosted for part in found)
+    result = [schedule.coefficient(k) for k in range(200)]
+    assert result[60].effective == pytest.approx(0.004, rel=1e-12)
+    assert {part.effective for part in result[61:]} == {0.004}
+    assert result[199].nominal == 0.0
+    assert not any(part.boosted for part in result)
 
 
 @pytest.mark.spec("S0-5")
@@ -136,8 +136,8 @@ def test_a_plateau_at_the_end_or_the_floor_is_seen_and_does_nothing(settings):
 def test_blind_critics_raise_the_coefficient_after_some_patience():
     # patience 2, factor 1.5: the third bad update in a row is the first that counts
     schedule = build(entropy_boost_factor=1.5, ent_coef_decay_steps=10**9)
-    found = watch(schedule, [1.0] * 6, explained=-0.1)
-    assert found == pytest.approx([0.01, 0.01, 0.01, 0.015, 0.0225, 0.03375], rel=1e-6)
+    result = watch(schedule, [1.0] * 6, explained=-0.1)
+    assert result == pytest.approx([0.01, 0.01, 0.01, 0.015, 0.0225, 0.03375], rel=1e-6)
     assert schedule.coefficient(6).boosted is True
     schedule.observe(6, 1.0, 0.0)  # as good as a constant is not worse than one
     assert schedule.coefficient(7).effective == pytest.approx(0.01, rel=1e-6)
@@ -160,9 +160,9 @@ def test_the_boost_acts_on_the_floored_coefficient():
     # By plan 0, floored to .004, times 1.5 for one update beyond patience.
     schedule = build(ent_coef_final=0.0, ent_coef_min=0.004, entropy_boost_factor=1.5)
     schedule.bad_updates = 3
-    found = schedule.coefficient(10**6)
-    assert found.effective == pytest.approx(0.006, rel=1e-12)
-    assert (found.nominal, found.boosted) == (0.0, True)
+    result = schedule.coefficient(10**6)
+    assert result.effective == pytest.approx(0.006, rel=1e-12)
+    assert (result.nominal, result.boosted) == (0.0, True)
 
 
 def test_without_a_factor_there_is_no_boost():
@@ -198,11 +198,11 @@ def test_a_restored_schedule_goes_on_exactly(stop):
     settings = {"entropy_boost_factor": 1.3, "ent_coef_plateau_tolerance": 0.003}
 
     def run(schedule, updates):
-        found = []
+        result = []
         for k in updates:
             schedule.observe(k, entropies[k], signs[k])
-            found.append((schedule.coefficient(k + 1), schedule.plateau, schedule.start))
-        return found
+            result.append((schedule.coefficient(k + 1), schedule.plateau, schedule.start))
+        return result
 
     whole = waiting(**settings)
     expected = run(whole, range(160))

@@ -227,9 +227,9 @@ def test_a_selection_keeps_each_sequence_whole():
     chosen = torch.tensor([5, 1])
     part = select(data, chosen)
     for field in dataclasses.fields(data):
-        whole, found = getattr(data, field.name), getattr(part, field.name)
+        whole, result = getattr(data, field.name), getattr(part, field.name)
         axis = 0 if field.name == "memory" else 1
-        assert torch.equal(found, torch.stack([whole.select(axis, i) for i in (5, 1)], axis))
+        assert torch.equal(result, torch.stack([whole.select(axis, i) for i in (5, 1)], axis))
 
 
 @pytest.mark.parametrize(

@@ -42,38 +42,38 @@ def exact(rollout):
 @pytest.mark.spec("T-GAE1", "T-T2", "X1", "S1-T1", "S1-P2", "S3-M2", "S3-FP2")
 def test_advantages_and_returns_are_those_of_the_replay(critic):
     ppo, rollout = played(settings(**CRITICS[critic], ppo__gamma=0.93, ppo__gae_lambda=0.8))
-    found, data = estimate(ppo.agent, rollout, ppo.config), exact(rollout)
+    result, data = estimate(ppo.agent, rollout, ppo.config), exact(rollout)
     atoms = ppo.agent.network.critic.atoms.double().numpy()
     value = oracle.values(data["predicted"], critic, atoms, 0.7, 1.9)
     beyond = oracle.values(data["next_predicted"], critic, atoms, 0.7, 1.9)
     expected = returns_oracle.gae_as_a_sum(
         data["reward"], value, beyond, data["terminated"], data["truncated"], 0.93, 0.8
     )
-    assert found.value.numpy() == pytest.approx(value, abs=1e-5)
-    assert found.raw_advantage.numpy() == pytest.approx(expected, abs=2e-5)
-    assert found.returns.numpy() == pytest.approx(expected + value, abs=2e-5)
+    assert result.value.numpy() == pytest.approx(value, abs=1e-5)
+    assert result.raw_advantage.numpy() == pytest.approx(expected, abs=2e-5)
+    assert result.returns.numpy() == pytest.approx(expected + value, abs=2e-5)
 
 
 @pytest.mark.parametrize("head", [0, 1])
 @pytest.mark.spec("T-T2", "S1-T1", "S3-FP2")
 def test_the_lower_critic_speaks_for_this_state_the_next_and_the_last(head):
     ppo, rollout = played()
-    for law in (rollout.predicted, rollout.next_predicted):
-        law[:, :, 1 - head] = law[:, :, head] + 1.0
-    found = estimate(ppo.agent, rollout, ppo.config)
+    for distribution in (rollout.predicted, rollout.next_predicted):
+        distribution[:, :, 1 - head] = distribution[:, :, head] + 1.0
+    result = estimate(ppo.agent, rollout, ppo.config)
     expected = 1.9 * rollout.predicted[:, :, head].mean(-1) + 0.7
-    assert torch.allclose(found.value, expected, atol=1e-5)
+    assert torch.allclose(result.value, expected, atol=1e-5)
     beyond = 1.9 * rollout.next_predicted[:, :, head].mean(-1) + 0.7
     alive = ~rollout.terminated[-1]
     delta = rollout.reward[-1] + 0.99 * beyond[-1] - expected[-1]
-    assert torch.allclose(found.raw_advantage[-1][alive], delta[alive], atol=1e-5)
+    assert torch.allclose(result.raw_advantage[-1][alive], delta[alive], atol=1e-5)
 
 
 def test_the_mean_of_both_critics_is_read_when_asked_for():
     ppo, rollout = played(settings(critic__twin_value_mode="mean"))
-    found = estimate(ppo.agent, rollout, ppo.config)
+    result = estimate(ppo.agent, rollout, ppo.config)
     expected = 1.9 * rollout.predicted.mean((-1, -2)) + 0.7
-    assert torch.allclose(found.value, expected, atol=1e-5)
+    assert torch.allclose(result.value, expected, atol=1e-5)
 
 
 @pytest.mark.spec("T-F7")
@@ -85,26 +85,26 @@ def test_the_limit_holds_values_and_bootstraps_and_never_targets():
     rollout.predicted.fill_(3.0)
     rollout.next_predicted.fill_(3.0)
     rollout.terminated.fill_(False)
-    found = estimate(ppo.agent, rollout, config)
-    assert torch.equal(found.value, torch.ones(T, B))
-    assert torch.allclose(found.raw_advantage, rollout.reward + 0.99 - 1.0)
-    wanted = (rollout.reward + 0.99 * 3.0)[..., None].expand_as(found.target)
-    assert torch.allclose(found.target, wanted)
+    result = estimate(ppo.agent, rollout, config)
+    assert torch.equal(result.value, torch.ones(T, B))
+    assert torch.allclose(result.raw_advantage, rollout.reward + 0.99 - 1.0)
+    wanted = (rollout.reward + 0.99 * 3.0)[..., None].expand_as(result.target)
+    assert torch.allclose(result.target, wanted)
     assert torch.equal(decoded_value(ppo.agent, -rollout.predicted, config), -torch.ones(T, B))
 
 
 def test_explained_variance_is_that_of_the_rows_that_count():
     ppo, rollout = played(told=script(weights=(1.0, 0.25)))
-    found = estimate(ppo.agent, rollout, ppo.config)
+    result = estimate(ppo.agent, rollout, ppo.config)
     weight = rollout.weight.double().numpy()
-    value, total = found.value.double().numpy(), found.returns.double().numpy()
+    value, total = result.value.double().numpy(), result.returns.double().numpy()
 
     def variance(x):
         mean = (weight * x).sum() / weight.sum()
         return (weight * (x - mean) ** 2).sum() / weight.sum()
 
     expected = 1.0 - variance(total - value) / variance(total)
-    assert float(found.explained_variance) == pytest.approx(expected, rel=1e-9)
+    assert float(result.explained_variance) == pytest.approx(expected, rel=1e-9)
     # the same numbers with ignored rows counted would be another figure
     everything = 1.0 - np.var(total - value) / np.var(total)
     assert abs(everything - expected) > 1e-3
@@ -140,7 +140,7 @@ def prepared(advantage, weight, *, value=None, returns=None, **changes):
     weight = torch.ones(shape) if weight is None else weight
     rollout = module.Rollout(**{**vars(rollout), "weight": weight})
     zeros = torch.zeros(shape)
-    found = module.Estimates(
+    result = module.Estimates(
         value=zeros if value is None else value,
         raw_advantage=advantage,
         returns=zeros if returns is None else returns,
@@ -148,7 +148,7 @@ def prepared(advantage, weight, *, value=None, returns=None, **changes):
         outcomes=zeros[..., None],
         explained_variance=torch.tensor(0.0),
     )
-    return lambda previous=None: normalised(advantage, found, rollout, config, previous)
+    return lambda previous=None: normalised(advantage, result, rollout, config, previous)
 
 
 @pytest.mark.spec("T-A1", "S3-2", "S1-P3")
@@ -162,9 +162,9 @@ def test_advantage_normalization_zero_std():
 def test_rounding_of_equal_advantages_stays_small():
     noise = 1e-7 * torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
     level = torch.full((256, 8), 1.1)
-    found = prepared(level + noise, None, returns=level)()
-    assert bool(found.isfinite().all())
-    assert float(found.abs().max()) <= 20.0
+    result = prepared(level + noise, None, returns=level)()
+    assert bool(result.isfinite().all())
+    assert float(result.abs().max()) <= 20.0
 
 
 @pytest.mark.spec("T-A3", "S3-2")
@@ -179,8 +179,8 @@ def test_one_map_for_all_keeps_the_ratio_of_environments(per_env, ratio):
     source = torch.Generator().manual_seed(0)
     raw = torch.randn(400, 2, generator=source) * torch.tensor([1.0, 10.0])
     raw = raw / raw.std(0) * torch.tensor([1.0, 10.0])
-    found = prepared(raw, None, ppo__normalize_advantage_per_env=per_env)()
-    assert float(found[:, 1].std() / found[:, 0].std()) == pytest.approx(ratio, rel=1e-4)
+    result = prepared(raw, None, ppo__normalize_advantage_per_env=per_env)()
+    assert float(result[:, 1].std() / result[:, 0].std()) == pytest.approx(ratio, rel=1e-4)
 
 
 @pytest.mark.spec("T-A5", "S4-V1")
@@ -190,10 +190,10 @@ def test_advantages_are_normalised_over_rows_with_weight_by_their_weight():
     weight = torch.rand(T, B, generator=source)
     weight[raw > 9.0] = 0.0
     returns, value = 3.0 * raw, 2.0 * raw
-    found = prepared(raw, weight, returns=returns, value=value)()
+    result = prepared(raw, weight, returns=returns, value=value)()
     expected = advantage_oracle.normalise(raw.double().numpy(), weight.double().numpy())
-    assert found.numpy() == pytest.approx(expected, abs=1e-6)
-    assert float(found[weight == 0.0].abs().max()) == 0.0
+    assert result.numpy() == pytest.approx(expected, abs=1e-6)
+    assert float(result[weight == 0.0].abs().max()) == 0.0
 
 
 @pytest.mark.spec("T-A5", "S4-V1")
@@ -202,16 +202,16 @@ def test_what_ignored_rows_return_does_not_blunt_the_others():
     tiny = 1e-5 * torch.randn(T, B, generator=torch.Generator().manual_seed(0))
     weight, returns = torch.ones(T, B), torch.zeros(T, B)
     weight[0, 0], returns[0, 0] = 0.0, 1e6
-    found = prepared(tiny, weight, returns=returns)()
-    assert float(found[weight > 0.0].std()) == pytest.approx(1.0, rel=1e-5)
+    result = prepared(tiny, weight, returns=returns)()
+    assert float(result[weight > 0.0].std()) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_the_floor_knows_the_resolution_of_the_values():
     tiny = 1e-5 * torch.randn(T, B, generator=torch.Generator().manual_seed(0))
     size = 8.0 * 2.0**-23 * 1e4
     for name in ("returns", "value"):
-        found = prepared(tiny, None, **{name: torch.full((T, B), -1e4)})()
-        assert torch.allclose(found, (tiny - tiny.mean()) / size, atol=1e-9), name
+        result = prepared(tiny, None, **{name: torch.full((T, B), -1e4)})()
+        assert torch.allclose(result, (tiny - tiny.mean()) / size, atol=1e-9), name
 
 
 def test_advantages_pass_unchanged_when_asked_for():
@@ -230,16 +230,16 @@ def test_a_bound_holds_normalised_advantages():
 def test_every_mode_does_what_it_says_where_there_is_no_spread(mode):
     raw = torch.full((T, B), 2.0)
     raw[0, 0] += 1e-3
-    found = prepared(raw, None, ppo__advantage_mode=mode, ppo__adv_std_floor=1.0)()
+    result = prepared(raw, None, ppo__advantage_mode=mode, ppo__adv_std_floor=1.0)()
     expected = advantage_oracle.normalise(raw.double().numpy(), mode=mode, floor=1.0)
-    assert found.numpy() == pytest.approx(expected, abs=1e-7)
+    assert result.numpy() == pytest.approx(expected, abs=1e-7)
 
 
 def test_earlier_statistics_stand_in_when_asked_for():
     raw = torch.full((T, B), 2.0)
     find = prepared(raw, None, ppo__advantage_mode="previous_stats")
-    found = find((torch.tensor(1.0), torch.tensor(4.0)))
-    assert torch.equal(found, torch.full((T, B), 0.25))
+    result = find((torch.tensor(1.0), torch.tensor(4.0)))
+    assert torch.equal(result, torch.full((T, B), 0.25))
     # the very first rollout has no earlier one, and nothing to say
     assert torch.equal(find(None), torch.zeros(T, B))
 

@@ -19,12 +19,12 @@ def build(**settings):
 
 def reasons(control, *divergences):
     """Return the reason after each minibatch."""
-    found = []
+    result = []
     for divergence in divergences:
         stopped = control.stops(divergence)
         assert stopped is (control.reason != "")
-        found.append(control.reason)
-    return found
+        result.append(control.reason)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -150,12 +150,12 @@ def test_the_integral_is_bounded_and_comes_back_at_once():
         control.end_update(1.0)
     assert control.beta == 1.0
     assert control.integral == pytest.approx(0.9 * 19.998, rel=1e-12)
-    found = []
+    result = []
     for _ in range(3):
         control.end_update(0.0)
-        found.append(control.beta)
+        result.append(control.beta)
     # 16.9982 is still too much and is cut to 15.29838; then one less at each update
-    assert found == pytest.approx([1.0, 0.2 + 0.05 * 14.29838, 0.2 + 0.05 * 13.29838], rel=1e-12)
+    assert result == pytest.approx([1.0, 0.2 + 0.05 * 14.29838, 0.2 + 0.05 * 13.29838], rel=1e-12)
 
 
 def test_the_integral_never_exceeds_its_bound():

@@ -60,10 +60,10 @@ def number(x):
 def gradients(ppo, loss):
     """Return the gradient of every parameter, 0 where there is none."""
     parameters = dict(ppo.agent.named_parameters())
-    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    result = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     return {
         name: torch.zeros_like(parameter) if grad is None else grad
-        for (name, parameter), grad in zip(parameters.items(), found, strict=True)
+        for (name, parameter), grad in zip(parameters.items(), result, strict=True)
     }
 
 
@@ -86,7 +86,7 @@ def test_the_loss_of_a_batch_is_that_of_the_replay(critic):
         value_clip__distributional_vf_clip_mode="mean_and_variance",
     )  # fmt: skip
     ppo, batch = prepared(config)
-    found = sums(ppo, batch, FULL)
+    result = sums(ppo, batch, FULL)
     output = ppo.agent.network(batch.observation, batch.memory, batch.reset)
 
     def flat(x):
@@ -108,13 +108,13 @@ def test_the_loss_of_a_batch_is_that_of_the_replay(critic):
               "mean": float(scale.mean), "std": float(scale.std)},
         bc=(2.0, 3.0),
     )  # fmt: skip
-    assert number(found.weight) == pytest.approx(float(batch.weight.sum()))
-    assert float((found.loss / found.weight).detach()) == pytest.approx(expected, rel=2e-4)
+    assert number(result.weight) == pytest.approx(float(batch.weight.sum()))
+    assert float((result.loss / result.weight).detach()) == pytest.approx(expected, rel=2e-4)
 
 
 def test_the_readings_are_weighted_sums_over_rows_that_count():
     ppo, batch = prepared()
-    found = sums(ppo, batch)
+    result = sums(ppo, batch)
     output = ppo.agent.network(batch.observation, batch.memory, batch.reset)
     new = ppo.agent.network.head.log_prob(output.actor, batch.raw_action).detach().double()
     ratio = new - batch.log_prob.double()
@@ -126,12 +126,12 @@ def test_the_readings_are_weighted_sums_over_rows_that_count():
         "extreme": (ratio.abs() > 10.0).double(),
     }.items():  # fmt: skip
         expected = float((weight * each).sum())
-        assert number(getattr(found, name)) == pytest.approx(expected, rel=1e-4, abs=1e-6), name
+        assert number(getattr(result, name)) == pytest.approx(expected, rel=1e-4, abs=1e-6), name
     largest = float(ratio.abs()[weight > 0.0].max())
-    assert number(found.log_ratio_max) == pytest.approx(largest, rel=1e-4)
+    assert number(result.log_ratio_max) == pytest.approx(largest, rel=1e-4)
     means = output.critic.detach().double().mean(-1)
     gap = (means[..., 0] - means[..., 1]).abs() * float(ppo.agent.return_scale.std)
-    assert number(found.value_gap) == pytest.approx(float((weight * gap).sum()), rel=1e-4)
+    assert number(result.value_gap) == pytest.approx(float((weight * gap).sum()), rel=1e-4)
 
 
 @pytest.mark.spec("X9", "T-G3")
@@ -168,13 +168,13 @@ def test_twin_critics_vf_clipping():
     old[:, :, 0] -= 1.0
     target = (output[:, :, 0] + output[:, :, 1]) * 0.0 + 5.0
     data = changed(batch, predicted=old, target=target, weight=torch.ones(T, B))
-    found = sums(ppo, data, NOW._replace(clips_values=True))
+    result = sums(ppo, data, NOW._replace(clips_values=True))
     first = 0.5 * (5.0 - (output[:, :, 0] - 0.5)) ** 2
     second = 0.5 * (5.0 - output[:, :, 1]) ** 2
     assert bool((first > 0.5 * (5.0 - output[:, :, 0]) ** 2).all())
-    assert number(found.value) == pytest.approx(float((0.5 * (first + second)).sum()), rel=1e-5)
-    assert number(found.vf_clipped) == 0.5 * T * B
-    grads = gradients(ppo, found.value)
+    assert number(result.value) == pytest.approx(float((0.5 * (first + second)).sum()), rel=1e-5)
+    assert number(result.vf_clipped) == 0.5 * T * B
+    grads = gradients(ppo, result.value)
     # the held branch of critic 1 is flat, that of critic 2 is not
     assert float(grads["network.critic.heads.0.last.bias"].abs().max()) == 0.0
     expected = float((output[:, :, 1] - 5.0).sum()) / 2.0
@@ -191,9 +191,9 @@ def test_the_worse_branch_is_chosen_sample_by_sample():
     old[::2] -= 1.0
     old[1::2] += 1.0
     data = changed(batch, predicted=old, target=output[:, :, 0] + 4.0, weight=torch.ones(T, B))
-    found = sums(ppo, data, NOW._replace(clips_values=True))
+    result = sums(ppo, data, NOW._replace(clips_values=True))
     # even rows: free 8, held 10.125; odd rows: free 8, held 6.125
-    assert number(found.value) == pytest.approx(T * B * (10.125 + 8.0) / 2.0, rel=1e-4)
+    assert number(result.value) == pytest.approx(T * B * (10.125 + 8.0) / 2.0, rel=1e-4)
 
 
 def test_values_are_held_only_when_the_schedule_says_so():
@@ -217,11 +217,11 @@ def test_policy_gradient_explosion_detection(action):
     assert weight[0, 0] > 0.0 < weight[5, 7]
     old[0, 0], old[5, 7] = math.nan, -math.inf
     weight[0, 0] = weight[5, 7] = 0.0
-    found = sums(ppo, changed(batch, log_prob=old))
+    result = sums(ppo, changed(batch, log_prob=old))
     alone = sums(ppo, changed(batch, weight=weight))
-    assert (int(found.nan), int(found.inf)) == (1, 1)
-    assert number(found.weight) == number(alone.weight) == float(weight.sum())
-    a, b = gradients(ppo, found.loss), gradients(ppo, alone.loss)
+    assert (int(result.nan), int(result.inf)) == (1, 1)
+    assert number(result.weight) == number(alone.weight) == float(weight.sum())
+    a, b = gradients(ppo, result.loss), gradients(ppo, alone.loss)
     assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a)
 
 
@@ -230,9 +230,9 @@ def test_what_is_not_finite_on_an_ignored_row_is_nobodys_business():
     old = torch.where(batch.weight == 0.0, math.nan, batch.log_prob)
     for rule in ("drop", "zero", "skip", "raise"):
         config = ppo.config.replace(**{"ppo.nonfinite_policy": rule})
-        found, plain = sums(ppo, changed(batch, log_prob=old), NOW, config), sums(ppo, batch)
-        assert (int(found.nan), int(found.inf)) == (0, 0)
-        a, b = gradients(ppo, found.loss), gradients(ppo, plain.loss)
+        result, plain = sums(ppo, changed(batch, log_prob=old), NOW, config), sums(ppo, batch)
+        assert (int(result.nan), int(result.inf)) == (0, 0)
+        a, b = gradients(ppo, result.loss), gradients(ppo, plain.loss)
         assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a), rule
 
 
@@ -243,17 +243,17 @@ def test_a_bad_ratio_may_count_as_one(bad):
     ppo, batch = prepared(config)
     old = batch.log_prob.clone()
     old[0, 0] = bad
-    found, plain = sums(ppo, changed(batch, log_prob=old)), sums(ppo, batch)
-    assert number(found.weight) == number(plain.weight)
-    assert bool(found.loss.isfinite())
+    result, plain = sums(ppo, changed(batch, log_prob=old)), sums(ppo, batch)
+    assert number(result.weight) == number(plain.weight)
+    assert bool(result.loss.isfinite())
     own = float(batch.weight[0, 0])
     keep = batch.weight.clone()
     keep[0, 0] = 0.0
     rest = sums(ppo, changed(batch, weight=keep))
     # the sample pays its advantage at ratio 1, and no gradient of the policy
     expected = number(rest.policy) - own * float(batch.advantage[0, 0])
-    assert number(found.policy) == pytest.approx(expected, rel=1e-5, abs=1e-5)
-    a, b = gradients(ppo, found.policy), gradients(ppo, rest.policy)
+    assert number(result.policy) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    a, b = gradients(ppo, result.policy), gradients(ppo, rest.policy)
     assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a)
 
 
@@ -262,9 +262,9 @@ def test_a_bad_ratio_may_void_the_batch():
     ppo, batch = prepared(config)
     old = batch.log_prob.clone()
     old[0, 0] = math.nan
-    found = sums(ppo, changed(batch, log_prob=old))
-    assert number(found.weight) == 0.0
-    assert all(float(grad.abs().max()) == 0.0 for grad in gradients(ppo, found.loss).values())
+    result = sums(ppo, changed(batch, log_prob=old))
+    assert number(result.weight) == 0.0
+    assert all(float(grad.abs().max()) == 0.0 for grad in gradients(ppo, result.loss).values())
 
 
 @pytest.mark.refusal
@@ -290,11 +290,11 @@ def test_an_extreme_ratio_stays_finite_in_every_term(action, beta):
     ppo, batch = prepared(settings(**distribution), actions=actions)
     old = batch.log_prob.clone()
     old[0, 0] -= 200.0
-    found = sums(ppo, changed(batch, log_prob=old), NOW._replace(kl_beta=beta))
-    assert all(bool(grad.isfinite().all()) for grad in gradients(ppo, found.loss).values())
+    result = sums(ppo, changed(batch, log_prob=old), NOW._replace(kl_beta=beta))
+    assert all(bool(grad.isfinite().all()) for grad in gradients(ppo, result.loss).values())
     for name in ("loss", "kl", "ratio", "ratio_square", "policy"):
-        assert bool(getattr(found, name).isfinite()), name
-    assert number(found.extreme) == float(batch.weight[0, 0])
+        assert bool(getattr(result, name).isfinite()), name
+    assert number(result.extreme) == float(batch.weight[0, 0])
 
 
 # --- imitation -----------------------------------------------------------------------------------
@@ -358,21 +358,21 @@ def test_the_entropy_after_squashing_is_sampled_when_asked_for():
     actions, _ = ACTIONS["gaussian"]
     config = settings(entropy__entropy_mode="corrected_mc")
     ppo, batch = prepared(config, actions=actions)
-    found = sums(ppo, batch)
+    result = sums(ppo, batch)
     output = ppo.agent.network(batch.observation, batch.memory, batch.reset).actor
     each = ppo.agent.network.head.squashed_entropy(output, torch.Generator().manual_seed(6))
-    assert number(found.entropy) == pytest.approx(float((each * batch.weight).sum().detach()))
+    assert number(result.entropy) == pytest.approx(float((each * batch.weight).sum().detach()))
 
 
 @pytest.mark.parametrize("own", [False, True])
 def test_while_only_critics_learn_the_actor_gets_no_gradient(own):
     ppo, batch = prepared(settings(network__enable_critic_lstm=own))
-    found = sums(ppo, batch, FULL._replace(trains_policy=False, clips_values=False))
-    grads = gradients(ppo, found.loss)
+    result = sums(ppo, batch, FULL._replace(trains_policy=False, clips_values=False))
+    grads = gradients(ppo, result.loss)
     for name, grad in grads.items():
         actor = name.startswith("network.actor") or (own and name.startswith("network.trunk"))
         assert (float(grad.abs().max()) == 0.0) is actor, name
-    assert number(found.loss) == pytest.approx(0.7 * number(found.value), rel=1e-6)
+    assert number(result.loss) == pytest.approx(0.7 * number(result.value), rel=1e-6)
     trained = gradients(ppo, sums(ppo, batch).loss)
     assert float(trained["network.actor_last.weight"].abs().max()) > 1e-3
 
@@ -390,7 +390,7 @@ def test_the_penalty_is_the_analytic_divergence_from_the_policy_that_played():
     assert difference == pytest.approx(2.0 * expected, rel=1e-3)
 
 
-def test_a_law_without_a_closed_divergence_is_penalised_by_its_estimate():
+def test_a_distribution_without_a_closed_divergence_is_penalised_by_its_estimate():
     actions, distribution = ACTIONS["beta"]
     ppo, batch = prepared(settings(**distribution), actions=actions)
     without, with_it = (sums(ppo, batch, NOW._replace(kl_beta=b)) for b in (0.0, 2.0))

@@ -38,7 +38,7 @@ def played(config):
 
 @torch.no_grad()
 def decoded(ppo, rollout):
-    """Return what each critic says of every row in reward units: its law's atoms, or its mean."""
+    """Return the output of each critic for every row in reward units: atoms, or the mean."""
     agent = ppo.agent
     output = agent.network(rollout.observation, rollout.memory[0], rollout.reset).critic
     if agent.spec.critic.kind == "categorical":
@@ -201,7 +201,7 @@ def moved(ppo, rollout, returns, weight=None, **options):
 
 
 @pytest.mark.spec("T-K4", "X11")
-def test_targets_and_old_laws_are_projected_when_the_support_moves():
+def test_targets_and_old_distributions_are_projected_when_the_support_moves():
     ppo, rollout = played(support())
     atoms = ppo.agent.network.critic.atoms.double().numpy().copy()
     # decoded (0.7, 1.9): normalised returns from -20 to 20, so the support widens
@@ -212,7 +212,7 @@ def test_targets_and_old_laws_are_projected_when_the_support_moves():
     room = 0.05 * 2.0 * 38.4
     low = -10.0 + 0.25 * (least - room + 10.0)
     assert new == pytest.approx(np.linspace(low, -low, 7), rel=1e-5, abs=1e-6)
-    laws = rollout.predicted.double().softmax(-1).numpy()
+    distributions = rollout.predicted.double().softmax(-1).numpy()
     after = logits.double().softmax(-1).numpy()
     for t, b in np.ndindex(T, B):
         expected = categorical_oracle.project_distribution(
@@ -220,7 +220,7 @@ def test_targets_and_old_laws_are_projected_when_the_support_moves():
         )
         assert wanted[t, b].numpy() == pytest.approx(expected, abs=1e-5)
         for c in range(2):
-            expected = categorical_oracle.project_distribution(laws[t, b, c], atoms, new)
+            expected = categorical_oracle.project_distribution(distributions[t, b, c], atoms, new)
             assert after[t, b, c] == pytest.approx(expected, abs=1e-5)
     # inside the new support nothing is lost: total mass and means are kept
     assert wanted.sum(-1).numpy() == pytest.approx(np.ones((T, B)), abs=1e-5)
@@ -259,10 +259,10 @@ def test_rows_of_weight_0_do_not_move_the_support():
     weight = torch.ones(101)
     weight[80:] = 0.0
     moved(ppo, rollout, returns, weight)
-    found = ppo.agent.network.critic.atoms.clone()
+    result = ppo.agent.network.critic.atoms.clone()
     other, rollout = played(support())
     moved(other, rollout, returns[:80])
-    assert torch.equal(found, other.agent.network.critic.atoms)
+    assert torch.equal(result, other.agent.network.critic.atoms)
 
 
 @pytest.mark.parametrize("case", ["another critic", "fixed", "nothing counts"])
@@ -288,8 +288,8 @@ def test_while_statistics_warm_up_the_support_is_that_of_the_settings(alpha):
     target, (wanted, logits) = moved(ppo, rollout, returns, warming=True)
     new = critic.atoms.double().numpy()
     assert new == pytest.approx(np.linspace(-4.0, 6.0, 7), abs=1e-6)
-    law = rollout.predicted[0, 0, 0].double().softmax(-1).numpy()
-    expected = categorical_oracle.project_distribution(law, atoms, new)
+    distribution = rollout.predicted[0, 0, 0].double().softmax(-1).numpy()
+    expected = categorical_oracle.project_distribution(distribution, atoms, new)
     assert logits[0, 0, 0].double().softmax(-1).numpy() == pytest.approx(expected, abs=1e-5)
     expected = categorical_oracle.project_distribution(target[0, 0].double().numpy(), atoms, new)
     assert wanted[0, 0].numpy() == pytest.approx(expected, abs=1e-5)

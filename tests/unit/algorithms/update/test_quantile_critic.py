@@ -87,8 +87,8 @@ def test_the_threshold_is_where_the_gradient_stops_growing(kappa):
     (last,) = ppo.agent.network.critic.last_layers()
     for error, slope in zip(ERRORS, SLOPES[kappa], strict=True):
         batch = batch_of(ppo, torch.full((1, 1, 1), error), torch.ones(1, 1))
-        (found,) = torch.autograd.grad(sums(ppo, batch).loss, [last.bias])
-        assert float(found) == pytest.approx(slope, rel=1e-5)
+        (result,) = torch.autograd.grad(sums(ppo, batch).loss, [last.bias])
+        assert float(result) == pytest.approx(slope, rel=1e-5)
 
 
 def loss_by_hand(predicted, target, kappa):
@@ -122,16 +122,16 @@ def test_any_number_of_quantiles_costs_what_all_its_pairs_cost(count, monotone):
         predicted = batch.predicted[row, column, critic].double().tolist()
         one = loss_by_hand(predicted, target[row, column].double().tolist(), 0.3)
         expected[critic] += float(weight[row, column]) * one
-    found = sums(ppo, batch)
-    assert found.value_by_critic.tolist() == pytest.approx(expected, rel=1e-5)
-    assert float(found.value.detach()) == pytest.approx(sum(expected) / 2, rel=1e-5)
+    result = sums(ppo, batch)
+    assert result.value_by_critic.tolist() == pytest.approx(expected, rel=1e-5)
+    assert float(result.value.detach()) == pytest.approx(sum(expected) / 2, rel=1e-5)
 
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.spec("S2-opt2")
 def test_levels_are_the_middles_of_as_many_slices(count):
-    found = quantile.midpoints(count, like=torch.zeros((), dtype=torch.float64))
-    assert found.tolist() == [(2 * i + 1) / (2 * count) for i in range(count)]
+    result = quantile.midpoints(count, like=torch.zeros((), dtype=torch.float64))
+    assert result.tolist() == [(2 * i + 1) / (2 * count) for i in range(count)]
 
 
 def test_one_quantile_of_a_critic_is_the_median():

@@ -206,11 +206,11 @@ def test_the_reported_gain_sees_no_floor_and_has_a_cap():
 @pytest.mark.parametrize("stop", [0, 3, 11])
 def test_restored_statistics_go_on_exactly(settings, stop):
     def run(statistics, units, updates):
-        found = []
+        result = []
         for k in updates:
             units = step(statistics, sample(40, seed=k) * (1 + k % 5), units)
-            found.append((units, statistics.unfloored, statistics.target_scale()))
-        return found
+            result.append((units, statistics.unfloored, statistics.target_scale()))
+        return result
 
     shape = {"window_updates": 4, **settings}
     whole = build(**shape)

@@ -63,9 +63,9 @@ def test_episodes_are_added_up_from_their_first_step_across_rollouts():
     told = ppo.task.told
     ended = (told.terminated | told.truncated).numpy()
     earned, length = oracle.episodes(told.reward.double().numpy(), ended, np.zeros(B))
-    found = [rollout for _, rollout, _ in play_on(ppo, 4)]
-    assert torch.cat([r.return_so_far for r in found]).numpy() == pytest.approx(earned, abs=1e-6)
-    assert np.array_equal(torch.cat([r.length for r in found]).numpy(), length)
+    result = [rollout for _, rollout, _ in play_on(ppo, 4)]
+    assert torch.cat([r.return_so_far for r in result]).numpy() == pytest.approx(earned, abs=1e-6)
+    assert np.array_equal(torch.cat([r.length for r in result]).numpy(), length)
 
 
 def test_what_an_ignored_step_pays_belongs_to_no_episode():
@@ -234,8 +234,8 @@ def test_a_rollout_is_cut_into_neighbouring_sequences_with_their_own_memory():
 def test_hidden_norms_are_those_found_and_those_used():
     ppo = aged(learner())
     before, rollout, _ = list(play_on(ppo, 2))[1]
-    found = before.memory[:, :, 0].flatten(1).norm(dim=-1)
-    assert rollout.hidden_norm[0, :, 0].numpy() == pytest.approx(found.numpy(), rel=1e-6)
+    result = before.memory[:, :, 0].flatten(1).norm(dim=-1)
+    assert rollout.hidden_norm[0, :, 0].numpy() == pytest.approx(result.numpy(), rel=1e-6)
     assert rollout.hidden_norm[..., 1][rollout.reset].tolist() == [0.0] * int(rollout.reset.sum())
     kept = ~rollout.reset
     assert torch.equal(rollout.hidden_norm[..., 0][kept], rollout.hidden_norm[..., 1][kept])

@@ -478,12 +478,12 @@ NONSENSE = [
     (
         "before",
         lambda r: [changed(changed(r[0], 0, START - HOUR), 6, START - 1), *r],
-        "a bar of 2020-12-31T23:00:00Z, outside of what was asked",
+        "a bar of 2020-12-31T23:00:00Z, outside of the requested span",
     ),
     (
         "future",
         lambda r: [*r, changed(changed(r[0], 0, 4102444800000), 6, 4102448399999)],
-        "a bar of 2100-01-01T00:00:00Z, outside of what was asked",
+        "a bar of 2100-01-01T00:00:00Z, outside of the requested span",
     ),
     ("text", lambda r: [changed(r[0], 1, "n/a"), *r[1:]], "`open` = 'n/a' at 2021-01-01T00:00:00Z"),
     ("none", lambda r: [changed(r[0], 5, None)], "`volume` = None at 2021-01-01T00:00:00Z"),
@@ -508,7 +508,7 @@ def test_nonsense_is_refused_in_words(fetcher, venue, rows, problem):
     assert isinstance(error, VenueError)
     assert error.code == "venue-response"
     assert error.found.startswith(problem)
-    assert error.wrong == "the answer of binance for BTC/USDT 1h must be what was asked for"
+    assert error.wrong == "the answer of binance for BTC/USDT 1h must be what was requested"
     assert not fetcher.store.path(SPOT, H1).exists()
     assert len(venue.data_requests) == 1
 
@@ -764,8 +764,8 @@ def test_a_ban_stops_everything_at_once_and_says_until_when(fetcher, venue, faul
     error = refused(fetcher.bars)
     assert str(error) == (
         "binance must accept requests from this address to give BTC/USDT 1h; found HTTP 418, "
-        f"banned {until}. Nothing more was asked. Wait until then, and stop other programs that "
-        "use the same address: asking during a ban prolongs it. [venue-ban]"
+        f"banned {until}. No further request was sent. Wait until then, and stop other programs "
+        "that use the same address: asking during a ban prolongs it. [venue-ban]"
     )
     assert venue.banned == 0
     assert (len(venue.data_requests), len(fetcher.stored())) == (5, 200)
