@@ -12,18 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from command_lab import forked, fresh
 from stormsail.market.interval import Interval
 from stormsail.market.store import Store
 
 H = 3_600_000
 START = 1_609_459_200_000
 HOUR = Interval.parse("1h")
-VERB = (
-    "import stormsail.cli.main as m\n"
-    "from stormsail.cli.data.import_ import import_bars\n"
-    "m.app.command('import')(import_bars)\n"
-    "m.main()\n"
-)
 
 
 def kline(row: int) -> str:
@@ -41,16 +36,8 @@ def dump(folder: Path, rows: range, name: str = "BTCUSDT-1h-2021-01") -> Path:
     return path
 
 
-def run(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", VERB, "import", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-    )
+def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return forked("import", *arguments, cwd=cwd)
 
 
 def tree(root: Path) -> dict[str, bytes]:
@@ -81,8 +68,8 @@ def test_a_second_import_gives_the_same_bytes_from_anywhere(tmp_path):
     assert run("dumps", *words, cwd=tmp_path).returncode == 0
     assert tree(tmp_path / "data") == first
     (tmp_path / "elsewhere").mkdir()
-    other = run(
-        tmp_path / "dumps" / "*.zip",
+    other = fresh(
+        *("import", tmp_path / "dumps" / "*.zip"),
         *(*words, "--store", tmp_path / "other"),
         cwd=tmp_path / "elsewhere",
         TZ="Asia/Kathmandu",
@@ -121,8 +108,8 @@ def test_a_far_present_does_not_wrap(tmp_path):
 
 def test_a_ragged_file_is_refused_and_never_aborts(tmp_path):
     (tmp_path / "BTCUSDT-1h.csv").write_text("".join(map(kline, range(50))) + "1,2\n")
-    for _ in range(4):
-        result = run("BTCUSDT-1h.csv", cwd=tmp_path)
+    for _ in range(4):  # an abort would come while the interpreter ends
+        result = fresh("import", "BTCUSDT-1h.csv", cwd=tmp_path)
         assert result.returncode == 2
         assert "[data-unreadable]" in result.stderr
 
@@ -242,14 +229,14 @@ def test_kills_at_random_times_leave_the_old_or_the_new_store(tmp_path):
         assert run(source, *words, root, cwd=tmp_path).returncode == 0
     before, after = tree(tmp_path / "a"), tree(tmp_path / "b")
     started = time.monotonic()
-    run(new, *words, "c", cwd=tmp_path)
+    fresh("import", new, *words, "c", cwd=tmp_path)
     length = time.monotonic() - started
     chance, ends = random.Random(7), set()
     for _ in range(40):
         root = tmp_path / "store"
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(tmp_path / "a", root)
-        command = [sys.executable, "-c", VERB, "import", str(new), *words, str(root)]
+        command = [sys.executable, "-m", "stormsail", "import", str(new), *words, str(root)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
         time.sleep(chance.uniform(0.6, 1.05) * length)

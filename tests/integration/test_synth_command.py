@@ -1,35 +1,20 @@
 """`stormsail synth` as a user meets it."""
 
-import subprocess
-import sys
-
 import pyarrow.parquet as pq
 import pytest
 
-# Registers the verb where the command line does not have it yet.
-CODE = (
-    "import stormsail.cli.main as m\n"
-    "from stormsail.cli.data.synth import synth\n"
-    "if all(command.callback is not synth for command in m.app.registered_commands):\n"
-    "    m.app.command()(synth)\n"
-    "m.main()\n"
-)
+from command_lab import forked, fresh
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-c", CODE, "synth", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return forked("synth", *arguments)
 
 
 def test_a_world_is_written_and_its_answer_printed(tmp_path):
     store = tmp_path / "data"
     size = ("--store", str(store), "--symbols", "2", "--bars", "50", "--seed", "7")
-    result = run("ar1", *size, "--interval", "4h", "--set", "phi=0.5", "--set", "volatility=0.02")
+    size += ("--interval", "4h", "--set", "phi=0.5", "--set", "volatility=0.02")
+    result = fresh("synth", "ar1", *size)
     assert result.returncode == 0, result.stderr
     assert result.stdout == (
         "ar1, seed 7: 50 bars of 4h for AAA/USDT:USDT, BBB/USDT:USDT\n"

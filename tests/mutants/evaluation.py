@@ -438,8 +438,8 @@ EVALUATION = (
         "tail-interval-of-every-window",
         "calibration",
         CALIBRATION,
-        "influence.std(ddof=1) / math.sqrt(count)",
-        "influence.std(ddof=1) / math.sqrt(sample.size)",
+        "float(values.mean()), float(values.std(ddof=1)) / math.sqrt(count)",
+        "float(values.mean()), float(values.std(ddof=1)) / math.sqrt(predicted.count)",
         judged("calibration/checks", "test_fewer_independent_outcomes_widen_the_tail"),
     ),
     # --- conformal

@@ -1,4 +1,4 @@
-"""Coverage, transform, histogram and conformal rank, by loops from their definitions."""
+"""Coverage, histogram and conformal rank, by loops from their definitions."""
 
 import math
 from fractions import Fraction
@@ -22,23 +22,6 @@ def coverage(quantiles, realised, column):
         if y <= sorted(row)[column]:
             hits += 1
     return hits / len(realised)
-
-
-def transform(row, levels, y):
-    """The level at which y falls: straight lines between quantiles, cell centres outside."""
-    row = sorted(row)
-    on = [levels[k] for k, value in enumerate(row) if value == y]
-    if on:
-        return (min(on) + max(on)) / 2
-    if y < row[0]:
-        return levels[0] / 2
-    if y > row[-1]:
-        return (levels[-1] + 1.0) / 2
-    for k in range(len(row) - 1):
-        if row[k] < y < row[k + 1]:
-            share = (y - row[k]) / (row[k + 1] - row[k])
-            return levels[k] + share * (levels[k + 1] - levels[k])
-    raise AssertionError
 
 
 def cell_shares(quantiles, realised, levels, edges):

@@ -3,8 +3,9 @@
 Public names are imported on first use (PEP 562): `import stormsail.algorithms` loads nothing else.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from stormsail.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
@@ -14,24 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "Run", "TrainConfig", "Trainer", "fitter", "market_panel", "train"]
 
-_MODULES = {
-    "Progress": "trainer",
-    "Run": "trainer",
-    "TrainConfig": "config",
-    "Trainer": "trainer",
-    "fitter": "fit",
-    "market_panel": "run.tasks",
-    "train": "trainer",
+_EXPORTS = {
+    "config": ("TrainConfig",),
+    "fit": ("fitter",),
+    "run.tasks": ("market_panel",),
+    "trainer": ("Progress", "Run", "Trainer", "train"),
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import a public name from its module."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """Return the public names, for those who complete a name by typing a part of it."""
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -54,11 +54,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that is moved by calls: sleeping is exact and returns at once.
-
-    Args:
-        now_ns: the time at the start, nanoseconds since 1970 UTC.
-    """
+    """A clock that starts at `now_ns` and is moved by calls: sleeping is exact and immediate."""
 
     def __init__(self, now_ns: int = 0) -> None:
         self._now_ns = now_ns

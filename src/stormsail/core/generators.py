@@ -229,11 +229,7 @@ def _pcg64_increment(state: Mapping[str, Any]) -> int:
 
 
 def _unpack_pcg64(tensor: Tensor) -> dict[str, Any]:
-    """Return what `_pack_pcg64` was given.
-
-    Raises:
-        ValueError: if the bytes cannot have come from a PCG64.
-    """
+    """Return what `_pack_pcg64` was given; a ValueError if no PCG64 gave these bytes."""
     data = bytes(tensor.tolist())
     if len(data) != _PCG64_LAYOUT.size:
         raise ValueError(f"{len(data)} bytes instead of {_PCG64_LAYOUT.size}")

@@ -63,10 +63,6 @@ class DiscreteActions:
         """Refuse another shape than [batch] or another dtype than int64; values are not read.
 
         `dtype` is the task's own and does not matter here.
-
-        Raises:
-            ShapeError: for another shape.
-            DtypeError: for another dtype.
         """
         del dtype
         _check_action(action, shape=(batch,), dtype=torch.int64)
@@ -120,12 +116,7 @@ class ContinuousActions:
         return len(self.low)
 
     def check(self, action: Tensor, *, batch: int, dtype: torch.dtype) -> None:
-        """Refuse another shape than [batch, A] or another dtype; values are not read.
-
-        Raises:
-            ShapeError: for another shape.
-            DtypeError: for another dtype than the task's.
-        """
+        """Refuse another shape than [batch, A] or dtype than the task's; values are not read."""
         _check_action(action, shape=(batch, self.count), dtype=dtype)
 
     def bad(self, action: Tensor) -> Tensor:

@@ -3,8 +3,9 @@
 Public names are imported on first use (PEP 562): `import stormsail.evaluation` loads nothing else.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from stormsail.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from stormsail.evaluation.calibration.document import calibration_of
@@ -58,44 +59,27 @@ __all__ = [
     "write_validation",
 ]
 
-_MODULES = {
-    "Backtest": "engine.result",
-    "BacktestConfig": "engine.config",
-    "Comparison": "compare.compare",
-    "SelfTest": "robustness.self_tests",
-    "TrialLedger": "stats.trials",
-    "Validation": "walk_forward.run",
-    "ValidationConfig": "walk_forward.config",
-    "backtest": "engine.run",
-    "break_even": "robustness.costs",
-    "calibration_of": "calibration.document",
-    "compare_results": "compare.compare",
-    "comparison_page": "compare.page",
-    "cost_sweep": "robustness.costs",
-    "deflated_sharpe": "stats.sharpe",
-    "probabilistic_sharpe": "stats.sharpe",
-    "probability_of_overfitting": "stats.overfitting",
-    "read_result": "saved",
-    "read_results": "saved",
-    "read_run": "saved",
-    "replay": "engine.run",
-    "report_page": "report.page",
-    "run_baselines": "robustness.baselines",
-    "significance_of": "robustness.significance",
-    "stress": "robustness.stress",
-    "validate": "walk_forward.run",
-    "write_backtest": "engine.files",
-    "write_validation": "walk_forward.files",
+_EXPORTS = {
+    "calibration.document": ("calibration_of",),
+    "compare.compare": ("Comparison", "compare_results"),
+    "compare.page": ("comparison_page",),
+    "engine.config": ("BacktestConfig",),
+    "engine.files": ("write_backtest",),
+    "engine.result": ("Backtest",),
+    "engine.run": ("backtest", "replay"),
+    "report.page": ("report_page",),
+    "robustness.baselines": ("run_baselines",),
+    "robustness.costs": ("break_even", "cost_sweep"),
+    "robustness.self_tests": ("SelfTest",),
+    "robustness.significance": ("significance_of",),
+    "robustness.stress": ("stress",),
+    "saved": ("read_result", "read_results", "read_run"),
+    "stats.overfitting": ("probability_of_overfitting",),
+    "stats.sharpe": ("deflated_sharpe", "probabilistic_sharpe"),
+    "stats.trials": ("TrialLedger",),
+    "walk_forward.config": ("ValidationConfig",),
+    "walk_forward.files": ("write_validation",),
+    "walk_forward.run": ("Validation", "validate"),
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import a public name from its module."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

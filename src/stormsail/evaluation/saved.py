@@ -153,9 +153,7 @@ def read_results(paths: Sequence[Path]) -> list[Result]:
 def read_result(path: Path | str, name: str = "") -> Result:
     """Return a saved backtest or validation, verified against its checksums.
 
-    Args:
-        path: its folder.
-        name: display name; by default that of the folder.
+    Its display name is by default that of the folder.
 
     Raises:
         ArtifactError: if it is missing, damaged, or something else; the table above has the codes.

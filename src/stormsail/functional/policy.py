@@ -180,7 +180,7 @@ def entropy_loss(
 
     The entropy bonus of Schulman et al. 2017, arXiv:1707.06347, Section 5. The entropy must be that
     of the whole action, already summed over its dimensions: one that still has an action axis is
-    refused rather than summed, because whoever summed it before would count it twice.
+    refused rather than summed, because a sum taken before would be counted twice.
 
     Raises:
         ShapeError: if the entropy is not shaped like the log probability.

@@ -1,8 +1,8 @@
-"""The unit in which critics predict: encode, decode, and change it without changing a prediction.
+"""Return scale of the critics: encode, decode, and PopArt rescaling that keeps predictions.
 
-Heads predict (R - mean) / std. Whoever decodes must use the statistics the head was last trained
-with; when the statistics move, the last layer moves with them (PopArt), so there is no moment at
-which they differ.
+Heads predict (R - mean) / std. Decoding must use the statistics that the head was last trained
+with; when the statistics change, the last layer is rescaled with them (PopArt), so that they never
+differ.
 """
 
 from jaxtyping import Float

@@ -54,11 +54,7 @@ def resample(bars: Bars, interval: Interval, *, keep_partial: bool = False) -> B
 
 
 def check_alignment(bars: Bars) -> None:
-    """Refuse bars that do not open on the grid of their interval.
-
-    Raises:
-        DataError: naming the first such row.
-    """
+    """Refuse bars that do not open on the grid of their interval."""
     off = np.flatnonzero((bars.ts - bars.interval.origin_ms) % bars.interval.milliseconds)
     if len(off):
         raise DataError(

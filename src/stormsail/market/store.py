@@ -42,7 +42,8 @@ class Store:
     A file is written beside its place, forced onto the disk and renamed over the old one: a killed
     writer leaves the old file or the new one, never a part. Each file carries a hash of its values
     and notes, which every read compares: a flipped bit, or a file put under another symbol's name,
-    is refused. The same bars give the same bytes.
+    is refused. The same bars give the same bytes. Where the system does not let a file be read,
+    written or removed, methods raise a `DataError`, and what was there is untouched.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -57,11 +58,7 @@ class Store:
         return self.root / folder_name(symbol) / f"{FUNDING}.parquet"
 
     def write(self, bars: Bars) -> Path:
-        """Replace the bars of a symbol and interval; return the file.
-
-        Raises:
-            DataError: if the system does not let the file be written; what was there is untouched.
-        """
+        """Replace the bars of a symbol and interval; return the file."""
         path = self.path(bars.symbol, bars.interval)
         notes = {**bars.notes, "symbol": bars.symbol, "interval": str(bars.interval)}
         return _write(path, bars.table, notes)
@@ -82,11 +79,7 @@ class Store:
         return _write(self.funding_path(funding.symbol), funding.table, {"symbol": funding.symbol})
 
     def read_funding(self, symbol: str) -> Funding | None:
-        """Return the stored funding rates, or None if there are none.
-
-        Raises:
-            DataError: if the file cannot be read.
-        """
+        """Return the stored funding rates, or None if there are none."""
         path = self.funding_path(symbol)
         if not os.path.lexists(path):
             return None
@@ -100,9 +93,6 @@ class Store:
         """Replace the columns that stand beside the bars, row by row; return the file.
 
         The file notes the digest of the bars, so that it is never read beside others.
-
-        Raises:
-            DataError: if the system does not let the file be written; what was there is untouched.
         """
         path = self.signals_path(bars.symbol, bars.interval)
         table = pa.table({"ts": bars.ts, **columns})
@@ -130,19 +120,11 @@ class Store:
         return {name: np.asarray(table[name].to_numpy()) for name in table.column_names}
 
     def remove_funding(self, symbol: str) -> None:
-        """Remove the funding rates of a symbol, if there are any.
-
-        Raises:
-            DataError: if the system does not let the file be removed.
-        """
+        """Remove the funding rates of a symbol, if there are any."""
         _remove(self.funding_path(symbol))
 
     def remove_signals(self, symbol: str, interval: Interval) -> None:
-        """Remove the columns beside the bars of a symbol and interval, if there are any.
-
-        Raises:
-            DataError: if the system does not let the file be removed.
-        """
+        """Remove the columns beside the bars of a symbol and interval, if there are any."""
         _remove(self.signals_path(symbol, interval))
 
     def contents(self) -> list[tuple[str, Interval]]:
@@ -194,8 +176,7 @@ def _held(path: Path, *, demand: str) -> Iterator[int]:
         atomic.make_folders(path.parent)
         with atomic.locked_folder(path.parent) as folder:
             # A temporary file is left by a dead process: a living one would hold the lock.
-            left = [name for name in atomic.entries(folder) if name.startswith(atomic.TEMPORARY)]
-            atomic.remove_tree(folder, *left)
+            atomic.remove_leftovers(folder)
             yield folder
             return
     except OSError as error:

@@ -18,7 +18,7 @@ ACTOR_GAIN = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """What a network says about T rows of B environments."""
+    """Outputs of a network for T rows of B environments."""
 
     actor: Tensor
     """Parameters of the action's distribution, [T, B, D]."""

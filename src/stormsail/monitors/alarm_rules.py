@@ -361,7 +361,7 @@ RULES: tuple[Rule, ...] = (
         "train/cvar_samples",
         lambda metrics: metrics.get("train/cvar_ready", math.nan) <= 0.0,
         "the tail has not acted for 50 updates: {value:.0f} outcomes are too few; lower "
-        "`risk.cvar_min_samples`, shorten the episodes, or play more environments",
+        "`risk.cvar_min_samples`, shorten the episodes, or run more environments",
         patience=UNREADY,
     ),
     Rule(
@@ -370,7 +370,7 @@ RULES: tuple[Rule, ...] = (
         "train/explained_variance",
         _weight_shut_out,
         "`risk.cvar_weight` has not acted for 50 updates: the explained variance is {value:.4g}; "
-        "lower `risk.cvar_activation_threshold`, or use the constraint, which asks for none",
+        "lower `risk.cvar_activation_threshold`, or use the constraint, which needs none",
         patience=UNREADY,
     ),
     Rule(

@@ -51,7 +51,7 @@ class Alarms:
     """Checks the metrics of each update against the table in `alarm_rules`.
 
     An alarm is raised at the update at which its condition has held for as many updates in a row as
-    the rule asks for, and then not again before the condition has ended once. A metric that is
+    the rule demands, and then not again before the condition has ended once. A metric that is
     missing or NaN meets no condition, but a loss that is NaN does.
     """
 

@@ -133,7 +133,7 @@ class EventFile:
         path: of the file.
         length: bytes of it that the checkpoint knew of; what follows is cut off. 0 starts a new
             file.
-        clock: asked for the time of each event; None writes no times.
+        clock: for the times of events; None writes none.
 
     Raises:
         DataError: if the file is shorter than `length`, or cannot be written.

@@ -15,7 +15,7 @@ LEAST_ALPHA = 1e-4
 """Shares of worst outcomes below this cannot be estimated from any rollout."""
 
 MIN_TAIL_SAMPLES = 10
-"""Outcomes that the tail itself must hold before its mean is believed."""
+"""Outcomes that the tail itself must hold before its mean is used."""
 
 WINSOR_SHARE = 20.0
 """The cut must stay below alpha over this: at alpha it would erase the tail that is measured."""

@@ -211,7 +211,7 @@ def open_run(
         else:
             _check_empty(path, present)
         with _loud(path):
-            _clear(folder)
+            atomic.remove_leftovers(folder)
             _finish_best(folder)
             atomic.replace_file(folder, CONFIG, config.to_toml().encode("utf-8"))
             if not begun:
@@ -353,12 +353,6 @@ def _damaged(path: Path, problem: str) -> ArtifactError:
         found=problem,
         remedy="Restore it from a copy, or start a new run in another folder.",
     )
-
-
-def _clear(folder: int) -> None:
-    """Remove temporary files of killed writers."""
-    left = [name for name in atomic.entries(folder) if name.startswith(atomic.TEMPORARY)]
-    atomic.remove_tree(folder, *left)
 
 
 def _finish_best(folder: int) -> None:

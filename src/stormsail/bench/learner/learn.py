@@ -277,10 +277,7 @@ def run_all(
 ) -> list[Outcome]:
     """Return the outcome of each job, in the order of the jobs; each process takes one at a time.
 
-    Args:
-        jobs: to be run.
-        workers: processes; 1 stays in this one.
-        say: called with a line whenever a job is done.
+    One worker is this process itself. `say` is called with a line whenever a job is done.
     """
     if workers == 1:
         outcomes = []

@@ -248,14 +248,6 @@ def compare(
     All take turns, so that a slow minute of the machine falls on all of them. The first update of
     each is not counted.
 
-    Args:
-        width: of the LSTM.
-        sizes: what both sides have in common.
-        updates: of each way in each round.
-        rounds: how often.
-        device: where to learn.
-        seed: of weights, tasks and actions.
-
     Raises:
         RangeError: if the minibatches do not divide the environments.
     """

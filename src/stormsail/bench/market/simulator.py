@@ -145,15 +145,8 @@ def speeds(
 ) -> Iterator[Speed]:
     """Yield the speed of every way at every batch size; on CUDA also captured in a graph.
 
-    Args:
-        panel: from `history`.
-        sizes: batch sizes.
-        device: where to run.
-        compiled: whether to measure `Simulator.compile` too.
-        seconds: measured, for each way.
-        repeats: stretches of that time; the fastest counts, because whatever else runs on a
-            machine can only lengthen one.
-        seed: of starts, costs, feed and actions.
+    Of `repeats` stretches of `seconds` the fastest counts, because whatever else runs on a machine
+    can only lengthen one.
     """
     config = everything_on()
     for batch in sizes:
@@ -253,16 +246,8 @@ def compare(
     """Measure the simulator between two measurements of the peers, on the same bars.
 
     A peer's better figure counts: what slows a shared machine comes and goes within minutes, and
-    would flatter us if it fell on the peers alone.
-
-    Args:
-        sizes: batch sizes.
-        python: interpreter of the peers; None leaves them out.
-        device: of the simulator.
-        compiled: whether to measure it compiled too.
-        seconds: measured, for each way and each peer.
-        bars: of each symbol.
-        seed: of bars, market and actions.
+    would flatter us if it fell on the peers alone. `python` is the interpreter of the peers; None
+    leaves them out. `seconds` are measured for each way and each peer.
     """
     panel, first = history(bars=bars, seed=seed)
     fastest: dict[str, Peer] = {}

@@ -54,12 +54,7 @@ def tasks(kind: Kind, sizes: Sizes, *, seed: int) -> Iterator[Task]:
     (`label`: the features stay right, only their meaning changes), after the problems of Elsayed &
     Mahmood 2024 (arXiv:2404.00781), section on input- and label-permuted data. We deviate: clusters
     instead of pictures, 8 samples a step instead of 1, and far fewer of them, so that many seeds
-    fit into minutes.
-
-    Args:
-        kind: what is permuted.
-        sizes: how large the problem is.
-        seed: of centres, permutations and samples. Both kinds meet the same samples.
+    fit into minutes. Both kinds meet the same samples where their seed is the same.
     """
     streams = Generators(seed)
     drawing, shuffling = streams.stream("continual.samples"), streams.stream("continual.order")

@@ -135,14 +135,6 @@ def step_times(
 
     The fastest stretch of each counts, because whatever else runs on a machine can only lengthen
     one; and all take turns, so that a slow minute falls on all of them.
-
-    Args:
-        device: where to run.
-        compiled: whether to measure the compiled pipeline too.
-        seconds: measured, for each way.
-        repeats: stretches of that time.
-        seed: of the network and the noise.
-        scale: of each side of each tensor.
     """
     kind = device.partition(":")[0]
     steps: dict[str, Step] = {}

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from stormsail.core.task import DiscreteActions, Step
 
-NOISES = ("normal", "skewed")
-
 
 class ChainState(NamedTuple):
     """Nothing but a count, since every step is like every other."""

@@ -91,8 +91,7 @@ def continual(
     check_folders(out, chart)
     console = Console()
     plan = bench.Plan.quick() if quick else bench.Plan()
-    if seeds:
-        plan = replace(plan, seeds=seeds)
+    plan = replace(plan, seeds=seeds or plan.seeds)
     with bench.runner(workers) as runs:
         result = bench.compare(plan, runs, say=console.print)
     _print_continual(console, result, plan)
@@ -115,8 +114,7 @@ def shrinkage(
     check_folders(out, chart)
     console = Console()
     plan = bench.Plan.quick() if quick else bench.Plan()
-    if seeds:
-        plan = replace(plan, seeds=seeds)
+    plan = replace(plan, seeds=seeds or plan.seeds)
     rows = bench.rows(plan)
     _print_shrinkage(console, rows)
     lines = [asdict(line) for line in bench.summary(rows)]

@@ -145,8 +145,8 @@ def _show(console: "Console", report: "Report") -> None:
             console.print(f"      {place}", markup=False)
         if finding.count > len(finding.places):
             console.print(f"      and {finding.count - len(finding.places)} more")
-        rule = f" Or: --repair {finding.rule}" if finding.rule else ""
-        console.print(f"    {finding.remedy}{rule}", markup=False)
+        rule = f" Or: --repair {finding.defect.rule}" if finding.defect.rule else ""
+        console.print(f"    {finding.defect.remedy}{rule}", markup=False)
 
 
 def _finish(console: "Console", reports: "list[Report]", json_out: Path | None) -> None:

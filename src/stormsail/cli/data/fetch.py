@@ -87,27 +87,19 @@ def _fetchers(
     clock, store, retry = SystemClock(), Store(root), RetryPolicy(tries=tries)
     generator = Generators(seed).numpy("fetch.jitter")
 
-    bars = partial(
-        fetch_bars,
-        client,
-        store,
-        since_ms=span[0],
-        until_ms=span[1],
-        clock=clock,
-        generator=generator,
-        retry=retry,
-    )
-    rates = partial(
-        fetch_funding,
-        client,
-        store,
-        since_ms=span[0],
-        until_ms=span[1],
-        clock=clock,
-        generator=generator,
-        retry=retry,
-    )
-    return bars, rates
+    def prepared(fetch: "Callable[..., FetchResult]") -> "Callable[..., FetchResult]":
+        return partial(
+            fetch,
+            client,
+            store,
+            since_ms=span[0],
+            until_ms=span[1],
+            clock=clock,
+            generator=generator,
+            retry=retry,
+        )
+
+    return prepared(fetch_bars), prepared(fetch_funding)
 
 
 def _show(what: str, call: "Callable[..., FetchResult]") -> None:

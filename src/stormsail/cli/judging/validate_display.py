@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import typer
 
+from stormsail.cli.judging.backtest import SHOWN
+
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
+    from rich import progress as rich_progress
 
     from stormsail.algorithms.trainer import Progress as Learned
     from stormsail.core.clock import Clock
@@ -15,30 +17,11 @@ if TYPE_CHECKING:
     from stormsail.evaluation.walk_forward.run import Progress as Begun
     from stormsail.evaluation.walk_forward.run import Validation
 
-SHOWN = {
-    "total_return": ("return", "{:+.2%}"),
-    "sharpe": ("Sharpe", "{:.2f}"),
-    "max_drawdown": ("max drawdown", "{:.2%}"),
-    "cvar": ("CVaR 5 % a bar", "{:.3%}"),
-    "turnover": ("turnover a day", "{:.2f}"),
-}
-"""Metrics of the last line: metric, title, format."""
-
 MARKS = {True: "yes", False: "NO", None: "unknown"}
 """Mark of a rule that holds, does not hold or is not known."""
 
 _LINE_SECONDS = 5.0
 """Time between two lines where there is no terminal to draw on."""
-
-
-class Display(Protocol):
-    """Shows the progress of a validation."""
-
-    def began(self, progress: "Begun") -> None:
-        """Show what begins now."""
-
-    def learned(self, run: str, progress: "Learned") -> None:
-        """Show how far a training is."""
 
 
 @contextmanager
@@ -90,7 +73,7 @@ class _Lines:
 class _Bars:
     """One bar for the whole, one for the training that goes on."""
 
-    def __init__(self, bars: "Bars") -> None:
+    def __init__(self, bars: "rich_progress.Progress") -> None:
         self._bars = bars
         self._whole = bars.add_task("starting", total=None)
         self._own = bars.add_task("", total=None, visible=False)
@@ -114,6 +97,10 @@ class _Bars:
         )
 
 
+Display = _Lines | _Bars
+"""Shows what begins (`began`) and how far a training is (`learned`)."""
+
+
 def print_validation(validation: "Validation") -> None:
     """Print the verdict and every reason, then the self-tests and the main metrics."""
     verdict = validation.verdict
@@ -131,7 +118,11 @@ def print_validation(validation: "Validation") -> None:
             typer.echo(f"fold {run.fold.number}, seed {run.seed} failed: {run.reason}")
     metrics = validation.judgement.metrics
     statements = metrics.statements()
-    figures = [f"{title} {_shown(statements[name], form)}" for name, (title, form) in SHOWN.items()]
+    figures = [
+        f"{title} {_shown(statements[name], form)}"
+        for name, (title, form) in SHOWN.items()
+        if name != "fees"
+    ]
     typer.echo(f"{metrics.bars:,} unseen bars: {', '.join(figures)}")
     typer.echo(_final_span(validation))
 

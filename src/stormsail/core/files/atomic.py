@@ -110,6 +110,11 @@ def replace_file(parent: int, name: str, data: bytes) -> None:
         raise
 
 
+def remove_leftovers(folder: int) -> None:
+    """Remove temporary entries of killed writers; the caller holds the folder's lock."""
+    remove_tree(folder, *(name for name in entries(folder) if name.startswith(TEMPORARY)))
+
+
 def remove_tree(parent: int, *names: str) -> None:
     """Remove files or folders so that none is ever seen half removed.
 

@@ -7,7 +7,7 @@ are refused here, in both directions.
 
 import json
 import math
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -16,6 +16,23 @@ _MAX_DEPTH = 64
 
 class DocumentError(ValueError):
     """A value or a text is not strict JSON; the caller names the file."""
+
+
+class Record:
+    """A dataclass that becomes a JSON object, one key for each of its fields."""
+
+    def document(self) -> dict[str, JsonValue]:
+        """Return the fields as JSON; a record among them by its own document."""
+        return {name: _field(value) for name, value in vars(self).items()}
+
+
+def _field(value: Any) -> JsonValue:  # noqa: ANN401 - whatever a field holds
+    if isinstance(value, Record):
+        return value.document()
+    if isinstance(value, list | tuple):
+        return [_field(item) for item in value]
+    result: JsonValue = value.tolist() if hasattr(value, "tolist") else value  # an array
+    return result
 
 
 def encode(value: object) -> bytes:

@@ -123,7 +123,7 @@ class Generations:
         files = encode_artifact(kind=self.kind, contents=contents)
         path = self.root / name
         with _loud(path), self._writing() as root:
-            atomic.remove_tree(root, *_leftovers(root))
+            atomic.remove_leftovers(root)
             self._check_newest(root, name)
             atomic.write_folder(root, name, files)
             _verify_or_remove(root, path)
@@ -336,10 +336,6 @@ def _name(step: int) -> str:
 
 def _generations(root: int) -> list[str]:
     return [name for name in atomic.entries(root) if _NAME.fullmatch(name)]
-
-
-def _leftovers(root: int) -> list[str]:
-    return [name for name in atomic.entries(root) if name.startswith(atomic.TEMPORARY)]
 
 
 def _free_name(folder: int, name: str) -> str:

@@ -50,9 +50,6 @@ def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
 
     Tensors are copied to the CPU. Tied weights are written once for each name, because a file in
     which two names share memory would make one of them disappear.
-
-    Raises:
-        TensorFileError: as `check_tensors`.
     """
     check_tensors(tensors)
     copies = {

@@ -13,7 +13,7 @@ import torch
 from scipy.special import chdtrc, ndtri  # tail of chi-square, inverse of the normal distribution
 
 from stormsail.core.errors import ShapeError
-from stormsail.core.files.documents import JsonValue, plain
+from stormsail.core.files.documents import JsonValue, Record
 from stormsail.evaluation.calibration.windows import Windows
 from stormsail.evaluation.stats import figures
 from stormsail.evaluation.stats.figures import Array
@@ -30,7 +30,7 @@ _WIDTH = -float(ndtri(0.025))  # of a normal interval of 95 %
 
 
 @dataclass(frozen=True)
-class Coverage:
+class Coverage(Record):
     """How often outcomes stayed at or below the quantile of one level.
 
     Attributes:
@@ -43,13 +43,9 @@ class Coverage:
     share: Statement
     holds: bool | None
 
-    def document(self) -> dict[str, JsonValue]:
-        """Return it as JSON."""
-        return {"level": self.level, "share": self.share.document(), "holds": self.holds}
-
 
 @dataclass(frozen=True)
-class Histogram:
+class Histogram(Record):
     """Probability integral transform in cells, and whether it is level.
 
     Attributes:
@@ -64,18 +60,9 @@ class Histogram:
     expected: Array
     uniformity: Statement
 
-    def document(self) -> dict[str, JsonValue]:
-        """Return it as JSON."""
-        return {
-            "edges": plain(self.edges.tolist()),
-            "share": plain(self.share.tolist()),
-            "expected": plain(self.expected.tolist()),
-            "uniformity": self.uniformity.document(),
-        }
-
 
 @dataclass(frozen=True)
-class MeanCheck:
+class MeanCheck(Record):
     """The predicted mean against the realised one.
 
     Attributes:
@@ -88,17 +75,9 @@ class MeanCheck:
     realised: Statement
     gap: Statement
 
-    def document(self) -> dict[str, JsonValue]:
-        """Return it as JSON."""
-        return {
-            "predicted": self.predicted.document(),
-            "realised": self.realised.document(),
-            "gap": self.gap.document(),
-        }
-
 
 @dataclass(frozen=True)
-class TailCheck:
+class TailCheck(Record):
     """The predicted CVaR against the realised one.
 
     Attributes:
@@ -120,13 +99,7 @@ class TailCheck:
 
     def document(self) -> dict[str, JsonValue]:
         """Return it as JSON."""
-        return {
-            "alpha": self.alpha,
-            "predicted": self.predicted.document(),
-            "realised": self.realised.document(),
-            "gap": self.gap.document(),
-            "holds": self.holds,
-        }
+        return {**super().document(), "holds": self.holds}
 
 
 @dataclass(frozen=True)
@@ -178,8 +151,6 @@ def calibrate(
     mean: Array | None = None,
     levels: Sequence[float] | None = None,
     alpha: float = 0.05,
-    confidence: float = 0.95,
-    cells: int = 10,
 ) -> Calibration:
     """Return coverage, PIT histogram, mean and tail check of predicted return distributions.
 
@@ -188,8 +159,6 @@ def calibrate(
         mean: [W] predicted means; None where none were.
         levels: of the coverage, each stands for the nearest predicted one; None for all of them.
         alpha: share of worst outcomes.
-        confidence: coverage of the intervals.
-        cells: of the histogram, at most.
     """
     checked = None if mean is None else mean_check(predicted, mean)
     count, independent = predicted.count, predicted.independent
@@ -200,11 +169,9 @@ def calibrate(
         windows=count,
         independent=independent,
         mean=checked,
-        coverage=coverage(
-            predicted if levels is None else predicted.at_levels(levels), confidence=confidence
-        ),
-        histogram=pit_histogram(predicted, cells=cells),
-        tail=tail_check(predicted, alpha=alpha, confidence=confidence),
+        coverage=coverage(predicted if levels is None else predicted.at_levels(levels)),
+        histogram=pit_histogram(predicted),
+        tail=tail_check(predicted, alpha=alpha),
     )
 
 
@@ -215,19 +182,11 @@ def calibrate_by_regime(
     mean: Array | None = None,
     levels: Sequence[float] | None = None,
     alpha: float = 0.05,
-    confidence: float = 0.95,
-    cells: int = 10,
 ) -> dict[str, Calibration]:
     """Return the checks of each regime, by label in alphabetical order.
 
-    Args:
-        predicted: all windows.
-        regimes: [W] label of each window, known when it began.
-        mean: [W] predicted means; None where none were.
-        levels: of the coverage; None for all that were predicted.
-        alpha: share of worst outcomes.
-        confidence: coverage of the intervals.
-        cells: of each histogram, at most.
+    `regimes` labels each window, [W], by what was known when it began; the rest is as in
+    `calibrate`.
 
     Raises:
         ShapeError: if there is not one label per window.
@@ -245,20 +204,13 @@ def calibrate_by_regime(
             mean=None if mean is None else mean[labels == label],
             levels=levels,
             alpha=alpha,
-            confidence=confidence,
-            cells=cells,
         )
         for label in sorted({str(label) for label in regimes})
     }
 
 
 def mean_check(predicted: Windows, mean: Array) -> MeanCheck:
-    """Return the predicted mean against the realised one, with normal intervals of 95 %.
-
-    Args:
-        predicted: the windows.
-        mean: [W] predicted means.
-    """
+    """Return the predicted mean, [W], against the realised one, with normal intervals of 95 %."""
     count = predicted.independent
 
     def stated(values: Array, *, spread: bool = True) -> Statement:
@@ -302,32 +254,6 @@ def _covered(level: float, share: float, count: int, confidence: float) -> Cover
     _, high = figures.binomial_interval(many, count, confidence=confidence, method="exact")
     stated = Statement(share, low, high, needed=needed, found=count, unit=UNIT)
     return Coverage(level, stated, low <= level <= high)
-
-
-def pit_values(predicted: Windows) -> Array:
-    """Return the level at which each outcome fell, [W]: uniform on (0, 1) for a calibrated critic.
-
-    Linear between neighbouring quantiles; half the outer level below the lowest quantile and above
-    the highest, where nothing was predicted. Where quantiles are equal, the middle of their levels.
-    For plots: the test in `pit_histogram` counts whole cells and interpolates nothing.
-    """
-    levels = np.concatenate(([0.0], predicted.levels, [1.0]))
-    came = predicted.realised[:, None]
-    below = np.count_nonzero(predicted.quantiles < came, axis=1)
-    up_to = np.count_nonzero(predicted.quantiles <= came, axis=1)
-    on_quantile = up_to > below
-    exact = (levels[np.minimum(below + 1, up_to)] + levels[up_to]) / 2
-    n = predicted.levels.size
-    place = np.clip(below, 1, max(n - 1, 1))  # the piece between quantiles place and place + 1
-    rows = np.arange(predicted.count)
-    left = predicted.quantiles[rows, place - 1]
-    right = predicted.quantiles[rows, np.minimum(place, n - 1)]
-    inside = (below > 0) & (below < n)
-    width = np.where(inside, right - left, 1.0)
-    fraction = np.where(inside, (predicted.realised - left) / width, 0.5)
-    between = levels[below] + fraction * (levels[below + 1] - levels[below])
-    result: Array = np.where(on_quantile, exact, between)
-    return result
 
 
 def pit_histogram(predicted: Windows, *, cells: int = 10) -> Histogram:
@@ -418,30 +344,3 @@ def tail_check(
         stated(realised),
         stated(realised - forecast),
     )
-
-
-def cvar_interval(
-    sample: Array, *, alpha: float = 0.05, confidence: float = 0.95, independent: int | None = None
-) -> Statement:
-    r"""Return the CVaR of one sample with an interval from its influence function.
-
-    The estimate is `functional.risk.empirical_cvar`. Its error is that of the mean of
-    v + min(x - v, 0) / alpha with v the sample's value at risk, as in `tail_check`. A normal
-    interval: of a heavy tail with few outcomes in it, believe the bootstrap instead.
-
-    Args:
-        sample: [n] outcomes.
-        alpha: share of worst outcomes.
-        confidence: coverage of the interval.
-        independent: effective sample size; None for all of them.
-    """
-    sample = figures.as_series(sample, name="sample")
-    count = sample.size if independent is None else independent
-    needed = max(needed_for_tail(alpha), MINIMUM_BARS)
-    if count < needed:
-        return Statement(None, needed=needed, found=count, unit="outcomes")
-    level = figures.value_at_risk(sample, alpha=alpha)
-    influence = np.minimum(sample - level, 0.0) / alpha
-    reach = float(-ndtri((1.0 - confidence) / 2) * influence.std(ddof=1) / math.sqrt(count))
-    value = figures.cvar(sample, alpha=alpha)
-    return Statement(value, value - reach, value + reach, needed, count, "outcomes")

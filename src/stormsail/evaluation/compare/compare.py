@@ -114,10 +114,7 @@ class Comparison:
 
 
 def compare_results(paths: Sequence[Path | str]) -> Comparison:
-    """Read runs, backtests or validations and compare them.
-
-    Args:
-        paths: their folders, at least two.
+    """Read the folders of at least two runs, backtests or validations and compare them.
 
     Raises:
         ArgumentError: if there are fewer than two.

@@ -94,10 +94,6 @@ class Entry:
 def read_entry(path: Path | str, *, name: str) -> Entry:
     """Return a run, a backtest or a validation as an entry of a comparison.
 
-    Args:
-        path: its folder.
-        name: display name.
-
     Raises:
         ArtifactError: if it is missing, damaged, or something else.
         DataError: if metrics or events of a run cannot be read.

@@ -59,13 +59,8 @@ def backtests(
     """Return one backtest for each of several cost settings, all run in one batch.
 
     Under each of them the agent sees its own account and decides anew. These costs may differ from
-    those of its training; the market's may not, see `backtest`.
-
-    Args:
-        agent: see `backtest`.
-        panel: bars of the span and before it.
-        config: which bars, which rules.
-        costs: of each backtest; none takes those of the market.
+    those of its training; the market's may not, see `backtest`. Without any, those of the market
+    are taken.
     """
     return run_batch([BacktestRequest(agent, panel, config, tuple(costs))])[0]
 
@@ -201,11 +196,8 @@ def rows_of(
 ) -> tuple[int, int]:
     """Return the rows of the first decision and of the last mark.
 
-    Args:
-        panel: bars.
-        config: with the span.
-        lookback: bars that one observation needs, its own included.
-        burn_in: bars that are read before the first decision.
+    One observation needs `lookback` bars, its own included; `burn_in` bars are read before the
+    first decision.
 
     Raises:
         DataError: if the span holds fewer than 2 bars, or a symbol too few before it.

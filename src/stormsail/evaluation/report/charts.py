@@ -81,6 +81,11 @@ def stacked(top: Figure, bottom: Figure, *, share: float = 0.34) -> Figure:
     }
 
 
+def percent_axis(title: str, *, hover: str = "+.2%") -> Figure:
+    """Return an axis of percentages; `hover` is the format of the value under the cursor."""
+    return {"title": {"text": title}, "tickformat": ".2~%", "hoverformat": hover}
+
+
 def equity_figure(results: Sequence[Result]) -> Figure:
     """Return the equity curves with the drawdown below them, and those of the baselines."""
     data = []
@@ -100,12 +105,8 @@ def equity_figure(results: Sequence[Result]) -> Figure:
         data.append(curve(result.ts, growth(result.total) - 1.0, name, colour, width=2.4, **own))
         below = {**own, "yaxis": "y2", "showlegend": False, **fill}
         data.append(curve(result.ts, drawdown(result.total), name, colour, width=1.2, **below))
-    top = {
-        "title": {"text": "return since the start"},
-        "tickformat": ".2~%",
-        "hoverformat": "+.2%",
-    }
-    low = {"title": {"text": "drawdown"}, "tickformat": ".2~%", "hoverformat": ".2%"}
+    top = percent_axis("return since the start")
+    low = percent_axis("drawdown", hover=".2%")
     return {"data": data, "layout": stacked(top, low)}
 
 
@@ -128,11 +129,7 @@ def sleeves_figure(result: Result) -> Figure:
         curve(result.ts, growth(column(result.equity, name)) - 1.0, name, f"@{colour_of(place)}")
         for place, name in enumerate(names)
     ]
-    axis = {
-        "title": {"text": "return since the start"},
-        "tickformat": ".2~%",
-        "hoverformat": "+.2%",
-    }
+    axis = percent_axis("return since the start")
     return {"data": data, "layout": {"xaxis": dict(_DATE), "yaxis": axis}}
 
 
@@ -153,7 +150,7 @@ def position_figure(results: Sequence[Result], symbol: str) -> Figure:
             more |= {"fill": "tozeroy", "fillcolor": f"{colour}/0.14"}
         data.append(curve(held.ts, held.weight, name, colour, **more))
     top = {"title": {"text": "price"}, "hoverformat": ",.6~g"}
-    low = {"title": {"text": "weight"}, "tickformat": ".2~%", "hoverformat": "+.1%"}
+    low = percent_axis("weight", hover="+.1%")
     layout = stacked(top, low)
     # marks at the ends would make room for themselves
     starts, ends = [result.ts[0] for result in results], [result.ts[-1] for result in results]
@@ -232,12 +229,8 @@ def returns_figure(results: Sequence[Result]) -> Figure:
                 side = "left" if words == "VaR" else "right"
                 notes.append(caption_at(level, label, mark, row=place, side=side))
     layout = {
-        "xaxis": {
-            "title": {"text": "return of one bar"},
-            "tickformat": ".2~%",
-            "hoverformat": "+.2%",
-        },
-        "yaxis": {"title": {"text": "share of bars"}, "tickformat": ".2~%", "hoverformat": ".2%"},
+        "xaxis": percent_axis("return of one bar"),
+        "yaxis": percent_axis("share of bars", hover=".2%"),
         "shapes": shapes,
         "annotations": notes,
         "showlegend": not alone,
@@ -324,7 +317,7 @@ def rolling_figure(results: Sequence[Result], risks: Sequence[Rolling | None]) -
         data.append(trace(Line(risk.ts, risk.volatility), name, colour, width=1.8, **more))
         more |= {"yaxis": "y2", "showlegend": False}
         data.append(trace(Line(risk.ts, risk.cvar), name, colour, width=1.8, **more))
-    top = {"title": {"text": "volatility a year"}, "tickformat": ".2~%", "hoverformat": ".1%"}
-    low = {"title": {"text": "CVaR of a bar"}, "tickformat": ".2~%", "hoverformat": ".3%"}
+    top = percent_axis("volatility a year", hover=".1%")
+    low = percent_axis("CVaR of a bar", hover=".3%")
     layout = stacked(top, low, share=0.46)
     return {"data": data, "layout": {**layout, "showlegend": len(results) > 1}}

@@ -97,13 +97,7 @@ def plotly_script() -> str:
 
 
 def header(title: str, subtitle: str, contents: Sequence[tuple[str, str]]) -> str:
-    """Return the top of a page: heading, one line below it, a switch of colours, and a menu.
-
-    Args:
-        title: plain text.
-        subtitle: plain text.
-        contents: identifiers and titles of the sections.
-    """
+    """Return the top of a page: heading, one line below it, a switch of colours, and a menu."""
     links = "".join(f'<a href="#{_checked(name)}">{escape(text)}</a>' for name, text in contents)
     return (
         f'<header class="top"><div class="headline"><div><h1>{escape(title)}</h1>'

@@ -32,22 +32,22 @@ from stormsail.evaluation.report.sections import (
 from stormsail.evaluation.saved import Result, TrainingRun
 
 CONTENTS = (
-    ("verdict", "Verdict"),
-    ("figures", "Figures"),
-    ("equity", "Equity"),
-    ("folds", "Folds"),
-    ("position", "Position"),
-    ("returns", "Returns"),
-    ("calibration", "Calibration"),
-    ("rolling", "Rolling risk"),
-    ("costs", "Costs"),
-    ("stress", "Stress"),
-    ("significance", "Significance"),
-    ("training", "Training"),
-    ("trades", "Trades"),
-    ("origin", "Origin"),
+    ("verdict", "Verdict", verdict_section),
+    ("figures", "Figures", figures_section),
+    ("equity", "Equity", equity_section),
+    ("folds", "Folds", folds_section),
+    ("position", "Position", position_section),
+    ("returns", "Returns", returns_section),
+    ("calibration", "Calibration", calibration_section),
+    ("rolling", "Rolling risk", rolling_section),
+    ("costs", "Costs", costs_section),
+    ("stress", "Stress", stress_section),
+    ("significance", "Significance", significance_section),
+    ("training", "Training", None),
+    ("trades", "Trades", trades_section),
+    ("origin", "Origin", origin_section),
 )
-"""Sections in order: identifier and title in the menu."""
+"""Sections in order: identifier, title in the menu, and builder; training is built from runs."""
 
 
 def report_page(results: Sequence[Result], runs: Sequence[TrainingRun] = ()) -> str:
@@ -67,22 +67,10 @@ def report_page(results: Sequence[Result], runs: Sequence[TrainingRun] = ()) -> 
             remedy="Pass what `read_results` returns.",
         )
     sections = {
-        "verdict": verdict_section(results),
-        "figures": figures_section(results),
-        "equity": equity_section(results),
-        "folds": folds_section(results),
-        "position": position_section(results),
-        "returns": returns_section(results),
-        "calibration": calibration_section(results),
-        "rolling": rolling_section(results),
-        "costs": costs_section(results),
-        "stress": stress_section(results),
-        "significance": significance_section(results),
-        "training": training_section(runs),
-        "trades": trades_section(results),
-        "origin": origin_section(results),
+        name: training_section(runs) if build is None else build(results)
+        for name, _, build in CONTENTS
     }
-    shown = [(name, title) for name, title in CONTENTS if sections[name]]
+    shown = [(name, title) for name, title, _ in CONTENTS if sections[name]]
     title = " · ".join(result.name for result in results)
     top = header(title, _subtitle(results), shown)
     foot = f"<footer><p>{escape(_footer(results))}</p></footer>"

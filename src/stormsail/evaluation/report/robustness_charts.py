@@ -16,6 +16,7 @@ from stormsail.evaluation.report.charts import (
     colour_of,
     curve,
     histogram,
+    percent_axis,
     shares,
     upright,
 )
@@ -106,12 +107,8 @@ def forecast_figure(forecast: Forecast, tail: Document, place: int) -> Figure:
             shapes.append(upright(level, mark, dash="dash" if row == 0 else "solid"))
             notes.append(caption_at(level, f"{words} {level:.2%}", mark, row=row))
     layout = {
-        "xaxis": {
-            "title": {"text": "growth over a window"},
-            "tickformat": ".2~%",
-            "hoverformat": "+.2%",
-        },
-        "yaxis": {"title": {"text": "share"}, "tickformat": ".2~%", "hoverformat": ".2%"},
+        "xaxis": percent_axis("growth over a window"),
+        "yaxis": percent_axis("share", hover=".2%"),
         "shapes": shapes,
         "annotations": notes,
     }
@@ -127,8 +124,7 @@ def _spread(forecast: Forecast) -> Array:
 def coverage_figure(results: Sequence[tuple[str, int, Document]]) -> Figure:
     """Return the coverage of predicted quantiles: share of outcomes below against the level.
 
-    Args:
-        results: name, place and `calibration` document of each.
+    Of each result: name, place and `calibration` document.
     """
     ideal = {"type": "scatter", "mode": "lines", "name": "as it should be", "hoverinfo": "skip"}
     data: list[Figure] = [{**ideal, "x": [0, 1], "y": [0, 1], "line": dict(_DASHED)}]
@@ -173,10 +169,8 @@ def _covered(entry: JsonValue) -> tuple[float, float, float, float] | None:
 def pit_figure(results: Sequence[tuple[str, int, Document]]) -> Figure:
     """Return the probability integral transform (PIT) of outcomes over its expected share.
 
-    It is 1 everywhere if the predicted distribution is right.
-
-    Args:
-        results: name, place and `calibration` document of each.
+    It is 1 everywhere if the predicted distribution is right. Of each result: name, place and
+    `calibration` document.
     """
     data: list[Figure] = []
     for name, place, calibration in results:
@@ -216,8 +210,7 @@ def _cells(edges: Array, height: Array, colour: str, *, bars: bool) -> Figure:
 def costs_figure(results: Sequence[tuple[str, int, Document, float | None]]) -> Figure:
     """Return the total return at several costs, with break-even and what was charged.
 
-    Args:
-        results: name, place, `costs` document, and charged cost in basis points.
+    Of each result: name, place, `costs` document, and charged cost in basis points.
     """
     data, shapes, notes = [], [], []
     alone = len(results) == 1
@@ -237,7 +230,7 @@ def costs_figure(results: Sequence[tuple[str, int, Document, float | None]]) -> 
                 notes.append(caption_at(at, label, mark, row=2 * row + line, side="left"))
     widest = max([20.0, *(shape["x0"] * 1.12 for shape in shapes)])
     bp = {"title": {"text": "cost of a fill, basis points of notional"}}
-    total = {"title": {"text": "total return"}, "tickformat": ".2~%", "hoverformat": "+.2%"}
+    total = percent_axis("total return")
     layout = {
         "xaxis": {**bp, "range": [-0.5, min(widest, _MOST_BP)]},
         "yaxis": {**total, "zeroline": True},
@@ -284,11 +277,7 @@ def fan_figure(result: Result, fan: Document, place: int) -> Figure:
         line = {"type": "scatter", "mode": "lines", "line": middle, "name": "median"}
         data.append({**line, "x": ts, "y": bands[len(levels) // 2] - 1.0})
     data.append(curve(result.ts, growth(result.total) - 1.0, "realised", "@ink", width=1.8))
-    axis = {
-        "title": {"text": "return since the start"},
-        "tickformat": ".2~%",
-        "hoverformat": "+.1%",
-    }
+    axis = percent_axis("return since the start", hover="+.1%")
     return {"data": data, "layout": {"xaxis": {"type": "date"}, "yaxis": axis}}
 
 
@@ -308,12 +297,7 @@ def stress_figure(results: Sequence[tuple[str, int, Document]]) -> Figure:
             }
         )
     layout = {
-        "xaxis": {
-            "title": {"text": "total return"},
-            "tickformat": ".2~%",
-            "hoverformat": "+.2%",
-            "zeroline": True,
-        },
+        "xaxis": {**percent_axis("total return"), "zeroline": True},
         "yaxis": {"autorange": "reversed", "type": "category"},
         "hovermode": "closest",
         "bargap": 0.3,

@@ -105,13 +105,9 @@ def _costs(result: Backtest, costs_bp: Sequence[float]) -> list[Costs]:
 def cost_request(
     result: Backtest, panel: Panel, costs_bp: Sequence[float], *, whole: bool = True
 ) -> ReplayRequest:
-    """Return the decisions of a backtest, to be traded at several costs.
+    """Return the decisions of a backtest, to be traded at several costs as in `cost_sweep`.
 
-    Args:
-        result: of the backtest in question.
-        panel: bars that it was made of.
-        costs_bp: whole cost of a fill, one way.
-        whole: whether more is wanted than where each begins and ends.
+    `whole` says whether more is wanted than where each begins and ends.
     """
     chosen = tuple(_costs(result, costs_bp))
     # what was decided is replayed as it reached the gate, so a delay must not act twice
@@ -164,14 +160,7 @@ def break_even(
     By section search: 17 costs at once, all in one batch, then the same inside the first interval
     that loses its gain, until it is narrow enough; the answer is its middle. Where lots or a drawn
     limit make the return wave about 0, the lowest crossing that the grid of 62.5 basis points sees
-    is taken.
-
-    Args:
-        result: of the backtest in question.
-        panel: bars that it was made of.
-        agent: needed to decide anew.
-        mode: see above.
-        tolerance_bp: width at which the search ends.
+    is taken. The search ends at a width of `tolerance_bp`; the rest is as in `cost_sweep`.
     """
 
     def returns_at(costs_bp: Sequence[float]) -> list[float]:
@@ -190,10 +179,8 @@ def search_break_even(
 ) -> BreakEven:
     """Return where a return falls to 0 or below, between no cost and the most.
 
-    Args:
-        returns_at: total returns for several costs in basis points.
-        most_bp: largest cost that is tried.
-        tolerance_bp: width at which the search ends.
+    `returns_at` gives total returns for several costs. The search ends at a width of
+    `tolerance_bp`.
     """
     low, high = 0.0, most_bp
     while True:

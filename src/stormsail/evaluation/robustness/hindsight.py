@@ -222,12 +222,6 @@ def best_policy(
     depend on w, and the best level is that of the largest E[log(1 + uR) | x], the sign of the
     conditional mean where levels are ±1 and variances small. Exact on the grid.
 
-    Args:
-        chain: the market.
-        levels: target weights on offer.
-        costs: fee and half spread.
-        bars: length of an episode.
-
     Raises:
         RangeError: if a level cannot be used, or loses everything in one of the chain's returns.
     """
@@ -253,12 +247,8 @@ def best_policy(
 def leaked_chain(deviation: float, *, grid: int = 161, width: float = 5.0) -> Chain:
     """Return the chain of independent N(0, deviation²) returns, each seen one bar before.
 
-    What is seen is the return itself: R(x, x′) = x, and x′ is drawn anew.
-
-    Args:
-        deviation: of a return.
-        grid: number of points.
-        width: deviations on either side that the grid covers.
+    What is seen is the return itself: R(x, x′) = x, and x′ is drawn anew. The grid of points covers
+    `width` deviations on either side.
     """
     scores = np.linspace(-width, width, grid)
     mass = np.exp(-(scores**2) / 2.0)
@@ -273,13 +263,7 @@ def autoregressive_chain(
     """Return the chain of R′ = φR + e, stationary with that deviation; the last return is seen.
 
     R′ | R ~ N(φR, deviation²(1 − φ²)), and R′ is both the return of the bar and what is seen next:
-    R(x, x′) = x′.
-
-    Args:
-        phi: correlation of a return with the next.
-        deviation: stationary, of a return.
-        grid: number of points.
-        width: deviations on either side that the grid covers.
+    R(x, x′) = x′. The grid of points covers `width` deviations on either side.
     """
     scores = np.linspace(-width, width, grid)
     spread = np.sqrt(1.0 - phi**2)

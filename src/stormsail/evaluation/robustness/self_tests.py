@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from stormsail.core.files.documents import JsonValue
+from stormsail.core.files.documents import Record
 from stormsail.core.generators import Generators
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.engine.result import Array, Backtest
@@ -53,17 +53,13 @@ _LEAST_FEE = 0.001  # fee that is added where there are no costs to double
 
 
 @dataclass(frozen=True)
-class SelfTest:
+class SelfTest(Record):
     """A check of the ledger, the statistics or the agent whose answer is known."""
 
     name: str
     holds: bool | None
     """None where it could not be checked."""
     words: str
-
-    def document(self) -> dict[str, JsonValue]:
-        """Return it as plain data."""
-        return {"name": self.name, "holds": self.holds, "words": self.words}
 
 
 def oracle_wins(returns: Mapping[str, float], agents: float) -> SelfTest:
@@ -89,11 +85,6 @@ def oracle_return(oracle: Backtest, panel: Panel, *, ledger: Ledger = replay) ->
 
     They are for fee, spread, funding and times without trade. Impact, order steps, limits and
     stops, which it does not know, are left out: with them it would be no bound.
-
-    Args:
-        oracle: its backtest among the baselines.
-        panel: the bars.
-        ledger: what is examined.
     """
     weights = on_panel(oracle.bars["decided"], oracle, panel)
     request = oracle_request(weights, panel, oracle.config.during(oracle.span))
@@ -101,13 +92,7 @@ def oracle_return(oracle: Backtest, panel: Panel, *, ledger: Ledger = replay) ->
 
 
 def oracle_request(weights: Weights, panel: Panel, config: BacktestConfig) -> ReplayRequest:
-    """Return what `oracle_return` trades.
-
-    Args:
-        weights: of the clairvoyant, at the rows of the panel.
-        panel: the bars.
-        config: of its backtest among the baselines.
-    """
+    """Return what `oracle_return` trades: the clairvoyant's weights at the rows of the panel."""
     market = _smooth(_unlimited(config.market or MarketConfig()))
     smooth = config.replace(market=market.model_dump(), delay_bars=0)
     return ReplayRequest(weights, panel, smooth.replace(filters=None, symbol_filters={}))
@@ -130,12 +115,7 @@ def noise_stays_noise(
       here, which happens where a few huge bars decide everything, as the ratio's distribution is
       one for many bars: the answer is unknown, which prevents a promotion and rejects nothing.
 
-    Args:
-        result: a backtest of the agent.
-        panel: its bars.
-        seed: of signs and strategies.
-        span: bars whose sizes are taken; None takes those of the backtest.
-        ledger: what is examined.
+    The sizes are those of the bars of `span`; None takes the span of the agent's backtest.
     """
     where = result.span if span is None else span
     bars = where.count(panel.ts.cpu().numpy()) - 1
@@ -322,12 +302,6 @@ def flipped(panel: Panel, span: Span, *, count: int, seed: int) -> Panel:
 
     Column i has the sizes of the symbol i modulo S. Bars open where the last one closed. A return
     of more than ±90 % is left out, since its mirror image would leave nothing.
-
-    Args:
-        panel: bars.
-        span: which of them.
-        count: columns.
-        seed: of the signs.
     """
     part = panel.between(span.start_ms, span.end_ms)
     close = part.close.double().cpu().numpy()[:, np.arange(count) % len(panel.symbols)]

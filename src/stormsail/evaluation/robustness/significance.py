@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormsail.core.errors import ShapeError
-from stormsail.core.files.documents import JsonValue, plain
+from stormsail.core.files.documents import JsonValue, Record, plain
 from stormsail.core.generators import Generators
 from stormsail.evaluation.engine.result import Backtest
 from stormsail.evaluation.stats import figures
@@ -43,7 +43,7 @@ FAN_MARKS = 120
 
 
 @dataclass(frozen=True, eq=False)
-class Fan:
+class Fan(Record):
     """Quantile bands of equity over resampled paths.
 
     Attributes:
@@ -58,16 +58,11 @@ class Fan:
 
     def document(self) -> dict[str, JsonValue]:
         """Return it as JSON."""
-        return {
-            "ts": plain(self.ts.tolist()),
-            "levels": list(FAN_LEVELS),
-            "equity": plain(self.equity.tolist()),
-            "reason": self.reason,
-        }
+        return {**super().document(), "levels": list(FAN_LEVELS)}
 
 
 @dataclass(frozen=True, eq=False)
-class Significance:
+class Significance(Record):
     """Every test of whether a result could be chance.
 
     Attributes:
@@ -105,25 +100,7 @@ class Significance:
 
     def document(self) -> dict[str, JsonValue]:
         """Return everything as JSON."""
-        intervals = self.intervals
-        return {
-            "intervals": {
-                "mean_return": intervals.mean_return.document(),
-                "sharpe": intervals.sharpe.document(),
-                "cvar": intervals.cvar.document(),
-                "max_drawdown": intervals.max_drawdown.document(),
-                "block": intervals.block,
-            },
-            "probabilistic": self.probabilistic.document(),
-            "deflated": self.deflated.document(),
-            "expected_maximum": self.expected_maximum.document(),
-            "track_record": self.track_record.document(),
-            "overfitting": None if self.overfitting is None else self.overfitting.document(),
-            "superiority": None if self.superiority is None else self.superiority.document(),
-            "trials": self.trials,
-            "summary": plain(self.summary),
-            "fan": self.fan.document(),
-        }
+        return {**super().document(), "summary": plain(self.summary)}
 
 
 def significance(
@@ -274,14 +251,8 @@ def equity_fan(
 
     Paths are drawn by the stationary bootstrap of `stats.bootstrap`, so a band says what other
     orders of the same bars would have come to, at each mark for itself: no single path follows a
-    band. Needs 100 bars; with fewer the bands are empty and `reason` says so.
-
-    Args:
-        returns: [T].
-        ts: [T + 1] marks.
-        generator: where the draws come from.
-        repetitions: how many paths are drawn.
-        block: mean block length in bars; None lets `block_length` choose.
+    band. Needs 100 bars; with fewer the bands are empty and `reason` says so. Arguments are those
+    of `bootstrap_intervals`, and the marks `ts`, [T + 1].
     """
     enough = Statement(None, needed=MINIMUM_RESAMPLED, found=returns.size)
     if not enough.enough:

@@ -40,11 +40,6 @@ def stress(agent: Agent, panel: Panel, config: BacktestConfig) -> dict[str, Back
     before is shown again; its orders meet the true market. `bars missing`: one bar in ten was
     never there: no price, no volume, no trade. `crash 1` to `crash 3`: the worst weeks of the
     span, each begun with a flat account and a memory burnt in.
-
-    Args:
-        agent: that decides.
-        panel: bars of the span and before it.
-        config: of the backtest that is stressed.
     """
     requests = stress_requests(agent, panel, backtest(agent, panel, config))
     return by_name(requests, run_batch(list(requests.values())))
@@ -55,10 +50,7 @@ def stress_requests(
 ) -> dict[tuple[str, ...], BacktestRequest]:
     """Return what `stress` trades, by the names of its backtests: one for each of its costs.
 
-    Args:
-        agent: that decides.
-        panel: bars of the span and before it.
-        usual: its backtest where nothing goes wrong.
+    `usual` is the agent's backtest where nothing goes wrong.
     """
     fixed = usual.config.during(usual.span)
     costs = usual.market.costs

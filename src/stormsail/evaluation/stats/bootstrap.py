@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stormsail.core.errors import ShapeError
+from stormsail.core.files.documents import Record
 from stormsail.evaluation.stats import figures
 from stormsail.evaluation.stats.figures import Array
 from stormsail.evaluation.stats.statement import Statement, needed_for_tail
@@ -22,7 +23,7 @@ MINIMUM_RESAMPLED = 100
 
 
 @dataclass(frozen=True)
-class Intervals:
+class Intervals(Record):
     """Figures with percentile intervals of the bootstrap.
 
     Attributes:

@@ -109,13 +109,8 @@ def per_bar_sharpe(returns: ArrayLike) -> Array:
 
     The form that tests of significance use: Bailey & López de Prado 2014 (The Deflated Sharpe
     Ratio) never annualise. s has T - 1 degrees of freedom. NaN where all returns are equal: the
-    deviation that rounding leaves there would give any number.
-
-    Args:
-        returns: [T] or [T, S].
-
-    Returns:
-        A number of shape [] or [S].
+    deviation that rounding leaves there would give any number. Returns of shape [T] or [T, S] give
+    a ratio of shape [] or [S].
     """
     returns = as_series(returns, name="returns", columns=True)
     if returns.shape[0] < 2:

@@ -158,7 +158,6 @@ def measure(
     flows: Flows | None = None,
     trade_pnl: ArrayLike | None = None,
     alpha: float = 0.05,
-    target: float = 0.0,
 ) -> Metrics:
     """Return every figure of an equity curve.
 
@@ -170,7 +169,6 @@ def measure(
         trade_pnl: what each closed trade earned after costs, money. Without it win rate and profit
             factor are those of bars.
         alpha: share of worst bars, in (0, 1].
-        target: per-bar return that Sortino's ratio counts as a loss to fall below.
 
     Raises:
         ShapeError: if lengths differ.
@@ -183,7 +181,7 @@ def measure(
         bars=returns.size,
         bar_ms=bar_ms,
         max_drawdown=_drawdown(equity, ts),
-        **_growth(returns, bar_ms, target=target),
+        **_growth(returns, bar_ms),
         **_tail(returns, alpha),
         **_activity(flows, returns.size, bar_ms),
         **_outcomes(returns, trade_pnl),
@@ -195,12 +193,7 @@ def key_figures(
 ) -> dict[str, JsonValue]:
     """Return the few figures by which backtests are set side by side, as JSON.
 
-    Args:
-        measured: all figures.
-        ts: [T + 1] close times of the marks.
-        equity: [T + 1].
-        trades: how many there were.
-        order_hash: of the orders.
+    `ts` are the close times of the marks, [T + 1], and `equity` is measured there.
     """
     shown = ("total_return", "sharpe", "max_drawdown", "cvar", "turnover", "fees")
     figure = measured.statements()
@@ -215,7 +208,7 @@ def key_figures(
     }
 
 
-def _growth(returns: Array, bar_ms: int, *, target: float) -> dict[str, Statement]:
+def _growth(returns: Array, bar_ms: int) -> dict[str, Statement]:
     bars, per_year = returns.size, figures.bars_per_year(bar_ms)
     month = max(MINIMUM_BARS, math.ceil(MINIMUM_DAYS * DAY_MS / bar_ms))
     flat = "all returns are equal"
@@ -243,7 +236,7 @@ def _growth(returns: Array, bar_ms: int, *, target: float) -> dict[str, Statemen
             why=flat,
         ),
         "sortino": state(
-            lambda: figures.sortino(returns, per_year=per_year, target=target),
+            lambda: figures.sortino(returns, per_year=per_year),
             needed=MINIMUM_BARS,
             found=bars,
             why="no bar lies below the target",

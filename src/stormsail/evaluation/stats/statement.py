@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stormsail.core.errors import RangeError
-from stormsail.core.files.documents import JsonValue
+from stormsail.core.files.documents import JsonValue, Record
 
 MINIMUM_BARS = 30
 """Bars for a mean, a deviation or a shape: below it their own errors exceed what is measured."""
@@ -23,7 +23,7 @@ MINIMUM_TAIL = 10
 
 
 @dataclass(frozen=True)
-class Statement:
+class Statement(Record):
     """One figure of an evaluation.
 
     Attributes:

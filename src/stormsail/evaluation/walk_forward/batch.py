@@ -123,12 +123,7 @@ def run_backtests(
 ) -> BatchResults:
     """Run every backtest of a validation that can be named beforehand, in one batch.
 
-    Args:
-        runs: of all folds and seeds.
-        panel: bars.
-        config: which tests are wanted.
-        baselines: by name.
-        span: from the first to the last bar of all folds.
+    `span` reaches from the first to the last bar of all folds.
     """
     sweep = cost_requests(runs, panel, SWEEP_BP) if config.costs else []
     ends = cost_requests(runs, panel, first_costs(MOST_BP), whole=False) if config.costs else []

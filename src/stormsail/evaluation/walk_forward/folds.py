@@ -64,13 +64,9 @@ class Plan:
 
 
 def plan_folds(ts: Times, interval: Interval, config: ValidationConfig, *, lookback: int) -> Plan:
-    """Return the folds and the final test span.
+    """Return the folds and the final test span of bars with these sorted open times.
 
-    Args:
-        ts: open times, sorted.
-        interval: length of a bar.
-        config: folds, shares, embargo.
-        lookback: bars before its own that a feature reads.
+    `lookback` counts the bars before its own that a feature reads.
 
     Raises:
         DataError: if there are too few bars; it says how many are needed.

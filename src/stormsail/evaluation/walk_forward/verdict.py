@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from stormsail.core.files.documents import JsonValue
+from stormsail.core.files.documents import Record
 from stormsail.evaluation.stats.statement import Statement
 
 if TYPE_CHECKING:  # readers of saved verdicts need neither backtests nor agents
@@ -26,7 +26,7 @@ NOT_MEASURED = Statement(None, why="it was not measured")
 
 
 @dataclass(frozen=True)
-class Reason:
+class Reason(Record):
     """One rule, and whether it holds."""
 
     name: str
@@ -36,32 +36,14 @@ class Reason:
     value: float | None = None
     needed: float | None = None
 
-    def document(self) -> dict[str, JsonValue]:
-        """Return it as JSON."""
-        return {
-            "name": self.name,
-            "holds": self.holds,
-            "words": self.words,
-            "value": self.value,
-            "needed": self.needed,
-        }
-
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Record):
     """A decision, one sentence, and every rule behind it."""
 
     decision: Decision
     words: str
     reasons: tuple[Reason, ...]
-
-    def document(self) -> dict[str, JsonValue]:
-        """Return it as JSON."""
-        return {
-            "decision": self.decision,
-            "words": self.words,
-            "reasons": [reason.document() for reason in self.reasons],
-        }
 
 
 @dataclass(frozen=True)

@@ -189,10 +189,10 @@ def budget_trace(
 
     With the true distributions, gamma = 1 and episodes that end by termination, every lambda gives
     the policy gradient of the episode's CVaR in expectation, since later changes have mean 0. A
-    small lambda has little variance and believes the critics; lambda = 1 sums to the shortfall that
-    really happened, minus the one expected, which is `budget_advantage` of Monte Carlo targets.
-    Discounting and time-out bootstraps make all of them approximations. The sum ends with its
-    episode; the last row bootstraps from s_T, as time-outs do.
+    small lambda has little variance and relies on the critics; lambda = 1 sums to the shortfall
+    that really happened, minus the one expected, which is `budget_advantage` of Monte Carlo
+    targets. Discounting and time-out bootstraps make all of them approximations. The sum ends with
+    its episode; the last row bootstraps from s_T, as time-outs do.
 
     Args:
         reward: r_t.

@@ -27,12 +27,7 @@ Differ = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.bool_]]
 def find_gaps(
     ts: NDArray[np.int64], interval: Interval
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the positions of the bars before gaps, and the number of bars missing in each.
-
-    Args:
-        ts: open times in order, each once.
-        interval: length of the bars.
-    """
+    """Return the positions of the bars before gaps, and the number of bars missing in each."""
     missing = np.diff(ts) // interval.milliseconds - 1
     at = np.flatnonzero(missing > 0)
     return at, missing[at]
@@ -45,11 +40,6 @@ def check_funding_gaps(
 
     Venues settle every 8 hours at most, some perpetuals more often and at changing intervals, so a
     gap is only what lasts longer than 12 hours.
-
-    Args:
-        collector: where findings go.
-        ts: settlement times in the order of the rows.
-        rows: their row numbers.
     """
     step = np.diff(ts)
     late = step > 1.5 * _SETTLEMENT_MS

@@ -28,12 +28,7 @@ _LEAP_MS = 1000
 
 @dataclass(frozen=True)
 class Order:
-    """Rows in the order of time, each time once.
-
-    Args:
-        rows: row numbers; the first row of every time.
-        ts: their times.
-    """
+    """Rows in the order of time: of each time the number of its first row, and the time."""
 
     rows: NDArray[np.int64]
     ts: NDArray[np.int64]
@@ -49,12 +44,7 @@ def check_times(
 ) -> Order:
     """Report every defect of the times, gaps included; return the rows in order.
 
-    Args:
-        collector: where findings go.
-        columns: the rows.
-        interval: how long a bar is.
-        now_ms: the present, if it is known.
-        dump: whether the columns are those of Binance's dumps, whose unit is documented.
+    `dump` says whether the columns are those of Binance's dumps, whose unit is documented.
     """
     stamps = columns.stamps
     rows = None if stamps.valid.all() else np.flatnonzero(stamps.valid)

@@ -168,11 +168,7 @@ class BoundFeature:
 
 
 def _number(feature: str, name: str, value: object, *, like: int | float | None) -> int | float:
-    """Return a parameter as the type of its default; 2 and 2.0 are one parameter.
-
-    Raises:
-        DtypeError: if it is not a finite number, or not whole where the default is.
-    """
+    """Return a parameter as the type of its default; 2 and 2.0 are one parameter."""
     truth = isinstance(value, bool)
     if truth or not isinstance(value, int | float) or not math.isfinite(value):
         raise DtypeError(

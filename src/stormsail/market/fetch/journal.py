@@ -2,7 +2,8 @@
 
 Rewriting a large Parquet file after each page would cost more than the download. So pages are
 collected into parts of their own, in a hidden folder beside the bars; each part is there wholly or
-not at all, and says for which span it holds everything.
+not at all, and says for which span it holds everything. What another process holds, or the system
+refuses, is a `DataError`.
 """
 
 import contextlib
@@ -55,11 +56,7 @@ class Journal:
         return parts
 
     def write(self, part: Part) -> None:
-        """Add a part.
-
-        Raises:
-            DataError: if the system does not let it be written.
-        """
+        """Add a part."""
         table = part.table.replace_schema_metadata({_STAMP: self._stamp})
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
@@ -90,11 +87,7 @@ def journal_path(bars: Path) -> Path:
 
 @contextlib.contextmanager
 def open_journal(bars: Path, stamp: str) -> Iterator[Journal]:
-    """Hold the journal of a bar file.
-
-    Raises:
-        DataError: if another process holds it, or it cannot be made.
-    """
+    """Hold the journal of a bar file."""
     path = journal_path(bars)
     with contextlib.ExitStack() as stack:
         with _loud(path):
@@ -104,22 +97,14 @@ def open_journal(bars: Path, stamp: str) -> Iterator[Journal]:
 
 
 def remove_journal(bars: Path) -> None:
-    """Remove the parts; only after what they hold is in the bar file.
-
-    Raises:
-        DataError: if the system does not allow it.
-    """
+    """Remove the parts; only after what they hold is in the bar file."""
     path = journal_path(bars)
     with _loud(path), atomic.open_folder(path.parent, follow=True) as parent:
         atomic.remove_tree(parent, path.name)
 
 
 def sweep(folder: Path) -> None:
-    """Remove temporary files of killed writers; a living one would hold the folder's lock.
-
-    Raises:
-        DataError: if the system does not allow it.
-    """
+    """Remove temporary files of killed writers; a living one would hold the folder's lock."""
     if not folder.is_dir():
         return
     with (
@@ -127,8 +112,7 @@ def sweep(folder: Path) -> None:
         contextlib.suppress(atomic.FolderBusyError),
         atomic.locked_folder(folder) as parent,
     ):
-        rubbish = [name for name in atomic.entries(parent) if name.startswith(atomic.TEMPORARY)]
-        atomic.remove_tree(parent, *rubbish)
+        atomic.remove_leftovers(parent)
 
 
 @contextlib.contextmanager

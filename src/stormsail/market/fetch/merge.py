@@ -11,13 +11,7 @@ from stormsail.market.merge import merge_rows
 def merged(tables: list[pa.Table], columns: tuple[str, ...], what: str) -> pa.Table:
     """Return the rows of all tables, sorted by `ts`; of equal rows the first.
 
-    Args:
-        tables: each with at least these columns.
-        columns: to keep.
-        what: names the rows in an error.
-
-    Raises:
-        VenueError: if two rows of one time differ in any column; it names the time and both values.
+    Rows of one time that differ are a `VenueError` about `what`, with the time and both values.
     """
     return merge_rows(tables, columns, refusal=lambda conflict: conflict_error(what, conflict))
 

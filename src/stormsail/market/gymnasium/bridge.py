@@ -15,7 +15,6 @@ from torch import Tensor
 
 from stormsail.core.errors import ArgumentError, ChoiceError, DtypeError, ShapeError, nearest
 from stormsail.core.generators import Generators
-from stormsail.core.task import Step
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, Scaler
 from stormsail.market.gymnasium.render import Trace
 from stormsail.market.gymnasium.start import chosen_start
@@ -82,11 +81,7 @@ def panel_of(
 
 
 def check_render_mode(mode: str | None) -> str | None:
-    """Return the mode.
-
-    Raises:
-        ChoiceError: if there is no such mode.
-    """
+    """Return the mode, or raise a `ChoiceError` if there is none of that name."""
     if mode is None or mode in RENDER_MODES:
         return mode
     near = nearest(mode, RENDER_MODES)
@@ -116,10 +111,7 @@ class Bridge:
     Args:
         panel: bars of one or more symbols.
         config: the market's rules; None takes the defaults.
-        batch: number of environments.
-        features: see `Simulator`.
-        scaler: see `Simulator`.
-        span: see `Simulator`.
+        batch: number of environments. All other arguments are those of `Simulator`.
     """
 
     def __init__(
@@ -162,15 +154,7 @@ class Bridge:
     def start(
         self, options: Mapping[str, Any] | None, generator: torch.Generator
     ) -> tuple[State, Tensor]:
-        """Start episodes where the options say, or at random.
-
-        Raises:
-            ChoiceError: if an option or a symbol is unknown.
-            ArgumentError: if one is missing.
-            RangeError: if there is no such bar.
-            DtypeError: if a value is of another type.
-            ShapeError: if a list does not have one value for each environment.
-        """
+        """Start episodes where the options say (see `chosen_start`), or at random."""
         if not options:
             return self.simulator.reset(generator)
         return chosen_start(self.simulator, self.panel, options)
@@ -208,16 +192,6 @@ class Bridge:
             low, high = min(bound, edge), max(bound, edge)
             weight = np.where((weight >= low) & (weight <= high), bound, weight)
         return weight
-
-    def step(
-        self, state: State, action: Tensor, generator: torch.Generator
-    ) -> tuple[State, Step[Info]]:
-        """Do one action in each environment.
-
-        Raises:
-            RangeError: if an action is not finite or not on offer.
-        """
-        return self.simulator.step(state, action, generator)
 
     def opened(self, state: State, observation: Tensor) -> Info:
         """Return the info of episodes that have just started, as after an autoreset."""
@@ -261,6 +235,32 @@ class Bridge:
             weight=float(state.quantity[index]) * price / equity if equity else 0.0,
             equity=equity,
         )
+
+
+class Bridged:
+    """Properties that both environments take from their bridge."""
+
+    _bridge: Bridge
+
+    @property
+    def config(self) -> MarketConfig:
+        """The market's rules."""
+        return self._bridge.config
+
+    @property
+    def panel(self) -> Panel:
+        """The bars."""
+        return self._bridge.panel
+
+    @property
+    def scaler(self) -> Scaler:
+        """The scaler, to pass to the environment of an evaluation."""
+        return self._bridge.simulator.scaler
+
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """Names of the observation's columns."""
+        return self._bridge.simulator.observation_names
 
 
 def observed(observation: Tensor) -> Observation:

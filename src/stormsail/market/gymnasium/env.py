@@ -15,6 +15,7 @@ from stormsail.market.gymnasium.bridge import (
     OPTIONAL_INFO,
     RENDER_MODES,
     Bridge,
+    Bridged,
     Observation,
     check_render_mode,
     observed,
@@ -30,7 +31,7 @@ from stormsail.market.splits import Span
 from stormsail.market.store import Store
 
 
-class MarketEnv(gymnasium.Env[Observation, Any]):
+class MarketEnv(Bridged, gymnasium.Env[Observation, Any]):
     """One account that trades one symbol through one episode at a time.
 
     An action is a target weight of equity: the number of a level (`Discrete`), or with
@@ -93,26 +94,6 @@ class MarketEnv(gymnasium.Env[Observation, Any]):
         self._state: State | None = None
         self._trace: Trace | None = None
 
-    @property
-    def config(self) -> MarketConfig:
-        """The market's rules."""
-        return self._bridge.config
-
-    @property
-    def panel(self) -> Panel:
-        """The bars."""
-        return self._bridge.panel
-
-    @property
-    def scaler(self) -> Scaler:
-        """The scaler, to pass to the environment of an evaluation."""
-        return self._bridge.simulator.scaler
-
-    @property
-    def observation_names(self) -> tuple[str, ...]:
-        """Names of the observation's columns."""
-        return self._bridge.simulator.observation_names
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
@@ -145,7 +126,7 @@ class MarketEnv(gymnasium.Env[Observation, Any]):
         if self._state is None or self._generator is None:
             raise reset_needed()
         chosen = self._bridge.action(action, self._shape)
-        state, step = self._bridge.step(self._state, chosen, self._generator)
+        state, step = self._bridge.simulator.step(self._state, chosen, self._generator)
         if self._trace is not None:
             self._bridge.follow(self._trace, state, 0)
         terminated, truncated = bool(step.terminated), bool(step.truncated)

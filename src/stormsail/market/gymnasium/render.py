@@ -113,11 +113,7 @@ def draw(trace: Trace) -> NDArray[np.uint8]:
 
 
 def _pillow() -> tuple[ModuleType, ModuleType, ModuleType]:
-    """Return the modules of Pillow, which is needed for pictures only.
-
-    Raises:
-        ConfigError: if it is not installed.
-    """
+    """Return the modules of Pillow, which is needed for pictures only."""
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:

@@ -18,6 +18,7 @@ from stormsail.market.gymnasium.bridge import (
     OPTIONAL_INFO,
     RENDER_MODES,
     Bridge,
+    Bridged,
     Observation,
     check_render_mode,
     observed,
@@ -36,7 +37,7 @@ Flags = NDArray[np.bool_]
 Numbers = NDArray[np.float64]
 
 
-class MarketVectorEnv(gymnasium.vector.VectorEnv[Observation, NDArray[Any], NDArray[Any]]):
+class MarketVectorEnv(Bridged, gymnasium.vector.VectorEnv[Observation, NDArray[Any], NDArray[Any]]):
     """Many accounts, each trading one symbol through one episode after another.
 
     All of them are stepped together as tensors. The step after an episode's end ignores its action
@@ -51,21 +52,8 @@ class MarketVectorEnv(gymnasium.vector.VectorEnv[Observation, NDArray[Any], NDAr
     a single one with the seed s + i would.
 
     Args:
-        num_envs: number of environments.
-        panel: see `MarketEnv`.
-        config: see `MarketEnv`.
-        store: see `MarketEnv`.
-        symbols: see `MarketEnv`.
-        interval: see `MarketEnv`.
-        features: see `MarketEnv`.
-        scaler: see `MarketEnv`.
-        span: see `MarketEnv`.
-        render_mode: see `MarketEnv`; `render` returns one frame for each environment.
-
-    Raises:
-        ArgumentError: if the arguments name no data, two sources of it, or no environment.
-        ChoiceError: if there is no such render mode.
-        DataError: if no episode fits into the data.
+        num_envs: number of environments. All other arguments, and what is refused, are those of
+            `MarketEnv`; `render` returns one frame for each environment.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 - as Gymnasium declares it
@@ -107,38 +95,12 @@ class MarketVectorEnv(gymnasium.vector.VectorEnv[Observation, NDArray[Any], NDAr
         self._state: State | None = None
         self._traces: list[Trace] = []
 
-    @property
-    def config(self) -> MarketConfig:
-        """The market's rules."""
-        return self._bridge.config
-
-    @property
-    def panel(self) -> Panel:
-        """The bars."""
-        return self._bridge.panel
-
-    @property
-    def scaler(self) -> Scaler:
-        """The scaler, to pass to the environment of an evaluation."""
-        return self._bridge.simulator.scaler
-
-    @property
-    def observation_names(self) -> tuple[str, ...]:
-        """Names of the observation's columns."""
-        return self._bridge.simulator.observation_names
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode in each environment.
+        """Start an episode in each environment, as `MarketEnv.reset` does in one.
 
-        Args:
-            seed: begins a new random stream; None goes on with the one there is.
-            options: `symbol` with `row` or `time` to choose the starts, each one value or a list
-                with one for each environment; None draws them.
-
-        Raises:
-            ArgumentError: if the options do not name bars of the panel.
+        An option is one value, or a list with one for each environment.
         """
         super().reset(seed=seed)
         if seed is not None or self._generator is None:
@@ -163,7 +125,7 @@ class MarketVectorEnv(gymnasium.vector.VectorEnv[Observation, NDArray[Any], NDAr
             raise reset_needed()
         before = self._state
         chosen = self._bridge.action(actions, self._shape)
-        self._state, step = self._bridge.step(before, chosen, self._generator)
+        self._state, step = self._bridge.simulator.step(before, chosen, self._generator)
         self._follow(before, self._state)
         terminated, truncated = _copied(step.terminated), _copied(step.truncated)
         info = _arrays(step.info, ended=terminated | truncated)

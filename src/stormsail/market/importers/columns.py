@@ -68,11 +68,7 @@ def match(
 
 
 def check_complete(matched: Mapping[str, str], names: Sequence[str], place: str) -> None:
-    """Refuse a source in which a required column could not be recognised.
-
-    Raises:
-        DataError: naming what is missing.
-    """
+    """Refuse a source in which a required column could not be recognised."""
     missing = [name for name in REQUIRED if name not in matched]
     if missing:
         raise DataError(

@@ -113,11 +113,7 @@ def _timed(
 
 
 def joined(parts: Sequence[Raw]) -> Raw:
-    """Return the rows of several files, one behind the other, as they are.
-
-    Raises:
-        DataError: if the files do not have the same columns.
-    """
+    """Return the rows of several files, one behind the other, as they are."""
     first = parts[0]
     for other in parts[1:]:
         if set(other.table.column_names) != set(first.table.column_names):
@@ -157,11 +153,7 @@ def _stacked(tables: Sequence[pa.Table]) -> pa.Table:
 def checked_bars(
     raw: Raw, symbol: str, interval: Interval, options: Options
 ) -> tuple[Bars, list[str]]:
-    """Return bars that pass the data checks, and lines on what was dropped or repaired.
-
-    Raises:
-        DataError: if rows have defects that no named repair takes away.
-    """
+    """Return bars that pass the data checks, and lines on what was dropped or repaired."""
     now_ms = None if options.clock is None else options.clock.now_ns() // 1_000_000
     table, lines = raw.table, list[str]()
     notes = {"source": _sources(raw.names), "time_unit": " and ".join(raw.units)}
@@ -223,11 +215,7 @@ def _without_unclosed(
 
 
 def checked_funding(raw: Raw, symbol: str) -> tuple[Funding, list[str]]:
-    """Return funding rates that pass the data checks, and the warnings.
-
-    Raises:
-        DataError: if rows have defects.
-    """
+    """Return funding rates that pass the data checks, and the warnings."""
     report = check_funding_table(raw.table, symbol=symbol)
     if report.errors:
         raise _defects(f"the funding of {symbol}", raw, [str(finding) for finding in report.errors])

@@ -154,11 +154,7 @@ def open_accounts(
 def apply_fill(state: State, fill: Fill, row: Tensor, price: Tensor) -> State:
     """Return the accounts after a bar: its fill booked, marked at its close; stops come after.
 
-    Args:
-        state: accounts before the bar.
-        fill: what `trade.trade` made of them.
-        row: of the bar, int64 [B].
-        price: its close, [B].
+    `row` is the bar's, int64 [B], and `price` its close, [B].
     """
     same = state.quantity * fill.quantity > 0.0
     return state._replace(

@@ -301,11 +301,7 @@ class MarketConfig(Config):
         return self.symbol_filters.get(symbol, self.filters)
 
     def check_symbols(self, symbols: Sequence[str]) -> None:
-        """Refuse order steps of a symbol that is not in the panel.
-
-        Raises:
-            DataError: if there are some.
-        """
+        """Refuse order steps of a symbol that is not in the panel."""
         foreign = sorted(set(self.symbol_filters) - set(symbols))
         if foreign:
             raise DataError(

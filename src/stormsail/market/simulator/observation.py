@@ -10,12 +10,7 @@ from stormsail.market.simulator.episodes import Draws
 
 
 class Observer:
-    """Builds observations from the scaled features of every bar, which are stored once.
-
-    Args:
-        features: scaled, [T, S, F].
-        config: the market's rules.
-    """
+    """Builds observations from the scaled features of every bar, [T, S, F], stored once."""
 
     def __init__(self, features: Tensor, config: MarketConfig) -> None:
         self._length = features.shape[0]

@@ -170,11 +170,7 @@ class Simulator:
         return state, self._observer.first(state)
 
     def _check_known(self, symbol: Tensor, row: Tensor) -> None:
-        """Refuse a start before the span or before a symbol's first bar, where prices are made up.
-
-        Raises:
-            RangeError: if there is one.
-        """
+        """Refuse a start before the span or a symbol's first bar, where prices are made up."""
         early = row < self._first[symbol]
         if early.any():
             where = int(early.nonzero()[0])

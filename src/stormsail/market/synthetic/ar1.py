@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -10,29 +10,25 @@ from pydantic import Field
 from stormsail.market.synthetic.growth import Optimum, best_growth, gaussian_log_growth
 from stormsail.market.synthetic.world import (
     Array,
+    GaussianConfig,
+    GaussianProcess,
     Path,
-    Process,
     Streams,
-    Volatility,
-    WorldConfig,
     ar1_path,
 )
 
 _GRID = 601  # points over ± 6 deviations
 
 
-class Ar1Config(WorldConfig):
+class Ar1Config(GaussianConfig):
     """Settings of `ar1`."""
-
-    volatility: Volatility = 0.01
-    """s, stationary standard deviation of the simple return per bar."""
 
     phi: Annotated[float, Field(gt=-0.95, lt=0.95)] = 0.2
     """φ, correlation of a return with the next; negative is reversal."""
 
 
 @dataclass(frozen=True)
-class Ar1Process(Process):
+class Ar1Process(GaussianProcess):
     """Simple returns R_{t+1} = φ R_t + e, e Gaussian, stationary with deviation s.
 
     The next return is N(φ R_t, σ²) with σ² = s²(1 − φ²), whatever came before R_t.
@@ -49,28 +45,11 @@ class Ar1Process(Process):
     """
 
     config: Ar1Config
-    world: ClassVar[str] = "ar1"
-    measured: ClassVar[Literal["simple", "log"]] = "simple"
-
-    @property
-    def mean(self) -> float:
-        """Zero."""
-        return 0.0
-
-    @property
-    def variance(self) -> float:
-        """s²."""
-        return self.config.volatility**2
 
     @property
     def innovation_variance(self) -> float:
         """σ² = s²(1 − φ²), variance of the next return given the last."""
         return self.variance * (1.0 - self.config.phi**2)
-
-    @property
-    def kurtosis(self) -> float:
-        """Gaussian."""
-        return 3.0
 
     def autocorrelation(self, lag: int) -> float:
         """Return φ^lag."""

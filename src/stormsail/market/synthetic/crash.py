@@ -1,7 +1,7 @@
 """`crash`: steady gains of a long position, and rare crashes that ruin it."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -77,8 +77,6 @@ class CrashProcess(Process):
     """
 
     config: CrashConfig
-    world: ClassVar[str] = "crash"
-    measured: ClassVar[Literal["simple", "log"]] = "simple"
 
     @property
     def mean(self) -> float:

@@ -85,7 +85,6 @@ class GarchJumpProcess(Process):
     """
 
     config: GarchJumpConfig
-    world: ClassVar[str] = "garch_jump"
     measured: ClassVar[Literal["simple", "log"]] = "log"
 
     @property

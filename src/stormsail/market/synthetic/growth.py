@@ -34,11 +34,7 @@ def gaussian_nodes() -> tuple[Array, Array]:
 
 
 def check_solvent(weights: Sequence[float], returns: Array) -> None:
-    """Refuse weights with which one of these returns takes everything.
-
-    Raises:
-        RangeError: if 1 + wR is not above 0 for every weight and return.
-    """
+    """Refuse weights w with which a return R takes everything: 1 + wR must be above 0."""
     for weight in weights:
         left = 1.0 + weight * returns
         if not (left > 0.0).all():

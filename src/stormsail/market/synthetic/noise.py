@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -43,8 +43,6 @@ class NoiseProcess(Process):
     """
 
     config: NoiseConfig
-    world: ClassVar[str] = "noise"
-    measured: ClassVar[Literal["simple", "log"]] = "simple"
 
     @property
     def mean(self) -> float:

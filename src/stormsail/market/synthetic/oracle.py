@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -11,11 +11,10 @@ from stormsail.market.synthetic.growth import Optimum, best_growth, gaussian_log
 from stormsail.market.synthetic.world import (
     AnyArray,
     Array,
+    GaussianConfig,
+    GaussianProcess,
     Path,
-    Process,
     Streams,
-    Volatility,
-    WorldConfig,
 )
 
 _GRID = 601
@@ -23,11 +22,8 @@ LEAK = "leak"
 """Name of the feature: known at a close, about the bar that opens then."""
 
 
-class OracleConfig(WorldConfig):
+class OracleConfig(GaussianConfig):
     """Settings of `oracle`."""
-
-    volatility: Volatility = 0.01
-    """s, standard deviation of the simple return per bar."""
 
     leak_noise: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Standard deviation of what is added to the leaked return, in the return's unit; 0 leaks
@@ -35,7 +31,7 @@ class OracleConfig(WorldConfig):
 
 
 @dataclass(frozen=True)
-class OracleProcess(Process):
+class OracleProcess(GaussianProcess):
     """Simple returns independent N(0, s²); the column `leak` of bar t is R_{t+1} + noise.
 
     R_{t+1} is close over open of bar t+1 less 1, from the stored prices, bit for bit. With noise of
@@ -48,23 +44,6 @@ class OracleProcess(Process):
     """
 
     config: OracleConfig
-    world: ClassVar[str] = "oracle"
-    measured: ClassVar[Literal["simple", "log"]] = "simple"
-
-    @property
-    def mean(self) -> float:
-        """Zero."""
-        return 0.0
-
-    @property
-    def variance(self) -> float:
-        """s²."""
-        return self.config.volatility**2
-
-    @property
-    def kurtosis(self) -> float:
-        """Gaussian."""
-        return 3.0
 
     @property
     def trust(self) -> float:

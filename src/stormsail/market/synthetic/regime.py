@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,8 +75,6 @@ class RegimeProcess(Process):
     """
 
     config: RegimeConfig
-    world: ClassVar[str] = "regime"
-    measured: ClassVar[Literal["simple", "log"]] = "simple"
 
     @property
     def transition(self) -> Array:

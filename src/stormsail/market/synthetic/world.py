@@ -91,8 +91,7 @@ class Process(ABC):
     logarithm, before the rounding of prices to eight digits.
     """
 
-    world: ClassVar[str]
-    measured: ClassVar[Literal["simple", "log"]]
+    measured: ClassVar[Literal["simple", "log"]] = "simple"
 
     @property
     @abstractmethod
@@ -130,6 +129,34 @@ class Process(ABC):
     @abstractmethod
     def answer(self) -> str:
         """What is known about trading here, in one or two sentences."""
+
+
+class GaussianConfig(WorldConfig):
+    """Settings of a world whose returns are Gaussian with mean zero."""
+
+    volatility: Volatility = 0.01
+    """s, stationary standard deviation of the simple return per bar."""
+
+
+class GaussianProcess(Process):
+    """Process whose simple returns are Gaussian with mean zero and deviation s."""
+
+    config: GaussianConfig
+
+    @property
+    def mean(self) -> float:
+        """Zero."""
+        return 0.0
+
+    @property
+    def variance(self) -> float:
+        """s²."""
+        return self.config.volatility**2
+
+    @property
+    def kurtosis(self) -> float:
+        """Gaussian."""
+        return 3.0
 
 
 def ar1_path(noise: Array, *, persistence: float, deviation: float) -> Array:

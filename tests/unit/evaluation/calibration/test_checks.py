@@ -12,9 +12,7 @@ from stormsail.evaluation.calibration.checks import (
     calibrate,
     calibrate_by_regime,
     coverage,
-    cvar_interval,
     pit_histogram,
-    pit_values,
     tail_check,
 )
 from stormsail.evaluation.calibration.windows import windows
@@ -99,22 +97,6 @@ def test_a_level_needs_ten_independent_outcomes_on_its_rarer_side():
     assert result[0].holds is None
     assert result[9].share.value is None
     assert result[1].share.value is not None  # level 0.15 needs 67
-
-
-def test_the_transform_by_hand():
-    quantiles = [[0.0, 1.0, 2.0, 4.0]] * 7
-    levels = [0.125, 0.375, 0.625, 0.875]
-    realised = [-5.0, 0.0, 0.5, 1.5, 3.0, 4.0, 9.0]
-    # Half of the first level; the level itself; halves of the pieces; the middle of the last cell.
-    assert pit_values(windows(quantiles, realised, levels=levels)) == pytest.approx(
-        [0.0625, 0.125, 0.25, 0.5, 0.75, 0.875, 0.9375], abs=1e-15
-    )
-
-
-def test_an_outcome_on_several_equal_quantiles_lies_in_their_middle():
-    assert pit_values(windows([[0.0, 0.0, 0.0, 1.0]], [0.0])) == pytest.approx([0.375])
-    assert pit_values(windows([[1.0]], [1.0])) == [0.5]
-    assert pit_values(windows([[1.0], [1.0]], [0.0, 2.0])) == pytest.approx([0.25, 0.75])
 
 
 def test_the_histogram_by_hand():
@@ -203,23 +185,25 @@ def test_intervals_of_a_tail_cover():
     # 300 samples of 600 normal outcomes at 95 %: 281 contain the true -1.755 at 10 %.
     true = -stats.norm.pdf(stats.norm.ppf(0.1)) / 0.1
     kept = 0
+    predicted = np.tile(stats.norm.ppf(midpoints(200)), (600, 1))
     for seed in range(300):
-        result = cvar_interval(stream(seed).standard_normal(600), alpha=0.1)
-        kept += result.low <= true <= result.high
+        realised = tail_check(windows(predicted, stream(seed).standard_normal(600)), alpha=0.1)
+        kept += realised.realised.low <= true <= realised.realised.high
     assert kept == 281
 
 
 def test_fewer_independent_outcomes_widen_the_tail():
-    sample = stream(1).standard_normal(600)
-    alone, shared = (
-        cvar_interval(sample, alpha=0.1),
-        cvar_interval(sample, alpha=0.1, independent=150),
-    )
-    assert alone.value == shared.value == figures.cvar(sample, alpha=0.1)
+    quantiles, realised = normal_quantiles(800, 10)
+    alone = tail_check(windows(quantiles, realised), alpha=0.1).realised
+    shared = tail_check(windows(quantiles, realised, horizon=4), alpha=0.1).realised
+    assert (alone.found, shared.found) == (800, 200)
+    assert alone.value == shared.value
+    at_risk = np.full((800, 10), np.sort(realised)[79])  # the true value at risk of the sample
+    exact = tail_check(windows(at_risk, realised), alpha=0.1).realised
+    assert exact.value == pytest.approx(figures.cvar(realised, alpha=0.1), rel=1e-12)
     assert shared.high - shared.value == pytest.approx(2.0 * (alone.high - alone.value), rel=1e-12)
-    assert cvar_interval(sample[:99], alpha=0.1).reason == (
-        "not enough data: needs 100 outcomes, found 99"
-    )
+    short = tail_check(windows(quantiles[:396], realised[:396], horizon=4), alpha=0.1).realised
+    assert short.reason == "not enough data: needs 100 windows that share no bar, found 99"
 
 
 def test_regimes_are_judged_apart():
@@ -284,13 +268,6 @@ def test_the_oracle_says_the_same(seed):
             assert entry.share.value == oracle.coverage(
                 quantiles.tolist(), realised.tolist(), column
             )
-    assert pit_values(given) == pytest.approx(
-        [
-            oracle.transform(row, levels, y)
-            for row, y in zip(quantiles.tolist(), realised.tolist(), strict=True)
-        ],
-        abs=1e-12,
-    )
     result = pit_histogram(given, cells=5)
     assert result.share.tolist() == oracle.cell_shares(
         quantiles.tolist(), realised.tolist(), levels, result.edges.tolist()

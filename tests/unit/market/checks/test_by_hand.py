@@ -229,7 +229,7 @@ def test_summary_and_json_say_the_same():
         "2021-01-01T02:00:00Z. Fetch the missing span; if the exchange was down, gaps stay gaps "
         "and are never filled."
     )
-    written = json.loads(report.to_json())
+    written = json.loads(json.dumps(report.as_dict()))
     assert (written["ok"], written["errors"], written["warnings"]) == (False, 1, 1)
     assert written["findings"][1]["places"] == [
         {"row": 2, "time": "2021-01-01T03:00:00Z", "value": "1 missing from 2021-01-01T02:00:00Z"}
