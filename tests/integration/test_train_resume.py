@@ -72,14 +72,14 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
     assert image(tmp_path / "run") == before
 
 
-def test_the_best_agent_is_that_of_the_best_look_and_every_look_is_a_trial(tmp_path):
+def test_the_best_agent_is_that_of_the_best_evaluation_and_every_evaluation_is_a_trial(tmp_path):
     done = run_all(small(validation__every_updates=1), tmp_path / "run")
     lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
     trials = [event for event in map(json.loads, lines) if event["kind"] == "trial"]
     assert [event["trial"] for event in trials] == list(range(1, UPDATES + 1))
     assert [event["update"] for event in trials] == list(range(1, UPDATES + 1))
     scores = [event["score"] for event in trials]
-    # A later look must be better, not as good: the first of equals stays.
+    # A later evaluation must be better, not as good: the first of equals stays.
     records = [max(scores[:place], default=-1.0) < one for place, one in enumerate(scores)]
     assert [event["best"] for event in trials] == records
     assert done.best_score == max(scores)

@@ -143,9 +143,9 @@ FORMULAS = (
     Mutant(
         "advantages-normalised-in-float32",
         "S3-2",
-        ADVANTAGE,
-        "values = torch.where(used, advantage.detach(), 0.0).double()",
-        "values = torch.where(used, advantage.detach(), 0.0).float()\n    mass = mass.float()",
+        STATISTICS,
+        "(torch.where(used, part, 0.0).double() for part in (weight, x))",
+        "(torch.where(used, part, 0.0).float() for part in (weight, x))",
         unit("advantage", "test_advantage_normalization_zero_std"),
     ),
     Mutant(
@@ -247,6 +247,22 @@ FORMULAS = (
         "MAD_TO_STD = 1.4826",
         "MAD_TO_STD = 1.0",
         unit("statistics", "test_mad_std_by_hand_for_odd_and_even_counts"),
+    ),
+    Mutant(
+        "deviation-of-one-entry-is-zero",
+        "statistics",
+        STATISTICS,
+        "return torch.where(count > 1.0 + COUNT_TOLERANCE, std, torch.nan)",
+        "return std",
+        unit("statistics", "test_weighted_std_of_fewer_than_two_entries_is_unknown"),
+    ),
+    Mutant(
+        "percentile-is-the-lower-neighbour",
+        "statistics",
+        STATISTICS,
+        "torch.where(rank > low, below + (above - below) * (rank - low), below)",
+        "below",
+        unit("statistics", "test_percentiles_by_hand"),
     ),
     Mutant(
         "all-masked-batch-trains-in-full",

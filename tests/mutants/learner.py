@@ -524,7 +524,7 @@ LEARNER = (
     ),
     # --- units
     Mutant(
-        "units-refresh-without-rescale",
+        "scale-refresh-without-rescale",
         "S0-3 S2-3",
         UNITS,
         "    agent.network.critic.rescale(*moved)\n",
@@ -532,7 +532,7 @@ LEARNER = (
         learner("update/popart", "test_return_snapshot_freshness"),
     ),
     Mutant(
-        "units-old-words-in-old-units",
+        "scale-old-words-in-old-units",
         "S0-3 S1-T2",
         UNITS,
         "    return return_scale.re_express(predicted, *moved)\n",
@@ -540,7 +540,7 @@ LEARNER = (
         learner("update/popart", "test_return_snapshot_freshness"),
     ),
     Mutant(
-        "units-support-without-projection",
+        "scale-support-without-projection",
         "X11",
         UNITS,
         "    return moved, probs.clamp(min=torch.finfo(probs.dtype).tiny).log()\n",
@@ -551,7 +551,7 @@ LEARNER = (
         ),
     ),
     Mutant(
-        "units-support-jumps",
+        "scale-support-jumps",
         "support",
         UNITS,
         "_MAX_STEP = 0.5",
@@ -559,7 +559,7 @@ LEARNER = (
         learner("update/popart", "test_a_bound_moves_by_at_most_half_a_span"),
     ),
     Mutant(
-        "units-moments-of-quantiles-rescaled",
+        "scale-moments-of-quantiles-rescaled",
         "moments",
         UNITS,
         'if kind == "scalar" and "exp_avg" in state:',
@@ -567,7 +567,7 @@ LEARNER = (
         learner("update/popart", "test_moments_of_a_loss_without_units_stay"),
     ),
     Mutant(
-        "units-utility-of-a-squared-loss",
+        "scale-utility-of-a-squared-loss",
         "moments",
         UNITS,
         'power = 2 if kind == "scalar" else 1',
@@ -575,7 +575,7 @@ LEARNER = (
         learner("update/popart", "test_utilities_follow_weight_times_gradient"),
     ),
     Mutant(
-        "units-scale-centred",
+        "scale-scale-centred",
         "units",
         UNITS,
         'Scale(0.0 if mode == "scale" else new.mean, new.std * gain)',
@@ -586,7 +586,7 @@ LEARNER = (
         ),
     ),
     Mutant(
-        "units-support-of-the-first-rewards",
+        "scale-support-of-the-first-rewards",
         "support",
         ORDER,
         "predicted, warming=warming\n",
@@ -594,7 +594,7 @@ LEARNER = (
         learner("ppo", "test_the_support_of_a_categorical_critic_fits_rewards_of_any_size"),
     ),
     Mutant(
-        "units-warm-support-without-projection",
+        "scale-warm-support-without-projection",
         "support",
         UNITS,
         "low, high = (config.v_min, config.v_max) if warming else _bounds(kept, atoms, config)",
@@ -752,6 +752,14 @@ LEARNER = (
         "awr_coef: NonNegative = 0.0",
         "awr_coef: NonNegative = 1.0",
         learner("config/shipped_configs", "test_leaving_a_setting_out_switches_nothing_on"),
+    ),
+    Mutant(
+        "setting-given-twice-is-taken-once",
+        "settings",
+        LEARNING_SETTINGS,
+        "if former in renamed and name in renamed:",
+        "if False:",
+        learner("config/former_names", "test_a_setting_given_under_both_names_is_refused"),
     ),
     Mutant(
         "optimizer-alone-has-another-default",

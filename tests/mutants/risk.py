@@ -563,7 +563,8 @@ RISK = (
         "if self.episodes < least:",
         "if False:",
         control(
-            "run/best_agent", "test_a_look_that_cannot_tell_whether_the_limit_is_kept_is_refused"
+            "run/best_agent",
+            "test_an_evaluation_that_cannot_tell_whether_the_limit_is_kept_is_refused",
         ),
     ),
     Mutant(

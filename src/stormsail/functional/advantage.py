@@ -77,9 +77,8 @@ def normalise(
     weight = torch.ones_like(advantage) if weight is None else weight
     check.check_same_shape(advantage=advantage, weight=weight)
     used = ~(weight <= 0)  # an unknown weight takes part, and shows
-    mass = torch.where(used, weight, 0.0).double()
     values = torch.where(used, advantage.detach(), 0.0).double()
-    mean, std = _statistics(values, mass, per_env=per_env)
+    mean, std = _statistics(values, weight, per_env=per_env)
     threshold = _threshold(advantage, used, magnitude, floor)
     centred = values - mean
     if mode == "eps":
@@ -134,11 +133,11 @@ def _threshold(
     return torch.maximum(RESOLUTION * largest, scalar(floor, like=advantage))
 
 
-def _statistics(values: Tensor, mass: Tensor, *, per_env: bool) -> tuple[Tensor, Tensor]:
+def _statistics(values: Tensor, weight: Tensor, *, per_env: bool) -> tuple[Tensor, Tensor]:
     """Return weighted mean and standard deviation: scalars, or one row per environment."""
-    mean, std, _ = mean_and_std(values, mass)
+    mean, std, _ = mean_and_std(values, weight)
     if not per_env:
         return mean, std
-    own_mean, own_std, count = mean_and_std(values, mass, by_column=True)
+    own_mean, own_std, count = mean_and_std(values, weight, by_column=True)
     enough = count >= 2.0 - COUNT_TOLERANCE
     return torch.where(enough, own_mean, mean), torch.where(enough, own_std, std)

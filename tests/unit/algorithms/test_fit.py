@@ -152,7 +152,7 @@ def test_a_repeated_fit_finds_its_run_and_learns_nothing_anew(tmp_path, monkeypa
     assert TrialLedger(tmp_path / "trials.jsonl").count() == 1
 
 
-def test_without_looks_the_last_agent_is_returned(tmp_path):
+def test_without_evaluations_the_last_agent_is_returned(tmp_path):
     fit = fitter(config(validation__every_updates=0), workspace=tmp_path, name="v")
     agent = fit(VALIDATION, span(0, 400), 1)
     assert not (tmp_path / "v" / "fold-0-seed-1" / "best").exists()

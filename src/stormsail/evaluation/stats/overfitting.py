@@ -19,8 +19,8 @@ MAXIMUM_BLOCKS = 24
 """24 blocks have 2.7 million halves; two more and the answer takes an hour."""
 
 _CHUNK = 4_096  # halves at a time: bounds the memory
-_TIE = 1e-12  # Sharpe ratios nearer than this are equal: the same returns may be summed in two ways
-_ROUNDING = 1e-12  # a variance below this share of the second moment is what rounding left of 0
+_TIE = 1e-10  # Sharpe ratios as near as this share are equal: returns may be summed in two ways
+_ROUNDING = 1e-14  # a deviation below this share of the largest return is what rounding left of 0
 
 
 def probability_of_overfitting(returns: ArrayLike, *, blocks: int = 16) -> float:
@@ -99,29 +99,28 @@ def _checked(returns: ArrayLike, blocks: int) -> Array:
 
 
 class _Sums:
-    """Count, sum and sum of squares of every block, [K] and [K, S], around one centre per column.
+    """Count, mean and sum of squared deviations of every block, [K] and [K, S].
 
-    Without the centre, squares of a large common return would swallow the spread.
+    The spread of a half is that within its blocks plus that between their means, which subtracts no
+    large numbers from each other: squares around a common centre would swallow the spread of a
+    half that lies far from it.
     """
 
     def __init__(self, matrix: Array, blocks: int) -> None:
-        size, rest = divmod(matrix.shape[0], blocks)
-        lengths = np.full(blocks, size)
-        lengths[:rest] += 1
-        starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
-        self.centre = matrix.mean(axis=0)
-        around = matrix - self.centre
-        self.count: Array = lengths.astype(np.float64)
-        self.first: Array = np.add.reduceat(around, starts, axis=0)
-        self.second: Array = np.add.reduceat(around**2, starts, axis=0)
+        parts = np.array_split(matrix, blocks)  # the first ones are a bar longer
+        self.count: Array = np.array([float(len(part)) for part in parts])
+        self.mean: Array = np.stack([part.mean(axis=0) for part in parts])
+        self.squares: Array = np.stack([((part - part.mean(axis=0)) ** 2).sum(0) for part in parts])
+        self.largest: Array = np.abs(matrix).max(axis=0)
 
     def sharpe(self, member: Array) -> Array:
         """Return the Sharpe ratio [C, S] over the blocks that `member` [C, K] marks with 1."""
         count = (member @ self.count)[:, None]
-        first, second = member @ self.first, member @ self.second
-        spread = second - first**2 / count  # sum of squared deviations
-        flat = spread <= _ROUNDING * second
-        mean = self.centre + first / count
+        mean = (member * self.count) @ self.mean / count
+        spread = member @ self.squares  # sum of squared deviations
+        for inside, length, own in zip(member.T, self.count, self.mean, strict=True):
+            spread += (inside * length)[:, None] * (own - mean) ** 2
+        flat = spread <= (_ROUNDING * self.largest) ** 2 * count
         std = np.sqrt(np.where(flat, 1.0, spread) / (count - 1.0))
         return np.where(flat, 0.0, mean / std)
 
@@ -131,10 +130,15 @@ def _logits(sums: _Sums, chosen: NDArray[np.int64], blocks: int) -> Array:
     np.put_along_axis(member, chosen, 1.0, axis=1)
     inside, outside = sums.sharpe(member), sums.sharpe(1.0 - member)
     top = inside.max(axis=1, keepdims=True)
-    best = (inside >= top - _TIE).argmax(axis=1)  # the first of equals
+    best = (inside >= top - _near(top)).argmax(axis=1)  # the first of equals
     own = np.take_along_axis(outside, best[:, None], axis=1)
-    below = np.count_nonzero(outside < own - _TIE, axis=1)
-    equal = np.count_nonzero(np.abs(outside - own) <= _TIE, axis=1)
+    below = np.count_nonzero(outside < own - _near(own), axis=1)
+    equal = np.count_nonzero(np.abs(outside - own) <= _near(own), axis=1)
     rank: Array = below + (equal + 1) / 2
     logit: Array = np.log(rank / (outside.shape[1] + 1 - rank))
     return logit
+
+
+def _near(sharpe: Array) -> Array:
+    """Return the difference within which a Sharpe ratio counts as equal to this one."""
+    return _TIE * np.maximum(1.0, np.abs(sharpe))

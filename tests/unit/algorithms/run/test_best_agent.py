@@ -31,18 +31,20 @@ def records(tmp_path):
 
 
 def test_without_a_limit_the_higher_score_is_kept(records):
-    looks = [seen(1.0, -9.0), seen(0.5, 0.0), seen(2.0, -99.0), seen(2.0, 0.0)]
-    assert [records.add_evaluation(1, one) for one in looks] == [True, False, True, False]
+    evaluations = [seen(1.0, -9.0), seen(0.5, 0.0), seen(2.0, -99.0), seen(2.0, 0.0)]
+    assert [records.add_evaluation(1, one) for one in evaluations] == [True, False, True, False]
     assert (records.best_score, records.best_breach) == (2.0, 0.0)
 
 
 def test_an_agent_that_keeps_the_limit_is_better_than_any_that_does_not(records):
     """The limit is -1: broken by 2, 1, 1 with a higher score, kept, broken, kept twice."""
-    looks = [
+    evaluations = [
         seen(5.0, -3.0), seen(1.0, -2.0), seen(4.0, -2.0), seen(0.1, -1.0), seen(9.0, -1.5),
         seen(0.0, 0.0), seen(0.2, -0.5),
     ]  # fmt: skip
-    kept = [records.add_evaluation(number, one, limit=-1.0) for number, one in enumerate(looks)]
+    kept = [
+        records.add_evaluation(number, one, limit=-1.0) for number, one in enumerate(evaluations)
+    ]
     assert kept == [True, True, True, True, False, False, True]
     assert (records.best_score, records.best_breach) == (0.2, 0.0)
 
@@ -69,7 +71,7 @@ def test_a_single_episode_breaks_a_limit_by_what_it_lost():
     assert result.breach(-0.9) == 0.0
 
 
-def test_most_looks_see_that_an_agent_breaks_its_limit_four_times_over():
+def test_most_evaluations_see_that_an_agent_breaks_its_limit_four_times_over():
     """Episodes that earn .02 or, one in fifty, lose 1: a true CVaR at 5 % of
     (.02 * -1 + .03 * .02) / .05 = -.388, against a limit of -.1.
 
@@ -100,7 +102,7 @@ def test_the_kept_agents_breach_goes_on_with_a_resumed_run(records):
     assert records.state()["records"]["best_breach"] == 3.0
 
 
-def test_the_tail_of_a_look_is_that_of_its_episodes():
+def test_the_tail_of_an_evaluation_is_that_of_its_episodes():
     ppo = aged(learner(settings(), told=script(seed=4)))
     result = evaluate(ppo.task, ppo.agent, torch.Generator().manual_seed(3), alpha=0.3, max_steps=5)
     memory = ppo.agent.initial_memory(ppo.task.batch)
@@ -134,7 +136,7 @@ def test_only_a_constraint_on_whole_episodes_is_a_limit_of_the_kept_agent():
 
 
 @pytest.mark.refusal
-def test_a_look_that_cannot_tell_whether_the_limit_is_kept_is_refused():
+def test_an_evaluation_that_cannot_tell_whether_the_limit_is_kept_is_refused():
     """10 of them must be in the worst 5 %: 200 are just enough."""
     assert settings(**LIMITED).validation.episodes == 200
     with pytest.raises(ConfigError) as caught:

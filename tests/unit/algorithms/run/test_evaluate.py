@@ -18,29 +18,29 @@ ONE_BAD = [-1.0] + [0.5] * 9
 """Mean .35. The worst four of ten: (-1 + 3 * .5) / 4 = .125; the worst twentieth: -1."""
 FOUR_BAD = [-0.2] * 4 + [1.0] * 6
 """Mean .52, the highest. The worst four: -.2, so it breaks the limit."""
-LOOKS = (STEADY, ONE_BAD, FOUR_BAD)
+EVALUATIONS = (STEADY, ONE_BAD, FOUR_BAD)
 
 
 class Told:
-    """Episodes of one step that earn what a table says, a line for each look."""
+    """Episodes of one step that earn what a table says, a line for each evaluation."""
 
     def __init__(self, task):
-        self._task, self.looks = task, 0
+        self._task, self.evaluations = task, 0
         self.batch, self.device = task.batch, task.device
 
     def reset(self, generator):
-        self.looks += 1
+        self.evaluations += 1
         return self._task.reset(generator)
 
     def step(self, state, action, generator):
         state, step = self._task.step(state, action, generator)
-        reward = torch.tensor(LOOKS[self.looks - 1], dtype=step.reward.dtype)
+        reward = torch.tensor(EVALUATIONS[self.evaluations - 1], dtype=step.reward.dtype)
         return state, step._replace(reward=reward, terminated=torch.ones_like(step.terminated))
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch) -> tuple[Run, list[dict[str, torch.Tensor]]]:
-    """A run of three looks, with the weights that were looked at."""
+    """A run of three evaluations, with the weights that were looked at."""
     make, evaluate, seen = trainer.make_task, trainer.evaluate, []
 
     def made(config, *, purpose="train", **options):
@@ -77,7 +77,7 @@ def test_the_kept_agent_is_the_best_of_those_that_keep_the_limit_of_the_settings
     done, seen = run
     result = trials(done)
     assert len(result) == len(seen) == 3
-    expected = [oracle.empirical_cvar(one, ALPHA) for one in LOOKS]
+    expected = [oracle.empirical_cvar(one, ALPHA) for one in EVALUATIONS]
     assert expected == pytest.approx([0.1, 0.125, -0.2])
     assert [one["cvar"] for one in result] == pytest.approx(expected, abs=1e-7)
     assert [one["breach"] for one in result] == pytest.approx([0.0, 0.0, 0.2], abs=1e-7)
