@@ -225,6 +225,25 @@ EVALUATION = (
         judged("stats/overfitting", "test_a_common_large_return_swallows_no_spread"),
     ),
     Mutant(
+        "overfitting-ties-by-absolute-difference",
+        "significance",
+        OVERFITTING,
+        "return _TIE * np.maximum(1.0, np.abs(sharpe))",
+        "return 0.0 * sharpe + 1e-12",
+        judged(
+            "stats/overfitting",
+            "test_a_half_far_from_the_other_keeps_the_digits_of_its_spread",
+        ),
+    ),
+    Mutant(
+        "overfitting-spread-within-blocks-alone",
+        "significance",
+        OVERFITTING,
+        "spread += (inside * length)[:, None] * (own - mean) ** 2",
+        "spread += 0.0 * (inside * length)[:, None] * (own - mean) ** 2",
+        judged("stats/overfitting", "test_the_oracle_says_the_same"),
+    ),
+    Mutant(
         "overfitting-sharpe-of-rounding",
         "significance",
         OVERFITTING,

@@ -82,6 +82,27 @@ def test_a_strategy_that_never_traded_scores_zero():
     )
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_half_far_from_the_other_keeps_the_digits_of_its_spread(seed):
+    """The same returns in another order, or four times as large, have equal Sharpe ratios.
+
+    The first half lies at 0.2 and spreads by 5e-6, the second spreads by 0.1 around 0: squares
+    around one centre leave the first half 8 digits, and ties become ranks by chance.
+    """
+    draw = np.random.default_rng(seed)
+    near = np.round(0.2 + 5e-6 * draw.standard_normal(6), 7)
+    far = np.round(0.1 * draw.standard_normal(6), 6)
+
+    def shuffled():
+        return np.concatenate((draw.permutation(near), draw.permutation(far)))
+
+    returns = np.stack((shuffled(), shuffled(), 0.5 * shuffled(), 4.0 * shuffled()), axis=1)
+    assert overfitting_logits(returns, blocks=2).tolist() == [0.0, 0.0]  # all share rank 2.5 of 4
+    returns[:, 2] = np.concatenate((draw.permutation(far), draw.permutation(near)))
+    expected = oracle.overfitting_logits(returns.tolist(), 2)
+    assert overfitting_logits(returns, blocks=2) == pytest.approx(expected, abs=1e-12)
+
+
 def test_a_common_large_return_swallows_no_spread():
     tried = 1e-6 * stream(4).standard_normal((64, 5)) + 100.0
     assert overfitting_logits(tried, blocks=4) == pytest.approx(
