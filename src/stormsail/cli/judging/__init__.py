@@ -1,1 +1,1 @@
-"""Verbs about judging: backtest, validate, report, compare."""
+"""Commands that judge: backtest, validate, report, compare."""

@@ -1,1 +1,1 @@
-"""Verbs about learning: train, resume."""
+"""Commands that learn: train, resume."""

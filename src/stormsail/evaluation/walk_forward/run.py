@@ -2,8 +2,8 @@
 
 `validate` runs the steps in order: plan the folds, train and backtest each of them with every seed,
 pool and judge the backtests, decide the verdict; `files` writes the result. The newest bars are
-kept apart as the final test span: not even their hash is taken until they are opened, which happens
-once and is recorded in the trial ledger first.
+kept apart as the final test span: nothing here reads or hashes them until they are opened, which
+happens once and is recorded in the trial ledger first.
 """
 
 from collections.abc import Callable, Sequence
