@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo
 from stormsail.core.generators import Generators
 from stormsail.core.task import Actions, ContinuousActions, DiscreteActions, Step
@@ -147,7 +148,7 @@ ACTIONS: dict[str, tuple[Actions, dict[str, Any]]] = {
 def settings(**changes: Any) -> TrainConfig:
     """Return a tiny configuration; a double underscore reaches into a section."""
     dotted = {name.replace("__", "."): value for name, value in changes.items()}
-    return TrainConfig().replace(**{**SMALL, **dotted})
+    return derive(TrainConfig().replace(**{**SMALL, **dotted}))
 
 
 def learner(config=None, *, told=None, actions=CLASSES, seed=0) -> Ppo:

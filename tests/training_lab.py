@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.run.folder import open_run
 from stormsail.algorithms.run.tasks import binding
 from stormsail.algorithms.trainer import Progress, Run, Trainer, train
@@ -93,7 +94,7 @@ TASKS: dict[str, dict[str, Any]] = {
 def small(task: str = "cartpole-lstm", **changes: Any) -> TrainConfig:
     """Return a tiny run; a double underscore reaches into a section."""
     dotted = {name.replace("__", "."): value for name, value in changes.items()}
-    return TrainConfig().replace(**{**SMALL, **TASKS[task], **dotted})
+    return derive(TrainConfig().replace(**{**SMALL, **TASKS[task], **dotted}))
 
 
 def run_all(config: TrainConfig, out: Path) -> Run:

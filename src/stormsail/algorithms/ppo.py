@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import require_derived
 from stormsail.algorithms.risk.control import RiskControl, RiskReport
 from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
@@ -34,7 +35,7 @@ from stormsail.algorithms.update.rollout import (
     cut_rows,
     sequences,
 )
-from stormsail.algorithms.update.schedules import Scheduled
+from stormsail.algorithms.update.schedules import History, Scheduled
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
 from stormsail.functional.statistics import Moments, weighted_std
@@ -66,6 +67,10 @@ class Update:
     """Statistics of observations before this rollout."""
 
 
+BC_SHARES = ("bc.bc_warmup_steps", "bc.bc_decay_steps")
+ENTROPY_SHARES = ("entropy.ent_coef_decay_steps",)
+"""Settings that are shares of the budget where they were derived from it."""
+
 REFUSALS_IN_A_ROW = 3
 """Refused steps in a row after which the learner counts as diverged."""
 
@@ -76,18 +81,29 @@ class Ppo:
     Args:
         task: the environments.
         agent: is trained.
-        config: all settings.
+        config: all settings, none of them open.
         generators: source of everything random.
+        history: how the run began and grew; by default a new one.
+
+    Raises:
+        ConfigError: if a setting is still open.
     """
 
     def __init__(
-        self, task: Task[Any], agent: Agent, config: TrainConfig, generators: Generators
+        self,
+        task: Task[Any],
+        agent: Agent,
+        config: TrainConfig,
+        generators: Generators,
+        history: History = History(),  # noqa: B008 - immutable
     ) -> None:
+        require_derived(config)
+        self.history = history
         self.task, self.agent, self.config, self.generators = task, agent, config, generators
         noise = generators.stream("optimizer.noise")
         self.optimizer = build_optimizer(agent, config, noise)
         self.pipeline = build_pipeline(agent, self.optimizer, config)
-        self.entropy = EntropySchedule(config.entropy)
+        self.entropy = EntropySchedule(config.entropy, self._planned_update)
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
         self.risk = RiskControl(config) if config.risk.watches else None
@@ -120,7 +136,7 @@ class Ppo:
         before = Moments(*(part.clone() for part in agent.observation_scale.moments))
         self.env_state, rollout = self._collect()
         check_rollout(rollout)
-        if self.update_count == 0:
+        if self.update_count == 0 and not self.history.pretrained:
             initial_scale(agent, rollout, config)
         estimates = estimate(agent, rollout, config)
         check_estimates(estimates)
@@ -153,17 +169,25 @@ class Ppo:
 
     def schedule(self) -> Scheduled:
         """Return the scheduled values of the coming update."""
-        config, update = self.config, self.update_count
+        config, update, history = self.config, self.update_count, self.history
+        rate = schedules.learning_rate(config.ppo, self.steps, history.extensions)
         return Scheduled(
-            learning_rate=schedules.learning_rate(config.ppo, self.steps) * self.rate_factor,
+            learning_rate=rate * self.rate_factor,
             clip_range=schedules.clip_range(config.ppo, update),
             vf_coef=schedules.vf_coef(config.ppo, update, self.explained_variance),
-            bc_coef=schedules.bc_coef(config.bc, self.steps),
+            bc_coef=schedules.bc_coef(config.bc, history.planned_steps(self.steps, BC_SHARES)),
             ent_coef=self.entropy.coefficient(update).effective,
             kl_beta=self.kl.penalty,
             clips_values=schedules.clips_values(config.value_clip, update, self.explained_variance),
             trains_policy=update >= config.ppo.critic_grad_warmup_updates,
         )
+
+    def _planned_update(self, update: int) -> float:
+        """Return the place of an update in the first budget, for a decay that is a share of it."""
+        rows = self.config.ppo.n_steps * self.config.ppo.n_envs
+        if not self.history.extensions:
+            return update
+        return self.history.planned_steps(update * rows, ENTROPY_SHARES) / rows
 
     def _collect(self) -> tuple[EnvState, Rollout]:
         ppo = self.config.ppo

@@ -1,5 +1,6 @@
 """A training run: start or resume, update, evaluate, save; roll back after a divergence."""
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,8 +16,9 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.evaluate import evaluate
-from stormsail.algorithms.run.folder import Rollback, RunFolder, open_run
+from stormsail.algorithms.run.folder import Rollback, RunFolder, open_run, threads_of
 from stormsail.algorithms.run.records import ProcessLog, Records, read_records
+from stormsail.algorithms.run.start_from import Start, load_start
 from stormsail.algorithms.run.tasks import MARKET, agent_spec, binding, make_task
 from stormsail.algorithms.run.trials import trial_lines
 from stormsail.algorithms.telemetry.metrics import metrics
@@ -25,11 +27,12 @@ from stormsail.algorithms.update.epochs import MinibatchReport
 from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.nonfinite import Diverged
 from stormsail.core.clock import Clock
-from stormsail.core.errors import ArtifactError, RangeError
+from stormsail.core.errors import ArtifactError, ConfigError, RangeError
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.files.generations import Generation
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
+from stormsail.core.threads import torch_threads
 from stormsail.modules.agent import Agent
 
 MAX_ROLLBACKS = 3
@@ -99,14 +102,19 @@ def train(
     tensorboard: bool = True,
     ledger: Path | str | None = None,
     data_hash: str | None = None,
+    extend_to: int | None = None,
+    start_from: Path | str | None = None,
+    keep_optimizer: bool = False,
 ) -> Run:
     """Train, or continue a run that was interrupted: the same call does both.
 
     Every training is written into the trial ledger of its workspace, once when it begins and once
-    when it ends; a continued one is the same trial (`run.trials`).
+    when it ends; a continued one is the same trial (`run.trials`). One that is refused before its
+    first update leaves neither a folder nor a line.
 
     Args:
-        config: all settings.
+        config: all settings. Open ones are derived (`config.derive`), or taken from the run that
+            goes on.
         out: folder of the run; None takes one under `runs` with the task's name and a hash of the
             settings, so that equal settings find their own run again.
         on_progress: called after each update.
@@ -115,23 +123,57 @@ def train(
         ledger: file of the trials; None takes `trials.jsonl` in the folder that holds the run's.
         data_hash: in the ledger, of the bars of this trial; None takes those of the run. A fold of
             a validation is a trial on all of its bars.
+        extend_to: new total of steps of the run in the folder, finished or not. Its schedules go
+            on from where they stood (`update.schedules`); other `ppo.learning_rate` and
+            `ppo.learning_rate_final` than the run's begin a line of their own.
+        start_from: agent, or folder of a run, whose weights and normalisers a new run begins with.
+        keep_optimizer: begin with the optimizer of that run as well.
 
     Raises:
-        ConfigError: if the folder holds a run with other settings; it names them.
+        ConfigError: if the folder holds a run with other settings; it names them. Or if settings
+            contradict each other or the task, or torch cannot have the threads.
         ArtifactError: if the folder is in use, foreign, damaged beyond its last generation, or
             cannot be written; or if the ledger is damaged.
         DataError: if bars are missing, or a task gives non-finite numbers.
     """
+    if keep_optimizer and start_from is None:
+        raise ConfigError(
+            "config-inconsistent",
+            wrong="an optimizer can only be kept from the run that `start_from` names",
+            found="`keep_optimizer` without `start_from`",
+            remedy="Name the folder of that run, or leave `keep_optimizer` out.",
+        )
     name = config.task.name.replace("/", "-").replace(":", "-").lower()
     default = Path("runs") / f"{name}-{checkpoint.computed_config(config).config_hash()[:8]}"
-    bound = binding(config)
-    with (
-        open_run(default if out is None else out, config, bound) as folder,
-        trial_lines(folder, ledger, data_hash=data_hash, clock=clock) as lines,
-    ):
-        trainer = Trainer(
-            folder, bound, on_progress=on_progress, clock=clock, tensorboard=tensorboard
+    place = default if out is None else Path(out)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch_threads(threads_of(place, config)))
+        start = None
+        if start_from is not None:
+            start = load_start(start_from, keep_optimizer=keep_optimizer)
+        bound = binding(config)
+        folder = stack.enter_context(
+            open_run(
+                place,
+                config,
+                bound,
+                source=None if start is None else start.source,
+                ancestors=() if start is None else start.agent.lineage,
+                extend_to=extend_to,
+            )
         )
+        lines = stack.enter_context(
+            trial_lines(folder, ledger, data_hash=data_hash, clock=clock),
+        )
+        trainer = Trainer(
+            folder,
+            bound,
+            start=start,
+            on_progress=on_progress,
+            clock=clock,
+            tensorboard=tensorboard,
+        )
+        lines.started()
         run = trainer.run()
         if run.status != "interrupted":
             lines.ended(run.status, run.reason, run.sharpe_per_bar, run.bars)
@@ -144,6 +186,7 @@ class Trainer:
     Args:
         folder: of the run, locked by this process.
         bound: what the agent is bound to, from `run.tasks.binding`.
+        start: what a new run begins from; None draws random weights.
         on_progress: called after each update.
         clock: for the times of events; None writes none.
         tensorboard: whether to write for TensorBoard.
@@ -151,32 +194,58 @@ class Trainer:
 
     ppo: Ppo
     records: Records
+    _log: ProcessLog
 
     def __init__(
         self,
         folder: RunFolder,
         bound: dict[str, JsonValue],
         *,
+        start: Start | None = None,
         on_progress: OnProgress | None = None,
         clock: Clock | None = None,
         tensorboard: bool = False,
     ) -> None:
         self.folder, self.config = folder, folder.config
-        self._bound, self._on_progress = bound, on_progress
+        self._bound, self._start, self._on_progress = bound, start, on_progress
         self._clock, self._tensorboard = clock, tensorboard
-        self._log = ProcessLog(folder.process, clock=clock)
         self._rolled_back_to: int | None = None
         """Generation that the run was rolled back to and has not been saved since."""
+        self._signal: int | None = None
         self._task = make_task(self.config, batch=self.config.ppo.n_envs)
         self._evaluation_task: Task[Any] | None = None
-        self._signal: int | None = None
+        if self.config.validation.every_updates:
+            episodes = self.config.validation.episodes
+            self._evaluation_task = make_task(self.config, batch=episodes, purpose="evaluation")
         if folder.has_generations():
-            self._load()
-            self._log.write("resumed", self.ppo.update_count)
+            self._resume()
         else:
-            self.ppo, self.records = self._new_learner(), self._open_records(None)
-            self._log.write("started", 0)
-            self.save()
+            self._begin()
+
+    def _begin(self) -> None:
+        """Write the first files once everything that may be refused has been made."""
+        if self.folder.lineage.source is not None and self._start is None:
+            raise ArtifactError(
+                "artifact-missing",
+                wrong=f"the run in {self.folder.path} must be given the agent that it begins from",
+                found="none, and no checkpoint yet",
+                remedy="Repeat the command with `--from` that began it.",
+            )
+        self.ppo = self._new_learner()
+        self.folder.begin()
+        self._log = ProcessLog(self.folder.process, clock=self._clock)
+        self.records = self._open_records(None)
+        self._log.write("started", 0)
+        self.save()
+
+    def _resume(self) -> None:
+        self._log = ProcessLog(self.folder.process, clock=self._clock)
+        self._load()
+        self.folder.begin()
+        extension = self.folder.extension
+        if extension is not None:
+            self._log.write("extended", self.ppo.update_count, **extension.model_dump(mode="json"))
+        self._log.write("resumed", self.ppo.update_count)
 
     def _new_learner(self) -> Ppo:
         generators = Generators(self.config.seed, self.config.device)
@@ -184,7 +253,12 @@ class Trainer:
         # Weights are drawn on the CPU, so that every device begins with the same ones.
         first = Generators(self.config.seed).stream("weights")
         agent = Agent(spec, first, binding=self._bound)
-        ppo = Ppo(self._task, agent.to(self.config.device), self.config, generators)
+        if self._start is not None:  # before the learner: it begins with the agent's first memory
+            self._start.fill(agent)
+        history = self.folder.lineage.history()
+        ppo = Ppo(self._task, agent.to(self.config.device), self.config, generators, history)
+        if self._start is not None:
+            self._start.fill_optimizer(ppo)
         ppo.on_refusal = self._refused
         return ppo
 
@@ -239,6 +313,7 @@ class Trainer:
 
     def run(self) -> Run:
         """Train until all steps are taken, a signal comes, or rolling back no longer helps."""
+        self.folder.keep()
         with _signals(self._on_signal):
             while not self.done and self._signal is None:
                 try:
@@ -265,9 +340,9 @@ class Trainer:
         self._check_state(update)
         values = metrics(self.ppo, update)
         alarms = self.records.measured(self.ppo.update_count, values)
-        period = self.config.validation.every_updates
-        if period and (self.ppo.update_count % period == 0 or self.done):
-            values |= self._evaluate()
+        period, task = self.config.validation.every_updates, self._evaluation_task
+        if task is not None and (self.ppo.update_count % period == 0 or self.done):
+            values |= self._evaluate(task)
         self.records.append(self.ppo.steps, values)
         if self.ppo.update_count % self.config.checkpoint.every_updates == 0 and not self.done:
             self.save()
@@ -314,14 +389,11 @@ class Trainer:
         if problem is not None:
             raise Diverged(f"{problem} after the update are not finite")
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, task: Task[Any]) -> dict[str, float]:
         """Evaluate the agent, save it if it is the best so far, and log the trial."""
-        if self._evaluation_task is None:
-            episodes = self.config.validation.episodes
-            self._evaluation_task = make_task(self.config, batch=episodes, purpose="evaluation")
         generators = Generators(self.config.seed, self.config.device)
         evaluation = evaluate(
-            self._evaluation_task,
+            task,
             self.ppo.agent,
             generators.stream("validation"),
             log_returns=self.config.task.name == MARKET,
@@ -329,8 +401,13 @@ class Trainer:
         )
         limit = self.config.risk.episode_limit
         if self.records.add_evaluation(self.ppo.update_count, evaluation, limit=limit):
+            self._tell_lineage()
             self.folder.save_best(self.ppo.agent)
         return self.records.evaluation_metrics(evaluation)
+
+    def _tell_lineage(self) -> None:
+        stages = self.folder.lineage.stages(self.ppo.steps, self.folder.identity["config_hash"])
+        self.ppo.agent.lineage = stages
 
     def save(self) -> None:
         """Write a checkpoint; a kill from here on loses nothing before it.
@@ -340,7 +417,8 @@ class Trainer:
         """
         self.records.flush()
         state = {**checkpoint.learner_state(self.ppo), **self.records.state()}
-        contents = checkpoint.pack(state, self.config, self.folder.identity)
+        spec = self.ppo.agent.spec.model_dump(mode="json")
+        contents = checkpoint.pack(state, self.config, self.folder.identity, spec)
         self.folder.save(self.ppo.steps, contents)
         self._rolled_back_to = None
 
@@ -371,6 +449,7 @@ class Trainer:
 
     def _ended(self, status: Status, reason: str) -> Run:
         self.records.close()
+        self._tell_lineage()
         return Run(
             path=self.folder.path,
             config=self.config,

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import torch
 
+from stormsail.core.threads import torch_threads
+
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
 
@@ -55,10 +57,6 @@ def one_thread_processes(count: int) -> ProcessPoolExecutor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    """Let torch use one thread for a while, as a training does whose `threads` are derived."""
+    with torch_threads(1):
         yield
-    finally:
-        torch.set_num_threads(before)

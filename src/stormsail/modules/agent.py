@@ -164,6 +164,8 @@ class Agent(nn.Module):
         super().__init__()
         self.spec = spec
         self.binding = Binding(dict(binding or {}))
+        self.lineage: tuple[JsonValue, ...] = ()
+        """Stages of its training, oldest first; its artifact holds them (docs/runs.md)."""
         names = spec.observation_names
         frozen = torch.tensor([name in spec.unscaled for name in names])
         self.observation_scale = ObservationScale(len(names), frozen=frozen)
@@ -280,7 +282,7 @@ class Agent(nn.Module):
         return Contents(
             tensors={_MODEL: self.state_dict()},
             documents={_SPEC: self.spec.model_dump(mode="json")},
-            metadata={"binding": dict(self.binding.values)},
+            metadata={"binding": dict(self.binding.values), "lineage": list(self.lineage)},
         )
 
     def save(self, path: Path | str) -> None:
@@ -328,6 +330,10 @@ class Agent(nn.Module):
         if set(own) != set(tensors) or any(_differs(own[name], tensors[name]) for name in own):
             raise _unfit(path, "tensors of another network")
         agent.to_empty(device="cpu").load_state_dict(dict(tensors))
+        stages = metadata.get("lineage", [])
+        if not isinstance(stages, list):
+            raise _unfit(path, "a lineage that is no list")
+        agent.lineage = tuple(stages)
         return agent
 
 

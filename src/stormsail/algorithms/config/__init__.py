@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import model_validator
 
+from stormsail.algorithms.config.derivable import OPEN, DerivedCount, is_open
 from stormsail.algorithms.config.learning import (
     BcConfig,
     EntropyConfig,
@@ -56,6 +57,10 @@ class TrainConfig(Config):
 
     device: str = "cpu"
     """Where to train."""
+
+    threads: DerivedCount = OPEN
+    """Threads of torch on the CPU. Another number gives other last bits, so it belongs to the
+    settings and not to the machine. Derived: 1."""
 
     task: TaskConfig = TaskConfig()
     """Task and data."""
@@ -110,12 +115,20 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
+        """Check what must fit; what is left open is checked once it is derived."""
         ppo = self.ppo
-        if ppo.learning_rate < ppo.optimizer_lr_min:
+        if not is_open(ppo.learning_rate) and ppo.learning_rate < ppo.optimizer_lr_min:
             raise ValueError(
                 f"`ppo.learning_rate` must be at least `ppo.optimizer_lr_min` "
                 f"{ppo.optimizer_lr_min}, not {ppo.learning_rate}"
             )
+        if not is_open(ppo.n_steps, ppo.n_envs, ppo.batch_size):
+            self._check_minibatches()
+        self._check_critics()
+        return self
+
+    def _check_minibatches(self) -> None:
+        ppo = self.ppo
         length = ppo.sequence_length or ppo.n_steps
         if ppo.n_steps % length:
             raise ValueError(
@@ -132,6 +145,8 @@ class TrainConfig(Config):
                 f"`ppo.microbatch_size` must be at most `ppo.batch_size` {ppo.batch_size}, not "
                 f"{ppo.microbatch_size}"
             )
+
+    def _check_critics(self) -> None:
         clip = self.value_clip
         on = clip.clip_range_vf is not None
         if (
@@ -153,7 +168,6 @@ class TrainConfig(Config):
                 "`target.kind` must be `nstep`, `td`, `mc` or `lambda_return` for a categorical "
                 "critic, not `lambda_mixture`, which is made of quantiles"
             )
-        return self
 
     @model_validator(mode="after")
     def _parts_to_compare(self) -> Self:
@@ -161,6 +175,8 @@ class TrainConfig(Config):
         if not self.vgs.enabled or self.vgs.statistic != "microbatch":
             return self
         ppo = self.ppo
+        if is_open(ppo.n_steps, ppo.n_envs, ppo.batch_size):
+            return self
         sequences = ppo.n_envs * ppo.n_steps // (ppo.sequence_length or ppo.n_steps)
         smallest = sequences % ppo.batch_size or ppo.batch_size
         if (ppo.microbatch_size or ppo.batch_size) >= smallest:
@@ -212,9 +228,9 @@ class TrainConfig(Config):
         return self
 
     def _outcomes(self) -> int | None:
-        """Return how many outcomes a rollout gives; None where they are episodes."""
+        """Return how many outcomes a rollout gives; None where they are episodes, or not known."""
         ppo, quantity = self.ppo, self.risk.cvar_quantity
-        if quantity == "episode_return":
+        if quantity == "episode_return" or is_open(ppo.n_steps, ppo.n_envs):
             return None
         steps = 1 if quantity == "step" else min(self.target.steps, ppo.n_steps)
         return ppo.n_envs * (ppo.n_steps - steps + 1)

@@ -5,6 +5,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from stormsail.algorithms.config.derivable import (
+    OPEN,
+    DerivedCount,
+    DerivedPositive,
+    DerivedWhole,
+)
 from stormsail.core.config import Config
 
 Positive = Annotated[float, Field(gt=0.0)]
@@ -20,17 +26,20 @@ class PpoConfig(Config):
     total_steps: Count = 1_000_000
     """Steps of all environments together after which training ends."""
 
-    n_steps: Count = 128
-    """T, rows of a rollout."""
+    n_steps: DerivedCount = OPEN
+    """T, rows of a rollout. Derived: 128; on a small budget 64, 32 or 16, for 40 updates or more;
+    a multiple of `sequence_length`."""
 
-    n_envs: Count = 64
-    """B, environments side by side, columns of a rollout."""
+    n_envs: DerivedCount = OPEN
+    """B, environments side by side, columns of a rollout. Derived: 64 for the market, 1024 on a
+    GPU; 16 for other tasks."""
 
-    n_epochs: Count = 4
-    """Passes over a rollout."""
+    n_epochs: DerivedCount = OPEN
+    """Passes over a rollout. Derived: 4."""
 
-    batch_size: Count = 16
-    """Columns of a minibatch; with `sequence_length` it counts sequences."""
+    batch_size: DerivedCount = OPEN
+    """Columns of a minibatch; with `sequence_length` it counts sequences. Derived: a quarter of
+    them all, or a third, half or whole where that leaves no rest."""
 
     microbatch_size: Count | None = None
     """Columns whose gradients are computed at once; None takes the whole minibatch."""
@@ -38,8 +47,8 @@ class PpoConfig(Config):
     sequence_length: Count | None = None
     """Rows of a training sequence, which must divide `n_steps`; None takes whole columns."""
 
-    learning_rate: Positive = 3e-4
-    """At the start."""
+    learning_rate: DerivedPositive = OPEN
+    """At the start. Derived: 3e-4 for the market, 1e-3 for other tasks."""
 
     learning_rate_final: NonNegative = 0.0
     """At the end of training, reached linearly; equal to `learning_rate` keeps it constant."""
@@ -119,8 +128,8 @@ class EntropyConfig(Config):
     ent_coef_min: NonNegative = 0.0005
     """Never below this."""
 
-    ent_coef_decay_steps: Whole = 400
-    """Updates that the linear decay takes."""
+    ent_coef_decay_steps: DerivedWhole = OPEN
+    """Updates that the linear decay takes. Derived: those of the whole run."""
 
     ent_coef_plateau_window: Whole = 0
     """Updates over which the entropy must be level before the decay starts; 0 starts at once."""
@@ -314,11 +323,12 @@ class BcConfig(Config):
     awr_normalize: bool = False
     """Divide the weights by their mean."""
 
-    bc_warmup_steps: Whole = 200_000
-    """Environment steps before the coefficient begins to fall."""
+    bc_warmup_steps: DerivedWhole = OPEN
+    """Environment steps before the coefficient begins to fall. Derived: a fifth of
+    `ppo.total_steps`."""
 
-    bc_decay_steps: Whole = 800_000
-    """Environment steps that its fall takes."""
+    bc_decay_steps: DerivedWhole = OPEN
+    """Environment steps that its fall takes. Derived: four fifths of `ppo.total_steps`."""
 
     bc_final_coef: NonNegative = 0.0
     """Where it ends."""

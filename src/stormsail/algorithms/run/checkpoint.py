@@ -30,6 +30,9 @@ KIND = "checkpoint"
 METRICS = "metrics"
 """The only part whose tensors may hold NaN: a metric that is not known yet."""
 
+SPEC = "agent"
+"""Document with the specification of the agent."""
+
 _STATE = "state"
 _CONFIG = "config.toml"
 
@@ -66,9 +69,19 @@ def computed_config(config: TrainConfig) -> TrainConfig:
 
 
 def pack(
-    state: Mapping[str, object], config: TrainConfig, metadata: Mapping[str, object]
+    state: Mapping[str, object],
+    config: TrainConfig,
+    metadata: Mapping[str, object],
+    spec: JsonValue = None,
 ) -> Contents:
-    """Return the contents of an artifact that holds these parts."""
+    """Return the contents of an artifact that holds these parts.
+
+    Args:
+        state: by part.
+        config: of the run.
+        metadata: from `identity`.
+        spec: of the agent, for a run that begins from it; None leaves it out.
+    """
     trees: dict[str, JsonValue] = {}
     groups: dict[str, dict[str, Tensor]] = {}
     for part, value in state.items():
@@ -77,7 +90,7 @@ def pack(
             groups[part] = tensors
     return Contents(
         tensors=groups,
-        documents={_STATE: trees},
+        documents={_STATE: trees} if spec is None else {_STATE: trees, SPEC: spec},
         blobs={_CONFIG: config.to_toml().encode("utf-8")},
         metadata=metadata,
         allow_nonfinite=(METRICS,),
@@ -143,6 +156,18 @@ def restore_learner(ppo: Ppo, state: State) -> None:
         ppo.generators.restore(state["generators"])
     with _refusing("env_state"):
         _restore_env_state(ppo, state["env_state"])
+
+
+def keep_optimizer(ppo: Ppo, state: State) -> None:
+    """Give a newly made learner the optimizer and the scaler of another run.
+
+    Raises:
+        ArtifactError: if they are of another kind, or have other settings.
+    """
+    with _refusing("optimizer"):
+        _restore_optimizer(ppo, state["optimizer"])
+    with _refusing("scaler"):
+        _restore_scaler(ppo, state["scaler"])
 
 
 def _restore_optimizer(ppo: Ppo, saved: dict[str, Any]) -> None:

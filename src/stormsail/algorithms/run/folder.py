@@ -1,9 +1,11 @@
 """The folder of a run: created once, locked by one process, kept within its size limit.
 
-`config.toml` holds the settings, `manifest.json` the identity of the run (version, data, task); the
-manifest is written last, so a folder without one holds no run. `checkpoints/` holds generations,
-`best/` the best agent so far, `refused/` batches whose step was refused, `rollback.json` the last
-rollback.
+`config.toml` holds the settings, derived ones included, `lineage.json` where the run comes from and
+how it grew, `manifest.json` its identity (version, data, task); the manifest is written last, so a
+folder without one holds no run. They are written once task and learner are made: a run that is
+refused before that leaves nothing behind, and an existing one as it was. `checkpoints/` holds
+generations, `best/` the best agent so far, `refused/` batches whose step was refused,
+`rollback.json` the last rollback.
 """
 
 import contextlib
@@ -14,8 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive, open_settings
 from stormsail.algorithms.run import checkpoint
-from stormsail.core.config import toml
+from stormsail.algorithms.run.lineage import RATES, TOTAL, Lineage, Source, Wish
+from stormsail.algorithms.update.schedules import Extension
+from stormsail.core.config import Config, toml
 from stormsail.core.errors import ArtifactError, ConfigError
 from stormsail.core.files import atomic, documents
 from stormsail.core.files.artifact import Contents, encode_artifact, write_artifact, write_error
@@ -26,6 +31,7 @@ from stormsail.modules.agent import KIND as AGENT
 from stormsail.modules.agent import Agent
 
 CONFIG = "config.toml"
+LINEAGE = "lineage.json"
 MANIFEST = "manifest.json"
 BEST = "best"
 _FORMAT = 1
@@ -64,19 +70,60 @@ class RunFolder:
 
     Args:
         path: the folder.
-        config: of the run.
+        config: of the run, in force and without open settings.
         binding: what the agent is bound to, from `run.tasks.binding`.
+        lineage: of the run.
+        is_new: whether the folder holds no run yet.
     """
 
-    def __init__(self, path: Path, config: TrainConfig, binding: Mapping[str, JsonValue]) -> None:
-        self.path, self.config = path, config
-        self.identity = checkpoint.identity(config, binding)
+    def __init__(
+        self,
+        path: Path,
+        config: TrainConfig,
+        binding: Mapping[str, JsonValue],
+        lineage: Lineage,
+        *,
+        is_new: bool,
+    ) -> None:
+        self.path, self.config, self.lineage, self.is_new = path, config, lineage, is_new
+        self.identity = checkpoint.identity(lineage.begun(config), binding)
+        if lineage.source is not None:
+            self.identity["source"] = lineage.source.record()
+        self.extension: Extension | None = None
+        """Extension that this process makes; None where it makes none."""
+        self._written, self._kept = False, False
         self.generations = Generations(path / "checkpoints", kind=checkpoint.KIND, keep=_ALL)
         self.metrics = path / "metrics.parquet"
         self.events = path / "events.jsonl"
         self.process = path / "process.jsonl"
         self.tensorboard = path / "tb"
         self.best = path / BEST
+
+    def begin(self) -> None:
+        """Write settings and lineage, and in a new folder the manifest.
+
+        Raises:
+            ArtifactError: if the disk refuses.
+        """
+        with _loud(self.path), self._opened() as folder:
+            self._written = True
+            text = documents.encode_readable(self.lineage.model_dump(mode="json"))
+            atomic.replace_file(folder, LINEAGE, text)
+            atomic.replace_file(folder, CONFIG, self.config.to_toml().encode("utf-8"))
+            if self.is_new:
+                text = documents.encode_readable(_manifest(self.identity))
+                atomic.replace_file(folder, MANIFEST, text)
+
+    def keep(self) -> None:
+        """Leave the folder as it is whatever happens: the first update comes."""
+        self._kept = True
+
+    def discard(self) -> None:
+        """Remove what this process put into a new folder, unless an update may have been done."""
+        if not self.is_new or self._kept or not self._written:
+            return
+        with _loud(self.path), self._opened() as folder:
+            atomic.remove_tree(folder, *atomic.entries(folder))
 
     def has_generations(self) -> bool:
         """Return whether anything was saved before, even if it was set aside since."""
@@ -183,41 +230,72 @@ class RunFolder:
 
 @contextlib.contextmanager
 def open_run(
-    path: Path | str, config: TrainConfig, binding: Mapping[str, JsonValue]
+    path: Path | str,
+    config: TrainConfig,
+    binding: Mapping[str, JsonValue],
+    *,
+    source: Source | None = None,
+    ancestors: Iterable[dict[str, JsonValue]] = (),
+    extend_to: int | None = None,
 ) -> Iterator[RunFolder]:
-    """Create the folder of a run, or open an existing one, and lock it.
+    """Lock the folder of a new or an existing run; nothing is written before `RunFolder.begin`.
+
+    A new folder that is refused before its first update is removed again.
 
     Args:
         path: the folder.
-        config: of the run. In an existing folder only what concerns the disk may differ.
+        config: of the run. In an existing folder only what concerns the disk may differ; open
+            settings are those of the folder.
         binding: what the agent is bound to.
+        source: agent that a new run begins from; in an existing folder None stands for its own.
+        ancestors: lineage of that agent.
+        extend_to: new total of steps of an existing run, which may then have other learning rates.
 
     Raises:
-        ConfigError: if the run in the folder has another configuration; it names the settings.
+        ConfigError: if the run in the folder has another configuration; it names the settings. Or
+            if it cannot be extended to that number.
         ArtifactError: if another process uses the folder, it is not one of a run, it was created
-            for other data or by another version, or the disk refuses.
+            for other data, from another agent or by another version, or the disk refuses.
     """
     path = Path(path)
+    if extend_to is not None:
+        _require_run(path)
     if not path.is_dir():
         atomic.check_free(path)
+    made = [place for place in (path, *path.parents) if not place.is_dir()]
     with _loud(path):
         atomic.make_folders(path)
-    with _alone(path) as folder:
-        present = set(atomic.entries(folder))
-        run = RunFolder(path, config, binding)
-        begun = MANIFEST in present
-        if begun:
-            _check_same(path, folder, run)
-        else:
-            _check_empty(path, present)
-        with _loud(path):
-            atomic.remove_leftovers(folder)
-            _finish_best(folder)
-            atomic.replace_file(folder, CONFIG, config.to_toml().encode("utf-8"))
-            if not begun:
-                text = documents.encode_readable(_manifest(run.identity))
-                atomic.replace_file(folder, MANIFEST, text)
-        yield run
+    try:
+        with _alone(path) as folder:
+            present = set(atomic.entries(folder))
+            if MANIFEST in present:
+                run = _existing(path, folder, config, binding, source, extend_to)
+            else:
+                _check_empty(path, present)
+                lineage = Lineage(
+                    derived=open_settings(config), source=source, ancestors=tuple(ancestors)
+                )
+                run = RunFolder(path, derive(config), binding, lineage, is_new=True)
+            with _loud(path):
+                atomic.remove_leftovers(folder)
+                _finish_best(folder)
+            try:
+                yield run
+            except Exception:
+                run.discard()
+                raise
+    finally:
+        for place in made:  # those with something in them stay
+            with contextlib.suppress(OSError):
+                place.rmdir()
+
+
+def threads_of(path: Path | str, config: TrainConfig) -> int:
+    """Return the threads of a run: as given, or those of the run in the folder, or derived."""
+    known = config
+    if "threads" in open_settings(config) and (Path(path) / MANIFEST).is_file():
+        known = read_config(path)
+    return derive(known).threads
 
 
 def read_config(path: Path | str, overrides: Iterable[str] = ()) -> TrainConfig:
@@ -228,6 +306,22 @@ def read_config(path: Path | str, overrides: Iterable[str] = ()) -> TrainConfig:
         ConfigError: if its configuration cannot be read.
     """
     path = Path(path)
+    _require_run(path)
+    return TrainConfig.load(path / CONFIG, overrides)
+
+
+def read_lineage(path: Path | str) -> Lineage:
+    """Return the lineage of the run in a folder.
+
+    Raises:
+        ArtifactError: if it is damaged, or there is no such folder.
+    """
+    path = Path(path)
+    with _loud(path), atomic.open_folder(path, follow=True) as folder:
+        return _saved_lineage(path, folder)
+
+
+def _require_run(path: Path) -> None:
     if not (path / MANIFEST).is_file():
         raise ArtifactError(
             "artifact-missing",
@@ -235,10 +329,9 @@ def read_config(path: Path | str, overrides: Iterable[str] = ()) -> TrainConfig:
             found="no such folder" if not path.exists() else f"no `{MANIFEST}` in it",
             remedy="Start one with `stormsail train CONFIG --out RUN`.",
         )
-    return TrainConfig.load(path / CONFIG, overrides)
 
 
-def differences(first: TrainConfig, second: TrainConfig) -> list[tuple[str, object, object]]:
+def differences(first: Config, second: Config) -> list[tuple[str, object, object]]:
     """Return the settings in which two configurations differ: path, first value, second value."""
     left, right = (_settings(config.model_dump(mode="json")) for config in (first, second))
     names = sorted({*left, *right})
@@ -281,7 +374,9 @@ def _manifest(identity: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def _check_empty(path: Path, present: set[str]) -> None:
-    others = sorted(name for name in present - {CONFIG} if not name.startswith(atomic.TEMPORARY))
+    others = sorted(
+        name for name in present - {CONFIG, LINEAGE} if not name.startswith(atomic.TEMPORARY)
+    )
     if others:
         raise ArtifactError(
             "artifact-exists",
@@ -291,21 +386,93 @@ def _check_empty(path: Path, present: set[str]) -> None:
         )
 
 
-def _check_same(path: Path, folder: int, run: RunFolder) -> None:
-    """Refuse to continue with other settings, data or another version; name what differs."""
+def _existing(
+    path: Path,
+    folder: int,
+    config: TrainConfig,
+    binding: Mapping[str, JsonValue],
+    source: Source | None,
+    extend_to: int | None,
+) -> RunFolder:
+    """Return the run in a folder; refuse other settings, data, agents or another version."""
     saved = _document(path, folder, MANIFEST)
-    wanted = _manifest(run.identity)
+    plain = _manifest(checkpoint.identity(config, binding))
     for name in ("kind", "format", "code_version"):
-        _require(path, saved, wanted, name)
-    if atomic.exists(folder, CONFIG):
-        before = TrainConfig.load(path / CONFIG)
-        changed = [
-            setting for setting in differences(before, run.config) if setting[0] not in _ONLY_DISK
-        ]
-        if changed:
-            raise _changed(path, changed)
+        _require(path, saved, plain, name)
+    lineage = _saved_lineage(path, folder)
+    _check_source(path, lineage, source)
+    before = lineage.current(
+        TrainConfig.load(path / CONFIG) if atomic.exists(folder, CONFIG) else derive(config)
+    )
+    changed = _changes(lineage, before, config, extend_to)
+    if changed:
+        raise _changed(path, changed)
+    current = before.replace(checkpoint=config.checkpoint)
+    known = len(lineage.extensions)
+    if extend_to is not None:
+        wish = Wish(total=extend_to, rates=_wished_rates(current, config))
+        steps = Generations(path / "checkpoints", kind=checkpoint.KIND, keep=_ALL).steps()
+        lineage = lineage.extended(current, wish, steps=steps[-1] if steps else 0)
+        current = lineage.current(current)
+    run = RunFolder(path, current, binding, lineage, is_new=False)
+    run.extension = next(iter(lineage.extensions[known:]), None)
+    wanted = _manifest(run.identity)
     for name in wanted:
         _require(path, saved, wanted, name)
+    return run
+
+
+def _changes(
+    lineage: Lineage, before: TrainConfig, config: TrainConfig, extend_to: int | None
+) -> list[tuple[str, object, object]]:
+    """Return the settings that differ from the run's and may not.
+
+    May differ: those of the disk, open ones, and what extensions have changed or may change now.
+    """
+    free = _ONLY_DISK | set(open_settings(config))
+    if extend_to is not None:
+        free |= set(RATES)
+        if config.ppo.total_steps == extend_to:
+            free |= {TOTAL}
+    new = {name for name, _, _ in differences(lineage.begun(before), config)}
+    free |= {name for name in (TOTAL, *RATES) if name not in new}  # as in the first command
+    return [change for change in differences(before, config) if change[0] not in free]
+
+
+def _wished_rates(current: TrainConfig, config: TrainConfig) -> tuple[float, float] | None:
+    """Return the learning rates of an extension; None where those given are in force already."""
+    known = (current.ppo.learning_rate, current.ppo.learning_rate_final)
+    first = known[0] if RATES[0] in open_settings(config) else config.ppo.learning_rate
+    given = (first, config.ppo.learning_rate_final)
+    return None if given == known else given
+
+
+def _saved_lineage(path: Path, folder: int) -> Lineage:
+    if not atomic.exists(folder, LINEAGE):
+        return Lineage()
+    try:
+        return Lineage.from_mapping(_document(path, folder, LINEAGE))
+    except ConfigError as error:
+        raise _damaged(path / LINEAGE, str(error)) from None
+
+
+def _check_source(path: Path, lineage: Lineage, source: Source | None) -> None:
+    """Refuse another agent to begin from than the run's; none stands for its own."""
+    if source is None or source == lineage.source:
+        return
+    own = lineage.source
+    raise ArtifactError(
+        "artifact-mismatch",
+        wrong=f"the run in {path} must go on from what it was begun with, "
+        + ("random weights" if own is None else _named(own)),
+        found=_named(source),
+        remedy="Leave `--from` out to continue it, or give the new run another folder.",
+    )
+
+
+def _named(source: Source) -> str:
+    steps = "" if source.steps is None else f" of {source.steps} steps"
+    return f"`{source.name}`{steps} ({source.agent[:8]}, optimizer {source.optimizer})"
 
 
 def _require(

@@ -15,6 +15,7 @@ from stormsail.core.clock import iso
 from stormsail.core.errors import ConfigError, DataError, nearest
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.task import Task
+from stormsail.core.threads import torch_threads
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, Scaler, default_features
 from stormsail.market.features.tensors import BarTensors
 from stormsail.market.interval import Interval
@@ -135,14 +136,20 @@ def _milliseconds(time: datetime) -> int:
     return round(1000 * time.timestamp())
 
 
+# Prepared on one thread, whatever a run trains with: the same bars have the same features and
+# scaler, and the caches serve runs with any number of threads.
 @lru_cache(2)
 def _panel_of(data: str) -> Panel:
-    return load_bars(DataConfig.model_validate_json(data))
+    with torch_threads(1):
+        return load_bars(DataConfig.model_validate_json(data))
 
 
 @lru_cache(_CACHED)
 def _data_of(data: str, market: str) -> MarketData:
-    return load_data(DataConfig.model_validate_json(data), MarketConfig.model_validate_json(market))
+    with torch_threads(1):
+        return load_data(
+            DataConfig.model_validate_json(data), MarketConfig.model_validate_json(market)
+        )
 
 
 def market_data(config: TrainConfig) -> MarketData:

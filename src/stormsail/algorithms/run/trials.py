@@ -3,8 +3,13 @@
 A workspace is the folder that holds run folders; its ledger is `trials.jsonl` there. A training
 writes one line when it begins and one when it ends. Both carry a key made of the folder's name and
 of everything the run depends on, so a run that was interrupted, killed or resumed is one trial, and
-so is one that was begun and never ended. The line at the beginning comes first: no result exists
-without its trial in the ledger.
+so is one that was begun and never ended. The line at the beginning comes before the first update:
+no result exists without its trial in the ledger, and a training that is refused before it, because
+its settings or its data do not fit, is none.
+
+An extension writes a line `extended`. It has the key of its training. Where the training had ended,
+its result was known when it was extended: then there were two results to choose from, and they
+count as two trials. An extension of a training that was only interrupted counts as none.
 """
 
 import contextlib
@@ -17,7 +22,7 @@ from stormsail.core.clock import Clock
 from stormsail.core.errors import StormsailError
 from stormsail.core.files import documents
 from stormsail.core.files.documents import JsonValue
-from stormsail.evaluation.stats.trials import RUN_KEY, STARTED, TrialLedger
+from stormsail.evaluation.stats.trials import EXTENDED, LOOKS, RUN_KEY, STARTED, TrialLedger
 
 LEDGER = "trials.jsonl"
 """File of the trials in a workspace."""
@@ -46,6 +51,16 @@ class TrialLines:
             "task": folder.config.task.name,
             "seed": folder.config.seed,
         }
+        lineage = folder.lineage
+        if lineage.source is not None:
+            self._extra["from"] = lineage.source.record()
+        if lineage.looks():
+            self._extra[LOOKS] = lineage.looks()
+        self._extension: dict[str, JsonValue] = {}
+        if lineage.extensions:
+            self._extension = {"extension": lineage.extensions[-1].model_dump(mode="json")}
+        self.begun = False
+        """Whether the training began, so that it may fail."""
 
     @property
     def key(self) -> str:
@@ -53,13 +68,20 @@ class TrialLines:
         return str(self._extra[RUN_KEY])
 
     def started(self) -> None:
-        """Write that the training begins, unless that line exists.
+        """Write that the training begins or is extended, unless that line exists.
 
         Raises:
             ArtifactError: if the ledger is damaged or cannot be written.
         """
-        if not self._ledger.read().of_run(self.key):
+        lines = self._ledger.read().of_run(self.key)
+        if not lines:
             self._write(STARTED, None, 0)
+        if self._extension and not any(
+            line.status == EXTENDED and line.extra.get("extension") == self._extension["extension"]
+            for line in lines
+        ):
+            self._write(EXTENDED, None, 0, **self._extension)
+        self.begun = True
 
     def ended(self, status: str, reason: str, sharpe_per_bar: float | None, bars: int) -> None:
         """Write how the training ended, unless the same line exists.
@@ -101,7 +123,7 @@ def trial_lines(
     data_hash: str | None = None,
     clock: Clock | None = None,
 ) -> Iterator[TrialLines]:
-    """Write that a training begins; if it is refused on the way, that it failed.
+    """Hand out the lines of a training; if it is refused after its start, write that it failed.
 
     An interrupt writes nothing: the run may continue, and counts until then as one that began.
 
@@ -116,10 +138,10 @@ def trial_lines(
     """
     place = folder.path.resolve().parent / LEDGER if path is None else Path(path)
     lines = TrialLines(folder, TrialLedger(place, clock=clock), data_hash)
-    lines.started()
     try:
         yield lines
     except StormsailError as error:
-        with contextlib.suppress(StormsailError):  # the first error is the one to report
-            lines.ended("failed", str(error), None, 0)
+        if lines.begun:
+            with contextlib.suppress(StormsailError):  # the first error is the one to report
+                lines.ended("failed", str(error), None, 0)
         raise

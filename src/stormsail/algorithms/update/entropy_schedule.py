@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -43,10 +44,18 @@ class EntropySchedule:
     The decay starts at the first update at which the entropy has been level over the window, or at
     update 0 without a window. A later plateau changes nothing: nothing is ever applied twice. Nor
     does one while the coefficient is at its end or floor already.
+
+    Args:
+        config: its settings.
+        planned: from an update to its place in the decay; that of a run whose budget was extended
+            is slower (`schedules.History`). By default the update itself.
     """
 
-    def __init__(self, config: EntropyConfig) -> None:
+    def __init__(
+        self, config: EntropyConfig, planned: Callable[[int], float] = lambda update: update
+    ) -> None:
         self.config = config
+        self._planned = planned
         self.start: int | None = 0 if config.ent_coef_plateau_window == 0 else None
         self.plateau = False
         self.slope = math.nan
@@ -76,7 +85,8 @@ class EntropySchedule:
             return config.ent_coef
         if config.ent_coef_decay_steps <= 0:
             return config.ent_coef_final
-        share = min(1.0, max(0.0, (update - self.start) / config.ent_coef_decay_steps))
+        passed = self._planned(update) - self._planned(self.start)
+        share = min(1.0, max(0.0, passed / config.ent_coef_decay_steps))
         return config.ent_coef + (config.ent_coef_final - config.ent_coef) * share
 
     def observe(self, update: int, entropy: float, explained_variance: float) -> None:

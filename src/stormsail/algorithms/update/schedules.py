@@ -2,12 +2,59 @@
 
 Pure functions of the update's number or of the steps done, so that a checkpoint needs nothing but
 the counters.
+
+A run whose budget was extended goes on from where its schedules stood: what is a share of the
+budget moves from its value at the extension to its last value at the new end, in a straight line.
+What had reached its end stays there.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from stormsail.algorithms.config import BcConfig, PpoConfig, ValueClipConfig
+from stormsail.algorithms.config import BcConfig, PpoConfig, ValueClipConfig, Whole
+from stormsail.core.config import Config
+
+
+class Extension(Config):
+    """An extension of a run's budget."""
+
+    steps: Whole
+    """Steps of the run when it was extended."""
+    old_total: Whole
+    """`ppo.total_steps` before."""
+    new_total: Whole
+    """`ppo.total_steps` from then on; more than `steps` and `old_total`."""
+    finished: bool
+    """Whether the old budget was used up, so that its result was known."""
+    old_rates: tuple[float, float] | None = None
+    """First and last learning rate before, where new ones were given; None keeps them."""
+    new_rates: tuple[float, float] | None = None
+    """First and last learning rate of the extension, where they were given."""
+
+
+class History(NamedTuple):
+    """How a run began and how its budget grew."""
+
+    extensions: tuple[Extension, ...] = ()
+    """Extensions of its budget, in order."""
+    derived: frozenset[str] = frozenset()
+    """Paths of the settings that were derived when it began."""
+    pretrained: bool = False
+    """Whether it began with the weights and normalisers of another agent."""
+
+    def planned_steps(self, steps: int, shares: Sequence[str]) -> float:
+        """Return the place of a number of steps in the first budget.
+
+        Args:
+            steps: of the run.
+            shares: settings that are shares of the budget if they were derived. Given ones count
+                steps or updates, so an extension changes nothing for them.
+        """
+        if not self.extensions or not self.derived.issuperset(shares):
+            return steps
+        first = self.extensions[0].old_total
+        return first * _share_of_way(0, first, steps, self.extensions)
 
 
 class Scheduled(NamedTuple):
@@ -34,9 +81,40 @@ def linear(start: float, end: float, done: float) -> float:
     return start + (end - start) * share
 
 
-def learning_rate(config: PpoConfig, steps: int) -> float:
-    """Return the learning rate after that many environment steps, within its bounds."""
-    planned = linear(config.learning_rate, config.learning_rate_final, steps / config.total_steps)
+def _share_of_way(begin: int, end: int, steps: int, later: Sequence[Extension]) -> float:
+    """Return the share of the way from one number of steps to another, with later extensions.
+
+    Each extension that the steps have reached divides what is left of the way anew over what is
+    left of the budget.
+    """
+    done = 0.0
+    for extension in later:
+        if steps < extension.steps:
+            break
+        done += (1.0 - done) * min((extension.steps - begin) / (end - begin), 1.0)
+        begin, end = extension.steps, extension.new_total
+    return done + (1.0 - done) * min((steps - begin) / (end - begin), 1.0)
+
+
+def learning_rate(config: PpoConfig, steps: int, extensions: Sequence[Extension] = ()) -> float:
+    """Return the learning rate after that many environment steps, within its bounds.
+
+    Args:
+        config: as it is after all extensions.
+        steps: of the run.
+        extensions: of its budget. One with new rates begins a line of its own, from the first of
+            them at the extension to the last at its end.
+    """
+    rates = (config.learning_rate, config.learning_rate_final)
+    begin, end, later = 0, extensions[0].old_total if extensions else config.total_steps, 0
+    for number, extension in enumerate(extensions):
+        if extension.old_rates is None:
+            continue
+        if steps < extension.steps:
+            rates = extension.old_rates
+            break
+        begin, end, later = extension.steps, extension.new_total, number + 1
+    planned = linear(*rates, _share_of_way(begin, end, steps, extensions[later:]))
     floored = max(planned, config.optimizer_lr_min)
     return floored if config.optimizer_lr_max is None else min(floored, config.optimizer_lr_max)
 

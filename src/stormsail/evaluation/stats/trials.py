@@ -33,12 +33,19 @@ KINDS = ("training", "validation", "backtest", "test-opened")
 STARTED = "started"
 """Status of a line that says that something has begun; another one tells how it ended."""
 
-STATUSES = (STARTED, "finished", "failed", "stopped")
+EXTENDED = "extended"
+"""Status of a line that says that a training goes on with a larger budget."""
+
+STATUSES = (STARTED, EXTENDED, "finished", "failed", "stopped")
 TRIED = ("training", "validation")
 """The kinds that count as trials; a line that was never finished counts as well."""
 
 RUN_KEY = "run_key"
 """Entry of `extra` that lines about the same trial share: they count once."""
+
+LOOKS = "looks"
+"""Entry of `extra`: how often the trial was extended after its result was known. Each such
+extension is a decision on that result, so the results before and after it count as two."""
 
 REPAIR = "repair"
 """Kind of the line that the ledger itself writes over one that was never finished."""
@@ -104,9 +111,9 @@ class TrialRecords:
     ) -> tuple[Trial, ...]:
         """Return the lines that count as trials, on the given data if any is named.
 
-        Of several lines with one kind and one `RUN_KEY` the last that tells an end stands for all,
-        or the last one where none does: what began and never ended was a trial as well. A repaired
-        line counts always: nobody knows what it was.
+        Of several lines with one kind, one `RUN_KEY` and as many `LOOKS` the last that tells an end
+        stands for all, or the last one where none does: what began and never ended was a trial as
+        well. A repaired line counts always: nobody knows what it was.
         """
         return tuple(
             trial
@@ -239,9 +246,11 @@ def _merged(trials: tuple[Trial, ...]) -> list[Trial]:
     chosen: dict[object, Trial] = {}
     for trial in trials:
         key = trial.extra.get(RUN_KEY)
-        place = (trial.kind, key) if isinstance(key, str) else trial.number
+        looks = trial.extra.get(LOOKS, 0)
+        place = (trial.kind, key, looks) if isinstance(key, str) else trial.number
         before = chosen.get(place)
-        if before is None or trial.status != STARTED or before.status == STARTED:
+        begins = (STARTED, EXTENDED)
+        if before is None or trial.status not in begins or before.status in begins:
             chosen[place] = trial
     return sorted(chosen.values(), key=lambda trial: trial.number)
 

@@ -9,6 +9,7 @@ import torch
 
 from learner_lab import NUMBERS, SMALL, aged, learner, script
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.update.return_statistics import ReturnStatistics
 from stormsail.core.config import Config
 
@@ -229,6 +230,7 @@ ELSEWHERE = {
     "risk.cvar_infeasible_updates": "a reading only, in the tests of the multiplier",
     "risk.cvar_log_gradient": "a reading only, in the tests of the risk's gradient",
     "device": "the task factory and the trainer",
+    "threads": "the trainer",
     "task.": "the task factory and the simulator",
     "checkpoint.": "the trainer",
     "validation.": "the trainer",
@@ -264,7 +266,7 @@ def built(changes):
     actions = changes.pop("actions", None)
     poison, fading = changes.pop("poison", False), changes.pop("fading", False)
     often, crash = changes.pop("often", False), changes.pop("crash", False)
-    config = TrainConfig().replace(**{**BASE, **changes})
+    config = derive(TrainConfig().replace(**{**BASE, **changes}))
     ends = ("....................", "..T....U............", "...U................",
             "......T.............", "...................T", "U...................")  # fmt: skip
     if often:  # an episode ends in every other row, in half of the environments one row later
@@ -335,7 +337,7 @@ def test_no_setting_is_missing_from_the_table():
 def test_every_value_in_the_table_differs_from_what_it_replaces():
     for path, (value, circumstances) in FIELDS.items():
         settings = {k: v for k, v in circumstances.items() if "." in k}
-        config = TrainConfig().replace(**{**BASE, **settings})
+        config = derive(TrainConfig().replace(**{**BASE, **settings}))
         now = config
         for name in path.split("."):
             now = getattr(now, name)

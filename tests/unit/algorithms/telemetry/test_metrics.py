@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run.records import EVALUATION
 from stormsail.algorithms.run.tasks import agent_spec, make_task
@@ -54,7 +55,7 @@ TAIL = {
 
 
 def learner(**changes):
-    config = TrainConfig().replace(**{**SMALL, **changes})
+    config = derive(TrainConfig().replace(**{**SMALL, **changes}))
     generators = Generators(config.seed)
     task = make_task(config, batch=config.ppo.n_envs)
     agent = Agent(agent_spec(config, task), generators.stream("weights"))
