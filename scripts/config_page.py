@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derivable import DERIVABLE
 from stormsail.core.config import Config
 
 PAGE = Path(__file__).parent.parent / "docs" / "config.md"
@@ -24,6 +25,10 @@ stormsail train configs/quickstart.toml --out runs/first --set ppo.clip_range=0.
 ```
 
 Unknown names are refused with the nearest one suggested. Nothing is converted silently.
+
+A setting whose default is *derived* is filled in by `algorithms/config/derive.py` where it is left
+out, from the task, `ppo.total_steps` and the kind of device, and from nothing else. The values
+stand in the run's `config.toml`; a run that goes on keeps them ([runs.md](runs.md)).
 """
 
 
@@ -72,6 +77,8 @@ def bounds(field: FieldInfo) -> str:
 def default(field: FieldInfo) -> str:
     """Return a default as TOML writes it."""
     value = field.get_default(call_default_factory=True)
+    if DERIVABLE in field.metadata:
+        return "derived"
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -35,7 +35,7 @@ from stormsail.algorithms.update.rollout import (
     cut_rows,
     sequences,
 )
-from stormsail.algorithms.update.schedules import History, Scheduled
+from stormsail.algorithms.update.schedules import NEW_RUN, History, Scheduled
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
 from stormsail.functional.statistics import Moments, weighted_std
@@ -95,7 +95,7 @@ class Ppo:
         agent: Agent,
         config: TrainConfig,
         generators: Generators,
-        history: History = History(),  # noqa: B008 - immutable
+        history: History = NEW_RUN,
     ) -> None:
         require_derived(config)
         self.history = history

@@ -57,6 +57,10 @@ class History(NamedTuple):
         return first * _share_of_way(0, first, steps, self.extensions)
 
 
+NEW_RUN = History()
+"""Of a run with its first budget and random weights."""
+
+
 class Scheduled(NamedTuple):
     """Scheduled values of one update."""
 

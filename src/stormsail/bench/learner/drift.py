@@ -26,6 +26,9 @@ QUICKSTART: dict[str, Any] = {
     "task.data.world_bars": 8000,
     "task.market.episode_bars": 128,
     "ppo.n_steps": 64,
+    "ppo.n_envs": 64,
+    "ppo.n_epochs": 4,
+    "ppo.batch_size": 16,
     "ppo.learning_rate": 1e-3,
     "validation.episodes": 128,
 }

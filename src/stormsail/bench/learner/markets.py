@@ -15,6 +15,7 @@ import numpy as np
 from scipy import special
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.run.tasks import make_task
 from stormsail.bench.learner.market_episodes import EpisodeResults, Episodes, check_plain
 from stormsail.bench.processes import side_by_side
@@ -117,7 +118,7 @@ def load(folder: Path, markets: Sequence[str], *, seeds: int) -> list[Job]:
                 found=f"`{market}`",
                 remedy=f"Did you mean `{near}`?" if near else "Leave it out to run them all.",
             )
-        config = TrainConfig.load(folder / f"{market}.toml")
+        config = derive(TrainConfig.load(folder / f"{market}.toml"))
         check_plain(config)
         jobs += [Job.of(market, config, seed) for seed in range(seeds)]
     return jobs

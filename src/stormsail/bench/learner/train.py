@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
@@ -126,7 +127,7 @@ class Ours:
     """Our trainer without files: updates and their metrics."""
 
     def __init__(self, overrides: Mapping[str, Any]) -> None:
-        config = TrainConfig.from_mapping(overrides)
+        config = derive(TrainConfig.from_mapping(overrides))
         generators = Generators(config.seed, device=config.device)
         task = make_task(config, batch=config.ppo.n_envs)
         agent = Agent(agent_spec(config, task), Generators(config.seed).stream("weights"))

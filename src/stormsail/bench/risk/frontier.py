@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run.tasks import make_task, market_data
 from stormsail.bench.processes import side_by_side
@@ -193,7 +194,7 @@ def settings(job: Job) -> TrainConfig:
         "risk.cvar_use_constraint": job.limit is not None,
         **dict(job.changes),
     }
-    return TrainConfig.load(CONFIG).replace(**changes)
+    return derive(TrainConfig.load(CONFIG).replace(**changes))
 
 
 class _Training(NamedTuple):

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.run.tasks import make_task
 from stormsail.bench.processes import side_by_side
 from stormsail.bench.risk.tails_chain import Chain, Truth, truth
@@ -166,7 +167,7 @@ def _settings(case: Case, plan: Plan, seed: int, *, updates: int, task: str) -> 
         "ppo.max_grad_norm": 0.0,
         **case.changes,
     }
-    return TrainConfig().replace(**values)
+    return derive(TrainConfig().replace(**values))
 
 
 class _Prediction(NamedTuple):

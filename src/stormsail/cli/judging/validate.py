@@ -7,14 +7,11 @@ import typer
 
 if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
-    from stormsail.algorithms.fit import Fit
     from stormsail.cli.judging.validate_display import Display
     from stormsail.core.clock import Clock
     from stormsail.evaluation.robustness.self_tests import SelfTest
     from stormsail.evaluation.walk_forward.config import ValidationConfig
     from stormsail.evaluation.walk_forward.run import Validation
-    from stormsail.market.splits import Span
-    from stormsail.modules.agent import Agent
 
 REJECTED = 1
 """Exit status of the verdict `reject`; `promote` and `not proven` end with 0."""
@@ -100,19 +97,20 @@ def _validate(
     training: "TrainConfig", rules: "ValidationConfig", place: _Place, *, learner_tests: bool
 ) -> "Validation":
     """Run the validation under a display of its progress."""
-    import torch
-
+    from stormsail.algorithms.config.derive import derive
     from stormsail.algorithms.fit import fitter
     from stormsail.algorithms.run.tasks import market_panel
     from stormsail.algorithms.run.trials import LEDGER
     from stormsail.cli.judging.validate_display import display
     from stormsail.core.clock import SystemClock
+    from stormsail.core.threads import torch_threads
     from stormsail.evaluation.stats.trials import TrialLedger
     from stormsail.evaluation.walk_forward.run import validate as walk_forward
 
     clock = SystemClock()
-    threads = torch.get_num_threads()
-    with display(clock) as shown:
+    # small batches gain nothing from threads, and one thread gives the same bytes anywhere; a
+    # training has those of its own settings
+    with torch_threads(1), display(clock) as shown:
         fit = fitter(
             training,
             workspace=place.workspace,
@@ -123,15 +121,13 @@ def _validate(
         tests: tuple[SelfTest, ...] = ()
         if learner_tests:
             tests = _learner_tests(training, place, shown, clock)
-        # small batches gain nothing from threads, and one thread gives the same bytes anywhere
-        torch.set_num_threads(1)
         return walk_forward(
             market_panel(training),
             rules,
-            fit=_threaded(fit, threads),
+            fit=fit,
             ledger=TrialLedger(place.workspace / LEDGER, clock=clock),
             name=place.name,
-            training=training.model_dump(mode="json"),
+            training=derive(training).model_dump(mode="json"),
             more_self_tests=tests,
             on_progress=shown.began,
         )
@@ -149,20 +145,6 @@ def _learner_tests(
         on_progress=shown.learned,
         clock=clock,
     )
-
-
-def _threaded(fit: "Fit", threads: int) -> "Fit":
-    """Return a `fit` that trains with several threads; everything else uses one."""
-    import torch
-
-    def threaded(rules: "ValidationConfig", span: "Span", seed: int) -> "Agent":
-        torch.set_num_threads(threads)
-        try:
-            return fit(rules, span, seed)
-        finally:
-            torch.set_num_threads(1)
-
-    return threaded
 
 
 def _conclude(result: "Validation", out: Path) -> None:

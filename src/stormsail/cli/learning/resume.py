@@ -12,9 +12,13 @@ def resume(
         list[str] | None,
         typer.Option("--set", help="path=value; only what is kept on the disk may change."),
     ] = None,
+    extend_to: Annotated[
+        int | None,
+        typer.Option(help="New total of steps; then --set may change the learning rate, too."),
+    ] = None,
 ) -> None:
     """Continue a run from its last checkpoint."""
     from stormsail.algorithms.run.folder import read_config
-    from stormsail.cli.learning.train import finish, run
+    from stormsail.cli.learning.train import Growth, finish, run
 
-    finish(run(read_config(folder, settings or []), folder))
+    finish(run(read_config(folder, settings or []), folder, Growth(extend_to)))

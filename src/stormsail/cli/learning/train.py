@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -47,30 +47,61 @@ def train(
     task: Annotated[
         str | None, typer.Option(help="market, CartPole-v1, gym:<id>, ...; as task.name.")
     ] = None,
+    extend_to: Annotated[
+        int | None,
+        typer.Option(help="New total of steps of the run in the folder, finished or not."),
+    ] = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option("--from", help="Agent or run whose weights and normalisers to begin with."),
+    ] = None,
+    keep_optimizer: Annotated[
+        bool, typer.Option("--keep-optimizer", help="Begin with the optimizer of that run, too.")
+    ] = False,
 ) -> None:
     """Train an agent. Ctrl-C saves and ends; the same command continues from there."""
-    from stormsail.algorithms.config import TrainConfig
-
     overrides = [*(settings or []), *([f'task.name="{task}"'] if task else [])]
-    if config is None:
-        from stormsail.core.config.overrides import apply_overrides
-
-        chosen = TrainConfig.from_mapping(apply_overrides({}, overrides))
-    else:
-        chosen = TrainConfig.load(config, overrides)
+    chosen = _settings(config, overrides, folder=None if extend_to is None else out)
     if out is None and config is not None:
         out = Path("runs") / config.stem
-    finish(run(chosen, out))
+    growth = Growth(extend_to, start_from, keep_optimizer)
+    finish(run(chosen, out, growth))
 
 
-def run(config: "TrainConfig", out: Path | None) -> "Run":
+class Growth(NamedTuple):
+    """What a run grows from or to, as on the command line."""
+
+    extend_to: int | None = None
+    start_from: Path | None = None
+    keep_optimizer: bool = False
+
+
+def _settings(config: Path | None, overrides: list[str], *, folder: Path | None) -> "TrainConfig":
+    """Return the settings of a file, of the run in a folder, or the defaults; with overrides."""
+    from stormsail.algorithms.config import TrainConfig
+
+    if config is not None:
+        return TrainConfig.load(config, overrides)
+    if folder is not None:
+        from stormsail.algorithms.run.folder import read_config
+
+        return read_config(folder, overrides)
+    from stormsail.core.config.overrides import apply_overrides
+
+    return TrainConfig.from_mapping(apply_overrides({}, overrides))
+
+
+NO_GROWTH = Growth()
+
+
+def run(config: "TrainConfig", out: Path | None, growth: Growth = NO_GROWTH) -> "Run":
     """Train under a progress display."""
     from stormsail.algorithms.trainer import train as learn
     from stormsail.core.clock import SystemClock
 
     clock = SystemClock()
     with _display(clock) as on_progress:
-        return learn(config, out=out, on_progress=on_progress, clock=clock)
+        return learn(config, out=out, on_progress=on_progress, clock=clock, **growth._asdict())
 
 
 def finish(done: "Run") -> None:

@@ -18,7 +18,7 @@ BASE = {
     **SMALL,
     "optimizer.optimizer_class": "AdaptiveUPGD",
     "ppo.n_envs": 4, "ppo.n_steps": 4, "ppo.batch_size": 2, "ppo.n_epochs": 2,
-    "kl.target_kl": None,
+    "kl.target_kl": None, "entropy.ent_coef_decay_steps": 400,
 }  # fmt: skip
 CATEGORICAL = {"critic.kind": "categorical"}
 RETURN = {"target.kind": "lambda_return"}

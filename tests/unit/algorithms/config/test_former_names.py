@@ -65,8 +65,8 @@ def test_a_refusal_names_the_setting_by_its_new_name():
 
 def test_a_run_writes_the_new_names(file, tmp_path):
     config = TrainConfig.load(file)
-    with open_run(tmp_path / "run", config, {"task": "market"}):
-        pass
+    with open_run(tmp_path / "run", config, {"task": "market"}) as folder:
+        folder.begin()
     text = (tmp_path / "run" / "config.toml").read_text()
     assert "awr_coef = 0.25" in text
     assert "awr_temperature = 2.0" in text
