@@ -17,9 +17,15 @@ def _as_before():
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_threads_are_set_and_restored_after_an_error(count):
     torch.set_num_threads(2)
-    with pytest.raises(RuntimeError), torch_threads(count):
-        assert torch.get_num_threads() == count
+    seen = []
+
+    def fail():
+        seen.append(torch.get_num_threads())
         raise RuntimeError
+
+    with pytest.raises(RuntimeError), torch_threads(count):
+        fail()
+    assert seen == [count]
     assert torch.get_num_threads() == 2
 
 
