@@ -107,3 +107,49 @@ def test_value_clipping_waits_for_its_warm_up_and_may_be_off():
     config = ValueClipConfig(clip_range_vf=0.5, vf_clip_warmup_updates=10)
     assert [schedules.clips_values(config, k, None) for k in (0, 9, 10)] == [False, False, True]
     assert schedules.clips_values(ValueClipConfig(), 10**6, 1.0) is False
+
+
+def extension(steps, old_total, new_total, *rates):
+    old, new = rates or (None, None)
+    return schedules.Extension(
+        steps=steps, old_total=old_total, new_total=new_total, finished=steps >= old_total,
+        old_rates=old, new_rates=new,
+    )  # fmt: skip
+
+
+def test_an_extended_rate_goes_on_from_where_it_stood():
+    config = PpoConfig(total_steps=400, learning_rate=1.0, optimizer_lr_min=0.0)
+    grown = (extension(100, 200, 400),)
+    # half of the way at 100; the other half in 300 steps
+    expected = {0: 1.0, 50: 0.75, 100: 0.5, 250: 0.25, 400: 0.0, 500: 0.0}
+    for steps, rate in expected.items():
+        assert schedules.learning_rate(config, steps, grown) == rate
+    # a second extension at 250, where a quarter is left, over 500 steps
+    twice = (*grown, extension(250, 400, 750))
+    for steps, rate in {100: 0.5, 250: 0.25, 500: 0.125, 750: 0.0}.items():
+        assert schedules.learning_rate(config, steps, twice) == rate
+    done = (extension(220, 200, 400),)  # beyond its end, by a part of a rollout: it stays there
+    assert [schedules.learning_rate(config, steps, done) for steps in (220, 300, 400)] == [0.0] * 3
+
+
+def test_new_rates_are_a_line_of_their_own_and_old_steps_keep_theirs():
+    config = PpoConfig(total_steps=800, learning_rate=0.4, learning_rate_final=0.2)
+    grown = (
+        extension(100, 100, 200),
+        extension(200, 200, 400, (1.0, 0.0), (0.8, 0.0)),
+        extension(300, 400, 500),  # three quarters are left of 0.8 -> 0, half of its way
+        extension(500, 500, 800, (0.8, 0.0), (0.4, 0.2)),
+    )
+    expected = {0: 1.0, 50: 0.5, 100: 5e-6, 199: 5e-6, 200: 0.8, 300: 0.4, 400: 0.2, 500: 0.4,
+                650: 0.3, 800: 0.2}  # fmt: skip
+    for steps, rate in expected.items():
+        result = schedules.learning_rate(config, steps, grown)
+        assert result == pytest.approx(rate, rel=1e-12), steps
+
+
+def test_only_shares_of_the_budget_stretch_with_it():
+    history = schedules.History((extension(100, 200, 400),), frozenset({"a", "b"}))
+    places = [history.planned_steps(steps, ("a", "b")) for steps in (0, 60, 100, 250, 400)]
+    assert places == [0.0, 60.0, 100.0, 150.0, 200.0]
+    assert history.planned_steps(250, ("a", "c")) == 250
+    assert schedules.NEW_RUN.planned_steps(250, ("a",)) == 250
