@@ -60,7 +60,8 @@ RUNS = (
     _own(
         "trial-before-the-refusal",
         TRAINER,
-        "        trainer = Trainer(\n            folder,\n            bound,\n            start=start,\n",
+        "        trainer = Trainer(\n            folder,\n"
+        "            bound,\n            start=start,\n",
         "        lines.started()\n        trainer = Trainer(\n            folder,\n"
         "            bound,\n            start=start,\n",
         run("refused_start", "test_what_cannot_be_made_leaves_nothing[an unknown task]"),

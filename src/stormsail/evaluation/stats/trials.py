@@ -36,7 +36,7 @@ STARTED = "started"
 EXTENDED = "extended"
 """Status of a line that says that a training goes on with a larger budget."""
 
-STATUSES = (STARTED, EXTENDED, "finished", "failed", "stopped")
+STATUSES = (STARTED, "finished", "failed", "stopped", EXTENDED)
 TRIED = ("training", "validation")
 """The kinds that count as trials; a line that was never finished counts as well."""
 

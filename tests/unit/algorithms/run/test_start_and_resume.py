@@ -9,10 +9,8 @@ from stormsail.core.errors import ConfigError
 from training_lab import SMALL, TASKS, run_for
 
 OPENED = ("ppo.n_envs", "ppo.n_epochs", "ppo.batch_size", "ppo.learning_rate")
-OPEN = TrainConfig().replace(
-    **{name: value for name, value in {**SMALL, **TASKS["cartpole"]}.items() if name not in OPENED},
-    **{"ppo.total_steps": 512, "validation.every_updates": 0},
-)
+GIVEN = {**SMALL, **TASKS["cartpole"], "ppo.total_steps": 512, "validation.every_updates": 0}
+OPEN = TrainConfig().replace(**{name: value for name, value in GIVEN.items() if name not in OPENED})
 
 
 @pytest.fixture

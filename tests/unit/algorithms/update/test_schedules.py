@@ -137,7 +137,7 @@ def test_new_rates_are_a_line_of_their_own_and_old_steps_keep_theirs():
     grown = (
         extension(100, 100, 200),
         extension(200, 200, 400, (1.0, 0.0), (0.8, 0.0)),
-        extension(300, 400, 500),  # three quarters are left of 0.8 -> 0, half of its way
+        extension(300, 400, 500),  # 0.4 is left, over 200 steps
         extension(500, 500, 800, (0.8, 0.0), (0.4, 0.2)),
     )
     expected = {0: 1.0, 50: 0.5, 100: 5e-6, 199: 5e-6, 200: 0.8, 300: 0.4, 400: 0.2, 500: 0.4,

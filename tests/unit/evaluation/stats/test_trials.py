@@ -395,3 +395,19 @@ def test_other_words_and_numbers_are_refused(ledger):
     with pytest.raises(ArgumentError, match="`extra` must hold only what JSON can give back"):
         add(ledger, thing=object())
     assert not ledger.path.exists()
+
+
+def test_an_extension_after_the_result_was_known_counts_once_more(ledger):
+    def line(status, sharpe=None, **extra):
+        add(ledger, kind="training", status=status, sharpe=sharpe, run_key="k", **extra)
+
+    line("started")
+    line("extended")  # only interrupted: the same look
+    assert ledger.count() == 1
+    line("finished", 0.01)
+    assert (ledger.count(), ledger.sharpes().tolist()) == (1, [0.01])
+    line("extended", looks=1)
+    assert (ledger.count(), ledger.sharpes().tolist()) == (2, [0.01])
+    line("finished", 0.02, looks=1)
+    line("extended", looks=1)  # does not take the place of a line that tells an end
+    assert (ledger.count(), ledger.sharpes().tolist()) == (2, [0.01, 0.02])
