@@ -87,7 +87,7 @@ class Ppo:
         noise = generators.stream("optimizer.noise")
         self.optimizer = build_optimizer(agent, config, noise)
         self.pipeline = build_pipeline(agent, self.optimizer, config)
-        self.entropy = EntropySchedule(config.entropy)
+        self.entropy = EntropySchedule(config.entropy, schedules.total_updates(config.ppo))
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
         self.risk = RiskControl(config) if config.risk.watches else None
@@ -158,7 +158,7 @@ class Ppo:
             learning_rate=schedules.learning_rate(config.ppo, self.steps) * self.rate_factor,
             clip_range=schedules.clip_range(config.ppo, update),
             vf_coef=schedules.vf_coef(config.ppo, update, self.explained_variance),
-            bc_coef=schedules.bc_coef(config.bc, self.steps),
+            bc_coef=schedules.bc_coef(config.bc, self.steps, config.ppo.total_steps),
             ent_coef=self.entropy.coefficient(update).effective,
             kl_beta=self.kl.penalty,
             clips_values=schedules.clips_values(config.value_clip, update, self.explained_variance),

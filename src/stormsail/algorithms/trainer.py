@@ -17,6 +17,7 @@ from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.folder import Rollback, RunFolder, open_run
 from stormsail.algorithms.run.records import ProcessLog, Records, read_records
+from stormsail.algorithms.run.start_checks import check_start
 from stormsail.algorithms.run.tasks import MARKET, agent_spec, binding, make_task
 from stormsail.algorithms.run.trials import trial_lines
 from stormsail.algorithms.telemetry.metrics import metrics
@@ -117,13 +118,15 @@ def train(
             a validation is a trial on all of its bars.
 
     Raises:
-        ConfigError: if the folder holds a run with other settings; it names them.
+        ConfigError: if the folder holds a run with other settings; it names them. Before there is
+            a folder: if the device, or the distribution of the policy, does not fit.
         ArtifactError: if the folder is in use, foreign, damaged beyond its last generation, or
             cannot be written; or if the ledger is damaged.
         DataError: if bars are missing, or a task gives non-finite numbers.
     """
     name = config.task.name.replace("/", "-").replace(":", "-").lower()
     default = Path("runs") / f"{name}-{checkpoint.computed_config(config).config_hash()[:8]}"
+    check_start(config)
     bound = binding(config)
     with (
         open_run(default if out is None else out, config, bound) as folder,

@@ -111,16 +111,16 @@ class EntropyConfig(Config):
     """Entropy bonus and its schedule."""
 
     ent_coef: NonNegative = 0.01
-    """At the start."""
+    """At the start; 0, with nothing else set here, is no bonus at all."""
 
-    ent_coef_final: NonNegative = 0.001
-    """At the end of the decay."""
+    ent_coef_final: NonNegative | None = None
+    """At the end of the decay; None takes the smaller of 0.001 and `ent_coef`."""
 
-    ent_coef_min: NonNegative = 0.0005
-    """Never below this."""
+    ent_coef_min: NonNegative | None = None
+    """Never below this; None takes the smallest of 0.0005, `ent_coef` and `ent_coef_final`."""
 
-    ent_coef_decay_steps: Whole = 400
-    """Updates that the linear decay takes."""
+    ent_coef_decay_steps: Whole | None = None
+    """Updates that the linear decay takes; None takes all from its start to the end of the run."""
 
     ent_coef_plateau_window: Whole = 0
     """Updates over which the entropy must be level before the decay starts; 0 starts at once."""
@@ -280,7 +280,8 @@ class ReturnConfig(Config):
     """Largest step of the mean, in standard deviations, and of the deviation, relative."""
 
     value_target_scale_cap: Positive = 1000.0
-    """Bound on the reported gain from returns to targets."""
+    """Bound on the gain from returns to targets, so on what a return is multiplied by. Critics
+    learn alike in every unit of the reward until it binds, which an alarm tells."""
 
 
 class ObservationConfig(Config):
@@ -314,11 +315,12 @@ class BcConfig(Config):
     awr_normalize: bool = False
     """Divide the weights by their mean."""
 
-    bc_warmup_steps: Whole = 200_000
-    """Environment steps before the coefficient begins to fall."""
+    bc_warmup_steps: Whole | None = None
+    """Environment steps before the coefficient begins to fall; None takes a fifth of
+    `ppo.total_steps`."""
 
-    bc_decay_steps: Whole = 800_000
-    """Environment steps that its fall takes."""
+    bc_decay_steps: Whole | None = None
+    """Environment steps that its fall takes; None takes the rest of `ppo.total_steps`."""
 
     bc_final_coef: NonNegative = 0.0
     """Where it ends."""

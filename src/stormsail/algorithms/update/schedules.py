@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from stormsail.algorithms.config import BcConfig, PpoConfig, ValueClipConfig
 
+BC_WARMUP = 5
+"""The AWR term is constant for one of this many parts of a run, where that is not configured."""
+
 
 class Scheduled(NamedTuple):
     """Scheduled values of one update."""
@@ -57,14 +60,25 @@ def vf_coef(config: PpoConfig, update: int, explained_variance: float | None) ->
     return planned
 
 
-def bc_coef(config: BcConfig, steps: int) -> float:
-    """Return the weight of the AWR term: constant, then falling linearly to its last value."""
+def total_updates(config: PpoConfig) -> int:
+    """Return the updates of a whole run: the last one begins before `total_steps` are taken."""
+    return math.ceil(config.total_steps / (config.n_steps * config.n_envs))
+
+
+def bc_coef(config: BcConfig, steps: int, total_steps: int) -> float:
+    """Return the weight of the AWR term: constant, then falling linearly to its last value.
+
+    Without settings it is constant for a fifth of all steps and falls for the rest.
+    """
     if config.awr_coef == 0.0:
         return 0.0
-    after = steps - config.bc_warmup_steps
-    if config.bc_decay_steps == 0:
+    warmup = total_steps // BC_WARMUP if config.bc_warmup_steps is None else config.bc_warmup_steps
+    rest = max(total_steps - warmup, 0)
+    decay = rest if config.bc_decay_steps is None else config.bc_decay_steps
+    after = steps - warmup
+    if decay == 0:
         return config.awr_coef if after < 0 else config.bc_final_coef
-    return linear(config.awr_coef, config.bc_final_coef, after / config.bc_decay_steps)
+    return linear(config.awr_coef, config.bc_final_coef, after / decay)
 
 
 def clips_values(config: ValueClipConfig, update: int, explained_variance: float | None) -> bool:
