@@ -46,7 +46,7 @@ def huber_loss_gradient(predicted, target, tau, kappa):
 
 
 def monotone(raw):
-    """Mean raw_0; steps log(1 + exp(raw_i + b)) from each to the next, 2 / (N - 1) for raw_i = 0."""
+    """Mean raw_0; from each to the next log(1 + exp(raw_i + b)), 2 / (N - 1) for raw_i = 0."""
     n = len(raw)
     ladder = [0.0]
     for x in raw[1:]:
