@@ -12,6 +12,7 @@ from mutants.modules import MODULES
 from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
 from mutants.risk import RISK
+from mutants.settings import SETTINGS
 from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
 from mutants.validation import VALIDATION
@@ -24,6 +25,7 @@ MUTANTS = (
     *MODULES,
     *OPTIMIZERS,
     *LEARNER,
+    *SETTINGS,
     *MONITORS,
     *RISK,
     *EVALUATION,
