@@ -45,7 +45,7 @@ SETTINGS = (
     # --- the gain from returns to targets
     Mutant(
         "gain-is-not-bounded-at-all",
-        "S4-1",
+        "settings",
         STATISTICS,
         "return max(config.std_floor, std_at_cap(config))",
         "return config.std_floor",
@@ -53,7 +53,7 @@ SETTINGS = (
     ),
     Mutant(
         "gain-bounded-only-where-it-is-reported",
-        "S4-1",
+        "settings",
         REPORT,
         '"train/value_target_scale": 1.0 / scale.std,',
         '"train/value_target_scale": min(10.0, float(1.0 / scale.std)),',
@@ -61,7 +61,7 @@ SETTINGS = (
     ),
     Mutant(
         "gain-bounded-in-encoding-only",
-        "S4-1",
+        "settings",
         SCALE,
         "return return_scale.encode(returns, self.mean, self.std)",
         "return return_scale.encode(returns, self.mean, self.std.clamp(min=0.01))",
@@ -69,7 +69,7 @@ SETTINGS = (
     ),
     Mutant(
         "gain-of-the-first-rewards-unbounded",
-        "S4-1",
+        "settings",
         UNITS,
         "scale.std.fill_(max(std, least_std(config.returns)) * ",
         "scale.std.fill_(std * ",
@@ -77,7 +77,7 @@ SETTINGS = (
     ),
     Mutant(
         "gain-bound-forgets-the-unit-of-scale",
-        "S4-1",
+        "settings",
         STATISTICS,
         "return 1.0 / (deviations_per_unit(config) * config.value_target_scale_cap)",
         "return 1.0 / config.value_target_scale_cap",
@@ -88,7 +88,7 @@ SETTINGS = (
     ),
     Mutant(
         "gain-of-a-frozen-scale-unbounded",
-        "S4-1",
+        "settings",
         STATISTICS,
         "        now = Scale(now.mean, max(now.std, least_std(self.config)))",
         "        now = Scale(now.mean, now.std)",
@@ -96,7 +96,7 @@ SETTINGS = (
     ),
     Mutant(
         "gain-alarm-at-constant-returns",
-        "S4-1",
+        "settings",
         ALARMS,
         "return rounding < spread < metrics",
         "return spread < metrics",
@@ -244,7 +244,7 @@ SETTINGS = (
     # --- contradictions
     Mutant(
         "contradictions-accepted",
-        "X22",
+        "settings",
         CONFIG,
         "        contradictions.check(self)\n",
         "",
@@ -252,7 +252,7 @@ SETTINGS = (
     ),
     Mutant(
         "contradictions-of-switches-accepted",
-        "X22",
+        "settings",
         RULES,
         "if value == default or value in rule.off:",
         "if True:",
@@ -260,7 +260,7 @@ SETTINGS = (
     ),
     Mutant(
         "contradictions-only-one-is-told",
-        "X22",
+        "settings",
         RULES,
         "    if len(problems) == 1:",
         "    if problems:",
@@ -268,7 +268,7 @@ SETTINGS = (
     ),
     Mutant(
         "rate-bounds-the-wrong-way-round-accepted",
-        "X22",
+        "settings",
         RULES,
         "if high is not None and high < low:",
         "if False:",
@@ -276,7 +276,7 @@ SETTINGS = (
     ),
     Mutant(
         "rate-above-its-bound-accepted",
-        "X22",
+        "settings",
         RULES,
         "elif high is not None and ppo.learning_rate > high:",
         "elif False:",
@@ -284,7 +284,7 @@ SETTINGS = (
     ),
     Mutant(
         "freeze-within-the-warm-up-accepted",
-        "X22",
+        "settings",
         RULES,
         "frozen is not None and frozen <= warmup",
         "frozen is not None and frozen < warmup",
@@ -316,7 +316,7 @@ SETTINGS = (
     ),
     Mutant(
         "warm-up-of-no-updates-accepted",
-        "X22",
+        "settings",
         RULES,
         "if _value(config, updates) or value in",
         "if True or value in",
@@ -324,7 +324,7 @@ SETTINGS = (
     ),
     Mutant(
         "targets-longer-than-a-rollout-accepted",
-        "X22",
+        "settings",
         RULES,
         "if chosen and steps > rows:",
         "if False:",
@@ -332,7 +332,7 @@ SETTINGS = (
     ),
     Mutant(
         "device-of-any-name-accepted",
-        "X22",
+        "settings",
         CONFIG,
         "if not _DEVICE.fullmatch(name):",
         "if not name:",
@@ -343,7 +343,7 @@ SETTINGS = (
     ),
     Mutant(
         "device-that-is-not-there-accepted",
-        "X22",
+        "settings",
         START,
         'if name in devices or (name == "cuda" and count):',
         'if name.startswith(("cpu", "cuda")):',
@@ -354,7 +354,7 @@ SETTINGS = (
     ),
     Mutant(
         "start-checked-after-the-folder-is-made",
-        "X22",
+        "settings",
         TRAINER,
         "    check_start(config)\n",
         "",

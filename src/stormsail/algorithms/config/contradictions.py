@@ -131,8 +131,8 @@ def check(config: "TrainConfig") -> None:
         raise problems[0]
     if problems:
         listed = (
-            f"({number}) {one.wrong}; found {one.found}. {one.remedy}"
-            for number, one in enumerate(problems, start=1)
+            f"({number}) {problem.wrong}; found {problem.found}. {problem.remedy}"
+            for number, problem in enumerate(problems, start=1)
         )
         raise ContradictionError(
             "settings must not contradict each other",
