@@ -578,8 +578,8 @@ LEARNER = (
         "scale-scale-centred",
         "units",
         UNITS,
-        'Scale(0.0 if mode == "scale" else new.mean, new.std * gain)',
-        "Scale(new.mean, new.std * gain)",
+        'Scale(0.0 if mode == "scale" else new.mean, new.std * unit)',
+        "Scale(new.mean, new.std * unit)",
         learner(
             "update/popart",
             "test_scaled_returns_are_divided_by_the_bound_times_the_spread_and_not_centred",

@@ -190,9 +190,8 @@ MODULES = (
         "twins-with-equal-weights",
         "S1-T1",
         CRITICS,
-        "sizes=sizes, activation=activation, generator=generator\n            )",
-        "sizes=sizes, activation=activation,\n"
-        "                generator=torch.Generator().manual_seed(0),\n            )",
+        "generator=generator,\n            )\n            for _",
+        "generator=torch.Generator().manual_seed(0),\n            )\n            for _",
         module("critics", "test_twins_start_different_in_every_layer"),
     ),
     Mutant(

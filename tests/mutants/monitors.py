@@ -124,7 +124,7 @@ MONITORS = (
         "entropy-floor-dropped",
         "S0-5",
         ENTROPY,
-        "floored = max(nominal, config.ent_coef_min)",
+        "floored = max(nominal, self.floor)",
         "floored = nominal",
         run("update/entropy_schedule", "test_the_floor_wins_over_the_end"),
     ),

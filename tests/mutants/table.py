@@ -13,6 +13,7 @@ from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
 from mutants.risk import RISK
 from mutants.runs import RUNS
+from mutants.settings import SETTINGS
 from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
 from mutants.validation import VALIDATION
@@ -26,6 +27,7 @@ MUTANTS = (
     *OPTIMIZERS,
     *LEARNER,
     *RUNS,
+    *SETTINGS,
     *MONITORS,
     *RISK,
     *EVALUATION,

@@ -46,11 +46,14 @@ def huber_loss_gradient(predicted, target, tau, kappa):
 
 
 def monotone(raw):
-    """theta_0 = raw_0 and theta_i = theta_{i-1} + log(1 + exp(raw_i))."""
-    result = [raw[0]]
+    """Mean raw_0; from each to the next log(1 + exp(raw_i + b)), 2 / (N - 1) for raw_i = 0."""
+    n = len(raw)
+    ladder = [0.0]
     for x in raw[1:]:
-        result.append(result[-1] + max(x, 0.0) + math.log1p(math.exp(-abs(x))))
-    return np.array(result)
+        y = x + math.log(math.exp(2.0 / (n - 1)) - 1.0)
+        ladder.append(ladder[-1] + max(y, 0.0) + math.log1p(math.exp(-abs(y))))
+    middle = sum(ladder) / n
+    return np.array([raw[0] - middle + step for step in ladder])
 
 
 def crossing_fraction(quantiles):

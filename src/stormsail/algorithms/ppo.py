@@ -103,7 +103,9 @@ class Ppo:
         noise = generators.stream("optimizer.noise")
         self.optimizer = build_optimizer(agent, config, noise)
         self.pipeline = build_pipeline(agent, self.optimizer, config)
-        self.entropy = EntropySchedule(config.entropy, self._planned_update)
+        first = history.extensions[0].old_total if history.extensions else config.ppo.total_steps
+        updates = schedules.total_updates(config.ppo, first)
+        self.entropy = EntropySchedule(config.entropy, updates, self._planned_update)
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
         self.risk = RiskControl(config) if config.risk.watches else None
@@ -187,7 +189,8 @@ class Ppo:
         rows = self.config.ppo.n_steps * self.config.ppo.n_envs
         if not self.history.extensions:
             return update
-        return self.history.planned_steps(update * rows, ENTROPY_SHARES) / rows
+        shares = ENTROPY_SHARES if self.config.entropy.ent_coef_decay_steps is not None else ()
+        return self.history.planned_steps(update * rows, shares) / rows
 
     def _collect(self) -> tuple[EnvState, Rollout]:
         ppo = self.config.ppo

@@ -18,6 +18,7 @@ from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.folder import Rollback, RunFolder, open_run, threads_of
 from stormsail.algorithms.run.records import ProcessLog, Records, read_records
+from stormsail.algorithms.run.start_checks import check_start
 from stormsail.algorithms.run.start_from import Start, load_start
 from stormsail.algorithms.run.tasks import MARKET, agent_spec, binding, make_task
 from stormsail.algorithms.run.trials import trial_lines
@@ -130,8 +131,9 @@ def train(
         keep_optimizer: begin with the optimizer of that run as well.
 
     Raises:
-        ConfigError: if the folder holds a run with other settings; it names them. Or if settings
-            contradict each other or the task, or torch cannot have the threads.
+        ConfigError: if the folder holds a run with other settings; it names them. Before there is
+            a folder: if the device, or the distribution of the policy, does not fit, or torch
+            cannot have the threads.
         ArtifactError: if the folder is in use, foreign, damaged beyond its last generation, or
             cannot be written; or if the ledger is damaged.
         DataError: if bars are missing, or a task gives non-finite numbers.
@@ -145,6 +147,7 @@ def train(
         )
     name = config.task.name.replace("/", "-").replace(":", "-").lower()
     default = Path("runs") / f"{name}-{checkpoint.computed_config(config).config_hash()[:8]}"
+    check_start(config)
     place = default if out is None else Path(out)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch_threads(threads_of(place, config)))

@@ -1,5 +1,7 @@
 """Quantile-valued distributions: levels, losses, order. N predicted quantiles, M target atoms."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -118,18 +120,32 @@ def huber_active(
     return u.abs_().gt_(kappa).mean((-2, -1)).to(predicted.dtype)
 
 
-def monotone(raw: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
-    r"""Return quantiles that cannot cross: :math:`\theta_i = r_0 + \sum_{k=1}^{i} softplus(r_k)`.
+MONOTONE_WIDTH = 2.0
+"""Distance of the outermost quantiles of `monotone` for raw outputs of 0: a uniform distribution
+with the standard deviation 1 / sqrt(3)."""
 
-    A base value and cumulated non-negative increments: Zhou et al. 2021, arXiv:2105.06696, Eq. 4.
-    Deviation: the increments are softplus outputs of one layer, not of a network over levels.
+
+def monotone(raw: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
+    r"""Return quantiles that cannot cross, from their mean and non-negative increments.
+
+    .. math::
+        \theta_i = r_0 + c_i - \frac{1}{N} \sum_{j=0}^{N-1} c_j, \qquad
+        c_i = \sum_{k=1}^{i} softplus(r_k + b), \qquad b = \log(e^{2 / (N - 1)} - 1)
+
+    The mean of the quantiles is :math:`r_0`, and their width for r = 0 is 2 for every N, because
+    softplus(b) = 2 / (N - 1). A base value and cumulated non-negative increments: Zhou et al. 2021,
+    arXiv:2105.06696, Eq. 4. Deviations: the increments are softplus outputs of one layer, not of a
+    network over levels; the base value is the mean, not the lowest quantile, and b is ours: without
+    both, N levels begin 0.69 (N - 1) wide and with a mean of half of that.
 
     Raises:
         ShapeError: if there is no last dimension.
     """
     check.check_has_axis(axis="quantiles", raw=raw)
-    lowest, increments = raw[..., :1], torch.nn.functional.softplus(raw[..., 1:])
-    return torch.cat((lowest, increments), -1).cumsum(-1)
+    bias = math.log(math.expm1(MONOTONE_WIDTH / max(raw.shape[-1] - 1, 1)))
+    increments = torch.nn.functional.softplus(raw[..., 1:] + bias)
+    above = torch.cat((torch.zeros_like(raw[..., :1]), increments), -1).cumsum(-1)
+    return raw[..., :1] + (above - above.mean(-1, keepdim=True))
 
 
 def crossing_fraction(quantiles: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch"]:

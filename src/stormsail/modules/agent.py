@@ -21,6 +21,9 @@ from stormsail.modules.scale import ObservationScale, ReturnScale
 KIND = "agent"
 _MODEL = "model"
 _SPEC = "agent"
+_MONOTONE = "monotone_quantiles"
+_CENTRED = "centred"
+"""Form of monotone quantiles; agents that do not name it summed up from the lowest quantile."""
 
 
 class ActionSpec(Config):
@@ -282,8 +285,16 @@ class Agent(nn.Module):
         return Contents(
             tensors={_MODEL: self.state_dict()},
             documents={_SPEC: self.spec.model_dump(mode="json")},
-            metadata={"binding": dict(self.binding.values), "lineage": list(self.lineage)},
+            metadata={
+                "binding": dict(self.binding.values),
+                "lineage": list(self.lineage),
+                **self._forms(),
+            },
         )
+
+    def _forms(self) -> dict[str, JsonValue]:
+        """Return the form of each part whose meaning depends on the version that wrote it."""
+        return {_MONOTONE: _CENTRED} if self.spec.critic.monotone_quantiles else {}
 
     def save(self, path: Path | str) -> None:
         """Write the agent as one artifact.
@@ -326,6 +337,13 @@ class Agent(nn.Module):
                 agent = cls(AgentSpec.from_mapping(spec), torch.Generator("cpu"), binding=binding)
         except StormsailError as error:
             raise _unfit(path, str(error)) from None
+        missing = [name for name, form in agent._forms().items() if metadata.get(name) != form]
+        if missing:
+            raise _unfit(
+                path,
+                f"`{missing[0]}` in the form of an earlier version, whose weights mean other "
+                "quantiles here",
+            )
         own = agent.state_dict()
         if set(own) != set(tensors) or any(_differs(own[name], tensors[name]) for name in own):
             raise _unfit(path, "tensors of another network")

@@ -12,6 +12,10 @@ from stormsail.functional import categorical, quantile, return_scale, twin
 from stormsail.modules.config import CriticConfig
 from stormsail.modules.layers import Mlp, linear
 
+MONOTONE_GAIN = 0.01
+"""Gain of the last layer of monotone quantiles, whose first distribution is `quantile.monotone`
+of 0: mean 0 and width 2 in every state. An output of 1 would be the mean by itself."""
+
 
 class CriticHead(nn.Module):
     """Layers of one critic; the last one is rescaled by PopArt."""
@@ -23,11 +27,12 @@ class CriticHead(nn.Module):
         *,
         sizes: tuple[int, ...],
         activation: str,
+        gain: float,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         self.body = Mlp(inputs, sizes, activation=activation, generator=generator)
-        self.last = linear(self.body.width, outputs, gain=1.0, generator=generator)
+        self.last = linear(self.body.width, outputs, gain=gain, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [*b, W]."""
@@ -59,7 +64,12 @@ class Critic(nn.Module):
         self.config = config
         self.heads = nn.ModuleList(
             CriticHead(
-                inputs, config.width, sizes=sizes, activation=activation, generator=generator
+                inputs,
+                config.width,
+                sizes=sizes,
+                activation=activation,
+                gain=MONOTONE_GAIN if self._is_monotone else 1.0,
+                generator=generator,
             )
             for _ in range(config.critics)
         )

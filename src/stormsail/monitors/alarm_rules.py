@@ -16,6 +16,9 @@ UNREADY = 50
 PERSISTENT = 6
 """Updates in a row, so more than five."""
 
+ROUNDING = 1e-6
+"""A spread below this share of the mean is rounding, not a unit that is too small."""
+
 LOSSES = ("train/loss", "train/policy_loss", "train/value_loss", "train/entropy_loss")
 OUTCOMES = ("single rewards", "n-step sums", "episode returns")
 """Quantity whose tail is watched; `config/cvar_quantity` is the index into this list."""
@@ -35,6 +38,17 @@ class OfOutcomes:
         return self.text.format(value=value, metrics=metrics, outcomes=outcomes(metrics))
 
 
+@dataclass(frozen=True)
+class OfSpread:
+    """A message with a place for `factor`, which brings a spread of `value` to 1."""
+
+    text: str
+
+    def format(self, *, value: float, metrics: Metrics) -> str:
+        """Return the message of one update."""
+        return self.text.format(value=value, metrics=metrics, factor=1.0 / value)
+
+
 def outcomes(metrics: Metrics) -> str:
     """Return the quantity whose tail the metrics are about, in words."""
     place = metrics.get("config/cvar_quantity", math.nan)
@@ -51,7 +65,7 @@ class Rule:
     """Metric whose value is reported."""
     holds: Callable[[Metrics], bool]
     """Whether the condition is met in one update."""
-    message: str | OfOutcomes
+    message: str | OfOutcomes | OfSpread
     """With a place for `value`, and for others as `metrics[name]`."""
     patience: int = 1
     """Updates in a row before it is raised."""
@@ -94,6 +108,12 @@ def _spread_jumped(metrics: Metrics) -> bool:
     return ratio < 0.2 or ratio > 5.0
 
 
+def _gain_is_capped(metrics: Metrics) -> bool:
+    spread = metrics.get("train/return_stats/std_unfloored", math.nan)
+    rounding = ROUNDING * abs(metrics.get("train/ret_mean", math.nan))
+    return rounding < spread < metrics.get("config/ret_std_at_cap", math.nan)
+
+
 def _rate_at_floor(metrics: Metrics) -> bool:
     rate = metrics.get("train/optimizer_lr", math.nan)
     return rate <= metrics.get("train/optimizer_lr_min", math.nan)
@@ -130,8 +150,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "warn/excessive_return_scaling",
         "warning",
-        "train/value_target_scale",
-        _above("train/value_target_scale", 100.0),
+        "train/return_stats/unfloored_scale",
+        _above("train/return_stats/unfloored_scale", 100.0),
         "returns are scaled by {value:.4g}, above 100: their spread is so small that noise is "
         "amplified; raise `returns.std_floor`, or check the unit of the reward",
     ),
@@ -139,8 +159,20 @@ RULES: tuple[Rule, ...] = (
         "warn/ret_std_triggering_scaling",
         "warning",
         "train/return_stats/std_unfloored",
-        _above("train/value_target_scale", 100.0),
+        _above("train/return_stats/unfloored_scale", 100.0),
         "the spread of returns before any floor is {value:.4g}, which scales them by more than 100",
+    ),
+    Rule(
+        "warn/value_target_scale_capped",
+        "warning",
+        "train/return_stats/std_unfloored",
+        _gain_is_capped,
+        OfSpread(
+            "returns have a spread of {value:.2g} in the unit of the reward, below "
+            "{metrics[config/ret_std_at_cap]:.2g}, where `returns.value_target_scale_cap` holds "
+            "the gain: targets fill only a part of a normalised unit, and critics learn them "
+            "coarsely; multiply rewards by about {factor:.1g}, or raise the cap"
+        ),
     ),
     Rule(
         "alert/gradient_explosion",

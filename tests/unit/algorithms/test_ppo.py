@@ -521,7 +521,6 @@ def test_what_is_possible_is_not_refused():
         settings(
             **{"ppo.sequence_length": 4, "ppo.batch_size": 16, "ppo.microbatch_size": 16,
                "critic.kind": "categorical",
-               "value_clip.distributional_vf_clip_mode": "per_quantile",
                "vgs.statistic": "microbatch"}
         ),
         TrainConfig,

@@ -122,15 +122,27 @@ def test_under_autocast_the_loss_keeps_its_digits(kappa):
 
 
 def test_monotone_by_hand():
-    # softplus(0) = log 2.
+    # N = 3: b = log(e - 1), so softplus(0 + b) = 1; steps 0, 1, 2 with the mean 1 around -3.
     actual = quantile.monotone(row(-3.0, 0.0, 0.0))
-    np.testing.assert_allclose(actual, [-3, -3 + math.log(2), -3 + 2 * math.log(2)], rtol=1e-12)
+    np.testing.assert_allclose(actual, [-4, -3, -2], rtol=1e-12)
+    # softplus(r + b) = 3 for r = log(e^3 - 1) - b: steps 0, 3, 4 with the mean 7/3 around 5.
+    wide = math.log(math.expm1(3.0)) - math.log(math.expm1(1.0))
+    actual = quantile.monotone(row(5.0, wide, 0.0))
+    np.testing.assert_allclose(actual, [8 / 3, 17 / 3, 20 / 3], rtol=1e-12)
     assert quantile.monotone(row(7.0)).tolist() == [7.0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 32, 200])
+def test_monotone_outputs_of_zero_are_a_uniform_distribution_of_width_two(n):
+    actual = quantile.monotone(torch.zeros(n, dtype=torch.float64))
+    np.testing.assert_allclose(actual, np.linspace(-1, 1, n) if n > 1 else [0.0], atol=1e-12)
 
 
 def test_monotone_stays_finite_for_extreme_outputs():
     actual = quantile.monotone(torch.tensor([0.0, 1000.0, -1000.0], requires_grad=True))
-    assert actual.tolist() == [0.0, 1000.0, 1000.0]
+    # b = log(e - 1) = .5413: steps 0, 1000.5413, 1000.5413 with the mean 667.0275
+    assert actual.tolist() == pytest.approx([-667.0275, 333.5138, 333.5138], rel=1e-6)
+    actual[1].backward()
 
 
 def test_crossing_fraction_by_hand():

@@ -1,5 +1,6 @@
 """The one object that decides, and the file it lives in."""
 
+import dataclasses
 import json
 import math
 
@@ -305,6 +306,27 @@ def test_a_file_that_does_not_fit_itself_is_refused(changes, tmp_path):
         Agent.load(path)
     assert caught.value.code == "artifact-document"
     assert f"{path} must describe an agent" in str(caught.value)
+
+
+def test_monotone_quantiles_of_an_earlier_version_are_refused_and_plain_ones_are_not(tmp_path):
+    """They were summed up from the lowest quantile; the same weights would mean another tail."""
+    agent = build(KINDS["monotone"], binding={"interval": "1h"})
+    contents = agent.contents()
+    earlier = dataclasses.replace(contents, metadata={"binding": {"interval": "1h"}})
+    write_artifact(tmp_path / "earlier", kind="agent", contents=earlier)
+    with pytest.raises(ArtifactError) as caught:
+        Agent.load(tmp_path / "earlier")
+    assert caught.value.code == "artifact-document"
+    assert caught.value.found == (
+        "`monotone_quantiles` in the form of an earlier version, whose weights mean other "
+        "quantiles here"
+    )
+    agent.save(tmp_path / "now")
+    assert Agent.load(tmp_path / "now").spec == agent.spec
+    plain = build()
+    assert plain.contents().metadata == {"binding": {}}
+    plain.save(tmp_path / "plain")
+    assert Agent.load(tmp_path / "plain").spec == plain.spec
 
 
 def test_another_kind_of_artifact_is_refused(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from stormsail.core.errors import ConfigError
+from stormsail.functional import quantile
 from stormsail.modules.config import CriticConfig
 from stormsail.modules.critics import Critic
 from stormsail.modules.scale import ReturnScale
@@ -31,6 +32,13 @@ KINDS = {
     "categorical": {"kind": "categorical", "num_atoms": 9},
     "scalar": {"kind": "scalar"},
 }
+
+
+def gain_of(settings):
+    """Return the gain of the last layer: monotone quantiles begin with nearly no weights."""
+    return 0.01 if settings.get("monotone_quantiles") else 1.0
+
+
 all_kinds = pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
 
 
@@ -65,7 +73,7 @@ def test_twins_start_different_in_every_layer(settings, sizes):
     for (name, one), (_, other) in pairs:
         assert not name.endswith("weight") or not torch.equal(one, other)
     x = features(5)
-    assert (first(x) - second(x)).abs().max() > 0.05
+    assert (first(x) - second(x)).abs().max() > 0.05 * gain_of(settings)
 
 
 @all_kinds
@@ -76,8 +84,8 @@ def test_weights_start_orthogonal_with_the_gains_of_ppo(settings):
         torch.testing.assert_close(square, 2.0 * torch.eye(H).double(), rtol=0, atol=1e-6)
         wide = last.weight @ last.weight.t() if last.weight.shape[0] <= 8 else None
         if wide is not None:
-            eye = torch.eye(len(wide)).double()
-            torch.testing.assert_close(wide, eye, rtol=0, atol=1e-6)
+            eye, unit = torch.eye(len(wide)).double(), gain_of(settings) ** 2
+            torch.testing.assert_close(wide / unit, eye, rtol=0, atol=1e-6)
         assert not body.bias.any()
         assert not last.bias.any()
 
@@ -126,6 +134,55 @@ def test_monotone_quantiles_never_cross():
     predicted = build(**KINDS["monotone"])(10.0 * features(200))
     assert (predicted.diff(dim=-1) >= 0.0).all()
     assert (build(**KINDS["quantile"])(10.0 * features(200)).diff(dim=-1) < 0.0).any()
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 32, 200])
+def test_monotone_quantiles_begin_around_zero_and_two_units_wide(count):
+    """As wide as the plain head's, not 0.69 for every quantile with a mean of half of that."""
+    made = build(num_quantiles=count, monotone_quantiles=True, sizes=(64,))
+    predicted = made(features(256)).detach()
+    assert float(predicted.mean(-1).abs().max()) < 0.1
+    width = predicted[..., -1] - predicted[..., 0]
+    low, high = (0.0, 0.0) if count == 1 else (1.8, 2.2)
+    assert low <= float(width.min()) <= float(width.max()) <= high
+
+
+@pytest.mark.parametrize("count", [2, 32])
+def test_the_first_gradient_reaches_every_layer_of_a_monotone_head(count):
+    made = build(num_quantiles=count, monotone_quantiles=True)
+    tau = quantile.midpoints(count, like=torch.zeros(1, dtype=torch.float64))
+    target = torch.full((16, 2, 4), 3.0, dtype=torch.float64)
+    quantile.huber_loss(made(features(16)), target, tau, kappa=0.02).sum().backward()
+    for name, parameter in made.named_parameters():
+        assert float(parameter.grad.abs().max()) > 1e-5, name
+
+
+@pytest.mark.parametrize("count", [2, 8, 32])
+def test_monotone_quantiles_fit_known_ones_as_well_as_plain_ones(count):
+    """A normal and an exponential distribution, one in each of two states, from 256 atoms."""
+    normal = torch.distributions.Normal(0.0, 1.0)
+
+    def inverse(level):
+        return torch.stack((normal.icdf(level), -torch.log1p(-level) - 1.0))
+
+    levels, atoms = quantile.midpoints(count), inverse(quantile.midpoints(256))
+    states, wanted = features(2).float(), inverse(levels)[:, None]
+    error = {}
+    for monotone in (False, True):
+        made = build(
+            num_quantiles=count, monotone_quantiles=monotone, dtype=torch.float32, sizes=(16,)
+        )
+        optimizer = torch.optim.Adam(made.parameters(), lr=0.02)
+        for step in range(200):
+            optimizer.param_groups[0]["lr"] = 0.02 * (1.0 - step / 200)
+            target = atoms[:, None].expand(2, 2, 256)
+            loss = quantile.huber_loss(made(states), target, levels, kappa=0.02).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        error[monotone] = float((made(states).detach() - wanted).abs().mean())
+    assert error[True] < 0.02
+    assert error[True] < 1.2 * error[False] + 0.002
 
 
 MOVES = [((0.0, 1.0), (3.0, 0.25)), ((2.0, 0.5), (-400.0, 30.0)), ((-1.0, 2.0), (-1.0, 2.0))]

@@ -28,8 +28,14 @@ OUT_OF_REACH = {
 
 # What sounds at once: metrics beside it, the metric, a value that is quiet, one that sounds.
 THRESHOLDS = {
-    "warn/excessive_return_scaling": (SCALE, "train/value_target_scale", 100.0, 100.1),
-    "warn/ret_std_triggering_scaling": (SCALE, "train/value_target_scale", 100.0, 100.1),
+    "warn/excessive_return_scaling": (SCALE, "train/return_stats/unfloored_scale", 100.0, 100.1),
+    "warn/ret_std_triggering_scaling": (SCALE, "train/return_stats/unfloored_scale", 100.0, 100.1),
+    "warn/value_target_scale_capped": (
+        {"config/ret_std_at_cap": 1e-3, "train/ret_mean": 2.0},
+        "train/return_stats/std_unfloored",
+        1e-3,
+        9.9e-4,
+    ),
     "alert/gradient_explosion": ({}, "train/grad_norm_pre_clip_max", 50.0, 50.1),
     "alert/advantage_outliers": ({}, "train/advantages_norm_max_abs", 20.0, 25.0),
     "alert/loss": ({}, "train/value_loss", 1000.0, 1000.1),
@@ -193,6 +199,31 @@ def test_metrics_that_are_unknown_or_missing_meet_no_condition():
     alarms = Alarms()
     assert [alarms.check(unknown) for _ in range(8)] == [[]] * 8
     assert Alarms().check({}) == []
+
+
+def test_a_capped_gain_names_the_spread_and_the_factor_for_rewards():
+    metrics = {
+        "config/ret_std_at_cap": 1e-3,
+        "train/ret_mean": 3e-8,
+        "train/return_stats/std_unfloored": 1e-7,
+    }
+    (alarm,) = Alarms().check(metrics)
+    assert alarm.message == (
+        "returns have a spread of 1e-07 in the unit of the reward, below 0.001, where "
+        "`returns.value_target_scale_cap` holds the gain: targets fill only a part of a "
+        "normalised unit, and critics learn them coarsely; multiply rewards by about 1e+07, or "
+        "raise the cap"
+    )
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(0.0, 0.0), (500.0, 1e-5), (-500.0, 1e-5)])
+def test_returns_that_do_not_vary_have_no_unit_to_change(mean, spread):
+    metrics = {
+        "config/ret_std_at_cap": 1e-3,
+        "train/ret_mean": mean,
+        "train/return_stats/std_unfloored": spread,
+    }
+    assert Alarms().check(metrics) == []
 
 
 def test_an_alarm_says_the_value_the_bound_and_what_to_do():

@@ -1,9 +1,11 @@
 """Configuration of a training run. One source of defaults; `docs/config.md` is made from it."""
 
-from typing import Self
+import re
+from typing import Annotated, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
+from stormsail.algorithms.config import contradictions
 from stormsail.algorithms.config.derivable import OPEN, DerivedCount, is_open
 from stormsail.algorithms.config.learning import (
     BcConfig,
@@ -49,14 +51,27 @@ __all__ = [
 ]
 
 
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+
+
+def _device(name: str) -> str:
+    """Refuse a name of no device; whether this machine has it is asked when a run starts."""
+    if not _DEVICE.fullmatch(name):
+        raise ValueError("must be `cpu`, `cuda`, or one GPU of several such as `cuda:1`")
+    return name
+
+
+Device = Annotated[str, AfterValidator(_device)]
+
+
 class TrainConfig(Config):
     """Configuration of a training run."""
 
     seed: Whole = 0
     """Seed of everything random."""
 
-    device: str = "cpu"
-    """Where to train."""
+    device: Device = "cpu"
+    """Where to train: `cpu`, `cuda`, or one GPU of several such as `cuda:1`."""
 
     threads: DerivedCount = OPEN
     """Threads of torch on the CPU. Another number gives other last bits, so it belongs to the
@@ -114,14 +129,14 @@ class TrainConfig(Config):
     """Evaluation of the agent during training."""
 
     @model_validator(mode="after")
+    def _without_contradictions(self) -> Self:
+        contradictions.check(self)
+        return self
+
+    @model_validator(mode="after")
     def _agree(self) -> Self:
         """Check what must fit; what is left open is checked once it is derived."""
         ppo = self.ppo
-        if not is_open(ppo.learning_rate) and ppo.learning_rate < ppo.optimizer_lr_min:
-            raise ValueError(
-                f"`ppo.learning_rate` must be at least `ppo.optimizer_lr_min` "
-                f"{ppo.optimizer_lr_min}, not {ppo.learning_rate}"
-            )
         if not is_open(ppo.n_steps, ppo.n_envs, ppo.batch_size):
             self._check_minibatches()
         self._check_critics()

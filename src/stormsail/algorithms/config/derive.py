@@ -15,19 +15,24 @@ from stormsail.core.errors import ConfigError
 _MARKET = "market"
 
 _LEAST_UPDATES = 40
-"""A small budget is cut into at least about this many updates, by shorter rollouts."""
+"""A small budget is cut into at least about this many updates: by fewer environments on the market,
+whose returns take many bars, and by shorter rollouts."""
 
-_LEAST_ROWS = 16
-"""But no rollout is shorter."""
+_LEAST_ENVS, _LEAST_ROWS = 16, 16
+"""But not below these."""
 
 _MINIBATCHES = 4
-"""Minibatches of an epoch: that many steps of the optimizer for each pass over a rollout."""
+"""Minibatches of an epoch on the market: that many optimizer steps for a pass over a rollout."""
+
+_SEQUENCE_ROWS, _MINIBATCH_SAMPLES = 32, 128
+"""Rows of a sequence and samples of a minibatch of other tasks: what a step of the optimizer learns
+from decides how fast a small task is learned (docs/evidence.md)."""
 
 _THREADS = 1
 """A network of 64 units is not faster with two threads (docs/runs.md), and sums stay the same."""
 
-_BC_WARMUP_SHARE, _BC_DECAY_SHARE = 0.2, 0.8
-"""Shares of the budget before the AWR coefficient falls, and of its fall."""
+_BC_WARMUP_SHARE = 0.2
+"""Share of the budget before the AWR coefficient falls; it falls for the rest."""
 
 
 class _Sizes(NamedTuple):
@@ -55,6 +60,7 @@ DERIVED = (
     "ppo.n_envs",
     "ppo.n_steps",
     "ppo.n_epochs",
+    "ppo.sequence_length",
     "ppo.batch_size",
     "ppo.learning_rate",
     "entropy.ent_coef_decay_steps",
@@ -63,10 +69,16 @@ DERIVED = (
 )
 """Paths of all settings that may be left open."""
 
+_ENTROPY_DECAY = "entropy.ent_coef_decay_steps"
+
 
 def open_settings(config: TrainConfig) -> tuple[str, ...]:
     """Return the paths of the settings that are still to be derived."""
-    return tuple(path for path in DERIVED if is_open(_value(config, path)))
+    missing = tuple(path for path in DERIVED if is_open(_value(config, path)))
+    if config.entropy.ent_coef_plateau_window == 0:
+        return missing
+    # The decay begins at a plateau that nobody knows yet, and takes what is left of the run.
+    return tuple(path for path in missing if path != _ENTROPY_DECAY)
 
 
 def require_derived(config: TrainConfig) -> None:
@@ -98,19 +110,24 @@ def derive(config: TrainConfig) -> TrainConfig:
         return config
     ppo = config.ppo
     sizes = _sizes(config)
-    n_envs = sizes.n_envs if is_open(ppo.n_envs) else ppo.n_envs
+    n_envs = _environments(config, sizes) if is_open(ppo.n_envs) else ppo.n_envs
     n_steps = _rows(config, n_envs, sizes.n_steps) if is_open(ppo.n_steps) else ppo.n_steps
+    length = ppo.sequence_length or _sequence(config, n_steps)
     updates = math.ceil(ppo.total_steps / (n_envs * n_steps))
+    warmup = ppo.total_steps * _BC_WARMUP_SHARE
+    if not is_open(config.bc.bc_warmup_steps):
+        warmup = config.bc.bc_warmup_steps
     values = {
         "threads": _THREADS,
         "ppo.n_envs": n_envs,
         "ppo.n_steps": n_steps,
         "ppo.n_epochs": sizes.n_epochs,
-        "ppo.batch_size": _batch_size(config, n_envs, n_steps),
+        "ppo.sequence_length": length,
+        "ppo.batch_size": _batch_size(config, n_envs * n_steps // length, length),
         "ppo.learning_rate": _learning_rate(config, sizes.learning_rate),
-        "entropy.ent_coef_decay_steps": updates,
-        "bc.bc_warmup_steps": round(_BC_WARMUP_SHARE * ppo.total_steps),
-        "bc.bc_decay_steps": round(_BC_DECAY_SHARE * ppo.total_steps),
+        _ENTROPY_DECAY: max(updates - 1, 1),  # at its end in the last update
+        "bc.bc_warmup_steps": round(warmup),
+        "bc.bc_decay_steps": max(ppo.total_steps - round(warmup), 0),
     }
     return config.replace(**{path: values[path] for path in DERIVED if path in missing})
 
@@ -118,6 +135,16 @@ def derive(config: TrainConfig) -> TrainConfig:
 def _sizes(config: TrainConfig) -> _Sizes:
     kind = "cuda" if config.device.partition(":")[0] == "cuda" else "cpu"
     return _SIZES[config.task.name == _MARKET, kind]
+
+
+def _environments(config: TrainConfig, sizes: _Sizes) -> int:
+    """Return the environments: as usual, but fewer on the market where the budget is small."""
+    count = sizes.n_envs
+    rows = sizes.n_steps if is_open(config.ppo.n_steps) else config.ppo.n_steps
+    if config.task.name == _MARKET:
+        while count > _LEAST_ENVS and count * rows * _LEAST_UPDATES > config.ppo.total_steps:
+            count //= 2
+    return count
 
 
 def _rows(config: TrainConfig, n_envs: int, usual: int) -> int:
@@ -129,13 +156,29 @@ def _rows(config: TrainConfig, n_envs: int, usual: int) -> int:
     return rows if length is None else length * math.ceil(rows / length)
 
 
-def _batch_size(config: TrainConfig, n_envs: int, n_steps: int) -> int:
-    """Return the sequences of a minibatch: a quarter, or the next larger equal part of them all."""
-    sequences = n_envs * n_steps // (config.ppo.sequence_length or n_steps)
-    least = config.ppo.microbatch_size or 1
-    parts = range(_MINIBATCHES, 1, -1)
-    fitting = (n for n in parts if sequences % n == 0 and sequences // n >= least)
-    return sequences // next(fitting, 1)
+def _sequence(config: TrainConfig, n_steps: int) -> int:
+    """Return the rows of a sequence: 32, or the largest number below that divides a rollout's.
+
+    All rows on the market, whose hours belong together; and where `batch_size` is given, which then
+    counts environments.
+    """
+    if config.task.name == _MARKET or not is_open(config.ppo.batch_size):
+        return n_steps
+    return max(rows for rows in range(1, _SEQUENCE_ROWS + 1) if n_steps % rows == 0)
+
+
+def _batch_size(config: TrainConfig, sequences: int, length: int) -> int:
+    """Return the sequences of a minibatch, which divide those of a rollout without a rest.
+
+    On the market a quarter of them all, elsewhere as many as hold 128 samples; or the next larger
+    number that fits.
+    """
+    wanted = sequences / _MINIBATCHES
+    if config.task.name != _MARKET:
+        wanted = min(_MINIBATCH_SAMPLES / length, wanted)
+    least = max(wanted, config.ppo.microbatch_size or 1)
+    fitting = (size for size in range(1, sequences + 1) if not sequences % size and size >= least)
+    return next(fitting, sequences)
 
 
 def _learning_rate(config: TrainConfig, usual: float) -> float:

@@ -32,20 +32,22 @@ class PpoConfig(Config):
 
     n_envs: DerivedCount = OPEN
     """B, environments side by side, columns of a rollout. Derived: 64 for the market, 1024 on a
-    GPU; 16 for other tasks."""
+    GPU, and fewer, down to 16, on a small budget; 16 for other tasks."""
 
     n_epochs: DerivedCount = OPEN
     """Passes over a rollout. Derived: 4."""
 
     batch_size: DerivedCount = OPEN
-    """Columns of a minibatch; with `sequence_length` it counts sequences. Derived: a quarter of
-    them all, or a third, half or whole where that leaves no rest."""
+    """Sequences of a minibatch. Derived: a quarter of them all on the market, as many as hold 128
+    samples elsewhere; or the next larger number that leaves no rest."""
 
     microbatch_size: Count | None = None
     """Columns whose gradients are computed at once; None takes the whole minibatch."""
 
     sequence_length: Count | None = None
-    """Rows of a training sequence, which must divide `n_steps`; None takes whole columns."""
+    """Rows of a training sequence, which must divide `n_steps`. Derived: all of them on the market,
+    and where `batch_size` is given, which then counts environments; 32 elsewhere, or the largest
+    number below that divides."""
 
     learning_rate: DerivedPositive = OPEN
     """At the start. Derived: 3e-4 for the market, 1e-3 for other tasks."""
@@ -120,16 +122,16 @@ class EntropyConfig(Config):
     """Entropy bonus and its schedule."""
 
     ent_coef: NonNegative = 0.01
-    """At the start."""
+    """At the start; 0, with nothing else set here, is no bonus at all."""
 
-    ent_coef_final: NonNegative = 0.001
-    """At the end of the decay."""
+    ent_coef_final: NonNegative | None = None
+    """At the end of the decay; None takes the smaller of 0.001 and `ent_coef`."""
 
-    ent_coef_min: NonNegative = 0.0005
-    """Never below this."""
+    ent_coef_min: NonNegative | None = None
+    """Never below this; None takes the smallest of 0.0005, `ent_coef` and `ent_coef_final`."""
 
-    ent_coef_decay_steps: DerivedWhole = OPEN
-    """Updates that the linear decay takes. Derived: those of the whole run."""
+    ent_coef_decay_steps: Whole | None = None
+    """Updates that the linear decay takes. Derived: all from its start to the end of the run."""
 
     ent_coef_plateau_window: Whole = 0
     """Updates over which the entropy must be level before the decay starts; 0 starts at once."""
@@ -289,7 +291,8 @@ class ReturnConfig(Config):
     """Largest step of the mean, in standard deviations, and of the deviation, relative."""
 
     value_target_scale_cap: Positive = 1000.0
-    """Bound on the reported gain from returns to targets."""
+    """Bound on the gain from returns to targets, so on what a return is multiplied by. Critics
+    learn alike in every unit of the reward until it binds, which an alarm tells."""
 
 
 class ObservationConfig(Config):
@@ -328,7 +331,7 @@ class BcConfig(Config):
     `ppo.total_steps`."""
 
     bc_decay_steps: DerivedWhole = OPEN
-    """Environment steps that its fall takes. Derived: four fifths of `ppo.total_steps`."""
+    """Environment steps that its fall takes. Derived: the rest of `ppo.total_steps`."""
 
     bc_final_coef: NonNegative = 0.0
     """Where it ends."""

@@ -22,7 +22,7 @@ from stormsail.core.files import tensor_file
 from stormsail.core.files.artifact import Artifact, Contents
 from stormsail.core.files.documents import JsonValue
 
-FORMAT = 3
+FORMAT = 4
 """Version of the contents of a checkpoint; another one is refused."""
 
 KIND = "checkpoint"

@@ -12,6 +12,7 @@ from torch import Tensor
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.telemetry import learning, risk, rollout
 from stormsail.algorithms.telemetry.values import Values
+from stormsail.algorithms.update.return_statistics import std_at_cap
 
 CLIPS = ("norm", "vf", "limit", "quantile", "ratio")
 """Bounds whose use is counted; `train/clip_dominant` is 1 plus the place in this list."""
@@ -124,9 +125,9 @@ def entropy(ppo: Ppo, update: Update) -> Values:
         "train/ent_coef": update.now.ent_coef,
         "train/ent_coef_eff": update.now.ent_coef,
         "train/ent_coef_nominal": schedule.coefficient(update.number).nominal,
-        "train/ent_coef_min": config.ent_coef_min,
+        "train/ent_coef_min": schedule.floor,
         "train/ent_coef_initial": config.ent_coef,
-        "train/ent_coef_final": config.ent_coef_final,
+        "train/ent_coef_final": schedule.final,
         "train/policy_entropy_slope": schedule.slope,
         "train/entropy_plateau": float(schedule.plateau),
         "train/entropy_decay_start_update": float(-1 if schedule.start is None else schedule.start),
@@ -168,6 +169,7 @@ def settings(ppo: Ppo) -> Values:
         "config/vf_coef": config.ppo.vf_coef,
         "config/ent_coef": config.entropy.ent_coef,
         "config/max_grad_norm": config.ppo.max_grad_norm,
+        "config/ret_std_at_cap": std_at_cap(config.returns),
         "config/target_kl": math.nan if target is None else target,
         "config/critics": float(config.critic.critics),
         "config/vgs_enabled": float(config.vgs.enabled),

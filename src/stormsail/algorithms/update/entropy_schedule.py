@@ -8,9 +8,16 @@ from typing import NamedTuple
 import torch
 
 from stormsail.algorithms.config import EntropyConfig
+from stormsail.algorithms.update.schedules import linear
 from stormsail.core.config import Config
 from stormsail.core.files.documents import JsonValue
 from stormsail.functional import statistics
+
+FINAL = 0.001
+"""End of a decay that is not configured, or the start where that is less."""
+
+FLOOR = 0.0005
+"""Floor that is not configured, or the start or end where that is less."""
 
 
 class Coefficient(NamedTuple):
@@ -41,21 +48,31 @@ class EntropyState(Config):
 class EntropySchedule:
     """Entropy coefficient of each update; the decay starts once.
 
+    What is not configured follows from what is: the end is 0.001, the floor 0.0005, and neither is
+    above the start, so that a start of 0 means no bonus at all; the decay takes all updates from
+    its start to the last of the run, which is trained with the end.
+
     The decay starts at the first update at which the entropy has been level over the window, or at
     update 0 without a window. A later plateau changes nothing: nothing is ever applied twice. Nor
     does one while the coefficient is at its end or floor already.
 
     Args:
-        config: its settings.
+        config: of the schedule.
+        updates: of the whole run, before any extension.
         planned: from an update to its place in the decay; that of a run whose budget was extended
             is slower (`schedules.History`). By default the update itself.
     """
 
     def __init__(
-        self, config: EntropyConfig, planned: Callable[[int], float] = lambda update: update
+        self,
+        config: EntropyConfig,
+        updates: int,
+        planned: Callable[[int], float] = lambda update: update,
     ) -> None:
-        self.config = config
-        self._planned = planned
+        self.config, self.updates, self._planned = config, updates, planned
+        final, floor = config.ent_coef_final, config.ent_coef_min
+        self.final = min(FINAL, config.ent_coef) if final is None else final
+        self.floor = min(FLOOR, config.ent_coef, self.final) if floor is None else floor
         self.start: int | None = 0 if config.ent_coef_plateau_window == 0 else None
         self.plateau = False
         self.slope = math.nan
@@ -66,9 +83,10 @@ class EntropySchedule:
         """Return the coefficient of an update; pure."""
         config = self.config
         nominal = self._nominal(update)
-        floored = max(nominal, config.ent_coef_min)
+        floored = max(nominal, self.floor)
         cap = config.entropy_boost_cap * config.ent_coef
-        raised = max(min(floored * self._boost(), cap), floored)
+        boosted = floored * self._boost() if floored > 0.0 else 0.0  # 0 times infinity is no number
+        raised = max(min(boosted, cap), floored)
         return Coefficient(raised, nominal, raised > floored)
 
     def _boost(self) -> float:
@@ -80,14 +98,16 @@ class EntropySchedule:
             return math.inf
 
     def _nominal(self, update: int) -> float:
-        config = self.config
         if self.start is None:
-            return config.ent_coef
-        if config.ent_coef_decay_steps <= 0:
-            return config.ent_coef_final
-        passed = self._planned(update) - self._planned(self.start)
-        share = min(1.0, max(0.0, passed / config.ent_coef_decay_steps))
-        return config.ent_coef + (config.ent_coef_final - config.ent_coef) * share
+            return self.config.ent_coef
+        begin = self._planned(self.start)
+        steps: float | None = self.config.ent_coef_decay_steps
+        if steps is None:
+            steps = max(self.updates - 1 - begin, 1)
+        done = self._planned(update) - begin
+        return (
+            self.final if done >= steps else linear(self.config.ent_coef, self.final, done / steps)
+        )
 
     def observe(self, update: int, entropy: float, explained_variance: float) -> None:
         """Record the mean entropy and the explained variance of a finished update."""
@@ -110,8 +130,7 @@ class EntropySchedule:
 
     def _may_fall(self, update: int) -> bool:
         """Return whether a decay would lower the coefficient: it is above its end and floor."""
-        config = self.config
-        return self._nominal(update) > max(config.ent_coef_final, config.ent_coef_min)
+        return self._nominal(update) > max(self.final, self.floor)
 
     def state_dict(self) -> dict[str, JsonValue]:
         """Return the state for a checkpoint."""

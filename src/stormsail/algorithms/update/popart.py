@@ -4,7 +4,12 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.update.return_statistics import ReturnStatistics, Scale
+from stormsail.algorithms.update.return_statistics import (
+    ReturnStatistics,
+    Scale,
+    deviations_per_unit,
+    least_std,
+)
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.functional import categorical, return_scale, returns
 from stormsail.functional.statistics import moments, variance
@@ -37,7 +42,7 @@ def initial_scale(agent: Agent, rollout: Rollout, config: TrainConfig) -> None:
     every change of scale. It would then be bootstrapped into targets and statistics for dozens of
     updates.
 
-    Rewards without any spread leave the scale as it is.
+    Rewards without any spread leave the scale as it is; a spread below `least_std` counts as that.
     """
     mode = config.returns.normalize_returns
     if mode not in ("popart", "scale"):
@@ -53,7 +58,7 @@ def initial_scale(agent: Agent, rollout: Rollout, config: TrainConfig) -> None:
         return
     scale = agent.return_scale
     scale.mean.fill_(0.0 if mode == "scale" else float(seen.mean))
-    scale.std.fill_(std * (config.returns.ret_clip if mode == "scale" else 1.0))
+    scale.std.fill_(max(std, least_std(config.returns)) * deviations_per_unit(config.returns))
 
 
 @torch.no_grad()
@@ -76,10 +81,10 @@ def popart_rescale(
     if mode == "off":
         return predicted
     scale = agent.return_scale
-    gain = config.returns.ret_clip if mode == "scale" else 1.0
-    now = Scale(float(scale.mean), float(scale.std) / gain)
+    unit = deviations_per_unit(config.returns)
+    now = Scale(float(scale.mean), float(scale.std) / unit)
     new = statistics.step(outcomes, weight, now)
-    new = Scale(0.0 if mode == "scale" else new.mean, new.std * gain)
+    new = Scale(0.0 if mode == "scale" else new.mean, new.std * unit)
     if new == Scale(float(scale.mean), float(scale.std)):  # nothing to round
         return predicted
     old_mean, old_std = scale.mean.clone(), scale.std.clone()

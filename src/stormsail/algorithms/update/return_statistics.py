@@ -19,12 +19,38 @@ _ADAPTIVE_SHARE = 0.1
 _HISTORY = 256
 """Updates whose spread the adaptive floor looks back on."""
 
+_READABLE = 1e12
+"""Largest reading of the gain before floors, so that returns without any spread stay a number."""
+
 
 class Scale(NamedTuple):
     """Mean and standard deviation by which returns are encoded."""
 
     mean: float
     std: float
+
+
+def deviations_per_unit(config: ReturnConfig) -> float:
+    """Return how many deviations of the returns one normalised unit is: `ret_clip` for `scale`."""
+    return config.ret_clip if config.normalize_returns == "scale" else 1.0
+
+
+def std_at_cap(config: ReturnConfig) -> float:
+    """Return the deviation of returns at which the gain from returns to targets is at its cap.
+
+    1 / (n cap), where n deviations are one normalised unit: the gain is 1 / (n std).
+    """
+    return 1.0 / (deviations_per_unit(config) * config.value_target_scale_cap)
+
+
+def least_std(config: ReturnConfig) -> float:
+    """Return the smallest deviation that returns are divided by, max(std_floor, std_at_cap).
+
+    Encoding, decoding and PopArt all read the one scale that this bounds. Critics are invariant to
+    the unit of the reward down to here; returns of a smaller spread fill only a part of a
+    normalised unit.
+    """
+    return max(config.std_floor, std_at_cap(config))
 
 
 class ReturnState(Config):
@@ -47,7 +73,7 @@ class ReturnStatistics:
     targets, whose spread is the one the critics must resolve. The window's moments are followed by
     an average with weight `ema_beta`; the mean moves by at most `max_rel_step` times the larger of
     its size and the spread, the spread by at most a factor of 1 + `max_rel_step`, but never below
-    its floor.
+    its floor, `least_std`.
     """
 
     def __init__(self, config: ReturnConfig) -> None:
@@ -68,6 +94,7 @@ class ReturnStatistics:
         """
         self.update += 1
         frozen = self.config.freeze_after
+        now = Scale(now.mean, max(now.std, least_std(self.config)))  # it may come from elsewhere
         if frozen is not None and self.update > frozen:
             return now
         self._window.append(self._moments(returns, weight))
@@ -100,7 +127,7 @@ class ReturnStatistics:
         return count, mean, variance
 
     def _floor(self) -> float:
-        floor = self.config.std_floor
+        floor = least_std(self.config)
         if self.config.std_floor_mode == "adaptive":
             floor = max(floor, _ADAPTIVE_SHARE * median(self._spreads))
         return floor
@@ -115,12 +142,12 @@ class ReturnStatistics:
         return Scale(mean, max(std, self._floor()))
 
     def target_scale(self) -> float:
-        """Return the gain from returns to targets before any floor, for alarms."""
+        """Return 1 / (`ret_clip` * spread) of the window before any floor or cap, for alarms."""
         scale = return_scale.value_target_scale(
             torch.tensor(self.unfloored, dtype=torch.float64),
             clip=self.config.ret_clip,
             floor=torch.finfo(torch.float64).tiny,
-            cap=self.config.value_target_scale_cap,
+            cap=_READABLE,
         )
         return float(scale)
 

@@ -139,7 +139,12 @@ def vf_coef(config: PpoConfig, update: int, explained_variance: float | None) ->
     return planned
 
 
-def bc_coef(config: BcConfig, steps: int) -> float:
+def total_updates(config: PpoConfig, total_steps: int) -> int:
+    """Return the updates of that many steps: the last one begins before all are taken."""
+    return math.ceil(total_steps / (config.n_steps * config.n_envs))
+
+
+def bc_coef(config: BcConfig, steps: float) -> float:
     """Return the weight of the AWR term: constant, then falling linearly to its last value."""
     if config.awr_coef == 0.0:
         return 0.0

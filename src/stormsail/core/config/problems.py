@@ -20,6 +20,20 @@ _QUOTED = re.compile(r"'([^']*)'")
 _SUBJECT = re.compile(r"^\w+ should ")  # `Input should be ...`, `String should have ...`
 
 
+class ContradictionError(ValueError):
+    """Settings that contradict each other, raised by a validator; it becomes a `ConfigError`.
+
+    Args:
+        wrong: what must hold, naming the settings.
+        found: their values.
+        remedy: the ways out.
+    """
+
+    def __init__(self, wrong: str, *, found: str, remedy: str) -> None:
+        super().__init__(f"{wrong}, not {found}. {remedy}")
+        self.wrong, self.found, self.remedy = wrong, found, remedy
+
+
 class _Problem(NamedTuple):
     code: ErrorCode
     wrong: str
@@ -141,6 +155,8 @@ def _validator_problem(path: str, details: ErrorDetails) -> _Problem:
     prefix = f"`{path}`: " if path else ""
     if isinstance(cause, StormsailError):
         return _Problem("config-value", prefix + cause.wrong, cause.found, cause.remedy)
+    if isinstance(cause, ContradictionError):
+        return _Problem("config-inconsistent", prefix + cause.wrong, cause.found, cause.remedy)
     across = isinstance(details["input"], Mapping | BaseModel)
     return _Problem(
         "config-inconsistent" if across else "config-value",

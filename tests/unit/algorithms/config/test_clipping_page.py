@@ -62,7 +62,7 @@ def test_every_setting_of_the_page_exists():
         ("value clip, quantile critic", "no", "value_clip.clip_range_vf", None),
         ("Huber threshold κ", "yes, 0.02", "critic.huber_kappa", 0.02),
         ("floor of the return spread", "yes, 1e-8", "returns.std_floor", 1e-8),
-        ("cap of the reported gain", "yes, 1000", "returns.value_target_scale_cap", 1000.0),
+        ("cap of the gain", "yes, 1000", "returns.value_target_scale_cap", 1000.0),
         ("cap of the noise ratio", "no", "vgs.enabled", False),
         ("gradient clip", "yes, 0.5", "ppo.max_grad_norm", 0.5),
         ("bounds of the learning rate", "floor yes, 5e-6", "ppo.optimizer_lr_min", 5e-6),

@@ -13,14 +13,86 @@ from stormsail.core.errors import ArtifactError
 GOOD = 0.5  # an explained variance
 
 
-def build(**settings):
+def build(updates=1000, **settings):
     shape = {
         "ent_coef": 0.01,
         "ent_coef_final": 0.002,
         "ent_coef_min": 0.001,
         "ent_coef_decay_steps": 100,
     }
-    return EntropySchedule(EntropyConfig(**{**shape, **settings}))
+    return EntropySchedule(EntropyConfig(**{**shape, **settings}), updates)
+
+
+def plain(updates=123, **settings):
+    """Return a schedule in which only these settings are set."""
+    return EntropySchedule(EntropyConfig(**settings), updates)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"entropy_boost_factor": 1.5, "ent_coef_plateau_window": 2},
+        {"ent_coef_decay_steps": 10},
+        {"ent_coef_final": 0.0, "ent_coef_min": 0.0},
+    ],
+)
+@pytest.mark.parametrize("bad", [0, 7, 10**6])
+def test_a_coefficient_of_zero_is_no_bonus_at_any_update(settings, bad):
+    schedule = plain(ent_coef=0.0, **settings)
+    schedule.bad_updates = bad  # a million of them overflow the boost, and 0 times that is 0
+    assert {schedule.coefficient(update) for update in range(200)} == {(0.0, 0.0, False)}
+    assert (schedule.final, schedule.floor) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "final", "floor"),
+    [
+        ({}, 0.001, 0.0005),
+        ({"ent_coef": 0.0007}, 0.0007, 0.0005),
+        ({"ent_coef": 0.0002}, 0.0002, 0.0002),
+        ({"ent_coef_final": 0.0}, 0.0, 0.0),
+        ({"ent_coef": 0.0, "ent_coef_final": 0.3}, 0.3, 0.0),  # it may rise, from nothing
+        ({"ent_coef_min": 0.004}, 0.001, 0.004),
+    ],
+)
+def test_what_is_not_set_is_never_above_what_is(settings, final, floor):
+    schedule = plain(**settings)
+    assert (schedule.final, schedule.floor) == (final, floor)
+    assert schedule.coefficient(0).effective == settings.get("ent_coef", 0.01)
+
+
+@pytest.mark.parametrize("updates", [2, 7, 123, 400])
+def test_the_decay_ends_with_the_last_update_of_the_run(updates):
+    schedule = plain(updates)
+    values = [schedule.coefficient(update).effective for update in range(updates)]
+    assert values[0] == 0.01
+    assert values[-1] == 0.001
+    assert all(after < before for before, after in itertools.pairwise(values))
+    middle = schedule.coefficient((updates - 1) // 2).effective
+    share = ((updates - 1) // 2) / (updates - 1)
+    assert middle == pytest.approx(0.01 - 0.009 * share, rel=1e-12)
+
+
+def test_a_run_of_one_update_is_trained_with_the_start():
+    assert plain(1).coefficient(0).effective == 0.01
+
+
+def test_a_decay_from_a_plateau_ends_with_the_last_update_too():
+    shape = {"ent_coef_plateau_window": 24, "ent_coef_plateau_min_updates": 40}
+    schedule = plain(123, **shape)
+    result = watch(schedule, [1.2] * 123)
+    assert schedule.start == 40
+    assert result[40] == 0.01
+    assert result[81] == pytest.approx(0.0055, rel=1e-12)  # half of the 82 updates from 40 to 122
+    assert result[121] > result[122] == 0.001
+
+
+def test_a_plateau_at_the_very_end_leaves_nothing_to_divide_by():
+    schedule = plain(3, ent_coef_plateau_window=2, ent_coef_plateau_min_updates=0)
+    assert watch(schedule, [1.0, 2.0, 2.0]) == [0.01, 0.01, 0.01]
+    assert schedule.start == 2
+    assert [schedule.coefficient(update).effective for update in (2, 3, 9)] == [0.01, 0.001, 0.001]
 
 
 def waiting(**settings):

@@ -8,9 +8,11 @@ import torch
 
 from learner_lab import CRITICS, ENDS, SCALAR, aged, learner, script, settings
 from oracles import categorical as categorical_oracle
+from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.update.popart import initial_scale, move_support, popart_rescale
 from stormsail.algorithms.update.return_statistics import Scale
 from stormsail.algorithms.update.rollout import collect
+from stormsail.monitors.alarms import Alarms
 
 T, B = 8, len(ENDS)
 NEW = Scale(3.0, 0.8)
@@ -54,8 +56,9 @@ def move(ppo, rollout, told=None, returns=None):
     )
 
 
-@pytest.mark.parametrize("monotone", [False, True])
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize(
+    ("critic", "monotone"), [*((critic, False) for critic in CRITICS), ("quantile", True)]
+)
 @pytest.mark.spec("T-R1", "T-R2", "S0-3", "S2-3", "S4-Q1", "T-R4")
 def test_return_snapshot_freshness(critic, monotone):
     """Both critics say in reward units what they said, and stored words follow.
@@ -331,6 +334,50 @@ def test_rewards_without_spread_leave_the_units_alone():
     before = (float(scale.mean), float(scale.std))
     initial_scale(ppo.agent, dataclasses.replace(rollout, reward=torch.full((T, B), -1.0)), config)
     assert (float(scale.mean), float(scale.std)) == before
+
+
+@pytest.mark.spec("T-R3", "S4-1")
+@pytest.mark.parametrize(("mode", "std"), [("popart", 1e-3), ("scale", 1e-3)])
+def test_the_first_units_keep_the_gain_below_its_cap(mode, std):
+    config = settings(returns__normalize_returns=mode)
+    ppo, rollout = played(config)
+    initial_scale(ppo.agent, dataclasses.replace(rollout, reward=rollout.reward * 1e-7), config)
+    assert float(ppo.agent.return_scale.std) == pytest.approx(std, rel=1e-12)
+
+
+@pytest.mark.spec("T-R3", "T-R2", "S4-1")
+@pytest.mark.parametrize("stat", ["std", "mad"])
+@pytest.mark.parametrize("mode", ["popart", "scale", "frozen_lag"])
+@pytest.mark.parametrize("critic", CRITICS)
+def test_the_gain_that_is_applied_is_bounded_by_its_cap(critic, mode, stat):
+    """Returns of 1e-7 are multiplied by 1000 and not by 1e7, and decoded by the same scale."""
+    told = script()
+    told.reward.mul_(1e-7)
+    ppo = learner(
+        settings(**CRITICS[critic], returns__normalize_returns=mode, returns__return_stat=stat),
+        told=told,
+    )
+    with torch.no_grad():
+        for last in ppo.agent.network.critic.last_layers():
+            last.weight.zero_()
+            last.bias.zero_()
+    update = ppo.update()
+    mean, std = update.scale
+    assert float(std) == pytest.approx(1e-3, rel=1e-12)
+    row = metrics(ppo, update)
+    assert row["train/value_target_scale"] == pytest.approx(1000.0, rel=1e-12)
+    assert row["train/ret_std"] == pytest.approx(1e-3, rel=1e-12)
+    assert row["train/return_stats/decode_encode_mismatch"] == 0.0
+    assert row["train/return_stats/std_unfloored"] < 1e-6
+    assert row["config/ret_std_at_cap"] == (1e-4 if mode == "scale" else 1e-3)
+    if critic != "categorical":
+        raw = update.estimates.target.double()
+        assert torch.allclose(update.target.double(), (raw - mean) * 1000.0, rtol=1e-4, atol=1e-9)
+        assert 1e-5 < float(update.target.abs().max()) < 1e-2
+        decoded_target = ppo.agent.return_scale.decode(update.target.double())
+        assert torch.allclose(decoded_target, raw, rtol=1e-4, atol=1e-12)
+    names = [alarm.name for alarm in Alarms().check(row)]
+    assert "warn/value_target_scale_capped" in names
 
 
 def test_only_the_first_update_takes_its_units_from_rewards_alone():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stormsail.algorithms.config import ReturnConfig
-from stormsail.algorithms.update.return_statistics import ReturnStatistics, Scale
+from stormsail.algorithms.update.return_statistics import ReturnStatistics, Scale, least_std
 from stormsail.core.errors import ArtifactError
 
 START = Scale(0.0, 1.0)
@@ -85,7 +85,7 @@ def test_the_mean_moves_by_at_most_half_of_the_larger_of_itself_and_the_spread(n
     assert units.mean == pytest.approx(mean, rel=1e-12)
 
 
-@pytest.mark.parametrize(("spread", "std"), [(1e6, 6.0), (1e-6, 0.9 * 4.0 + 0.1 * 1e-6)])
+@pytest.mark.parametrize(("spread", "std"), [(1e6, 6.0), (0.002, 0.9 * 4.0 + 0.1 * 0.002)])
 def test_the_spread_grows_by_at_most_half(spread, std):
     units = step(build(warmup_updates=0), two(1.0, spread), Scale(1.0, 4.0))
     assert units.std == pytest.approx(std, rel=1e-9)
@@ -197,9 +197,44 @@ def test_the_reported_gain_sees_no_floor_and_has_a_cap():
     statistics = build(std_floor=0.01)
     step(statistics, two(0.0, 1e-3))
     assert statistics.target_scale() == pytest.approx(100.0, rel=1e-12)
+    statistics = build(std_floor=0.01, value_target_scale_cap=50.0)
+    step(statistics, two(0.0, 1e-4))
+    assert statistics.target_scale() == pytest.approx(1000.0, rel=1e-12)  # nor the cap of the gain
     statistics = build()
     step(statistics, row(1.0, 1.0))
-    assert statistics.target_scale() == 1000.0
+    assert statistics.target_scale() == 1e12
+
+
+@pytest.mark.spec("T-R3", "S4-1")
+@pytest.mark.parametrize(
+    ("settings", "least"),
+    [
+        ({}, 1e-3),  # 1 / 1000
+        ({"value_target_scale_cap": 50.0}, 0.02),
+        ({"value_target_scale_cap": 1e6}, 1e-6),
+        ({"value_target_scale_cap": 1e12}, 1e-8),  # the floor is the larger
+        ({"std_floor": 0.003}, 0.003),
+        ({"normalize_returns": "scale"}, 1e-4),  # ten deviations are one unit
+        ({"normalize_returns": "scale", "ret_clip": 4.0}, 2.5e-4),
+        ({"return_stat": "mad"}, 1e-3),
+        ({"normalize_returns": "frozen_lag"}, 1e-3),
+    ],
+)
+@pytest.mark.parametrize("warm", [0, 6])
+def test_no_spread_is_so_small_that_the_gain_passes_its_cap(settings, least, warm):
+    statistics, units = build(warmup_updates=warm, ema_beta=0.0, **settings), Scale(0.0, 1e-9)
+    for _ in range(40):  # the limits on each step let it fall by a third at a time
+        units = step(statistics, two(0.0, 1e-9), units)
+        assert units.std >= least * (1.0 - 1e-12)
+    assert units.std == pytest.approx(least, rel=1e-12)
+    assert least_std(ReturnConfig(**settings)) == pytest.approx(least, rel=1e-12)
+
+
+def test_a_frozen_scale_from_elsewhere_is_bounded_too():
+    statistics = build(freeze_after=1, warmup_updates=0)
+    step(statistics, two(0.0, 1.0))
+    assert step(statistics, two(0.0, 1e-9), Scale(0.5, 1e-7)) == (0.5, 1e-3)
+    assert step(build(), two(0.0, 1.0), Scale(0.5, 1e-7), weight=row(0.0, 0.0)) == (0.5, 1e-3)
 
 
 @pytest.mark.parametrize("settings", [{}, {"return_stat": "mad", "std_floor_mode": "adaptive"}])
