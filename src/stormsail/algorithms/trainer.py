@@ -29,7 +29,7 @@ from stormsail.core.errors import ArtifactError, RangeError
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.files.generations import Generation
 from stormsail.core.generators import Generators
-from stormsail.core.task import Task
+from stormsail.core.task import Task, close
 from stormsail.modules.agent import Agent
 
 MAX_ROLLBACKS = 3
@@ -132,7 +132,10 @@ def train(
         trainer = Trainer(
             folder, bound, on_progress=on_progress, clock=clock, tensorboard=tensorboard
         )
-        run = trainer.run()
+        try:
+            run = trainer.run()
+        finally:
+            trainer.close()
         if run.status != "interrupted":
             lines.ended(run.status, run.reason, run.sharpe_per_bar, run.bars)
         return run
@@ -170,6 +173,14 @@ class Trainer:
         self._task = make_task(self.config, batch=self.config.ppo.n_envs)
         self._evaluation_task: Task[Any] | None = None
         self._signal: int | None = None
+        try:
+            self._start(folder)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, folder: RunFolder) -> None:
+        """Continue the run of the folder, or begin it."""
         if folder.has_generations():
             self._load()
             self._log.write("resumed", self.ppo.update_count)
@@ -227,6 +238,11 @@ class Trainer:
             self._rolled_back_to = target.step
             self.records.event("rolled-back", ppo.update_count, **target._asdict())
         return ""
+
+    def close(self) -> None:
+        """Let go what the tasks hold, such as worker processes."""
+        close(self._task)
+        close(self._evaluation_task)
 
     @property
     def done(self) -> bool:

@@ -80,6 +80,7 @@ def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
         **learning.gradients(ppo, update),
         **rollout.episodes(update.rollout),
         **rollout.rewards(ppo, update.rollout),
+        **rollout.reported(update.rollout),
         **rollout.advantages(ppo, update),
         **rollout.explained(update),
         **rollout.values(ppo, update),
@@ -199,13 +200,18 @@ def dominant_clip(values: dict[str, float]) -> float:
     return 0.0 if top == 0.0 else 1.0 + fractions.index(top)
 
 
+def may_be_unknown(name: str) -> bool:
+    """Return whether NaN under this name means that there was nothing to measure."""
+    return name in MAY_BE_UNKNOWN or name.startswith("rollout/info/")
+
+
 def finite(values: dict[str, float]) -> dict[str, float]:
     """Return the metrics sorted by name, NaN for what is not finite, with the count of those."""
     bad = 0
     clean = {}
     for name, value in sorted(values.items()):
         known = math.isfinite(value)
-        bad += not known and not (math.isnan(value) and name in MAY_BE_UNKNOWN)
+        bad += not known and not (math.isnan(value) and may_be_unknown(name))
         clean[name] = value if known else math.nan
     clean[NOT_FINITE] = float(bad)
     return dict(sorted(clean.items()))
