@@ -91,7 +91,7 @@ def check_samples(*, sample: Tensor, like: dict[str, Tensor], name: str) -> None
 def check_rows(**tensors: Tensor) -> None:
     """Refuse a tensor without a first axis of samples, or with an empty one."""
     for name, tensor in tensors.items():
-        if tensor.ndim == 0 or tensor.numel() == 0:
+        if tensor.ndim == 0 or tensor.shape[0] == 0:  # samples of 0 features are samples
             raise ShapeError(
                 wrong=f"`{name}` must hold at least one sample along its first dimension",
                 found=f"{name} {_shape(tensor)}",

@@ -39,6 +39,7 @@ MAY_BE_UNKNOWN = frozenset(
         "rollout/episode_return_p50",
         "rollout/episode_return_max",
         "rollout/episode_length_mean",
+        "rollout/info/{key}",
         "lstm/h_norm_pre_reset",
         "lstm/h_norm_post_reset",
         # without returns that differ
@@ -202,7 +203,7 @@ def dominant_clip(values: dict[str, float]) -> float:
 
 def may_be_unknown(name: str) -> bool:
     """Return whether NaN under this name means that there was nothing to measure."""
-    return name in MAY_BE_UNKNOWN or name.startswith("rollout/info/")
+    return name in MAY_BE_UNKNOWN or name.startswith("rollout/info/")  # names of the task's own
 
 
 def finite(values: dict[str, float]) -> dict[str, float]:
