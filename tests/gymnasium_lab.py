@@ -159,10 +159,10 @@ class Quadrant(gymnasium.Env):
 
 
 class Breaking(Echo):
-    """Fails in its third step."""
+    """Fails in its third step, but not where it is only looked through, with the seed 0."""
 
     def step(self, action):
-        if self.count == 2:
+        if self.count == 2 and self.np_random_seed != 0:
             raise ArithmeticError("broken on purpose")
         return super().step(action)
 

@@ -102,8 +102,8 @@ LEARNER = (
         "rollout-statistics-of-ignored-rows",
         "observations",
         ROLLOUT,
-        "seen=statistics.moments(raw.flatten(0, 1), weight=weight.flatten()),",
-        "seen=statistics.moments(raw.flatten(0, 1)),",
+        "statistics.moments(raw.flatten(0, 1), weight=weight.flatten()),",
+        "statistics.moments(raw.flatten(0, 1)),",
         learner(
             "update/rollout",
             "test_statistics_stand_still_during_a_rollout_and_gather_rows_with_weight",
@@ -359,8 +359,8 @@ LEARNER = (
         "loss-penalty-backwards",
         "X16",
         LOSSES,
-        "network.head.kl(batch.parameters, output.actor)",
-        "network.head.kl(output.actor, batch.parameters)",
+        "network.head.kl(batch.parameters, parameters)",
+        "network.head.kl(parameters, batch.parameters)",
         learner(
             "update/losses",
             "test_the_penalty_is_the_analytic_divergence_from_the_policy_that_played",
@@ -850,7 +850,10 @@ LEARNER = (
         "        scale.commit(rollout.seen)\n"
         '        self.env_state = begin(self.task, self.agent, self.generators.stream("task"))',
         "        scale.commit(rollout.seen)",
-        learner("update/warmup", "test_the_first_rollout_is_normalised"),
+        learner(
+            "update/warmup",
+            "test_environments_that_keep_their_own_state_are_seen_as_they_are",
+        ),
     ),
     Mutant(
         "warm-up-sets-no-statistics",

@@ -162,10 +162,7 @@ def test_a_single_allowed_action_has_no_entropy_and_no_gradient(monkeypatch):
     ppo.task.masks.zero_()
     ppo.task.masks[..., 2] = True
     batch, sums, (now, *_) = batches(ppo, monkeypatch)[0]
-    assert (float(sums.entropy), float(sums.policy + batch.advantage.sum())) == (
-        0.0,
-        pytest.approx(0.0, abs=1e-4),
-    )
+    assert float(sums.entropy.detach()) == 0.0
     assert batch.raw_action.unique().tolist() == [2]
     assert float(batch.log_prob.abs().max()) == 0.0
     ppo.agent.zero_grad()

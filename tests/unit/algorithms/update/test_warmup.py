@@ -55,6 +55,14 @@ def test_episodes_begin_anew_after_it_and_no_step_is_counted():
     assert (ppo.update_count, ppo.steps) == (0, 0)
 
 
+def test_environments_that_keep_their_own_state_are_seen_as_they_are():
+    ppo = of_task("gym:CartPole-v1")
+    ppo._warm_up()
+    own = torch.tensor([env.unwrapped.state for env in ppo.task._env.envs])
+    assert torch.equal(ppo.env_state.observation, own.float())
+    ppo.task.close()
+
+
 def test_it_draws_from_streams_of_its_own():
     ppo, plain = learner(settings(observation__warmup_steps=5)), learner()
     before = ppo.generators.stream("actions").get_state()
