@@ -116,6 +116,22 @@ def build(seed: int = 7) -> list[Case]:
         *_ledger(draw),
         *_recurrence(draw),
         *_risk_trace(draw),
+        *_choices(draw),
+    ]
+
+
+def _choices(draw: Draw) -> list[Case]:
+    """Masks and several choices at once: 2 of K classes side by side."""
+    counts = {"counts": (2, K - 2)}
+    logits, other = draw.normal(T, B, K), draw.normal(T, B, K)
+    mask = ~draw.flags(T, B, K)
+    mask[..., 0] = mask[..., 2] = True
+    action = torch.randint(2, (T, B, 2), generator=draw.generator)
+    return [
+        Case(distribution.masked_logits, (logits, mask), {}, (0,)),
+        Case(distribution.multi_categorical_log_prob, (logits, action), counts, (0,)),
+        Case(distribution.multi_categorical_entropy, (logits,), counts, (0,)),
+        Case(distribution.multi_categorical_kl, (logits, other), counts, (0, 1)),
     ]
 
 

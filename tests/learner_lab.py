@@ -131,6 +131,7 @@ SMALL: dict[str, Any] = {
     "ppo.learning_rate": 1e-2,
     "ppo.learning_rate_final": 1e-2,
     "optimizer.optimizer_class": "AdamW",
+    "observation.warmup_steps": 0,  # rows of the script are those of the updates
 }
 SCALAR = {"critic.kind": "scalar", "target.kind": "lambda_return"}
 CRITICS: dict[str, dict[str, Any]] = {

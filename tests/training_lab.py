@@ -26,6 +26,7 @@ SMALL: dict[str, Any] = {
     "checkpoint.every_updates": 2,
     "validation.every_updates": 4,
     "validation.episodes": 3,
+    "observation.warmup_steps": 0,
     "seed": 5,
 }
 

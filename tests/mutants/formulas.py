@@ -443,4 +443,51 @@ FORMULAS = (
         'extra="ignore"',
         ("tests/unit/core/config/test_config.py::test_a_refusal_says_path_rule_value_and_way_out",),
     ),
+    # --- masks and several choices
+    Mutant(
+        "mask-is-a-mild-penalty",
+        "masks",
+        DISTRIBUTION,
+        "MASKED_LOGIT = -1e30",
+        "MASKED_LOGIT = -10.0",
+        law(
+            "distribution",
+            "test_a_mask_leaves_the_distribution_given_that_an_allowed_class_is_drawn",
+        ),
+    ),
+    Mutant(
+        "mask-inverted",
+        "masks",
+        DISTRIBUTION,
+        "return torch.where(mask, logits, MASKED_LOGIT)",
+        "return torch.where(mask, MASKED_LOGIT, logits)",
+        law(
+            "distribution",
+            "test_a_mask_leaves_the_distribution_given_that_an_allowed_class_is_drawn",
+        ),
+    ),
+    Mutant(
+        "choices-log-prob-is-a-mean",
+        "spaces",
+        DISTRIBUTION,
+        "return torch.stack(scores, -1).sum(-1)",
+        "return torch.stack(scores, -1).mean(-1)",
+        law("distribution", "test_several_choices_are_one_choice_among_all_combinations"),
+    ),
+    Mutant(
+        "choices-entropy-is-a-mean",
+        "spaces",
+        DISTRIBUTION,
+        "return torch.stack([categorical_entropy(part) for part in parts], -1).sum(-1)",
+        "return torch.stack([categorical_entropy(part) for part in parts], -1).mean(-1)",
+        law("distribution", "test_several_choices_are_one_choice_among_all_combinations"),
+    ),
+    Mutant(
+        "choices-share-one-softmax",
+        "spaces",
+        DISTRIBUTION,
+        "return logits.split(list(counts), -1)",
+        "return logits.log_softmax(-1).split(list(counts), -1)[:1] * len(counts)",
+        law("distribution", "test_several_choices_are_one_choice_among_all_combinations"),
+    ),
 )

@@ -12,6 +12,8 @@ SCALE = "modules/scale.py"
 AGENT = "modules/agent.py"
 ACTIONS = "modules/actions.py"
 TASK = "tasks/base.py"
+GYMNASIUM_TASK = "tasks/gymnasium_task.py"
+SPACES = "tasks/gymnasium_spaces.py"
 
 
 def module(name: str, *tests: str) -> tuple[str, ...]:
@@ -319,6 +321,56 @@ MODULES = (
         task(
             "episodes",
             "test_the_step_that_ends_shows_the_last_state_and_the_next_one_the_new_start",
+        ),
+    ),
+    # --- spaces of Gymnasium
+    Mutant(
+        "mask-of-the-row-before",
+        "masks",
+        GYMNASIUM_TASK,
+        "return self._state(over, info), Step(",
+        "return GymnasiumState(self._flags(over), state.mask), Step(",
+        task("gymnasium_task", "test_the_mask_of_a_row_is_that_of_its_observation"),
+    ),
+    Mutant(
+        "discrete-start-is-ignored",
+        "spaces",
+        SPACES,
+        "values = values.reshape(-1, *self.shape) + self.start",
+        "values = values.reshape(-1, *self.shape)",
+        task(
+            "gymnasium_task",
+            "test_choices_are_given_from_their_start_in_the_shape_of_the_space",
+        ),
+    ),
+    Mutant(
+        "one-hot-ignores-the-start",
+        "spaces",
+        SPACES,
+        "classes = x.reshape(len(x), -1).astype(np.int64) - start",
+        "classes = x.reshape(len(x), -1).astype(np.int64)",
+        task("gymnasium_task", "test_columns_are_those_of_gymnasiums_flatten"),
+    ),
+    Mutant(
+        "image-channels-stay-last",
+        "spaces",
+        SPACES,
+        "ordered = unit if first else unit.transpose(0, 3, 1, 2)",
+        "ordered = unit",
+        task(
+            "gymnasium_task",
+            "test_an_image_follows_the_other_columns_with_channels_first_between_0_and_1",
+        ),
+    ),
+    Mutant(
+        "one-hots-are-normalised",
+        "spaces",
+        SPACES,
+        "return _Leaf(path, encode, names, scaled=False)",
+        "return _Leaf(path, encode, names)",
+        task(
+            "gymnasium_task",
+            "test_names_say_where_a_column_comes_from_and_which_are_left_unscaled",
         ),
     ),
 )

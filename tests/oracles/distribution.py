@@ -69,6 +69,61 @@ def categorical_kl(logits, other_logits):
     return out
 
 
+def masked_probabilities(logits, mask):
+    """exp(l_k) over the sum of exp(l_j) of allowed classes; 0 for the others."""
+    out = np.zeros(logits.shape)
+    for i in np.ndindex(logits.shape[:-1]):
+        allowed = [k for k in range(logits.shape[-1]) if mask[i][k]]
+        for k, p in zip(allowed, _softmax([logits[i][k] for k in allowed]), strict=True):
+            out[i][k] = p
+    return out
+
+
+def _each_choice(counts):
+    """First and one past the last class of each choice."""
+    first = 0
+    for count in counts:
+        yield first, first + count
+        first += count
+
+
+def multi_categorical_log_prob(logits, action, counts):
+    """Log of the product of the probabilities of every choice."""
+    out = np.empty(logits.shape[:-1])
+    for i in np.ndindex(out.shape):
+        chance = 1.0
+        for d, (a, b) in enumerate(_each_choice(counts)):
+            chance *= _softmax(logits[i][a:b])[int(action[i][d])]
+        out[i] = math.log(chance)
+    return out
+
+
+def _joint(row, counts):
+    """Probability of every combination of classes."""
+    chances = [1.0]
+    for a, b in _each_choice(counts):
+        part = _softmax(row[a:b])
+        chances = [c * p for c in chances for p in part]
+    return chances
+
+
+def multi_categorical_entropy(logits, counts):
+    """Shannon entropy over all combinations of classes, not choice by choice."""
+    out = np.empty(logits.shape[:-1])
+    for i in np.ndindex(out.shape):
+        out[i] = -math.fsum(p * math.log(p) for p in _joint(logits[i], counts) if p > 0.0)
+    return out
+
+
+def multi_categorical_kl(logits, other_logits, counts):
+    """KL(first || other) over all combinations of classes."""
+    out = np.empty(logits.shape[:-1])
+    for i in np.ndindex(out.shape):
+        pairs = zip(_joint(logits[i], counts), _joint(other_logits[i], counts), strict=True)
+        out[i] = math.fsum(p * math.log(p / q) for p, q in pairs if p > 0.0)
+    return out
+
+
 def _log_derivative(u, kind):
     """Log of da/du: sech^2 u = 4 / (e^u + e^-u)^2, or e^-u / (1 + e^-u)^2; even in u, so |u|."""
     size = abs(float(u))

@@ -346,3 +346,77 @@ def test_float32_stays_float32_and_within_its_rounding():
         assert single.dtype == torch.float32
         # Three terms of size up to about 50 (z-scores of 10): 50 * 3 * a few eps32.
         torch.testing.assert_close(single.double(), exact, rtol=2e-5, atol=5e-5)
+
+
+@st.composite
+def choice_batches(draw):
+    counts = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+    rows = draw(st.integers(1, 3))
+    numbers = st.floats(-6.0, 6.0, allow_subnormal=False)
+    logits, other = (
+        draw(hnp.arrays(np.float64, (rows, sum(counts)), elements=numbers)) for _ in range(2)
+    )
+    columns = [
+        draw(hnp.arrays(np.int64, (rows, 1), elements=st.integers(0, count - 1)))
+        for count in counts
+    ]
+    return logits, other, np.concatenate(columns, 1), counts
+
+
+@given(batch=choice_batches())
+def test_several_choices_are_one_choice_among_all_combinations(batch):
+    logits, other, action, counts = batch
+    log_prob = distribution.multi_categorical_log_prob(*tensors(logits, action), counts=counts)
+    entropy = distribution.multi_categorical_entropy(*tensors(logits), counts=counts)
+    divergence = distribution.multi_categorical_kl(*tensors(logits, other), counts=counts)
+
+    close(log_prob, oracle.multi_categorical_log_prob(logits, action, counts), atol=1e-10)
+    close(entropy, oracle.multi_categorical_entropy(logits, counts), atol=1e-10)
+    close(divergence, oracle.multi_categorical_kl(logits, other, counts), atol=1e-10)
+
+
+@st.composite
+def masked_batches(draw):
+    logits, other, action = draw(categorical_batches(distributions=2))
+    mask = draw(hnp.arrays(np.bool_, logits.shape))
+    mask[np.arange(len(action)), action] = True  # the action that was drawn was allowed
+    return logits, other, action, mask
+
+
+@given(batch=masked_batches())
+def test_a_mask_leaves_the_distribution_given_that_an_allowed_class_is_drawn(batch):
+    logits, other, action, mask = batch
+    first, second = (distribution.masked_logits(*tensors(x, mask)) for x in (logits, other))
+    p, q = (oracle.masked_probabilities(x, mask) for x in (logits, other))
+    safe = np.where(mask, p, 1.0), np.where(mask, q, 1.0)
+
+    close(first.softmax(-1), p)
+    assert (first.softmax(-1).numpy()[~mask] == 0.0).all()
+    chosen = np.log(np.take_along_axis(p, action[:, None], 1)[:, 0])
+    close(distribution.categorical_log_prob(first, *tensors(action)), chosen, atol=1e-10)
+    close(distribution.categorical_entropy(first), -(p * np.log(safe[0])).sum(-1), atol=1e-10)
+    divergence = (p * (np.log(safe[0]) - np.log(safe[1]))).sum(-1)
+    close(distribution.categorical_kl(first, second), divergence, atol=1e-10)
+
+
+@given(batch=masked_batches())
+def test_gradients_under_a_mask_are_those_of_the_allowed_classes_alone(batch):
+    logits, other, action, mask = batch
+    for formula in ("log_prob", "entropy", "kl"):
+        given_logits = torch.tensor(logits, requires_grad=True)
+        masked = distribution.masked_logits(given_logits, torch.tensor(mask))
+        second = distribution.masked_logits(*tensors(other, mask))
+        arguments = {"log_prob": (torch.tensor(action),), "entropy": (), "kl": (second,)}[formula]
+        getattr(distribution, f"categorical_{formula}")(masked, *arguments).sum().backward()
+        gradient = given_logits.grad.numpy()
+        assert (gradient[~mask] == 0.0).all(), formula
+        for row in range(len(logits)):  # the same with the allowed classes as the only ones
+            places = np.flatnonzero(mask[row])
+            alone = torch.tensor(logits[row, places], requires_grad=True)
+            arguments = {
+                "log_prob": (torch.tensor(int(np.searchsorted(places, action[row]))),),
+                "entropy": (),
+                "kl": (torch.tensor(other[row, places]),),
+            }[formula]
+            getattr(distribution, f"categorical_{formula}")(alone, *arguments).backward()
+            np.testing.assert_allclose(gradient[row, places], alone.grad.numpy(), atol=1e-9)

@@ -132,7 +132,7 @@ SIGNATURES = {
         "Simulator.step": "self, state, action, generator",
     },
     "stormsail.modules": {
-        "Agent.decide": "self, observation, memory, *, deterministic, generator=None",
+        "Agent.decide": "self, observation, memory, *, deterministic, generator=None, mask=None",
         "Agent.save": "self, path",
         "Agent.load": "path, *, device='cpu'",
     },

@@ -135,6 +135,7 @@ class Ppo:
         agent, config = self.agent, self.config
         now = self.schedule()
         self._set_rate(now.learning_rate)
+        self._warm_up()
         before = Moments(*(part.clone() for part in agent.observation_scale.moments))
         self.env_state, rollout = self._collect()
         check_rollout(rollout)
@@ -191,6 +192,30 @@ class Ppo:
             return update
         shares = ENTROPY_SHARES if self.config.entropy.ent_coef_decay_steps is not None else ()
         return self.history.planned_steps(update * rows, shares) / rows
+
+    def _warm_up(self) -> None:
+        """Set the statistics of observations before the first update, and begin the episodes anew.
+
+        The first policy takes `observation.warmup_steps` steps in every environment. They come from
+        random streams of their own, count as no steps of the run and are not learned from. An agent
+        that has statistics already keeps them.
+        """
+        choice, scale = self.config.observation, self.agent.observation_scale
+        first = self.update_count == 0 and choice.normalise and choice.warmup_steps > 0
+        if not first or bool(scale.count > 0.0):
+            return
+        streams = (self.generators.stream("warmup.actions"), self.generators.stream("warmup.task"))
+        _, rollout = collect(
+            self.task,
+            self.agent,
+            begin(self.task, self.agent, streams[1]),
+            steps=choice.warmup_steps,
+            sequence_length=choice.warmup_steps,
+            generators=streams,
+        )
+        check_rollout(rollout)
+        scale.commit(rollout.seen)
+        self.env_state = begin(self.task, self.agent, self.generators.stream("task"))
 
     def _collect(self) -> tuple[EnvState, Rollout]:
         ppo = self.config.ppo
@@ -273,6 +298,7 @@ class Ppo:
             raw_action=cut.raw_action,
             log_prob=cut.log_prob,
             parameters=cut.parameters,
+            mask=cut.mask,
             weight=cut.weight,
             **{name: cut_rows(value, length) for name, value in others.items()},
         )

@@ -32,7 +32,7 @@ from stormsail.core.errors import ArtifactError, ConfigError, RangeError
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.files.generations import Generation
 from stormsail.core.generators import Generators
-from stormsail.core.task import Task
+from stormsail.core.task import Task, close
 from stormsail.core.threads import torch_threads
 from stormsail.modules.agent import Agent
 
@@ -176,6 +176,7 @@ def train(
             clock=clock,
             tensorboard=tensorboard,
         )
+        stack.callback(trainer.close)
         lines.started()
         run = trainer.run()
         if run.status != "interrupted":
@@ -217,6 +218,14 @@ class Trainer:
         self._signal: int | None = None
         self._task = make_task(self.config, batch=self.config.ppo.n_envs)
         self._evaluation_task: Task[Any] | None = None
+        try:
+            self._open(folder)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, folder: RunFolder) -> None:
+        """Continue the run of the folder, or begin it."""
         if self.config.validation.every_updates:
             episodes = self.config.validation.episodes
             self._evaluation_task = make_task(self.config, batch=episodes, purpose="evaluation")
@@ -304,6 +313,11 @@ class Trainer:
             self._rolled_back_to = target.step
             self.records.event("rolled-back", ppo.update_count, **target._asdict())
         return ""
+
+    def close(self) -> None:
+        """Let go what the tasks hold, such as worker processes."""
+        close(self._task)
+        close(self._evaluation_task)
 
     @property
     def done(self) -> bool:

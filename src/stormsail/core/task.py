@@ -1,7 +1,8 @@
 """`Task`, the interface between learner and environment: actions, sizes, `reset` and `step`.
 
 Markets and control tasks implement it independently of one another. B environments run side by
-side; F is the number of observed features, A that of continuous action dimensions.
+side; F is the number of observed features, A that of action dimensions, D that of the choices of
+all of them together.
 
 Episodes follow the next-step rule of Gymnasium 1.0: the step that ends an episode shows its last
 observation; the step after it ignores the action, shows the first observation of a new episode, has
@@ -9,7 +10,7 @@ reward 0, no flags and a sample weight of 0.
 """
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -86,6 +87,52 @@ class DiscreteActions:
 
 
 @dataclass(frozen=True)
+class MultiDiscreteActions:
+    """Actions are A independent choices, entry k from 0 to `counts[k]` - 1, as int64 [B, A]."""
+
+    counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.counts or not all(type(count) is int and count >= 1 for count in self.counts):
+            raise RangeError(
+                wrong="`counts` must be one or more whole numbers of at least 1",
+                found=repr(self.counts),
+                remedy="Pass the number of choices of each dimension.",
+            )
+
+    @property
+    def count(self) -> int:
+        """Number of dimensions A."""
+        return len(self.counts)
+
+    def check(self, action: Tensor, *, batch: int, dtype: torch.dtype) -> None:
+        """Refuse another shape than [batch, A] or dtype than int64; values are not read.
+
+        `dtype` is the task's own and does not matter here.
+        """
+        del dtype
+        _check_action(action, shape=(batch, self.count), dtype=torch.int64)
+
+    def bad(self, action: Tensor) -> Tensor:
+        """Return [B] bool: where any index is out of its range."""
+        return ((action < 0) | (action >= action.new_tensor(self.counts))).any(-1)
+
+    def mend(self, action: Tensor) -> Tensor:
+        """Return the nearest allowed indices, for code that cannot raise (traced, on a device)."""
+        return torch.minimum(action.clamp(min=0), action.new_tensor(self.counts) - 1)
+
+    def refusal(self, action: Tensor, bad: Tensor) -> RangeError:
+        """Return the error for the first row marked in `bad` [B]; reads values."""
+        row = int(bad.int().argmax())
+        highest = [count - 1 for count in self.counts]
+        return RangeError(
+            wrong=f"every `action` must lie between 0 and {highest}",
+            found=f"{action[row].tolist()} in environment {row}",
+            remedy="Choose among the actions of each dimension, counted from 0.",
+        )
+
+
+@dataclass(frozen=True)
 class ContinuousActions:
     """Actions are numbers as [B, A] in the dtype of the task.
 
@@ -137,13 +184,50 @@ class ContinuousActions:
         )
 
 
-Actions = DiscreteActions | ContinuousActions
+Actions = DiscreteActions | MultiDiscreteActions | ContinuousActions
+
+
+@dataclass(frozen=True)
+class ImagePart:
+    """An image within an observation: its pixels in the order channel, row, column, in [0, 1]."""
+
+    name: str
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def size(self) -> int:
+        """Number of columns."""
+        return self.channels * self.height * self.width
+
+
+@dataclass(frozen=True)
+class ObservationLayout:
+    """What the columns of an observation are: named ones first, then the pixels of images."""
+
+    names: tuple[str, ...]
+    """One for each column that is no pixel."""
+    unscaled: tuple[str, ...] = ()
+    """Of those, the ones that are not to be normalised: one-hots and flags."""
+    images: tuple[ImagePart, ...] = ()
+    """In the order of their columns."""
+
+    @property
+    def size(self) -> int:
+        """Number of columns F."""
+        return len(self.names) + sum(image.size for image in self.images)
 
 
 class Task(Protocol[State]):
     """B environments that step together on one device.
 
     `State` is a named tuple of tensors with B first; nothing of it is changed in place.
+
+    Four members are optional, and read by the functions of the same names below:
+    `observation_layout` where columns are images, one-hots or flags; `action_mask(state)` where not
+    every action is allowed in every state; `info_names` where `step` gives `info.measured`, numbers
+    [B, K] to be reported under these K names; `close` where something must be let go.
     """
 
     @property
@@ -164,7 +248,7 @@ class Task(Protocol[State]):
 
     @property
     def observation_names(self) -> tuple[str, ...]:
-        """One name per feature."""
+        """One name per feature that is no pixel of an image."""
 
     @property
     def actions(self) -> Actions:
@@ -177,6 +261,36 @@ class Task(Protocol[State]):
         self, state: State, action: Tensor, generator: torch.Generator
     ) -> tuple[State, Step[StepInfo]]:
         """Do one action in each environment; return the new state and the result."""
+
+
+def observation_layout(task: Task[Any]) -> ObservationLayout:
+    """Return what the columns of a task's observation are; numbers, unless it says otherwise."""
+    own: ObservationLayout | None = getattr(task, "observation_layout", None)
+    return ObservationLayout(task.observation_names) if own is None else own
+
+
+def action_mask(task: Task[State], state: State) -> Tensor | None:
+    """Return which choices are allowed in a state, bool [B, D]; None where all are, always.
+
+    D are the classes of all dimensions in order. Every row has a true entry for each dimension; the
+    row after an end, whose action is ignored, has true ones only.
+    """
+    read = getattr(task, "action_mask", None)
+    mask: Tensor | None = None if read is None else read(state)
+    return mask
+
+
+def info_names(task: Task[Any]) -> tuple[str, ...]:
+    """Return the names of the columns of `info.measured`; none for most tasks."""
+    names: tuple[str, ...] = getattr(task, "info_names", ())
+    return names
+
+
+def close(task: Task[Any] | None) -> None:
+    """Let go what a task holds, such as worker processes; nothing for most tasks."""
+    let_go = getattr(task, "close", None)
+    if let_go is not None:
+        let_go()
 
 
 def _check_action(action: Tensor, *, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -57,6 +57,26 @@ def check_without_last(*, whole: dict[str, Tensor], part: dict[str, Tensor]) -> 
         )
 
 
+def check_counts(logits: Tensor, *, counts: Sequence[int]) -> None:
+    """Refuse numbers of classes that do not add up to the last dimension."""
+    if not counts or sum(counts) != logits.shape[-1]:
+        raise ShapeError(
+            wrong="`counts` must add up to the last dimension of `logits`",
+            found=f"logits {_shape(logits)} and counts {tuple(counts)}",
+            remedy="Pass the number of classes of each choice, in order.",
+        )
+
+
+def check_choices(logits: Tensor, action: Tensor, *, counts: Sequence[int]) -> None:
+    """Refuse actions that do not hold one class for each choice."""
+    if action.shape != (*logits.shape[:-1], len(counts)):
+        raise ShapeError(
+            wrong=f"`action` must be shaped like `logits` with {len(counts)} as last dimension",
+            found=f"action {_shape(action)} and logits {_shape(logits)}",
+            remedy="Pass one class for each choice of every decision.",
+        )
+
+
 def check_samples(*, sample: Tensor, like: dict[str, Tensor], name: str) -> None:
     """Refuse samples that are not shaped like one tensor with a sample axis in front."""
     ((like_name, single),) = like.items()
@@ -71,7 +91,7 @@ def check_samples(*, sample: Tensor, like: dict[str, Tensor], name: str) -> None
 def check_rows(**tensors: Tensor) -> None:
     """Refuse a tensor without a first axis of samples, or with an empty one."""
     for name, tensor in tensors.items():
-        if tensor.ndim == 0 or tensor.numel() == 0:
+        if tensor.ndim == 0 or tensor.shape[0] == 0:  # samples of 0 features are samples
             raise ShapeError(
                 wrong=f"`{name}` must hold at least one sample along its first dimension",
                 found=f"{name} {_shape(tensor)}",

@@ -1,20 +1,25 @@
 """Log probabilities, entropies and divergences of action distributions.
 
-D action dimensions along the last axis, summed over: the result has the batch shape. A classes.
+D action dimensions along the last axis, summed over: the result has the batch shape. A classes; of
+several choices at once, the classes of all of them side by side.
 Squashed actions are described by u, the number before squashing, which is what a rollout stores:
 recovering u from an action at the bound would lose it.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from stormsail.functional import _checks as check
 
 SQUASHES = ("tanh", "sigmoid")
+MASKED_LOGIT = -1e30
+"""Logit of a class that is not allowed. Its probability is exp(-1e30) = 0 exactly, and being finite
+it gives 0 instead of NaN where it is multiplied by that probability, gradients included."""
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -116,6 +121,77 @@ def categorical_kl(
     possible = log_probs != -torch.inf  # a NaN stays in, and visible
     difference = torch.where(possible, log_probs, 0.0) - torch.where(possible, other, 0.0)
     return _expectation(difference, log_probs)
+
+
+def masked_logits(
+    logits: Float[Tensor, "*batch A"], mask: Bool[Tensor, "*batch A"]
+) -> Float[Tensor, "*batch A"]:
+    r"""Return the logits, with `MASKED_LOGIT` for classes that are not allowed.
+
+    The softmax of the result is :math:`p_a m_a / \sum_b p_b m_b`, the distribution given that an
+    allowed class is drawn: the masked policy of Huang & Ontañón 2022, arXiv:2006.14171, which puts
+    a large negative number in the place of the logit, too. Every formula of a categorical
+    distribution applied to the result is that of this one: a masked class adds exactly 0 to an
+    entropy or divergence, and gets no gradient.
+    A row without an allowed class is uniform over all of them.
+
+    Raises:
+        ShapeError: if the shapes differ.
+    """
+    check.check_same_shape(logits=logits, mask=mask)
+    check.check_has_axis(axis="classes", logits=logits)
+    return torch.where(mask, logits, MASKED_LOGIT)
+
+
+def multi_categorical_log_prob(
+    logits: Float[Tensor, "*batch A"], action: Int[Tensor, "*batch D"], *, counts: Sequence[int]
+) -> Float[Tensor, "*batch"]:
+    r"""Return :math:`\sum_d \log p_d(a_d)`, the log probability of D independent choices.
+
+    Textbook: the probability of independent events is the product of theirs.
+
+    Args:
+        logits: of all choices side by side.
+        action: class of each choice.
+        counts: number of classes of each choice; they add up to A.
+
+    Raises:
+        ShapeError: if `counts` does not divide the logits, or has not one entry for each action.
+    """
+    parts = _choices(logits, counts)
+    check.check_choices(logits, action, counts=counts)
+    scores = [categorical_log_prob(part, action[..., d]) for d, part in enumerate(parts)]
+    return torch.stack(scores, -1).sum(-1)
+
+
+def multi_categorical_entropy(
+    logits: Float[Tensor, "*batch A"], *, counts: Sequence[int]
+) -> Float[Tensor, "*batch"]:
+    r"""Return :math:`\sum_d H(p_d)`, the entropy of D independent choices; textbook.
+
+    Raises:
+        ShapeError: if `counts` does not add up to the number of logits.
+    """
+    parts = _choices(logits, counts)
+    return torch.stack([categorical_entropy(part) for part in parts], -1).sum(-1)
+
+
+def multi_categorical_kl(
+    logits: Float[Tensor, "*batch A"],
+    other_logits: Float[Tensor, "*batch A"],
+    *,
+    counts: Sequence[int],
+) -> Float[Tensor, "*batch"]:
+    r"""Return KL(first || other) :math:`= \sum_d KL(p_d || q_d)` of D independent choices.
+
+    Textbook: divergences of independent distributions add up.
+
+    Raises:
+        ShapeError: if the shapes differ, or `counts` does not add up to the number of logits.
+    """
+    check.check_same_shape(logits=logits, other_logits=other_logits)
+    pairs = zip(_choices(logits, counts), _choices(other_logits, counts), strict=True)
+    return torch.stack([categorical_kl(part, other) for part, other in pairs], -1).sum(-1)
 
 
 def squash(pre_squash: Float[Tensor, "*batch D"], *, kind: str) -> Float[Tensor, "*batch D"]:
@@ -236,6 +312,13 @@ def beta_entropy(
     total = alpha + beta
     own = (alpha - 1.0) * alpha.digamma() + (beta - 1.0) * beta.digamma()
     return (_log_beta(alpha, beta) - own + (total - 2.0) * total.digamma()).sum(-1)
+
+
+def _choices(logits: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return the logits of each choice."""
+    check.check_has_axis(axis="classes", logits=logits)
+    check.check_counts(logits, counts=counts)
+    return logits.split(list(counts), -1)
 
 
 def _expectation(value: Tensor, log_probs: Tensor) -> Tensor:

@@ -10,8 +10,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from stormsail.core.errors import ConfigError
-from stormsail.core.task import Actions, ContinuousActions, DiscreteActions
+from stormsail.core.errors import ConfigError, ShapeError
+from stormsail.core.task import (
+    Actions,
+    ContinuousActions,
+    DiscreteActions,
+    MultiDiscreteActions,
+)
 from stormsail.functional import distribution
 from stormsail.modules.config import PolicyConfig
 
@@ -26,6 +31,20 @@ class ActionHead(Protocol):
 
     width: int
     """Number of parameters, so of the actor's outputs."""
+
+    def masked(self, parameters: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the parameters of the distribution over allowed actions only.
+
+        Everything else is asked of the result: then sampling, mode, probabilities, entropy and
+        divergence are those of allowed actions.
+
+        Args:
+            parameters: [*b, `width`].
+            mask: allowed classes, bool [*b, `width`]; None, or a last dimension of 0, allows all.
+
+        Raises:
+            ShapeError: if there is not one entry of the mask for each class.
+        """
 
     def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
         """Return a raw action for each decision."""
@@ -55,11 +74,13 @@ class CategoricalHead:
     def __init__(self, actions: DiscreteActions) -> None:
         self.width = actions.count
 
+    def masked(self, parameters: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the logits of allowed classes."""
+        return _masked(parameters, mask)
+
     def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
         """Draw by the Gumbel-max trick, which needs no host sync."""
-        uniform = torch.empty_like(parameters).uniform_(generator=generator)
-        least = torch.finfo(uniform.dtype).tiny
-        return (parameters - (-uniform.clamp(min=least).log()).log()).argmax(-1)
+        return _perturbed(parameters, generator).argmax(-1)
 
     def mode(self, parameters: Tensor) -> Tensor:
         """Return the likeliest class."""
@@ -87,6 +108,50 @@ class CategoricalHead:
         return raw
 
 
+class MultiCategoricalHead:
+    """Independent categorical distributions, one for each dimension of the action."""
+
+    def __init__(self, actions: MultiDiscreteActions) -> None:
+        self._counts = actions.counts
+        self.width = sum(actions.counts)
+
+    def _likeliest(self, scores: Tensor) -> Tensor:
+        return torch.stack([part.argmax(-1) for part in scores.split(self._counts, -1)], -1)
+
+    def masked(self, parameters: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the logits of allowed classes."""
+        return _masked(parameters, mask)
+
+    def sample(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw each dimension by the Gumbel-max trick."""
+        return self._likeliest(_perturbed(parameters, generator))
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """Return the likeliest class of each dimension."""
+        return self._likeliest(parameters)
+
+    def log_prob(self, parameters: Tensor, raw: Tensor) -> Tensor:
+        """Return the log probability of all choices together."""
+        return distribution.multi_categorical_log_prob(parameters, raw, counts=self._counts)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """Return the entropy of all choices together."""
+        return distribution.multi_categorical_entropy(parameters, counts=self._counts)
+
+    def squashed_entropy(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the entropy; classes are not squashed."""
+        del generator
+        return self.entropy(parameters)
+
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
+        """Return KL(first || other)."""
+        return distribution.multi_categorical_kl(parameters, other, counts=self._counts)
+
+    def to_task(self, raw: Tensor) -> Tensor:
+        """Return the classes themselves."""
+        return raw
+
+
 class SquashedGaussianHead:
     """Gaussian u for each dimension, squashed by tanh into the allowed range.
 
@@ -98,6 +163,10 @@ class SquashedGaussianHead:
         self.width = 2 * actions.count
         self._actions = actions
         self._low, self._span = config.std_min, config.std_max - config.std_min
+
+    def masked(self, parameters: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the parameters; numbers have no mask."""
+        return _unmasked(parameters, mask)
 
     def _mean_and_std(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         mean, spread = parameters.chunk(2, -1)
@@ -146,6 +215,10 @@ class BetaHead:
         self.width = 2 * actions.count
         self._actions = actions
 
+    def masked(self, parameters: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the parameters; numbers have no mask."""
+        return _unmasked(parameters, mask)
+
     def _alpha_and_beta(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         alpha, beta = (1.0 + torch.nn.functional.softplus(parameters)).chunk(2, -1)
         return alpha, beta
@@ -191,8 +264,10 @@ def action_head(actions: Actions, config: PolicyConfig) -> ActionHead:
         ConfigError: if the chosen distribution cannot draw such actions.
     """
     chosen = config.distribution
-    if isinstance(actions, DiscreteActions):
+    if isinstance(actions, DiscreteActions | MultiDiscreteActions):
         if chosen in ("auto", "categorical"):
+            if isinstance(actions, MultiDiscreteActions):
+                return MultiCategoricalHead(actions)
             return CategoricalHead(actions)
         fitting = "`auto` or `categorical` for discrete actions"
     elif chosen == "beta":
@@ -207,6 +282,29 @@ def action_head(actions: Actions, config: PolicyConfig) -> ActionHead:
         found=f"`{chosen}`",
         remedy="Change the distribution, or the task's actions.",
     )
+
+
+def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None or mask.shape[-1] == 0:
+        return logits
+    return distribution.masked_logits(logits, mask)
+
+
+def _unmasked(parameters: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is not None and mask.shape[-1] > 0:
+        raise ShapeError(
+            wrong="a mask must belong to classes, not to continuous actions",
+            found=f"a mask of {mask.shape[-1]} entries",
+            remedy="Leave `action_mask` out of the task, or give it discrete actions.",
+        )
+    return parameters
+
+
+def _perturbed(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the logits with Gumbel noise; the largest belongs to a draw from their softmax."""
+    uniform = torch.empty_like(logits).uniform_(generator=generator)
+    least = torch.finfo(uniform.dtype).tiny
+    return logits - (-uniform.clamp(min=least).log()).log()
 
 
 def _between(unit: Tensor, actions: ContinuousActions) -> Tensor:

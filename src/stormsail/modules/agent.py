@@ -13,8 +13,14 @@ from stormsail.core.config import Config
 from stormsail.core.errors import ArtifactError, ConfigError, ShapeError, StormsailError
 from stormsail.core.files.artifact import Contents, read_artifact, write_artifact
 from stormsail.core.files.documents import JsonValue, plain
-from stormsail.core.task import Actions, ContinuousActions, DiscreteActions
-from stormsail.modules.config import MAX_WIDTH, CriticConfig, NetworkConfig, PolicyConfig
+from stormsail.core.task import (
+    Actions,
+    ContinuousActions,
+    DiscreteActions,
+    ImagePart,
+    MultiDiscreteActions,
+)
+from stormsail.modules.config import MAX_WIDTH, CriticConfig, NetworkConfig, PolicyConfig, Width
 from stormsail.modules.network import Network
 from stormsail.modules.scale import ObservationScale, ReturnScale
 
@@ -29,11 +35,14 @@ _CENTRED = "centred"
 class ActionSpec(Config):
     """Actions of a task, as written into a file."""
 
-    kind: Literal["discrete", "continuous"]
-    """Classes, or numbers within bounds."""
+    kind: Literal["discrete", "multi_discrete", "continuous"]
+    """Classes, several choices of a class each, or numbers within bounds."""
 
     count: Annotated[int, Field(ge=0, le=MAX_WIDTH)] = 0
     """Number of classes."""
+
+    counts: tuple[Annotated[int, Field(ge=1, le=MAX_WIDTH)], ...] = ()
+    """Number of classes of each choice."""
 
     low: tuple[float, ...] = ()
     """Lower bounds."""
@@ -46,23 +55,55 @@ class ActionSpec(Config):
         """Return the description of a task's actions."""
         if isinstance(actions, DiscreteActions):
             return cls(kind="discrete", count=actions.count)
+        if isinstance(actions, MultiDiscreteActions):
+            return cls(kind="multi_discrete", counts=actions.counts)
         return cls(kind="continuous", low=actions.low, high=actions.high)
 
     def actions(self) -> Actions:
         """Return the actions that this describes."""
         if self.kind == "discrete":
             return DiscreteActions(self.count)
+        if self.kind == "multi_discrete":
+            return MultiDiscreteActions(self.counts)
         return ContinuousActions(self.low, self.high)
+
+
+class ImageSpec(Config):
+    """An image within an observation, as written into a file."""
+
+    name: str
+    """Where it is in the observation."""
+
+    channels: Width
+    """Number of channels."""
+
+    height: Width
+    """Rows of pixels."""
+
+    width: Width
+    """Columns of pixels."""
+
+    @classmethod
+    def of(cls, image: ImagePart) -> Self:
+        """Return the description of an image."""
+        return cls(name=image.name, channels=image.channels, height=image.height, width=image.width)
+
+    def part(self) -> ImagePart:
+        """Return the image that this describes."""
+        return ImagePart(self.name, self.channels, self.height, self.width)
 
 
 class AgentSpec(Config):
     """Specification of an agent: everything but its weights."""
 
     observation_names: tuple[str, ...]
-    """Names of the observed columns, in order."""
+    """Names of the observed columns that are no pixels, in order."""
 
     unscaled: tuple[str, ...] = ()
     """Columns that are not normalised."""
+
+    images: tuple[ImageSpec, ...] = ()
+    """Images, whose pixels follow the named columns and are not normalised."""
 
     actions: ActionSpec
     """Actions of the task."""
@@ -79,12 +120,21 @@ class AgentSpec(Config):
     @model_validator(mode="after")
     def _names_fit(self) -> Self:
         names = self.observation_names
-        if not names or len(set(names)) != len(names):
+        if not (names or self.images) or len(set(names)) != len(names):
             raise ValueError("`observation_names` must be one or more different names")
         unknown = sorted(set(self.unscaled) - set(names))
         if unknown:
             raise ValueError(f"`unscaled` must name columns of the agent, not {unknown}")
+        if self.columns > MAX_WIDTH:
+            raise ValueError(
+                f"an observation must have at most {MAX_WIDTH} columns with its pixels"
+            )
         return self
+
+    @property
+    def columns(self) -> int:
+        """Number of observed columns F, pixels included."""
+        return len(self.observation_names) + sum(image.part().size for image in self.images)
 
 
 class Draw(NamedTuple):
@@ -170,7 +220,7 @@ class Agent(nn.Module):
         self.lineage: tuple[JsonValue, ...] = ()
         """Stages of its training, oldest first; its artifact holds them (docs/runs.md)."""
         names = spec.observation_names
-        frozen = torch.tensor([name in spec.unscaled for name in names])
+        frozen = torch.tensor([name in spec.unscaled for name in names], dtype=torch.bool)
         self.observation_scale = ObservationScale(len(names), frozen=frozen)
         self.return_scale = ReturnScale()
         self.network = Network(
@@ -180,6 +230,7 @@ class Agent(nn.Module):
             policy=spec.policy,
             critic=spec.critic,
             generator=generator,
+            images=[image.part() for image in spec.images],
         )
 
     def initial_memory(self, batch: int) -> Tensor:
@@ -194,6 +245,7 @@ class Agent(nn.Module):
         *,
         deterministic: bool,
         generator: torch.Generator | None = None,
+        mask: Tensor | None = None,
     ) -> Decision:
         """Return a decision for each environment.
 
@@ -203,13 +255,19 @@ class Agent(nn.Module):
                 episode begins.
             deterministic: take the mode instead of drawing.
             generator: needed to draw.
+            mask: classes that are allowed, bool [B, D], as `core.task.action_mask` gives them; None
+                allows all.
 
         Raises:
-            ShapeError: if the observation has other columns.
+            ShapeError: if the observation has other columns, or the mask other classes.
             ConfigError: if it must draw and has no generator.
         """
         drawn = self.draw(
-            self.normalised(observation), memory, deterministic=deterministic, generator=generator
+            self.normalised(observation),
+            memory,
+            deterministic=deterministic,
+            generator=generator,
+            mask=mask,
         )
         critic, predicted = self.network.critic, drawn.predicted
         joint = critic.distribution(predicted)
@@ -229,6 +287,7 @@ class Agent(nn.Module):
         *,
         deterministic: bool,
         generator: torch.Generator | None = None,
+        mask: Tensor | None = None,
     ) -> Draw:
         """Return an action for each environment from `normalised` observations, without values.
 
@@ -239,7 +298,8 @@ class Agent(nn.Module):
         """
         reset = torch.zeros(1, seen.shape[0], dtype=torch.bool, device=seen.device)
         output = self.network(seen[None], memory, reset)
-        head, parameters = self.network.head, output.actor[0]
+        head = self.network.head
+        parameters = head.masked(output.actor[0], mask)
         if deterministic:
             raw = head.mode(parameters)
         elif generator is None:
@@ -266,14 +326,21 @@ class Agent(nn.Module):
         Raises:
             ShapeError: if it has other columns.
         """
-        columns = len(self.spec.observation_names)
+        columns = self.spec.columns
         if observation.shape[-1:] != (columns,):
             raise ShapeError(
                 wrong=f"an observation must have the {columns} columns of the agent's training",
                 found=f"observation {tuple(observation.shape)}",
                 remedy="Compute the same features in the same order.",
             )
-        return self.observation_scale(observation)  # type: ignore[no-any-return]
+        scaled: Tensor = self.observation_scale(self.named_columns(observation))
+        if not self.spec.images:
+            return scaled
+        return torch.cat((scaled, observation[..., len(self.spec.observation_names) :]), -1)
+
+    def named_columns(self, observation: Tensor) -> Tensor:
+        """Return the columns of an observation that are no pixels, [*b, N]."""
+        return observation[..., : len(self.spec.observation_names)]
 
     @property
     def atoms(self) -> Tensor:

@@ -1,14 +1,16 @@
 """Encoder, memory, actor and critics as one network over whole sequences."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from stormsail.core.task import Actions
+from stormsail.core.task import Actions, ImagePart
 from stormsail.modules.actions import ActionHead, action_head
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 from stormsail.modules.critics import Critic
+from stormsail.modules.images import ObservationParts
 from stormsail.modules.layers import Mlp, linear
 from stormsail.modules.memory import Memory
 
@@ -29,12 +31,22 @@ class Output:
 
 
 class Trunk(nn.Module):
-    """Encoder and memory."""
+    """Encoder, with convolutions for images, and memory."""
 
-    def __init__(self, inputs: int, config: NetworkConfig, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        images: Sequence[ImagePart],
+        config: NetworkConfig,
+        generator: torch.Generator,
+    ) -> None:
         super().__init__()
+        self.parts = ObservationParts(inputs, images, generator)
         self.encoder = Mlp(
-            inputs, config.encoder_sizes, activation=config.activation, generator=generator
+            self.parts.width,
+            config.encoder_sizes,
+            activation=config.activation,
+            generator=generator,
         )
         self.memory = Memory(
             self.encoder.width,
@@ -47,7 +59,7 @@ class Trunk(nn.Module):
 
     def forward(self, x: Tensor, state: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [T, B, H] and the state after the last row."""
-        features, after = self.memory(self.encoder(x), state, reset)
+        features, after = self.memory(self.encoder(self.parts(x)), state, reset)
         return features, after
 
 
@@ -55,12 +67,13 @@ class Network(nn.Module):
     """A recurrent actor with one or more distributional critics.
 
     Args:
-        observation_size: F.
+        observation_size: number of observed columns that are no pixels.
         actions: what the task takes.
         network: trunk and head layers.
         policy: how actions are drawn.
         critic: what is predicted.
         generator: source of all weights.
+        images: whose pixels follow the other columns.
     """
 
     def __init__(
@@ -72,12 +85,15 @@ class Network(nn.Module):
         policy: PolicyConfig,
         critic: CriticConfig,
         generator: torch.Generator,
+        images: Sequence[ImagePart] = (),
     ) -> None:
         super().__init__()
         self.head: ActionHead = action_head(actions, policy)
-        self.trunk = Trunk(observation_size, network, generator)
+        self.trunk = Trunk(observation_size, images, network, generator)
         self.critic_trunk = (
-            Trunk(observation_size, network, generator) if network.enable_critic_lstm else None
+            Trunk(observation_size, images, network, generator)
+            if network.enable_critic_lstm
+            else None
         )
         width = self.trunk.memory.width
         activation = network.activation

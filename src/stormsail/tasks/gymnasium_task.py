@@ -1,16 +1,27 @@
 """`GymnasiumTask`: any Gymnasium environment as a task, through its vector interface."""
 
-from typing import Any, NamedTuple
+import multiprocessing
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from stormsail.core.errors import ConfigError
-from stormsail.core.task import Actions, ContinuousActions, DiscreteActions, Step
+from stormsail.core.errors import ConfigError, DataError
+from stormsail.core.task import Step
+from stormsail.tasks import gymnasium_info
+from stormsail.tasks.gymnasium_spaces import (
+    ActionChoices,
+    Array,
+    ObservationColumns,
+    action_choices,
+    float_dtype,
+)
+
+CLOSE_SECONDS = 5.0
+"""Time that worker processes are given to end by themselves."""
 
 
 class GymnasiumState(NamedTuple):
@@ -18,6 +29,8 @@ class GymnasiumState(NamedTuple):
 
     over: Tensor
     """Whether the last step ended the episode, bool [B]."""
+    mask: Tensor
+    """Actions that are allowed now, bool [B, D]; [B, 0] where the environment gives no masks."""
 
 
 class GymnasiumInfo(NamedTuple):
@@ -25,10 +38,16 @@ class GymnasiumInfo(NamedTuple):
 
     sample_weight: Tensor
     """1, but 0 where the action was ignored because a new episode starts, [B]."""
+    measured: Tensor
+    """Numbers of the environments' `info`, [B, K]; NaN where there is none."""
 
 
 class GymnasiumTask:
-    """B copies of a Gymnasium environment, stepped one after the other.
+    """B copies of a Gymnasium environment.
+
+    Observations of any nest of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple become
+    columns; actions are a Discrete, a MultiDiscrete, a MultiBinary or a Box with finite bounds.
+    `docs/gymnasium.md` says how. Where `reset` gives `info["action_mask"]`, every step must.
 
     The environments keep their own state, which Gymnasium cannot save: a resumed run begins new
     episodes here, where every other task goes on bit for bit.
@@ -38,10 +57,11 @@ class GymnasiumTask:
         batch: number of environments.
         device: where the tensors live that come out.
         dtype: of observations and rewards.
+        vectorization: `sync` steps one environment after the other in this process, `async` each
+            in a process of its own. The results are the same.
 
     Raises:
-        ConfigError: if the id is not known, or its spaces are not vectors of numbers and one
-            choice or bounded numbers.
+        ConfigError: if the id is not known, or its spaces are of another kind.
     """
 
     def __init__(
@@ -51,27 +71,30 @@ class GymnasiumTask:
         batch: int,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        vectorization: Literal["sync", "async"] = "sync",
     ) -> None:
         self.name, self.batch, self.dtype = name, batch, dtype
         self.device = torch.device(device)
-        try:
-            self._env: Any = gymnasium.make_vec(
-                name,
-                num_envs=batch,
-                vectorization_mode="sync",
-                vector_kwargs={"autoreset_mode": AutoresetMode.NEXT_STEP},
-            )
-        except gymnasium.error.Error as error:
-            raise _unfit(name, f"Gymnasium's answer: {error}") from None
-        self.actions = _actions(name, self._env.single_action_space)
-        self.observation_size = _observation_size(name, self._env.single_observation_space)
-        self.observation_names = tuple(f"observation_{i}" for i in range(self.observation_size))
+        self._choices, self._columns, self.info_names = _looked_through(name)
+        self.actions, self.observation_layout = self._choices.actions, self._columns.layout
+        self.observation_names = self.observation_layout.names
+        self.observation_size = self.observation_layout.size
+        self._masked: bool | None = None
+        """Whether there are masks; known from the first reset on."""
+        self._env: Any = _vector_env(name, batch, vectorization)
 
     def reset(self, generator: torch.Generator) -> tuple[GymnasiumState, Tensor]:
-        """Start every environment with a seed of its own from the generator."""
+        """Start every environment with a seed of its own from the generator.
+
+        Raises:
+            DataError: if a mask is none, or an observation is outside of its space.
+        """
         seed = torch.randint(2**31, (), generator=generator, device=generator.device)
-        observation, _ = self._env.reset(seed=int(seed))
-        return GymnasiumState(self._flags(np.zeros(self.batch))), self._numbers(observation)
+        observation, info = self._env.reset(seed=int(seed))
+        if self._masked is None:
+            self._masked = gymnasium_info.MASK in info
+        over = np.zeros(self.batch, dtype=np.bool_)
+        return self._state(over, info), self._seen(observation)
 
     def step(
         self, state: GymnasiumState, action: Tensor, generator: torch.Generator
@@ -82,53 +105,113 @@ class GymnasiumTask:
             ShapeError: if there is not one action for each environment.
             DtypeError: if the actions are of another type.
             RangeError: if an action is not on offer.
+            DataError: if a mask is missing or none, or an observation is outside of its space.
         """
         del generator
         self.actions.check(action, batch=self.batch, dtype=self.dtype)
         bad = self.actions.bad(action) & ~state.over
         if bad.any():
             raise self.actions.refusal(action, bad)
-        given = self.actions.mend(action).cpu().numpy()
-        observation, reward, terminated, truncated, _ = self._env.step(given)
+        given = self._choices.given(action)
+        observation, reward, terminated, truncated, info = self._env.step(given)
+        over = np.asarray(terminated, dtype=np.bool_) | np.asarray(truncated, dtype=np.bool_)
         ended = self._flags(terminated)
         cut = self._flags(truncated) & ~ended
         weight = (~state.over).to(self.dtype)
         rewards = torch.where(state.over, 0.0, self._numbers(reward))
-        step = Step(self._numbers(observation), rewards, ended, cut, GymnasiumInfo(weight))
-        return GymnasiumState(ended | cut), step
+        numbers = gymnasium_info.measured(info, self.info_names, self.batch)
+        further = GymnasiumInfo(weight, self._numbers(numbers))
+        return self._state(over, info), Step(self._seen(observation), rewards, ended, cut, further)
+
+    def action_mask(self, state: GymnasiumState) -> Tensor | None:
+        """Return the allowed actions of a state, bool [B, D]; None without masks."""
+        return state.mask if state.mask.shape[-1] > 0 else None
 
     def close(self) -> None:
-        """Let the environments go."""
-        self._env.close()
+        """Let the environments go, and end their processes; those that do not answer are killed."""
+        workers = getattr(self._env, "processes", ())
+        try:
+            self._env.close(**({"timeout": CLOSE_SECONDS} if workers else {}))
+        except (EOFError, OSError):  # a worker is dead already, and its pipe with it
+            pass
+        finally:
+            for worker in workers:
+                if worker.is_alive():
+                    worker.terminate()
+                worker.join(CLOSE_SECONDS)
+
+    def _state(self, over: Array, info: dict[str, Any]) -> GymnasiumState:
+        """Return the state after a step: the mask belongs to the observation of that step."""
+        return GymnasiumState(self._flags(over), self._flags(self._mask(over, info)))
+
+    def _mask(self, over: Array, info: dict[str, Any]) -> Array:
+        there = info.get(f"_{gymnasium_info.MASK}", np.zeros(self.batch, dtype=np.bool_))
+        if bool(self._masked) != bool((there & ~over).any()) and not over.all():
+            raise _missing_mask(self.name, present=not self._masked)
+        if not self._masked:
+            return np.zeros((self.batch, 0), dtype=np.bool_)
+        if (~there & ~over).any():
+            raise _missing_mask(self.name, present=False)
+        return self._choices.mask(info.get(gymnasium_info.MASK), there & ~over)
+
+    def _seen(self, observation: Any) -> Tensor:  # noqa: ANN401 - whatever the environment gives
+        return self._numbers(self._columns(observation, float_dtype(self.dtype)))
 
     def _numbers(self, values: Any) -> Tensor:  # noqa: ANN401 - whatever the environment gives
-        numbers = torch.as_tensor(np.array(values), dtype=self.dtype, device=self.device)
-        return numbers.reshape(self.batch, -1).squeeze(-1) if numbers.ndim == 1 else numbers
+        return torch.as_tensor(np.array(values), dtype=self.dtype, device=self.device)
 
     def _flags(self, values: Any) -> Tensor:  # noqa: ANN401 - whatever the environment gives
         return torch.as_tensor(np.array(values), dtype=torch.bool, device=self.device)
 
 
-def _actions(name: str, space: Any) -> Actions:  # noqa: ANN401 - a space of any kind
-    if isinstance(space, Discrete) and space.start == 0:
-        return DiscreteActions(int(space.n))
-    if isinstance(space, Box) and len(space.shape) == 1 and space.is_bounded("both"):
-        low, high = space.low.astype(float), space.high.astype(float)
-        return ContinuousActions(tuple(low.tolist()), tuple(high.tolist()))
-    raise _unfit(name, f"the action space {space}")
+def _looked_through(name: str) -> tuple[ActionChoices, ObservationColumns, tuple[str, ...]]:
+    """Return actions, columns and names of numbers of an environment, from a single one of it."""
+
+    def refuse(problem: str) -> ConfigError:
+        return _unfit(name, problem)
+
+    try:
+        env: gymnasium.Env[Any, Any] = gymnasium.make(name)
+    except gymnasium.error.Error as error:
+        raise _unfit(name, f"Gymnasium's answer: {error}") from None
+    try:
+        choices = action_choices(env.action_space, refuse)
+        columns = ObservationColumns(env.observation_space, refuse)
+        return choices, columns, gymnasium_info.numeric_names(env)
+    finally:
+        env.close()
 
 
-def _observation_size(name: str, space: Any) -> int:  # noqa: ANN401 - a space of any kind
-    if isinstance(space, Box) and len(space.shape) == 1:
-        return int(space.shape[0])
-    raise _unfit(name, f"the observation space {space}")
+def _vector_env(name: str, batch: int, vectorization: str) -> Any:  # noqa: ANN401 - of Gymnasium
+    options: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    if vectorization == "async":
+        # A plain fork would copy locks that threads of torch hold, and a worker could wait forever.
+        methods = multiprocessing.get_all_start_methods()
+        options["context"] = "forkserver" if "forkserver" in methods else "spawn"
+    try:
+        return gymnasium.make_vec(
+            name, num_envs=batch, vectorization_mode=vectorization, vector_kwargs=options
+        )
+    except gymnasium.error.Error as error:
+        raise _unfit(name, f"Gymnasium's answer: {error}") from None
 
 
 def _unfit(name: str, found: str) -> ConfigError:
     return ConfigError(
         "config-value",
-        wrong=f"`task.name` must name a Gymnasium environment with a vector of numbers to see, and "
-        f"one choice or bounded numbers to do, and `{name}` is none",
+        wrong=f"`task.name` must name a Gymnasium environment that shows Box, Discrete, "
+        f"MultiDiscrete, MultiBinary, Dict or Tuple and takes Discrete, MultiDiscrete, MultiBinary "
+        f"or a Box with finite bounds, and `{name}` is none",
         found=found,
         remedy="Wrap it so that it has such spaces, and register the wrapped one.",
+    )
+
+
+def _missing_mask(name: str, *, present: bool) -> DataError:
+    when = "by a step, but not by `reset`" if present else "not in every state that is acted in"
+    return DataError(
+        "data-defects",
+        wrong=f'`{name}` must give `info["action_mask"]` with every observation, or never',
+        found=f"it given {when}",
+        remedy="Return the mask from `reset` and from every `step`, or from neither.",
     )

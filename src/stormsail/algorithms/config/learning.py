@@ -304,6 +304,11 @@ class ObservationConfig(Config):
     obs_stats_update: Literal["between_rollouts", "online"] = "between_rollouts"
     """When new statistics are used; `online` is for comparison."""
 
+    warmup_steps: Whole = 64
+    """Steps of the first policy in every environment that set the statistics before the first
+    update, so that it sees normalised observations; they count as no steps of the run. 0 leaves the
+    observations of the first rollout as they are."""
+
 
 FORMER_NAMES = {"cql_alpha": "awr_coef", "cql_beta": "awr_temperature"}
 """Names of earlier versions that `BcConfig` still accepts."""

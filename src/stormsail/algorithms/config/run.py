@@ -2,7 +2,7 @@
 
 import math
 from datetime import UTC, datetime
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -83,6 +83,10 @@ class TaskConfig(Config):
 
     market: MarketConfig = MarketConfig()
     """Rules of the market."""
+
+    vectorization: Literal["sync", "async"] = "sync"
+    """Whether `gym:` tasks step one after the other in this process, or each in a process of its
+    own; the results are the same. Evaluations are always `sync`."""
 
     compile_step: bool = False
     """Compile the simulator's step; worth it for long runs where a compiler is found."""

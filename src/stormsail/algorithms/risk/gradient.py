@@ -58,6 +58,7 @@ def _weighted_term(
             agent, output.critic, alpha=chosen.cvar_alpha, estimator=chosen.cvar_estimator
         )
     else:
-        log_prob = network.head.log_prob(output.actor, batch.raw_action)
+        parameters = network.head.masked(output.actor, batch.mask)
+        log_prob = network.head.log_prob(parameters, batch.raw_action)
         term = -(log_prob - batch.log_prob).exp() * part
     return torch.where(batch.weight > 0.0, term * batch.weight, 0.0).sum()

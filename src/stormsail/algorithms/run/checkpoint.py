@@ -21,6 +21,7 @@ from stormsail.core.errors import ArtifactError
 from stormsail.core.files import tensor_file
 from stormsail.core.files.artifact import Artifact, Contents
 from stormsail.core.files.documents import JsonValue
+from stormsail.core.task import action_mask
 
 FORMAT = 4
 """Version of the contents of a checkpoint; another one is refused."""
@@ -237,7 +238,12 @@ def _restore_env_state(ppo: Ppo, saved: object) -> None:
         ppo.env_state = begin(ppo.task, ppo.agent, ppo.generators.stream("task"))
         return
     restored: EnvState = _like(ppo.env_state, saved)
-    decision = ppo.agent.decide(restored.observation, restored.memory, deterministic=True)
+    decision = ppo.agent.decide(
+        restored.observation,
+        restored.memory,
+        deterministic=True,
+        mask=action_mask(ppo.task, restored.state),
+    )
     spare = torch.Generator(device=ppo.task.device).manual_seed(0)
     ppo.task.step(restored.state, decision.action, spare)
     ppo.env_state = restored

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.core.task import Task
+from stormsail.core.task import Task, action_mask
 from stormsail.evaluation.stats import figures
 from stormsail.functional import risk
 from stormsail.modules.agent import Agent
@@ -75,7 +75,8 @@ def evaluate(
     totals = torch.zeros(task.batch, dtype=torch.float64, device=task.device)
     returns: list[Tensor] = []
     for _ in range(max_steps):
-        decision = agent.decide(observation, memory, deterministic=True)
+        mask = action_mask(task, state)
+        decision = agent.decide(observation, memory, deterministic=True, mask=mask)
         state, step = task.step(state, decision.action, generator)
         observation, memory = step.observation, decision.memory
         reward = step.reward.double()

@@ -14,7 +14,7 @@ from stormsail.algorithms.config import DataConfig, TrainConfig
 from stormsail.core.clock import iso
 from stormsail.core.errors import ConfigError, DataError, nearest
 from stormsail.core.files.documents import JsonValue
-from stormsail.core.task import Task
+from stormsail.core.task import Task, observation_layout
 from stormsail.core.threads import torch_threads
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, Scaler, default_features
 from stormsail.market.features.tensors import BarTensors
@@ -24,7 +24,7 @@ from stormsail.market.simulator import MarketConfig, Simulator
 from stormsail.market.splits import Span
 from stormsail.market.store import Store
 from stormsail.market.terms import bound_terms
-from stormsail.modules.agent import ActionSpec, AgentSpec
+from stormsail.modules.agent import ActionSpec, AgentSpec, ImageSpec
 from stormsail.tasks import NAMES, make
 
 MARKET = "market"
@@ -199,7 +199,13 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
     if name.startswith(GYMNASIUM):
         from stormsail.tasks.gymnasium_task import GymnasiumTask
 
-        return GymnasiumTask(name.removeprefix(GYMNASIUM), batch=batch, device=device)
+        return GymnasiumTask(
+            name.removeprefix(GYMNASIUM),
+            batch=batch,
+            device=device,
+            # an evaluation has many environments and few steps: their processes would cost more
+            vectorization=config.task.vectorization if purpose == "train" else "sync",
+        )
     if name in NAMES:
         return make(name, batch=batch, device=device)
     known = (MARKET, *NAMES)
@@ -214,12 +220,14 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
 
 def agent_spec(config: TrainConfig, task: Task[Any]) -> AgentSpec:
     """Return the specification of an agent for this task."""
-    unscaled = tuple(ACCOUNT_FEATURES) if config.task.name == MARKET else ()
+    layout = observation_layout(task)
+    unscaled = tuple(ACCOUNT_FEATURES) if config.task.name == MARKET else layout.unscaled
     if not config.observation.normalise:
         unscaled = task.observation_names
     return AgentSpec(
         observation_names=task.observation_names,
         unscaled=unscaled,
+        images=tuple(ImageSpec.of(image) for image in layout.images),
         actions=ActionSpec.of(task.actions),
         network=config.network,
         policy=config.policy,

@@ -40,6 +40,7 @@ MAY_BE_UNKNOWN = frozenset(
         "rollout/episode_return_p50",
         "rollout/episode_return_max",
         "rollout/episode_length_mean",
+        "rollout/info/{key}",
         "lstm/h_norm_pre_reset",
         "lstm/h_norm_post_reset",
         # without returns that differ
@@ -81,6 +82,7 @@ def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
         **learning.gradients(ppo, update),
         **rollout.episodes(update.rollout),
         **rollout.rewards(ppo, update.rollout),
+        **rollout.reported(update.rollout),
         **rollout.advantages(ppo, update),
         **rollout.explained(update),
         **rollout.values(ppo, update),
@@ -201,13 +203,18 @@ def dominant_clip(values: dict[str, float]) -> float:
     return 0.0 if top == 0.0 else 1.0 + fractions.index(top)
 
 
+def may_be_unknown(name: str) -> bool:
+    """Return whether NaN under this name means that there was nothing to measure."""
+    return name in MAY_BE_UNKNOWN or name.startswith("rollout/info/")  # names of the task's own
+
+
 def finite(values: dict[str, float]) -> dict[str, float]:
     """Return the metrics sorted by name, NaN for what is not finite, with the count of those."""
     bad = 0
     clean = {}
     for name, value in sorted(values.items()):
         known = math.isfinite(value)
-        bad += not known and not (math.isnan(value) and name in MAY_BE_UNKNOWN)
+        bad += not known and not (math.isnan(value) and may_be_unknown(name))
         clean[name] = value if known else math.nan
     clean[NOT_FINITE] = float(bad)
     return dict(sorted(clean.items()))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.telemetry.values import Values, largest, mean, share
-from stormsail.algorithms.update.rollout import Rollout
+from stormsail.algorithms.update.rollout import REPORTED, Rollout
 from stormsail.functional import advantage, categorical, risk, statistics
 from stormsail.functional.statistics import Moments, percentile, weighted_std
 from stormsail.modules.agent import Agent
@@ -57,6 +57,16 @@ def rewards(ppo: Ppo, rollout: Rollout) -> Values:
         values["rollout/raw_reward_mean_in_fraction"] = mean(raw, weight)
     if "reward_costs_fraction" in rollout.info:
         values |= costs(rollout.info["reward_costs_fraction"], weight)
+    return values
+
+
+def reported(rollout: Rollout) -> Values:
+    """Return the means of what a task measured itself, over live rows that have a value."""
+    values: Values = {}
+    for name, column in rollout.info.items():
+        if name.startswith(REPORTED):
+            weight = torch.where(column.isfinite(), rollout.weight, 0.0)
+            values[f"rollout/{name}"] = mean(torch.where(weight > 0.0, column, 0.0), weight)
     return values
 
 

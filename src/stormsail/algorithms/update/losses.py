@@ -34,6 +34,8 @@ class Batch:
     """Under the policy of the rollout."""
     parameters: Tensor
     """Of its distribution."""
+    mask: Tensor
+    """Actions that were allowed, bool [L, n, D]; [L, n, 0] of a task without masks."""
     predicted: Tensor
     """Output of its critics, on the current return scale, [L, n, C, W]."""
     weight: Tensor
@@ -99,7 +101,8 @@ def batch_sums(
     """
     network = agent.network
     output = network(batch.observation, batch.memory, batch.reset)
-    log_prob = network.head.log_prob(output.actor, batch.raw_action)
+    parameters = network.head.masked(output.actor, batch.mask)
+    log_prob = network.head.log_prob(parameters, batch.raw_action)
     bad = policy.count_nonfinite(torch.where(batch.weight > 0.0, log_prob - batch.log_prob, 0.0))
     log_prob, old_log_prob, weight = _guarded(log_prob, batch, config)
     log_ratio = log_prob - old_log_prob
@@ -107,11 +110,11 @@ def batch_sums(
     surrogate = policy.clipped_surrogate(
         log_prob, old_log_prob, batch.advantage, clip=now.clip_range
     )
-    analytic = network.head.kl(batch.parameters, output.actor)
+    analytic = network.head.kl(batch.parameters, parameters)
     bounded = log_ratio.clamp(-policy.LOG_RATIO_LIMIT, policy.LOG_RATIO_LIMIT)
     estimate = policy.kl_estimate(bounded, kind="k3")
     divergence = estimate if analytic is None else analytic
-    entropy = _entropy(agent, output.actor, config, generator)
+    entropy = _entropy(agent, parameters, config, generator)
     unit = imitation_unit(batch, now, config) if imitation is None else imitation
     imitated = _imitation(log_prob, batch.advantage, now, config) / unit
     by_critic, clipped_by_critic = _value_losses(agent, output.critic, batch, now, config)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.core.task import Step, StepInfo, Task
+from stormsail.core.task import Step, StepInfo, Task, action_mask, info_names
 from stormsail.functional import statistics
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent, Draw
@@ -30,6 +30,9 @@ class Rollout:
     """[T, B]."""
     parameters: Tensor
     """Of the distribution that actions were drawn from, [T, B, D]."""
+    mask: Tensor
+    """Actions that were allowed in the state of each row, bool [T, B, D]; [T, B, 0] of a task
+    without masks."""
     predicted: Tensor
     """Output of each critic, normalised, [T, B, C, W]."""
     next_predicted: Tensor
@@ -58,7 +61,7 @@ class Rollout:
     """Norm of the hidden state before and after the reset rule, [T, B, 2]; they differ in rows with
     a reset."""
     seen: Moments
-    """Of the raw observations of all rows with weight."""
+    """Of the raw observations of all rows with weight, without pixels."""
 
 
 class EnvState(NamedTuple):
@@ -84,6 +87,7 @@ class _Row(NamedTuple):
     observation: Tensor
     raw: Tensor
     decision: Draw
+    mask: Tensor
     step: Step[StepInfo]
     weight: Tensor
     reset: Tensor
@@ -139,12 +143,23 @@ def collect(
         env_state, row = _advance(task, agent, env_state, generators)
         rows.append(row)
         if online:
-            agent.observation_scale.commit(statistics.moments(row.raw, weight=row.weight))
+            named = agent.named_columns(row.raw)
+            agent.observation_scale.commit(statistics.moments(named, weight=row.weight))
     last = _reset_memory(env_state, initial)
     final = agent.decide(last.observation, last.memory, deterministic=True)
     before = torch.stack(norms)
     after = torch.where(torch.stack([row.reset for row in rows]), _hidden_norm(initial), before)
-    return env_state, _stacked(rows, memories, torch.stack((before, after), -1), final.predicted)
+    norm = torch.stack((before, after), -1)
+    raw = agent.named_columns(torch.stack([row.raw for row in rows]))
+    weight = torch.stack([row.weight for row in rows])
+    return env_state, _stacked(
+        rows,
+        memories,
+        norm,
+        final.predicted,
+        statistics.moments(raw.flatten(0, 1), weight=weight.flatten()),
+        info_names(task),
+    )
 
 
 def _reset_memory(env_state: EnvState, initial: Tensor) -> EnvState:
@@ -166,7 +181,10 @@ def _advance(
     generators: tuple[torch.Generator, torch.Generator],
 ) -> tuple[EnvState, _Row]:
     seen = agent.normalised(env_state.observation)
-    decision = agent.draw(seen, env_state.memory, deterministic=False, generator=generators[0])
+    mask = action_mask(task, env_state.state)
+    decision = agent.draw(
+        seen, env_state.memory, deterministic=False, generator=generators[0], mask=mask
+    )
     state, step = task.step(env_state.state, decision.action, generators[1])
     ends = step.terminated | step.truncated
     weight = torch.where(env_state.ignored, 0.0, step.info.sample_weight)
@@ -175,6 +193,7 @@ def _advance(
         observation=seen,
         raw=env_state.observation,
         decision=decision,
+        mask=env_state.ignored.new_empty(task.batch, 0) if mask is None else mask,
         step=step,
         weight=weight,
         reset=env_state.reset,
@@ -194,7 +213,14 @@ def _advance(
     return after, row
 
 
-def _stacked(rows: list[_Row], memories: list[Tensor], norms: Tensor, last: Tensor) -> Rollout:
+def _stacked(
+    rows: list[_Row],
+    memories: list[Tensor],
+    norms: Tensor,
+    last: Tensor,
+    seen: Moments,
+    reported: tuple[str, ...],
+) -> Rollout:
     def column(name: str) -> Tensor:
         return torch.stack([getattr(row, name) for row in rows])
 
@@ -206,34 +232,42 @@ def _stacked(rows: list[_Row], memories: list[Tensor], norms: Tensor, last: Tens
 
     predicted = decided("predicted")
     terminated, truncated = stepped("terminated"), stepped("truncated")
-    raw, weight = column("raw"), column("weight")
     return Rollout(
         observation=column("observation"),
         raw_action=decided("raw_action"),
         log_prob=decided("log_prob"),
         parameters=decided("parameters"),
+        mask=column("mask"),
         predicted=predicted,
         next_predicted=torch.cat((predicted[1:], last[None])),
         reward=stepped("reward"),
         terminated=terminated,
         truncated=truncated,
-        weight=weight,
+        weight=column("weight"),
         reset=column("reset"),
         memory=torch.stack(memories),
         return_so_far=column("return_so_far"),
         ended=terminated | truncated,
         length=column("length"),
-        info=_columns([row.step.info for row in rows]),
+        info=_columns([row.step.info for row in rows], reported),
         hidden_norm=norms,
-        seen=statistics.moments(raw.flatten(0, 1), weight=weight.flatten()),
+        seen=seen,
     )
 
 
-def _columns(infos: list[StepInfo]) -> dict[str, Tensor]:
-    """Return those parts of the task's info that are one number a row."""
+REPORTED = "info/"
+"""Begins the names of columns that a task wants to be reported as they are."""
+
+
+def _columns(infos: list[StepInfo], reported: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return those parts of the task's info that are one number a row, and its `measured` ones."""
     names: tuple[str, ...] = infos[0]._fields  # type: ignore[attr-defined]
     columns = {name: [getattr(info, name) for info in infos] for name in names}
-    return {name: torch.stack(parts) for name, parts in columns.items() if parts[0].ndim == 1}
+    kept = {name: torch.stack(parts) for name, parts in columns.items() if parts[0].ndim == 1}
+    if reported:
+        measured = torch.stack(columns["measured"]).unbind(-1)
+        kept |= {f"{REPORTED}{name}": x for name, x in zip(reported, measured, strict=True)}
+    return kept
 
 
 def sequences(rollout: Rollout, length: int) -> Rollout:

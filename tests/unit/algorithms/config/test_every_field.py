@@ -231,6 +231,7 @@ FIELDS = {
 ELSEWHERE = {
     "risk.cvar_infeasible_updates": "a reading only, in the tests of the multiplier",
     "risk.cvar_log_gradient": "a reading only, in the tests of the risk's gradient",
+    "observation.warmup_steps": "before the first update, in the tests of the warm-up",
     "device": "the task factory and the trainer",
     "threads": "the trainer",
     "task.": "the task factory and the simulator",

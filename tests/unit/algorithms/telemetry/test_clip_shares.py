@@ -55,6 +55,7 @@ def batch_of(ppo):
     return Batch(
         observation=observation, memory=memory, reset=reset, raw_action=action,
         log_prob=log_prob, parameters=output.actor, weight=weight,
+        mask=torch.ones(2, 2, 0, dtype=torch.bool),
         predicted=output.critic - torch.tensor(MOVED)[..., None],
         advantage=torch.zeros(2, 2), target=torch.tensor(TARGET),
     )  # fmt: skip

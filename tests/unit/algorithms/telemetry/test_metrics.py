@@ -38,6 +38,7 @@ SMALL = {
     "critic.num_quantiles": 8,
     "critic.num_atoms": 11,
     "task.name": "CartPole-v1",
+    "observation.warmup_steps": 0,
 }
 ONE_STEP = {"ppo.batch_size": 4, "ppo.n_epochs": 1, "ppo.max_grad_norm": 0.0}
 MARKET = {
@@ -112,6 +113,7 @@ def documented():
 
 def generic(name):
     name = re.sub(r"layer\d+$", "layer{l}", name)
+    name = re.sub(r"^rollout/info/.+", "rollout/info/{key}", name)
     return re.sub(r"lstm_grad_norm/(critic_)?trunk", "lstm_grad_norm/{trunk}", name)
 
 
@@ -149,6 +151,10 @@ CONFIGS = {
             **SCALAR,
         },
         {"twin"},
+    ),
+    "gymnasium": (
+        {"task.name": "gym:FrozenLake-v1", "network.memory": "none"},
+        {"twin", "quantile", "distributional", "info"},
     ),
 }
 

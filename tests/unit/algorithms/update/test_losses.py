@@ -402,7 +402,7 @@ def test_a_distribution_without_a_closed_divergence_is_penalised_by_its_estimate
 def test_a_batch_is_made_of_tensors_that_are_selected_together():
     names = {field.name for field in dataclasses.fields(Batch)}
     assert names == {
-        "observation", "memory", "reset", "raw_action", "log_prob", "parameters", "predicted",
-        "weight", "advantage", "target",
+        "observation", "memory", "reset", "raw_action", "log_prob", "parameters", "mask",
+        "predicted", "weight", "advantage", "target",
     }  # fmt: skip
     assert np.isfinite(float(prepared()[1].advantage.abs().sum()))
