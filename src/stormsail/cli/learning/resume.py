@@ -12,9 +12,13 @@ def resume(
         list[str] | None,
         typer.Option("--set", help="path=value; only what is kept on the disk may change."),
     ] = None,
+    loggers: Annotated[
+        list[str] | None,
+        typer.Option("--logger", help="mlflow or wandb; continues its run, may be repeated."),
+    ] = None,
 ) -> None:
     """Continue a run from its last checkpoint."""
     from stormsail.algorithms.run.folder import read_config
     from stormsail.cli.learning.train import finish, run
 
-    finish(run(read_config(folder, settings or []), folder))
+    finish(run(read_config(folder, settings or []), folder, loggers or []))

@@ -1,7 +1,8 @@
 """`stormsail train`: train in a run folder; the same command continues an interrupted run."""
 
+import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,6 +48,9 @@ def train(
     task: Annotated[
         str | None, typer.Option(help="market, CartPole-v1, gym:<id>, ...; as task.name.")
     ] = None,
+    loggers: Annotated[
+        list[str] | None, typer.Option("--logger", help="mlflow or wandb; may be repeated.")
+    ] = None,
 ) -> None:
     """Train an agent. Ctrl-C saves and ends; the same command continues from there."""
     from stormsail.algorithms.config import TrainConfig
@@ -60,17 +64,37 @@ def train(
         chosen = TrainConfig.load(config, overrides)
     if out is None and config is not None:
         out = Path("runs") / config.stem
-    finish(run(chosen, out))
+    finish(run(chosen, out, loggers or []))
 
 
-def run(config: "TrainConfig", out: Path | None) -> "Run":
-    """Train under a progress display."""
+def run(config: "TrainConfig", out: Path | None, loggers: Sequence[str] = ()) -> "Run":
+    """Train under a progress display, with loggers by name."""
     from stormsail.algorithms.trainer import train as learn
     from stormsail.core.clock import SystemClock
+    from stormsail.monitors.logger_names import make_logger
 
+    services = [make_logger(name) for name in dict.fromkeys(loggers)]
     clock = SystemClock()
-    with _display(clock) as on_progress:
-        return learn(config, out=out, on_progress=on_progress, clock=clock)
+    with _alerts(), _display(clock) as on_progress:
+        return learn(config, out=out, on_progress=on_progress, clock=clock, loggers=services)
+
+
+class _Echo(logging.Handler):
+    """Prints the lines of the package's log, above a progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(self.format(record), err=True)
+
+
+@contextmanager
+def _alerts() -> Iterator[None]:
+    """Print warnings of the package, such as the `ALERT:` lines of alarms."""
+    log, echo = logging.getLogger("stormsail"), _Echo(logging.WARNING)
+    log.addHandler(echo)
+    try:
+        yield
+    finally:
+        log.removeHandler(echo)
 
 
 def finish(done: "Run") -> None:
@@ -114,8 +138,6 @@ def _display(clock: "Clock") -> "Iterator[OnProgress]":
             bar.update(
                 shown, description=words, completed=progress.steps, total=progress.total_steps
             )
-            for alarm in progress.alarms:
-                bar.console.print(f"update {progress.update}: {alarm}")
 
         yield on_progress
 
@@ -125,8 +147,6 @@ def _lines(clock: "Clock") -> "OnProgress":
     last = [clock.monotonic_ns()]
 
     def on_progress(progress: "Progress") -> None:
-        for alarm in progress.alarms:
-            typer.echo(f"update {progress.update}: {alarm}", err=True)
         speed, now = rate.of(progress), clock.monotonic_ns()
         ended = progress.steps >= progress.total_steps
         if ended or now - last[0] >= _LINE_SECONDS * 1e9:
