@@ -283,7 +283,7 @@ def least_variance(size: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """
     check.check_floating(size=size)
     resolution = ROUNDINGS * torch.finfo(size.dtype).eps
-    return (resolution * size.double()).square()
+    return (resolution * size.detach().double()).square()
 
 
 def slope(y: Float[Tensor, "*batch n"], *, x: Tensor | None = None) -> Float[Tensor, "*batch"]:

@@ -163,7 +163,7 @@ def worst_layers(metrics: Metrics) -> dict[str, float]:
     def of_layers(start: str) -> list[float]:
         return [value for name, value in metrics.items() if name.startswith(f"lstm/{start}_layer")]
 
-    both = zip(of_layers("h_mean"), of_layers("h_std"), strict=True)
+    both = zip(of_layers("h_mean"), of_layers("h_std"), strict=False)
     sizes = [size for size in (math.hypot(*parts) for parts in both) if not math.isnan(size)]
     worst: dict[str, float] = {}
     if sizes:
