@@ -364,9 +364,7 @@ def test_a_spread_of_eight_roundings_is_no_spread(dtype, unit):
     # (1, 1 + k eps) has the population deviation k eps / 2: 7.5 roundings for k = 15, 8.5 for 17.
     step = torch.finfo(dtype).eps
     zero = torch.zeros(2, dtype=dtype)
-    rounding, spread = (
-        torch.tensor([1.0, 1.0 + k * step], dtype=dtype) * unit for k in (15, 17)
-    )
+    rounding, spread = (torch.tensor([1.0, 1.0 + k * step], dtype=dtype) * unit for k in (15, 17))
 
     assert statistics.explained_variance(rounding, zero).isnan()
     # value 0 explains nothing of what there is

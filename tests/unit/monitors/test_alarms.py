@@ -406,9 +406,9 @@ def test_holding_the_mean_alone_is_warned_of_once_in_a_run():
     resumed.load_state_dict(json.loads(json.dumps(alarms.state_dict())))
     assert first == [["warn/vf_clip_mean_only"], [], [], [], []]
     assert resumed.check(metrics) == []
-    assert [names(Alarms().check({"config/vf_clip_mode": code})) for code in (0.0, 2.0, 3.0, 4.0)] == [
-        []
-    ] * 4
+    assert [
+        names(Alarms().check({"config/vf_clip_mode": code})) for code in (0.0, 2.0, 3.0, 4.0)
+    ] == [[]] * 4
 
 
 def test_a_warning_begins_with_a_word_to_search_for(caplog):
