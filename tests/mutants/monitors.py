@@ -10,6 +10,8 @@ ENTROPY = "algorithms/update/entropy_schedule.py"
 STATISTICS = "algorithms/update/return_statistics.py"
 CHECKPOINT = "algorithms/run/checkpoint.py"
 ALARMS = "monitors/alarms.py"
+LOGGERS = "monitors/loggers.py"
+RECORDS = "algorithms/run/records.py"
 
 
 def run(name: str, *tests: str) -> tuple[str, ...]:
@@ -17,6 +19,7 @@ def run(name: str, *tests: str) -> tuple[str, ...]:
     return unit(name, *tests, part="algorithms")
 
 
+SHOWN = run("run/shown", "test_an_alarm_is_a_scalar_of_every_update_a_line_of_the_log_and_an_event")
 RESTORED = run("run/checkpoint", "test_a_restored_learner_computes_what_the_first_one_did")
 
 MONITORS = (
@@ -146,6 +149,81 @@ MONITORS = (
             "test_an_alarm_sounds_beyond_its_threshold_and_only_when_that_begins",
             part="monitors",
         ),
+    ),
+    Mutant(
+        "alarm-scalar-only-where-it-begins",
+        "S4-R1",
+        ALARMS,
+        "if self._streaks.get(rule.name, 0) >= rule.patience:\n                numbers",
+        "if self._streaks.get(rule.name, 0) == rule.patience:\n                numbers",
+        unit(
+            "alarms",
+            "test_an_alarm_is_a_scalar_of_every_update_while_it_lasts",
+            part="monitors",
+        ),
+    ),
+    Mutant(
+        "alarms-are-no-scalars",
+        "S4-R1",
+        RECORDS,
+        "row = dict(sorted({**values, **evaluated, **alarms}.items()))",
+        "row = dict(sorted({**values, **evaluated}.items()))",
+        SHOWN,
+    ),
+    Mutant(
+        "alarms-are-not-logged",
+        "S4-R1",
+        RECORDS,
+        '            warn(f"{self.name}, update {update}: {alarm.message} [{alarm.name}]")\n',
+        "",
+        SHOWN,
+    ),
+    Mutant(
+        "first-layer-of-a-memory-alone-is-watched",
+        "2.11",
+        ALARMS,
+        'if name.startswith(f"lstm/{start}_layer")]',
+        'if name.startswith(f"lstm/{start}_layer0")]',
+        unit("alarms", "test_the_worst_layer_of_a_memory_is_reported", part="monitors"),
+    ),
+    # --- loggers
+    Mutant(
+        "logger-failure-ends-the-training",
+        "17.8",
+        LOGGERS,
+        "        except Exception as error:  # noqa: BLE001 - whatever a service raises\n",
+        "        except ValueError as error:\n",
+        unit("loggers", "test_a_failure_is_warned_of_once_and_made_up_for", part="monitors"),
+    ),
+    Mutant(
+        "logger-begins-anew-after-a-resume",
+        "17.8",
+        LOGGERS,
+        "logger.start(self._run, self._ids.get(name))",
+        "logger.start(self._run, None)",
+        unit(
+            "loggers",
+            "test_another_process_continues_the_same_run_where_it_was",
+            part="monitors",
+        ),
+    ),
+    Mutant(
+        "logger-counts-rows-before-they-are-sent",
+        "17.8",
+        LOGGERS,
+        "            logger.write([_known(metrics.row(place)) for place in range(first, last)])\n"
+        "            self._rows[name] = last\n",
+        "            self._rows[name] = last\n"
+        "            logger.write([_known(metrics.row(place)) for place in range(first, last)])\n",
+        unit("loggers", "test_a_failure_is_warned_of_once_and_made_up_for", part="monitors"),
+    ),
+    Mutant(
+        "logger-keeps-rows-of-an-abandoned-branch",
+        "17.8",
+        LOGGERS,
+        "min(known, rows) for name, known",
+        "known for name, known",
+        unit("loggers", "test_a_run_that_went_back_sends_what_it_does_again", part="monitors"),
     ),
     Mutant(
         "spread-alarm-with-fixed-bounds",

@@ -1,9 +1,9 @@
 """Services that show a run, such as MLflow or W&B: one small protocol, and how a run feeds them.
 
-A logger is shown what the run has saved, and nothing else: rows of `metrics.parquet` are handed
-over after each checkpoint and at the end. So a kill loses nothing and repeats nothing, and a logger
-that was added or had failed gets what it missed. `loggers.json` in the folder of the run keeps, for
-each logger, the id of its run and how many rows it has.
+A logger is shown what the run has saved: rows of `metrics.parquet` are handed over after each
+checkpoint and at the end. So a kill loses nothing and repeats nothing, and a logger that was added
+or had failed gets what it missed. `loggers.json` in the folder of the run keeps, for each logger,
+the id of its run and how many rows it has.
 
 A logger changes nothing that is computed and is no part of the configuration. Whatever it raises,
 the training goes on.

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -46,13 +45,15 @@ class MlflowLogger:
         experiment: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if find_spec("mlflow") is None:
+        try:
+            import mlflow  # noqa: F401 - here, because it takes seconds and few runs need it
+        except ImportError as error:
             raise ConfigError(
                 "missing-extra",
                 wrong="the logger `mlflow` needs the package mlflow",
                 found="no such package in this environment",
                 remedy="Run `pip install 'stormsail[mlflow]'`, or leave the logger out.",
-            )
+            ) from error
         self._uri = tracking_uri
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "stormsail")
         self._clock = clock or SystemClock()
@@ -61,7 +62,7 @@ class MlflowLogger:
 
     def start(self, run: LoggedRun, run_id: str | None) -> str:
         """Begin a run, or continue that with the id; return its id."""
-        from mlflow import MlflowClient  # takes seconds
+        from mlflow import MlflowClient
         from mlflow.entities import Param
 
         self._client = MlflowClient(tracking_uri=self._uri)

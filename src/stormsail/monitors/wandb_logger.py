@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from stormsail.core.errors import ConfigError
@@ -25,19 +24,21 @@ class WandbLogger:
     name = "wandb"
 
     def __init__(self, *, project: str | None = None) -> None:
-        if find_spec("wandb") is None:
+        try:
+            import wandb  # noqa: F401 - here, because it takes seconds and few runs need it
+        except ImportError as error:
             raise ConfigError(
                 "missing-extra",
                 wrong="the logger `wandb` needs the package wandb",
                 found="no such package in this environment",
                 remedy="Run `pip install 'stormsail[wandb]'`, or leave the logger out.",
-            )
+            ) from error
         self._project = project or os.environ.get("WANDB_PROJECT", "stormsail")
         self._run: Any = None
 
     def start(self, run: LoggedRun, run_id: str | None) -> str:
         """Begin a run, or continue that with the id; return its id."""
-        import wandb  # takes a second
+        import wandb
 
         quiet = wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True)
         self._run = wandb.init(
