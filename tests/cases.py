@@ -287,6 +287,7 @@ def _single(draw: Draw) -> list[Case]:
         Case(statistics.weighted_std, (normal(T, B), uniform(T, B)), {}, (0,)),
         Case(statistics.percentile, (normal(T, B), draw.flags(T, B)), {"level": 0.3}, (0,)),
         Case(statistics.explained_variance, (normal(T, B), normal(T, B))),
+        Case(statistics.least_variance, (uniform(B),)),
         Case(statistics.slope, (normal(B, 9),), {}, (0,)),
         Case(statistics.median_absolute_deviation_std, (normal(B, 9),), {}, (0,)),
         Case(return_scale.encode, (normal(B), 0.2, 1.5), {}, (0,)),

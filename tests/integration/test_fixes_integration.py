@@ -16,6 +16,7 @@ from stormsail.algorithms.run.folder import open_run
 from stormsail.algorithms.run.records import EVALUATION
 from stormsail.algorithms.run.tasks import binding
 from stormsail.algorithms.trainer import Trainer
+from stormsail.monitors.alarms import ALARM_NAMES
 from stormsail.optim import AdaptiveUPGD
 from training_lab import image, run_all, run_for
 
@@ -107,7 +108,8 @@ def test_fixes_integration(run):
     named = set(expanded(NAMED + (ATOMS if name == "full-categorical" else "")))
     assert len(named) >= 135
     assert named - set(result) == set()
-    learned = {generic(metric) for metric in set(result) - set(EVALUATION)}
+    assert set(ALARM_NAMES) <= set(result)
+    learned = {generic(metric) for metric in set(result) - {*EVALUATION, *ALARM_NAMES}}
     assert learned == documented(CONFIGS[name])
     assert result["debug/nonfinite_metrics"] == [0.0] * UPDATES
 

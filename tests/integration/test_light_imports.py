@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch._inductor", "plotly", "scipy.stats", "gymnasium")
+HEAVY = ("torch._inductor", "plotly", "scipy.stats", "gymnasium", "mlflow", "wandb")
 """What no import of a package may load: a second or more of start-up, used by few."""
 
 COMPUTING = ("torch", "numpy", "pyarrow", "pydantic")
@@ -52,6 +52,7 @@ def test_a_package_is_imported_without_what_few_need(package):
         "from stormsail.evaluation import backtest, validate",
         "from stormsail.market import Simulator",
         "from stormsail.modules import Agent",
+        "from stormsail.monitors import MlflowLogger, WandbLogger",
         "from stormsail.optim import AdaptiveUPGD, GradientPipeline",
     ],
 )

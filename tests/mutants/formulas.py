@@ -233,6 +233,26 @@ FORMULAS = (
         unit("statistics", "test_explained_variance_is_nan_where_it_means_nothing"),
     ),
     Mutant(
+        "explained-variance-with-a-threshold-in-reward-units",
+        "2.20",
+        STATISTICS,
+        "meaningful = (used.sum() > 1) & ~(wanted <= least)",
+        "meaningful = (used.sum() > 1) & ~(wanted <= 1e-12)",
+        unit(
+            "statistics",
+            "test_explained_variance_is_the_same_number_in_any_unit_of_a_power_of_two",
+            "test_a_spread_of_eight_roundings_is_no_spread",
+        ),
+    ),
+    Mutant(
+        "explained-variance-without-a-threshold",
+        "X19",
+        STATISTICS,
+        "meaningful = (used.sum() > 1) & ~(wanted <= least)",
+        "meaningful = (used.sum() > 1) & ~(wanted <= 0.0)",
+        unit("statistics", "test_a_spread_of_eight_roundings_is_no_spread"),
+    ),
+    Mutant(
         "explained-variance-of-squares",
         "2.20",
         STATISTICS,

@@ -730,8 +730,8 @@ LEARNER = (
         "share-of-pairs-by-another-threshold",
         "S4-V7",
         LOSSES,
-        "batch.target, kappa=agent.spec.critic.huber_kappa)",
-        "batch.target, kappa=1.0)",
+        "kappa = agent.spec.critic.huber_kappa\n",
+        "kappa = 1.0\n",
         learner("telemetry/clip_shares", "test_the_share_of_pairs_follows_the_threshold"),
     ),
     Mutant(

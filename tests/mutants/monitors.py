@@ -10,6 +10,8 @@ ENTROPY = "algorithms/update/entropy_schedule.py"
 STATISTICS = "algorithms/update/return_statistics.py"
 CHECKPOINT = "algorithms/run/checkpoint.py"
 ALARMS = "monitors/alarms.py"
+LOGGERS = "monitors/loggers.py"
+RECORDS = "algorithms/run/records.py"
 
 
 def run(name: str, *tests: str) -> tuple[str, ...]:
@@ -17,6 +19,7 @@ def run(name: str, *tests: str) -> tuple[str, ...]:
     return unit(name, *tests, part="algorithms")
 
 
+SHOWN = run("run/shown", "test_an_alarm_is_a_scalar_of_every_update_a_line_of_the_log_and_an_event")
 RESTORED = run("run/checkpoint", "test_a_restored_learner_computes_what_the_first_one_did")
 
 MONITORS = (
@@ -74,9 +77,65 @@ MONITORS = (
         "dominant-clip-is-the-rarest",
         "S4-V7",
         TELEMETRY,
-        "top = max(fractions)",
-        "top = min(fractions)",
+        "top = max(relative)",
+        "top = min(relative)",
         run("telemetry/metrics", "test_the_dominant_clip_is_named_by_its_place"),
+    ),
+    Mutant(
+        "dominant-clip-by-shares-of-different-kinds",
+        "S4-V7",
+        TELEMETRY,
+        "0.0 if math.isnan(use) else use / CLIPS[name]",
+        "0.0 if math.isnan(use) else use",
+        run("telemetry/metrics", "test_the_dominant_clip_is_named_by_its_place"),
+    ),
+    Mutant(
+        "dominant-clip-is-always-the-quantile-loss",
+        "S4-V7",
+        TELEMETRY,
+        'uses["quantile"] = 1.0 - uses["quantile"] if has_quantiles else 0.0',
+        'uses["quantile"] = uses["quantile"] if has_quantiles else 0.0',
+        run("telemetry/metrics", "test_the_dominant_clip_is_named_by_its_place"),
+    ),
+    Mutant(
+        "correlation-of-rounding",
+        "2.20",
+        PLAYED,
+        "spread = (variances[0] > least[0]) & (variances[1] > least[1])",
+        "spread = variances[0] > least[0]",
+        run("telemetry/metrics", "test_a_constant_prediction_correlates_with_nothing"),
+    ),
+    Mutant(
+        "groups-with-a-threshold-in-reward-units",
+        "2.20",
+        PLAYED,
+        "has_spread = wanted > statistics.least_variance(largest_of)",
+        "has_spread = wanted > 1e-12",
+        run("telemetry/metrics", "test_groups_and_correlation_are_the_same_in_any_unit"),
+    ),
+    Mutant(
+        "ratios-squared-about-zero",
+        "S4-V7",
+        "algorithms/update/losses.py",
+        "excess = bounded.expm1()",
+        "excess = bounded.exp()",
+        run("telemetry/clip_shares", "test_the_spread_of_ratios_does_not_cancel"),
+    ),
+    Mutant(
+        "share-of-pairs-of-the-first-critic",
+        "S4-V7",
+        "algorithms/update/losses.py",
+        "return torch.stack(shares).mean(0)",
+        "return shares[0]",
+        run("telemetry/clip_shares", "test_the_share_of_pairs_is_that_of_all_critics"),
+    ),
+    Mutant(
+        "disabled-clip-clips",
+        "I15",
+        "algorithms/config/learning.py",
+        'return self.clip_range_vf is not None and self.distributional_vf_clip_mode != "disable"',
+        "return self.clip_range_vf is not None",
+        run("telemetry/clip_shares", "test_a_disabled_clip_learns_what_no_clip_does"),
     ),
     # --- alarms
     Mutant(
@@ -90,6 +149,81 @@ MONITORS = (
             "test_an_alarm_sounds_beyond_its_threshold_and_only_when_that_begins",
             part="monitors",
         ),
+    ),
+    Mutant(
+        "alarm-scalar-only-where-it-begins",
+        "S4-R1",
+        ALARMS,
+        "if self._streaks.get(rule.name, 0) >= rule.patience:\n                numbers",
+        "if self._streaks.get(rule.name, 0) == rule.patience:\n                numbers",
+        unit(
+            "alarms",
+            "test_an_alarm_is_a_scalar_of_every_update_while_it_lasts",
+            part="monitors",
+        ),
+    ),
+    Mutant(
+        "alarms-are-no-scalars",
+        "S4-R1",
+        RECORDS,
+        "row = dict(sorted({**values, **evaluated, **alarms}.items()))",
+        "row = dict(sorted({**values, **evaluated}.items()))",
+        SHOWN,
+    ),
+    Mutant(
+        "alarms-are-not-logged",
+        "S4-R1",
+        RECORDS,
+        '            warn(f"{self.name}, update {update}: {alarm.message} [{alarm.name}]")\n',
+        "",
+        SHOWN,
+    ),
+    Mutant(
+        "first-layer-of-a-memory-alone-is-watched",
+        "2.11",
+        ALARMS,
+        'if name.startswith(f"lstm/{start}_layer")]',
+        'if name.startswith(f"lstm/{start}_layer0")]',
+        unit("alarms", "test_the_worst_layer_of_a_memory_is_reported", part="monitors"),
+    ),
+    # --- loggers
+    Mutant(
+        "logger-failure-ends-the-training",
+        "17.8",
+        LOGGERS,
+        "        except Exception as error:  # noqa: BLE001 - whatever a service raises\n",
+        "        except ValueError as error:\n",
+        unit("loggers", "test_a_failure_is_warned_of_once_and_made_up_for", part="monitors"),
+    ),
+    Mutant(
+        "logger-begins-anew-after-a-resume",
+        "17.8",
+        LOGGERS,
+        "logger.start(self._run, self._ids.get(name))",
+        "logger.start(self._run, None)",
+        unit(
+            "loggers",
+            "test_another_process_continues_the_same_run_where_it_was",
+            part="monitors",
+        ),
+    ),
+    Mutant(
+        "logger-counts-rows-before-they-are-sent",
+        "17.8",
+        LOGGERS,
+        "            logger.write([_known(metrics.row(place)) for place in range(first, last)])\n"
+        "            self._rows[name] = last\n",
+        "            self._rows[name] = last\n"
+        "            logger.write([_known(metrics.row(place)) for place in range(first, last)])\n",
+        unit("loggers", "test_a_failure_is_warned_of_once_and_made_up_for", part="monitors"),
+    ),
+    Mutant(
+        "logger-keeps-rows-of-an-abandoned-branch",
+        "17.8",
+        LOGGERS,
+        "min(known, rows) for name, known",
+        "known for name, known",
+        unit("loggers", "test_a_run_that_went_back_sends_what_it_does_again", part="monitors"),
     ),
     Mutant(
         "spread-alarm-with-fixed-bounds",

@@ -80,7 +80,9 @@ def explained_variance(target, value, weight=None):
         return math.fsum(float(weight[i]) * (read(i) - mean) ** 2 for i in used) / total
 
     whole = spread(lambda i: float(target[i]))
-    if whole <= 1e-12:
+    # the distance of 1 from its neighbour in the target's own type, eight times
+    rounding = 8.0 * float(np.finfo(target.dtype).eps) * max(abs(float(target[i])) for i in used)
+    if math.sqrt(whole) <= rounding:
         return math.nan
     return 1.0 - spread(lambda i: float(target[i]) - float(value[i])) / whole
 

@@ -326,6 +326,16 @@ def test_explained_variance_equals_the_definition(pair, seed, weighted):
     assert actual.item() == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
+@pytest.mark.spec("2.20")
+@given(pair=pairs, power=st.integers(-300, 300))
+def test_explained_variance_is_bit_for_bit_that_of_another_unit(pair, power):
+    target, value = (torch.from_numpy(part).float().double() for part in pair)
+    plain = statistics.explained_variance(target, value)
+    moved = statistics.explained_variance(target * 2.0**power, value * 2.0**power)
+
+    np.testing.assert_array_equal(moved.numpy(), plain.numpy())
+
+
 @given(pair=pairs, scale=st.floats(0.1, 10.0), shift=st.floats(-10.0, 10.0))
 def test_explained_variance_ignores_a_common_unit_and_any_shift(pair, scale, shift):
     target, value = map(torch.from_numpy, pair)

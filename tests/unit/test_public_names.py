@@ -58,6 +58,7 @@ PUBLIC = {
         "path_optimum process_of write_world"
     ),
     "stormsail.modules": "Agent AgentSpec CriticConfig Decision NetworkConfig PolicyConfig",
+    "stormsail.monitors": "Ending LoggedRun MetricsLogger MlflowLogger WandbLogger",
     "stormsail.optim": "AdaptiveUPGD GradientPipeline UPGD UPGDW VarianceGradientScaler",
     "stormsail.optim.upgd": "AdaptiveUPGD UPGD UPGDW",
     "stormsail.optim.vgs": "VarianceGradientScaler",
@@ -138,8 +139,8 @@ SIGNATURES = {
     },
     "stormsail.algorithms": {
         "train": (
-            "config, *, out=None, on_progress=None, clock=None, tensorboard=True, ledger=None, "
-            "data_hash=None"
+            "config, *, out=None, on_progress=None, clock=None, tensorboard=True, loggers=(), "
+            "ledger=None, data_hash=None"
         ),
     },
     "stormsail.evaluation": {

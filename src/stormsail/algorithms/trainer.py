@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from stormsail import __version__
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run import checkpoint
@@ -35,6 +36,14 @@ from stormsail.core.generators import Generators
 from stormsail.core.task import Task, close
 from stormsail.core.threads import torch_threads
 from stormsail.modules.agent import Agent
+from stormsail.monitors.loggers import (
+    Ending,
+    LoggedRun,
+    Loggers,
+    MetricsLogger,
+    flattened,
+    raised_alarms,
+)
 
 MAX_ROLLBACKS = 3
 """The run stops instead of rolling back this many times."""
@@ -101,6 +110,7 @@ def train(
     on_progress: OnProgress | None = None,
     clock: Clock | None = None,
     tensorboard: bool = True,
+    loggers: Sequence[MetricsLogger] = (),
     ledger: Path | str | None = None,
     data_hash: str | None = None,
     extend_to: int | None = None,
@@ -121,6 +131,8 @@ def train(
         on_progress: called after each update.
         clock: for the times of events; None writes none.
         tensorboard: whether to write for TensorBoard.
+        loggers: services that show the run, such as `stormsail.monitors.MlflowLogger()`. They
+            change nothing that is computed, and a continued run continues theirs.
         ledger: file of the trials; None takes `trials.jsonl` in the folder that holds the run's.
         data_hash: in the ledger, of the bars of this trial; None takes those of the run. A fold of
             a validation is a trial on all of its bars.
@@ -175,6 +187,7 @@ def train(
             on_progress=on_progress,
             clock=clock,
             tensorboard=tensorboard,
+            loggers=loggers,
         )
         stack.callback(trainer.close)
         lines.started()
@@ -194,6 +207,7 @@ class Trainer:
         on_progress: called after each update.
         clock: for the times of events; None writes none.
         tensorboard: whether to write for TensorBoard.
+        loggers: services that show the run.
     """
 
     ppo: Ppo
@@ -209,10 +223,12 @@ class Trainer:
         on_progress: OnProgress | None = None,
         clock: Clock | None = None,
         tensorboard: bool = False,
+        loggers: Sequence[MetricsLogger] = (),
     ) -> None:
         self.folder, self.config = folder, folder.config
         self._bound, self._start, self._on_progress = bound, start, on_progress
         self._clock, self._tensorboard = clock, tensorboard
+        self._loggers = Loggers(loggers, _introduced(folder), on_failure=self._logger_failed)
         self._rolled_back_to: int | None = None
         """Generation that the run was rolled back to and has not been saved since."""
         self._signal: int | None = None
@@ -258,6 +274,7 @@ class Trainer:
         if extension is not None:
             self._log.write("extended", self.ppo.update_count, **extension.model_dump(mode="json"))
         self._log.write("resumed", self.ppo.update_count)
+        self._loggers.send(self.records.metrics)
 
     def _new_learner(self) -> Ppo:
         generators = Generators(self.config.seed, self.config.device)
@@ -290,6 +307,7 @@ class Trainer:
                 break
             self.folder.generations.set_aside(generation.step, reason=problem)
             skipped.append(f"{generation.step:012d}: {problem}")
+        self._loggers.rewind(len(self.records.metrics))
         for reason in skipped:
             self._log.write("skipped", self.ppo.update_count, reason=reason)
 
@@ -331,7 +349,7 @@ class Trainer:
     def run(self) -> Run:
         """Train until all steps are taken, a signal comes, or rolling back no longer helps."""
         self.folder.keep()
-        with _signals(self._on_signal):
+        with _signals(self._on_signal), self._loggers.closing():
             while not self.done and self._signal is None:
                 try:
                     self.advance()
@@ -438,6 +456,11 @@ class Trainer:
         contents = checkpoint.pack(state, self.config, self.folder.identity, spec)
         self.folder.save(self.ppo.steps, contents)
         self._rolled_back_to = None
+        self._loggers.send(self.records.metrics)
+
+    def _logger_failed(self, name: str, problem: str) -> None:
+        # Not an event of the run: that would be a difference between two equal runs.
+        self._log.write("logger-failed", self.ppo.update_count, logger=name, reason=problem)
 
     def _roll_back(self, reason: str) -> None:
         """Return to the newest generation, or to the one before if that was tried already."""
@@ -465,6 +488,10 @@ class Trainer:
         return self._ended(status, "" if self.done else f"signal {self._signal}")
 
     def _ended(self, status: Status, reason: str) -> Run:
+        best = None if self.records.best_score is None else self.folder.best
+        alarms = raised_alarms(self.records.metrics)
+        ending = Ending(status, reason, best, self.records.best_score, alarms)
+        self._loggers.finish(self.records.metrics, ending)
         self.records.close()
         self._tell_lineage()
         return Run(
@@ -480,6 +507,22 @@ class Trainer:
             sharpe_per_bar=self.records.best_sharpe,
             bars=self.records.best_bars,
         )
+
+
+def _introduced(folder: RunFolder) -> LoggedRun:
+    """Return a run as its loggers show it."""
+    config = folder.config
+    return LoggedRun(
+        name=folder.path.name,
+        path=folder.path,
+        parameters=flattened(config.model_dump(mode="json")),
+        tags={
+            "stormsail": __version__,
+            "task": config.task.name,
+            "seed": str(config.seed),
+            "config_hash": config.config_hash(),
+        },
+    )
 
 
 @contextmanager

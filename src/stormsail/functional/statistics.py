@@ -15,8 +15,8 @@ MAD_TO_STD = 1.4826
 COUNT_TOLERANCE = 1e-9
 """Slack on an effective count: the weights (.3, .3) count as two entries up to rounding."""
 
-LEAST_VARIANCE = 1e-12
-"""Variance of the target below which a share of it means nothing, in squared target units."""
+ROUNDINGS = 8.0
+"""A spread of at most this many roundings of the largest entry is rounding, not spread."""
 
 
 class Moments(NamedTuple):
@@ -249,6 +249,11 @@ def explained_variance(
     score"): 1 is perfect, 0 as good as a constant, negative worse. NaN with fewer than two entries
     or a target without spread: there is then nothing to explain, and no other formula stands in.
 
+    No spread is :math:`\sqrt{Var(R)} \le 8\,\epsilon \max|R|` with the resolution of the target's
+    dtype, the same threshold as that of `advantage.normalise`. Ours: a threshold in the unit of
+    the target would call the same returns unknown in another unit. So the result is the same
+    number, bit for bit, for R and V in units that are a power of two apart.
+
     Raises:
         ShapeError: if the shapes differ.
     """
@@ -258,8 +263,27 @@ def explained_variance(
     mass = torch.where(used, weight.flatten(), 0.0)
     wanted = _masked_variance(target, used, mass)
     missed = _masked_variance(target.double() - value.double(), used, mass)
-    meaningful = (used.sum() > 1) & ~(wanted <= LEAST_VARIANCE)
+    size = torch.where(used, target.detach().flatten().abs(), 0.0)
+    least = least_variance(size.amax() if size.numel() else size.sum())
+    meaningful = (used.sum() > 1) & ~(wanted <= least)
     return torch.where(meaningful, 1.0 - missed / wanted, torch.nan)
+
+
+def least_variance(size: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    r"""Return :math:`(8\,\epsilon\,|x|)^2` in float64, the variance that rounding alone may make.
+
+    Ours: epsilon is the distance of 1 from its neighbour in the dtype of `size`, so the root is
+    eight roundings of an entry of that size. A variance at or below it is no spread.
+
+    Args:
+        size: largest size of the entries, in their own dtype.
+
+    Raises:
+        DtypeError: if `size` is not of floating point.
+    """
+    check.check_floating(size=size)
+    resolution = ROUNDINGS * torch.finfo(size.dtype).eps
+    return (resolution * size.detach().double()).square()
 
 
 def slope(y: Float[Tensor, "*batch n"], *, x: Tensor | None = None) -> Float[Tensor, "*batch"]:

@@ -10,6 +10,9 @@ Severity = Literal["warning", "alert", "error"]
 
 Metrics = Mapping[str, float]
 
+MEAN_ONLY = 1.0
+"""`config/vf_clip_mode` of the mode that holds the mean alone."""
+
 VANISHING = 1e-8
 IMBALANCE = 100.0
 UNREADY = 50
@@ -25,6 +28,14 @@ OUTCOMES = ("single rewards", "n-step sums", "episode returns")
 
 RELATIVE_SPREAD = "train/ret_std_over_median"
 """Spread of returns over its own running median; `Alarms` adds it to the metrics."""
+
+SATURATION, LARGEST_CELL = "lstm/h_saturated_frac_max", "lstm/c_max_abs_max"
+LEAST_HIDDEN, LARGEST_HIDDEN = "lstm/h_rms_min", "lstm/h_rms_max"
+"""Worst of all layers of a memory; `Alarms` adds them to the metrics."""
+
+SILENT = 1e-3
+SUSTAINED = 3
+"""Updates in a row: the state is that of one moment, which may lie just after a reset."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,8 @@ class Rule:
     """With a place for `value`, and for others as `metrics[name]`."""
     patience: int = 1
     """Updates in a row before it is raised."""
+    is_number: bool = False
+    """Whether its scalar is the value of the metric while the alarm lasts, instead of 1."""
 
 
 def _above(metric: str, bound: float) -> Callable[[Metrics], bool]:
@@ -161,6 +174,7 @@ RULES: tuple[Rule, ...] = (
         "train/return_stats/std_unfloored",
         _above("train/return_stats/unfloored_scale", 100.0),
         "the spread of returns before any floor is {value:.4g}, which scales them by more than 100",
+        is_number=True,
     ),
     Rule(
         "warn/value_target_scale_capped",
@@ -267,6 +281,7 @@ RULES: tuple[Rule, ...] = (
         "train/log_ratio_nan_count",
         _above("train/log_ratio_nan_count", 0.0),
         "{value:.0f} log ratios are NaN",
+        is_number=True,
     ),
     Rule(
         "error/log_ratio_inf_count",
@@ -274,6 +289,7 @@ RULES: tuple[Rule, ...] = (
         "train/log_ratio_inf_count",
         _above("train/log_ratio_inf_count", 0.0),
         "{value:.0f} log ratios are infinite",
+        is_number=True,
     ),
     Rule(
         "warn/log_ratio_concerning",
@@ -360,6 +376,54 @@ RULES: tuple[Rule, ...] = (
         ),
         "a share of {value:.4g} of the targets lies outside the atoms, above 0.01; widen "
         "`critic.v_min` and `critic.v_max`, or raise `critic.v_range_ema_alpha`",
+    ),
+    Rule(
+        "warn/vf_clip_mean_only",
+        "warning",
+        "config/vf_clip_mode",
+        lambda metrics: metrics.get("config/vf_clip_mode", math.nan) == MEAN_ONLY,
+        "`value_clip.distributional_vf_clip_mode` is `mean_only`: only the mean of a predicted "
+        "distribution is held near the old one, its spread and tail move freely; use "
+        "`mean_and_variance` where the tail matters, or `disable`",
+    ),
+    Rule(
+        "warn/hidden_state_saturated",
+        "warning",
+        SATURATION,
+        _above(SATURATION, 0.5),
+        "a share of {value:.4g} of the units of a memory layer is beyond 0.95 in size, above 0.5 "
+        "for 3 updates in a row (healthy: below 0.2): they pass hardly any gradient; lower the "
+        "learning rate, or look at the scale of the observations",
+        patience=SUSTAINED,
+    ),
+    Rule(
+        "warn/hidden_state_vanishing",
+        "warning",
+        LEAST_HIDDEN,
+        lambda metrics: metrics.get(LEAST_HIDDEN, math.nan) < SILENT,
+        "the root mean square of the hidden state of a memory layer is {value:.4g}, below 0.001 "
+        "for 3 updates in a row: the memory says nothing; look at `train/lstm_grad_norm`, or "
+        "leave the memory out",
+        patience=SUSTAINED,
+    ),
+    Rule(
+        "warn/hidden_state_exploding",
+        "warning",
+        LARGEST_HIDDEN,
+        _above(LARGEST_HIDDEN, 1.0),
+        "the root mean square of the hidden state of a memory layer is {value:.4g}, above 1, "
+        "which its cells never reach: a learned initial state has left their range; set "
+        "`network.learn_initial_state` to false, or lower the learning rate",
+    ),
+    Rule(
+        "warn/cell_state_large",
+        "warning",
+        LARGEST_CELL,
+        _above(LARGEST_CELL, 50.0),
+        "a cell state of an LSTM has the size {value:.4g}, above 50 for 3 updates in a row "
+        "(healthy: below 20): it counts steps instead of forgetting; shorten the episodes or "
+        "`ppo.sequence_length`, or look for a trend in the observations",
+        patience=SUSTAINED,
     ),
     Rule(
         "warn/cvar_alpha_small",

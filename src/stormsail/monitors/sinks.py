@@ -22,6 +22,7 @@ from stormsail.core.clock import Clock
 from stormsail.core.errors import ChoiceError, DataError, RangeError
 from stormsail.core.files import atomic, documents
 from stormsail.core.files.documents import JsonValue
+from stormsail.monitors.board_layout import LAYOUT
 
 _ROW_GROUP = 8192
 """Rows of a group; fixed, because it decides the bytes."""
@@ -67,6 +68,16 @@ class MetricsFile:
     def __len__(self) -> int:
         """Return the number of rows."""
         return self._rows
+
+    def row(self, place: int) -> dict[str, float]:
+        """Return the metrics of one row."""
+        return dict(zip(self.names, self._values[: self._rows][place].tolist(), strict=True))
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return a metric in all rows; empty where there is none of that name."""
+        if name not in self.names:
+            return np.empty(0)
+        return self._values[: self._rows, self.names.index(name)]
 
     def append(self, metrics: Mapping[str, float]) -> None:
         """Add the row of an update.
@@ -197,6 +208,8 @@ def _append(path: Path, data: bytes) -> None:
 class TensorBoard:
     """Scalars for TensorBoard. Its own files hold times of day and are never compared.
 
+    The charts of `board_layout` are on its page "Custom Scalars".
+
     Args:
         folder: where its files lie, `tb` of a run.
         purge_step: first step that is written again after a resume; what is on show from there on
@@ -208,6 +221,13 @@ class TensorBoard:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._writer = SummaryWriter(str(folder), purge_step=purge_step)
+        # At every start: the newest is shown, and a resumed run may know more charts.
+        self._writer.add_custom_scalars(
+            {
+                group: {title: ["Multiline", list(tags)] for title, tags in charts.items()}
+                for group, charts in LAYOUT.items()
+            }
+        )
 
     def write(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Add all metrics at a step; NaN leaves a gap."""

@@ -26,6 +26,7 @@ PLAIN = {"midpoints", "cross_entropy_normaliser"}
 OWN_DTYPE = {
     "count_nonfinite",
     "explained_variance",
+    "least_variance",
     "mean_and_std",
     "moments",
     "outside_support",

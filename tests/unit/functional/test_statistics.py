@@ -345,14 +345,37 @@ def test_explained_variance_is_nan_where_it_means_nothing():
 
 
 @pytest.mark.spec("X19", "2.20")
-def test_explained_variance_threshold_is_on_the_population_variance():
-    # (-d, d) has population variance d^2: 0.81e-12 is too small although ddof = 1 would double it.
-    zero = double(0.0, 0.0)
+@pytest.mark.parametrize("power", [-500, -60, -30, 0, 30, 500])
+def test_explained_variance_is_the_same_number_in_any_unit_of_a_power_of_two(power):
+    # Rewards of 2^-30 have a variance near 1e-18; the share of it that is explained is 0.75.
+    unit = 2.0**power
+    target, value = double(0.0, 2.0, 4.0) * unit, double(1.0, 2.0, 3.0) * unit
 
-    assert statistics.explained_variance(double(-0.9e-6, 0.9e-6), zero).isnan()
-    assert statistics.explained_variance(double(-1.1e-6, 1.1e-6), zero).item() == pytest.approx(
-        0.0, abs=1e-9
-    )
+    actual = statistics.explained_variance(target, value)
+
+    assert actual.item() == statistics.explained_variance(target / unit, value / unit).item()
+    assert actual.item() == pytest.approx(0.75, rel=1e-14)
+
+
+@pytest.mark.spec("X19", "2.20")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("unit", [2.0**-30, 1.0, 2.0**30])
+def test_a_spread_of_eight_roundings_is_no_spread(dtype, unit):
+    # (1, 1 + k eps) has the population deviation k eps / 2: 7.5 roundings for k = 15, 8.5 for 17.
+    step = torch.finfo(dtype).eps
+    zero = torch.zeros(2, dtype=dtype)
+    rounding, spread = (torch.tensor([1.0, 1.0 + k * step], dtype=dtype) * unit for k in (15, 17))
+
+    assert statistics.explained_variance(rounding, zero).isnan()
+    # value 0 explains nothing of what there is
+    assert statistics.explained_variance(spread, zero).item() == 0.0
+
+
+def test_the_least_variance_is_eight_roundings_squared():
+    assert statistics.least_variance(torch.tensor(3.0)).item() == (8 * 2.0**-23 * 3.0) ** 2
+    assert statistics.least_variance(double(0.5, 2.0)).tolist() == [2.0**-100, 2.0**-96]
+    with pytest.raises(DtypeError, match="`size` must be a floating-point tensor"):
+        statistics.least_variance(torch.tensor(3))
 
 
 @pytest.mark.spec("M23")

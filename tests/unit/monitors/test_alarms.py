@@ -10,7 +10,7 @@ import pytest
 from stormsail.core.errors import ArtifactError
 from stormsail.core.files import documents
 from stormsail.monitors.alarm_rules import RULES
-from stormsail.monitors.alarms import Alarm, Alarms
+from stormsail.monitors.alarms import ALARM_NAMES, Alarm, Alarms, warn
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -18,6 +18,14 @@ BOTH = {"train/critic1_grad_norm": 1.0, "train/critic2_grad_norm": 1.0}
 FLOOR = {"train/optimizer_lr_min": 5e-6}
 SCALE = {"train/return_stats/std_unfloored": 0.0009}
 CLIP = {"config/max_grad_norm": 0.5}
+HIDDEN = {
+    "lstm/h_mean_layer0": 0.1,
+    "lstm/h_std_layer0": 0.3,
+    "lstm/h_mean_layer1": 0.0,
+    "lstm/h_std_layer1": 0.2,
+    "lstm/h_saturated_frac_layer0": 0.1,
+    "lstm/c_max_abs_layer0": 2.0,
+}
 OUT_OF_REACH = {
     "config/cvar_limit": -0.1,
     "config/cvar_lambda_max": 10.0,
@@ -77,6 +85,13 @@ THRESHOLDS = {
         0.01,
         0.02,
     ),
+    "warn/vf_clip_mean_only": ({}, "config/vf_clip_mode", 2.0, 1.0),
+    "warn/hidden_state_exploding": (
+        {"lstm/h_std_layer0": 0.6},
+        "lstm/h_mean_layer0",
+        -0.8,
+        -0.81,
+    ),
     "warn/cvar_alpha_small": ({}, "config/cvar_alpha", 0.01, 0.009),
     "warn/cvar_below_resolution": (
         {"config/cvar_resolution": 0.03125},
@@ -95,6 +110,15 @@ THRESHOLDS = {
 PATIENT = {
     "warn/twin_critics_persistent_imbalance": (BOTH, "train/critics_grad_ratio", 1.0, 0.009, 6),
     "warn/explained_variance_low": ({}, "train/explained_variance", 0.31, 0.3, 3),
+    "warn/hidden_state_saturated": (HIDDEN, "lstm/h_saturated_frac_layer1", 0.5, 0.51, 3),
+    "warn/hidden_state_vanishing": (
+        {**HIDDEN, "lstm/h_mean_layer1": 0.0},
+        "lstm/h_std_layer1",
+        1.01e-3,
+        0.99e-3,
+        3,
+    ),
+    "warn/cell_state_large": (HIDDEN, "lstm/c_max_abs_layer1", 50.0, 50.1, 3),
     "warn/cvar_not_ready": ({"train/cvar_samples": 3.0}, "train/cvar_ready", 1.0, 0.0, 50),
     "warn/cvar_gate_shut": (
         {"config/cvar_weight": 0.1, "train/explained_variance": 0.05},
@@ -356,3 +380,92 @@ def test_a_state_with_other_fields_is_refused_and_changes_nothing():
     with pytest.raises(ArtifactError):
         alarms.load_state_dict({"streaks": {}, "spreads": ["a"]})
     assert alarms.streak("warn/log_ratio_concerning") == 1
+
+
+@pytest.mark.parametrize("name", list(THRESHOLDS))
+def test_an_alarm_is_a_scalar_of_every_update_while_it_lasts(name):
+    beside, metric, quiet, loud = THRESHOLDS[name]
+    alarms = Alarms()
+    seen = []
+    for value in (quiet, loud, loud, quiet, loud):
+        metrics = {**beside, metric: value}
+        alarms.check(metrics)
+        scalars = alarms.scalars(metrics)
+        assert tuple(scalars) == ALARM_NAMES
+        seen.append(scalars[name])
+    lasting = {
+        "error/log_ratio_nan_count": 1.0,
+        "error/log_ratio_inf_count": 1.0,
+        "warn/ret_std_triggering_scaling": 0.0009,
+    }.get(name, 1.0)
+    assert seen == [0.0, lasting, lasting, 0.0, lasting]
+
+
+def test_the_count_of_bad_log_ratios_is_a_count():
+    alarms, metrics = Alarms(), {"train/log_ratio_nan_count": 7.0, "train/log_ratio_inf_count": 0.0}
+    alarms.check(metrics)
+    scalars = alarms.scalars(metrics)
+    assert scalars["error/log_ratio_nan_count"] == 7.0
+    assert scalars["error/log_ratio_inf_count"] == 0.0
+    assert scalars["error/log_ratio_nonfinite"] == 1.0
+
+
+def test_a_patient_alarm_is_a_scalar_from_its_last_update_of_waiting_on():
+    alarms, low = Alarms(), {"train/explained_variance": 0.1}
+    seen = []
+    for metrics in (low, low, low, low, {"train/explained_variance": 0.5}):
+        alarms.check(metrics)
+        seen.append(alarms.scalars(metrics)["warn/explained_variance_low"])
+    assert seen == [0.0, 0.0, 1.0, 1.0, 0.0]
+
+
+def test_the_worst_layer_of_a_memory_is_reported():
+    metrics = {**HIDDEN, "lstm/h_saturated_frac_layer1": 0.75, "lstm/c_max_abs_layer1": 60.0}
+    alarms = Alarms()
+    begun = [alarms.check(metrics) for _ in range(3)]
+    assert [(alarm.name, alarm.value) for alarm in begun[2]] == [
+        ("warn/hidden_state_saturated", 0.75),
+        ("warn/cell_state_large", 60.0),
+    ]
+    assert begun[:2] == [[], []]
+
+
+def test_holding_the_mean_alone_is_warned_of_once_in_a_run():
+    alarms, resumed = Alarms(), Alarms()
+    metrics = {"config/vf_clip_mode": 1.0}
+    first = [names(alarms.check(metrics)) for _ in range(5)]
+    resumed.load_state_dict(json.loads(json.dumps(alarms.state_dict())))
+    assert first == [["warn/vf_clip_mean_only"], [], [], [], []]
+    assert resumed.check(metrics) == []
+    assert [
+        names(Alarms().check({"config/vf_clip_mode": code})) for code in (0.0, 2.0, 3.0, 4.0)
+    ] == [[]] * 4
+
+
+def test_a_warning_begins_with_a_word_to_search_for(caplog):
+    warn("market, update 3: too much")
+    assert [(record.name, record.levelname, record.message) for record in caplog.records] == [
+        ("stormsail", "WARNING", "ALERT: market, update 3: too much")
+    ]
+
+
+# Names of the specification, section 1.5, word for word.
+NAMED = """
+warn/excessive_return_scaling warn/ret_std_triggering_scaling warn/twin_critics_gradient_imbalance
+warn/critic1_vanishing_gradients warn/critic2_vanishing_gradients error/log_ratio_nonfinite
+error/log_ratio_nan_count error/log_ratio_inf_count warn/log_ratio_concerning
+warn/log_ratio_severe_instability warn/explained_variance_low warn/ret_std_out_of_range
+warn/optimizer_lr_floor_hit warn/empty_rollout_buffer warn/empty_microbatch_group
+warn/microbatch_size_mismatch warn/advantages_std_below_floor warn/normalization_mean_nonzero
+"""
+# Named there by what they are about: gradient explosion, advantage outliers, loss, norm after the
+# clip, persistent imbalance, level of CVaR below 0.01 and below 1/N.
+DESCRIBED = """
+alert/gradient_explosion alert/advantage_outliers alert/loss error/post_clip_invariant
+warn/twin_critics_persistent_imbalance warn/cvar_alpha_small warn/cvar_below_resolution
+"""
+
+
+@pytest.mark.spec("S4-R1")
+def test_every_alarm_of_the_specification_is_there_under_its_name():
+    assert set((NAMED + DESCRIBED).split()) - set(ALARM_NAMES) == set()

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -11,6 +13,7 @@ import pytest
 from stormsail.core.clock import ManualClock
 from stormsail.core.errors import ChoiceError, DataError, RangeError
 from stormsail.core.files.documents import DocumentError
+from stormsail.monitors.board_layout import LAYOUT
 from stormsail.monitors.sinks import EventFile, MetricsFile, TensorBoard
 
 
@@ -80,6 +83,16 @@ def test_more_rows_than_one_group_keep_their_order(tmp_path):
     assert pq.ParquetFile(path).num_row_groups == 2
     np.testing.assert_array_equal(pq.read_table(path)["a"].to_numpy(), np.arange(9000.0))
     assert len(MetricsFile(path, rows=8500)) == 8500
+
+
+def test_rows_and_columns_are_read_back(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.parquet")
+    for update in range(3):
+        file.append(row(update))
+    assert file.row(0) == {**row(0)}
+    assert file.row(2)["train/update"] == 2.0
+    assert file.column("train/update").tolist() == [0.0, 1.0, 2.0]
+    assert file.column("no/such").tolist() == []
 
 
 @pytest.mark.refusal
@@ -259,3 +272,45 @@ def test_tensorboard_shows_each_step_once_after_a_resume(tmp_path):
         "train/loss": [(0, 0.0), (1, 1.0), (2, 12.0), (3, 13.0), (4, 14.0)],
         "rollout/win_rate": [(2, 0.5), (3, 0.5), (4, 0.5)],
     }
+
+
+def layout_of(folder):
+    """Return the layout in the event files, as TensorBoard's own plugin reads it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.custom_scalar import layout_pb2
+    from tensorboard.util import tensor_util
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    written = events.Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout()
+    layout.ParseFromString(tensor_util.make_ndarray(written[-1].tensor_proto).item())
+    return {
+        group.title: {chart.title: tuple(chart.multiline.tag) for chart in group.chart}
+        for group in layout.category
+    }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_shows_charts_by_group_before_and_after_a_resume(tmp_path):
+    with TensorBoard(tmp_path) as board:
+        board.write({"train/loss": 0.0}, step=1)
+    first = layout_of(tmp_path)
+    with TensorBoard(tmp_path, purge_step=1):
+        pass
+    assert layout_of(tmp_path) == first == LAYOUT
+    assert list(first) == [
+        "advantages", "return scale", "gradient health", "losses", "twin critics", "VGS", "memory",
+        "CVaR",
+    ]  # fmt: skip
+
+
+def test_every_metric_of_a_chart_is_on_the_page_of_metrics():
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    names = re.findall(r"^\| `([a-z]+/[^`]+)` \|", page, re.M)
+    # Placeholders of the page as an example of what they stand for.
+    examples = [name.replace("{l}", "0").replace("{trunk}", "trunk") for name in names]
+    tags = [tag for charts in LAYOUT.values() for chart in charts.values() for tag in chart]
+    unknown = [tag for tag in tags if not any(re.fullmatch(tag, name) for name in examples)]
+    assert len(tags) > 80
+    assert unknown == []

@@ -239,10 +239,10 @@ class ValueClipConfig(Config):
     vf_clip_units: Literal["norm", "raw"] = "norm"
     """In normalised or in reward units."""
 
-    distributional_vf_clip_mode: Literal["mean_only", "mean_and_variance", "per_quantile"] = (
-        "mean_only"
-    )
-    """Which part of a distribution is clipped."""
+    distributional_vf_clip_mode: Literal[
+        "disable", "mean_only", "mean_and_variance", "per_quantile"
+    ] = "mean_only"
+    """Which part of a distribution is clipped; `disable` clips nothing, whatever the range."""
 
     distributional_vf_clip_variance_factor: Positive = 2.0
     """How many times wider than before a distribution may become."""
@@ -255,6 +255,11 @@ class ValueClipConfig(Config):
 
     value_clip_limit: Positive | None = None
     """Values read from the critics are limited to plus or minus this, in reward units."""
+
+    @property
+    def clips(self) -> bool:
+        """Whether predictions are clipped at all, gates aside."""
+        return self.clip_range_vf is not None and self.distributional_vf_clip_mode != "disable"
 
 
 class ReturnConfig(Config):

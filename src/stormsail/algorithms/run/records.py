@@ -17,7 +17,7 @@ from stormsail.core.clock import Clock
 from stormsail.core.config import Config
 from stormsail.core.errors import ArtifactError
 from stormsail.core.files.documents import JsonValue
-from stormsail.monitors.alarms import Alarm, Alarms
+from stormsail.monitors.alarms import Alarm, Alarms, warn
 from stormsail.monitors.sinks import EventFile, MetricsFile, TensorBoard
 
 EVALUATION = (
@@ -73,6 +73,7 @@ class Records:
         clock: Clock | None = None,
         tensorboard: bool = False,
     ) -> None:
+        self.name = folder.path.name
         saved, self.alarms = RecordState(), Alarms()
         if state is not None:
             saved = read_records(state)
@@ -105,16 +106,24 @@ class Records:
         return {"records": saved.model_dump(mode="json"), "alarms": self.alarms.state_dict()}
 
     def measured(self, update: int, values: Mapping[str, float]) -> tuple[str, ...]:
-        """Check the metrics of an update; return the messages of the alarms that begin with it."""
+        """Check the metrics of an update; return the messages of the alarms that begin with it.
+
+        Each becomes an event and a warning in the log of the package.
+        """
         begun: list[Alarm] = self.alarms.check(values)
         for alarm in begun:
             self.event("alarm", update, **alarm.record())
+            warn(f"{self.name}, update {update}: {alarm.message} [{alarm.name}]")
         return tuple(alarm.message for alarm in begun)
 
     def append(self, steps: int, values: Mapping[str, float]) -> None:
-        """Add the row of an update; metrics of an evaluation are NaN without one."""
+        """Add the row of an update that was checked, with a number for each alarm.
+
+        Metrics of an evaluation are NaN without one.
+        """
         evaluated = {name: values.get(name, math.nan) for name in EVALUATION}
-        row = dict(sorted({**values, **evaluated}.items()))
+        alarms = self.alarms.scalars(values)
+        row = dict(sorted({**values, **evaluated, **alarms}.items()))
         self.metrics.append(row)
         if self.tensorboard is not None:
             self.tensorboard.write(row, step=steps)

@@ -58,9 +58,9 @@ def losses(ppo: Ppo, update: Update) -> Values:
 def ratios(update: Update) -> Values:
     """Return statistics of the probability ratios."""
     sums = _summed(update.learned.minibatches)
-    log_mean, ratio_mean = (share(part, sums.weight) for part in (sums.log_ratio, sums.ratio))
+    log_mean, excess = (share(part, sums.weight) for part in (sums.log_ratio, sums.ratio_excess))
     log_square = share(sums.log_ratio_square, sums.weight)
-    ratio_square = share(sums.ratio_square, sums.weight)
+    excess_square = share(sums.ratio_excess_square, sums.weight)
     clipped = share(sums.clipped, sums.weight)
     return {
         "train/log_ratio_mean": log_mean,
@@ -69,8 +69,8 @@ def ratios(update: Update) -> Values:
         "train/log_ratio_extreme_fraction": share(sums.extreme, sums.weight),
         "train/log_ratio_nan_count": sums.nan,
         "train/log_ratio_inf_count": sums.inf,
-        "train/ratio_mean": ratio_mean,
-        "train/ratio_std": (ratio_square - ratio_mean.square()).clamp(min=0.0).sqrt(),
+        "train/ratio_mean": 1.0 + excess,
+        "train/ratio_std": (excess_square - excess.square()).clamp(min=0.0).sqrt(),
         "train/clip_fraction": clipped,
         "train/clip_active_frac/ratio": clipped,
         "train/clip_active_frac/vf": share(sums.vf_clipped, sums.weight),

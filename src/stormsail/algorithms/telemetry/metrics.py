@@ -9,13 +9,19 @@ import math
 import torch
 from torch import Tensor
 
+from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.telemetry import learning, risk, rollout
 from stormsail.algorithms.telemetry.values import Values
 from stormsail.algorithms.update.return_statistics import std_at_cap
 
-CLIPS = ("norm", "vf", "limit", "quantile", "ratio")
-"""Bounds whose use is counted; `train/clip_dominant` is 1 plus the place in this list."""
+CLIPS = {"norm": 0.01, "vf": 0.3, "limit": 0.01, "quantile": 0.5, "ratio": 0.3}
+"""Bounds whose use is counted, with the largest use that is usual. `train/clip_dominant` is 1 plus
+the place in this list."""
+
+CLIP_MODES = ("disable", "mean_only", "mean_and_variance", "per_quantile", "value")
+"""What value clipping holds; `config/vf_clip_mode` is the place in this list. `value` is that of
+a scalar critic."""
 
 CONFIDENCE = 0.95
 """Of the intervals around a win rate."""
@@ -139,7 +145,7 @@ def entropy(ppo: Ppo, update: Update) -> Values:
 def value_clip(ppo: Ppo, update: Update) -> Values:
     """Return whether value clipping was on, its bound, and why it was off."""
     config = ppo.config.value_clip
-    wanted, on = config.clip_range_vf is not None, update.now.clips_values
+    wanted, on = config.clips, update.now.clips_values
     warming = wanted and update.number < config.vf_clip_warmup_updates
     bound: Tensor | float = math.nan
     if on and config.clip_range_vf is not None:
@@ -174,6 +180,7 @@ def settings(ppo: Ppo) -> Values:
         "config/ret_std_at_cap": std_at_cap(config.returns),
         "config/target_kl": math.nan if target is None else target,
         "config/critics": float(config.critic.critics),
+        "config/vf_clip_mode": float(CLIP_MODES.index(_clip_mode(config))),
         "config/vgs_enabled": float(config.vgs.enabled),
     }
 
@@ -195,12 +202,30 @@ def win_rate_bounds(wins: int, count: int) -> dict[str, float]:
     return bounds
 
 
+def _clip_mode(config: TrainConfig) -> str:
+    """Return what value clipping holds; `disable` where it never acts."""
+    if not config.value_clip.clips:
+        return "disable"
+    if config.critic.kind == "scalar":
+        return "value"
+    return config.value_clip.distributional_vf_clip_mode
+
+
 def dominant_clip(values: dict[str, float]) -> float:
-    """Return which bound is reached most often: 1 + its place in `CLIPS`, or 0 if none ever is."""
-    fractions = [values[f"train/clip_active_frac/{name}"] for name in CLIPS]
-    fractions = [0.0 if math.isnan(part) else part for part in fractions]
-    top = max(fractions)
-    return 0.0 if top == 0.0 else 1.0 + fractions.index(top)
+    """Return which bound acts most for its kind: 1 + its place in `CLIPS`, or 0 if none acts.
+
+    The shares themselves cannot be compared: one target in a hundred at the end of its range is
+    much, one ratio in a hundred outside its band is little, and with a small kappa nearly all pairs
+    lie beyond it by design. So each is divided by the largest use that is usual. What the quantile
+    loss does beyond kappa is wanted; its bound acts on the pairs *within* kappa, where the loss is
+    quadratic and pulls quantiles towards the mean.
+    """
+    uses = {name: values[f"train/clip_active_frac/{name}"] for name in CLIPS}
+    has_quantiles = "train/quantile_crossing_frac" in values
+    uses["quantile"] = 1.0 - uses["quantile"] if has_quantiles else 0.0
+    relative = [0.0 if math.isnan(use) else use / CLIPS[name] for name, use in uses.items()]
+    top = max(relative)
+    return 0.0 if top == 0.0 else 1.0 + relative.index(top)
 
 
 def may_be_unknown(name: str) -> bool:

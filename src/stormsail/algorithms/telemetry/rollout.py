@@ -106,19 +106,32 @@ def explained(update: Update) -> Values:
     symbol = rollout.info.get("symbol", torch.zeros_like(rollout.length))
     grouped = grouped_explained_variance(target, value, weight, symbol)
     known = ~grouped.isnan()
-    deviations = [x.double() - mean(x, weight) for x in (target, value)]
-    together = mean(deviations[0] * deviations[1], weight)
-    sizes = [mean(x.square(), weight) for x in deviations]
     whole = update.estimates.explained_variance
     return {
         "train/explained_variance": whole,
         "train/ev/global": whole,
         "train/ev/mean_grouped": mean(torch.where(known, grouped, 0.0), known.double()),
         "train/ev/median_grouped": percentile(grouped, known, level=0.5),
-        "train/ev/corr": together / (sizes[0] * sizes[1]).sqrt(),
+        "train/ev/corr": correlation(target, value, weight),
         "train/ev/bias": mean(value.double() - target.double(), weight),
         "train/ev/n_samples": (weight > 0.0).sum(),
     }
+
+
+def correlation(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted correlation in float64; NaN where either has no spread.
+
+    By the rule of `statistics.explained_variance`: what rounding alone may make is no spread, and
+    a constant prediction correlates with nothing.
+    """
+    deviations = [x.double() - mean(x, weight) for x in (first, second)]
+    variances = [mean(x.square(), weight) for x in deviations]
+    sizes = [torch.where(weight > 0.0, x.abs(), 0.0).amax() for x in (first, second)]
+    least = [statistics.least_variance(size) for size in sizes]
+    spread = (variances[0] > least[0]) & (variances[1] > least[1])
+    together = mean(deviations[0] * deviations[1], weight)
+    # The root of each, not of the product, which may underflow.
+    return torch.where(spread, together / (variances[0].sqrt() * variances[1].sqrt()), torch.nan)
 
 
 def grouped_explained_variance(
@@ -142,8 +155,11 @@ def grouped_explained_variance(
         centred = known - (per_group(mass * known) / total)[place]
         return per_group(mass * centred.square()) / total
 
+    sizes = torch.where(used, target.flatten().abs(), 0.0)
+    largest_of = sizes.new_zeros(len(groups)).scatter_reduce_(0, place, sizes, "amax")
     wanted, missed = variance(target), variance(target.double() - value.double())
-    meaningful = (per_group(used.double()) > 1.0) & (wanted > statistics.LEAST_VARIANCE)
+    has_spread = wanted > statistics.least_variance(largest_of)
+    meaningful = (per_group(used.double()) > 1.0) & has_spread
     return torch.where(meaningful, 1.0 - missed / wanted, torch.nan)
 
 

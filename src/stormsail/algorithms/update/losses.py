@@ -64,8 +64,9 @@ class Sums(NamedTuple):
     bc: Tensor
     log_ratio: Tensor
     log_ratio_square: Tensor
-    ratio: Tensor
-    ratio_square: Tensor
+    ratio_excess: Tensor
+    """Of the ratio minus 1: about 1 itself, a spread below 1e-4 would be lost in float32."""
+    ratio_excess_square: Tensor
     clipped: Tensor
     extreme: Tensor
     vf_clipped: Tensor
@@ -165,14 +166,14 @@ def _totals(columns: Tensor, weight: Tensor) -> Tensor:
 
 def _ratio_columns(log_ratio: Tensor, bounded: Tensor, now: Scheduled) -> dict[str, Tensor]:
     """Return statistics of the probability ratios, [L, n] each."""
-    ratio = bounded.exp()
+    excess = bounded.expm1()
     return {
         "log_ratio": log_ratio,
         "log_ratio_square": log_ratio.square(),
-        "ratio": ratio,
-        "ratio_square": ratio.square(),
-        "clipped": policy.ratio_is_clipped(log_ratio, clip=now.clip_range).to(ratio.dtype),
-        "extreme": (log_ratio.abs() > EXTREME_LOG_RATIO).to(ratio.dtype),
+        "ratio_excess": excess,
+        "ratio_excess_square": excess.square(),
+        "clipped": policy.ratio_is_clipped(log_ratio, clip=now.clip_range).to(excess.dtype),
+        "extreme": (log_ratio.abs() > EXTREME_LOG_RATIO).to(excess.dtype),
     }
 
 
@@ -270,11 +271,16 @@ def _value_losses(
 
 
 def _huber_linear(agent: Agent, predicted: Tensor, batch: Batch) -> Tensor:
-    """Return the share of pairs in the linear part of the quantile loss; 0 for other critics."""
+    """Return the share of pairs in the linear part of the quantile loss; 0 for other critics.
+
+    The mean over critics: each has pairs of its own with the target that they share.
+    """
     if agent.spec.critic.kind != "quantile":
         return torch.zeros_like(batch.weight)
-    first = predicted[..., 0, :]
-    return quantile.huber_active(first, batch.target, kappa=agent.spec.critic.huber_kappa)
+    kappa = agent.spec.critic.huber_kappa
+    # One critic after the other: the pairs of all at once would be the largest tensor there is.
+    shares = [quantile.huber_active(q, batch.target, kappa=kappa) for q in predicted.unbind(-2)]
+    return torch.stack(shares).mean(0)
 
 
 def _crossing(agent: Agent, predicted: Tensor) -> Tensor:

@@ -156,7 +156,7 @@ def bc_coef(config: BcConfig, steps: float) -> float:
 
 def clips_values(config: ValueClipConfig, update: int, explained_variance: float | None) -> bool:
     """Return whether value clipping is on, warmed up and its critics good enough."""
-    if config.clip_range_vf is None or update < config.vf_clip_warmup_updates:
+    if not config.clips or update < config.vf_clip_warmup_updates:
         return False
     if config.vf_clip_threshold_ev is None:
         return True

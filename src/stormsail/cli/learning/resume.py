@@ -16,9 +16,14 @@ def resume(
         int | None,
         typer.Option(help="New total of steps; then --set may change the learning rate, too."),
     ] = None,
+    loggers: Annotated[
+        list[str] | None,
+        typer.Option("--logger", help="mlflow or wandb; continues its run, may be repeated."),
+    ] = None,
 ) -> None:
     """Continue a run from its last checkpoint."""
     from stormsail.algorithms.run.folder import read_config
     from stormsail.cli.learning.train import Growth, finish, run
 
-    finish(run(read_config(folder, settings or []), folder, Growth(extend_to)))
+    chosen = read_config(folder, settings or [])
+    finish(run(chosen, folder, Growth(extend_to), loggers=loggers or []))

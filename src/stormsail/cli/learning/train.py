@@ -1,7 +1,8 @@
 """`stormsail train`: train in a run folder; the same command continues an interrupted run."""
 
+import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -58,6 +59,9 @@ def train(
     keep_optimizer: Annotated[
         bool, typer.Option("--keep-optimizer", help="Begin with the optimizer of that run, too.")
     ] = False,
+    loggers: Annotated[
+        list[str] | None, typer.Option("--logger", help="mlflow or wandb; may be repeated.")
+    ] = None,
 ) -> None:
     """Train an agent. Ctrl-C saves and ends; the same command continues from there."""
     overrides = [*(settings or []), *([f'task.name="{task}"'] if task else [])]
@@ -65,7 +69,7 @@ def train(
     if out is None and config is not None:
         out = Path("runs") / config.stem
     growth = Growth(extend_to, start_from, keep_optimizer)
-    finish(run(chosen, out, growth))
+    finish(run(chosen, out, growth, loggers=loggers or []))
 
 
 class Growth(NamedTuple):
@@ -94,14 +98,47 @@ def _settings(config: Path | None, overrides: list[str], *, folder: Path | None)
 NO_GROWTH = Growth()
 
 
-def run(config: "TrainConfig", out: Path | None, growth: Growth = NO_GROWTH) -> "Run":
-    """Train under a progress display."""
+def run(
+    config: "TrainConfig",
+    out: Path | None,
+    growth: Growth = NO_GROWTH,
+    *,
+    loggers: Sequence[str] = (),
+) -> "Run":
+    """Train under a progress display, with loggers by name."""
     from stormsail.algorithms.trainer import train as learn
     from stormsail.core.clock import SystemClock
+    from stormsail.monitors.logger_names import make_logger
 
+    services = [make_logger(name) for name in dict.fromkeys(loggers)]
     clock = SystemClock()
-    with _display(clock) as on_progress:
-        return learn(config, out=out, on_progress=on_progress, clock=clock, **growth._asdict())
+    with _alerts(), _display(clock) as on_progress:
+        return learn(
+            config,
+            out=out,
+            on_progress=on_progress,
+            clock=clock,
+            loggers=services,
+            **growth._asdict(),
+        )
+
+
+class _Echo(logging.Handler):
+    """Prints the lines of the package's log, above a progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(self.format(record), err=True)
+
+
+@contextmanager
+def _alerts() -> Iterator[None]:
+    """Print warnings of the package, such as the `ALERT:` lines of alarms."""
+    log, echo = logging.getLogger("stormsail"), _Echo(logging.WARNING)
+    log.addHandler(echo)
+    try:
+        yield
+    finally:
+        log.removeHandler(echo)
 
 
 def finish(done: "Run") -> None:
@@ -145,8 +182,6 @@ def _display(clock: "Clock") -> "Iterator[OnProgress]":
             bar.update(
                 shown, description=words, completed=progress.steps, total=progress.total_steps
             )
-            for alarm in progress.alarms:
-                bar.console.print(f"update {progress.update}: {alarm}")
 
         yield on_progress
 
@@ -156,8 +191,6 @@ def _lines(clock: "Clock") -> "OnProgress":
     last = [clock.monotonic_ns()]
 
     def on_progress(progress: "Progress") -> None:
-        for alarm in progress.alarms:
-            typer.echo(f"update {progress.update}: {alarm}", err=True)
         speed, now = rate.of(progress), clock.monotonic_ns()
         ended = progress.steps >= progress.total_steps
         if ended or now - last[0] >= _LINE_SECONDS * 1e9:

@@ -78,7 +78,62 @@ def test_shares_of_pairs_and_of_held_predictions_are_those_of_the_batch():
     assert row["train/clip_active_frac/quantile"] == PAIRS
     assert row["train/clip_active_frac/vf"] == HELD
     assert row["train/clip_active_frac/ratio"] == 0.0
-    assert row["train/clip_dominant"] == 4.0
+    assert row["train/clip_dominant"] == 2.0  # held predictions, (4/7) / 0.3, not pairs
+
+
+@pytest.mark.spec("S4-V7")
+def test_the_share_of_pairs_is_that_of_all_critics():
+    ppo, update = planted()
+    batch = batch_of(ppo)
+    with torch.no_grad():  # a second critic whose every pair lies beyond the threshold
+        ppo.agent.network.critic.last_layers()[1].bias.add_(100.0)
+    row = reported(ppo, update, batch)
+    assert row["train/clip_active_frac/quantile"] == pytest.approx((PAIRS + 1.0) / 2.0, rel=1e-6)
+
+
+@pytest.mark.spec("S4-V7")
+@pytest.mark.parametrize("size", [2.0**-16, 2.0**-12, 0.5])
+def test_the_spread_of_ratios_does_not_cancel(size):
+    """Ratios e^l of l = size, -size, size with weights 1, 0.5, 2: (3 - 0.5) / 3.5 is their mean."""
+    ppo, update = planted()
+    batch = batch_of(ppo)
+    moved = torch.tensor([[1.0, -1.0], [7.0, 1.0]]) * size  # the third has no weight
+    old = batch.log_prob - moved
+    row = reported(ppo, update, dataclasses.replace(batch, log_prob=old))
+    log_ratio = (batch.log_prob - old).double()[batch.weight > 0.0]  # as float32 has them
+    weight = batch.weight[batch.weight > 0.0].double() / 3.5
+    excess = log_ratio.expm1()
+    mean = (weight * excess).sum()
+    spread = (weight * (excess - mean).square()).sum().sqrt()
+    assert row["train/ratio_std"] == pytest.approx(float(spread), rel=1e-4)
+    assert row["train/ratio_mean"] - 1.0 == pytest.approx(float(mean), rel=1e-5)
+
+
+@pytest.mark.spec("S4-V7")
+@pytest.mark.parametrize("critic", ["quantile", "scalar"])
+def test_a_disabled_clip_learns_what_no_clip_does(critic):
+    off, disabled, on = (
+        learner(settings(**CRITICS[critic], ppo__n_epochs=3, **changes))
+        for changes in (
+            {},
+            {
+                "value_clip__clip_range_vf": 1e-3,
+                "value_clip__distributional_vf_clip_mode": "disable",
+            },
+            {"value_clip__clip_range_vf": 1e-3},
+        )
+    )
+    rows = [metrics(ppo, ppo.update()) for ppo in (off, disabled, on)]
+    assert [row["train/vf_clip_active"] for row in rows] == [0.0, 0.0, 1.0]
+    assert [row["train/vf_clip_ev_gate_active"] for row in rows] == [0.0, 0.0, 0.0]
+    acting = {"quantile": 1.0, "scalar": 4.0}[critic]
+    assert [row["config/vf_clip_mode"] for row in rows] == [0.0, 0.0, acting]
+    states = [ppo.agent.state_dict() for ppo in (off, disabled, on)]
+    equal = [
+        all(torch.equal(value, other[name]) for name, value in states[0].items())
+        for other in states[1:]
+    ]
+    assert equal == [True, False]
 
 
 @pytest.mark.spec("S4-V7")

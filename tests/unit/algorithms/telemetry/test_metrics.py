@@ -462,12 +462,25 @@ def test_sums_over_minibatches_are_weighted_by_what_they_used():
 
 @pytest.mark.spec("T-M2", "S4-V7")
 def test_the_dominant_clip_is_named_by_its_place():
-    fractions = {"norm": 0.1, "vf": 0.2, "limit": 0.0, "quantile": 0.05, "ratio": 0.15}
+    fractions = {"norm": 0.001, "vf": 0.2, "limit": 0.0, "quantile": 0.98, "ratio": 0.15}
     row = {f"train/clip_active_frac/{name}": value for name, value in fractions.items()}
-    assert telemetry.dominant_clip(row) == 2.0
-    assert telemetry.dominant_clip({**row, "train/clip_active_frac/ratio": 0.3}) == 5.0
-    assert telemetry.dominant_clip(dict.fromkeys(row, 0.0)) == 0.0
+
+    def dominant(**changes):
+        changed = {f"train/clip_active_frac/{name}": value for name, value in changes.items()}
+        return telemetry.dominant_clip({**row, "train/quantile_crossing_frac": 0.0, **changed})
+
+    # Over what is usual of each: norm 0.1, vf 0.67, limit 0, quantile (1 - 0.98) / 0.5, ratio 0.5.
+    assert dominant() == 2.0
+    assert dominant(ratio=0.21) == 5.0  # 0.7
+    assert dominant(norm=0.0068) == 1.0  # 0.68
+    assert dominant(limit=0.0068) == 3.0
+    assert dominant(quantile=0.66) == 4.0  # 0.34 of the pairs in the quadratic zone: 0.68
+    assert dominant(quantile=1.0, vf=0.0, ratio=0.0, norm=0.0) == 0.0
+    # Other critics have no pairs, whose share is then 0.
+    plain = dict.fromkeys(row, 0.0)
+    assert telemetry.dominant_clip(plain) == 0.0
     assert telemetry.dominant_clip(dict.fromkeys(row, math.nan)) == 0.0
+    assert telemetry.dominant_clip({**plain, "train/clip_active_frac/ratio": 0.01}) == 5.0
 
 
 @pytest.mark.spec("T-M2")
@@ -624,6 +637,28 @@ def test_a_group_without_spread_or_samples_explains_nothing():
     # Var(0, 0, -1) = 2/9 over Var(1, 2, 3) = 2/3
     assert result[0] == pytest.approx(2 / 3)
     assert result[1:].isnan().all()
+
+
+@pytest.mark.parametrize("unit", [2.0**-30, 1.0, 2.0**40])
+def test_groups_and_correlation_are_the_same_in_any_unit(unit):
+    target = torch.tensor([1.0, 2.0, 3.0, 5.0, 5.0 * (1.0 + 2.0**-23)])
+    value = torch.tensor([1.0, 2.0, 4.0, 5.0, 6.0])
+    group, weight = torch.tensor([0, 0, 0, 1, 1]), torch.ones(5)
+    result = telemetry_rollout.grouped_explained_variance(
+        unit * target, unit * value, weight, group
+    )
+    assert result[0] == pytest.approx(2 / 3)
+    assert result[1].isnan()  # one rounding apart
+    actual = telemetry_rollout.correlation(unit * target, unit * value, weight)
+    assert actual == pytest.approx(np.corrcoef(target.numpy(), value.numpy())[0, 1], rel=1e-6)
+
+
+@pytest.mark.parametrize("count", [3, 7, 10, 49])
+def test_a_constant_prediction_correlates_with_nothing(count):
+    target, value = torch.arange(count).float(), torch.full((count,), 0.1)
+    weight = torch.ones(count)
+    assert telemetry_rollout.correlation(target, value, weight).isnan()
+    assert telemetry_rollout.correlation(value, target, weight).isnan()
 
 
 def test_advantages_are_reported_before_and_after():

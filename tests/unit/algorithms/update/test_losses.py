@@ -120,8 +120,8 @@ def test_the_readings_are_weighted_sums_over_rows_that_count():
     ratio = new - batch.log_prob.double()
     weight = batch.weight.double()
     for name, each in {
-        "log_ratio": ratio, "log_ratio_square": ratio**2, "ratio": ratio.exp(),
-        "ratio_square": ratio.exp() ** 2, "kl": ratio.expm1() - ratio,
+        "log_ratio": ratio, "log_ratio_square": ratio**2, "ratio_excess": ratio.expm1(),
+        "ratio_excess_square": ratio.expm1() ** 2, "kl": ratio.expm1() - ratio,
         "clipped": ((ratio.exp() - 1.0).abs() > 0.15).double(),
         "extreme": (ratio.abs() > 10.0).double(),
     }.items():  # fmt: skip
@@ -292,7 +292,7 @@ def test_an_extreme_ratio_stays_finite_in_every_term(action, beta):
     old[0, 0] -= 200.0
     result = sums(ppo, changed(batch, log_prob=old), NOW._replace(kl_beta=beta))
     assert all(bool(grad.isfinite().all()) for grad in gradients(ppo, result.loss).values())
-    for name in ("loss", "kl", "ratio", "ratio_square", "policy"):
+    for name in ("loss", "kl", "ratio_excess", "ratio_excess_square", "policy"):
         assert bool(getattr(result, name).isfinite()), name
     assert number(result.extreme) == float(batch.weight[0, 0])
 
