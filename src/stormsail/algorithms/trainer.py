@@ -30,7 +30,7 @@ from stormsail.core.files.documents import JsonValue
 from stormsail.core.files.generations import Generation
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
-from stormsail.modules.agent import Agent
+from stormsail.modules.agent import Agent, JudgedPolicy
 
 MAX_ROLLBACKS = 3
 """The run stops instead of rolling back this many times."""
@@ -67,6 +67,9 @@ class Run:
         updates: done so far.
         steps: of all environments so far.
         best_score: evaluation score of the best agent; None before the first evaluation.
+        best_interval: 95 % interval of that score; None where it has none.
+        best_episodes: episodes of that evaluation.
+        best_policy: policy by which that agent was judged, as its file says.
         agent: the current one.
         sharpe_per_bar: of the best agent's evaluation episodes; None where there is none.
         bars: steps in that ratio.
@@ -83,6 +86,9 @@ class Run:
     agent: Agent
     sharpe_per_bar: float | None = None
     bars: int = 0
+    best_interval: tuple[float, float] | None = None
+    best_episodes: int = 0
+    best_policy: JudgedPolicy = "greedy"
 
     @property
     def best(self) -> Path:
@@ -184,6 +190,8 @@ class Trainer:
         # Weights are drawn on the CPU, so that every device begins with the same ones.
         first = Generators(self.config.seed).stream("weights")
         agent = Agent(spec, first, binding=self._bound)
+        if self.config.validation.policy == "sampled":
+            agent.judged_policy = "sampled"
         ppo = Ppo(self._task, agent.to(self.config.device), self.config, generators)
         ppo.on_refusal = self._refused
         return ppo
@@ -221,6 +229,7 @@ class Trainer:
         if target is not None and generation.step > target.step:
             return f"the run was rolled back to step {target.step}"
         self.ppo, self.records = ppo, self._open_records(state)
+        ppo.agent.judged_policy = self.records.policy or ppo.agent.judged_policy
         if target is not None:  # continue with a smaller learning rate than the first time
             ppo.rate_factor *= 0.5 ** (target.times - saved.rollbacks)
             ppo.refusals, self.records.rollbacks = 0, target.times
@@ -264,10 +273,10 @@ class Trainer:
         update = self._update()
         self._check_state(update)
         values = metrics(self.ppo, update)
-        alarms = self.records.measured(self.ppo.update_count, values)
         period = self.config.validation.every_updates
         if period and (self.ppo.update_count % period == 0 or self.done):
             values |= self._evaluate()
+        alarms = self.records.measured(self.ppo.update_count, values)
         self.records.append(self.ppo.steps, values)
         if self.ppo.update_count % self.config.checkpoint.every_updates == 0 and not self.done:
             self.save()
@@ -324,9 +333,12 @@ class Trainer:
             self._evaluation_task,
             self.ppo.agent,
             generators.stream("validation"),
+            policy=self.config.validation.policy,
+            actions=generators.stream("validation.actions"),
             log_returns=self.config.task.name == MARKET,
             alpha=self.config.risk.cvar_alpha,
         )
+        self.ppo.agent.judged_policy = evaluation.policy
         limit = self.config.risk.episode_limit
         if self.records.add_evaluation(self.ppo.update_count, evaluation, limit=limit):
             self.folder.save_best(self.ppo.agent)
@@ -371,6 +383,7 @@ class Trainer:
 
     def _ended(self, status: Status, reason: str) -> Run:
         self.records.close()
+        low, high = self.records.best_low, self.records.best_high
         return Run(
             path=self.folder.path,
             config=self.config,
@@ -383,6 +396,9 @@ class Trainer:
             agent=self.ppo.agent,
             sharpe_per_bar=self.records.best_sharpe,
             bars=self.records.best_bars,
+            best_interval=None if low is None or high is None else (low, high),
+            best_episodes=self.records.best_episodes,
+            best_policy=self.records.best_policy,
         )
 
 

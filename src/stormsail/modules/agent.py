@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self, get_args
 
 import torch
 from pydantic import Field, model_validator
@@ -21,6 +21,10 @@ from stormsail.modules.scale import ObservationScale, ReturnScale
 KIND = "agent"
 _MODEL = "model"
 _SPEC = "agent"
+_POLICY = "policy"
+
+JudgedPolicy = Literal["greedy", "sampled"]
+"""The likeliest action always, or actions drawn as in training."""
 
 
 class ActionSpec(Config):
@@ -152,7 +156,14 @@ class Agent(nn.Module):
         spec: its specification.
         generator: source of the initial weights.
         binding: what it is trained for, such as feature schema, bar length and fees.
+
+    Attributes:
+        judged_policy: by which of its policies it was evaluated and chosen, so the one to use it
+            with; `greedy` where nothing was evaluated. Files of earlier versions do not name it:
+            their agents were all judged by the greedy policy, and load as that.
     """
+
+    judged_policy: JudgedPolicy
 
     def __init__(
         self,
@@ -164,6 +175,7 @@ class Agent(nn.Module):
         super().__init__()
         self.spec = spec
         self.binding = Binding(dict(binding or {}))
+        self.judged_policy = "greedy"
         names = spec.observation_names
         frozen = torch.tensor([name in spec.unscaled for name in names])
         self.observation_scale = ObservationScale(len(names), frozen=frozen)
@@ -280,7 +292,7 @@ class Agent(nn.Module):
         return Contents(
             tensors={_MODEL: self.state_dict()},
             documents={_SPEC: self.spec.model_dump(mode="json")},
-            metadata={"binding": dict(self.binding.values)},
+            metadata={"binding": dict(self.binding.values), _POLICY: self.judged_policy},
         )
 
     def save(self, path: Path | str) -> None:
@@ -319,6 +331,9 @@ class Agent(nn.Module):
         binding = metadata.get("binding")
         if not isinstance(spec, dict) or not isinstance(binding, dict):
             raise _unfit(path, "no description of an agent")
+        policy = metadata.get(_POLICY, "greedy")  # which earlier versions did not write
+        if policy not in get_args(JudgedPolicy):
+            raise _unfit(path, f"the policy {policy!r}")
         try:
             with torch.device("meta"):  # shapes only: a false description must not cost memory
                 agent = cls(AgentSpec.from_mapping(spec), torch.Generator("cpu"), binding=binding)
@@ -328,6 +343,7 @@ class Agent(nn.Module):
         if set(own) != set(tensors) or any(_differs(own[name], tensors[name]) for name in own):
             raise _unfit(path, "tensors of another network")
         agent.to_empty(device="cpu").load_state_dict(dict(tensors))
+        agent.judged_policy = policy  # type: ignore[assignment]  # checked above
         return agent
 
 

@@ -51,7 +51,7 @@ def learn(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each task.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     jobs: Jobs = 2,
-    episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes of an evaluation.")] = 128,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each policy.")] = 128,
     peers: Annotated[
         bool, typer.Option("--peers/--no-peers", help="Also run stable-baselines3.")
     ] = True,
@@ -92,9 +92,7 @@ def learn(
         episodes=episodes,
         say=lambda words: console.print(words, highlight=False),
     )
-    console.print(
-        _learn_table(rows, title=f"{seeds} seeds, {episodes} greedy episodes of each agent")
-    )
+    console.print(_learn_table(rows, title=f"{seeds} seeds, {episodes} episodes of each agent"))
     if ablation:
         console.print(_best_table(bench.best(lines, rows)))
     for row in rows:

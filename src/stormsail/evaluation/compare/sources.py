@@ -139,8 +139,15 @@ def _backtest(result: Result) -> tuple[Document, Document, list[str]]:
         notes.append(f"liquidations: {liquidated}")
     if stopped := _listed(document.get("stopped_symbols")):
         notes.append(f"stopped before the end: {stopped}")
-    terms: Document = {"seen": bool(seen), "chosen_on": bool(chosen_on)}
-    return flat(mapping(document.get("settings"))), terms, notes
+    settings = flat(mapping(document.get("settings")))
+    policy = document.get("policy", _former_policy(settings))
+    terms: Document = {"seen": bool(seen), "chosen_on": bool(chosen_on), "policy": policy}
+    return settings, terms, notes
+
+
+def _former_policy(settings: Document) -> str | None:
+    """Return the policy of a result that names none: earlier versions set `greedy` outright."""
+    return {True: "greedy", False: "sampled"}.get(settings.get("greedy"))  # type: ignore[arg-type]
 
 
 def _validation(result: Result) -> tuple[Document, Document, list[str]]:
@@ -152,6 +159,7 @@ def _validation(result: Result) -> tuple[Document, Document, list[str]]:
     terms: Document = {
         "folds": [mapping(fold).get("test") for fold in items(document.get("folds"))],
         "seeds": document.get("seeds"),
+        "policy": _policies(document) or _former_policy(settings),
     }
     failed = [test for test in result.self_tests if test.holds is False]
     notes = [f"self-test failed: {test.name}, {test.words}" for test in failed]
@@ -163,6 +171,12 @@ def _validation(result: Result) -> tuple[Document, Document, list[str]]:
     if result.final_verdict is not None:
         notes.append(f"verdict on the final test span alone: {result.final_verdict.decision}")
     return settings, terms, notes
+
+
+def _policies(document: Document) -> str | None:
+    """Return the policies by which the agents of a validation traded, such as `greedy, sampled`."""
+    policies = {mapping(run).get("policy") for run in items(document.get("runs"))}
+    return ", ".join(sorted(policy for policy in policies if isinstance(policy, str))) or None
 
 
 def _market_terms(document: Document, settings: Document) -> dict[str, JsonValue]:
