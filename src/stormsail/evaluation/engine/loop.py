@@ -88,7 +88,6 @@ class AgentDecider:
         config: BacktestConfig,
         levels: Sequence[float] | None,
         batch: int,
-        *,
         settings: int = 1,
     ) -> None:
         self._agent = agent

@@ -163,9 +163,8 @@ class BacktestRequest:
         levels = terms.market.levels if terms.market.action == "levels" else None
         local = copy.deepcopy(self.agent).cpu()
         agent_digest(local)  # what cannot be saved is not traded
-        decider = AgentDecider(
-            local, config, levels, scenario.accounts, settings=len(scenario.costs)
-        )
+        accounts, settings = scenario.accounts, len(scenario.costs)
+        decider = AgentDecider(local, config, levels, accounts, settings)
         return PreparedRun(scenario, decider)
 
     def annotate(self, results: list[Backtest]) -> list[Backtest]:
