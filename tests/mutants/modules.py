@@ -322,4 +322,12 @@ MODULES = (
             "test_the_step_that_ends_shows_the_last_state_and_the_next_one_the_new_start",
         ),
     ),
+    Mutant(
+        "agent-file-forgets-the-judged-policy",
+        "policy",
+        "modules/agent.py",
+        "_POLICY: self.judged_policy}",
+        '_POLICY: "greedy"}',
+        unit("agent", "test_the_judged_policy_is_in_the_file", part="modules"),
+    ),
 )

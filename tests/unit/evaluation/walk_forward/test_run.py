@@ -594,4 +594,4 @@ def test_agents_that_sample_do_not_sample_alike_and_do_so_again(bars, small):
 def test_self_tests_hold_for_agents_that_sample(bars, small):
     result = validate(bars, small, fit=sampling(bars))
     outcomes = {test.name: test.holds for test in result.judgement.self_tests}
-    assert outcomes["no look ahead"] is True
+    assert outcomes["look-ahead"] is True
