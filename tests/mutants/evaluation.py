@@ -565,7 +565,8 @@ EVALUATION = (
             Generators(config.seed).stream("backtest.actions") for _ in range(settings)
         ]
 """,
-        """        self._generators = [Generators(config.seed).stream("backtest.actions")] * settings
+        """        shared = Generators(config.seed).stream("backtest.actions")
+        self._generators = [shared] * settings
 """,
         judged("engine/policy", "test_other_cost_settings_beside_it_change_no_draw"),
     ),

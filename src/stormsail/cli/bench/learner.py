@@ -107,7 +107,7 @@ def _learn_table(rows: "list[LearnRow]", *, title: str) -> "Table":
     from rich.table import Table
 
     varied = any(row.variant for row in rows)
-    heads = ("task", "learner", "steps", "mean", "median", "min", "bar", "", "steps/s")
+    heads = ("task", "learner", "steps", "mean", "median", "min", "bar", "", "sampled", "steps/s")
     table = Table(*heads, title=title)
     for row in rows:
         table.add_row(
@@ -117,6 +117,7 @@ def _learn_table(rows: "list[LearnRow]", *, title: str) -> "Table":
             *(f"{value:,.4g}" for value in (row.mean, row.median, row.least)),
             row.bar,
             {True: "pass", False: "FAIL", None: ""}[row.passed],
+            f"{row.policies.count('sampled')} of {len(row.policies)}",
             f"{row.steps_per_second:,.0f}",
         )
     return table
