@@ -205,7 +205,7 @@ MONITORS = (
         "evaluation-figures-of-the-greedy-policy",
         "policy",
         EVALUATE,
-        "return second._replace(greedy_score=first.score, worse_p=p_value)",
+        "return second._replace(greedy_score=first.score, policy_p=p_value)",
         'return judged._replace(policy="sampled")',
         run(
             "run/policies",

@@ -51,7 +51,7 @@ class Evaluation(NamedTuple):
     """Mean return of the greedy policy; NaN where it was not evaluated."""
     sampled_score: float = math.nan
     """Mean return of the sampled policy; NaN where it was not evaluated."""
-    worse_p: float = math.nan
+    policy_p: float = math.nan
     """p-value of "greedy is not worse than sampled"; NaN where not both were evaluated."""
 
     @property
@@ -62,7 +62,7 @@ class Evaluation(NamedTuple):
     @property
     def greedy_is_worse(self) -> bool:
         """Whether the greedy policy is significantly worse than the sampled one."""
-        return self.worse_p < paired.LEVEL  # NaN is not
+        return self.policy_p < paired.LEVEL  # NaN is not
 
     def breach(self, limit: float | None) -> float:
         """Return by how much a limit on CVaR is broken, max(0, limit - CVaR); 0 without a limit.
@@ -142,10 +142,10 @@ def evaluate(
     greedy, sampled = episodes("greedy", generator), episodes("sampled", same)
     p_value = paired.paired_p_value(greedy.totals.cpu().numpy(), sampled.totals.cpu().numpy())
     first, second = greedy.evaluation("greedy", alpha), sampled.evaluation("sampled", alpha)
-    judged = first._replace(sampled_score=second.score, worse_p=p_value)
+    judged = first._replace(sampled_score=second.score, policy_p=p_value)
     if not judged.greedy_is_worse:
         return judged
-    return second._replace(greedy_score=first.score, worse_p=p_value)
+    return second._replace(greedy_score=first.score, policy_p=p_value)
 
 
 def _run_episodes(

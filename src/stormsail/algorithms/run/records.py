@@ -180,7 +180,7 @@ class Records:
             policy=evaluation.policy,
             score_greedy=_finite(evaluation.greedy_score),
             score_sampled=_finite(evaluation.sampled_score),
-            policy_p=_finite(evaluation.worse_p),
+            policy_p=_finite(evaluation.policy_p),
             cvar=_finite(evaluation.cvar),
             breach=_finite(breach),
             best=better,
@@ -189,7 +189,7 @@ class Records:
 
     def evaluation_metrics(self, evaluation: Evaluation) -> dict[str, float]:
         """Return the metrics of an evaluation that was added."""
-        best, both = self.best_score, not math.isnan(evaluation.worse_p)
+        best, both = self.best_score, not math.isnan(evaluation.policy_p)
         return {
             "validation/score": evaluation.score,
             "validation/score_low": evaluation.low,
@@ -197,7 +197,7 @@ class Records:
             "validation/score_greedy": evaluation.greedy_score,
             "validation/score_sampled": evaluation.sampled_score,
             "validation/policy_gap": evaluation.policy_gap,
-            "validation/policy_p": evaluation.worse_p,
+            "validation/policy_p": evaluation.policy_p,
             "validation/greedy_worse": float(evaluation.greedy_is_worse) if both else math.nan,
             "validation/spread": evaluation.spread,
             "validation/cvar": evaluation.cvar,

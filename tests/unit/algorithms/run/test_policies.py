@@ -12,6 +12,7 @@ from stormsail.algorithms import trainer
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.tasks import agent_spec, make_task
+from stormsail.cli.learning.train import finish
 from stormsail.core.errors import ConfigError
 from stormsail.core.task import DiscreteActions, Step
 from stormsail.evaluation.stats import paired
@@ -108,7 +109,7 @@ def test_an_agent_that_is_good_sampled_and_terrible_greedy_is_judged_sampled():
     assert result.greedy_score == pytest.approx(start - 9.0, abs=1e-4)
     assert result.score == result.sampled_score
     assert result.policy_gap == pytest.approx(9.0, abs=4 * 3.0 / 8.0)
-    assert result.worse_p == 2.0**-EPISODES  # all signs are alike
+    assert result.policy_p == 2.0**-EPISODES  # all signs are alike
     assert result.greedy_is_worse
     alone = evaluate(Alternate(), nearly_even(), seeded(1), policy="sampled", actions=seeded(2))
     for name in ("score", "spread", "cvar", "cvar_error", "low", "high", "episodes"):
@@ -174,13 +175,13 @@ def test_greedy_that_is_slightly_and_not_significantly_worse_is_judged():
     assert (result.score, result.greedy_score) == (4.5, 4.5)
     assert result.sampled_score == pytest.approx(4.6, abs=1e-6)
     assert result.policy_gap == pytest.approx(0.1, abs=1e-6)
-    assert result.worse_p == pytest.approx(0.3855, abs=1e-4)
+    assert result.policy_p == pytest.approx(0.3855, abs=1e-4)
 
 
 def test_greedy_that_is_better_is_judged():
     result = both(Tabled([5.0, 6.0, 7.0, 8.0, 9.0, 4.0], [1.0] * 6))
     assert (result.policy, result.score) == ("greedy", 6.5)
-    assert result.worse_p > 0.99
+    assert result.policy_p > 0.99
 
 
 def test_fewer_than_five_episodes_judge_the_greedy_policy():
@@ -188,13 +189,13 @@ def test_fewer_than_five_episodes_judge_the_greedy_policy():
     assert both(Tabled([0.0] * 5, [9.0, 9.1, 9.0, 9.1, 9.0])).policy == "sampled"
     alone = both(Tabled([0.0], [9.0]))
     assert (alone.policy, alone.score, alone.policy_gap) == ("greedy", 0.0, 9.0)
-    assert math.isnan(alone.worse_p)
+    assert math.isnan(alone.policy_p)
     assert math.isnan(alone.low)
     assert not alone.greedy_is_worse
 
 
 def test_equal_differences_decide_by_their_number():
-    assert both(Tabled([1.0] * 6, [2.0] * 6)).worse_p == 2.0**-6
+    assert both(Tabled([1.0] * 6, [2.0] * 6)).policy_p == 2.0**-6
     assert both(Tabled([1.0] * 6, [2.0] * 6)).policy == "sampled"
     assert both(Tabled([2.0] * 6, [2.0] * 6)).policy == "greedy"
 
@@ -215,7 +216,7 @@ def test_a_policy_that_was_not_evaluated_has_no_score():
     assert (sampled.policy, sampled.score) == ("sampled", sampled.sampled_score)
     unknown = (
         greedy.sampled_score, sampled.greedy_score, greedy.policy_gap, sampled.policy_gap,
-        greedy.worse_p, sampled.worse_p,
+        greedy.policy_p, sampled.policy_p,
     )  # fmt: skip
     assert all(map(math.isnan, unknown))
     assert not greedy.greedy_is_worse
@@ -290,11 +291,16 @@ def alarms(run):
     return [(alarm["update"], alarm["value"], alarm["message"]) for alarm in raised]
 
 
-def test_a_run_judges_and_keeps_the_sampled_agent_and_raises_the_alarm(tabled, tmp_path):
+def test_a_run_judges_and_keeps_the_sampled_agent_and_raises_the_alarm(tabled, tmp_path, capsys):
     tabled(GREEDY, SAMPLED)
     done = run_all(small(validation__episodes=6), tmp_path / "run")
     assert (done.best_score, done.best_policy, done.best_episodes) == (2.5, "sampled", 6)
     assert done.best_interval == pytest.approx((2.5 - HALF, 2.5 + HALF), abs=1e-6)
+    finish(done)
+    assert capsys.readouterr().out.splitlines()[0] == (
+        f"{done.path}: finished after 192 steps, best score 2.5 (0.7756 to 4.224, 6 episodes, "
+        "sampled policy)"
+    )
     assert Agent.load(done.best).judged_policy == "sampled"
     assert done.agent.judged_policy == "sampled"
     first, last = events(done, "trial")
@@ -352,6 +358,15 @@ def test_an_agent_that_was_never_evaluated_is_greedy_unless_the_settings_say_sam
     assert Agent.load(tmp_path / "agent").judged_policy == judged
 
 
+def test_a_single_episode_has_no_interval(tabled, tmp_path, capsys):
+    tabled([7.5])
+    done = run_all(small(validation__episodes=1), tmp_path / "run")
+    assert done.best_interval is None
+    finish(done)
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.endswith("best score 7.5 (1 episode, greedy policy)")
+
+
 def test_a_resumed_run_knows_the_judged_policy_and_the_interval(tabled, tmp_path):
     tabled(GREEDY, SAMPLED)
     config = small(validation__episodes=6)
@@ -370,4 +385,4 @@ def test_the_level_of_the_decision_is_the_one_of_the_test():
     noise = (noise - noise.mean()) / noise.std()
     for t, policy in ((1.72, "greedy"), (1.74, "sampled")):  # t of 19 degrees at .95 is 1.7291
         result = both(Tabled([0.0] * 20, (noise + t / math.sqrt(20)).tolist()))
-        assert (result.worse_p < paired.LEVEL, result.policy) == (policy == "sampled", policy)
+        assert (result.policy_p < paired.LEVEL, result.policy) == (policy == "sampled", policy)
