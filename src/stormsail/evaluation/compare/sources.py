@@ -31,6 +31,7 @@ from stormsail.evaluation.saved import (
     number,
     read_result,
     read_run,
+    truth,
 )
 from stormsail.evaluation.stats.statement import Statement
 from stormsail.evaluation.walk_forward.verdict import Verdict
@@ -147,7 +148,8 @@ def _backtest(result: Result) -> tuple[Document, Document, list[str]]:
 
 def _former_policy(settings: Document) -> str | None:
     """Return the policy of a result that names none: earlier versions set `greedy` outright."""
-    return {True: "greedy", False: "sampled"}.get(settings.get("greedy"))  # type: ignore[arg-type]
+    greedy = truth(settings.get("greedy"))
+    return None if greedy is None else ("greedy" if greedy else "sampled")
 
 
 def _validation(result: Result) -> tuple[Document, Document, list[str]]:
