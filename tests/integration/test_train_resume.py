@@ -335,8 +335,11 @@ def test_resume_needs_nothing_but_the_folder(command, tmp_path):
     run_for(config, out, 2)
     status, told, _ = command("resume", out)
     assert status == 0
+    assert whole.best_interval is not None
+    low, high = whole.best_interval
     assert told == (
-        f"{out}: finished after {UPDATES * 32} steps, best score {whole.best_score:.6g}\n"
+        f"{out}: finished after {UPDATES * 32} steps, best score {whole.best_score:.6g} "
+        f"({low:.4g} to {high:.4g}, 3 episodes, greedy policy)\n"
         f"best agent: {out}/best\n"
     )
     assert image(out) == image(tmp_path / "whole")

@@ -10,6 +10,10 @@ SHARPE = "evaluation/stats/sharpe.py"
 OVERFITTING = "evaluation/stats/overfitting.py"
 RESAMPLING = "evaluation/stats/bootstrap.py"
 TRIALS = "evaluation/stats/trials.py"
+PAIRED = "evaluation/stats/paired.py"
+LOOP = "evaluation/engine/loop.py"
+RULES = "evaluation/engine/config.py"
+WALK = "evaluation/walk_forward/run.py"
 WINDOWS = "evaluation/calibration/windows.py"
 CALIBRATION = "evaluation/calibration/checks.py"
 CONFORMAL = "evaluation/calibration/conformal.py"
@@ -485,5 +489,93 @@ EVALUATION = (
         "fitted = predicted.select(predicted.disjoint())",
         "fitted = predicted",
         judged("calibration/conformal", "test_windows_that_share_bars_are_left_out"),
+    ),
+    # --- policies
+    Mutant(
+        "paired-difference-reversed",
+        "policy",
+        PAIRED,
+        "gain = other_side - one_side",
+        "gain = one_side - other_side",
+        judged("stats/paired", "test_the_p_value_by_hand"),
+    ),
+    Mutant(
+        "paired-two-sided",
+        "policy",
+        PAIRED,
+        "return max(float(stdtr(n - 1, -mean * math.sqrt(n) / deviation)), least)",
+        "return max(2.0 * float(stdtr(n - 1, -abs(mean) * math.sqrt(n) / deviation)), least)",
+        judged("stats/paired", "test_the_p_value_by_hand"),
+    ),
+    Mutant(
+        "paired-degrees-of-freedom-n",
+        "policy",
+        PAIRED,
+        "return max(float(stdtr(n - 1, -mean",
+        "return max(float(stdtr(n, -mean",
+        judged("stats/paired", "test_the_p_value_by_hand"),
+    ),
+    Mutant(
+        "paired-deviation-with-n",
+        "policy",
+        PAIRED,
+        "else float(sample.std(ddof=1))",
+        "else float(sample.std(ddof=0))",
+        judged("stats/paired", "test_the_interval_by_hand"),
+    ),
+    Mutant(
+        "paired-interval-of-the-normal",
+        "policy",
+        PAIRED,
+        "half = float(stdtrit(n - 1, 0.5 * (1.0 + confidence)))",
+        "half = float(stdtrit(1e9, 0.5 * (1.0 + confidence)))",
+        judged("stats/paired", "test_the_interval_by_hand"),
+    ),
+    Mutant(
+        "paired-interval-with-one-tail",
+        "policy",
+        PAIRED,
+        "0.5 * (1.0 + confidence)",
+        "confidence",
+        judged("stats/paired", "test_the_interval_by_hand"),
+    ),
+    Mutant(
+        "paired-without-the-sign-test",
+        "policy",
+        PAIRED,
+        "    least = 0.5**n\n",
+        "    least = 0.0\n",
+        judged("stats/paired", "test_a_p_value_is_never_below_that_of_equal_signs"),
+    ),
+    Mutant(
+        "backtest-always-greedy",
+        "policy",
+        RULES,
+        'self.replace(greedy=judged == "greedy")',
+        "self.replace(greedy=True)",
+        judged(
+            "engine/policy", "test_the_default_follows_the_agent_and_the_result_says_what_it_was"
+        ),
+    ),
+    Mutant(
+        "backtest-draws-shared-by-the-cost-settings",
+        "policy",
+        LOOP,
+        """        self._generators = [
+            Generators(config.seed).stream("backtest.actions") for _ in range(settings)
+        ]
+""",
+        """        shared = Generators(config.seed).stream("backtest.actions")
+        self._generators = [shared] * settings
+""",
+        judged("engine/policy", "test_other_cost_settings_beside_it_change_no_draw"),
+    ),
+    Mutant(
+        "validation-seeds-sample-alike",
+        "policy",
+        WALK,
+        'return Generators(self._rules.seed).spawn(f"fold.{fold}.seed.{seed}").seed',
+        "return self._rules.seed",
+        judged("walk_forward/run", "test_agents_that_sample_do_not_sample_alike_and_do_so_again"),
     ),
 )

@@ -373,4 +373,12 @@ MODULES = (
             "test_names_say_where_a_column_comes_from_and_which_are_left_unscaled",
         ),
     ),
+    Mutant(
+        "agent-file-forgets-the-judged-policy",
+        "policy",
+        "modules/agent.py",
+        "_POLICY: self.judged_policy,",
+        '_POLICY: "greedy",',
+        unit("agent", "test_the_judged_policy_is_in_the_file", part="modules"),
+    ),
 )

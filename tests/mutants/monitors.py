@@ -10,8 +10,10 @@ ENTROPY = "algorithms/update/entropy_schedule.py"
 STATISTICS = "algorithms/update/return_statistics.py"
 CHECKPOINT = "algorithms/run/checkpoint.py"
 ALARMS = "monitors/alarms.py"
+EVALUATE = "algorithms/run/evaluate.py"
 LOGGERS = "monitors/loggers.py"
 RECORDS = "algorithms/run/records.py"
+TRAINER = "algorithms/trainer.py"
 
 
 def run(name: str, *tests: str) -> tuple[str, ...]:
@@ -295,5 +297,84 @@ MONITORS = (
         '        ppo.generators.restore(state["generators"])\n',
         "        pass\n",
         RESTORED,
+    ),
+    # --- the policy that is judged
+    Mutant(
+        "evaluation-always-greedy",
+        "policy",
+        EVALUATE,
+        "    if not judged.greedy_is_worse:\n",
+        "    if True:\n",
+        run(
+            "run/policies",
+            "test_an_agent_that_is_good_sampled_and_terrible_greedy_is_judged_sampled",
+        ),
+    ),
+    Mutant(
+        "evaluation-the-higher-score-is-judged",
+        "policy",
+        EVALUATE,
+        "    if not judged.greedy_is_worse:\n",
+        "    if judged.policy_gap <= 0.0:\n",
+        run("run/policies", "test_greedy_that_is_slightly_and_not_significantly_worse_is_judged"),
+    ),
+    Mutant(
+        "evaluation-other-starts-for-the-sampled-policy",
+        "policy",
+        EVALUATE,
+        "same.set_state(generator.get_state())",
+        "same.manual_seed(0)",
+        run("run/policies", "test_both_policies_begin_at_the_same_starts"),
+    ),
+    Mutant(
+        "evaluation-actions-drawn-from-the-starts",
+        "policy",
+        EVALUATE,
+        'drawn = actions if kind == "sampled" else None',
+        "drawn = starts",
+        run("run/policies", "test_tasks_give_both_policies_the_same_starts_and_random_numbers"),
+    ),
+    Mutant(
+        "evaluation-figures-of-the-greedy-policy",
+        "policy",
+        EVALUATE,
+        "return second._replace(greedy_score=first.score, policy_p=p_value)",
+        'return judged._replace(policy="sampled")',
+        run(
+            "run/policies",
+            "test_an_agent_that_is_good_sampled_and_terrible_greedy_is_judged_sampled",
+        ),
+    ),
+    Mutant(
+        "best-agent-does-not-say-its-policy",
+        "policy",
+        TRAINER,
+        "self.ppo.agent.judged_policy = evaluation.policy",
+        "pass",
+        run("run/policies", "test_a_run_judges_and_keeps_the_sampled_agent_and_raises_the_alarm"),
+    ),
+    Mutant(
+        "judged-policy-not-restored",
+        "policy",
+        TRAINER,
+        "        ppo.agent.judged_policy = self.records.policy or ppo.agent.judged_policy\n",
+        "",
+        run("run/policies", "test_a_resumed_run_knows_the_judged_policy_and_the_interval"),
+    ),
+    Mutant(
+        "greedy-worse-never-reported",
+        "policy",
+        RECORDS,
+        "float(evaluation.greedy_is_worse)",
+        "0.0",
+        run("run/policies", "test_a_run_judges_and_keeps_the_sampled_agent_and_raises_the_alarm"),
+    ),
+    Mutant(
+        "policy-gap-reversed",
+        "policy",
+        EVALUATE,
+        "return self.sampled_score - self.greedy_score",
+        "return self.greedy_score - self.sampled_score",
+        run("run/policies", "test_a_run_judges_and_keeps_the_sampled_agent_and_raises_the_alarm"),
     ),
 )

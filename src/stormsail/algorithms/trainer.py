@@ -35,7 +35,7 @@ from stormsail.core.files.generations import Generation
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task, close
 from stormsail.core.threads import torch_threads
-from stormsail.modules.agent import Agent
+from stormsail.modules.agent import Agent, JudgedPolicy
 from stormsail.monitors.loggers import (
     Ending,
     LoggedRun,
@@ -80,6 +80,9 @@ class Run:
         updates: done so far.
         steps: of all environments so far.
         best_score: evaluation score of the best agent; None before the first evaluation.
+        best_interval: 95 % interval of that score; None where it has none.
+        best_episodes: episodes of that evaluation.
+        best_policy: policy by which that agent was judged, as its file says.
         agent: the current one.
         sharpe_per_bar: of the best agent's evaluation episodes; None where there is none.
         bars: steps in that ratio.
@@ -96,6 +99,9 @@ class Run:
     agent: Agent
     sharpe_per_bar: float | None = None
     bars: int = 0
+    best_interval: tuple[float, float] | None = None
+    best_episodes: int = 0
+    best_policy: JudgedPolicy = "greedy"
 
     @property
     def best(self) -> Path:
@@ -282,6 +288,8 @@ class Trainer:
         # Weights are drawn on the CPU, so that every device begins with the same ones.
         first = Generators(self.config.seed).stream("weights")
         agent = Agent(spec, first, binding=self._bound)
+        if self.config.validation.policy == "sampled":
+            agent.judged_policy = "sampled"
         if self._start is not None:  # before the learner: it begins with the agent's first memory
             self._start.fill(agent)
         history = self.folder.lineage.history()
@@ -325,6 +333,7 @@ class Trainer:
         if target is not None and generation.step > target.step:
             return f"the run was rolled back to step {target.step}"
         self.ppo, self.records = ppo, self._open_records(state)
+        ppo.agent.judged_policy = self.records.policy or ppo.agent.judged_policy
         if target is not None:  # continue with a smaller learning rate than the first time
             ppo.rate_factor *= 0.5 ** (target.times - saved.rollbacks)
             ppo.refusals, self.records.rollbacks = 0, target.times
@@ -374,10 +383,10 @@ class Trainer:
         update = self._update()
         self._check_state(update)
         values = metrics(self.ppo, update)
-        alarms = self.records.measured(self.ppo.update_count, values)
         period, task = self.config.validation.every_updates, self._evaluation_task
         if task is not None and (self.ppo.update_count % period == 0 or self.done):
             values |= self._evaluate(task)
+        alarms = self.records.measured(self.ppo.update_count, values)
         self.records.append(self.ppo.steps, values)
         if self.ppo.update_count % self.config.checkpoint.every_updates == 0 and not self.done:
             self.save()
@@ -431,9 +440,12 @@ class Trainer:
             task,
             self.ppo.agent,
             generators.stream("validation"),
+            policy=self.config.validation.policy,
+            actions=generators.stream("validation.actions"),
             log_returns=self.config.task.name == MARKET,
             alpha=self.config.risk.cvar_alpha,
         )
+        self.ppo.agent.judged_policy = evaluation.policy
         limit = self.config.risk.episode_limit
         if self.records.add_evaluation(self.ppo.update_count, evaluation, limit=limit):
             self._tell_lineage()
@@ -494,6 +506,7 @@ class Trainer:
         self._loggers.finish(self.records.metrics, ending)
         self.records.close()
         self._tell_lineage()
+        low, high = self.records.best_low, self.records.best_high
         return Run(
             path=self.folder.path,
             config=self.config,
@@ -506,6 +519,9 @@ class Trainer:
             agent=self.ppo.agent,
             sharpe_per_bar=self.records.best_sharpe,
             bars=self.records.best_bars,
+            best_interval=None if low is None or high is None else (low, high),
+            best_episodes=self.records.best_episodes,
+            best_policy=self.records.best_policy,
         )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self, get_args
 
 import torch
 from pydantic import Field, model_validator
@@ -30,6 +30,11 @@ _SPEC = "agent"
 _MONOTONE = "monotone_quantiles"
 _CENTRED = "centred"
 """Form of monotone quantiles; agents that do not name it summed up from the lowest quantile."""
+
+_POLICY = "policy"
+
+JudgedPolicy = Literal["greedy", "sampled"]
+"""The likeliest action always, or actions drawn as in training."""
 
 
 class ActionSpec(Config):
@@ -205,7 +210,14 @@ class Agent(nn.Module):
         spec: its specification.
         generator: source of the initial weights.
         binding: what it is trained for, such as feature schema, bar length and fees.
+
+    Attributes:
+        judged_policy: by which of its policies it was evaluated and chosen, so the one to use it
+            with; `greedy` where nothing was evaluated. Files of earlier versions do not name it:
+            their agents were all judged by the greedy policy, and load as that.
     """
+
+    judged_policy: JudgedPolicy
 
     def __init__(
         self,
@@ -219,6 +231,7 @@ class Agent(nn.Module):
         self.binding = Binding(dict(binding or {}))
         self.lineage: tuple[JsonValue, ...] = ()
         """Stages of its training, oldest first; its artifact holds them (docs/runs.md)."""
+        self.judged_policy = "greedy"
         names = spec.observation_names
         frozen = torch.tensor([name in spec.unscaled for name in names], dtype=torch.bool)
         self.observation_scale = ObservationScale(len(names), frozen=frozen)
@@ -355,6 +368,7 @@ class Agent(nn.Module):
             metadata={
                 "binding": dict(self.binding.values),
                 "lineage": list(self.lineage),
+                _POLICY: self.judged_policy,
                 **self._forms(),
             },
         )
@@ -399,6 +413,9 @@ class Agent(nn.Module):
         binding = metadata.get("binding")
         if not isinstance(spec, dict) or not isinstance(binding, dict):
             raise _unfit(path, "no description of an agent")
+        policy = metadata.get(_POLICY, "greedy")  # which earlier versions did not write
+        if policy not in get_args(JudgedPolicy):
+            raise _unfit(path, f"the policy {policy!r}")
         try:
             with torch.device("meta"):  # shapes only: a false description must not cost memory
                 agent = cls(AgentSpec.from_mapping(spec), torch.Generator("cpu"), binding=binding)
@@ -419,6 +436,7 @@ class Agent(nn.Module):
         if not isinstance(stages, list):
             raise _unfit(path, "a lineage that is no list")
         agent.lineage = tuple(stages)
+        agent.judged_policy = policy  # type: ignore[assignment]  # checked above
         return agent
 
 

@@ -482,5 +482,15 @@ RULES: tuple[Rule, ...] = (
             "`risk.cvar_lambda_max`, or the gains if the multiplier is far below it"
         ),
     ),
+    Rule(
+        "warn/greedy_policy_worse",
+        "warning",
+        "validation/policy_gap",
+        _above("validation/greedy_worse", 0.0),
+        "the likeliest actions return {metrics[validation/score_greedy]:.4g}, {value:.4g} less "
+        "than sampled ones (p = {metrics[validation/policy_p]:.2g}): the agent is judged, and "
+        "backtests trade, by its sampled policy; train longer or lower `entropy.ent_coef` "
+        "until the policy has decided, or set `validation.policy` to `sampled`",
+    ),
 )
 """In the order of the report."""

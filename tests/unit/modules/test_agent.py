@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stormsail.core.errors import ArtifactError, ConfigError, ShapeError
-from stormsail.core.files.artifact import Contents, write_artifact
+from stormsail.core.files.artifact import Contents, read_artifact, write_artifact
 from stormsail.core.task import ContinuousActions, DiscreteActions
 from stormsail.functional import statistics
 from stormsail.modules import Agent, AgentSpec, CriticConfig, NetworkConfig, PolicyConfig
@@ -380,3 +380,26 @@ def test_actions_survive_their_description(actions):
 def test_spreads_the_wrong_way_round_are_refused():
     with pytest.raises(ConfigError):
         PolicyConfig(std_min=1.0, std_max=1.0)
+
+
+@pytest.mark.parametrize("policy", ["greedy", "sampled"])
+def test_the_judged_policy_is_in_the_file(policy, tmp_path):
+    agent = build()
+    assert agent.judged_policy == "greedy"
+    agent.judged_policy = policy
+    agent.save(tmp_path / "agent")
+    assert read_artifact(tmp_path / "agent").metadata["policy"] == policy
+    assert Agent.load(tmp_path / "agent").judged_policy == policy
+
+
+def test_a_file_of_an_earlier_version_was_judged_greedily(tmp_path):
+    assert Agent.load(forged(tmp_path / "old", metadata={"binding": {}})).judged_policy == "greedy"
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("policy", ["both", None, 1, ["greedy"]])
+def test_a_file_with_another_policy_is_refused(policy, tmp_path):
+    with pytest.raises(ArtifactError) as caught:
+        Agent.load(forged(tmp_path / "agent", metadata={"binding": {}, "policy": policy}))
+    assert caught.value.code == "artifact-document"
+    assert f"found the policy {policy!r}." in str(caught.value)

@@ -33,6 +33,11 @@ OUT_OF_REACH = {
     "train/cvar_empirical_ema": -0.25,
     "train/cvar_lambda": 7.5,
 }
+POLICIES = {
+    "validation/policy_gap": 33.0,
+    "validation/policy_p": 0.001,
+    "validation/score_greedy": -30.5,
+}
 
 # What sounds at once: metrics beside it, the metric, a value that is quiet, one that sounds.
 THRESHOLDS = {
@@ -106,6 +111,7 @@ THRESHOLDS = {
         0.05,
     ),
     "alert/cvar_infeasible": (OUT_OF_REACH, "train/cvar_infeasible", 0.0, 1.0),
+    "warn/greedy_policy_worse": (POLICIES, "validation/greedy_worse", 0.0, 1.0),
 }
 PATIENT = {
     "warn/twin_critics_persistent_imbalance": (BOTH, "train/critics_grad_ratio", 1.0, 0.009, 6),

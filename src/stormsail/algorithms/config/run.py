@@ -11,6 +11,9 @@ from stormsail.algorithms.config.risk import RiskConfig
 from stormsail.core.config import Config
 from stormsail.market.simulator.config import MarketConfig
 
+EvaluatedPolicy = Literal["sampled", "greedy", "both"]
+"""Policies that an evaluation plays: actions drawn as in training, the likeliest ones, or both."""
+
 _ROUNDING = 1e-9
 """Relative slack before rounding up: a quotient may be a rounding error above a whole number."""
 
@@ -115,8 +118,14 @@ class ValidationConfig(Config):
     """Updates between two evaluations; 0 switches them off."""
 
     episodes: Count = 64
-    """Greedy episodes of one evaluation; under a limit on the tail of episodes enough of them for
-    `risk.cvar_min_tail_samples` in it."""
+    """Episodes of one evaluation of a policy; under a limit on the tail of episodes enough of them
+    for `risk.cvar_min_tail_samples` in it."""
+
+    policy: EvaluatedPolicy = "both"
+    """Policy that is evaluated and judged: `greedy` takes the likeliest action, `sampled` draws as
+    in training. `both` evaluates both from the same starts, which costs twice as much, and judges
+    `greedy` unless it is significantly worse (paired test at 5 %; it takes 5 episodes or more). The
+    agent's file names the judged one, and backtests use it."""
 
     def check_tail(self, risk: RiskConfig) -> None:
         """Refuse evaluations with too few episodes to tell whether the limit is kept.

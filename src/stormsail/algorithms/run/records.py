@@ -17,13 +17,21 @@ from stormsail.core.clock import Clock
 from stormsail.core.config import Config
 from stormsail.core.errors import ArtifactError
 from stormsail.core.files.documents import JsonValue
+from stormsail.modules.agent import JudgedPolicy
 from stormsail.monitors.alarms import Alarm, Alarms, warn
 from stormsail.monitors.sinks import EventFile, MetricsFile, TensorBoard
 
 EVALUATION = (
     "validation/best_score",
     "validation/cvar",
+    "validation/greedy_worse",
+    "validation/policy_gap",
+    "validation/policy_p",
     "validation/score",
+    "validation/score_greedy",
+    "validation/score_high",
+    "validation/score_low",
+    "validation/score_sampled",
     "validation/spread",
     "validation/trials",
 )
@@ -39,6 +47,16 @@ class RecordState(Config):
     """Length of the events file."""
     best_score: float | None = None
     """Score of the best agent so far."""
+    best_low: float | None = None
+    """Lower end of the 95 % interval of that score; None where it has none."""
+    best_high: float | None = None
+    """Upper end."""
+    best_episodes: Whole = 0
+    """Episodes of that agent's evaluation."""
+    best_policy: JudgedPolicy = "greedy"
+    """Policy by which that agent was judged."""
+    policy: JudgedPolicy | None = None
+    """Policy that was judged in the last evaluation; None before the first."""
     best_breach: float = 0.0
     """By how much that agent's estimated CVaR broke the limit; 0 where it kept it."""
     best_sharpe: float | None = None
@@ -79,7 +97,9 @@ class Records:
             saved = read_records(state)
             self.alarms.load_state_dict(state["alarms"])
         self.best_score, self.best_breach = saved.best_score, saved.best_breach
-        self.trials = saved.trials
+        self.best_low, self.best_high = saved.best_low, saved.best_high
+        self.best_episodes, self.best_policy = saved.best_episodes, saved.best_policy
+        self.trials, self.policy = saved.trials, saved.policy
         self.best_sharpe, self.best_bars = saved.best_sharpe, saved.best_bars
         self.rollbacks = saved.rollbacks
         self.metrics = MetricsFile(folder.metrics, rows=saved.rows)
@@ -97,6 +117,11 @@ class Records:
             rows=len(self.metrics),
             event_bytes=self.events.length,
             best_score=self.best_score,
+            best_low=self.best_low,
+            best_high=self.best_high,
+            best_episodes=self.best_episodes,
+            best_policy=self.best_policy,
+            policy=self.policy,
             best_breach=self.best_breach,
             best_sharpe=self.best_sharpe,
             best_bars=self.best_bars,
@@ -140,6 +165,7 @@ class Records:
                 not, of those that do not the one that is nearer; only then the score decides.
         """
         self.trials += 1
+        self.policy = evaluation.policy
         known, breach = math.isfinite(evaluation.score), evaluation.breach(limit)
         better = known and (
             self.best_score is None
@@ -147,26 +173,41 @@ class Records:
         )
         if better:
             self.best_score, self.best_breach = evaluation.score, breach
+            self.best_low, self.best_high = _finite(evaluation.low), _finite(evaluation.high)
+            self.best_episodes, self.best_policy = evaluation.episodes, evaluation.policy
             self.best_sharpe, self.best_bars = evaluation.sharpe_per_bar, evaluation.bars
         self.event(
             "trial",
             update,
             trial=self.trials,
-            score=evaluation.score if known else None,
-            spread=evaluation.spread if math.isfinite(evaluation.spread) else None,
+            score=_finite(evaluation.score),
+            score_low=_finite(evaluation.low),
+            score_high=_finite(evaluation.high),
+            spread=_finite(evaluation.spread),
             episodes=evaluation.episodes,
             unfinished=evaluation.unfinished,
-            cvar=evaluation.cvar if math.isfinite(evaluation.cvar) else None,
-            breach=breach if math.isfinite(breach) else None,
+            policy=evaluation.policy,
+            score_greedy=_finite(evaluation.greedy_score),
+            score_sampled=_finite(evaluation.sampled_score),
+            policy_p=_finite(evaluation.policy_p),
+            cvar=_finite(evaluation.cvar),
+            breach=_finite(breach),
             best=better,
         )
         return better
 
     def evaluation_metrics(self, evaluation: Evaluation) -> dict[str, float]:
         """Return the metrics of an evaluation that was added."""
-        best = self.best_score
+        best, both = self.best_score, not math.isnan(evaluation.policy_p)
         return {
             "validation/score": evaluation.score,
+            "validation/score_low": evaluation.low,
+            "validation/score_high": evaluation.high,
+            "validation/score_greedy": evaluation.greedy_score,
+            "validation/score_sampled": evaluation.sampled_score,
+            "validation/policy_gap": evaluation.policy_gap,
+            "validation/policy_p": evaluation.policy_p,
+            "validation/greedy_worse": float(evaluation.greedy_is_worse) if both else math.nan,
             "validation/spread": evaluation.spread,
             "validation/cvar": evaluation.cvar,
             "validation/best_score": evaluation.score if best is None else best,
@@ -187,6 +228,11 @@ class Records:
         """Close the TensorBoard writer."""
         if self.tensorboard is not None:
             self.tensorboard.close()
+
+
+def _finite(value: float) -> float | None:
+    """Return a number as JSON holds it, None where it is not finite."""
+    return value if math.isfinite(value) else None
 
 
 class ProcessLog:

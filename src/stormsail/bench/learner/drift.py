@@ -103,7 +103,7 @@ class Outcome:
     norm_after: tuple[float, ...]
     """The same after it."""
     score: float
-    """Mean return of greedy episodes on bars that training never saw, at the end."""
+    """Mean return of the judged policy's episodes on bars that training never saw, at the end."""
 
 
 FIGURES = (

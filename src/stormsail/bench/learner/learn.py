@@ -1,7 +1,9 @@
 """`stormsail bench learn`: train on reference tasks whose good scores are known.
 
 A job is one shipped configuration and one seed. It trains as `stormsail train` does, and the last
-agent, not the best one on the way, is evaluated without exploration.
+agent, not the best one on the way, is evaluated by both of its policies: the greedy one is judged
+unless it is significantly worse than the sampled one. Peers are judged by the greedy one, as their
+scores are published.
 """
 
 import math
@@ -24,6 +26,7 @@ from stormsail.bench.processes import one_thread, one_thread_processes
 from stormsail.bench.seeds import Seeds
 from stormsail.core.errors import ArgumentError, nearest
 from stormsail.core.generators import Generators
+from stormsail.modules.agent import JudgedPolicy
 
 OURS = "stormsail"
 """What the table calls this package."""
@@ -32,7 +35,7 @@ CONFIGS = Path("configs")
 """Folder of the shipped files, under the current one."""
 
 EPISODES = 128
-"""Greedy episodes that evaluate an agent."""
+"""Episodes that evaluate each policy of an agent."""
 
 EVALUATION_SEED = 20_000
 """Of the starts of these episodes: the same ones for every agent, and none that training draws."""
@@ -114,7 +117,7 @@ class Outcome:
     """Result of one run."""
 
     score: float
-    """Mean return of the greedy episodes; NaN if the run did not finish."""
+    """Mean return of the judged policy; NaN if the run did not finish."""
     spread: float
     """Standard deviation over episodes."""
     steps: int
@@ -122,6 +125,8 @@ class Outcome:
     """Of training alone."""
     reason: str = ""
     """Why it did not finish."""
+    policy: JudgedPolicy = "greedy"
+    """Policy that was judged."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,8 @@ class Row:
     """Of one process, the median over seeds."""
     reasons: tuple[str, ...]
     """Of the runs that did not finish."""
+    policies: tuple[JudgedPolicy, ...] = ()
+    """Policy that was judged, of each seed."""
 
 
 @dataclass(frozen=True)
@@ -267,9 +274,15 @@ def _ours(job: Job) -> Outcome:
     if done.status != "finished":
         return Outcome(math.nan, math.nan, done.steps, seconds, done.reason)
     task = make_task(config, batch=job.episodes, purpose="evaluation")
-    generator = Generators(EVALUATION_SEED, config.device).stream("judge")
-    result = evaluate(task, done.agent, generator)
-    return Outcome(result.score, result.spread, done.steps, seconds)
+    generators = Generators(EVALUATION_SEED, config.device)
+    result = evaluate(
+        task,
+        done.agent,
+        generators.stream("judge"),
+        policy=config.validation.policy,
+        actions=generators.stream("judge.actions"),
+    )
+    return Outcome(result.score, result.spread, done.steps, seconds, policy=result.policy)
 
 
 def run_all(
@@ -329,6 +342,7 @@ def row(line: Line, seeds: tuple[int, ...], outcomes: Sequence[Outcome]) -> Row:
         passed=None if line.bar is None else line.bar.met(scores),
         steps_per_second=statistics.median(run.steps / run.seconds for run in outcomes),
         reasons=tuple(outcome.reason for outcome in outcomes if outcome.reason),
+        policies=tuple(outcome.policy for outcome in outcomes),
     )
 
 
@@ -356,7 +370,8 @@ def best(lines: Sequence[Line], rows: Sequence[Row]) -> list[Best]:
 def _progress(job: Job, outcome: Outcome) -> str:
     words = " ".join(part for part in (job.line.name, job.line.learner, job.line.variant) if part)
     rate = f" {job.line.config.ppo.learning_rate:g}" if job.line.variant else ""
-    result = f"{outcome.score:.4g}" if not outcome.reason else outcome.reason
+    score = f"{outcome.score:.4g} ({outcome.policy})"
+    result = outcome.reason or score
     return f"{words}{rate}, seed {job.seed}: {result} after {outcome.seconds:.0f} s"
 
 

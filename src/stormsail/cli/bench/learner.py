@@ -51,7 +51,7 @@ def learn(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each task.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     jobs: Jobs = 2,
-    episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes of an evaluation.")] = 128,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each policy.")] = 128,
     peers: Annotated[
         bool, typer.Option("--peers/--no-peers", help="Also run stable-baselines3.")
     ] = True,
@@ -92,9 +92,7 @@ def learn(
         episodes=episodes,
         say=lambda words: console.print(words, highlight=False),
     )
-    console.print(
-        _learn_table(rows, title=f"{seeds} seeds, {episodes} greedy episodes of each agent")
-    )
+    console.print(_learn_table(rows, title=f"{seeds} seeds, {episodes} episodes of each agent"))
     if ablation:
         console.print(_best_table(bench.best(lines, rows)))
     for row in rows:
@@ -109,7 +107,7 @@ def _learn_table(rows: "list[LearnRow]", *, title: str) -> "Table":
     from rich.table import Table
 
     varied = any(row.variant for row in rows)
-    heads = ("task", "learner", "steps", "mean", "median", "min", "bar", "", "steps/s")
+    heads = ("task", "learner", "steps", "mean", "median", "min", "bar", "", "sampled", "steps/s")
     table = Table(*heads, title=title)
     for row in rows:
         table.add_row(
@@ -119,6 +117,7 @@ def _learn_table(rows: "list[LearnRow]", *, title: str) -> "Table":
             *(f"{value:,.4g}" for value in (row.mean, row.median, row.least)),
             row.bar,
             {True: "pass", False: "FAIL", None: ""}[row.passed],
+            f"{row.policies.count('sampled')} of {len(row.policies)}",
             f"{row.steps_per_second:,.0f}",
         )
     return table

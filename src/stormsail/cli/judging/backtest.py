@@ -295,5 +295,6 @@ def _conclude(result: "Backtest", out: Path) -> None:
     ]
     if stopped:
         typer.echo(f"stopped before the end: {', '.join(stopped)}")
+    typer.echo(f"{result.config.policy} policy")
     typer.echo(f"orders {result.order_hash}")
     typer.echo(f"wrote {out}")

@@ -116,6 +116,7 @@ def print_validation(validation: "Validation") -> None:
     for run in validation.runs:
         if run.backtest is None:
             typer.echo(f"fold {run.fold.number}, seed {run.seed} failed: {run.reason}")
+    typer.echo(_policies(validation))
     metrics = validation.judgement.metrics
     statements = metrics.statements()
     figures = [
@@ -125,6 +126,13 @@ def print_validation(validation: "Validation") -> None:
     ]
     typer.echo(f"{metrics.bars:,} unseen bars: {', '.join(figures)}")
     typer.echo(_final_span(validation))
+
+
+def _policies(validation: "Validation") -> str:
+    """Return by which policies the agents traded."""
+    used = [run.backtest.config.policy for run in validation.runs if run.backtest is not None]
+    counts = [f"{used.count(name)} {name}" for name in ("greedy", "sampled") if name in used]
+    return f"policies of the agents: {', '.join(counts) or 'none'}"
 
 
 def _final_span(validation: "Validation") -> str:

@@ -143,8 +143,7 @@ def _alerts() -> Iterator[None]:
 
 def finish(done: "Run") -> None:
     """Print how a run ended, and exit with its status."""
-    best = "" if done.best_score is None else f", best score {done.best_score:.6g}"
-    typer.echo(f"{done.path}: {done.status} after {done.steps} steps{best}")
+    typer.echo(f"{done.path}: {done.status} after {done.steps} steps{_best(done)}")
     if done.best_score is not None:
         typer.echo(f"best agent: {done.best}")
     if done.status == "interrupted":
@@ -153,6 +152,15 @@ def finish(done: "Run") -> None:
     if done.status == "stopped":
         typer.echo(f"stormsail: {done.reason}.", err=True)
         raise typer.Exit(STOPPED)
+
+
+def _best(done: "Run") -> str:
+    """Return the best score with its interval, its episodes and the policy that was judged."""
+    if done.best_score is None:
+        return ""
+    between = "{:.4g} to {:.4g}, ".format(*done.best_interval) if done.best_interval else ""
+    episodes = f"{done.best_episodes} episode{'s' * (done.best_episodes != 1)}"
+    return f", best score {done.best_score:.6g} ({between}{episodes}, {done.best_policy} policy)"
 
 
 @contextmanager

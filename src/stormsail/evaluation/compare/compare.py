@@ -36,8 +36,9 @@ _MONEY = frozenset({"fees", "funding", "slippage"})
 _ALL = frozenset(FIGURES)
 _NONE: frozenset[str] = frozenset()
 
-_RULES = ("degrade", "delay_bars", "filters", "greedy", "market", "pool_bars", "symbol_filters")
-"""Settings by which accounts are kept; `market.costs` is a term of its own."""
+_RULES = ("degrade", "delay_bars", "filters", "market", "pool_bars", "symbol_filters")
+"""Settings by which accounts are kept; `market.costs` is a term of its own, and whether actions are
+drawn is the term `policy`."""
 
 _OWN = (
     "market.action", "market.costs", "market.degrade", "market.episode_bars", "market.features",
@@ -203,6 +204,11 @@ _TERMS: Mapping[str, _Term] = {
         "One was tested where its agent was chosen, which flatters it.",
         _ALL,
         _yes,
+    ),
+    "policy": _Term(
+        "policies",
+        "Likeliest actions are compared with drawn ones, whose result is one draw of many.",
+        _NONE,
     ),
     "episode_bars": _Term("bars of an episode", "Scores are returns of an episode.", _ALL),
     "episodes": _Term("episodes of an evaluation", "Scores have different errors.", _NONE),

@@ -31,6 +31,7 @@ from stormsail.evaluation.saved import (
     number,
     read_result,
     read_run,
+    truth,
 )
 from stormsail.evaluation.stats.statement import Statement
 from stormsail.evaluation.walk_forward.verdict import Verdict
@@ -139,8 +140,16 @@ def _backtest(result: Result) -> tuple[Document, Document, list[str]]:
         notes.append(f"liquidations: {liquidated}")
     if stopped := _listed(document.get("stopped_symbols")):
         notes.append(f"stopped before the end: {stopped}")
-    terms: Document = {"seen": bool(seen), "chosen_on": bool(chosen_on)}
-    return flat(mapping(document.get("settings"))), terms, notes
+    settings = flat(mapping(document.get("settings")))
+    policy = document.get("policy", _former_policy(settings))
+    terms: Document = {"seen": bool(seen), "chosen_on": bool(chosen_on), "policy": policy}
+    return settings, terms, notes
+
+
+def _former_policy(settings: Document) -> str | None:
+    """Return the policy of a result that names none: earlier versions set `greedy` outright."""
+    greedy = truth(settings.get("greedy"))
+    return None if greedy is None else ("greedy" if greedy else "sampled")
 
 
 def _validation(result: Result) -> tuple[Document, Document, list[str]]:
@@ -152,6 +161,7 @@ def _validation(result: Result) -> tuple[Document, Document, list[str]]:
     terms: Document = {
         "folds": [mapping(fold).get("test") for fold in items(document.get("folds"))],
         "seeds": document.get("seeds"),
+        "policy": _policies(document) or _former_policy(settings),
     }
     failed = [test for test in result.self_tests if test.holds is False]
     notes = [f"self-test failed: {test.name}, {test.words}" for test in failed]
@@ -163,6 +173,12 @@ def _validation(result: Result) -> tuple[Document, Document, list[str]]:
     if result.final_verdict is not None:
         notes.append(f"verdict on the final test span alone: {result.final_verdict.decision}")
     return settings, terms, notes
+
+
+def _policies(document: Document) -> str | None:
+    """Return the policies by which the agents of a validation traded, such as `greedy, sampled`."""
+    policies = {mapping(run).get("policy") for run in items(document.get("runs"))}
+    return ", ".join(sorted(policy for policy in policies if isinstance(policy, str))) or None
 
 
 def _market_terms(document: Document, settings: Document) -> dict[str, JsonValue]:
@@ -210,7 +226,7 @@ def _run(path: Path, name: str) -> Entry:
             "config": _text(manifest.get("config_hash")),
             "features": _text(manifest.get("bound_feature_schema")),
         },
-        notes=tuple(_run_notes(path)),
+        notes=(*_run_notes(path), *_policy_notes(evaluations)),
         curve=_scores(evaluations),
         code_version=str(manifest.get("code_version", "")),
     )
@@ -231,32 +247,50 @@ def _run_terms(manifest: Document, settings: Document) -> dict[str, JsonValue]:
     }
 
 
-def _evaluation_scores(evaluations: Sequence[Document]) -> list[tuple[int, float]]:
-    """Return update and score of the evaluations that have a score."""
-    pairs = [(_whole(event.get("update")), number(event.get("score"))) for event in evaluations]
-    return [(update, score) for update, score in pairs if score is not None]
+def _scored(evaluations: Sequence[Document]) -> list[Document]:
+    """Return the evaluations that have a score."""
+    return [event for event in evaluations if number(event.get("score")) is not None]
+
+
+def _score(event: Document) -> float:
+    return number(event.get("score")) or 0.0
+
+
+def _best(evaluations: Sequence[Document]) -> Document:
+    """Return the evaluation of the agent that was kept; an empty one before the first."""
+    return next((event for event in reversed(evaluations) if event.get("best") is True), {})
 
 
 def _evaluation_figures(evaluations: Sequence[Document]) -> dict[str, Statement]:
-    scores, count = _evaluation_scores(evaluations), _exact(len(evaluations))
-    if not scores:
+    scored, count = _scored(evaluations), _exact(len(evaluations))
+    if not scored or not _best(scored):
         none = Statement(None, needed=1, found=0, unit="evaluations")
         return {"best_score": none, "last_score": none, "evaluations": count}
-    update, score = max(scores, key=lambda pair: pair[1])
+    best, last = (
+        Statement(
+            _score(event),
+            number(event.get("score_low")),
+            number(event.get("score_high")),
+            needed=1,
+            found=len(scored),
+            unit="evaluations",
+        )
+        for event in (_best(scored), scored[-1])
+    )
     return {
-        "best_score": Statement(score, needed=1, found=len(scores), unit="evaluations"),
-        "best_update": _exact(update),
-        "last_score": Statement(scores[-1][1], needed=1, found=len(scores), unit="evaluations"),
+        "best_score": best,
+        "best_update": _exact(_whole(_best(scored).get("update"))),
+        "last_score": last,
         "evaluations": count,
     }
 
 
 def _scores(evaluations: Sequence[Document]) -> Curve | None:
-    scores = _evaluation_scores(evaluations)
-    if not scores:
+    scored = _scored(evaluations)
+    if not scored:
         return None
-    updates, values = zip(*scores, strict=True)
-    return Curve(np.array(updates, np.int64), np.array(values, np.float64))
+    updates = [_whole(event.get("update")) for event in scored]
+    return Curve(np.array(updates, np.int64), np.array(list(map(_score, scored)), np.float64))
 
 
 def _last(metrics: pa.Table, name: str) -> Statement:
@@ -276,6 +310,12 @@ def _run_notes(path: Path) -> list[str]:
     except DocumentError:
         last = "its log ends within a line"
     return [] if last == "finished" else [f"the run has not finished: {last}"]
+
+
+def _policy_notes(evaluations: Sequence[Document]) -> list[str]:
+    """Return that the best agent was judged by its sampled policy, where it was."""
+    sampled = _best(evaluations).get("policy") == "sampled"
+    return ["its best agent was judged by the sampled policy"] if sampled else []
 
 
 def _config(path: Path) -> Document:

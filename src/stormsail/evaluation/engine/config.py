@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from stormsail.core.config import Config
 from stormsail.market.simulator.config import Degrade, Filters, MarketConfig, Randomise
 from stormsail.market.splits import Span
+from stormsail.modules.agent import JudgedPolicy
 
 BURN_IN = 64
 """Bars on which a memory is warmed up by default."""
@@ -52,8 +53,9 @@ class BacktestConfig(Config):
     symbol_filters: dict[str, Filters] = Field(default_factory=dict)
     """Order steps by symbol, before those of the market; only symbols that are traded."""
 
-    greedy: bool = True
-    """Take the likeliest action; otherwise draw it with `seed`."""
+    greedy: bool | None = None
+    """Take the likeliest action; false draws it with `seed`. None does what the agent was judged
+    by (`Agent.judged_policy`), and the result says which that was."""
 
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     """Of drawn actions and of feed faults; nothing else is random."""
@@ -80,6 +82,17 @@ class BacktestConfig(Config):
     def during(self, span: Span) -> Self:
         """Return the same backtest over another span."""
         return self.replace(start=_time(span.start_ms), end=_time(span.end_ms))
+
+    def for_policy(self, judged: JudgedPolicy) -> Self:
+        """Return the same backtest with `greedy` filled in where it is left to the agent."""
+        return self if self.greedy is not None else self.replace(greedy=judged == "greedy")
+
+    @property
+    def policy(self) -> JudgedPolicy | None:
+        """How actions are decided; None where that is left to the agent, or there is none."""
+        if self.greedy is None:
+            return None
+        return "greedy" if self.greedy else "sampled"
 
     def ledger(self, symbols: tuple[str, ...]) -> MarketConfig:
         """Return the rules by which the accounts of these symbols are kept.

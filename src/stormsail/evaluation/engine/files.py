@@ -55,6 +55,7 @@ def summary_of(backtest: Backtest) -> dict[str, JsonValue]:
             for column, symbol in enumerate(backtest.symbols)
             if bool(backtest.flags["stopped"][:, column].any())
         ],
+        "policy": backtest.config.policy,
         "order_hash": backtest.order_hash,
         "hashes": {name: backtest.notes.get(name) for name in ("data", "config", "agent")},
         "unseen_symbols": backtest.notes.get("unseen_symbols", []),

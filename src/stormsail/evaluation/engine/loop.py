@@ -45,6 +45,7 @@ from stormsail.market.simulator.observation import Observer
 from stormsail.market.simulator.tape import Tape
 from stormsail.market.simulator.trade import OrderSteps, Rules, trade
 from stormsail.modules.agent import Agent
+from stormsail.modules.agent import Decision as AgentDecision
 
 
 class Decision(NamedTuple):
@@ -76,13 +77,24 @@ class AgentDecider:
         config: greedy or drawn, and the seed.
         levels: weights that its actions stand for; None where an action is the weight itself.
         batch: number of accounts.
+        settings: K, the number of cost settings, whose accounts follow each other in the batch.
+            Each has the same draws, those that it has alone: results at several costs differ by
+            the costs.
     """
 
     def __init__(
-        self, agent: Agent, config: BacktestConfig, levels: Sequence[float] | None, batch: int
+        self,
+        agent: Agent,
+        config: BacktestConfig,
+        levels: Sequence[float] | None,
+        batch: int,
+        settings: int = 1,
     ) -> None:
-        self._agent, self._greedy = agent, config.greedy
-        self._generator = Generators(config.seed).stream("backtest.actions")
+        self._agent = agent
+        self._greedy = bool(config.for_policy(agent.judged_policy).greedy)
+        self._generators = [
+            Generators(config.seed).stream("backtest.actions") for _ in range(settings)
+        ]
         self._levels = None if levels is None else torch.tensor(levels, dtype=torch.float64)
         self._dtype = next(agent.parameters()).dtype
         self._memory = agent.initial_memory(batch).detach()
@@ -94,12 +106,11 @@ class AgentDecider:
 
     def decide(self, index: int, observation: Tensor) -> Decision:  # noqa: ARG002 - see `Decider`
         """Return the agent's weights; NaN, which holds, where it computed no numbers."""
-        made = self._agent.decide(
-            observation.to(self._dtype),
-            self._memory,
-            deterministic=self._greedy,
-            generator=self._generator,
-        )
+        seen = observation.to(self._dtype)
+        if self._greedy:
+            made = self._agent.decide(seen, self._memory, deterministic=True)
+        else:
+            made = self._sampled(seen)
         self._memory = made.memory
         if self._levels is None:
             weight = made.action.reshape(len(observation)).double()
@@ -108,6 +119,17 @@ class AgentDecider:
         known = made.parameters.isfinite().all(-1)
         weight = torch.where(known, weight, torch.nan)
         return Decision(weight, made.value.double(), made.distribution.double())
+
+    def _sampled(self, seen: Tensor) -> AgentDecision:
+        """Return drawn decisions, those of each cost setting with its own generator."""
+        count = len(self._generators)
+        parts = [
+            self._agent.decide(own, memory, deterministic=False, generator=generator)
+            for own, memory, generator in zip(
+                seen.chunk(count), self._memory.chunk(count), self._generators, strict=True
+            )
+        ]
+        return AgentDecision(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 class WeightsDecider:

@@ -150,6 +150,7 @@ class BacktestRequest:
             )
         terms = terms_of(self.agent, self.panel)
         config = with_market(self.agent, terms, self.config)
+        config = config.for_policy(self.agent.judged_policy)
         lookback, burn_in = terms.features.lookback, config.burn_in
         scenario = cache.scenario(
             self.panel,
@@ -162,7 +163,9 @@ class BacktestRequest:
         levels = terms.market.levels if terms.market.action == "levels" else None
         local = copy.deepcopy(self.agent).cpu()
         agent_digest(local)  # what cannot be saved is not traded
-        return PreparedRun(scenario, AgentDecider(local, config, levels, scenario.accounts))
+        accounts, settings = scenario.accounts, len(scenario.costs)
+        decider = AgentDecider(local, config, levels, accounts, settings)
+        return PreparedRun(scenario, decider)
 
     def annotate(self, results: list[Backtest]) -> list[Backtest]:
         """Return the results with their notes and the support of the critic's distribution."""

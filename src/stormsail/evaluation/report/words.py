@@ -172,8 +172,22 @@ def summary_words(result: Result) -> str:
         f"Over {len(result.returns):,} bars ({days:,.1f} days) of {traded} it {verb} "
         f"{abs(total):.2%} after all costs; the max drawdown was {drawdown.text.lstrip('-')}."
     )
+    words += policy_words(result.document)
     holding = _baseline(result, "buy and hold", "total_return")
     return words if holding is None else f"{words} Buying and holding made {holding:+.2%}."
+
+
+def policy_words(document: Document) -> str:
+    """Return how the agents decided in one sentence; nothing where the document does not say."""
+    runs = [mapping(run).get("policy") for run in items(document.get("runs"))]
+    drawn = "sampled" in (*runs, document.get("policy"))
+    likeliest = "greedy" in (*runs, document.get("policy"))
+    if drawn and likeliest:
+        count = runs.count("sampled")
+        return f" {count} of {count + runs.count('greedy')} agents drew their actions, as judged."
+    if drawn:
+        return " Actions were drawn (sampled policy)."
+    return " Actions were the likeliest ones (greedy policy)." if likeliest else ""
 
 
 def charged_bp(result: Result) -> float | None:

@@ -60,7 +60,9 @@ class ValidationConfig(Config):
     """Share of worst bars that counts as the tail."""
 
     backtest: BacktestConfig = BacktestConfig()
-    """Rules of the passes. Start and end belong to the folds, and accounts are not pooled."""
+    """Rules of the passes. Start and end belong to the folds, and accounts are not pooled. Each
+    agent decides by the policy it was judged by, unless `greedy` says otherwise; draws of each fold
+    and seed are their own, derived from `seed`."""
 
     baselines: bool = True
     """Trade the baselines; without them nothing says that buy and hold was beaten."""

@@ -131,6 +131,7 @@ def _run(run: Run) -> dict[str, JsonValue]:
         "metrics": {name: statement.document() for name, statement in metrics.items()},
         "order_hash": None if backtest is None else backtest.order_hash,
         "agent": None if backtest is None else backtest.notes.get("agent"),
+        "policy": None if backtest is None else backtest.config.policy,
         "status": "failed" if backtest is None else "finished",
         "reason": run.reason,
     }

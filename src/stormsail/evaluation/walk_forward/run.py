@@ -19,6 +19,7 @@ from stormsail.core.errors import (
     RangeError,
 )
 from stormsail.core.files.documents import JsonValue
+from stormsail.core.generators import Generators
 from stormsail.evaluation.engine.agent_terms import terms_of
 from stormsail.evaluation.engine.result import Array
 from stormsail.evaluation.engine.run import backtest
@@ -251,8 +252,13 @@ class _WalkForward:
             return run
         if share <= 0.0:
             return replace(run, reason="nothing was left to trade with")
-        rules = self._rules.replace(capital=share).during(run.fold.traded)
+        seed = self._draws(run.fold.number, run.seed)
+        rules = self._rules.replace(capital=share, seed=seed).during(run.fold.traded)
         return replace(run, backtest=backtest(run.agent, panel, rules))
+
+    def _draws(self, fold: int, seed: int) -> int:
+        """Return the seed of the draws of a run: agents that sample must not sample alike."""
+        return Generators(self._rules.seed).spawn(f"fold.{fold}.seed.{seed}").seed
 
 
 def _check_agent(agent: Agent, fold: FoldPlan, panel: Panel, plan: Plan) -> None:

@@ -57,6 +57,7 @@ def run(tmp_path, monkeypatch) -> tuple[Run, list[dict[str, torch.Tensor]]]:
         "market",
         validation__every_updates=2,
         validation__episodes=10,
+        validation__policy="greedy",
         risk__cvar_alpha=ALPHA,
         risk__cvar_limit=LIMIT,
         risk__cvar_min_tail_samples=2,

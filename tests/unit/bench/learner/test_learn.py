@@ -100,9 +100,12 @@ def test_a_run_is_that_of_the_trainer_and_evaluates_the_last_agent(tmp_path):
     torch.set_num_threads(1)
     done = train(config, out=tmp_path / "run", tensorboard=False)
     task = make_task(config, batch=5, purpose="evaluation")
-    evaluation = evaluate(task, done.agent, Generators(bench.EVALUATION_SEED).stream("judge"))
+    generators = Generators(bench.EVALUATION_SEED)
+    starts, actions = generators.stream("judge"), generators.stream("judge.actions")
+    evaluation = evaluate(task, done.agent, starts, policy="both", actions=actions)
     torch.set_num_threads(threads)
     assert (found.score, found.spread) == (evaluation.score, evaluation.spread)
+    assert found.policy == evaluation.policy
     assert (found.steps, found.reason) == (256, "")
 
 

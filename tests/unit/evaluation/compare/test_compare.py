@@ -326,6 +326,9 @@ def test_runs_are_compared_by_their_scores_settings_and_hashes(runs):
     scores = [event["score"] for event in events if event["kind"] == "trial"]
     first = compared.entries[0]
     assert first.figures["best_score"].value == max(scores)
+    kept = next(event for event in events if event.get("score") == max(scores))
+    assert first.figures["best_score"].low == kept["score_low"] < max(scores)
+    assert first.figures["best_score"].high == kept["score_high"] > max(scores)
     assert first.figures["last_score"].value == scores[-1]
     assert first.figures["evaluations"].value == len(scores) == 3
     assert first.figures["updates"].value == 6.0
@@ -494,3 +497,49 @@ def test_a_run_with_damaged_settings_is_refused(runs, tmp_path):
         compare_results([runs / "two", tmp_path / "run"])
     assert caught.value.code == "artifact-document"
     assert str(tmp_path / "run" / "config.toml") in str(caught.value)
+
+
+# ------------------------------------------------------------------ policies
+
+
+def test_policies_that_differ_are_said_and_spoil_nothing(place, tmp_path):
+    bars = panel(180)
+    drawn = backtest(agent_for(bars, seed=4), bars, plain(greedy=False))
+    write_backtest(tmp_path / "drawn", drawn)
+    compared = compare_results([place / "first", tmp_path / "drawn"])
+    assert set(caveats(compared)) == {"policy"}
+    assert caveats(compared)["policy"].words == (
+        'policies differ (first: "greedy"; drawn: "sampled"). Likeliest actions are compared with '
+        "drawn ones, whose result is one draw of many."
+    )
+    assert compared.comparable
+
+
+def test_a_backtest_of_an_earlier_version_names_its_policy_by_its_settings(place, tmp_path):
+    bars = panel(180)
+    result = backtest(agent_for(bars, seed=4), bars, plain(greedy=False))
+    contents = contents_of(result, {}, {})
+    del contents.documents["summary"]["policy"]
+    write_artifact(tmp_path / "old", kind="backtest", contents=contents)
+    assert read_entry(tmp_path / "old", name="old").terms["policy"] == "sampled"
+    assert read_entry(place / "first", name="first").terms["policy"] == "greedy"
+
+
+def test_a_validation_names_the_policies_of_its_agents(tmp_path):
+    bars = world(200)
+    made = fitter(bars)
+
+    def fit(config, span, seed):
+        agent = made(config, span, seed)
+        agent.judged_policy = "sampled" if seed else "greedy"
+        return agent
+
+    rules = settings(folds=1, baselines=False, costs=False)
+    save_validation(tmp_path / "mixed", validate(bars, rules, fit=fit))
+    assert read_entry(tmp_path / "mixed", name="mixed").terms["policy"] == "greedy, sampled"
+
+
+def test_a_run_says_that_its_best_agent_was_judged_by_the_sampled_policy(tmp_path):
+    run_all(small(validation__policy="sampled"), tmp_path / "run")
+    entry = read_entry(tmp_path / "run", name="run")
+    assert entry.notes == ("its best agent was judged by the sampled policy",)

@@ -146,3 +146,17 @@ def test_what_was_not_measured_says_how_to_measure_it():
         "not measured: `costs` was switched off in this validation"
     )
     assert hour("2021-03-07T12:00:00Z") == "2021-03-07 12:00"
+
+
+def test_how_actions_were_decided_is_said():
+    assert summary_words(made(policy="sampled")).endswith(
+        "4.55%. Actions were drawn (sampled policy)."
+    )
+    assert summary_words(made(policy="greedy")).endswith(
+        "4.55%. Actions were the likeliest ones (greedy policy)."
+    )
+    runs = [{"policy": "greedy"}, {"policy": "sampled"}, {"policy": None}, {"policy": "greedy"}]
+    assert summary_words(made("validation", runs=runs)).endswith(
+        "4.55%. 1 of 3 agents drew their actions, as judged."
+    )
+    assert summary_words(made("validation", runs=runs[:1])).endswith("(greedy policy).")

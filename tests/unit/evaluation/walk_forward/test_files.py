@@ -90,7 +90,7 @@ def test_the_document_has_the_keys_that_readers_rely_on(result):
     assert set(main["folds"][0]) == {"number", "train", "test", "bars", "return"}
     assert [one["bars"] for one in main["folds"]] == [36, 36]
     assert set(main["runs"][0]) == {
-        "fold", "seed", "metrics", "order_hash", "agent", "status", "reason",
+        "fold", "seed", "metrics", "order_hash", "agent", "policy", "status", "reason",
     }  # fmt: skip
     assert main["purged"] == (
         "12 bars before each test are left out of its training: 6 that features look back, 5 of "

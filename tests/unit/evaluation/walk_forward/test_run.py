@@ -549,3 +549,49 @@ def test_defaults_are_those_of_the_contract():
         "earning_share": 0.5,
         "cost_margin": 2.0,
     }
+
+
+# ------------------------------------------------------------------ policies
+
+
+def sampling(bars, seeds=(0, 1)):
+    """Return a `fit` whose agents all have the weights of seed 0; some were judged sampled."""
+    made = fitter(bars, gain=1.0)
+
+    def fit(config, span, seed):
+        agent = made(config, span, 0)
+        agent.judged_policy = "sampled" if seed in seeds else "greedy"
+        return agent
+
+    return fit
+
+
+@pytest.mark.usefixtures("quick")
+def test_each_agent_trades_by_the_policy_it_was_judged_by(bars, small):
+    result = validate(bars, small, fit=sampling(bars, seeds=(1,)))
+    assert [run.backtest.config.policy for run in result.runs] == ["greedy", "sampled"] * 2
+    document = validation_document(result)
+    assert [run["policy"] for run in document["runs"]] == ["greedy", "sampled"] * 2
+    forced = small.replace(**{"backtest.greedy": True})
+    result = validate(bars, forced, fit=sampling(bars, seeds=(1,)))
+    assert [run.backtest.config.policy for run in result.runs] == ["greedy"] * 4
+    first, second = result.runs[:2]
+    assert first.backtest.order_hash == second.backtest.order_hash
+
+
+@pytest.mark.usefixtures("quick")
+def test_agents_that_sample_do_not_sample_alike_and_do_so_again(bars, small):
+    """The same weights in both seeds: what they do differs by their draws alone."""
+    first, again, other = (
+        [run.backtest.order_hash for run in validate(bars, config, fit=sampling(bars)).runs]
+        for config in (small, small, small.replace(**{"backtest.seed": 1}))
+    )
+    assert len(set(first)) == 4
+    assert first == again
+    assert not set(first) & set(other)
+
+
+def test_self_tests_hold_for_agents_that_sample(bars, small):
+    result = validate(bars, small, fit=sampling(bars))
+    outcomes = {test.name: test.holds for test in result.judgement.self_tests}
+    assert outcomes["look-ahead"] is True
