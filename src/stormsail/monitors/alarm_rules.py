@@ -16,6 +16,16 @@ UNREADY = 50
 PERSISTENT = 6
 """Updates in a row, so more than five."""
 
+STEADY = 10
+"""Updates in a row after which a gradient scaler that gives all the same factor is called idle or
+saturated."""
+
+SATURATED = 0.9
+"""Share of tensors at the smallest factor."""
+
+IDLE = 0.999
+"""Smallest factor that changes nothing."""
+
 LOSSES = ("train/loss", "train/policy_loss", "train/value_loss", "train/entropy_loss")
 OUTCOMES = ("single rewards", "n-step sums", "episode returns")
 """Quantity whose tail is watched; `config/cvar_quantity` is the index into this list."""
@@ -124,6 +134,19 @@ def _tail_is_coarse(metrics: Metrics) -> bool:
 def _weight_shut_out(metrics: Metrics) -> bool:
     wanted = metrics.get("config/cvar_weight", 0.0) > 0.0
     return wanted and metrics.get("train/cvar_penalty_share", math.nan) <= 0.0
+
+
+def _scaler_acts(metrics: Metrics) -> bool:
+    return metrics.get("vgs/warmup_active", math.nan) <= 0.0
+
+
+def _scaler_saturated(metrics: Metrics) -> bool:
+    share = metrics.get("vgs/floor_fraction", math.nan)
+    return _scaler_acts(metrics) and share >= SATURATED and not _scaler_idle(metrics)
+
+
+def _scaler_idle(metrics: Metrics) -> bool:
+    return _scaler_acts(metrics) and metrics.get("vgs/factor_min", math.nan) >= IDLE
 
 
 RULES: tuple[Rule, ...] = (
@@ -328,6 +351,26 @@ RULES: tuple[Rule, ...] = (
         ),
         "a share of {value:.4g} of the targets lies outside the atoms, above 0.01; widen "
         "`critic.v_min` and `critic.v_max`, or raise `critic.v_range_ema_alpha`",
+    ),
+    Rule(
+        "warn/vgs_saturated",
+        "warning",
+        "vgs/factor_median",
+        _scaler_saturated,
+        "for 10 updates a share of {metrics[vgs/floor_fraction]:.2f} of all tensors has had the "
+        "smallest factor of the gradient scaler ({value:.4g}): that is a lower learning rate and "
+        'nothing else; set `vgs.reference = "median"`, lower `vgs.alpha`, or switch it off and '
+        "lower `ppo.learning_rate`",
+        patience=STEADY,
+    ),
+    Rule(
+        "warn/vgs_idle",
+        "warning",
+        "vgs/factor_min",
+        _scaler_idle,
+        "for 10 updates the gradient scaler has changed no step (smallest factor {value:.4g}); "
+        "raise `vgs.alpha`, or switch it off",
+        patience=STEADY,
     ),
     Rule(
         "warn/cvar_alpha_small",

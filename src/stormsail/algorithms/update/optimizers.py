@@ -47,6 +47,7 @@ def build_pipeline(agent: Agent, optimizer: Optimizer, config: TrainConfig) -> G
             min_scaling_factor=vgs.min_scaling_factor,
             variance_cap=vgs.variance_cap,
             statistic=vgs.statistic,
+            reference=vgs.reference,
             scope=vgs.scope,
         )
     return GradientPipeline(
