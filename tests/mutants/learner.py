@@ -772,4 +772,23 @@ LEARNER = (
             "test_an_optimizer_by_itself_has_the_defaults_of_a_run_but_for_these",
         ),
     ),
+    Mutant(
+        "epochs-parts-of-a-skipped-minibatch-stay",
+        "VGS micro-batches",
+        EPOCHS,
+        "    pipeline.abandon()\n",
+        "",
+        learner("update/epochs", "test_a_minibatch_without_a_step_leaves_nothing_to_the_next"),
+    ),
+    Mutant(
+        "upgdw-trained-without-its-decay",
+        "UPGDW decay",
+        "algorithms/update/optimizers.py",
+        '"UPGDW": 0.01',
+        '"UPGDW": 0.0',
+        learner(
+            "update/optimizers",
+            "test_in_the_trainer_upgdw_is_adaptive_upgd_and_its_decay",
+        ),
+    ),
 )

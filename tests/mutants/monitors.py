@@ -10,6 +10,7 @@ ENTROPY = "algorithms/update/entropy_schedule.py"
 STATISTICS = "algorithms/update/return_statistics.py"
 CHECKPOINT = "algorithms/run/checkpoint.py"
 ALARMS = "monitors/alarms.py"
+ALARM_RULES = "monitors/alarm_rules.py"
 
 
 def run(name: str, *tests: str) -> tuple[str, ...]:
@@ -161,5 +162,22 @@ MONITORS = (
         '        ppo.generators.restore(state["generators"])\n',
         "        pass\n",
         RESTORED,
+    ),
+    # --- alarms of the gradient scaler
+    Mutant(
+        "saturated-scaler-not-reported",
+        "VGS alarms",
+        ALARM_RULES,
+        "share >= SATURATED and",
+        "share > SATURATED and",
+        unit("alarms", "test_a_patient_alarm_waits_for_its_streak", part="monitors"),
+    ),
+    Mutant(
+        "idle-scaler-not-reported",
+        "VGS alarms",
+        ALARM_RULES,
+        "math.nan) >= IDLE",
+        "math.nan) > IDLE",
+        unit("alarms", "test_a_patient_alarm_waits_for_its_streak", part="monitors"),
     ),
 )

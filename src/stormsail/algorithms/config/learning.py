@@ -344,8 +344,9 @@ class OptimizerConfig(Config):
     optimizer_class: Literal["AdaptiveUPGD", "UPGD", "UPGDW", "AdamW"] = "AdaptiveUPGD"
     """Which optimizer."""
 
-    weight_decay: NonNegative = 0.0
-    """Decoupled decay of the weights."""
+    weight_decay: NonNegative | None = None
+    """Decoupled decay of the weights, per unit of the learning rate; None takes 0.01 for UPGDW and
+    AdamW, and 0 for the others."""
 
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     """Memory of the first moment."""

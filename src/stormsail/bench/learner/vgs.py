@@ -79,7 +79,7 @@ MATCHED = {
     "elementwise": "rate of elementwise",
     "elementwise absolute": "rate of elementwise absolute",
 }
-"""Scalers and the variants without one whose learning rate is theirs times the mean factor."""
+"""Scalers, and the variants without one whose learning rate is multiplied by their factor."""
 
 
 @dataclass(frozen=True)
@@ -237,8 +237,8 @@ class Campaign:
         """Take in a row; return the runs that waited for it."""
         self.done[row.key] = row
         waiting = (row.task, MATCHED.get(row.variant, ""), row.seed)
-        found = [job for job in self._missing() if (job.task, job.variant, job.seed) == waiting]
-        return [job for job in map(self._resolved, found) if job is not None]
+        freed = [job for job in self._missing() if (job.task, job.variant, job.seed) == waiting]
+        return [job for job in map(self._resolved, freed) if job is not None]
 
     def _missing(self) -> Iterator[Job]:
         return (job for job in self.planned if (job.task, job.variant, job.seed) not in self.done)
@@ -348,8 +348,8 @@ def lines(rows: Sequence[Row]) -> list[Line]:
     for task in dict.fromkeys(row.task for row in rows):
         for variant in (*VARIANTS, *MATCHED.values()):
             own = [row for row in rows if (row.task, row.variant) == (task, variant)]
-            mine = scores.get((task, variant), {})
-            if not mine:
+            own_scores = scores.get((task, variant), {})
+            if not own_scores:
                 continue
             off = scores.get((task, OFF), {}) if variant != OFF else {}
             rate = scores.get((task, MATCHED.get(variant, "")), {})
@@ -357,19 +357,19 @@ def lines(rows: Sequence[Row]) -> list[Line]:
                 Line(
                     task=task,
                     variant=variant,
-                    score=Seeds(list(mine.values()), shown="standard_error", spec=".4g"),
+                    score=Seeds(list(own_scores.values()), shown="standard_error", spec=".4g"),
                     factor=statistics.fmean(row.factor for row in own),
                     at_floor=statistics.fmean(row.at_floor for row in own),
-                    gain=_difference(mine, off),
-                    over_rate=_difference(mine, rate),
+                    gain=_difference(own_scores, off),
+                    over_rate=_difference(own_scores, rate),
                     failed=sum(row.score is None for row in own),
                 )
             )
     return made
 
 
-def _difference(mine: Mapping[int, float], theirs: Mapping[int, float]) -> Seeds | None:
-    pairs = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
+def _difference(own_scores: Mapping[int, float], other_scores: Mapping[int, float]) -> Seeds | None:
+    pairs = [own_scores[seed] - other_scores[seed] for seed in own_scores if seed in other_scores]
     return Seeds(pairs, shown="standard_error", spec="+.4g") if len(pairs) > 1 else None
 
 
@@ -391,7 +391,7 @@ def pooled(differences: Sequence[Seeds]) -> float:
 
 def verdicts(measured: Sequence[Line]) -> list[Verdict]:
     """Return what each scaler gains over all tasks; nothing is claimed beforehand."""
-    found = []
+    pooled_verdicts = []
     for variant in (*VARIANTS, *MATCHED.values()):
         own = [line for line in measured if line.variant == variant]
         for name, differences in (
@@ -404,5 +404,5 @@ def verdicts(measured: Sequence[Line]) -> list[Verdict]:
                     f"{pooled(differences):+.2f} standard errors over {len(differences)} tasks "
                     f"together, below 0 on {worse}"
                 )
-                found.append(Verdict(f"{variant} less {name}", text, None))
-    return found
+                pooled_verdicts.append(Verdict(f"{variant} less {name}", text, None))
+    return pooled_verdicts

@@ -43,9 +43,9 @@ def vgs(
 
     check_folders(out, rows)
     console = wide_console()
-    found = [bench.from_json(fields) for fields in campaign.read_rows(rows)]
+    measured = [bench.from_json(fields) for fields in campaign.read_rows(rows)]
     if judge:
-        bench.check_alike(found)
+        bench.check_alike(measured)
     else:
         names = list(bench.TASKS) if tasks is None else [part.strip() for part in tasks.split(",")]
         numbers = range(first_seed, first_seed + seeds)
@@ -55,16 +55,16 @@ def vgs(
             campaign.append_row(rows, asdict(row))
             console.print(_progress(row), highlight=False, soft_wrap=True)
 
-        before = len(found)
-        found = bench.run_all(planned, found, workers=jobs, keep=keep)
-        console.print(f"{len(found)} of {len(planned)} runs; {before} rows were there before")
-    if not found:
+        before = len(measured)
+        measured = bench.run_all(planned, measured, workers=jobs, keep=keep)
+        console.print(f"{len(measured)} of {len(planned)} runs; {before} rows were there before")
+    if not measured:
         message = "`--rows` must hold a finished run; found none. Leave `--judge` out."
         raise typer.BadParameter(message)
-    lines = bench.lines(found)
+    lines = bench.lines(measured)
     console.print(_table(lines))
     print_verdicts(console, bench.verdicts(lines))
-    write_json(out, {"rows": [asdict(row) for row in found]})
+    write_json(out, {"rows": [asdict(row) for row in measured]})
 
 
 def _progress(row: "Row") -> str:
