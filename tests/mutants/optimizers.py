@@ -244,8 +244,8 @@ OPTIMIZERS = (
         "vgs-median-of-the-first-steps",
         "VGS median",
         SCALER,
-        "moved = torch.where(after > 0, moved, variance)",
-        "pass",
+        "after = self._estimator.count - max(self.warmup_steps, 1)",
+        "after = self._estimator.count - 1",
         optim("vgs_reference", "test_a_network_that_wakes_up_in_the_warm_up_is_no_burst"),
     ),
     Mutant(
