@@ -465,6 +465,8 @@ def _gradient_noise(draw: Draw) -> list[Case]:
         Case(gradient_noise.noise_to_signal, parts, {"eps_rel": 1e-3}, (0, 1, 2)),
         Case(gradient_noise.noise_fraction, parts[:2], {}, (0, 1)),
         Case(gradient_noise.scaling_factor, (3 * uniform(B),), factor, (0,)),
+        Case(gradient_noise.moving_median, parts, {}, (0, 1, 2)),
+        Case(gradient_noise.relative_excess, (2 * uniform(B), uniform(B)), {}, (0, 1)),
         Case(gradient_noise.accumulated_variance, (uniform(B), 1 + 2 * uniform(B)), {}, (0, 1)),
     ]
 

@@ -14,6 +14,7 @@ EVALUATE = "algorithms/run/evaluate.py"
 LOGGERS = "monitors/loggers.py"
 RECORDS = "algorithms/run/records.py"
 TRAINER = "algorithms/trainer.py"
+ALARM_RULES = "monitors/alarm_rules.py"
 
 
 def run(name: str, *tests: str) -> tuple[str, ...]:
@@ -376,5 +377,22 @@ MONITORS = (
         "return self.sampled_score - self.greedy_score",
         "return self.greedy_score - self.sampled_score",
         run("run/policies", "test_a_run_judges_and_keeps_the_sampled_agent_and_raises_the_alarm"),
+    ),
+    # --- alarms of the gradient scaler
+    Mutant(
+        "saturated-scaler-not-reported",
+        "VGS alarms",
+        ALARM_RULES,
+        "share >= SATURATED and",
+        "share > SATURATED and",
+        unit("alarms", "test_a_patient_alarm_waits_for_its_streak", part="monitors"),
+    ),
+    Mutant(
+        "idle-scaler-not-reported",
+        "VGS alarms",
+        ALARM_RULES,
+        "math.nan) >= IDLE",
+        "math.nan) > IDLE",
+        unit("alarms", "test_a_patient_alarm_waits_for_its_streak", part="monitors"),
     ),
 )

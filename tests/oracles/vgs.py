@@ -111,6 +111,30 @@ def microbatch(steps, beta, eps_rel=EPS_REL):
     return variance, _ratio(variance, max(0.0, second - variance), second, eps_rel)
 
 
+def slow_median(variances, beta, warmup=1):
+    """Return the slow median after each variance: steps in logarithms, up or down.
+
+    Step k has the length of the newest weight of k values under a memory ten times as long as
+    beta's, counted from the last of the warm-up; up to that one, and until there is a variance
+    above 0, the variance is taken over.
+    """
+    slow = 1.0 - (1.0 - beta) / 10.0
+    median, path = 0.0, []
+    for k, value in enumerate(variances, start=1):
+        if median == 0.0 or k <= warmup:
+            median = value
+        elif value != median:
+            step = weights(k - warmup + 1, slow)[-1]
+            median = math.exp(math.log(median) + (step if value > median else -step))
+        path.append(median)
+    return path
+
+
+def excess(variance, median):
+    """Return by how much a variance exceeds its median, as a share of it."""
+    return max(0.0, variance / median - 1.0) if median > 0.0 else 0.0
+
+
 def factor(ratio, *, alpha=0.1, cap=50.0, least=0.5):
     """Return the shrinkage of one tensor, never above 1."""
     return min(1.0, max(least, 1.0 / (1.0 + alpha * min(ratio, cap))))

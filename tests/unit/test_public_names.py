@@ -121,7 +121,8 @@ SIGNATURES = {
         "VarianceGradientScaler": (
             "named_parameters, *, optimizer=None, beta=0.99, alpha=0.1, eps_rel=0.001, "
             "warmup_steps=100, min_scaling_factor=0.5, variance_cap=50.0, "
-            "statistic='elementwise', scope='per_tensor', apply_to='auto', enabled=True"
+            "statistic='elementwise', reference='absolute', scope='per_tensor', apply_to='auto', "
+            "enabled=True"
         ),
     },
     "stormsail.market": {

@@ -22,6 +22,16 @@ PERSISTENT = 6
 ROUNDING = 1e-6
 """A spread below this share of the mean is rounding, not a unit that is too small."""
 
+STEADY = 10
+"""Updates in a row after which a gradient scaler that gives all the same factor is called idle or
+saturated."""
+
+SATURATED = 0.9
+"""Share of tensors at the smallest factor."""
+
+IDLE = 0.999
+"""Smallest factor that changes nothing."""
+
 LOSSES = ("train/loss", "train/policy_loss", "train/value_loss", "train/entropy_loss")
 OUTCOMES = ("single rewards", "n-step sums", "episode returns")
 """Quantity whose tail is watched; `config/cvar_quantity` is the index into this list."""
@@ -157,6 +167,19 @@ def _tail_is_coarse(metrics: Metrics) -> bool:
 def _weight_shut_out(metrics: Metrics) -> bool:
     wanted = metrics.get("config/cvar_weight", 0.0) > 0.0
     return wanted and metrics.get("train/cvar_penalty_share", math.nan) <= 0.0
+
+
+def _scaler_acts(metrics: Metrics) -> bool:
+    return metrics.get("vgs/warmup_active", math.nan) <= 0.0
+
+
+def _scaler_saturated(metrics: Metrics) -> bool:
+    share = metrics.get("vgs/floor_fraction", math.nan)
+    return _scaler_acts(metrics) and share >= SATURATED and not _scaler_idle(metrics)
+
+
+def _scaler_idle(metrics: Metrics) -> bool:
+    return _scaler_acts(metrics) and metrics.get("vgs/factor_min", math.nan) >= IDLE
 
 
 RULES: tuple[Rule, ...] = (
@@ -424,6 +447,26 @@ RULES: tuple[Rule, ...] = (
         "(healthy: below 20): it counts steps instead of forgetting; shorten the episodes or "
         "`ppo.sequence_length`, or look for a trend in the observations",
         patience=SUSTAINED,
+    ),
+    Rule(
+        "warn/vgs_saturated",
+        "warning",
+        "vgs/factor_median",
+        _scaler_saturated,
+        "for 10 updates a share of {metrics[vgs/floor_fraction]:.2f} of all tensors has had the "
+        "smallest factor of the gradient scaler ({value:.4g}): that is a lower learning rate and "
+        'nothing else; set `vgs.reference = "median"`, lower `vgs.alpha`, or switch it off and '
+        "lower `ppo.learning_rate`",
+        patience=STEADY,
+    ),
+    Rule(
+        "warn/vgs_idle",
+        "warning",
+        "vgs/factor_min",
+        _scaler_idle,
+        "for 10 updates the gradient scaler has changed no step (smallest factor {value:.4g}); "
+        "raise `vgs.alpha`, or switch it off",
+        patience=STEADY,
     ),
     Rule(
         "warn/cvar_alpha_small",

@@ -75,8 +75,8 @@ class GradientPipeline:
             with two differences: `.grad` stays raw, and on a CPU the noise, of the same
             distribution and from the same generator, is drawn by a counter. For the optimizers of
             this package with `variant="fixed"`, over float32 or float64, without a scaler or with
-            the default statistic acting on the update. A step with a gradient missing is done
-            eagerly.
+            the default statistic and reference acting on the update. A step with a gradient missing
+            is done eagerly.
 
     Raises:
         ArgumentError: if the scaler scales the steps of another optimizer, or what is to be
@@ -166,6 +166,11 @@ class GradientPipeline:
             grad_norm_pre_clip=before,
             grad_norm_post_clip=after,
         )
+
+    def abandon(self) -> None:
+        """Drop a minibatch whose step is not taken, with all that the scaler saw of its parts."""
+        if self.scaler is not None:
+            self.scaler.abandon_step()
 
     def _compiled_step(self) -> "CompiledStep":
         from stormsail.optim.fused.step import CompiledStep

@@ -125,6 +125,14 @@ PATIENT = {
         3,
     ),
     "warn/cell_state_large": (HIDDEN, "lstm/c_max_abs_layer1", 50.0, 50.1, 3),
+    "warn/vgs_saturated": (
+        {"vgs/warmup_active": 0.0, "vgs/factor_min": 0.5, "vgs/factor_median": 0.5},
+        "vgs/floor_fraction",
+        0.89,
+        0.9,
+        10,
+    ),
+    "warn/vgs_idle": ({"vgs/warmup_active": 0.0}, "vgs/factor_min", 0.998, 0.999, 10),
     "warn/cvar_not_ready": ({"train/cvar_samples": 3.0}, "train/cvar_ready", 1.0, 0.0, 50),
     "warn/cvar_gate_shut": (
         {"config/cvar_weight": 0.1, "train/explained_variance": 0.05},

@@ -928,6 +928,23 @@ def test_amsgrad_is_refused():
         UPGDW([nn.Parameter(torch.zeros(2))], lr=0.1, amsgrad=True)
 
 
+@pytest.mark.parametrize("foreach", [None, True, False])
+def test_a_drop_in_takes_the_keywords_of_adamw_and_gives_the_same_numbers(foreach):
+    import inspect
+
+    wanted = set(inspect.signature(torch.optim.AdamW.__init__).parameters)
+    assert wanted <= set(inspect.signature(UPGDW.__init__).parameters)
+    params = [nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2)]
+    plain = UPGDW(params[:1], lr=0.1, sigma=0.01)
+    same = UPGDW(params[1:], lr=0.1, sigma=0.01, foreach=foreach, fused=False, differentiable=False)
+    for _ in range(3):
+        for param, optimizer in zip(params, (plain, same), strict=True):
+            param.grad = torch.tensor([0.3, 0.1])
+            optimizer.step()
+    assert torch.equal(params[0], params[1])
+    assert not torch.equal(params[0], torch.tensor([1.0, -2.0]))
+
+
 # -------------------------------------------------------------------------------------- on a GPU
 
 

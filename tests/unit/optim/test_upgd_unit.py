@@ -321,6 +321,12 @@ def test_settings_out_of_range_are_refused_in_our_words():
         UPGD(params, utility_norm="min_max")
     with pytest.raises(ChoiceError, match="`amsgrad` must be False; found True"):
         UPGDW(params, amsgrad=True)
+    with pytest.raises(ChoiceError, match=r"`fused` must be False; found True. Leave it out, or"):
+        UPGDW(params, fused=True)
+    with pytest.raises(ChoiceError, match=r"`differentiable` must be False; found True. Use"):
+        UPGDW(params, differentiable=True)
+    with pytest.raises(ChoiceError, match="`foreach` must be None, True or False; found 'yes'"):
+        UPGDW(params, foreach="yes")
     with pytest.raises(DtypeError, match="every parameter must be real and floating"):
         UPGD([torch.zeros(2, dtype=torch.complex64, requires_grad=True)])
 

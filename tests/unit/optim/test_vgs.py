@@ -451,6 +451,10 @@ def test_what_is_logged_has_the_names_and_the_values_of_the_statistics():
         "vgs/stochastic_var_p90": np.percentile(each, 90.0),
         "vgs/stochastic_var_mean": each.mean(),
         "vgs/scaling_factor": factors.mean(),
+        "vgs/factor_mean": factors.mean(),
+        "vgs/factor_median": np.median(factors),
+        "vgs/factor_min": factors.min(),
+        "vgs/floor_fraction": 0.0,
         "vgs/step_count": 150.0,
         "vgs/warmup_active": 0.0,
     }

@@ -367,8 +367,9 @@ class OptimizerConfig(Config):
     optimizer_class: Literal["AdaptiveUPGD", "UPGD", "UPGDW", "AdamW"] = "AdaptiveUPGD"
     """Which optimizer."""
 
-    weight_decay: NonNegative = 0.0
-    """Decoupled decay of the weights."""
+    weight_decay: NonNegative | None = None
+    """Decoupled decay of the weights, per unit of the learning rate; None takes 0.01 for UPGDW and
+    AdamW, and 0 for the others."""
 
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     """Memory of the first moment."""
@@ -417,12 +418,26 @@ class VgsConfig(Config):
     """A step is never shrunk below this share."""
 
     variance_cap: Positive = 50.0
-    """Bound on the ratio of noise to signal."""
+    """Bound on the ratio that shrinks a step: of noise to signal, or above the median."""
 
     statistic: Literal["elementwise", "total", "mean", "norm", "elementwise_full", "microbatch"] = (
         "elementwise"
     )
     """Which variance."""
 
+    reference: Literal["absolute", "median"] = "absolute"
+    """Level that a tensor's noise is compared with: its signal, or the slow median of its own
+    noise."""
+
     scope: Literal["per_tensor", "global"] = "per_tensor"
     """One factor a tensor, or one for all."""
+
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        if (self.statistic, self.reference) == ("elementwise_full", "median"):
+            raise ValueError(
+                "`statistic` must be another than `elementwise_full` where `reference` is "
+                "`median`, which does not read what that one has beyond `elementwise`; use that, "
+                "or the reference `absolute`"
+            )
+        return self

@@ -193,7 +193,8 @@ def _restore_scaler(ppo: Ppo, saved: dict[str, Any] | None) -> None:
     if scaler is None or saved is None:
         return
     own = scaler.state_dict()
-    for name in ("version", "statistic"):
+    saved = {"reference": "absolute", **saved}  # written before there was another
+    for name in ("version", "statistic", "reference"):
         if saved[name] != own[name]:  # the scaler itself would start anew, with a warning
             raise _unfit("scaler", f"the {name} {saved[name]!r}")
     _fitting("scaler", flatten(saved)[1], flatten(own)[1])

@@ -172,7 +172,8 @@ def _reweigh(pipeline: GradientPipeline, factor: Tensor) -> None:
 
 
 def _no_step(pipeline: GradientPipeline, device: torch.device) -> GradientReport:
-    """Return the report of no step on the device of the others: they are read as one tensor."""
+    """Abandon the step; report on the device of the others, as they are read as one tensor."""
+    pipeline.abandon()
     zero = torch.zeros((), device=device)
     none = torch.zeros((), dtype=torch.bool, device=device)
     norms = torch.zeros(len(pipeline.names), device=device)

@@ -4,10 +4,20 @@ import torch
 from torch.optim import AdamW, Optimizer
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.learning import OptimizerConfig
 from stormsail.modules.agent import Agent
 from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD
 from stormsail.optim.pipeline import GradientPipeline
 from stormsail.optim.vgs.scaler import VarianceGradientScaler
+
+DECAYS = {"AdaptiveUPGD": 0.0, "UPGD": 0.0, "UPGDW": 0.01, "AdamW": 0.01}
+"""Weight decay of each optimizer where none is set. The two whose name ends in W are chosen for
+their decay and have that of torch's AdamW; without one they would be another optimizer's copy."""
+
+
+def weight_decay(chosen: OptimizerConfig) -> float:
+    """Return the decay that an optimizer gets."""
+    return DECAYS[chosen.optimizer_class] if chosen.weight_decay is None else chosen.weight_decay
 
 
 def build_optimizer(agent: Agent, config: TrainConfig, generator: torch.Generator) -> Optimizer:
@@ -15,7 +25,7 @@ def build_optimizer(agent: Agent, config: TrainConfig, generator: torch.Generato
     chosen = config.optimizer
     parameters = list(agent.parameters())
     adam = {"betas": (chosen.beta1, chosen.beta2), "eps": chosen.eps}
-    plain = {"lr": config.ppo.learning_rate, "weight_decay": chosen.weight_decay}
+    plain = {"lr": config.ppo.learning_rate, "weight_decay": weight_decay(chosen)}
     if chosen.optimizer_class == "AdamW":
         return AdamW(parameters, **plain, **adam)  # type: ignore[arg-type]
     utility = {
@@ -47,6 +57,7 @@ def build_pipeline(agent: Agent, optimizer: Optimizer, config: TrainConfig) -> G
             min_scaling_factor=vgs.min_scaling_factor,
             variance_cap=vgs.variance_cap,
             statistic=vgs.statistic,
+            reference=vgs.reference,
             scope=vgs.scope,
         )
     return GradientPipeline(

@@ -7,6 +7,7 @@ from stormsail.cli.bench.learner import drift, learn, markets, train
 from stormsail.cli.bench.market import features, simulator
 from stormsail.cli.bench.optimizers import continual, optim, shrinkage
 from stormsail.cli.bench.risk import frontier, tails
+from stormsail.cli.bench.vgs import vgs
 
 app = typer.Typer(help="Measure speed on this machine, as ratios from one run.")
 
@@ -19,6 +20,6 @@ def _help(context: typer.Context) -> None:
 
 for _command in (
     *(functional, features, continual, shrinkage, optim, learn),
-    *(simulator, markets, train, drift, tails, frontier),
+    *(simulator, markets, train, drift, tails, frontier, vgs),
 ):
     app.command()(_command)

@@ -7,7 +7,7 @@ one tensor give the moving mean :math:`\hat m = \sum w_j g_j` and the moving sec
 """
 
 from jaxtyping import Float
-from torch import Tensor, where
+from torch import Tensor, sign, where
 
 from stormsail.core.errors import RangeError
 from stormsail.functional import _checks as check
@@ -175,6 +175,46 @@ def scaling_factor(
     check.check_at_least_zero(cap, name="cap", remedy="Pass the largest ratio to act on.")
     capped = clamp(clamp(ratio, low=0.0), high=cap)
     return clamp(1.0 / (1.0 + alpha * capped), low=floor)
+
+
+def moving_median(
+    median: Float[Tensor, "*batch"],
+    value: Float[Tensor, "*batch"],
+    gain: Float[Tensor, "*batch"],
+) -> Float[Tensor, "*batch"]:
+    r"""Return the slow median after one more value, :math:`m\,e^{a\,\mathrm{sign}(v - m)}`.
+
+    Stochastic approximation of the median of :math:`\log v` (Robbins & Monro 1951): the step up and
+    the step down are equally long, so it rests where a value is as often above as below. It has no
+    unit, and a value however large moves it by the factor :math:`e^a` and not more. A median of 0
+    has seen nothing yet and takes the value over. Ours in this form.
+
+    Args:
+        median: before, at least 0.
+        value: the newest, at least 0.
+        gain: :math:`a`, length of the step in logarithms; 0 leaves a median that is not 0.
+
+    Raises:
+        ShapeError: if the shapes differ.
+    """
+    check.check_same_shape(median=median, value=value, gain=gain)
+    return where(median > 0, median * (gain * sign(value - median)).exp(), value)
+
+
+def relative_excess(
+    value: Float[Tensor, "*batch"], median: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    r"""Return :math:`\max(0,\ v / m - 1)`, by how much a value exceeds its median; 0 without one.
+
+    In the place of the ratio in `scaling_factor` it leaves what is usual alone, at any level: half
+    of all values are not above their median. Ours.
+
+    Raises:
+        ShapeError: if the shapes differ.
+    """
+    check.check_same_shape(value=value, median=median)
+    known = median > 0
+    return where(known, clamp(value / where(known, median, 1.0) - 1.0, low=0.0), 0.0)
 
 
 def accumulated_variance(

@@ -7,13 +7,19 @@ from torch.optim.optimizer import ParamsT
 from stormsail.core.errors import ChoiceError
 from stormsail.optim.upgd.adaptive_upgd import AdaptiveUPGD
 
+_REMEDIES = {
+    "amsgrad": "Use `torch.optim.AdamW` for it; gate and noise have no such variant.",
+    "fused": "Leave it out, or compile the whole step: `GradientPipeline(..., compiled=True)`.",
+    "differentiable": "Use `torch.optim.AdamW` for it; this step is taken without a graph.",
+}
+
 
 class UPGDW(AdaptiveUPGD):
     """`AdaptiveUPGD` with the arguments and the defaults of `torch.optim.AdamW`.
 
     The same step (Elsayed & Mahmood 2024, arXiv:2404.00781, for the gate; Loshchilov & Hutter 2019,
-    arXiv:1711.05101, for the decoupled decay); the default decay is ten times as large, and
-    `amsgrad` is named in order to refuse it. Ours, as a drop-in.
+    arXiv:1711.05101, for the decoupled decay); the default decay is ten times as large. What AdamW
+    can and this cannot is named in order to refuse it. Ours, as a drop-in.
 
     Args:
         params: parameters, or groups of them with settings of their own.
@@ -32,6 +38,10 @@ class UPGDW(AdaptiveUPGD):
         seed: of the generator that is made on the device of the first parameter without one.
         maximize: ascend instead.
         capturable: the step may be captured in a CUDA graph, as in `AdaptiveUPGD`.
+        foreach: taken for the sake of AdamW's callers; None, True and False are one step, which
+            goes over lists of tensors.
+        fused: must be None or False.
+        differentiable: must be False.
 
     Raises:
         RangeError, ChoiceError, ShapeError, DtypeError: if a setting means nothing.
@@ -56,12 +66,21 @@ class UPGDW(AdaptiveUPGD):
         seed: int = 0,
         maximize: bool = False,
         capturable: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        differentiable: bool = False,
     ) -> None:
-        if amsgrad:
+        refused = {"amsgrad": amsgrad, "fused": fused, "differentiable": differentiable}
+        for name, value in refused.items():
+            if value:
+                raise ChoiceError(
+                    wrong=f"`{name}` must be False", found=repr(value), remedy=_REMEDIES[name]
+                )
+        if foreach not in (None, True, False):
             raise ChoiceError(
-                wrong="`amsgrad` must be False",
-                found=repr(amsgrad),
-                remedy="Use `torch.optim.AdamW` for it; gate and noise have no such variant.",
+                wrong="`foreach` must be None, True or False",
+                found=repr(foreach),
+                remedy="Leave it out; every step is taken over lists of tensors.",
             )
         super().__init__(
             params,

@@ -102,6 +102,9 @@ class Estimator(ABC):
     ) -> None:
         """Take in the gradients accumulated up to this micro-batch, if the statistic uses them."""
 
+    def abandon(self) -> None:  # noqa: B027  # most statistics keep nothing within a step
+        """Forget the micro-batches of a step that is not taken, if the statistic keeps any."""
+
     def _average(self, name: str, value: Tensor, seen: Tensor, gain: Tensor) -> None:
         row = self.rows[name]
         row.copy_(torch.where(seen, row + gain * (value - row), row))
@@ -279,6 +282,10 @@ class Microbatch(Estimator):
             self._square_sum += square / ratio
         if before:
             torch._foreach_copy_(before, grads)
+
+    def abandon(self) -> None:
+        """Forget the parts so far: the next `observe` sees the first of a step."""
+        self._parts = 0
 
     def _take(self, grads: list[Tensor], where: Layout, seen: Tensor, gain: Tensor) -> None:
         """Close the step; `grads` are the sum of its parts."""

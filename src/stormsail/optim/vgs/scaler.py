@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stormsail.core.errors import ArtifactError, RangeError, ShapeError
+from stormsail.core.errors import ArgumentError, ArtifactError, RangeError, ShapeError
 from stormsail.functional import _checks as check
 from stormsail.functional.optim import gradient_noise
 from stormsail.optim import tensor_lists
@@ -25,7 +25,14 @@ LARGEST = {torch.float32: 1e15, torch.float64: 1e150}
 tensor would not fit the dtype of the statistics."""
 
 SCOPES = ("per_tensor", "global")
+REFERENCES = ("absolute", "median")
 APPLY_TO = ("auto", "grad", "update")
+
+SLOWNESS = 10.0
+"""How many times longer than that of the statistics the memory of the median is."""
+
+AT_FLOOR = 1.01
+"""A factor of up to so many times the smallest counts as the smallest."""
 
 
 class VarianceGradientScaler:
@@ -42,6 +49,23 @@ class VarianceGradientScaler:
     With alpha = 1 and no bound, c is the factor that brings a noisy gradient nearest to the true
     one; the defaults are milder. Ours; the formulas are in `functional.gradient_noise`, the
     alternatives and what each of them really measures in the statistics' own classes.
+
+    That measures against a fixed level: gradients of reinforcement learning have an NSR of 30 to
+    1000, where the defaults give every tensor the smallest factor, always. `reference="median"`
+    measures against the usual noise of the tensor itself,
+
+    .. math::
+        \tilde v \leftarrow \tilde v\, e^{a\,\mathrm{sign}(\sigma^2 - \tilde v)}, \qquad
+        c = \max\big(c_{min},\ 1 / (1 + \alpha \min(\max(\sigma^2 / \tilde v - 1, 0), cap))\big),
+
+    with a the gain of a memory ten times as long as beta's, (1 - beta) / 10 in the end. It begins
+    with the variance at the end of the warm-up: in the first steps of a network variances grow by
+    orders of magnitude, and a median of those would call all that follows a burst. A steady noise
+    leaves c near 1, whatever its level; a burst shortens the steps of that tensor, until it is over
+    or the median has risen to it, later on by at most a factor of e in 10 / (1 - beta) steps. The
+    variance and not NSR is compared: where the signal is too small to be measured, `eps_rel` holds
+    NSR near 1 / eps_rel however much the noise grows, and NSR also rises where a run converges. A
+    gradient whose unit changes during the run counts as a burst, for as long.
 
     Two lines in a training loop::
 
@@ -74,6 +98,8 @@ class VarianceGradientScaler:
         variance_cap: largest ratio that is acted on.
         statistic: what is measured: `elementwise`, `total`, `mean`, `norm`, `elementwise_full`
             or `microbatch`.
+        reference: level that noise is compared with: `absolute`, the signal; or `median`, the slow
+            median of the tensor's own noise, without regard to the signal.
         scope: `per_tensor`, or `global` for one c from the 90th percentile of the ratios. A global
             c on the gradient is undone by a clip of the global norm that follows.
         apply_to: `auto`, `grad` or `update`.
@@ -82,7 +108,8 @@ class VarianceGradientScaler:
     Raises:
         RangeError: if a number lies outside its range.
         ChoiceError: if a name is unknown.
-        ArgumentError: if a name comes twice, or `update` is asked for without an optimizer.
+        ArgumentError: if a name comes twice, `update` is asked for without an optimizer, or
+            `elementwise_full` with the median.
     """
 
     def __init__(
@@ -97,18 +124,21 @@ class VarianceGradientScaler:
         min_scaling_factor: float = 0.5,
         variance_cap: float = 50.0,
         statistic: str = "elementwise",
+        reference: str = "absolute",
         scope: str = "per_tensor",
         apply_to: str = "auto",
         enabled: bool = True,
     ) -> None:
         check.check_choice(statistic, tuple(STATISTICS), name="statistic")
+        check.check_choice(reference, REFERENCES, name="reference")
         check.check_choice(scope, SCOPES, name="scope")
         check.check_choice(apply_to, APPLY_TO, name="apply_to")
         _check_numbers(beta, alpha, eps_rel, warmup_steps, min_scaling_factor, variance_cap)
+        _check_pair(statistic, reference)
         self.beta, self.alpha, self.eps_rel = beta, alpha, eps_rel
         self.warmup_steps = warmup_steps
         self.min_scaling_factor, self.variance_cap = min_scaling_factor, variance_cap
-        self.statistic, self.scope = statistic, scope
+        self.statistic, self.reference, self.scope = statistic, reference, scope
         self.enabled = enabled
         self._link(named_parameters)
         self.optimizer = optimizer
@@ -129,6 +159,7 @@ class VarianceGradientScaler:
         self._nonfinite = torch.zeros(len(tensors), dtype=torch.int64, device=device)
         self._steps = torch.zeros((), dtype=torch.int64, device=device)
         self._largest = torch.zeros((), dtype=torch.float64, device=device)
+        self._median = torch.zeros(len(tensors), dtype=torch.float64, device=device)
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
@@ -159,6 +190,7 @@ class VarianceGradientScaler:
             return
         raw, where = self._parameters.gradients()
         if not raw:
+            self._estimator.abandon()
             return
         grads = tensor_lists.as_dtype(raw, self._dtype)
         peak = tensor_lists.fill(tensor_lists.largest(grads), where)
@@ -166,12 +198,24 @@ class VarianceGradientScaler:
         self._nonfinite += where.mask & ~finite
         seen = finite if veto is None else finite & ~veto
         self._estimator.update(grads, where, seen)
+        if self.reference == "median":
+            self._follow_median(seen)
         learned = seen.any()
         self._steps += learned
         gain = gradient_noise.gain(self._steps.double(), beta=self.beta)
         largest = torch.where(seen, peak, 0.0).amax()
         moved = self._largest + gain * (largest - self._largest)
         self._largest.copy_(torch.where(learned, moved, self._largest))
+
+    def _follow_median(self, seen: Tensor) -> None:
+        """Move the slow median of each tensor's noise that was seen, [P]."""
+        after = self._estimator.count - max(self.warmup_steps, 1)
+        slow = 1.0 - (1.0 - self.beta) / SLOWNESS
+        gain = gradient_noise.gain((after + 1).clamp(min=1).double(), beta=slow)
+        variance = self._noise().variance
+        moved = gradient_noise.moving_median(self._median, variance, gain)
+        moved = torch.where(after > 0, moved, variance)
+        self._median.copy_(torch.where(seen, moved, self._median))
 
     @torch.no_grad()
     def observe_microbatch(self) -> None:
@@ -183,6 +227,13 @@ class VarianceGradientScaler:
             return
         raw, where = self._parameters.gradients()
         self._estimator.observe(tensor_lists.as_dtype(raw, self._dtype), where)
+
+    def abandon_step(self) -> None:
+        """Drop the micro-batches of a step that is not taken; the next one starts with none.
+
+        Call it wherever `observe_microbatch` was called and `update_statistics` is not.
+        """
+        self._estimator.abandon()
 
     @torch.no_grad()
     def scale_gradients(self) -> None:
@@ -211,11 +262,17 @@ class VarianceGradientScaler:
             ratio, alpha=self.alpha, floor=self.min_scaling_factor, cap=self.variance_cap
         )
 
+    def _ratio(self, noise: Noise) -> Tensor:
+        """Return [P] ratios that the factors are made of: to the signal, or above the median."""
+        if self.reference == "absolute":
+            return noise.ratio
+        return gradient_noise.relative_excess(noise.variance, self._median)
+
     def _factors(self, noise: Noise | None = None) -> Tensor:
         """Return [P] factors as they are applied: 1 in a tensor's warm-up."""
         if not self.enabled:
             return torch.ones_like(self._estimator.size)
-        ratio = (noise or self._noise()).ratio
+        ratio = self._ratio(noise or self._noise())
         if self.scope == "global":
             ratio = self._percentile(ratio, PERCENTILE).expand_as(ratio)
         warm = self._estimator.count >= max(self.warmup_steps, 1)
@@ -246,16 +303,22 @@ class VarianceGradientScaler:
         """Return the 90th percentile over tensors of the noise-to-signal ratio, warm-up or not."""
         return self._percentile(self._noise().ratio, PERCENTILE)
 
+    @torch.no_grad()
     def get_scaling_factor(self) -> Tensor:
-        """Return the factor that belongs to `get_normalized_variance`, warm-up or not."""
-        return self._scale(self.get_normalized_variance())
+        """Return the factor of the 90th percentile over tensors of the ratio, warm-up or not.
+
+        With `reference="absolute"` that is the one that belongs to `get_normalized_variance`.
+        """
+        return self._scale(self._percentile(self._ratio(self._noise()), PERCENTILE))
 
     @torch.no_grad()
     def metrics(self) -> dict[str, Tensor]:
         """Return what to log, as tensors without dimensions.
 
         Percentiles and means are over tensors that have seen a gradient. `scaling_factor` is the
-        mean of the factors as applied. `noise_fraction` is the share of the gradient's mean square
+        mean of the factors as applied, `factor_mean` the same over all elements: the constant that
+        shrinks the steps as much. `floor_fraction` is the share of factors within 1 % of the
+        smallest that is allowed. `noise_fraction` is the share of the gradient's mean square
         that is noise, over all elements. `grad_norm_ema` is the root of the moving mean of the
         squared norm. `effect_on_update` is the share of the step's length that the factors take:
         steps count by their number of elements where c acts on the update (an Adam-type step is
@@ -269,6 +332,7 @@ class VarianceGradientScaler:
         kept = _share((factor.square() * length).sum(), length.sum(), empty=1.0)
         cold = (count > 0) & (count < self.warmup_steps)
         known = (count > 0).double()
+        at_floor = factor <= AT_FLOOR * self.min_scaling_factor
         spread = {
             f"stochastic_var_p{level}": self._percentile(noise.variance, level / 100)
             for level in (10, 50, 90)
@@ -280,6 +344,10 @@ class VarianceGradientScaler:
             "grad_norm_ema": total.sqrt(),
             "grad_max_ema": self._largest.clone(),
             "scaling_factor": _share((known * factor).sum(), known.sum(), empty=1.0),
+            "factor_mean": _share((size * factor).sum(), size.sum(), empty=1.0),
+            "factor_median": torch.where(known.any(), self._percentile(factor, 0.5), 1.0),
+            "factor_min": torch.where(known > 0, factor, 1.0).amin(),
+            "floor_fraction": _share((known * at_floor).sum(), known.sum()),
             "step_count": self._steps.clone(),
             "warmup_active": (cold.any() | (self._steps == 0)).double(),
             "noise_fraction": gradient_noise.noise_fraction(
@@ -308,6 +376,8 @@ class VarianceGradientScaler:
         """Return a copy of the state: tensors by parameter name, and plain values."""
         estimator = self._estimator
         rows = {"count": estimator.count, **estimator.rows}
+        if self.reference == "median":
+            rows["median"] = self._median
         parameters = {
             name: {
                 **{key: row[place].clone() for key, row in rows.items()},
@@ -318,6 +388,7 @@ class VarianceGradientScaler:
         return {
             "version": VERSION,
             "statistic": self.statistic,
+            "reference": self.reference,
             "parameters": parameters,
             "steps": self._steps.clone(),
             "largest": self._largest.clone(),
@@ -328,19 +399,25 @@ class VarianceGradientScaler:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state, in place; tensors are found by name.
 
-        A state of another version or statistic measures something else: everything is reset, with
-        a warning.
+        A state of another version, statistic or reference measures something else: everything is
+        reset, with a warning. One without a reference is of the time before there were two.
 
         Raises:
             ArtifactError: if the state has other names.
             ShapeError: if a tensor has another shape.
         """
-        expected_values = {"version": VERSION, "statistic": self.statistic}
+        saved_values = {"reference": "absolute", **state}
+        expected_values = {
+            "version": VERSION,
+            "statistic": self.statistic,
+            "reference": self.reference,
+        }
         for key, expected in expected_values.items():
-            if state.get(key) != expected:
+            given = saved_values.get(key)
+            if given != expected:
                 self._reset()
                 warnings.warn(
-                    f"The state of the gradient scaler has the {key} {state.get(key)!r}, this one"
+                    f"The state of the gradient scaler has the {key} {given!r}, this one"
                     f" the {key} {expected!r}: it starts anew.",
                     UserWarning,
                     stacklevel=2,
@@ -348,12 +425,15 @@ class VarianceGradientScaler:
                 return
         self._check_state(state["parameters"])
         estimator = self._estimator
+        estimator.abandon()
         for place, name in enumerate(self.names):
             saved = state["parameters"][name]
             for key, row in {"count": estimator.count, **estimator.rows}.items():
                 row[place].copy_(saved[key])
             for key, parts in estimator.tensors.items():
                 parts[place].copy_(saved[key])
+            if self.reference == "median":
+                self._median[place].copy_(saved["median"])
             self._nonfinite[place].copy_(state["nonfinite"][name])
         self._steps.copy_(state["steps"])
         self._largest.copy_(state["largest"])
@@ -383,7 +463,8 @@ class VarianceGradientScaler:
             row.zero_()
         for parts in estimator.tensors.values():
             torch._foreach_zero_(parts)
-        for value in (self._nonfinite, self._steps, self._largest):
+        estimator.abandon()
+        for value in (self._nonfinite, self._steps, self._largest, self._median):
             value.zero_()
 
     def relink(self, named_parameters: Parameters) -> None:
@@ -406,7 +487,8 @@ class VarianceGradientScaler:
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}(statistic={self.statistic!r}, scope={self.scope!r}, "
+            f"{type(self).__name__}(statistic={self.statistic!r}, "
+            f"reference={self.reference!r}, scope={self.scope!r}, "
             f"apply_to={self.apply_to!r}, beta={self.beta}, alpha={self.alpha}, "
             f"eps_rel={self.eps_rel}, warmup_steps={self.warmup_steps}, "
             f"min_scaling_factor={self.min_scaling_factor}, variance_cap={self.variance_cap}, "
@@ -416,6 +498,18 @@ class VarianceGradientScaler:
 
 def _share(part: Tensor, whole: Tensor, *, empty: float = 0.0) -> Tensor:
     return torch.where(whole > 0, part / torch.where(whole > 0, whole, 1.0), empty)
+
+
+def _check_pair(statistic: str, reference: str) -> None:
+    """Refuse a statistic whose difference from another the reference does not read."""
+    if (statistic, reference) == ("elementwise_full", "median"):
+        raise ArgumentError(
+            "out-of-range",
+            wrong="`statistic` must not be `elementwise_full` where `reference` is `median`",
+            found="both: they differ from `elementwise` in the ratio to the signal alone, which a "
+            "median of the variance does not read",
+            remedy="Use the statistic `elementwise`, or the reference `absolute`.",
+        )
 
 
 def _check_numbers(

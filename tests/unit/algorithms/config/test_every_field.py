@@ -197,6 +197,7 @@ FIELDS = {
     "vgs.min_scaling_factor": (1.0, NOISE),
     "vgs.variance_cap": (0.1, NOISE),
     "vgs.statistic": ("total", NOISE),
+    "vgs.reference": ("median", NOISE),
     "vgs.scope": ("global", NOISE),
     "risk.cvar_quantity": ("step", PARTS),
     "risk.cvar_alpha": (0.4, LIMITED),

@@ -316,3 +316,35 @@ def test_statistics_within_a_step_see_every_micro_batch(action):
     observe = ppo.pipeline.scaler.observe_microbatch
     ppo.pipeline.scaler.observe_microbatch = lambda: calls.append(1) or observe()
     assert ppo.update().learned.minibatches[0].micro_batches == len(calls) == 4
+
+
+@pytest.mark.parametrize("how", ["skipped", "refused"])
+def test_a_minibatch_without_a_step_leaves_nothing_to_the_next(how):
+    """Its partial sums, kept, would count as a part of the next minibatch."""
+    config = settings(
+        ppo__batch_size=4, ppo__microbatch_size=2, ppo__n_epochs=1, ppo__nonfinite_policy="skip",
+        vgs__enabled=True, vgs__statistic="microbatch", vgs__beta=0.0,
+    )  # fmt: skip
+    ppo, data = prepared(config)
+    order = torch.randperm(B, generator=torch.Generator().manual_seed(1))
+    row = int((data.weight[:, order[0]] > 0.0).int().argmax())
+    name = "log_prob" if how == "skipped" else "target"
+    spoilt = getattr(data, name).clone()
+    spoilt[row, order[0]] = math.nan if how == "skipped" else math.inf
+    data = dataclasses.replace(data, **{name: spoilt})
+    scaler, seen = ppo.pipeline.scaler, []
+    observe = scaler.observe_microbatch
+
+    def watch():
+        seen.append({n: p.grad.double().clone() for n, p in ppo.agent.named_parameters()})
+        observe()
+
+    scaler.observe_microbatch = watch
+    report = run(ppo, data)
+    assert [bool(m.gradient.stepped) for m in report.minibatches] == [False, True]
+    assert report.minibatches[0].skipped is (how == "skipped")
+    assert len(seen) == 4
+    for key, variance in scaler.variance().items():
+        # two parts a and b of one step: the variance of a + b is (a - b)², mean over elements
+        first, second = seen[2][key], seen[3][key] - seen[2][key]
+        assert float(variance) == pytest.approx(float((first - second).square().mean()), rel=1e-5)
