@@ -5,6 +5,7 @@ from mutants.nodes import unit
 
 LEARN = "bench/learner/learn.py"
 ROWS = "bench/learner/learn_rows.py"
+RECALL = "tasks/recall.py"
 
 
 def _rows(name: str, file: str, old: str, new: str, test: str) -> Mutant:
@@ -12,7 +13,30 @@ def _rows(name: str, file: str, old: str, new: str, test: str) -> Mutant:
     return Mutant(f"rows-{name}", "bench", file, old, new, tests)
 
 
+def _recall(name: str, old: str, new: str, test: str) -> Mutant:
+    return Mutant(f"recall-{name}", "bench", RECALL, old, new, unit("recall", test, part="tasks"))
+
+
 REFERENCE = (
+    # --- a cue to be remembered
+    _recall(
+        "cue-stays-visible",
+        "* (time == 0.0)[:, None]",
+        "* (time <= DELAY)[:, None]",
+        "test_the_cue_is_seen_once_and_the_query_ten_steps_later",
+    ),
+    _recall(
+        "asked-a-step-early",
+        "query = time == DELAY\n",
+        "query = time == DELAY - 1\n",
+        "test_every_step_equals_that_of_the_gymnasium_environment[dtype0]",
+    ),
+    _recall(
+        "wrong-answers-are-free",
+        "torch.where(right, 1.0, -1.0)",
+        "torch.where(right, 1.0, 0.0)",
+        "test_an_answer_is_worth_one_at_the_query_alone_and_ends_the_episode",
+    ),
     # --- rows of finished runs
     _rows(
         "key-without-the-seed",

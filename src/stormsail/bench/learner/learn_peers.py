@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import gymnasium
 import numpy as np
 
+from stormsail.bench.learner.recall_env import RECALL
+
 if TYPE_CHECKING:
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
     from stable_baselines3.common.vec_env import VecEnv
@@ -144,6 +146,8 @@ BARE_PEERS: dict[str, tuple[Peer, ...]] = {
     "MountainCarContinuous-v0": PEERS["mountaincar-continuous"],
     # Published for version 2, which Gymnasium no longer has.
     "LunarLander-v3": (Peer("PPO", "LunarLander-v3", 16, _LUNAR_LANDER),),
+    # Our own, so nothing is published: the defaults of the library.
+    "Recall-v0": (Peer("RecurrentPPO", RECALL, 8, {}),),
 }
 """Peers by the id of the environment, beside bare tasks.
 

@@ -196,6 +196,16 @@ def test_a_bare_task_has_the_peer_of_its_environment(task, settings):
     assert peer.steps == (20_000 if "Continuous" in task else 50)
 
 
+def test_the_recall_task_has_a_peer_with_a_memory_that_can_be_trained():
+    pytest.importorskip("sb3_contrib")
+    _, peer = bench.bare_lines({"Recall-v0": 64}, peers=True)
+    assert (peer.learner, peer.peer.settings) == ("sb3-contrib RecurrentPPO", {})
+    small = replace(peer.peer, environments=2, settings={"n_steps": 32, "batch_size": 64})
+    outcome = bench.run(bench.Job(replace(peer, peer=small), seed=0, episodes=8))
+    assert outcome.steps == 64
+    assert outcome.score in {k / 4 - 1.0 for k in range(9)}  # of 8 answers each 1 or -1
+
+
 @pytest.mark.refusal
 @pytest.mark.parametrize(
     ("text", "part"),
