@@ -19,7 +19,7 @@ NATS = {"full": math.log(5) - 0.5, "full-categorical": math.log(5) - 0.5,
 """Largest entropy of the policy at the end; that of a policy which has learned nothing, less a
 margin."""
 
-# What a part looks like that is switched on and does nothing: a column and its value in each update.
+# What a part that is on and does nothing looks like: a column and its value in each update.
 STILL = (
     ("ratio clip", "train/clip_fraction", 0.0),
     ("KL penalty", "train/policy_loss_kl_penalty", 2e-8),
