@@ -1,7 +1,7 @@
 """The bugs of `stormsail bench learn`: rows that are kept, and tasks whose answers are known."""
 
 from mutants.harness import Mutant
-from mutants.nodes import unit
+from mutants.nodes import integration, unit
 
 LEARN = "bench/learner/learn.py"
 ROWS = "bench/learner/learn_rows.py"
@@ -18,6 +18,15 @@ def _recall(name: str, old: str, new: str, test: str) -> Mutant:
 
 
 REFERENCE = (
+    # --- parts that are on and do nothing
+    Mutant(
+        "kl-penalty-is-not-applied",
+        "bench",
+        "algorithms/update/kl_control.py",
+        "return self.beta if on else 0.0",
+        "return 1e-6 * self.beta if on else 0.0",
+        integration("every_part_acts", "test_every_part_acts_by_what_is_stated[full]"),
+    ),
     # --- a cue to be remembered
     _recall(
         "cue-stays-visible",

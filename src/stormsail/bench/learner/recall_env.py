@@ -19,7 +19,7 @@ QUERY = 10
 """Time at which the cue must be repeated."""
 
 
-class RecallEnv(gymnasium.Env[np.ndarray, int]):
+class RecallEnv(gymnasium.Env[np.ndarray, np.int64]):
     """One of two cues at time 0, zeros, and the query at time 10; its answer ends the episode."""
 
     observation_space = Box(0.0, 1.0, (3,), np.float32)
@@ -36,7 +36,7 @@ class RecallEnv(gymnasium.Env[np.ndarray, int]):
         self.cue, self.time = int(self.np_random.integers(2)), 0
         return self._seen(), {}
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Wait, or answer at the query."""
         over = self.time == QUERY
         reward = (1.0 if action == self.cue else -1.0) if over else 0.0
@@ -53,4 +53,4 @@ class RecallEnv(gymnasium.Env[np.ndarray, int]):
 
 
 if NAME not in gymnasium.registry:
-    gymnasium.register(id=NAME, entry_point=RecallEnv)
+    gymnasium.register(id=NAME, entry_point=f"{__name__}:RecallEnv")
