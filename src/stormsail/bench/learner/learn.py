@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -385,9 +385,9 @@ def _finished(
 def _kept_outcomes(jobs: Sequence[Job], kept: RowFile) -> dict[int, Outcome]:
     """Return the outcomes of finished runs, by the place of their job."""
     rows = ((place, kept.rows.get(job.key)) for place, job in enumerate(jobs))
-    names = ("score", "spread", "steps", "seconds", "reason")
+    names = [field.name for field in fields(Outcome)]
     return {
-        place: Outcome(**{name: row[name] for name in names})
+        place: Outcome(**{name: row[name] for name in names if name in row})
         for place, row in rows
         if row is not None
     }

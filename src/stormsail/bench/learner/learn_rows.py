@@ -27,7 +27,7 @@ FIELDS = {
     "key": str, "name": str, "learner": str, "variant": str, "seed": int, "episodes": int,
     "score": float, "spread": float, "steps": int, "seconds": float, "reason": str, "version": str,
 }  # fmt: skip
-"""Of a row, with their types; a number that is not finite is written as null."""
+"""That every row has, with their types; a number that is not finite is written as null."""
 
 
 def run_key(document: Mapping[str, Any]) -> str:
@@ -97,7 +97,7 @@ class RowFile:
             raise self._damaged(number, f"another type in {', '.join(sorted(absent))}")
         for name in ("score", "spread"):
             row[name] = math.nan if row[name] is None else float(row[name])
-        return {name: row[name] for name in FIELDS}
+        return dict(row)
 
     def _damaged(self, number: int, problem: str) -> ArtifactError:
         return ArtifactError(
