@@ -100,6 +100,15 @@ CAMPAIGNS = (
         failed=OUR_ROW + r"(?=.*\bFAIL\b)",
     ),
     Campaign(
+        "learning: every part on, CartPole, the least of 5 seeds",
+        (
+            *(*BENCH, "learn", "--tasks", "full-cartpole", "--first-seed", "60", "--seeds", "5"),
+            *("--no-peers", "--jobs", "2", "--rows", "docs/evidence/full_cartpole.jsonl"),
+        ),
+        passed=OUR_ROW + r"(?!.*\bFAIL\b)",
+        failed=OUR_ROW + r"(?=.*\bFAIL\b)",
+    ),
+    Campaign(
         "learning: markets with a known answer, 5 seeds each",
         (*BENCH, "markets", "--seeds", "5", "--jobs", "2"),
         passed=HOLDS,

@@ -30,6 +30,7 @@ CONFIGS = {
     },
 }  # fmt: skip
 UPDATES = 10
+"""A quarter of what the files train for; `test_every_part_acts` runs them to their end."""
 
 NAMED = """
 train/policy_loss train/value_loss train/entropy_loss train/value_target_scale train/ret_{mean,std}
@@ -89,7 +90,9 @@ def generic(name):
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def run(request, tmp_path_factory):
-    config = TrainConfig.load(ROOT / "configs" / f"{request.param}.toml")
+    config = TrainConfig.load(
+        ROOT / "configs" / f"{request.param}.toml", [f"ppo.total_steps={512 * UPDATES}"]
+    )
     out = tmp_path_factory.mktemp(request.param) / "whole"
     done = run_all(config, out)
     return request.param, config, out, done
@@ -142,21 +145,23 @@ def test_the_optimizer_of_the_run_is_adaptive_upgd(run, tmp_path):
         resumed = Trainer(folder, bound)
     assert type(resumed.ppo.optimizer) is AdaptiveUPGD
     steps = {int(state["step"]) for state in resumed.ppo.optimizer.state.values()}
-    assert steps == {4 * UPDATES}  # two epochs of two minibatches
+    taken = table(out)["train/optimizer_steps"]
+    assert taken[0] == 8.0  # four epochs of two minibatches, where none is cut short
+    assert steps == {sum(taken)}
     assert resumed.ppo.update_count == done.updates
 
 
 def test_values_are_clipped(run):
-    """An update counts 512 rows of two critics in two epochs, at most 2,048 losses.
+    """An update counts 512 rows of two critics in four epochs, at most 4,096 losses.
 
-    A share of .01 is 20 of them. The first of its four minibatches comes before any step, so that
-    nothing has moved and nothing of it can be clipped: at most .75.
+    A share of .01 is 41 of them. The first of its eight minibatches comes before any step, so that
+    nothing has moved and nothing of it can be clipped: at most .875.
     """
     _, _, out, _ = run
     clipped = table(out)["train/clip_active_frac/vf"]
     assert min(clipped[:3]) > 0.01
     assert sum(clipped) / UPDATES > 0.01
-    assert max(clipped) < 0.75
+    assert max(clipped) < 0.875
 
 
 def test_noise_shrinks_every_step_after_the_warm_up_and_none_before(run):
@@ -173,7 +178,7 @@ def test_noise_shrinks_every_step_after_the_warm_up_and_none_before(run):
     later = result["vgs/scaling_factor"][1:]
     assert max(later) < 1.0 / (1.0 + 0.5 * config.vgs.alpha)
     assert min(later) > config.vgs.min_scaling_factor
-    assert min(result["vgs/effect_on_update"][1:]) > 0.05
+    assert min(result["vgs/effect_on_update"][1:]) > 0.02
 
 
 def test_the_two_critics_are_two(run):

@@ -11,6 +11,7 @@ from mutants.market import MARKET_DATA
 from mutants.modules import MODULES
 from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
+from mutants.reference import REFERENCE
 from mutants.risk import RISK
 from mutants.runs import RUNS
 from mutants.settings import SETTINGS
@@ -33,4 +34,5 @@ MUTANTS = (
     *EVALUATION,
     *VALIDATION,
     *TAILS,
+    *REFERENCE,
 )

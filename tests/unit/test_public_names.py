@@ -64,7 +64,7 @@ PUBLIC = {
     "stormsail.optim.vgs": "VarianceGradientScaler",
     "stormsail.tasks": (
         "Acrobot CartPole ControlInfo ControlState ControlTask MountainCarContinuous NAMES "
-        "Pendulum make"
+        "Pendulum Recall make"
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Control tasks by the names under which Gymnasium and rl-baselines3-zoo know them."""
+"""Tasks by the names under which Gymnasium and rl-baselines3-zoo know them, and our own."""
 
 import torch
 
@@ -8,6 +8,7 @@ from stormsail.tasks.base import ControlTask
 from stormsail.tasks.cartpole import CartPole
 from stormsail.tasks.mountain_car import MountainCarContinuous
 from stormsail.tasks.pendulum import Pendulum
+from stormsail.tasks.recall import Recall
 
 _WHOLE: dict[str, type[ControlTask]] = {
     "Acrobot-v1": Acrobot,
@@ -16,12 +17,13 @@ _WHOLE: dict[str, type[ControlTask]] = {
     "Pendulum-v1": Pendulum,
 }
 _MASKED = {name.replace("-", "NoVel-"): kind for name, kind in _WHOLE.items()}
+_OWN: dict[str, type[ControlTask]] = {"Recall-v0": Recall}
 
-NAMES = tuple(sorted((*_WHOLE, *_MASKED)))
+NAMES = tuple(sorted((*_WHOLE, *_MASKED, *_OWN)))
 """Every name that `make` knows.
 
 `NoVel` ones show velocities as 0. Names and masks are those of rl-baselines3-zoo, save for
-`AcrobotNoVel-v1`, which is ours: the zoo has none.
+`AcrobotNoVel-v1` and `Recall-v0`, which are ours.
 """
 
 
@@ -45,8 +47,9 @@ def make(
         RangeError: for a batch below 1.
         DtypeError: for another dtype.
     """
-    if name in _WHOLE:
-        return _WHOLE[name](batch=batch, device=device, dtype=dtype)
+    plain = {**_WHOLE, **_OWN}
+    if name in plain:
+        return plain[name](batch=batch, device=device, dtype=dtype)
     if name in _MASKED:
         kind = _MASKED[name]
         return kind(batch=batch, device=device, dtype=dtype, hide=kind.velocity_names)

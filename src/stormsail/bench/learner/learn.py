@@ -1,29 +1,32 @@
 """`stormsail bench learn`: train on reference tasks whose good scores are known.
 
-A job is one shipped configuration and one seed. It trains as `stormsail train` does, and the last
-agent, not the best one on the way, is evaluated by both of its policies: the greedy one is judged
-unless it is significantly worse than the sampled one. Peers are judged by the greedy one, as their
-scores are published.
+A job is one configuration and one seed. It trains as `stormsail train` does, and the last agent,
+not the best one on the way, is evaluated by both of its policies: the greedy one is judged unless
+it is significantly worse than the sampled one. Peers are judged by the greedy one, as their scores
+are published. A configuration is a file, shipped or not, or a bare task: nothing but its name and a
+number of steps, so every setting is a default.
 """
 
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.run.evaluate import evaluate
-from stormsail.algorithms.run.tasks import make_task
+from stormsail.algorithms.run.tasks import GYMNASIUM, make_task
 from stormsail.algorithms.trainer import train
 from stormsail.bench.learner import learn_peers
+from stormsail.bench.learner.learn_rows import RowFile, run_key
 from stormsail.bench.options import numbers
 from stormsail.bench.processes import one_thread, one_thread_processes
 from stormsail.bench.seeds import Seeds
+from stormsail.core.config.overrides import apply_overrides
 from stormsail.core.errors import ArgumentError, nearest
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import JudgedPolicy
@@ -51,7 +54,7 @@ MARKET = "regime market"
 class Bar:
     """Threshold that the scores of several seeds must reach."""
 
-    statistic: Literal["mean", "median"]
+    statistic: Literal["mean", "median", "min"]
     value: float
     at_least: bool = True
     """Otherwise the statistic must stay below the value."""
@@ -77,6 +80,9 @@ REFERENCES: dict[str, Bar | None] = {
 """Bars by the name of the file. 475 is where Gymnasium calls CartPole solved. Without a memory the
 masked pole must stay unlearned, or the mask hides nothing. The reward of the car is found by
 exploration alone: its score is printed and has no bar."""
+
+FULL: dict[str, Bar] = {"full-cartpole": Bar("min", 475.0)}
+"""Bars of shipped files with every part of the learner on: each seed must learn."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,29 @@ class Job:
     line: Line
     seed: int
     episodes: int = EPISODES
+
+    @property
+    def config(self) -> TrainConfig:
+        """Settings of the run.
+
+        Nothing is evaluated and next to nothing is saved on the way: neither changes what is
+        learned, and only learning is timed.
+        """
+        changes = {
+            "seed": self.seed,
+            "validation.every_updates": 0,
+            "checkpoint.every_updates": 1_000_000,
+        }
+        return self.line.config.replace(**changes)
+
+    @property
+    def key(self) -> str:
+        """Hash of all that: equal for equal runs."""
+        peer = self.line.peer
+        own = self.config.config_hash() if peer is None else asdict(peer)
+        learner = {"learner": self.line.learner, "settings": own}
+        sizes = {"steps": self.line.steps, "seed": self.seed, "episodes": self.episodes}
+        return run_key({**learner, **sizes})
 
 
 @dataclass(frozen=True)
@@ -167,7 +196,9 @@ class Best:
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """Return the tasks that a text with commas names: shipped ones, or TOML files; None is all.
+    """Return the tasks that a text with commas names: shipped ones, or TOML files.
+
+    None is all reference tasks.
 
     Raises:
         ArgumentError: for a name that is neither.
@@ -176,11 +207,12 @@ def names(text: str | None) -> tuple[str, ...]:
         return tuple(REFERENCES)
     chosen = tuple(part.strip() for part in text.split(","))
     for name in chosen:
-        if name not in REFERENCES and not (name.endswith(".toml") and Path(name).is_file()):
-            near = nearest(name, REFERENCES)
+        shipped = {**REFERENCES, **FULL}
+        if name not in shipped and not (name.endswith(".toml") and Path(name).is_file()):
+            near = nearest(name, shipped)
             raise ArgumentError(
                 "missing-argument",
-                wrong=f"`--tasks` must name {', '.join(REFERENCES)}, or TOML files",
+                wrong=f"`--tasks` must name {', '.join(shipped)}, or TOML files",
                 found=f"`{name}`",
                 remedy=f"Did you mean `{near}`?" if near else "Take one of these.",
             )
@@ -210,14 +242,60 @@ def reference_lines(
     Raises:
         ConfigError: if a file is not there or holds what does not fit.
     """
+    shipped = {name: configs / "reference" / f"{name}.toml" for name in REFERENCES}
+    shipped |= {name: configs / f"{name}.toml" for name in FULL}
+    names_of = {path.resolve(): name for name, path in shipped.items()}
+    bars = {**REFERENCES, **FULL}
     lines = []
-    for name in chosen:
-        shipped = name in REFERENCES
-        path = configs / "reference" / f"{name}.toml" if shipped else Path(name)
+    for task in chosen:
+        path = shipped.get(task, Path(task))
+        # A shipped file is held to its bar, whether it is called by name or by path.
+        name = names_of.get(path.resolve(), path.stem)
+        bar = bars.get(name) if path.resolve() in names_of else None
         config = TrainConfig.load(path, overrides)
-        lines.append(Line(name if shipped else path.stem, config, REFERENCES.get(name)))
-        others = learn_peers.PEERS.get(name, ()) if peers else ()
-        lines += [Line(name, config, REFERENCES.get(name), peer=peer) for peer in others]
+        lines.append(Line(name, config, bar))
+        others = learn_peers.PEERS.get(task, ()) if peers else ()
+        lines += [Line(name, config, bar, peer=peer) for peer in others]
+    return lines
+
+
+def bare_tasks(text: str) -> dict[str, int]:
+    """Return the steps of each task that a text such as `gym:CartPole-v1=100000` names.
+
+    Raises:
+        ArgumentError: for a part without a name or a number of steps, or a task that comes twice.
+    """
+    chosen: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, number = (piece.strip() for piece in part.partition("="))
+        digits = number.replace("_", "")
+        if not name or not digits.isdecimal() or int(digits) < 1 or name in chosen:
+            twice = ", a task that was named before" if name in chosen else ""
+            raise ArgumentError(
+                "missing-argument",
+                wrong="`--bare` must be tasks with their steps, each once, and commas between them",
+                found=f"`{part}`{twice}",
+                remedy="Write it as gym:CartPole-v1=100000,gym:Acrobot-v1=500000.",
+            )
+        chosen[name] = int(digits)
+    return chosen
+
+
+def bare_lines(
+    chosen: Mapping[str, int], *, overrides: Sequence[str] = (), peers: bool = False
+) -> list[Line]:
+    """Return a line for each bare task, all settings at their defaults, then those of its peers.
+
+    Raises:
+        ConfigError: for an override that is none.
+    """
+    lines = []
+    for name, steps in chosen.items():
+        given: dict[str, Any] = {"task": {"name": name}, "ppo": {"total_steps": steps}}
+        config = TrainConfig.from_mapping(apply_overrides(given, overrides))
+        lines.append(Line(name, config))
+        others = learn_peers.BARE_PEERS.get(name.removeprefix(GYMNASIUM), ()) if peers else ()
+        lines += [Line(name, config, peer=peer) for peer in others]
     return lines
 
 
@@ -258,15 +336,7 @@ def run(job: Job) -> Outcome:
 
 
 def _ours(job: Job) -> Outcome:
-    # Nothing is evaluated and next to nothing is saved on the way: neither changes what is
-    # learned, and only learning is timed.
-    config = job.line.config.replace(
-        **{
-            "seed": job.seed,
-            "validation.every_updates": 0,
-            "checkpoint.every_updates": 1_000_000,
-        }
-    )
+    config = job.config
     with TemporaryDirectory() as folder:
         started = time.perf_counter()
         done = train(config, out=Path(folder) / "run", tensorboard=False)
@@ -286,28 +356,63 @@ def _ours(job: Job) -> Outcome:
 
 
 def run_all(
-    jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambda _: None
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    kept: RowFile | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[Outcome]:
     """Return the outcome of each job, in the order of the jobs; each process takes one at a time.
 
-    One worker is this process itself. `say` is called with a line whenever a job is done.
+    Args:
+        jobs: to be done.
+        workers: processes; one is this process itself.
+        kept: rows of finished runs; those are not trained again, and each new one is added at once.
+        say: called with a line whenever a job is done.
     """
-    if workers == 1:
-        outcomes = []
-        for job in jobs:
-            outcomes.append(run(job))
-            say(_progress(job, outcomes[-1]))
-        return outcomes
+    by_place = {} if kept is None else _kept_outcomes(jobs, kept)
     # The longest first, so that none of them starts when all others are done.
-    order = sorted(range(len(jobs)), key=lambda place: -jobs[place].line.steps)
-    with one_thread_processes(workers) as pool:
-        futures = {pool.submit(run, jobs[place]): place for place in order}
-        by_place: dict[int, Outcome] = {}
-        for future in as_completed(futures):
-            place = futures[future]
-            by_place[place] = future.result()
-            say(_progress(jobs[place], by_place[place]))
+    left = [place for place in range(len(jobs)) if place not in by_place]
+    left.sort(key=lambda place: -jobs[place].line.steps)
+    for place, outcome in _finished([jobs[place] for place in left], left, workers=workers):
+        by_place[place] = outcome
+        if kept is not None:
+            kept.add(_kept_row(jobs[place], outcome))
+        say(_progress(jobs[place], outcome))
     return [by_place[place] for place in range(len(jobs))]
+
+
+def _finished(
+    jobs: Sequence[Job], places: Sequence[int], *, workers: int
+) -> Iterator[tuple[int, Outcome]]:
+    """Yield the place and outcome of each job when it is done."""
+    if workers == 1 or len(jobs) < 2:
+        yield from zip(places, map(run, jobs), strict=True)
+        return
+    with one_thread_processes(workers) as pool:
+        futures = {pool.submit(run, job): place for job, place in zip(jobs, places, strict=True)}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+def _kept_outcomes(jobs: Sequence[Job], kept: RowFile) -> dict[int, Outcome]:
+    """Return the outcomes of finished runs, by the place of their job."""
+    rows = ((place, kept.rows.get(job.key)) for place, job in enumerate(jobs))
+    names = [field.name for field in fields(Outcome)]
+    return {
+        place: Outcome(**{name: row[name] for name in names if name in row})
+        for place, row in rows
+        if row is not None
+    }
+
+
+def _kept_row(job: Job, outcome: Outcome) -> dict[str, Any]:
+    line = job.line
+    run_of = {"name": line.name, "learner": line.learner, "variant": line.variant}
+    return {
+        **{"key": job.key, **run_of, "seed": job.seed, "episodes": job.episodes},
+        **asdict(outcome),
+    }
 
 
 def measure(
@@ -316,11 +421,15 @@ def measure(
     *,
     workers: int,
     episodes: int = EPISODES,
+    kept: RowFile | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
-    """Run every line with every seed and return the rows of the table."""
+    """Run every line with every seed and return the rows of the table.
+
+    Runs that `kept` holds are not trained again.
+    """
     jobs = [Job(line, seed, episodes) for line in lines for seed in seeds]
-    outcomes = iter(run_all(jobs, workers=workers, say=say))
+    outcomes = iter(run_all(jobs, workers=workers, kept=kept, say=say))
     return [row(line, tuple(seeds), [next(outcomes) for _ in seeds]) for line in lines]
 
 
@@ -337,7 +446,7 @@ def row(line: Line, seeds: tuple[int, ...], outcomes: Sequence[Outcome]) -> Row:
         spreads=tuple(outcome.spread for outcome in outcomes),
         mean=_statistic("mean", scores),
         median=_statistic("median", scores),
-        least=_statistic("least", scores),
+        least=_statistic("min", scores),
         bar="" if line.bar is None else str(line.bar),
         passed=None if line.bar is None else line.bar.met(scores),
         steps_per_second=statistics.median(run.steps / run.seconds for run in outcomes),
@@ -375,13 +484,13 @@ def _progress(job: Job, outcome: Outcome) -> str:
     return f"{words}{rate}, seed {job.seed}: {result} after {outcome.seconds:.0f} s"
 
 
-def _statistic(kind: Literal["mean", "median", "least"], scores: Sequence[float]) -> float:
+def _statistic(kind: Literal["mean", "median", "min"], scores: Sequence[float]) -> float:
     """Return it, or NaN where any score is: `min` and the median would pass over it."""
     if any(math.isnan(score) for score in scores):
         return math.nan
     how: dict[str, Callable[[Sequence[float]], float]] = {
         "mean": statistics.fmean,
         "median": statistics.median,
-        "least": min,
+        "min": min,
     }
     return float(how[kind](scores))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import gymnasium
 import numpy as np
 
+from stormsail.bench.learner.recall_env import RECALL
+
 if TYPE_CHECKING:
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
     from stable_baselines3.common.vec_env import VecEnv
@@ -125,6 +127,31 @@ PEERS: dict[str, tuple[Peer, ...]] = {
     ),
 }
 """Peers by the name of the reference task."""
+
+_MOUNTAIN_CAR = {"n_steps": 16, "gae_lambda": 0.98, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0}
+_LUNAR_LANDER = {
+    "n_steps": 1024,
+    "batch_size": 64,
+    "gae_lambda": 0.98,
+    "gamma": 0.999,
+    "n_epochs": 4,
+    "ent_coef": 0.01,
+}
+
+BARE_PEERS: dict[str, tuple[Peer, ...]] = {
+    "CartPole-v1": PEERS["cartpole"],
+    "Acrobot-v1": PEERS["acrobot"][:1],
+    "Pendulum-v1": PEERS["pendulum"],
+    "MountainCar-v0": (Peer("PPO", "MountainCar-v0", 16, _MOUNTAIN_CAR, normalised=True),),
+    "MountainCarContinuous-v0": PEERS["mountaincar-continuous"],
+    # Published for version 2, which Gymnasium no longer has.
+    "LunarLander-v3": (Peer("PPO", "LunarLander-v3", 16, _LUNAR_LANDER),),
+    # Our own, so nothing is published: the defaults of the library.
+    "Recall-v0": (Peer("RecurrentPPO", RECALL, 8, {}),),
+}
+"""Peers by the id of the environment, beside bare tasks.
+
+Read in commit 00128b5d46d4 of rl-baselines3-zoo, `hyperparams/ppo.yml`."""
 
 
 def missing() -> list[str]:

@@ -1,6 +1,7 @@
 """`stormsail bench learn`, `markets`, `train` and `drift`: how well and how fast PPO learns."""
 
 import math
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,8 @@ from stormsail.cli.bench.output import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
     from rich.table import Table
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from stormsail.bench.learner.drift import Row as DriftRow
     from stormsail.bench.learner.learn import Best
     from stormsail.bench.learner.learn import Row as LearnRow
+    from stormsail.bench.learner.learn_rows import RowFile
     from stormsail.bench.learner.markets import Outcome as MarketOutcome
     from stormsail.bench.learner.train import Row as SpeedRow
 
@@ -46,7 +50,11 @@ DRIFT_LABELS = {
 
 def learn(
     tasks: Annotated[
-        str | None, typer.Option(help="Names with commas, or TOML files; default: all shipped.")
+        str | None, typer.Option(help="Names with commas, or TOML files; default: all references.")
+    ] = None,
+    bare: Annotated[
+        str | None,
+        typer.Option(help="Tasks with default settings and their steps: gym:CartPole-v1=100000,…"),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each task.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
@@ -65,33 +73,44 @@ def learn(
         list[str] | None, typer.Option("--set", help="path=value for every task.")
     ] = None,
     configs: Annotated[Path, typer.Option(help="Folder of the shipped files.")] = Path("configs"),
+    kept: Annotated[
+        Path | None,
+        typer.Option(
+            "--rows",
+            help="File of finished runs, a line each: what it holds is judged and not trained "
+            "again, and every new run is added when it is done.",
+        ),
+    ] = None,
     out: Out = None,
 ) -> None:
     """Learn reference tasks from their shipped settings and hold the scores to their bars."""
     from stormsail.bench.learner import learn as bench
-    from stormsail.bench.learner.learn_peers import missing
 
-    check_folders(out)
+    check_folders(out, kept)
     console = wide_console()
     overrides = settings or []
     if ablation:
         lines = bench.ablation_lines(bench.rates(rates), configs=configs, overrides=overrides)
     else:
-        absent = missing() if peers else []
-        if absent:
-            console.print(f"not installed, so there are no peers: {', '.join(absent)}")
-        chosen = bench.names(tasks)
-        lines = bench.reference_lines(
-            chosen, configs=configs, overrides=overrides, peers=peers and not absent
-        )
+        beside = peers and not _peers_missing(console)
+        lines = []
+        if bare is not None:
+            lines += bench.bare_lines(bench.bare_tasks(bare), overrides=overrides, peers=beside)
+        if bare is None or tasks is not None:
+            chosen = bench.names(tasks)
+            lines += bench.reference_lines(
+                chosen, configs=configs, overrides=overrides, peers=beside
+            )
     numbers = range(first_seed, first_seed + seeds)
-    rows = bench.measure(
-        lines,
-        numbers,
-        workers=jobs,
-        episodes=episodes,
-        say=lambda words: console.print(words, highlight=False),
-    )
+    with _kept_rows(console, kept) as file:
+        rows = bench.measure(
+            lines,
+            numbers,
+            workers=jobs,
+            episodes=episodes,
+            kept=file,
+            say=lambda words: console.print(words, highlight=False),
+        )
     console.print(_learn_table(rows, title=f"{seeds} seeds, {episodes} episodes of each agent"))
     if ablation:
         console.print(_best_table(bench.best(lines, rows)))
@@ -101,6 +120,32 @@ def learn(
     write_json(out, [_without_nan(asdict(row)) for row in rows])
     if any(row.passed is False and row.learner == bench.OURS for row in rows):
         raise typer.Exit(CLAIM_FAILED)
+
+
+def _peers_missing(console: "Console") -> bool:
+    """Return whether a library of the peers is not installed, and say so."""
+    from stormsail.bench.learner.learn_peers import missing
+
+    absent = missing()
+    if absent:
+        console.print(f"not installed, so there are no peers: {', '.join(absent)}")
+    return bool(absent)
+
+
+@contextmanager
+def _kept_rows(console: "Console", path: Path | None) -> "Iterator[RowFile | None]":
+    """Open the file of finished runs, and say what it holds."""
+    from stormsail import __version__
+    from stormsail.bench.learner.learn_rows import RowFile
+
+    if path is None:
+        yield None
+        return
+    with RowFile.open(path) as file:
+        versions = {row["version"] for row in file.rows.values()} - {__version__}
+        by = f", some by version {', '.join(sorted(versions))}" if versions else ""
+        console.print(f"{path} holds {len(file.rows)} finished runs{by}", highlight=False)
+        yield file
 
 
 def _learn_table(rows: "list[LearnRow]", *, title: str) -> "Table":

@@ -314,8 +314,8 @@ def test_a_task_that_is_not_shipped_is_refused():
         bench.names("cartpole,acrobat")
     assert str(caught.value) == (
         "`--tasks` must name cartpole, cartpole-categorical, cartpole-masked, "
-        "cartpole-masked-no-memory, acrobot, pendulum, mountaincar-continuous, or TOML files; "
-        "found `acrobat`. Did you mean `acrobot`? [missing-argument]"
+        "cartpole-masked-no-memory, acrobot, pendulum, mountaincar-continuous, full-cartpole, "
+        "or TOML files; found `acrobat`. Did you mean `acrobot`? [missing-argument]"
     )
 
 
