@@ -6,6 +6,7 @@ An entry is a unique snippet, what to put in its place, and who must notice.
 from mutants.critics import CRITICS
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
+from mutants.history import HISTORY
 from mutants.learner import LEARNER
 from mutants.market import MARKET_DATA
 from mutants.modules import MODULES
@@ -29,4 +30,5 @@ MUTANTS = (
     *EVALUATION,
     *VALIDATION,
     *TAILS,
+    *HISTORY,
 )
