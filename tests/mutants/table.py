@@ -12,6 +12,7 @@ from mutants.market import MARKET_DATA
 from mutants.modules import MODULES
 from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
+from mutants.overlooked import OVERLOOKED
 from mutants.risk import RISK
 from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
@@ -31,4 +32,5 @@ MUTANTS = (
     *VALIDATION,
     *TAILS,
     *HISTORY,
+    *OVERLOOKED,
 )
