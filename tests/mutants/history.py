@@ -170,6 +170,18 @@ HISTORY = (
         ),
     ),
     Mutant(
+        "cached-bars-of-a-store-that-changed",
+        "M38",
+        TASKS,
+        "return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)",
+        "return tuple((name, 0, 0) for name, state in states)",
+        unit(
+            "fit",
+            "test_bars_that_were_replaced_in_their_store_are_read_anew",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
         "scaler-fitted-to-the-whole-range",
         "M39",
         TASKS,

@@ -100,6 +100,22 @@ def test_an_interval_in_another_spelling_is_the_same_interval(tmp_path):
     assert (panels[2].symbols, str(panels[2].interval)) == (("OTHER/USDT",), "4h")
 
 
+@pytest.mark.spec("M38")
+def test_bars_that_were_replaced_in_their_store_are_read_anew(tmp_path):
+    """The path and the settings are the same; what is cached for them was other data."""
+    own = config(task__data__store=str(tmp_path))
+    digests = []
+    for seed in (0, 1):
+        world = generate("regime", symbols=1, bars=700, interval=Interval.parse("1h"), seed=seed)
+        Store(tmp_path).write(world.bars[0])
+        panels = (market_panel(own), market_data(own).panel)
+        assert panels[0].close[:, 0].tolist() == world.bars[0].column("close").tolist()
+        digests.append({panel.digest() for panel in panels})
+    assert [len(one) for one in digests] == [1, 1]
+    assert digests[0] != digests[1]
+    assert market_data(own) is market_data(own)  # and cached it is
+
+
 def columns(bars):
     return {name: bars.column(name) for name in bars.columns}.items()
 
