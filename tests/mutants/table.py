@@ -9,10 +9,10 @@ from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
 from mutants.learner import LEARNER
 from mutants.market import MARKET_DATA
+from mutants.missed import MISSED
 from mutants.modules import MODULES
 from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
-from mutants.overlooked import OVERLOOKED
 from mutants.risk import RISK
 from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
@@ -20,6 +20,8 @@ from mutants.validation import VALIDATION
 
 MUTANTS = (
     *CRITICS,
+    *HISTORY,
+    *MISSED,
     *FORMULAS,
     *MARKET_DATA,
     *SIMULATOR_RULES,
@@ -31,6 +33,4 @@ MUTANTS = (
     *EVALUATION,
     *VALIDATION,
     *TAILS,
-    *HISTORY,
-    *OVERLOOKED,
 )

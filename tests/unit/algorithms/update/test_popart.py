@@ -142,6 +142,20 @@ def test_a_change_of_the_spread_alone_moves_the_heads(mode):
     assert torch.allclose(scale.decode(predicted), old, atol=1e-5)
 
 
+@pytest.mark.spec("S4-1")
+def test_a_first_spread_below_the_floor_is_none():
+    """Rewards that differ by less than the floor would be amplified beyond what it allows."""
+    config = settings(ppo__gamma=0.0, returns__std_floor=0.5)
+    ppo, rollout = played(config)
+    scale = ppo.agent.return_scale
+    before = (float(scale.mean), float(scale.std))
+    reward = torch.where(torch.arange(T)[:, None] % 2 == 0, 0.0, 0.2).expand(T, B)
+    initial_scale(ppo.agent, dataclasses.replace(rollout, reward=reward), config)
+    assert (float(scale.mean), float(scale.std)) == before
+    initial_scale(ppo.agent, dataclasses.replace(rollout, reward=10.0 * reward), config)
+    assert 0.5 < float(scale.std) < 1.1
+
+
 def remembered(optimizer_class, **changes):
     """Return a learner whose optimizer has stepped, its rollout, and its last layer's state."""
     config = settings(optimizer__optimizer_class=optimizer_class, **changes)
@@ -346,20 +360,6 @@ def test_rewards_without_spread_leave_the_units_alone():
     before = (float(scale.mean), float(scale.std))
     initial_scale(ppo.agent, dataclasses.replace(rollout, reward=torch.full((T, B), -1.0)), config)
     assert (float(scale.mean), float(scale.std)) == before
-
-
-@pytest.mark.spec("S4-1")
-def test_a_first_spread_below_the_floor_is_none():
-    """Rewards that differ by less than the floor would be amplified beyond what it allows."""
-    config = settings(ppo__gamma=0.0, returns__std_floor=0.5)
-    ppo, rollout = played(config)
-    scale = ppo.agent.return_scale
-    before = (float(scale.mean), float(scale.std))
-    reward = torch.where(torch.arange(T)[:, None] % 2 == 0, 0.0, 0.2).expand(T, B)
-    initial_scale(ppo.agent, dataclasses.replace(rollout, reward=reward), config)
-    assert (float(scale.mean), float(scale.std)) == before
-    initial_scale(ppo.agent, dataclasses.replace(rollout, reward=10.0 * reward), config)
-    assert 0.5 < float(scale.std) < 1.1
 
 
 def test_only_the_first_update_takes_its_units_from_rewards_alone():

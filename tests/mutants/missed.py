@@ -3,7 +3,7 @@
 from mutants.harness import Mutant
 from mutants.nodes import unit
 
-OVERLOOKED = (
+MISSED = (
     # --- S0-3: decode with what was encoded
     Mutant(
         "scale-moves-with-the-mean-alone",
@@ -223,8 +223,8 @@ OVERLOOKED = (
         "alarm-lasts-one-update",
         "S4-R1",
         "monitors/alarms.py",
-        "self._streaks.get(rule.name, 0) >= rule.patience",
-        "self._streaks.get(rule.name, 0) == rule.patience",
+        "rule.name for rule in RULES if self._streaks.get(rule.name, 0) >= rule.patience",
+        "rule.name for rule in RULES if self._streaks.get(rule.name, 0) == rule.patience",
         unit(
             "alarm_levels",
             "test_a_level_is_exact_and_its_alarm_lasts_as_long_as_it_is_passed",
