@@ -28,7 +28,7 @@ CRITICS = (
     ),
     Mutant(
         "gae-truncation-is-worth-nothing",
-        "S1-P2",
+        "M18 S1-P2",
         RETURNS,
         "next_value = torch.where(terminated, 0.0, bootstrap.double())",
         "next_value = torch.where(terminated | truncated, 0.0, bootstrap.double())",
@@ -442,7 +442,7 @@ CRITICS = (
     ),
     Mutant(
         "risk-term-trains-the-critic",
-        "X3 S3-3",
+        "M06 X3 S3-3",
         RISK,
         "    sampled_return, quantiles = sampled_return.detach(), quantiles.detach()\n",
         "",

@@ -70,7 +70,7 @@ LEARNER = (
     ),
     Mutant(
         "rollout-ignored-row-weighs",
-        "X9",
+        "M10 X9",
         ROLLOUT,
         "weight = torch.where(env_state.ignored, 0.0, step.info.sample_weight)",
         "weight = step.info.sample_weight",
@@ -172,7 +172,7 @@ LEARNER = (
     ),
     Mutant(
         "estimates-time-out-is-an-end",
-        "X1",
+        "M18 X1",
         ESTIMATES,
         "        rollout.terminated,\n",
         "        rollout.ended,\n",
@@ -325,7 +325,7 @@ LEARNER = (
     ),
     Mutant(
         "loss-ignored-rows",
-        "X9",
+        "M10 X9",
         LOSSES,
         "return torch.where(weight > 0.0, columns * weight, 0.0).sum((1, 2))",
         "return columns.sum((1, 2))",
@@ -587,7 +587,7 @@ LEARNER = (
     ),
     Mutant(
         "scale-support-of-the-first-rewards",
-        "support",
+        "M13 support",
         ORDER,
         "predicted, warming=warming\n",
         "predicted, warming=False\n",
@@ -595,7 +595,7 @@ LEARNER = (
     ),
     Mutant(
         "scale-warm-support-without-projection",
-        "support",
+        "M13 support",
         UNITS,
         "low, high = (config.v_min, config.v_max) if warming else _bounds(kept, atoms, config)",
         "low, high = _bounds(kept, atoms, config)",

@@ -43,7 +43,7 @@ RISK = (
     # --- outcomes
     Mutant(
         "risk-window-clipped",
-        "X7",
+        "M03 X7",
         WINDOW,
         "total[rollout.ended].tolist()",
         "total[rollout.ended].clamp(min=-1.0).tolist()",
@@ -87,7 +87,7 @@ RISK = (
     ),
     Mutant(
         "risk-episodes-for-every-quantity",
-        "X7",
+        "M08 X7",
         CONTROL,
         'if config.cvar_quantity == "episode_return":',
         "if True:",
@@ -128,7 +128,7 @@ RISK = (
     ),
     Mutant(
         "risk-multiplier-stepped-twice",
-        "risk",
+        "M07 risk",
         CONTROL,
         "self.dual.step(gap / unit)",
         "self.dual.step(gap / unit), self.dual.step(gap / unit)",
@@ -136,7 +136,7 @@ RISK = (
     ),
     Mutant(
         "risk-unit-of-another-quantity",
-        "X7",
+        "M08 X7",
         CONTROL,
         "unit = max(abs(config.cvar_limit or 0.0), tail.spread) or 1.0",
         "unit = float(agent.return_scale.std)",
@@ -429,7 +429,7 @@ RISK = (
     # --- who feels it
     Mutant(
         "risk-old-term-always",
-        "S3-3 X3",
+        "M07 S3-3 X3",
         CONTROL,
         'legacy = config.cvar_policy_mode == "critic_legacy"',
         "legacy = True",
@@ -666,7 +666,7 @@ RISK = (
     # --- whose tail, and how sure
     Mutant(
         "risk-tail-of-clipped-rewards",
-        "risk",
+        "M03 risk",
         RUN_SETTINGS,
         'if self.task.name == "market" and clip is not None:',
         "if False:",
@@ -713,7 +713,7 @@ RISK = (
     ),
     Mutant(
         "risk-coarse-tail-unsaid",
-        "risk",
+        "M04 risk",
         RULES,
         "return share <= alpha < 2.0 * share",
         "return False",

@@ -473,7 +473,7 @@ SIMULATOR_RULES = (
     # --- what is seen
     Mutant(
         "next-row-shown",
-        "R12",
+        "M40 R12",
         OBSERVATION,
         "self._rows[state.symbol * self._length + state.shown_row]",
         "self._rows[state.symbol * self._length + state.shown_row + 1]",

@@ -6,8 +6,10 @@ An entry is a unique snippet, what to put in its place, and who must notice.
 from mutants.critics import CRITICS
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
+from mutants.history import HISTORY
 from mutants.learner import LEARNER
 from mutants.market import MARKET_DATA
+from mutants.missed import MISSED
 from mutants.modules import MODULES
 from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
@@ -21,6 +23,8 @@ from mutants.validation import VALIDATION
 
 MUTANTS = (
     *CRITICS,
+    *HISTORY,
+    *MISSED,
     *FORMULAS,
     *MARKET_DATA,
     *SIMULATOR_RULES,

@@ -10,7 +10,7 @@ import torch
 
 from stormsail.algorithms.config import DataConfig, TrainConfig
 from stormsail.algorithms.fit import Interrupted, during, fitter, train_agent
-from stormsail.algorithms.run.tasks import load_data, market_data, market_panel
+from stormsail.algorithms.run.tasks import load_bars, load_data, market_data, market_panel
 from stormsail.algorithms.trainer import Trainer
 from stormsail.algorithms.update.nonfinite import Diverged
 from stormsail.core.errors import (
@@ -81,6 +81,43 @@ def test_bars_outside_the_span_change_nothing_that_is_learned(tmp_path):
         fit = fitter(own, workspace=tmp_path / f"runs-{place}", name="v")
         agents.append(fit(VALIDATION, span(100, 500), 3).state_dict())
     assert all(torch.equal(agents[0][name], agents[1][name]) for name in agents[0])
+
+
+@pytest.mark.spec("M34")
+def test_an_interval_in_another_spelling_is_the_same_interval(tmp_path):
+    """`60m` finds the bars of `1h`, which compared as text it would not, and finds no others."""
+    store = Store(tmp_path)
+    world = generate("regime", symbols=2, bars=300, interval=Interval.parse("1h"), seed=0)
+    for bars in world.bars:
+        store.write(bars)
+    (other,) = generate("noise", symbols=1, bars=300, interval=Interval.parse("4h"), seed=1).bars
+    store.write(from_columns("OTHER/USDT", other.interval, dict(columns(other))))
+    panels = [
+        load_bars(DataConfig(store=str(tmp_path), interval=text)) for text in ("1h", "60m", "240m")
+    ]
+    assert panels[0].symbols == panels[1].symbols == tuple(bars.symbol for bars in world.bars)
+    assert panels[0].digest() == panels[1].digest()
+    assert (panels[2].symbols, str(panels[2].interval)) == (("OTHER/USDT",), "4h")
+
+
+@pytest.mark.spec("M38")
+def test_bars_that_were_replaced_in_their_store_are_read_anew(tmp_path):
+    """The path and the settings are the same; what is cached for them was other data."""
+    own = config(task__data__store=str(tmp_path))
+    digests = []
+    for seed in (0, 1):
+        world = generate("regime", symbols=1, bars=700, interval=Interval.parse("1h"), seed=seed)
+        Store(tmp_path).write(world.bars[0])
+        panels = (market_panel(own), market_data(own).panel)
+        assert panels[0].close[:, 0].tolist() == world.bars[0].column("close").tolist()
+        digests.append({panel.digest() for panel in panels})
+    assert [len(one) for one in digests] == [1, 1]
+    assert digests[0] != digests[1]
+    assert market_data(own) is market_data(own)  # and cached it is
+
+
+def columns(bars):
+    return {name: bars.column(name) for name in bars.columns}.items()
 
 
 def test_equal_times_in_other_zones_are_equal_settings():

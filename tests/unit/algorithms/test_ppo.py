@@ -16,7 +16,7 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.update.nonfinite import Diverged
 from stormsail.core.errors import ConfigError, DataError
-from stormsail.functional import advantage, statistics
+from stormsail.functional import advantage, categorical, statistics
 
 T, B = 8, len(ENDS)
 
@@ -113,6 +113,23 @@ def test_what_is_decoded_is_what_was_encoded_in_every_update(critic, monkeypatch
         stds.add(float(ppo.agent.return_scale.std))
     assert len(stds) == 5
     assert max(moved) < 1e-4
+
+
+@pytest.mark.spec("S0-3", "T-K4")
+def test_targets_of_a_categorical_critic_follow_its_atoms():
+    """Units and support move; every target is projected from where its atoms were, in rewards."""
+    config = settings(critic__kind="categorical", critic__v_range_ema_alpha=0.3,
+                      returns__warmup_updates=0)  # fmt: skip
+    ppo = aged(learner(config))
+    ppo.update()
+    before = ppo.agent.atoms.double()
+    update = ppo.update()
+    after = ppo.agent.atoms.double()
+    assert float((after - before).abs().max()) > 0.1
+    target = update.estimates.target.double()
+    expected = categorical.project_distribution(target, before.expand(target.shape), after)
+    assert torch.allclose(update.target.double(), expected, atol=1e-4)
+    assert not torch.allclose(target, expected, atol=1e-2)
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])

@@ -75,6 +75,17 @@ def test_a_deterministic_decision_is_the_same_twice(described):
     assert torch.equal(memory, agent.initial_memory(B))
 
 
+@pytest.mark.spec("M50")
+@all_kinds
+def test_a_deterministic_decision_is_the_mode_in_every_mode(described):
+    """The most likely action, and the same whether the module is set to train or to evaluate."""
+    agent = build(described)
+    memory = agent.initial_memory(B)
+    first = agent.train().decide(observations(), memory, deterministic=True)
+    assert torch.equal(first.raw_action, agent.network.head.mode(first.parameters))
+    assert same(first, agent.eval().decide(observations(), memory, deterministic=True))
+
+
 @all_kinds
 def test_a_drawn_decision_follows_from_its_generator(described):
     agent = build(described)

@@ -50,7 +50,7 @@ THRESHOLDS = {
         9.9e-4,
     ),
     "alert/gradient_explosion": ({}, "train/grad_norm_pre_clip_max", 50.0, 50.1),
-    "alert/advantage_outliers": ({}, "train/advantages_norm_max_abs", 20.0, 25.0),
+    "alert/advantage_outliers": ({}, "train/advantages_norm_max_abs", 20.0, 20.1),
     "alert/loss": ({}, "train/value_loss", 1000.0, 1000.1),
     "alert/steps_refused": ({}, "train/steps_refused", 0.0, 1.0),
     "error/post_clip_invariant": (CLIP, "train/grad_norm_post_clip_max", 0.5, 0.50001),

@@ -6,6 +6,7 @@ Synthetic worlds and Gymnasium take a second to import, so they are imported whe
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -76,7 +77,7 @@ def load_data(data: DataConfig, market: MarketConfig) -> MarketData:
         DataError: if they are not there or do not suffice.
         ConfigError: if the store has no symbol of that interval.
     """
-    panel = _during(_panel_of(data.replace(start=None, end=None).model_dump_json()), data)
+    panel = _during(_whole_panel(data), data)
     return MarketData.of(panel, market, validation_share=data.validation_share)
 
 
@@ -136,16 +137,34 @@ def _milliseconds(time: datetime) -> int:
     return round(1000 * time.timestamp())
 
 
+Stored = tuple[tuple[str, int, int], ...]
+"""Name, time of the last change and size of every file of a store."""
+
+
+def _stored(data: DataConfig) -> Stored:
+    """Return the state of the store; it is part of a cache's key, since bars may be replaced."""
+    if data.store is None:
+        return ()
+    files = sorted(Path(data.store).rglob("*.parquet"))
+    states = ((str(path), path.stat()) for path in files)
+    return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)
+
+
+def _whole_panel(data: DataConfig) -> Panel:
+    """Return all bars, whatever the span; cached."""
+    return _panel_of(data.replace(start=None, end=None).model_dump_json(), _stored(data))
+
+
 # Prepared on one thread, whatever a run trains with: the same bars have the same features and
 # scaler, and the caches serve runs with any number of threads.
 @lru_cache(2)
-def _panel_of(data: str) -> Panel:
+def _panel_of(data: str, _files: Stored) -> Panel:
     with torch_threads(1):
         return load_bars(DataConfig.model_validate_json(data))
 
 
 @lru_cache(_CACHED)
-def _data_of(data: str, market: str) -> MarketData:
+def _data_of(data: str, market: str, _files: Stored) -> MarketData:
     with torch_threads(1):
         return load_data(
             DataConfig.model_validate_json(data), MarketConfig.model_validate_json(market)
@@ -154,7 +173,8 @@ def _data_of(data: str, market: str) -> MarketData:
 
 def market_data(config: TrainConfig) -> MarketData:
     """Return the divided bars of a run; cached for each configuration."""
-    return _data_of(config.task.data.model_dump_json(), config.task.market.model_dump_json())
+    data, market = config.task.data, config.task.market
+    return _data_of(data.model_dump_json(), market.model_dump_json(), _stored(data))
 
 
 def market_panel(config: TrainConfig) -> Panel:
@@ -165,7 +185,7 @@ def market_panel(config: TrainConfig) -> Panel:
         ConfigError: if the store has no symbol of that interval.
     """
     data = config.task.data
-    return _during(_panel_of(data.replace(start=None, end=None).model_dump_json()), data)
+    return _during(_whole_panel(data), data)
 
 
 def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") -> Task[Any]:

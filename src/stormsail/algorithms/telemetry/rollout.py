@@ -85,8 +85,9 @@ def costs(fraction: Tensor, weight: Tensor) -> Values:
 def advantages(ppo: Ppo, update: Update) -> Values:
     """Return the advantages before and after they were normalised."""
     raw, normal, weight = update.mixed, update.advantage, update.rollout.weight
-    sizes = [update.estimates.returns.abs().max(), update.estimates.value.abs().max()]
-    resolution = advantage.RESOLUTION * torch.stack(sizes).max().double()
+    both = (update.estimates.returns, update.estimates.value)
+    sizes = [largest(part.abs(), weight > 0.0) for part in both]
+    resolution = advantage.RESOLUTION * torch.stack(sizes).max()
     deviation = weighted_std(raw, weight)
     floor = resolution.clamp(min=ppo.config.ppo.adv_std_floor)
     return {

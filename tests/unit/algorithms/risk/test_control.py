@@ -324,6 +324,24 @@ def test_winsorising_pulls_in_both_ends_and_only_when_asked():
     assert report.tail.empirical == pytest.approx(risk_oracle.empirical_cvar(pulled, ALPHA))
 
 
+@pytest.mark.spec("X7", "T-C8")
+def test_the_multiplier_follows_the_winsorised_estimate_and_both_are_reported():
+    """400 outcomes, of which 6 on each side are pulled in; too few outcomes would hide the cut."""
+    sample = np.random.default_rng(1).standard_t(3, 400).tolist()
+    config = settings(
+        **{**LIMIT, "risk.cvar_window": 400, "risk.cvar_winsor_pct": 1.5, "risk.cvar_ema_beta": 0.5}
+    )
+    ppo = aged(learner(config, told=script(["." * 32])))
+    ppo.risk.window.replace(sample)
+    report = ppo.update().risk
+    plain = risk_oracle.empirical_cvar(sample, ALPHA)
+    pulled = risk_oracle.empirical_cvar(oracle.winsorised(sample, 1.5), ALPHA)
+    assert pulled - plain > 0.05
+    assert (report.tail.raw, report.tail.empirical) == pytest.approx((plain, pulled))
+    assert report.average == pytest.approx(pulled)
+    assert report.gap == pytest.approx(0.5 - pulled)
+
+
 def test_an_update_without_any_episode_is_quiet():
     config = settings(**{**LIMIT, "ppo.n_envs": 1, "ppo.batch_size": 1})
     ppo = learner(config, told=script(["." * 32]))

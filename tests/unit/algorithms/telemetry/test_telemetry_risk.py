@@ -1,5 +1,6 @@
 """What is reported of the tail, against the outcomes themselves."""
 
+import dataclasses
 import math
 
 import pytest
@@ -86,6 +87,19 @@ def test_numbers_of_the_tail_are_those_of_its_outcomes():
     assert report.term == pytest.approx(mean, rel=1e-4)
     assert reported == pytest.approx(expected, rel=1e-6)
     assert estimate < 0.5  # so that a violation is not 0 by itself
+
+
+@pytest.mark.spec("X7", "T-C7")
+def test_the_violation_is_that_of_the_estimate_that_is_followed():
+    """Raw and winsorised tails lie apart: the limit is compared with the second one."""
+    ppo, update, _ = measured(4)
+    tail = update.risk.tail._replace(raw=-9.0, empirical=-2.0, error=0.25)
+    report = dataclasses.replace(update.risk, tail=tail, average=-1.0)
+    result = risk.risk(ppo, dataclasses.replace(update, risk=report))
+    assert result["train/cvar_violation"] == 2.5
+    assert result["train/cvar_violation_ema"] == 1.5
+    assert (result["train/cvar_raw"], result["train/cvar_empirical"]) == (-9.0, -2.0)
+    assert result["train/cvar_empirical_low"] == pytest.approx(-2.0 - 0.25 * 1.959964)
 
 
 def test_a_limit_that_holds_is_not_violated_and_its_gap_is_negative():

@@ -181,6 +181,20 @@ def test_one_bad_ratio_voids_its_whole_minibatch_however_it_is_cut(size):
 
 
 @pytest.mark.spec("T-P2", "S3-6")
+@pytest.mark.parametrize("size", [None, 2])
+def test_an_infinite_ratio_voids_its_minibatch_as_well(size):
+    ppo, data = prepared(settings(ppo__nonfinite_policy="skip"))
+    old = data.log_prob.clone()
+    old[0, 0] = -math.inf
+    before = [p.detach().clone() for p in ppo.agent.parameters()]
+    report = run(ppo, dataclasses.replace(data, log_prob=old), **{"ppo.microbatch_size": size})
+    assert [m.skipped for m in report.minibatches] == [True]
+    sums = report.minibatches[0].sums
+    assert (int(sums.nan), int(sums.inf)) == (0, 1)
+    assert all(torch.equal(a, b) for a, b in zip(before, ppo.agent.parameters(), strict=True))
+
+
+@pytest.mark.spec("T-P2", "S3-6")
 def test_dropped_samples_leave_finite_weights_and_are_counted():
     ppo, data = prepared(settings(ppo__batch_size=4), bad=((0, 0), (3, 2)))
     report = run(ppo, data)
@@ -259,6 +273,24 @@ def test_epochs_end_when_the_policy_has_moved_enough(changes, minibatches, reaso
     assert report.stopped == reason
     assert report.epochs == (minibatches + 1) // 2
     assert report.divergence[0] > 1e-3
+
+
+@pytest.mark.spec("X16")
+def test_each_epoch_has_the_target_of_its_number():
+    """With a decay of a tenth the second epoch ends at a divergence that the first one allows."""
+    config = settings(ppo__batch_size=8, ppo__n_epochs=4, kl__kl_epoch_decay=0.1)
+    ppo, data = prepared(config)
+    targets = []
+    stops = ppo.kl.stops
+
+    def watch(divergence):
+        targets.append(ppo.kl.target)
+        return stops(divergence) and False
+
+    ppo.kl.stops = watch
+    run(ppo, data)
+    first = config.kl.target_kl
+    assert targets == pytest.approx([first * 0.1**epoch for epoch in range(4)])
 
 
 def test_the_divergence_is_the_mean_over_the_weight_that_was_used():

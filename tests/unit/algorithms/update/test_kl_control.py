@@ -77,6 +77,14 @@ def test_the_average_judges_rows_and_shares_and_each_minibatch_the_absolute_rule
     assert reasons(control, 2.5) == ["absolute"]
 
 
+@pytest.mark.spec("X16")
+def test_without_the_average_every_minibatch_is_judged_by_itself():
+    """0, 1.9, 1.9 at a target of 1: an average moving by 2/11 stays below, two in a row do not."""
+    settings = {"target_kl": 1.0, "kl_consec_minibatches": 2, "kl_exceed_stop_fraction": 1.0}
+    assert reasons(build(**settings, use_ema=True), 0.0, 1.9, 1.9) == ["", "", ""]
+    assert reasons(build(**settings, use_ema=False), 0.0, 1.9, 1.9) == ["", "", "consecutive"]
+
+
 def test_the_first_minibatch_is_the_first_average():
     control = build(target_kl=1.0, use_ema=True)
     control.stops(0.4)

@@ -130,6 +130,35 @@ def test_units_that_do_not_move_change_not_a_bit(mode):
     assert all(torch.equal(a, b) for a, b in zip(weights, ppo.agent.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("mode", ["popart", "scale"])
+@pytest.mark.spec("S0-3", "T-R1")
+def test_a_change_of_the_spread_alone_moves_the_heads(mode):
+    """The mean stays what it was, as it always does where returns are not centred."""
+    ppo, rollout = played(settings(returns__normalize_returns=mode, returns__ret_clip=4.0))
+    scale = ppo.agent.return_scale
+    scale.mean.fill_(0.0)
+    before = decoded(ppo, rollout)
+    old = scale.decode(rollout.predicted)
+    predicted = move(ppo, rollout, Told(Scale(0.0, 0.8)))
+    assert float(scale.std) == pytest.approx(3.2 if mode == "scale" else 0.8)
+    assert torch.allclose(decoded(ppo, rollout), before, atol=1e-5)
+    assert torch.allclose(scale.decode(predicted), old, atol=1e-5)
+
+
+@pytest.mark.spec("S4-1")
+def test_a_first_spread_below_the_floor_is_none():
+    """Rewards that differ by less than the floor would be amplified beyond what it allows."""
+    config = settings(ppo__gamma=0.0, returns__std_floor=0.5)
+    ppo, rollout = played(config)
+    scale = ppo.agent.return_scale
+    before = (float(scale.mean), float(scale.std))
+    reward = torch.where(torch.arange(T)[:, None] % 2 == 0, 0.0, 0.2).expand(T, B)
+    initial_scale(ppo.agent, dataclasses.replace(rollout, reward=reward), config)
+    assert (float(scale.mean), float(scale.std)) == before
+    initial_scale(ppo.agent, dataclasses.replace(rollout, reward=10.0 * reward), config)
+    assert 0.5 < float(scale.std) < 1.1
+
+
 def remembered(optimizer_class, **changes):
     """Return a learner whose optimizer has stepped, its rollout, and its last layer's state."""
     config = settings(optimizer__optimizer_class=optimizer_class, **changes)

@@ -166,6 +166,13 @@ def test_the_spread_has_a_floor():
     assert step(after, row(7.0, 7.0), Scale(7.0, 0.004)).std == 0.003
 
 
+@pytest.mark.spec("S4-1", "T-R3")
+def test_the_floor_is_not_approached_step_by_step():
+    """A spread that came from below the floor is at the floor at once, whatever limits a step."""
+    statistics = build(std_floor=0.01, warmup_updates=0)
+    assert step(statistics, row(7.0, 7.0), Scale(7.0, 1e-4)) == (7.0, 0.01)
+
+
 @pytest.mark.spec("T-R5")
 def test_the_adaptive_floor_is_a_tenth_of_the_median_spread():
     statistics, units = build(std_floor_mode="adaptive", window_updates=1, std_floor=0.01), START

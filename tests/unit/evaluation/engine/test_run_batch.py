@@ -152,6 +152,18 @@ def test_features_are_computed_once_for_all_requests_over_the_same_bars(monkeypa
     assert len(computed) == 1
 
 
+@pytest.mark.spec("M38")
+def test_features_of_one_panel_are_not_those_of_another():
+    """Two panels of one shape and one agent in one batch: each has the decisions it has alone."""
+    first, second = panel(80), panel(80, seed=5)
+    agent = agent_for(first)
+    requests = [BacktestRequest(agent, bars, plain()) for bars in (first, second)]
+    together = run_batch(requests)
+    for request, (shared,) in zip(requests, together, strict=True):
+        same(shared, run_batch([request])[0][0])
+    assert together[0][0].order_hash != together[1][0].order_hash
+
+
 def test_a_weight_that_is_not_on_offer_is_held():
     bars = panel(40)
     weights = torch.full(bars.shape, torch.nan, dtype=torch.float64)

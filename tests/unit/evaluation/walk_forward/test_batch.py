@@ -1,5 +1,7 @@
 """The backtests of one batch are those that each part of a judgement would have run alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -80,3 +82,23 @@ def test_a_cached_runner_returns_what_was_prefetched_and_runs_the_rest(validatio
     alone = backtest(agent, later.panel, later.config)
     assert again.order_hash == alone.order_hash
     assert not np.array_equal(runner.replay(*usual).equity, runner.replay(*permuted).equity)
+
+
+@pytest.mark.spec("M38")
+def test_a_cached_result_is_not_that_of_other_bars_or_settings(validation, bars):
+    """The same weights were traded before, at other costs and on other bars: they are run anew."""
+    result = validation.runs[0].backtest
+    known = self_tests.permuted_requests(result, bars, seed=0)[0]
+    cheap, dear = self_tests.fee_requests(result, bars)[:2]
+    assert cheap.config != dear.config
+    runner = CachedRunner()
+    runner.run([], prefetch=[cheap])
+    given = (cheap.weights, cheap.panel)
+    assert np.array_equal(
+        runner.replay(*given, dear.config).equity, replay(*given, dear.config).equity
+    )
+    runner.run([], prefetch=[known])
+    moved = replace(bars, close=bars.close * 1.01)
+    here = runner.replay(known.weights, moved, known.config)
+    assert np.array_equal(here.equity, replay(known.weights, moved, known.config).equity)
+    assert not np.array_equal(here.equity, replay(known.weights, bars, known.config).equity)
