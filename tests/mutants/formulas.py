@@ -506,8 +506,8 @@ FORMULAS = (
         "choices-share-one-softmax",
         "spaces",
         DISTRIBUTION,
-        "return logits.split(list(counts), -1)",
-        "return logits.log_softmax(-1).split(list(counts), -1)[:1] * len(counts)",
+        "parts: tuple[Tensor, ...] = logits.split(list(counts), -1)",
+        "parts = logits.log_softmax(-1).split(list(counts), -1)[:1] * len(counts)",
         law("distribution", "test_several_choices_are_one_choice_among_all_combinations"),
     ),
 )

@@ -318,7 +318,8 @@ def _choices(logits: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
     """Return the logits of each choice."""
     check.check_has_axis(axis="classes", logits=logits)
     check.check_counts(logits, counts=counts)
-    return logits.split(list(counts), -1)
+    parts: tuple[Tensor, ...] = logits.split(list(counts), -1)
+    return parts
 
 
 def _expectation(value: Tensor, log_probs: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class ImageEncoder(nn.Module):
         for convolution in self.convolutions:
             x = convolution(x).relu()
         features: Tensor = self.last(x.flatten(1)).relu()
-        return features.unflatten(0, pixels.shape[:-1])
+        return features.reshape(*pixels.shape[:-1], IMAGE_FEATURES)
 
 
 class ObservationParts(nn.Module):
@@ -89,5 +89,6 @@ def _convolution(inputs: int, outputs: int, generator: torch.Generator) -> nn.Co
         device=torch.get_default_device(),
     )
     nn.init.orthogonal_(layer.weight, gain=HIDDEN_GAIN, generator=generator)
-    nn.init.zeros_(layer.bias)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
     return layer

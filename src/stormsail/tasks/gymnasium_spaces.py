@@ -136,8 +136,9 @@ class ActionChoices:
         starts = np.cumsum((0, *self.counts[:-1]))
         possible = np.logical_or.reduceat(mask, starts, axis=1).all(1)
         if not possible.all():
-            row = int(np.argmin(possible))
-            raise _bad_mask(f"no allowed class in environment {row}, {mask[row].tolist()}", width)
+            first = int(np.argmin(possible))
+            shown = mask[first].tolist()
+            raise _bad_mask(f"no allowed class in environment {first}, {shown}", width)
         return mask
 
 

@@ -10,11 +10,14 @@ import torch
 from torch import nn
 
 import stormsail.modules
-from learner_lab import ACTIONS, FEATURES, aged, learner, settings
+from learner_lab import ACTIONS, aged, learner, settings
+from stormsail.modules.agent import Agent, ImageSpec
 
 FOLDER = Path(stormsail.modules.__file__).parent
+IMAGE = "an image beside the columns"
 SHAPES = {
     "lstm": {},
+    IMAGE: {"network__enable_critic_lstm": True},
     "gru of two layers": {"network__memory": "gru", "network__num_layers": 2},
     "no memory": {"network__memory": "none"},
     "learned start": {"network__learn_initial_state": True},
@@ -46,7 +49,7 @@ def everything(agent):
     """Compute whatever can be asked of an agent, with and without gradients."""
     source = torch.Generator().manual_seed(1)
     rows, count = 4, 3
-    observation = torch.randn(rows, count, len(FEATURES), generator=source)
+    observation = torch.randn(rows, count, agent.spec.columns, generator=source)
     memory = agent.initial_memory(count)
     reset = torch.rand(rows, count, generator=source) < 0.3
     network, head, critic = agent.network, agent.network.head, agent.network.critic
@@ -81,7 +84,11 @@ def forwarded():
 
 def agent_of(shape, actions):
     space, changes = ACTIONS[actions]
-    return aged(learner(settings(**SHAPES[shape], **changes), actions=space)).agent
+    agent = aged(learner(settings(**SHAPES[shape], **changes), actions=space)).agent
+    if shape == IMAGE:
+        image = ImageSpec(name="camera", channels=2, height=9, width=8)
+        return Agent(agent.spec.replace(images=(image,)), torch.Generator().manual_seed(2))
+    return agent
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -81,6 +81,7 @@ class Plan:
             **{
                 "seed": seed,
                 "observation.obs_stats_update": mode,
+                "observation.warmup_steps": 0,  # drift is measured from empty statistics
                 "ppo.total_steps": self.updates * rows,
                 "checkpoint.every_updates": self.updates,
                 "validation.every_updates": self.updates,

@@ -1,5 +1,6 @@
 """The warm-up of observation statistics before the first update."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,7 +59,7 @@ def test_episodes_begin_anew_after_it_and_no_step_is_counted():
 def test_environments_that_keep_their_own_state_are_seen_as_they_are():
     ppo = of_task("gym:CartPole-v1")
     ppo._warm_up()
-    own = torch.tensor([env.unwrapped.state for env in ppo.task._env.envs])
+    own = torch.from_numpy(np.stack([env.unwrapped.state for env in ppo.task._env.envs]))
     assert torch.equal(ppo.env_state.observation, own.float())
     ppo.task.close()
 
