@@ -139,7 +139,7 @@ SIGNATURES = {
     "stormsail.algorithms": {
         "train": (
             "config, *, out=None, on_progress=None, clock=None, tensorboard=True, ledger=None, "
-            "data_hash=None"
+            "data_hash=None, extend_to=None, start_from=None, keep_optimizer=False"
         ),
     },
     "stormsail.evaluation": {

@@ -139,7 +139,7 @@ def vf_coef(config: PpoConfig, update: int, explained_variance: float | None) ->
     return planned
 
 
-def bc_coef(config: BcConfig, steps: int) -> float:
+def bc_coef(config: BcConfig, steps: float) -> float:
     """Return the weight of the AWR term: constant, then falling linearly to its last value."""
     if config.awr_coef == 0.0:
         return 0.0
