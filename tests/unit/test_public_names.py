@@ -141,7 +141,7 @@ SIGNATURES = {
     "stormsail.algorithms": {
         "train": (
             "config, *, out=None, on_progress=None, clock=None, tensorboard=True, loggers=(), "
-            "ledger=None, data_hash=None"
+            "ledger=None, data_hash=None, extend_to=None, start_from=None, keep_optimizer=False"
         ),
     },
     "stormsail.evaluation": {

@@ -183,9 +183,7 @@ def train(
                 extend_to=extend_to,
             )
         )
-        lines = stack.enter_context(
-            trial_lines(folder, ledger, data_hash=data_hash, clock=clock),
-        )
+        lines = stack.enter_context(trial_lines(folder, ledger, data_hash=data_hash, clock=clock))
         trainer = Trainer(
             folder,
             bound,

@@ -229,7 +229,7 @@ class Agent(nn.Module):
         super().__init__()
         self.spec = spec
         self.binding = Binding(dict(binding or {}))
-        self.lineage: tuple[JsonValue, ...] = ()
+        self.lineage: tuple[dict[str, JsonValue], ...] = ()
         """Stages of its training, oldest first; its artifact holds them (docs/runs.md)."""
         self.judged_policy = "greedy"
         names = spec.observation_names
@@ -433,9 +433,9 @@ class Agent(nn.Module):
             raise _unfit(path, "tensors of another network")
         agent.to_empty(device="cpu").load_state_dict(dict(tensors))
         stages = metadata.get("lineage", [])
-        if not isinstance(stages, list):
-            raise _unfit(path, "a lineage that is no list")
-        agent.lineage = tuple(stages)
+        if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+            raise _unfit(path, "a lineage that is no list of stages")
+        agent.lineage = tuple(stage for stage in stages if isinstance(stage, dict))
         agent.judged_policy = policy  # type: ignore[assignment]  # checked above
         return agent
 

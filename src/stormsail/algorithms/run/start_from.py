@@ -84,8 +84,7 @@ def load_start(path: Path | str, *, keep_optimizer: bool) -> Start:
             remedy="Pass the folder of its run, whose checkpoints have one, or let the optimizer "
             "be a fresh one.",
         )
-    last = agent.lineage[-1] if agent.lineage else None
-    known = last if isinstance(last, dict) else {}
+    known = agent.lineage[-1] if agent.lineage else {}
     source = Source.from_state(
         {
             "agent": read_artifact(path, kind=AGENT).digest,
