@@ -39,7 +39,6 @@ WHOLE_RUN = learner(
     "update/entropy_schedule", "test_the_decay_ends_with_the_last_update_of_the_run"
 )
 PAIRS = learner("config/contradictions", "test_what_asks_for_something_needs_its_switch")
-ACCEPTED = learner("config/contradictions", "test_what_is_no_contradiction_is_accepted")
 
 SETTINGS = (
     # --- the gain from returns to targets
@@ -297,14 +296,6 @@ SETTINGS = (
         "or count % size != 1:",
         "or count % size != 0:",
         contradiction("a last minibatch of one column"),
-    ),
-    Mutant(
-        "minibatch-of-one-column-where-all-are-refused",
-        "2.15",
-        RULES,
-        "if size == 1 or count <= size",
-        "if count <= size",
-        ACCEPTED,
     ),
     Mutant(
         "entropy-below-its-floor-accepted",

@@ -404,6 +404,26 @@ def test_a_network_that_is_not_finite_is_a_divergence():
         ppo.update()
 
 
+@pytest.mark.parametrize("start", [0.0, 0.01])
+def test_the_entropy_bonus_ends_with_the_run_and_zero_is_none(start):
+    ppo = learner(settings(entropy__ent_coef=start, ppo__total_steps=5 * 64 - 1))
+    seen = []
+    for number in range(5):
+        ppo.update_count = number
+        seen.append(ppo.schedule().ent_coef)
+    falling = [0.01, 0.00775, 0.0055, 0.00325, 0.001]
+    assert seen == pytest.approx(falling if start else [0.0] * 5, rel=1e-12)
+
+
+def test_imitation_falls_over_the_run():
+    ppo = learner(settings(bc__awr_coef=0.4, ppo__total_steps=640))
+    seen = []
+    for number in (0, 2, 6, 10):
+        ppo.update_count = number
+        seen.append(ppo.schedule().bc_coef)
+    assert seen == pytest.approx([0.4, 0.4, 0.2, 0.0], rel=1e-12)  # from 128 to 640 steps
+
+
 # --- impossible settings -------------------------------------------------------------------------
 
 IMPOSSIBLE = {

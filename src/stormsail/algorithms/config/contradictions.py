@@ -227,7 +227,7 @@ def _minibatches(config: "TrainConfig") -> Iterator[ContradictionError]:
     if ppo.n_steps % length:  # refused elsewhere
         return
     count, size = ppo.n_envs * ppo.n_steps // length, ppo.batch_size
-    if size == 1 or count <= size or count % size != 1:
+    if count <= size or count % size != 1:
         return
     fitting = [part for part in range(1, count + 1) if count % part == 0]
     below = max(part for part in fitting if part < size)
