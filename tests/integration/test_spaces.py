@@ -136,3 +136,17 @@ def test_a_run_with_a_warm_up_resumes_bit_for_bit(task, interrupted, tmp_path):
     run_for(config, tmp_path / "cut", interrupted)
     run_all(config, tmp_path / "cut")
     assert image(tmp_path / "cut") == image(tmp_path / "whole")
+
+
+def test_an_agent_of_an_earlier_version_is_read_unchanged():
+    config = small("cartpole-lstm")
+    task = make_task(config, batch=2)
+    agent = Agent(agent_spec(config, task), torch.Generator().manual_seed(0))
+    saved = agent.contents()
+    spec = dict(saved.documents["agent"])
+    del spec["images"]  # what earlier versions did not write
+    spec["actions"] = {key: spec["actions"][key] for key in ("kind", "count", "low", "high")}
+    again = Agent.restored(spec, saved.tensors["model"], saved.metadata, "agent")
+    assert again.spec == agent.spec
+    names = [name for name in again.state_dict() if "parts" in name]
+    assert names == []  # no weight has another name than before

@@ -102,6 +102,7 @@ class Timed(Ppo):
     def update(self) -> Update:
         """Do one update; leaves the times between its parts in `stamps`."""
         self.stamps = []
+        self._warm_up()  # once in a run, so no part of an update
         self._stamp()
         return super().update()
 
