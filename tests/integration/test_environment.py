@@ -41,9 +41,11 @@ ELSEWHERE = textwrap.dedent(
               out=Path(sys.argv[2]) / sys.argv[3] / name, tensorboard=False)
     """
 )
-# Wide enough that torch divides its sums among threads: 64 * 512 products a row and more.
-WIDE = {"network__encoder_sizes": (512,), "ppo__n_envs": 64, "ppo__batch_size": 32,
-        "ppo__total_steps": 2 * 64 * 8, "threads": None}  # fmt: skip
+# So many samples that torch divides its sums among threads: with one and with two, the weights of
+# this run differ after its first update.
+WIDE = {"ppo__n_envs": 32, "ppo__n_steps": 64, "ppo__batch_size": 32, "critic__num_quantiles": 16,
+        "network__encoder_sizes": (64,), "ppo__total_steps": 2 * 32 * 64,
+        "validation__every_updates": 2}  # fmt: skip
 
 
 def elsewhere(names, folder, place, environment):
