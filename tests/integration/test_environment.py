@@ -41,9 +41,11 @@ ELSEWHERE = textwrap.dedent(
               out=Path(sys.argv[2]) / sys.argv[3] / name, tensorboard=False)
     """
 )
-# Wide enough that torch divides its sums among threads: 64 * 512 products a row and more.
-WIDE = {"network__encoder_sizes": (512,), "ppo__n_envs": 64, "ppo__batch_size": 32,
-        "ppo__total_steps": 2 * 64 * 8, "threads": None}  # fmt: skip
+# So many samples that torch divides its sums among threads: with one and with two, the weights of
+# this run differ after its first update.
+WIDE = {"ppo__n_envs": 16, "ppo__n_steps": 128, "ppo__batch_size": 16, "ppo__n_epochs": 1,
+        "network__lstm_hidden_size": 64, "ppo__total_steps": 2 * 16 * 128,
+        "validation__every_updates": 2}  # fmt: skip
 
 
 def elsewhere(names, folder, place, environment):
@@ -86,6 +88,15 @@ def test_no_environment_changes_a_bit_nor_does_a_resume_in_another(configuration
         wanted = image(folder / "here" / name)
         for place in PLACES:
             assert image(folder / place / name) == wanted, (place, name)
+
+
+def test_two_threads_give_other_bits(tmp_path):
+    """Otherwise the test above would pass for a number of threads that changes nothing."""
+    one, two = (
+        run_all(small(**WIDE, threads=count), tmp_path / str(count)).agent.state_dict()
+        for count in (1, 2)
+    )
+    assert any(not torch.equal(one[name], two[name]) for name in one)
 
 
 def test_a_training_has_its_threads_while_it_runs(tmp_path):
