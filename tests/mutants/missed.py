@@ -35,9 +35,9 @@ MISSED = (
         "order-first-units-after-the-estimates",
         "S0-3",
         "algorithms/ppo.py",
-        "        if self.update_count == 0:\n"
         "            initial_scale(agent, rollout, config)\n"
         "        estimates = estimate(agent, rollout, config)\n",
+        "            pass\n"
         "        estimates = estimate(agent, rollout, config)\n"
         "        if self.update_count == 0:\n"
         "            initial_scale(agent, rollout, config)\n",
