@@ -425,7 +425,7 @@ class VgsConfig(Config):
     )
     """Which variance."""
 
-    reference: Literal["absolute", "median"] = "absolute"
+    reference: Literal["absolute", "median"] = "median"
     """Level that a tensor's noise is compared with: its signal, or the slow median of its own
     noise."""
 

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.tasks import GYMNASIUM, make_task
 from stormsail.algorithms.trainer import train
@@ -252,7 +253,7 @@ def reference_lines(
         # A shipped file is held to its bar, whether it is called by name or by path.
         name = names_of.get(path.resolve(), path.stem)
         bar = bars.get(name) if path.resolve() in names_of else None
-        config = TrainConfig.load(path, overrides)
+        config = derive(TrainConfig.load(path, overrides))
         lines.append(Line(name, config, bar))
         others = learn_peers.PEERS.get(task, ()) if peers else ()
         lines += [Line(name, config, bar, peer=peer) for peer in others]
@@ -292,7 +293,7 @@ def bare_lines(
     lines = []
     for name, steps in chosen.items():
         given: dict[str, Any] = {"task": {"name": name}, "ppo": {"total_steps": steps}}
-        config = TrainConfig.from_mapping(apply_overrides(given, overrides))
+        config = derive(TrainConfig.from_mapping(apply_overrides(given, overrides)))
         lines.append(Line(name, config))
         others = learn_peers.BARE_PEERS.get(name.removeprefix(GYMNASIUM), ()) if peers else ()
         lines += [Line(name, config, peer=peer) for peer in others]
@@ -310,7 +311,7 @@ def ablation_lines(
     files = {"cartpole": "reference/cartpole.toml", MARKET: "quickstart.toml"}
     lines = []
     for name, file in files.items():
-        base = TrainConfig.load(configs / file, overrides)
+        base = derive(TrainConfig.load(configs / file, overrides))
         for optimizer in OPTIMIZERS:
             for scaled in (False, True):
                 for rate in chosen:

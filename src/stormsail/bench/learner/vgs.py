@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.tasks import make_task
@@ -134,7 +135,7 @@ def base(job: Job) -> TrainConfig:
     changes: dict[str, Any] = {"seed": job.seed, "ppo.total_steps": job.steps}
     if plan.own_world:
         changes["task.data.world_seed"] = job.seed
-    return TrainConfig.load(job.configs / plan.file).replace(**changes)
+    return derive(TrainConfig.load(job.configs / plan.file).replace(**changes))
 
 
 def settings(job: Job) -> TrainConfig:
