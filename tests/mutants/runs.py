@@ -33,8 +33,8 @@ RUNS = (
     _own(
         "minibatch-leaves-a-rest",
         DERIVE,
-        "if sequences % n == 0 and sequences // n >= least)",
-        "if sequences // n >= least)",
+        "if not sequences % size and size >= least)",
+        "if size >= least)",
         unit(
             "config/derive",
             "test_given_values_stay_and_the_others_follow_them",

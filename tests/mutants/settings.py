@@ -10,6 +10,7 @@ TRAINER = "algorithms/trainer.py"
 STATISTICS = "algorithms/update/return_statistics.py"
 UNITS = "algorithms/update/popart.py"
 ENTROPY = "algorithms/update/entropy_schedule.py"
+DERIVE = "algorithms/config/derive.py"
 SCHEDULES = "algorithms/update/schedules.py"
 REPORT = "algorithms/telemetry/rollout.py"
 ALARMS = "monitors/alarm_rules.py"
@@ -187,7 +188,7 @@ SETTINGS = (
         "entropy-decay-counts-400-updates",
         "2.14",
         ENTROPY,
-        "steps = max(self.updates - 1 - self.start, 1)",
+        "steps = max(self.updates - 1 - begin, 1)",
         "steps = 400",
         WHOLE_RUN,
     ),
@@ -195,15 +196,15 @@ SETTINGS = (
         "entropy-decay-ends-after-the-run",
         "2.14",
         ENTROPY,
-        "steps = max(self.updates - 1 - self.start, 1)",
-        "steps = max(self.updates - self.start, 1)",
+        "steps = max(self.updates - 1 - begin, 1)",
+        "steps = max(self.updates - begin, 1)",
         WHOLE_RUN,
     ),
     Mutant(
         "entropy-decay-from-a-plateau-outlasts-the-run",
         "2.14",
         ENTROPY,
-        "steps = max(self.updates - 1 - self.start, 1)",
+        "steps = max(self.updates - 1 - begin, 1)",
         "steps = max(self.updates - 1, 1)",
         learner(
             "update/entropy_schedule",
@@ -214,30 +215,30 @@ SETTINGS = (
         "run-without-its-incomplete-update",
         "2.14",
         SCHEDULES,
-        "return math.ceil(config.total_steps / (config.n_steps * config.n_envs))",
-        "return config.total_steps // (config.n_steps * config.n_envs)",
+        "return math.ceil(total_steps / (config.n_steps * config.n_envs))",
+        "return total_steps // (config.n_steps * config.n_envs)",
         learner("update/schedules", "test_a_run_has_as_many_updates_as_its_steps_need"),
     ),
     Mutant(
         "imitation-waits-for-a-million-steps",
         "2.13",
-        SCHEDULES,
-        "total_steps // BC_WARMUP if config.bc_warmup_steps is None",
-        "200_000 if config.bc_warmup_steps is None",
+        DERIVE,
+        "warmup = ppo.total_steps * _BC_WARMUP_SHARE",
+        "warmup = 200_000",
         learner(
-            "update/schedules",
-            "test_imitation_by_default_falls_from_a_fifth_of_the_run_to_its_end",
+            "config/derive",
+            "test_imitation_falls_from_a_fifth_of_the_run_to_its_end",
         ),
     ),
     Mutant(
         "imitation-falls-beyond-the-run",
         "2.13",
-        SCHEDULES,
-        "rest = max(total_steps - warmup, 0)",
-        "rest = total_steps",
+        DERIVE,
+        "max(ppo.total_steps - round(warmup), 0)",
+        "ppo.total_steps",
         learner(
-            "update/schedules",
-            "test_imitation_by_default_falls_from_a_fifth_of_the_run_to_its_end",
+            "config/derive",
+            "test_imitation_falls_from_a_fifth_of_the_run_to_its_end",
         ),
     ),
     # --- contradictions
@@ -277,7 +278,7 @@ SETTINGS = (
         "rate-above-its-bound-accepted",
         "settings",
         RULES,
-        "elif high is not None and ppo.learning_rate > high:",
+        "elif high is not None and not is_open(ppo.learning_rate) and ppo.learning_rate > high:",
         "elif False:",
         contradiction("a rate above its bound"),
     ),
@@ -317,7 +318,7 @@ SETTINGS = (
         "targets-longer-than-a-rollout-accepted",
         "settings",
         RULES,
-        "if chosen and steps > rows:",
+        "if chosen and not is_open(rows) and steps > rows:",
         "if False:",
         contradiction("targets longer than a rollout"),
     ),

@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtr, stdtrit  # distribution function of Student's t, and its inverse
 
 from stormsail.core.errors import ShapeError
 from stormsail.evaluation.stats.figures import Array
@@ -42,6 +41,8 @@ def mean_interval(values: ArrayLike, *, confidence: float = CONFIDENCE) -> tuple
     n = sample.size
     if n < 2 or not np.isfinite(sample).all():
         return math.nan, math.nan
+    from scipy.special import stdtrit  # slow to import, and needed for evaluations alone
+
     mean = float(sample.mean())
     half = float(stdtrit(n - 1, 0.5 * (1.0 + confidence))) * _deviation(sample) / math.sqrt(n)
     return mean - half, mean + half
@@ -89,6 +90,8 @@ def paired_p_value(first: ArrayLike, second: ArrayLike) -> float:
     mean, deviation = float(gain.mean()), _deviation(gain)
     if deviation == 0.0:
         return least if mean > 0.0 else 1.0
+    from scipy.special import stdtr  # as above
+
     return max(float(stdtr(n - 1, -mean * math.sqrt(n) / deviation)), least)
 
 

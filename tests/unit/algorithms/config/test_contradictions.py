@@ -15,7 +15,7 @@ CONTRADICTIONS = {
         "Raise `ppo.optimizer_lr_max`, or lower `ppo.optimizer_lr_min`.",
     ),
     "a rate above its bound": (
-        {RATE: 1e-4},
+        {"ppo.learning_rate": 3e-4, RATE: 1e-4},
         "`ppo.learning_rate` must be at most `ppo.optimizer_lr_max`; found 0.0003 and 0.0001. "
         "Lower `ppo.learning_rate`, or raise `ppo.optimizer_lr_max`.",
     ),
@@ -67,7 +67,7 @@ CONTRADICTIONS = {
         "out.",
     ),
     "a last minibatch of one column": (
-        {"ppo.batch_size": 21},
+        {"ppo.n_envs": 64, "ppo.n_steps": 128, "ppo.batch_size": 21},
         "`ppo.batch_size` must not leave a last minibatch of one sequence: it would take a step "
         "as large as those of 21; found 21 of the 64 sequences that `ppo.n_envs`, `ppo.n_steps` "
         "and `ppo.sequence_length` give. Set `ppo.batch_size` to 16 or 32, or change "
@@ -105,7 +105,7 @@ CONTRADICTIONS = {
         "warm-up, or leave `ppo.clip_range_warmup` out.",
     ),
     "targets longer than a rollout": (
-        {"target.steps": 129},
+        {"ppo.n_steps": 128, "target.steps": 129},
         "`target.steps` must be at most `ppo.n_steps`, the length of a rollout; found 129 and "
         "128. Lower `target.steps`, raise `ppo.n_steps`, or set `target.kind` to `mc` for returns "
         "to the end of the rollout.",

@@ -28,7 +28,7 @@ def values(derived):
     ("task", "device", "expected"),
     [
         ("market", "cpu", (64, 128, 4, 16, 3e-4)),
-        ("market", "cuda:1", (1024, 16, 4, 256, 3e-4)),  # 1,000,000 / (1,024 * 32) is 30 updates
+        ("market", "cuda:1", (128, 128, 4, 32, 3e-4)),  # 1,000,000 / (256 * 128) is 30 updates
         ("CartPole-v1", "cpu", (16, 128, 4, 4, 1e-3)),
         ("gym:Acrobot-v1", "cuda", (16, 128, 4, 4, 1e-3)),
     ],
@@ -52,7 +52,7 @@ def test_given_values_stay_and_the_others_follow_them():
     # 6 columns have no quarter, so thirds: 2. 601 steps are 11 rollouts of 60.
     assert values(derived) == (6, 10, 4, 2, 3e-4)
     assert derived.threads == 3
-    assert derived.entropy.ent_coef_decay_steps == 11
+    assert derived.entropy.ent_coef_decay_steps == 10  # at its end in the last of them
     assert (derived.bc.bc_warmup_steps, derived.bc.bc_decay_steps) == (120, 481)
 
 
@@ -71,6 +71,50 @@ def test_a_minibatch_is_an_equal_part_of_all_sequences(changes, expected):
     assert (ppo.n_steps, ppo.batch_size) == expected
     sequences = ppo.n_envs * ppo.n_steps // (ppo.sequence_length or ppo.n_steps)
     assert sequences % ppo.batch_size == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, (1000, 4000)),  # constant for a fifth of the run, falling to its end
+        ({"bc__bc_warmup_steps": 4000}, (4000, 1000)),
+        ({"bc__bc_decay_steps": 100}, (1000, 100)),
+        ({"bc__bc_warmup_steps": 9000}, (9000, 0)),
+    ],
+)
+def test_imitation_falls_from_a_fifth_of_the_run_to_its_end(given, expected):
+    bc = derive(config(ppo__total_steps=5000, **given)).bc
+    assert (bc.bc_warmup_steps, bc.bc_decay_steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (32, 4)),  # 128 samples
+        ({"ppo__n_steps": 100}, (25, 8)),  # 64 sequences: 6 hold 128 samples, 8 leave no rest
+        ({"ppo__n_envs": 2}, (32, 2)),  # 8 sequences: 128 samples would be half of them
+        ({"ppo__sequence_length": 8}, (8, 16)),
+        ({"ppo__batch_size": 4}, (128, 4)),  # given, so it counts environments
+        ({"task__name": "market"}, (128, 16)),
+    ],
+)
+def test_small_tasks_learn_from_short_sequences_and_small_minibatches(changes, expected):
+    ppo = derive(config(**{"task__name": "gym:CartPole-v1", **changes})).ppo
+    assert (ppo.sequence_length, ppo.batch_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "envs", "rows"), [(327_680, 64, 128), (327_679, 32, 128), (50_000, 16, 64)]
+)
+def test_a_small_budget_on_the_market_has_fewer_environments_first(steps, envs, rows):
+    ppo = derive(config(ppo__total_steps=steps)).ppo
+    assert (ppo.n_envs, ppo.n_steps) == (envs, rows)
+
+
+def test_a_decay_that_begins_at_a_plateau_is_left_to_the_run():
+    waiting = derive(config(entropy__ent_coef_plateau_window=24))
+    assert waiting.entropy.ent_coef_decay_steps is None
+    assert open_settings(waiting) == ()
 
 
 def test_the_rate_keeps_to_given_bounds():

@@ -46,7 +46,7 @@ FOLLOW = {"returns.warmup_updates": 0}
 IMITATE = {"bc.awr_coef": 0.5}
 FALL = {**IMITATE, "bc.bc_warmup_steps": 0, "bc.bc_decay_steps": 40}
 NOISE = {"vgs.enabled": True, "vgs.warmup_steps": 0, "vgs.min_scaling_factor": 0.01,
-         "vgs.alpha": 1.0}  # fmt: skip
+         "vgs.alpha": 1.0, "vgs.reference": "absolute"}  # fmt: skip
 BAD_CRITICS = {"ppo.vf_bad_explained_scale": 0.1}
 GAUSSIAN = {"actions": NUMBERS}
 POISON = {"poison": True}

@@ -149,5 +149,5 @@ def test_an_optimizer_by_itself_has_the_defaults_of_a_run_but_for_these(kind):
 def test_the_scaler_by_itself_has_the_defaults_of_a_run():
     own, run = defaults(VarianceGradientScaler), TrainConfig().vgs.model_dump()
     shared = own.keys() & run.keys()
-    assert {name for name in shared if own[name] != run[name]} == {"enabled"}
+    assert {name for name in shared if own[name] != run[name]} == {"enabled", "reference"}
     assert len(shared) == 10

@@ -822,6 +822,7 @@ def test_numbers_of_the_plan_are_those_in_force():
         "value_clip.vf_clip_warmup_updates": 1,
         "entropy.ent_coef": 0.02,
         "entropy.ent_coef_decay_steps": 10,
+        "ppo.learning_rate": 3e-4,
         "ppo.optimizer_lr_max": 1.0,
         "ppo.microbatch_size": 1,
         "ppo.sequence_length": 8,

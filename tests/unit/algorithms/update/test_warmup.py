@@ -6,6 +6,7 @@ import torch
 
 from learner_lab import FEATURES, learner, script, settings
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.core.generators import Generators
@@ -15,10 +16,10 @@ T, B = 8, 8
 
 
 def of_task(name, **changes):
-    config = TrainConfig().replace(**{
+    config = derive(TrainConfig().replace(**{
         "task.name": name, "ppo.n_envs": 16, "ppo.n_steps": 32, "ppo.batch_size": 16,
         "task.data.world_bars": 1500, "network.lstm_hidden_size": 8, **changes,
-    })  # fmt: skip
+    }))  # fmt: skip
     generators = Generators(config.seed)
     task = make_task(config, batch=config.ppo.n_envs)
     return Ppo(

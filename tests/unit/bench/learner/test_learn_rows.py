@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stormsail import __version__
+from stormsail.algorithms.config.derive import derive
 from stormsail.bench.learner import learn as bench
 from stormsail.bench.learner import learn_peers
 from stormsail.bench.learner.learn_rows import RowFile
@@ -66,7 +67,7 @@ def test_a_finished_run_is_not_trained_again_and_is_judged_the_same(trained, tmp
     assert rows[1] == {
         "key": job.key, "name": "cartpole", "learner": "stormsail", "variant": "", "seed": 1,
         "episodes": 7, "score": 401.0, "spread": 2.5, "steps": 256, "seconds": 4.0, "reason": "",
-        "version": __version__,
+        "policy": "greedy", "version": __version__,
     }  # fmt: skip
 
 
@@ -172,7 +173,7 @@ def test_a_bare_task_has_default_settings_and_its_steps():
     first, second = bench.bare_lines(chosen, overrides=["seed=4"])
     plain = bench.TrainConfig()
     changes = {"task.name": "gym:CartPole-v1", "ppo.total_steps": 100_000, "seed": 4}
-    assert first.config == plain.replace(**changes)
+    assert first.config == derive(plain.replace(**changes))
     assert (first.name, first.bar, first.peer) == ("gym:CartPole-v1", None, None)
     assert (second.name, second.steps) == ("Recall-v0", 2000)
 

@@ -13,7 +13,7 @@ from stormsail.cli.main import app
 from stormsail.core.errors import ArtifactError, ChoiceError
 
 CONFIGS = Path(__file__).resolve().parents[4] / "configs"
-STEPS = 4096
+STEPS = 1024
 """Two updates of 16 steps each: the scaler never leaves its warm-up."""
 
 
