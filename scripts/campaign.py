@@ -16,6 +16,11 @@ from stormsail import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = ROOT / "docs" / "evidence.md"
+BARE = (
+    "gym:LunarLander-v3=1000000,gym:MountainCar-v0=1000000,gym:Acrobot-v1=500000,"
+    "gym:Pendulum-v1=200000,gym:CartPole-v1=100000,gym:MountainCarContinuous-v0=20000,"
+    "Recall-v0=100000"
+)
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "auto")
 THOUSAND_KILLS = (
     "tests/fault/test_train_kills.py::test_a_thousand_kills_at_random_moments_change_no_byte"
@@ -98,6 +103,21 @@ CAMPAIGNS = (
         (*BENCH, "learn", "--seeds", "5", "--jobs", "2"),
         passed=OUR_ROW + r"(?!.*\bFAIL\b)",
         failed=OUR_ROW + r"(?=.*\bFAIL\b)",
+    ),
+    Campaign(
+        "learning: seven tasks with bare defaults, 5 seeds each",
+        (
+            *(*BENCH, "learn", "--bare", BARE, "--first-seed", "700", "--seeds", "5"),
+            *("--no-peers", "--jobs", "2", "--rows", "docs/evidence/bare_tasks.jsonl"),
+        ),
+        passed=OUR_ROW + r"(?!.*\bFAIL\b)",
+        failed=OUR_ROW + r"(?=.*\bFAIL\b)",
+    ),
+    Campaign(
+        "learning: the gradient scaler beside the learning rate it amounts to, 10 seeds, 4 tasks",
+        (*BENCH, "vgs", "--rows", "docs/evidence/vgs.jsonl", "--jobs", "2"),
+        passed=r"less (off|its rate): ",
+        failed=r"Traceback",
     ),
     Campaign(
         "learning: every part on, CartPole, the least of 5 seeds",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stormsail.bench.learner import learn, vgs
 from stormsail.bench.risk import frontier, frontier_verdicts, tails, tails_verdicts
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,3 +42,44 @@ def test_every_case_of_the_tails_stands_in_the_text_with_its_figures():
         worst = max(tail.coverage for tail in line.tails)
         cells = f"| {line.coverage} | {worst:.2f} | {line.error.mean:.1f} ± "
         assert cells in TEXT, (line.world, line.case)
+
+
+def lines(name):
+    return [json.loads(line) for line in (DOCS / "evidence" / name).read_text().splitlines()]
+
+
+def test_every_bare_task_stands_in_the_text_with_its_figures():
+    scores: dict[str, list[float]] = {}
+    for row in lines("bare_tasks.jsonl"):
+        if row["learner"] == learn.OURS:
+            scores.setdefault(row["name"].removeprefix("gym:"), []).append(row["score"])
+    assert scores.keys() == learn.BARE_BARS.keys()
+    for name, found in scores.items():
+        assert len(found) == 5
+        bar = learn.BARE_BARS[name]
+        met = "met" if bar.met(found) else "**not met**"
+        (line,) = [text for text in TEXT.splitlines() if text.startswith(f"| {name}")
+                   and f"{bar}".replace("−", "-") in text and "M)" not in text.split("|")[1]
+                   and f"| {sum(found) / 5:.1f} | {min(found):.1f} |" in text]  # fmt: skip
+        assert f"{bar}: {met}" in line, name
+
+
+def test_all_seeds_of_the_full_configuration_learn_the_pole():
+    assert [(row["seed"], row["score"]) for row in lines("full_cartpole.jsonl")] == [
+        (seed, 500.0) for seed in range(60, 65)
+    ]
+
+
+def test_every_form_of_the_scaler_stands_in_the_text_with_its_figures():
+    found = vgs.lines([vgs.from_json(row) for row in lines("vgs.jsonl")])
+    assert {len(line.score.values) for line in found} == {10}
+    for line in found:
+        cells = (
+            f"| {line.task} | {line.variant} | {line.score.mean:.4g} ± "
+            f"{line.score.standard_error:.2g} | {line.factor:.3f} | {line.at_floor:.2f} |"
+        )
+        assert cells in TEXT
+        if line.gain is not None:
+            assert f"{line.gain.mean:+.4g} ± {line.gain.standard_error:.2g} |" in TEXT
+    for verdict in vgs.verdicts(found):
+        assert f" {verdict.measured.split(' ')[0]}" in TEXT

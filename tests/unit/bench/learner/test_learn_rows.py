@@ -174,7 +174,11 @@ def test_a_bare_task_has_default_settings_and_its_steps():
     plain = bench.TrainConfig()
     changes = {"task.name": "gym:CartPole-v1", "ppo.total_steps": 100_000, "seed": 4}
     assert first.config == derive(plain.replace(**changes))
-    assert (first.name, first.bar, first.peer) == ("gym:CartPole-v1", None, None)
+    assert (first.name, first.bar, first.peer) == (
+        "gym:CartPole-v1",
+        bench.Bar("mean", 475.0),
+        None,
+    )
     assert (second.name, second.steps) == ("Recall-v0", 2000)
 
 
@@ -252,7 +256,7 @@ def test_the_command_judges_from_rows_without_training(trained, tmp_path):
 
 def test_the_command_says_where_rows_are_of_another_version(trained, tmp_path):
     path = tmp_path / "rows.jsonl"
-    words = ["--bare", "CartPole-v1=256", "--seeds", "1", "--rows", str(path)]
+    words = ["--bare", "CartPoleNoVel-v1=256", "--seeds", "1", "--rows", str(path)]
     assert invoked(*words).exit_code == 0
     path.write_text(path.read_text().replace(f'"{__version__}"', '"0.0.1"'))
     done = invoked(*words)
@@ -264,7 +268,7 @@ def test_the_command_says_where_rows_are_of_another_version(trained, tmp_path):
 
 
 def test_bare_tasks_and_files_stand_in_one_table(trained):
-    done = invoked("--bare", "CartPole-v1=256", "--tasks", "acrobot", "--configs", str(CONFIGS))
+    done = invoked("--bare", "CartPoleNoVel-v1=256", "--tasks", "acrobot", "--configs", str(CONFIGS))
     names = [text.split()[1] for text in done.output.splitlines() if text.startswith("│ ")]
     assert names == ["CartPole-v1", "acrobot"]
 
