@@ -44,7 +44,7 @@ class PpoConfig(Config):
     microbatch_size: Count | None = None
     """Columns whose gradients are computed at once; None takes the whole minibatch."""
 
-    sequence_length: Count | None = None
+    sequence_length: DerivedCount = OPEN
     """Rows of a training sequence, which must divide `n_steps`. Derived: all of them on the market,
     and where `batch_size` is given, which then counts environments; 32 elsewhere, or the largest
     number below that divides."""

@@ -95,8 +95,8 @@ BARE_BARS = {
     "MountainCarContinuous-v0": Bar("mean", 88.0),
     "Recall-v0": Bar("mean", 0.95),
 }
-"""Bars of bare tasks: at or a little below what rl-baselines3-zoo publishes for PPO with settings of
-their own for each task. Its car in the continuous valley explores with noise that depends on the
+"""Bars of bare tasks: at or a little below what rl-baselines3-zoo publishes for PPO with settings
+of its own for each task. Its car in the continuous valley explores with noise that depends on the
 state and is kept for several steps, which we do not have."""
 
 
