@@ -8,6 +8,7 @@ import torch
 
 import gymnasium_lab
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.tasks import agent_spec, make_task
@@ -31,7 +32,7 @@ EPISODE = 8
 
 def learned(name, updates):
     """Return the mean return of a greedy episode, per step, before and after some updates."""
-    config = TrainConfig().replace(**{**LEARNING, "task.name": f"{LAB}{name}-v0"})
+    config = derive(TrainConfig().replace(**{**LEARNING, "task.name": f"{LAB}{name}-v0"}))
     generators = Generators(config.seed)
     task, judge = make_task(config, batch=16), make_task(config, batch=64, purpose="evaluation")
     agent = Agent(agent_spec(config, task), generators.stream("weights"))

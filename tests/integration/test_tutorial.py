@@ -9,6 +9,7 @@ import pytest
 from typer.main import get_command
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
 from stormsail.cli.main import app
 from stormsail.core.config.overrides import apply_overrides
 from stormsail.evaluation.walk_forward.config import ValidationConfig
@@ -96,7 +97,7 @@ def test_both_agents_of_the_demonstration_differ_in_one_setting():
 
 def test_the_demonstration_evaluates_its_agents_and_also_after_the_last_update():
     for name in DEMO:
-        config = TrainConfig.load(ROOT / "configs" / "demo" / f"{name}.toml")
+        config = derive(TrainConfig.load(ROOT / "configs" / "demo" / f"{name}.toml"))
         updates, rest = divmod(config.ppo.total_steps, config.ppo.n_steps * config.ppo.n_envs)
         assert (rest, updates) == (0, 8 * config.validation.every_updates)
 

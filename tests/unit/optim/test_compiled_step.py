@@ -291,11 +291,13 @@ def build(kind=AdaptiveUPGD, *, optimizer=None, scaler=None, dtype=torch.float32
         ),
         (
             {"scaler": {"statistic": "norm"}},
-            "a scaler with statistic='norm', scope='per_tensor', apply_to='update'",
+            "a scaler with statistic='norm', reference='absolute', scope='per_tensor', "
+            "apply_to='update'",
         ),
         (
             {"scaler": {"apply_to": "grad"}},
-            "a scaler with statistic='elementwise', scope='per_tensor', apply_to='grad'",
+            "a scaler with statistic='elementwise', reference='absolute', scope='per_tensor', "
+            "apply_to='grad'",
         ),
     ],
 )
