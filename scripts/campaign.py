@@ -19,7 +19,7 @@ EVIDENCE = ROOT / "docs" / "evidence.md"
 BARE = (
     "gym:LunarLander-v3=1000000,gym:MountainCar-v0=1000000,gym:Acrobot-v1=500000,"
     "gym:Pendulum-v1=200000,gym:CartPole-v1=100000,gym:MountainCarContinuous-v0=20000,"
-    "Recall-v0=100000"
+    "Recall-v0=100000,CartPoleNoVel-v1=100000,PendulumNoVel-v1=100000"
 )
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "auto")
 THOUSAND_KILLS = (
@@ -105,7 +105,7 @@ CAMPAIGNS = (
         failed=OUR_ROW + r"(?=.*\bFAIL\b)",
     ),
     Campaign(
-        "learning: seven tasks with bare defaults, 5 seeds each",
+        "learning: nine tasks with bare defaults, 5 seeds each",
         (
             *(*BENCH, "learn", "--bare", BARE, "--first-seed", "700", "--seeds", "5"),
             *("--no-peers", "--jobs", "2", "--rows", "docs/evidence/bare_tasks.jsonl"),

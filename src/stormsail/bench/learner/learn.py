@@ -94,6 +94,8 @@ BARE_BARS = {
     "MountainCar-v0": Bar("mean", -120.0),
     "MountainCarContinuous-v0": Bar("mean", 88.0),
     "Recall-v0": Bar("mean", 0.95),
+    "CartPoleNoVel-v1": Bar("median", 450.0),
+    "PendulumNoVel-v1": Bar("mean", -260.0),
 }
 """Bars of bare tasks: at or a little below what rl-baselines3-zoo publishes for PPO with settings
 of its own for each task. Its car in the continuous valley explores with noise that depends on the
