@@ -374,6 +374,10 @@ def test_a_spread_of_eight_roundings_is_no_spread(dtype, unit):
 def test_the_least_variance_is_eight_roundings_squared():
     assert statistics.least_variance(torch.tensor(3.0)).item() == (8 * 2.0**-23 * 3.0) ** 2
     assert statistics.least_variance(double(0.5, 2.0)).tolist() == [2.0**-100, 2.0**-96]
+
+
+@pytest.mark.refusal
+def test_the_least_variance_of_whole_numbers_is_refused():
     with pytest.raises(DtypeError, match="`size` must be a floating-point tensor"):
         statistics.least_variance(torch.tensor(3))
 
