@@ -4,7 +4,7 @@ from mutants.harness import Mutant
 from mutants.nodes import integration, unit
 
 LEARN = "bench/learner/learn.py"
-ROWS = "bench/learner/learn_rows.py"
+ROWS = "bench/campaign.py"
 RECALL = "tasks/recall.py"
 
 

@@ -43,21 +43,24 @@ def vgs(
 
     check_folders(out, rows)
     console = wide_console()
-    measured = [bench.from_json(fields) for fields in campaign.read_rows(rows)]
     if judge:
+        measured = [bench.from_json(fields) for fields in campaign.read_rows(rows)]
         bench.check_alike(measured)
     else:
         names = list(bench.TASKS) if tasks is None else [part.strip() for part in tasks.split(",")]
         numbers = range(first_seed, first_seed + seeds)
         planned = bench.jobs(names, numbers, steps=steps, episodes=episodes, configs=configs)
+        with campaign.RowLog.open(rows) as log:
 
-        def keep(row: "Row") -> None:
-            campaign.append_row(rows, asdict(row))
-            console.print(_progress(row), highlight=False, soft_wrap=True)
+            def keep(row: "Row") -> None:
+                log.append(asdict(row))
+                console.print(_progress(row), highlight=False, soft_wrap=True)
 
-        before = len(measured)
-        measured = bench.run_all(planned, measured, workers=jobs, keep=keep)
-        console.print(f"{len(measured)} of {len(planned)} runs; {before} rows were there before")
+            before = [bench.from_json(fields) for fields in log.lines]
+            measured = bench.run_all(planned, before, workers=jobs, keep=keep)
+        console.print(
+            f"{len(measured)} of {len(planned)} runs; {len(before)} rows were there before"
+        )
     if not measured:
         message = "`--rows` must hold a finished run; found none. Leave `--judge` out."
         raise typer.BadParameter(message)
