@@ -102,6 +102,20 @@ def run_all(config: TrainConfig, out: Path) -> Run:
     return train(config, out=out, tensorboard=False)
 
 
+def interrupted(config, out, monkeypatch, updates, **options):
+    """Train through the public call until a signal comes after some updates."""
+    real = Trainer.advance
+
+    def advance(self):
+        real(self)
+        if self.ppo.update_count >= updates:
+            self.stop(15)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "advance", advance)
+        return train(config, out=out, tensorboard=False, **options)
+
+
 def run_for(config: TrainConfig, out: Path, updates: int) -> Run:
     """Train for some updates, then interrupt as a signal would."""
     bound = binding(config)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from stormsail.algorithms.run.folder import read_config, read_lineage
-from stormsail.algorithms.trainer import Trainer, train
+from stormsail.algorithms.trainer import train
 from stormsail.cli.main import main
 from stormsail.core.errors import ArtifactError, ConfigError
 from stormsail.evaluation.stats.trials import TrialLedger
 from stormsail.modules import Agent
-from training_lab import UPDATES, image, run_all, run_for, small
+from training_lab import UPDATES, image, interrupted, run_all, run_for, small
 
 STEPS = UPDATES * 32
 LONGER = 2 * STEPS
@@ -27,20 +27,6 @@ def extended(config, out, steps=LONGER, **options):
 
 def rates(out):
     return pq.read_table(out / "metrics.parquet")["train/optimizer_lr"].to_pylist()
-
-
-def interrupted(config, out, monkeypatch, updates, **options):
-    """Train through the public call until a signal comes after some updates."""
-    real = Trainer.advance
-
-    def advance(self):
-        real(self)
-        if self.ppo.update_count >= updates:
-            self.stop(15)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "advance", advance)
-        return train(config, out=out, tensorboard=False, **options)
 
 
 def test_a_finished_run_goes_on_to_the_new_end(tmp_path):

@@ -11,13 +11,13 @@ from stormsail.algorithms import trainer
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.folder import open_run
 from stormsail.algorithms.run.tasks import binding, make_task
-from stormsail.algorithms.trainer import Trainer, train
+from stormsail.algorithms.trainer import train
 from stormsail.core.clock import ManualClock
 from stormsail.core.errors import ArtifactError, DataError
 from stormsail.core.generators import Generators
 from stormsail.evaluation.stats.trials import TrialLedger
 from stormsail.modules import Agent
-from training_lab import run_all
+from training_lab import interrupted, run_all
 from training_lab import small as tiny
 
 TIME_NS = 1_700_000_000_000_000_000
@@ -35,20 +35,6 @@ def ledger_of(folder):
 
 def statuses(folder):
     return [(trial.name, trial.status) for trial in ledger_of(folder).read().trials]
-
-
-def cut(config, out, monkeypatch, updates=1):
-    """Train through the public call until a signal comes."""
-    real = Trainer.advance
-
-    def advance(self):
-        real(self)
-        if self.ppo.update_count >= updates:
-            self.stop(15)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "advance", advance)
-        return run_all(config, out)
 
 
 def test_a_training_writes_a_line_when_it_begins_and_one_when_it_ends(tmp_path):
@@ -113,7 +99,7 @@ def test_a_resumed_training_is_one_trial_with_the_same_ratio(tmp_path, monkeypat
     run_all(config, tmp_path / "whole" / "run")
     (expected,) = ledger_of(tmp_path / "whole").sharpes()
     for updates in (1, 4, 5):  # the best look happens before the last interruption
-        assert cut(config, tmp_path / "run", monkeypatch, updates).status == "interrupted"
+        assert interrupted(config, tmp_path / "run", monkeypatch, updates).status == "interrupted"
         assert (ledger_of(tmp_path).count(), statuses(tmp_path)) == (1, [("run", "started")])
     run_all(config, tmp_path / "run")
     assert statuses(tmp_path) == [("run", "started"), ("run", "finished")]
@@ -168,7 +154,7 @@ def test_a_refusal_before_the_run_begins_is_no_trial(tmp_path):
 
 
 def test_a_lost_ledger_hears_of_a_run_again_when_it_goes_on(tmp_path, monkeypatch):
-    cut(small("market"), tmp_path / "run", monkeypatch)
+    interrupted(small("market"), tmp_path / "run", monkeypatch, 1)
     for name in ("trials.jsonl", "trials.jsonl.head"):
         (tmp_path / name).unlink()
     run_all(small("market"), tmp_path / "run")
