@@ -9,6 +9,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import require_derived
 from stormsail.algorithms.risk.control import RiskControl, RiskReport
+from stormsail.algorithms.risk.limit import LimitControl
 from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
 from stormsail.algorithms.update.critic_targets import encoded
@@ -65,6 +66,7 @@ class Update:
     learned: EpochReport
     observation_before: Moments
     """Statistics of observations before this rollout."""
+    limit: RiskReport | None = None
 
 
 BC_SHARES = ("bc.bc_warmup_steps", "bc.bc_decay_steps")
@@ -109,6 +111,10 @@ class Ppo:
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
         self.risk = RiskControl(config) if config.risk.watches else None
+        self.limit: LimitControl | None = None
+        if config.risk.form == "critic":
+            self.risk = None
+            self.limit = LimitControl(config, task, agent, generators)
         self.env_state: EnvState = begin(task, agent, generators.stream("task"))
         self.update_count = 0
         self.explained_variance: float | None = None
@@ -147,10 +153,15 @@ class Ppo:
         now = now if risk is None else now._replace(legacy_risk=risk.legacy)
         mixed = estimates.raw_advantage if risk is None else risk.advantage
         advantage = normalised(mixed, estimates, rollout, config, self.advantage_statistics)
+        limit = None
+        if self.limit is not None:
+            frac = now.learning_rate / self.config.ppo.learning_rate
+            limit = self.limit.act(rollout, estimates, agent, rate=max(frac, 0.1))
         target, predicted = self._rescale(rollout, estimates)
         scale = (agent.return_scale.mean.clone(), agent.return_scale.std.clone())
         self._commit_observations(rollout)
-        data = self._batch(rollout, predicted, advantage, target)
+        options = rollout.weight.new_zeros(*rollout.weight.shape, 0) if limit is None else limit.options
+        data = self._batch(rollout, predicted, advantage, target, options)
         risk = self._with_gradient(risk, data, rollout)
         learned = self._learn(data, now)
         done = Update(
@@ -166,6 +177,7 @@ class Ppo:
             scale=scale,
             learned=learned,
             observation_before=before,
+            limit=limit,
         )
         self._finish(done)
         return done
@@ -229,6 +241,7 @@ class Ppo:
             generators=streams,
             online=self.config.observation.normalise
             and self.config.observation.obs_stats_update == "online",
+            grid=None if self.limit is None else self.agent.network.head.to_task(self.agent.network.grid),
         )
 
     def _control_risk(
@@ -285,12 +298,12 @@ class Ppo:
             self.agent.observation_scale.commit(rollout.seen)
 
     def _batch(
-        self, rollout: Rollout, predicted: Tensor, advantage: Tensor, target: Tensor
+        self, rollout: Rollout, predicted: Tensor, advantage: Tensor, target: Tensor, options: Tensor
     ) -> Batch:
         """Return all training sequences of a rollout."""
         length = self.config.ppo.sequence_length or self.config.ppo.n_steps
         cut = sequences(rollout, length)
-        others = {"predicted": predicted, "advantage": advantage, "target": target}
+        others = {"predicted": predicted, "advantage": advantage, "target": target, "options": options}
         return Batch(
             observation=cut.observation,
             memory=cut.memory,

@@ -187,3 +187,58 @@ def entropy_loss(
     """
     check.check_same_shape(entropy=entropy, log_prob=log_prob)
     return -entropy
+
+
+def centred(
+    values: Float[Tensor, "*batch actions"], probability: Float[Tensor, "*batch actions"]
+) -> Float[Tensor, "*batch actions"]:
+    r"""Return :math:`A(a) = Q(a) - \sum_b \pi(b)\,Q(b)`, the advantage of every action.
+
+    Sutton & Barto 2018, section 13.4: the best-known baseline is the state's value under the policy
+    itself. An action of probability 0 has an advantage like any other.
+
+    Args:
+        values: Q of every action; finite.
+        probability: of every action; sums to 1.
+
+    Raises:
+        ShapeError: if the shapes differ.
+    """
+    check.check_same_shape(values=values, probability=probability)
+    return values - (values * probability).sum(-1, keepdim=True)
+
+
+def expected_surrogate(
+    log_prob: Float[Tensor, "*batch actions"],
+    old_log_prob: Float[Tensor, "*batch actions"],
+    advantage: Float[Tensor, "*batch actions"],
+    *,
+    clip: Number,
+) -> Float[Tensor, "*batch"]:
+    r"""Return the clipped policy loss of every sample, in expectation over all actions.
+
+    .. math::
+        -\sum_a \pi_{old}(a)\,\min\big(r_a A_a,\ clip(r_a, 1 - \epsilon, 1 + \epsilon)\,A_a\big),
+        \qquad r_a = \pi(a) / \pi_{old}(a)
+
+    The mean of `clipped_surrogate` (Schulman et al. 2017, arXiv:1707.06347, Eq. 7) over
+    :math:`a \sim \pi_{old}` in closed form, so without the noise of the draw; without the clip it
+    is the all-action policy gradient of Sutton & Barto 2018, Eq. 13.7. An action that had
+    probability 0, so a log probability of minus infinity, adds nothing.
+
+    Args:
+        log_prob: of every action under the policy that is trained; the gradient flows here.
+        old_log_prob: of every action under the policy that acted; a constant.
+        advantage: of every action; a constant.
+        clip: epsilon, half-width of the band of the ratio; greater than 0.
+
+    Raises:
+        ShapeError: if the shapes differ.
+        RangeError: if `clip` is a number that is not greater than 0.
+    """
+    probability = old_log_prob.detach().exp()
+    possible = probability > 0.0
+    # where it was impossible both are replaced: infinity less infinity is NaN, also on the way back
+    new, old = (torch.where(possible, part, 0.0) for part in (log_prob, old_log_prob))
+    losses = clipped_surrogate(new, old, advantage, clip=clip)
+    return (probability * torch.where(possible, losses, 0.0)).sum(-1)

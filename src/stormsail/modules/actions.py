@@ -67,6 +67,31 @@ class ActionHead(Protocol):
     def to_task(self, raw: Tensor) -> Tensor:
         """Return the action of the task."""
 
+    def grid(self) -> Tensor | None:
+        """Return K raw actions that stand for all, on the CPU; None of several dimensions."""
+
+
+GRID_POINTS = 21
+"""Actions that stand for a continuous one, in the middle of equal parts of its range."""
+
+
+def grid_log_prob(head: ActionHead, parameters: Tensor, grid: Tensor) -> Tensor:
+    """Return the log probability of each of the K actions of a head's grid, [*b, K].
+
+    Of classes, their own; of a number, its density at the grid's points, divided by the sum over
+    them: the probability of the part of the range that a point stands for.
+
+    Args:
+        head: of one dimension.
+        parameters: [*b, D].
+        grid: from `head.grid`, on the device of the parameters.
+    """
+    if isinstance(head, CategoricalHead):
+        return parameters.log_softmax(-1)
+    raw = grid.expand(*parameters.shape[:-1], -1)[..., None]
+    each = parameters[..., None, :].expand(*raw.shape[:-1], -1)
+    return head.log_prob(each, raw).log_softmax(-1)
+
 
 class CategoricalHead:
     """Categorical distribution over A classes."""
@@ -106,6 +131,10 @@ class CategoricalHead:
     def to_task(self, raw: Tensor) -> Tensor:
         """Return the class itself."""
         return raw
+
+    def grid(self) -> Tensor:
+        """Return all classes."""
+        return torch.arange(self.width)
 
 
 class MultiCategoricalHead:
@@ -150,6 +179,9 @@ class MultiCategoricalHead:
     def to_task(self, raw: Tensor) -> Tensor:
         """Return the classes themselves."""
         return raw
+
+    def grid(self) -> None:
+        """Return None: the combinations of all dimensions are too many."""
 
 
 class SquashedGaussianHead:
@@ -207,6 +239,10 @@ class SquashedGaussianHead:
         unit = 0.5 * (1.0 + distribution.squash(raw, kind="tanh"))
         return _between(unit, self._actions)
 
+    def grid(self) -> Tensor | None:
+        """Return u at the middles of equal parts of the range."""
+        return None if self._actions.count > 1 else (2.0 * _middles() - 1.0).atanh()
+
 
 class BetaHead:
     """Beta distribution on (0, 1) for each dimension, both parameters above 1: one mode."""
@@ -256,6 +292,10 @@ class BetaHead:
         """Return the action within its bounds."""
         return _between(raw, self._actions)
 
+    def grid(self) -> Tensor | None:
+        """Return the middles of equal parts of (0, 1)."""
+        return None if self._actions.count > 1 else _middles()
+
 
 def action_head(actions: Actions, config: PolicyConfig) -> ActionHead:
     """Return the head that fits the task's actions.
@@ -282,6 +322,10 @@ def action_head(actions: Actions, config: PolicyConfig) -> ActionHead:
         found=f"`{chosen}`",
         remedy="Change the distribution, or the task's actions.",
     )
+
+
+def _middles() -> Tensor:
+    return (torch.arange(GRID_POINTS) + 0.5) / GRID_POINTS
 
 
 def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:

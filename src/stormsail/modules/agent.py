@@ -110,6 +110,9 @@ class AgentSpec(Config):
     images: tuple[ImageSpec, ...] = ()
     """Images, whose pixels follow the named columns and are not normalised."""
 
+    after_memory: tuple[str, ...] = ()
+    """Columns that are joined to the memory's output in front of the actor's layers."""
+
     actions: ActionSpec
     """Actions of the task."""
 
@@ -157,6 +160,8 @@ class Draw(NamedTuple):
     """Output of each critic, normalised, [B, C, W]."""
     memory: Tensor
     """To be passed to the next call, [B, L, P, H]."""
+    features: Tensor
+    """Output of the actor's memory, [B, H]."""
 
 
 class Decision(NamedTuple):
@@ -178,6 +183,8 @@ class Decision(NamedTuple):
     """Output of each critic, normalised, [B, C, W]."""
     memory: Tensor
     """To be passed to the next call, [B, L, P, H]."""
+    features: Tensor
+    """Output of the actor's memory, [B, H]."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +251,7 @@ class Agent(nn.Module):
             critic=spec.critic,
             generator=generator,
             images=[image.part() for image in spec.images],
+            joined=[names.index(name) for name in spec.after_memory],
         )
 
     def initial_memory(self, batch: int) -> Tensor:
@@ -331,6 +339,7 @@ class Agent(nn.Module):
             parameters=parameters,
             predicted=output.critic[0],
             memory=output.memory,
+            features=output.features[0],
         )
 
     def normalised(self, observation: Tensor) -> Tensor:

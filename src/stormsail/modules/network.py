@@ -28,6 +28,8 @@ class Output:
     """Predictions of all critics, normalised, [T, B, C, W]."""
     memory: Tensor
     """State after the last row, [B, L, P, H]; the critics' own layers follow the actor's."""
+    features: Tensor
+    """Output of the actor's memory, [T, B, H]."""
 
 
 class Trunk(nn.Module):
@@ -86,9 +88,14 @@ class Network(nn.Module):
         critic: CriticConfig,
         generator: torch.Generator,
         images: Sequence[ImagePart] = (),
+        joined: Sequence[int] = (),
     ) -> None:
         super().__init__()
+        self.joined = list(joined)
         self.head: ActionHead = action_head(actions, policy)
+        grid = self.head.grid()
+        self.register_buffer("grid", torch.empty(0) if grid is None else grid, persistent=False)
+        self.grid: Tensor
         self.trunk = Trunk(observation_size, images, network, generator)
         self.critic_trunk = (
             Trunk(observation_size, images, network, generator)
@@ -97,7 +104,9 @@ class Network(nn.Module):
         )
         width = self.trunk.memory.width
         activation = network.activation
-        self.actor_body = Mlp(width, network.head_sizes, activation=activation, generator=generator)
+        self.actor_body = Mlp(
+            width + len(joined), network.head_sizes, activation=activation, generator=generator
+        )
         self.actor_last = linear(
             self.actor_body.width, self.head.width, gain=ACTOR_GAIN, generator=generator
         )
@@ -113,18 +122,34 @@ class Network(nn.Module):
             memory: state before the first row, [B, L, P, H].
             reset: rows that start from the initial state, bool [T, B].
         """
-        if self.critic_trunk is None:
-            features, after = self.trunk(observation, memory, reset)
-            critic_features = features
-        else:
-            own = self.trunk.memory.layers
-            features, after = self.trunk(observation, memory[:, :own], reset)
-            critic_features, other = self.critic_trunk(observation, memory[:, own:], reset)
-            after = torch.cat((after, other), 1)
-        actor = self.actor_last(self.actor_body(features))
+        features, critic_features, after = self._features(observation, memory, reset)
+        actor = self.actor(features, observation[..., self.joined])
         predicted = self.critic(critic_features)
         exact = self.actor_last.weight.dtype  # probabilities and losses need more than bfloat16
-        return Output(actor.to(exact), predicted.to(exact), after)
+        return Output(actor.to(exact), predicted.to(exact), after, features)
+
+    def features(self, observation: Tensor, memory: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the actor's features [T, B, H], and the memory after the last row."""
+        features, _, after = self._features(observation, memory, reset)
+        return features, after
+
+    def actor(self, features: Tensor, account: Tensor) -> Tensor:
+        """Return parameters of the action's distribution."""
+        if self.joined:
+            features = torch.cat((features, account), -1)
+        actor: Tensor = self.actor_last(self.actor_body(features))
+        return actor
+
+    def _features(
+        self, observation: Tensor, memory: Tensor, reset: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if self.critic_trunk is None:
+            features, after = self.trunk(observation, memory, reset)
+            return features, features, after
+        own = self.trunk.memory.layers
+        features, after = self.trunk(observation, memory[:, :own], reset)
+        critic_features, other = self.critic_trunk(observation, memory[:, own:], reset)
+        return features, critic_features, torch.cat((after, other), 1)
 
     def initial_memory(self, batch: int) -> Tensor:
         """Return the state at the start of an episode, [B, L, P, H]."""

@@ -61,6 +61,9 @@ class PpoConfig(Config):
     optimizer_lr_max: Positive | None = None
     """The learning rate is never above this."""
 
+    policy_gradient: Literal["sampled", "all_actions"] = "sampled"
+    """X."""
+
     gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
     """Discount of one step."""
 

@@ -24,6 +24,9 @@ WINSOR_SHARE = 20.0
 class RiskConfig(Config):
     """Control of the lower tail of returns (CVaR)."""
 
+    form: Literal["budget", "critic"] = "budget"
+    """X."""
+
     cvar_quantity: Literal["episode_return", "nstep", "step"] = "episode_return"
     """Quantity whose tail is controlled: returns of whole episodes, sums of `target.steps` rewards,
     or single rewards."""

@@ -161,6 +161,12 @@ class RiskReport:
     acts."""
     gradient_norm: Tensor | None = None
     """Gradient norm of the risk term alone, where it is measured."""
+    options: Tensor | None = None
+    """Mixed advantage of every action, scaled, [T, B, K]; None where actions are sampled."""
+    level: float = math.nan
+    """nu of the shortfall that is learned."""
+    loss: float = math.nan
+    """Of the critic of all actions."""
 
 
 class RiskControl:

@@ -15,7 +15,7 @@ from stormsail.algorithms.config import DataConfig, TrainConfig
 from stormsail.core.clock import iso
 from stormsail.core.errors import ConfigError, DataError, nearest
 from stormsail.core.files.documents import JsonValue
-from stormsail.core.task import Task, observation_layout
+from stormsail.core.task import Task, account_names, observation_layout
 from stormsail.core.threads import torch_threads
 from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, Scaler, default_features
 from stormsail.market.features.tensors import BarTensors
@@ -247,6 +247,7 @@ def agent_spec(config: TrainConfig, task: Task[Any]) -> AgentSpec:
     return AgentSpec(
         observation_names=task.observation_names,
         unscaled=unscaled,
+        after_memory=account_names(task) if config.risk.form == "critic" else (),
         images=tuple(ImageSpec.of(image) for image in layout.images),
         actions=ActionSpec.of(task.actions),
         network=config.network,

@@ -15,6 +15,7 @@ from stormsail.algorithms.update import critic_targets
 from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.core.errors import DataError
 from stormsail.functional import policy, quantile, risk, statistics, twin
+from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
 
 EXTREME_LOG_RATIO = 10.0
@@ -43,6 +44,8 @@ class Batch:
     """Normalised."""
     target: Tensor
     """Encoded, [L, n, M]."""
+    options: Tensor
+    """Advantage of every action, scaled, [L, n, K]; K is 0 where there is none."""
 
 
 class Sums(NamedTuple):
@@ -111,6 +114,15 @@ def batch_sums(
     surrogate = policy.clipped_surrogate(
         log_prob, old_log_prob, batch.advantage, clip=now.clip_range
     )
+    if batch.options.shape[-1]:
+        expected = policy.expected_surrogate(
+            grid_log_prob(network.head, parameters, network.grid),
+            grid_log_prob(network.head, batch.parameters, network.grid),
+            batch.options,
+            clip=now.clip_range,
+        )
+        sampled = config.ppo.policy_gradient == "sampled"
+        surrogate = surrogate + expected if sampled else expected
     analytic = network.head.kl(batch.parameters, parameters)
     bounded = log_ratio.clamp(-policy.LOG_RATIO_LIMIT, policy.LOG_RATIO_LIMIT)
     estimate = policy.kl_estimate(bounded, kind="k3")

@@ -12,10 +12,36 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.core.task import Step, StepInfo, Task, action_mask, info_names
+from stormsail.core.task import (
+    Alternatives,
+    Step,
+    StepInfo,
+    Task,
+    action_mask,
+    alternatives,
+    info_names,
+)
 from stormsail.functional import statistics
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent, Draw
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What every action would have made of each step of a rollout, and what was known before it."""
+
+    step: Alternatives
+    """[T, B, K, ...] each."""
+    state: Any
+    """The task's own before each step, [T, B, ...] each."""
+    observation: Tensor
+    """As the task gave it, [T, B, F]."""
+    features: Tensor
+    """Output of the actor's memory, [T + 1, B, H]; the last row belongs to the coming step."""
+    seen: Tensor
+    """Normalised observations, [T + 1, B, F]."""
+    memory: Tensor
+    """Before each step, [T, B, L, P, H]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +88,8 @@ class Rollout:
     a reset."""
     seen: Moments
     """Of the raw observations of all rows with weight, without pixels."""
+    options: Options | None = None
+    """Where they were asked for and the task can say."""
 
 
 class EnvState(NamedTuple):
@@ -121,6 +149,7 @@ def collect(
     sequence_length: int,
     generators: tuple[torch.Generator, torch.Generator],
     online: bool = False,
+    grid: Tensor | None = None,
 ) -> tuple[EnvState, Rollout]:
     """Take T steps in every environment; return the state after them and the transitions.
 
@@ -132,14 +161,19 @@ def collect(
         sequence_length: rows of a training sequence; the memory before each is kept.
         generators: of actions, and of the task.
         online: merge each observation into the statistics as it comes.
+        grid: actions of which it is recorded what each would have made of every step, [K]; the task
+            must have `alternatives`.
     """
     initial = agent.initial_memory(task.batch)
     rows, memories, norms = [], [], []
+    before: list[tuple[EnvState, Alternatives]] = []
     for t in range(steps):
         norms.append(_hidden_norm(env_state.memory))
         env_state = _reset_memory(env_state, initial)
         if t % sequence_length == 0:
             memories.append(env_state.memory)
+        if grid is not None and (outcome := alternatives(task, env_state.state, grid)) is not None:
+            before.append((env_state, outcome))
         env_state, row = _advance(task, agent, env_state, generators)
         rows.append(row)
         if online:
@@ -147,9 +181,10 @@ def collect(
             agent.observation_scale.commit(statistics.moments(named, weight=row.weight))
     last = _reset_memory(env_state, initial)
     final = agent.decide(last.observation, last.memory, deterministic=True)
-    before = torch.stack(norms)
-    after = torch.where(torch.stack([row.reset for row in rows]), _hidden_norm(initial), before)
-    norm = torch.stack((before, after), -1)
+    norms_before = torch.stack(norms)
+    resets = torch.stack([row.reset for row in rows])
+    norms_after = torch.where(resets, _hidden_norm(initial), norms_before)
+    norm = torch.stack((norms_before, norms_after), -1)
     raw = agent.named_columns(torch.stack([row.raw for row in rows]))
     weight = torch.stack([row.weight for row in rows])
     return env_state, _stacked(
@@ -159,6 +194,24 @@ def collect(
         final.predicted,
         statistics.moments(raw.flatten(0, 1), weight=weight.flatten()),
         info_names(task),
+        _options(before, rows, final.features, agent.normalised(last.observation)),
+    )
+
+
+def _options(
+    before: list[tuple[EnvState, Alternatives]], rows: list[_Row], features: Tensor, seen: Tensor
+) -> Options | None:
+    if not before:
+        return None
+    states = [env_state.state for env_state, _ in before]
+    outcomes = [outcome for _, outcome in before]
+    return Options(
+        step=Alternatives(*map(torch.stack, zip(*outcomes, strict=True))),
+        state=type(states[0])(*map(torch.stack, zip(*states, strict=True))),
+        observation=torch.stack([row.raw for row in rows]),
+        features=torch.stack([*(row.decision.features for row in rows), features]),
+        seen=torch.stack([*(row.observation for row in rows), seen]),
+        memory=torch.stack([env_state.memory for env_state, _ in before]),
     )
 
 
@@ -220,6 +273,7 @@ def _stacked(
     last: Tensor,
     seen: Moments,
     reported: tuple[str, ...],
+    options: Options | None,
 ) -> Rollout:
     def column(name: str) -> Tensor:
         return torch.stack([getattr(row, name) for row in rows])
@@ -252,6 +306,7 @@ def _stacked(
         info=_columns([row.step.info for row in rows], reported),
         hidden_norm=norms,
         seen=seen,
+        options=options,
     )
 
 

@@ -7,7 +7,9 @@ from stormsail.functional.risk.advantage import (
     categorical_budget_trace,
     categorical_risk_advantage,
     risk_advantage,
+    shortfall_increment,
 )
+from stormsail.functional.risk.limit import mixing_share, shortfall_level
 from stormsail.functional.risk.tail import (
     ESTIMATORS,
     RANK_TOLERANCE,
@@ -16,7 +18,9 @@ from stormsail.functional.risk.tail import (
     cvar,
     empirical_cvar,
     empirical_cvar_error,
+    stratified_cvar_error,
     value_at_risk,
+    weighted_value_at_risk,
 )
 
 __all__ = [
@@ -32,6 +36,11 @@ __all__ = [
     "cvar",
     "empirical_cvar",
     "empirical_cvar_error",
+    "mixing_share",
     "risk_advantage",
+    "shortfall_increment",
+    "shortfall_level",
+    "stratified_cvar_error",
     "value_at_risk",
+    "weighted_value_at_risk",
 ]

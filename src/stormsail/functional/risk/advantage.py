@@ -300,3 +300,24 @@ def _check(
     check.check_without_last(whole=following, part={"reward": reward})
     check.check_gamma(gamma)
     check.check_lam(lam)
+
+
+def shortfall_increment(
+    reward: Float[Tensor, "*batch"], earned: Float[Tensor, "*batch"], level: Number
+) -> Float[Tensor, "*batch"]:
+    r"""Return what a step adds to an episode's shortfall below a level.
+
+    .. math::
+        \rho_t = \min(C_t + r_t - \nu, 0) - \min(C_t - \nu, 0)
+
+    with :math:`C_t` the rewards before the step. Over an episode the increments add up to
+    :math:`\min(G - \nu, 0) - \min(-\nu, 0)`, so their undiscounted sum is a second return whose
+    mean, over alpha and with nu added, is CVaR where nu is the value at risk: Rockafellar & Uryasev
+    2000, Eq. 4. As an MDP with the state :math:`(s, C)`: Baeuerle & Ott 2011.
+
+    Args:
+        reward: of the step.
+        earned: sum of the episode's rewards before it, broadcast with `reward`.
+        level: nu, in reward units.
+    """
+    return (earned + reward - level).clamp(max=0.0) - (earned - level).clamp(max=0.0)

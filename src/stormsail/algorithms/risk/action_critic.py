@@ -1,0 +1,247 @@
+"""The critic of all actions: trained from a memory of steps, asked for the advantages of a rollout.
+
+Its target for action a is the expected SARSA one (van Seijen et al. 2009, Eq. 5) of every action at
+once, because the task says what each would have made of the same draw:
+
+    y(a) = reward(a) + gamma * sum_b pi(b | s'(a)) Q_target(s'(a), b)
+
+with the policy of now, so that old steps need no correction. One reward is the task's own, with the
+run's discount; the other is what a step adds to the shortfall of the episode, without discount, and
+for it the time limit is an end.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms.risk.rows import RowMemory, Rows
+from stormsail.algorithms.update.rollout import Options, Rollout
+from stormsail.functional import risk
+from stormsail.modules.action_values import EARNED_INPUTS, ActionValues, earned_inputs
+from stormsail.modules.actions import grid_log_prob
+from stormsail.modules.agent import Agent
+
+SIZES = (64, 64)
+"""Hidden layers."""
+
+RATE = 2e-3
+"""Learning rate of Adam."""
+
+SAMPLED_ROWS = 4096
+"""Remembered steps that are looked at in one update."""
+
+BATCH = 512
+"""Of them in one step of the optimizer."""
+
+EPOCHS = 4
+"""How often each is used."""
+
+UNIT_STEP = 0.1
+"""Share by which the unit of the outputs follows the targets with every update."""
+
+LEAST_UNIT = 1e-8
+
+
+class Frame(NamedTuple):
+    """Numbers that the inputs are relative to."""
+
+    level: Tensor
+    """nu, in reward units."""
+    spread: Tensor
+    """Standard deviation of returns."""
+    horizon: float
+    """Steps of an episode."""
+
+
+class Targets(NamedTuple):
+    """Inputs and parts of the targets for n steps; nothing of it changes while it is learned."""
+
+    own: Tensor
+    """Inputs before the step, [n, X]."""
+    following: Tensor
+    """Inputs after each action, [n, K, X]."""
+    probability: Tensor
+    """Of every action in the state after each action, [n, K, K]."""
+    reward: Tensor
+    """Of both kinds, [n, R, K]."""
+    discount: Tensor
+    """Of what follows, 0 where nothing does, [n, R, K]."""
+    ceiling: Tensor
+    """Highest possible value, [n, R, 1]."""
+    weight: Tensor
+    """[n]."""
+
+
+class ActionCritic:
+    """Values of all actions, their target network, optimizer and memory.
+
+    Args:
+        agent: whose policy is evaluated.
+        actions: K.
+        gamma: discount of the task's own reward.
+        rollouts: how many rollouts are remembered.
+        generator: of the first weights.
+    """
+
+    def __init__(
+        self, agent: Agent, *, actions: int, gamma: float, rollouts: int, generator: torch.Generator
+    ) -> None:
+        width = agent.network.trunk.memory.width + len(agent.spec.observation_names) + EARNED_INPUTS
+        self.gamma = gamma
+        self.values = ActionValues(
+            width, rewards=2, actions=actions, sizes=SIZES, generator=generator
+        )
+        self.values.to(agent.network.actor_last.weight.device)
+        self.optimizer = torch.optim.Adam(self.values.parameters(), lr=RATE, fused=True)
+        self.memory = RowMemory(rollouts)
+        self.updates = 0
+
+    def learn(
+        self, agent: Agent, frame: Frame, generator: torch.Generator, *, rate: float = 1.0
+    ) -> Tensor:
+        """Train on remembered steps; return the mean squared error, relative to the units."""
+        rows = self.memory.sample(SAMPLED_ROWS, generator)
+        targets = self._targets(agent, rows, frame)
+        self._set_unit(targets)
+        for group in self.optimizer.param_groups:
+            group["lr"] = RATE * rate
+        errors = []
+        for _ in range(EPOCHS):
+            wanted = self._wanted(targets)
+            order = torch.randperm(len(wanted), generator=generator, device=generator.device)
+            for chosen in order.to(wanted.device).split(BATCH):
+                errors.append(
+                    self._step(targets.own[chosen], wanted[chosen], targets.weight[chosen])
+                )
+        self.updates += 1
+        return torch.stack(errors).mean()
+
+    @torch.no_grad()
+    def _wanted(self, targets: Targets) -> Tensor:
+        """Return the targets by the values as they are, [n, R, K]."""
+        coming = self.values(targets.following)  # [n, K, R, K]
+        value = (coming * targets.probability[:, :, None]).sum(-1).transpose(1, 2)
+        return torch.minimum(targets.reward + targets.discount * value, targets.ceiling)
+
+    def _step(self, own: Tensor, wanted: Tensor, weight: Tensor) -> Tensor:
+        error = (self.values(own) - wanted) / self.values.unit
+        loss = (weight * error.square().mean((1, 2))).mean()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def _targets(self, agent: Agent, rows: Rows, frame: Frame) -> Targets:
+        count, actions = rows.reward.shape
+        reset = torch.zeros(2, count, dtype=torch.bool, device=rows.reward.device)
+        seen = rows.seen.transpose(0, 1)
+        features, _ = agent.network.features(seen, rows.memory, reset)
+        own = self.inputs(features[0], seen[0], rows.earned, rows.elapsed, frame)
+        after = rows.earned[:, None] + rows.reward
+        following_features = features[1][:, None].expand(-1, actions, -1)
+        following_seen = _with_account(agent, seen[1], rows.account)
+        elapsed = (rows.elapsed + 1.0)[:, None].expand(-1, actions)
+        shortfall = risk.shortfall_increment(rows.reward, rows.earned[:, None], frame.level)
+        goes_on = ~rows.terminated
+        before_end = goes_on & ~rows.last[:, None]
+        return Targets(
+            own=own,
+            following=self.inputs(following_features, following_seen, after, elapsed, frame),
+            probability=_probability(agent, following_features, following_seen),
+            reward=torch.stack((rows.reward, shortfall), 1),
+            discount=torch.stack((self.gamma * goes_on, before_end.float()), 1),
+            ceiling=torch.stack(
+                (
+                    torch.full_like(rows.earned, torch.inf),
+                    -(rows.earned - frame.level).clamp(max=0.0),
+                ),
+                1,
+            )[..., None],
+            weight=rows.weight,
+        )
+
+    def inputs(
+        self, features: Tensor, seen: Tensor, earned: Tensor, elapsed: Tensor, frame: Frame
+    ) -> Tensor:
+        """Return the input columns, [*b, X]."""
+        left = 1.0 - elapsed / frame.horizon
+        more = earned_inputs(earned.float(), frame.level, frame.spread, left)
+        return torch.cat((features, seen, more), -1)
+
+    @torch.no_grad()
+    def predict(self, rollout: Rollout, frame: Frame) -> Tensor:
+        """Return both values of every action in each row of a rollout, [T, B, R, K]."""
+        options = _required(rollout)
+        elapsed = (rollout.length - 1).float()
+        x = self.inputs(
+            options.features[:-1], options.seen[:-1], rollout.return_so_far, elapsed, frame
+        )
+        out: Tensor = self.values(x)
+        return out
+
+    @torch.no_grad()
+    def predict_following(self, agent: Agent, rollout: Rollout, frame: Frame) -> Tensor:
+        """Return both values of the state after every action, [T, B, R, K]."""
+        options = _required(rollout)
+        actions = options.step.reward.shape[-1]
+        from stormsail.algorithms.risk.rows import scaled_account
+
+        features = options.features[1:, :, None].expand(-1, -1, actions, -1)
+        account = scaled_account(agent, options.step.account)
+        seen = _with_account(agent, options.seen[1:], account)
+        earned = rollout.return_so_far[..., None] + options.step.reward
+        elapsed = rollout.length.float()[..., None].expand_as(earned)
+        coming = self.values(self.inputs(features, seen, earned, elapsed, frame))  # [T,B,K,R,K]
+        probability = _probability(agent, features, seen)
+        return (coming * probability[..., None, :]).sum(-1).transpose(-1, -2)
+
+    @torch.no_grad()
+    def _set_unit(self, targets: Targets) -> None:
+        """Let the unit of each output follow the size of its targets."""
+        value = self.values(targets.own)  # [n, R, K]
+        size = torch.maximum(targets.reward.square(), value.square()).mean(-1)  # [n, R]
+        size = (targets.weight[:, None] * size).mean(0).sqrt().clamp(min=LEAST_UNIT)
+        old = self.values.unit[:, 0]
+        unit = size if self.updates == 0 else old + UNIT_STEP * (size - old)
+        self.values.rescale(unit)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {
+            "values": dict(self.values.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "memory": self.memory.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        self.values.load_state_dict(state["values"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.memory.load_state_dict(state["memory"])
+        self.updates = state["updates"]
+
+
+def _required(rollout: Rollout) -> Options:
+    if rollout.options is None:
+        raise LookupError("a rollout without options has no values of all actions")
+    return rollout.options
+
+
+def _with_account(agent: Agent, seen: Tensor, account: Tensor) -> Tensor:
+    """Return observations with the account of each action in place of the real one, [*b, K, F]."""
+    names = agent.spec.observation_names
+    columns = [names.index(name) for name in agent.spec.after_memory]
+    replaced = seen[..., None, :].expand(*seen.shape[:-1], account.shape[-2], -1).clone()
+    if columns:
+        replaced[..., columns] = account
+    return replaced
+
+
+def _probability(agent: Agent, features: Tensor, seen: Tensor) -> Tensor:
+    """Return the probability of every action, [*b, K]."""
+    network = agent.network
+    parameters = network.actor(features, seen[..., network.joined])
+    return grid_log_prob(network.head, parameters, network.grid).exp()

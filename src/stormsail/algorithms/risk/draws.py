@@ -1,0 +1,235 @@
+"""Memory of episodes whose draws can be played again: what the policy of now would make of them.
+
+A state at an episode's start fixes all its draws (`core.task.alternatives`), so the present policy
+can be replayed over the episodes of many rollouts. The estimate of CVaR then rests on thousands of
+episodes instead of those of the last few updates, and those that matter for the tail are replayed
+most: each draw counts once, with its newest outcome.
+
+Which ones are replayed depends on the draw alone, never on what happened: an episode that is chosen
+because it went badly would be played until it goes well.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms.update.rollout import Rollout
+from stormsail.core.task import Task
+from stormsail.modules.agent import Agent
+
+CAPACITY = 16384
+"""Episodes that are remembered at most."""
+
+RISKY_SHARE = 2.5
+"""Replayed are, in turn, the worst draws: this many times alpha of all that are remembered."""
+
+
+class Draws(NamedTuple):
+    """Remembered episodes, n of them."""
+
+    state: tuple[Tensor, ...]
+    """The task's own at the start, [n, ...] each."""
+    observation: Tensor
+    """First one, as the task gave it, [n, F]."""
+    score: Tensor
+    """Lowest return of any action that is held throughout, [n]."""
+    result: Tensor
+    """Newest return of the agent, float64 [n]."""
+    measured: Tensor
+    """Update in which it was measured, int64 [n]."""
+    constant: Tensor
+    """Return of each action that is held throughout, [n, K]."""
+
+
+class Sample(NamedTuple):
+    """Results of m episodes."""
+
+    result: Tensor
+    """Returns, float64 [m]."""
+    weight: Tensor
+    """Add up to 1, float64 [m]."""
+    is_risky: Tensor
+    """Stratum, bool [m]."""
+
+
+class DrawMemory:
+    """The last finished episodes, with their draws.
+
+    Args:
+        capacity: how many are remembered.
+    """
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self.capacity = capacity
+        self.kept: Draws | None = None
+        self._open: tuple[tuple[Tensor, ...], Tensor, Tensor] | None = None
+        """Start, first observation and totals of every action of the episodes that are running."""
+
+    def __len__(self) -> int:
+        """Episodes that are remembered."""
+        return 0 if self.kept is None else len(self.kept.result)
+
+    def add(self, rollout: Rollout, update: int) -> None:
+        """Add the episodes that ended in a rollout with `options`, and remember the running ones."""
+        options = rollout.options
+        if options is None:
+            return
+        rows, batch = rollout.reward.shape
+        device = rollout.reward.device
+        start = torch.arange(rows, device=device)[:, None] - rollout.length + 1  # [T, B]
+        known = start >= 0
+        total = options.step.reward.double().cumsum(0)
+        before = torch.cat((torch.zeros_like(total[:1]), total[:-1]))
+        if self._open is None:
+            state = tuple(column[0] for column in options.state)
+            carried = (state, options.observation[0], torch.zeros_like(total[0]))
+        else:
+            carried = self._open
+        t, b = rollout.ended.nonzero(as_tuple=True)
+        first, here = start[t, b].clamp(min=0), known[t, b]
+
+        def began(column: Tensor, old: Tensor) -> Tensor:
+            return _where(here, column[first, b], old[b])
+
+        held = total[t, b] - torch.where(here[:, None], before[first, b], -carried[2][b])
+        new = Draws(
+            state=tuple(map(began, options.state, carried[0])),
+            observation=began(options.observation, carried[1]),
+            score=held.amin(-1),
+            result=rollout.return_so_far.double()[t, b] + rollout.reward.double()[t, b],
+            measured=torch.full_like(t, update),
+            constant=held,
+        )
+        self._append(new)
+        self._carry(rollout, carried, total, before)
+
+    def _carry(
+        self,
+        rollout: Rollout,
+        carried: tuple[tuple[Tensor, ...], Tensor, Tensor],
+        total: Tensor,
+        before: Tensor,
+    ) -> None:
+        """Remember where the running episodes began."""
+        options = rollout.options
+        if options is None:
+            return
+        rows, batch = rollout.reward.shape
+        start = (rows - rollout.length[-1]).clamp(max=rows - 1)  # [B]
+        # an episode that ended in the last row has not begun yet: the next rollout finds its start
+        here = start >= 0
+        first, b = start.clamp(min=0), torch.arange(batch, device=start.device)
+
+        def latest(column: Tensor, old: Tensor) -> Tensor:
+            return _where(here, column[first, b], old)
+
+        self._open = (
+            tuple(map(latest, options.state, carried[0])),
+            latest(options.observation, carried[1]),
+            total[-1] - torch.where(here[:, None], before[first, b], -carried[2]),
+        )
+
+    def _append(self, new: Draws) -> None:
+        if self.kept is None:
+            self.kept = new
+        else:
+            state = tuple(
+                torch.cat(pair)[-self.capacity :]
+                for pair in zip(self.kept.state, new.state, strict=True)
+            )
+            rest = (
+                torch.cat(pair)[-self.capacity :]
+                for pair in zip(self.kept[1:], new[1:], strict=True)
+            )
+            self.kept = Draws(state, *rest)
+
+    def is_risky(self, alpha: float) -> Tensor:
+        """Return which draws are among the worst, bool [n]."""
+        kept = self._kept
+        count = min(len(self), int(RISKY_SHARE * alpha * len(self)) + 1)
+        # strictly below: among equal scores nothing but chance would decide
+        return kept.score < kept.score.kthvalue(count).values
+
+    def risky(self, count: int, alpha: float) -> Tensor:
+        """Return which draws are replayed next, int64 [count]: of the worst, the oldest results."""
+        places = self.is_risky(alpha).nonzero()[:, 0]
+        if len(places) == 0:
+            places = torch.arange(len(self), device=places.device)
+        order = self._kept.measured[places].argsort(stable=True)
+        chosen = places[order[:count]]
+        return chosen.repeat(-(-count // len(chosen)))[:count]
+
+    def sample(self, alpha: float, *, since: int) -> "Sample":
+        """Return the results of the updates from `since` on, stratified.
+
+        Two strata, the worst draws and the others: each has the share of all remembered draws that
+        belong to it, however many of them were measured lately.
+        """
+        kept, is_risky = self._kept, self.is_risky(alpha)
+        recent = kept.measured >= since
+        share = is_risky.double().mean()
+        weight = torch.where(
+            is_risky,
+            share / (is_risky & recent).sum().clamp(min=1),
+            (1.0 - share) / (~is_risky & recent).sum().clamp(min=1),
+        )[recent]
+        return Sample(kept.result[recent], weight / weight.sum(), is_risky[recent])
+
+    @torch.no_grad()
+    def replay(
+        self,
+        task: Task[Any],
+        agent: Agent,
+        chosen: Tensor,
+        *,
+        steps: int,
+        update: int,
+        generators: tuple[torch.Generator, torch.Generator],
+    ) -> None:
+        """Play one draw in each environment again with the present policy; renew its result.
+
+        Args:
+            task: has as many environments as draws are chosen.
+            agent: draws the actions.
+            chosen: from `risky`.
+            steps: longest that an episode lasts.
+            update: number of this update.
+            generators: of actions, and of what the task draws beside the episode's own draws.
+        """
+        kept = self._kept
+        kind = type(task.reset(torch.Generator(device=task.device).manual_seed(0))[0])
+        state = kind(*(column[chosen] for column in kept.state))
+        observation, memory = kept.observation[chosen], agent.initial_memory(task.batch)
+        total = torch.zeros(task.batch, dtype=torch.float64, device=task.device)
+        running = torch.ones(task.batch, dtype=torch.bool, device=task.device)
+        for _ in range(steps):
+            drawn = agent.draw(
+                agent.normalised(observation), memory, deterministic=False, generator=generators[0]
+            )
+            state, step = task.step(state, drawn.action, generators[1])
+            total += torch.where(running, step.reward.double(), 0.0)
+            running = running & ~(step.terminated | step.truncated)
+            observation, memory = step.observation, drawn.memory
+        kept.result[chosen] = total
+        kept.measured[chosen] = update
+
+    @property
+    def _kept(self) -> Draws:
+        if self.kept is None:
+            raise LookupError("no episode is remembered yet")
+        return self.kept
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        kept = None if self.kept is None else self.kept._asdict()
+        return {"kept": kept, "open": self._open}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        self.kept = None if state["kept"] is None else Draws(**state["kept"])
+        self._open = state["open"]
+
+
+def _where(here: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(here.reshape(-1, *[1] * (new.ndim - 1)), new, old)
