@@ -74,6 +74,7 @@ class Network(nn.Module):
         critic: what is predicted.
         generator: source of all weights.
         images: whose pixels follow the other columns.
+        after_memory: indices of observed columns that also go to the actor past encoder and memory.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class Network(nn.Module):
         critic: CriticConfig,
         generator: torch.Generator,
         images: Sequence[ImagePart] = (),
+        after_memory: Sequence[int] = (),
     ) -> None:
         super().__init__()
+        self.after_memory = tuple(after_memory)
         self.head: ActionHead = action_head(actions, policy)
         self.trunk = Trunk(observation_size, images, network, generator)
         self.critic_trunk = (
@@ -97,7 +100,12 @@ class Network(nn.Module):
         )
         width = self.trunk.memory.width
         activation = network.activation
-        self.actor_body = Mlp(width, network.head_sizes, activation=activation, generator=generator)
+        self.actor_body = Mlp(
+            width + len(self.after_memory),
+            network.head_sizes,
+            activation=activation,
+            generator=generator,
+        )
         self.actor_last = linear(
             self.actor_body.width, self.head.width, gain=ACTOR_GAIN, generator=generator
         )
@@ -113,18 +121,48 @@ class Network(nn.Module):
             memory: state before the first row, [B, L, P, H].
             reset: rows that start from the initial state, bool [T, B].
         """
+        features, after = self.features(observation, memory, reset)
         if self.critic_trunk is None:
-            features, after = self.trunk(observation, memory, reset)
             critic_features = features
         else:
             own = self.trunk.memory.layers
-            features, after = self.trunk(observation, memory[:, :own], reset)
             critic_features, other = self.critic_trunk(observation, memory[:, own:], reset)
             after = torch.cat((after, other), 1)
-        actor = self.actor_last(self.actor_body(features))
         predicted = self.critic(critic_features)
         exact = self.actor_last.weight.dtype  # probabilities and losses need more than bfloat16
-        return Output(actor.to(exact), predicted.to(exact), after)
+        return Output(self.actor(features, self.account(observation)), predicted.to(exact), after)
+
+    def features(self, observation: Tensor, memory: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the memory passes to the actor, [T, B, H], and its state after the last row.
+
+        The arguments are those of `forward`. Critics with a memory of their own have other
+        features; the state is that of the actor's layers alone.
+        """
+        if self.critic_trunk is not None:
+            memory = memory[:, : self.trunk.memory.layers]
+        features, after = self.trunk(observation, memory, reset)
+        return features, after
+
+    def account(self, observation: Tensor) -> Tensor:
+        """Return the columns `after_memory` of a normalised observation, [..., P]."""
+        if not self.after_memory:
+            return observation[..., :0]
+        # slices: an index would have to be copied to the device
+        return torch.cat([observation[..., k : k + 1] for k in self.after_memory], -1)
+
+    def actor(self, features: Tensor, account: Tensor) -> Tensor:
+        """Return the parameters of the action's distribution, [..., D].
+
+        Args:
+            features: of `features`, [..., H].
+            account: the columns `after_memory` in the same rows, normalised as the network sees
+                them, [..., P]. Others than the observed ones give the policy of an account that did
+                something else in the last step: what the memory holds is left as it is.
+        """
+        if self.after_memory:
+            features = torch.cat((features, account), -1)
+        parameters: Tensor = self.actor_last(self.actor_body(features))
+        return parameters.to(self.actor_last.weight.dtype)
 
     def initial_memory(self, batch: int) -> Tensor:
         """Return the state at the start of an episode, [B, L, P, H]."""
