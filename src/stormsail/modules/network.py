@@ -128,9 +128,10 @@ class Network(nn.Module):
             own = self.trunk.memory.layers
             critic_features, other = self.critic_trunk(observation, memory[:, own:], reset)
             after = torch.cat((after, other), 1)
+        # gradients of the features are summed in this order: another one gives other last bits
+        parameters = self.actor(features, self.account(observation))
         predicted = self.critic(critic_features)
-        exact = self.actor_last.weight.dtype  # probabilities and losses need more than bfloat16
-        return Output(self.actor(features, self.account(observation)), predicted.to(exact), after)
+        return Output(parameters, predicted.to(self.actor_last.weight.dtype), after)
 
     def features(self, observation: Tensor, memory: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the memory passes to the actor, [T, B, H], and its state after the last row.
@@ -162,6 +163,7 @@ class Network(nn.Module):
         if self.after_memory:
             features = torch.cat((features, account), -1)
         parameters: Tensor = self.actor_last(self.actor_body(features))
+        # probabilities and losses need more than bfloat16
         return parameters.to(self.actor_last.weight.dtype)
 
     def initial_memory(self, batch: int) -> Tensor:
