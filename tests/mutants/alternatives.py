@@ -179,4 +179,18 @@ ALTERNATIVES = (
             part="modules",
         ),
     ),
+    Mutant(
+        "critics-run-before-the-actor",
+        "joined columns",
+        NETWORK,
+        "        parameters = self.actor(features, self.account(observation))\n"
+        "        predicted = self.critic(critic_features)\n",
+        "        predicted = self.critic(critic_features)\n"
+        "        parameters = self.actor(features, self.account(observation))\n",
+        unit(
+            "network",
+            "test_without_joined_columns_gradients_keep_their_last_bits",
+            part="modules",
+        ),
+    ),
 )

@@ -248,3 +248,24 @@ def test_without_joined_columns_the_account_is_empty():
     network = build()
     assert network.account(observations()).shape == (T, B, 0)
     assert network.actor_body.layers[0].weight.shape == (7, 6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_without_joined_columns_gradients_keep_their_last_bits(seed):
+    # The features get gradients from the actor and from each critic; sums depend on their order.
+    network = build(seed=seed).float()
+    x, state, reset = observations(seed=seed).float(), network.initial_memory(B), flags((2, 1))
+
+    def gradients(actor, critic):
+        loss = (actor * actor.detach().cos()).sum() + critic.square().sum()
+        return torch.autograd.grad(loss, tuple(network.parameters()))
+
+    output = network(x, state, reset)
+    features, _ = network.trunk(x, state, reset)
+    actor = network.actor_last(network.actor_body(features))
+    for own, plain in zip(
+        gradients(output.actor, output.critic),
+        gradients(actor, network.critic(features)),
+        strict=True,
+    ):
+        assert torch.equal(own, plain)
