@@ -1,5 +1,6 @@
 """The simulator beside the Decimal reference: the same decisions, the same money at every bar."""
 
+import copy
 import math
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,13 @@ import pytest
 import torch
 
 from simulator_lab import START_MS, settings, simulator, wild_panel
-from stormsail.evaluation.crosscheck.reference import Record, ReferenceBar, reference_bars, replay
+from stormsail.evaluation.crosscheck.reference import (
+    Record,
+    ReferenceBar,
+    ReferenceLedger,
+    reference_bars,
+    replay,
+)
 from stormsail.functional.risk_gate import Reason
 from stormsail.market import Interval, Panel
 from stormsail.market.synthetic.generate import generate
@@ -347,3 +354,89 @@ def test_both_take_the_same_mean_notional_of_a_symbol_that_came_late():
     bars = reference_bars(panel, panel.symbols[0], impact_window=24)[14:16]
     (record,) = replay(config, bars, [Decimal("0.5")], symbol=panel.symbols[0])
     assert step.info.price[0].item() == pytest.approx(float(record.price), rel=1e-12)
+
+
+# --- what other actions would have made of a bar
+
+
+def columns_of(config, bar, before, after, *, peak, held, steps):
+    """Return the account's columns after a step, from records of the reference."""
+    start = config.initial_equity
+    equity = max(float(after.equity), 1e-6 * start)
+    peak = max(peak, float(after.equity), equity)
+    same = before is not None and before.quantity * after.quantity > 0
+    held = (held if same else 0) + (after.quantity != 0)
+    return [
+        float(after.weight),
+        float(after.quantity * (bar.close - after.entry_price)) / equity,
+        1.0 - equity / peak,
+        held / config.episode_bars,
+        math.log(equity / start),
+        (config.episode_bars - steps) / config.episode_bars,
+    ], held
+
+
+def forced(seed, *, kind):
+    """Walk one stream through both; at each bar, force every weight on a copy of the reference."""
+    rng = np.random.default_rng([seed, 5])
+    panel = wild_panel(seed, rows=ROWS, symbols=SYMBOLS, quoted=bool(seed % 2))
+    config = drawn_config(rng)
+    top = config.weight_range[1]
+    offered = (-top, -0.3 * top, 0.0, 0.45 * top, top)
+    config = config.replace(action=kind, levels=offered)
+    weights = np.repeat(rng.choice(offered, (12, SYMBOLS)), 6, 0)[: ROWS - 1]  # ruin takes longer
+    sim = simulator(panel, config, batch=SYMBOLS)
+    state, _ = sim.place(torch.arange(SYMBOLS), torch.zeros(SYMBOLS, dtype=torch.int64))
+    ledgers, bars = [], []
+    for symbol in panel.symbols:
+        bars.append(reference_bars(panel, symbol, impact_window=config.costs.impact_window))
+        first = bars[-1][0]
+        ledgers.append(
+            ReferenceLedger(config, symbol=symbol, first_ts_ms=first.ts_ms, first_close=first.close)
+        )
+    listed = torch.tensor(offered, dtype=torch.float64)
+    actions = torch.arange(len(offered)) if kind == "levels" else listed
+    before = [None] * SYMBOLS
+    peak, held = [config.initial_equity] * SYMBOLS, [0] * SYMBOLS
+    seen = Counter()
+    for index, chosen in enumerate(weights):
+        outcomes = sim.alternatives(state, actions)
+        for env, ledger in enumerate(ledgers):
+            if ledger.ended:
+                continue
+            bar = bars[env][index + 1]
+            for k, weight in enumerate(offered):
+                record = copy.deepcopy(ledger).step(bar, Decimal(weight))
+                own, _ = columns_of(
+                    config, bar, before[env], record,
+                    peak=peak[env], held=held[env], steps=index + 1,
+                )  # fmt: skip
+                reward = outcomes.reward[env, k].item()
+                assert reward == pytest.approx(record.reward_used_fraction, rel=1e-9, abs=1e-9)
+                assert outcomes.terminated[env, k].item() == record.terminated
+                shown = outcomes.account[env, k].tolist()
+                assert shown == pytest.approx(own, rel=1e-9, abs=1e-9)
+                seen.update(events(config, bar, before[env], record, weight))
+            record = ledger.step(bar, Decimal(float(chosen[env])))
+            _, held[env] = columns_of(
+                config, bar, before[env], record, peak=peak[env], held=held[env], steps=index + 1
+            )
+            before[env], peak[env] = record, max(peak[env], float(record.equity))
+        action = torch.tensor([offered.index(weight) for weight in chosen])
+        action = action if kind == "levels" else listed[action]
+        state, _ = sim.transition(state, action, sim.draw(torch.Generator().manual_seed(index)))
+    return seen
+
+
+@pytest.mark.spec("C2", "R18")
+def test_every_alternative_equals_the_reference_with_that_weight_forced():
+    seen = Counter()
+    for seed in range(147, 163):
+        try:
+            seen += forced(seed, kind=("levels", "continuous")[seed % 2])
+        except AssertionError as error:
+            error.add_note(f"stream {seed}")
+            raise
+    never = {"reason NONFINITE"}  # every weight is one on offer
+    missing = [name for name in EVERYTHING if not seen[name] and name not in never]
+    assert missing == [], seen

@@ -3,6 +3,7 @@
 An entry is a unique snippet, what to put in its place, and who must notice.
 """
 
+from mutants.alternatives import ALTERNATIVES
 from mutants.critics import CRITICS
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
@@ -28,6 +29,7 @@ MUTANTS = (
     *FORMULAS,
     *MARKET_DATA,
     *SIMULATOR_RULES,
+    *ALTERNATIVES,
     *MODULES,
     *OPTIMIZERS,
     *LEARNER,

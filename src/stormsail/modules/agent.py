@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor, nn
 
 from stormsail.core.config import Config
@@ -111,7 +111,7 @@ class AgentSpec(Config):
     """Images, whose pixels follow the named columns and are not normalised."""
 
     after_memory: tuple[str, ...] = ()
-    """Columns that are joined to the memory's output in front of the actor's layers."""
+    """Columns that also go to the actor's layers directly, past encoder and memory, normalised."""
 
     actions: ActionSpec
     """Actions of the task."""
@@ -133,11 +133,24 @@ class AgentSpec(Config):
         unknown = sorted(set(self.unscaled) - set(names))
         if unknown:
             raise ValueError(f"`unscaled` must name columns of the agent, not {unknown}")
+        joined = self.after_memory
+        if not set(joined) <= set(names) or len(set(joined)) != len(joined):
+            raise ValueError(
+                f"`after_memory` must name different columns of the agent, not {joined}"
+            )
         if self.columns > MAX_WIDTH:
             raise ValueError(
                 f"an observation must have at most {MAX_WIDTH} columns with its pixels"
             )
         return self
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `after_memory` where there is none, as files of earlier versions do."""
+        written: dict[str, Any] = write(self)
+        if not self.after_memory:
+            written.pop("after_memory", None)
+        return written
 
     @property
     def columns(self) -> int:
@@ -251,7 +264,7 @@ class Agent(nn.Module):
             critic=spec.critic,
             generator=generator,
             images=[image.part() for image in spec.images],
-            joined=[names.index(name) for name in spec.after_memory],
+            after_memory=[names.index(name) for name in spec.after_memory],
         )
 
     def initial_memory(self, batch: int) -> Tensor:

@@ -76,6 +76,7 @@ class Network(nn.Module):
         critic: what is predicted.
         generator: source of all weights.
         images: whose pixels follow the other columns.
+        after_memory: indices of observed columns that also go to the actor past encoder and memory.
     """
 
     def __init__(
@@ -88,10 +89,10 @@ class Network(nn.Module):
         critic: CriticConfig,
         generator: torch.Generator,
         images: Sequence[ImagePart] = (),
-        joined: Sequence[int] = (),
+        after_memory: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        self.joined = list(joined)
+        self.after_memory = tuple(after_memory)
         self.head: ActionHead = action_head(actions, policy)
         grid = self.head.grid()
         self.register_buffer("grid", torch.empty(0) if grid is None else grid, persistent=False)
@@ -105,7 +106,10 @@ class Network(nn.Module):
         width = self.trunk.memory.width
         activation = network.activation
         self.actor_body = Mlp(
-            width + len(joined), network.head_sizes, activation=activation, generator=generator
+            width + len(self.after_memory),
+            network.head_sizes,
+            activation=activation,
+            generator=generator,
         )
         self.actor_last = linear(
             self.actor_body.width, self.head.width, gain=ACTOR_GAIN, generator=generator
@@ -122,34 +126,50 @@ class Network(nn.Module):
             memory: state before the first row, [B, L, P, H].
             reset: rows that start from the initial state, bool [T, B].
         """
-        features, critic_features, after = self._features(observation, memory, reset)
-        actor = self.actor(features, observation[..., self.joined])
+        features, after = self.features(observation, memory, reset)
+        if self.critic_trunk is None:
+            critic_features = features
+        else:
+            own = self.trunk.memory.layers
+            critic_features, other = self.critic_trunk(observation, memory[:, own:], reset)
+            after = torch.cat((after, other), 1)
+        # gradients of the features are summed in this order: another one gives other last bits
+        parameters = self.actor(features, self.account(observation))
         predicted = self.critic(critic_features)
-        exact = self.actor_last.weight.dtype  # probabilities and losses need more than bfloat16
-        return Output(actor.to(exact), predicted.to(exact), after, features)
+        return Output(parameters, predicted.to(self.actor_last.weight.dtype), after, features)
 
     def features(self, observation: Tensor, memory: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the actor's features [T, B, H], and the memory after the last row."""
-        features, _, after = self._features(observation, memory, reset)
+        """Return what the memory passes to the actor, [T, B, H], and its state after the last row.
+
+        The arguments are those of `forward`. Critics with a memory of their own have other
+        features; the state is that of the actor's layers alone.
+        """
+        if self.critic_trunk is not None:
+            memory = memory[:, : self.trunk.memory.layers]
+        features, after = self.trunk(observation, memory, reset)
         return features, after
 
-    def actor(self, features: Tensor, account: Tensor) -> Tensor:
-        """Return parameters of the action's distribution."""
-        if self.joined:
-            features = torch.cat((features, account), -1)
-        actor: Tensor = self.actor_last(self.actor_body(features))
-        return actor
+    def account(self, observation: Tensor) -> Tensor:
+        """Return the columns `after_memory` of a normalised observation, [..., P]."""
+        if not self.after_memory:
+            return observation[..., :0]
+        # slices: an index would have to be copied to the device
+        return torch.cat([observation[..., k : k + 1] for k in self.after_memory], -1)
 
-    def _features(
-        self, observation: Tensor, memory: Tensor, reset: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if self.critic_trunk is None:
-            features, after = self.trunk(observation, memory, reset)
-            return features, features, after
-        own = self.trunk.memory.layers
-        features, after = self.trunk(observation, memory[:, :own], reset)
-        critic_features, other = self.critic_trunk(observation, memory[:, own:], reset)
-        return features, critic_features, torch.cat((after, other), 1)
+    def actor(self, features: Tensor, account: Tensor) -> Tensor:
+        """Return the parameters of the action's distribution, [..., D].
+
+        Args:
+            features: of `features`, [..., H].
+            account: the columns `after_memory` in the same rows, normalised as the network sees
+                them, [..., P]. Others than the observed ones give the policy of an account that did
+                something else in the last step: what the memory holds is left as it is.
+        """
+        if self.after_memory:
+            features = torch.cat((features, account), -1)
+        parameters: Tensor = self.actor_last(self.actor_body(features))
+        # probabilities and losses need more than bfloat16
+        return parameters.to(self.actor_last.weight.dtype)
 
     def initial_memory(self, batch: int) -> Tensor:
         """Return the state at the start of an episode, [B, L, P, H]."""

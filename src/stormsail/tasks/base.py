@@ -87,6 +87,11 @@ class ControlTask(ABC):
             flags = [name in hide for name in self.observation_names]
             self._hidden = torch.tensor(flags, device=self.device)
 
+    @property
+    def episode_steps(self) -> int:
+        """Number of steps after which every episode has ended."""
+        return self.limit
+
     @abstractmethod
     def _move(self, physical: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return next physical state [B, S], reward [B] and terminated [B]."""

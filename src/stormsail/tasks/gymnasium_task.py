@@ -75,7 +75,7 @@ class GymnasiumTask:
     ) -> None:
         self.name, self.batch, self.dtype = name, batch, dtype
         self.device = torch.device(device)
-        self._choices, self._columns, self.info_names = _looked_through(name)
+        self._choices, self._columns, self.info_names, self.episode_steps = _looked_through(name)
         self.actions, self.observation_layout = self._choices.actions, self._columns.layout
         self.observation_names = self.observation_layout.names
         self.observation_size = self.observation_layout.size
@@ -164,8 +164,13 @@ class GymnasiumTask:
         return torch.as_tensor(np.array(values), dtype=torch.bool, device=self.device)
 
 
-def _looked_through(name: str) -> tuple[ActionChoices, ObservationColumns, tuple[str, ...]]:
-    """Return actions, columns and names of numbers of an environment, from a single one of it."""
+def _looked_through(
+    name: str,
+) -> tuple[ActionChoices, ObservationColumns, tuple[str, ...], int | None]:
+    """Return actions, columns, names of numbers and time limit of an environment, from one copy.
+
+    The limit is that of its registration; None where it has none.
+    """
 
     def refuse(problem: str) -> ConfigError:
         return _unfit(name, problem)
@@ -177,7 +182,8 @@ def _looked_through(name: str) -> tuple[ActionChoices, ObservationColumns, tuple
     try:
         choices = action_choices(env.action_space, refuse)
         columns = ObservationColumns(env.observation_space, refuse)
-        return choices, columns, gymnasium_info.numeric_names(env)
+        limit = None if env.spec is None else env.spec.max_episode_steps
+        return choices, columns, gymnasium_info.numeric_names(env), limit
     finally:
         env.close()
 

@@ -51,6 +51,7 @@ KINDS = {
     "discrete": spec(),
     "continuous": spec(actions=CONTINUOUS, memory="gru", learn_initial_state=True),
     "beta": spec(actions=CONTINUOUS).replace(**{"policy.distribution": "beta"}),
+    "joined columns": spec().replace(after_memory=("position", "price")),
     "own memory": spec(enable_critic_lstm=True, num_layers=2),
     "no memory": spec(memory="none"),
     "monotone": spec(critic=CriticConfig(num_quantiles=5, monotone_quantiles=True)),
@@ -414,3 +415,38 @@ def test_a_file_with_another_policy_is_refused(policy, tmp_path):
         Agent.load(forged(tmp_path / "agent", metadata={"binding": {}, "policy": policy}))
     assert caught.value.code == "artifact-document"
     assert f"found the policy {policy!r}." in str(caught.value)
+
+
+def test_joined_columns_go_to_the_actor_as_they_are_normalised():
+    agent = build(spec().replace(after_memory=("position", "price")))
+    network = agent.network
+    seen = agent.normalised(observations())
+    memory, start = agent.initial_memory(B), torch.zeros(1, B, dtype=torch.bool)
+    features, _ = network.features(seen[None], memory, start)
+    hand = torch.cat((features[0], seen[:, 2:], seen[:, :1]), -1)  # position, then price
+    layer = network.actor_body.layers[0]
+    assert layer.weight.shape == (5, 4 + 2)
+    hidden = (hand @ layer.weight.T + layer.bias).tanh()
+    wanted = hidden @ network.actor_last.weight.T + network.actor_last.bias
+    made = agent.decide(observations(), memory, deterministic=True)
+    torch.testing.assert_close(made.parameters, wanted, rtol=0, atol=1e-7)
+    assert torch.equal(seen[:, 2], observations()[:, 2])  # unscaled
+    assert not torch.allclose(seen[:, 0], observations()[:, 0])
+
+
+def test_an_agent_without_joined_columns_has_the_file_of_earlier_versions(tmp_path):
+    agent, joined = build(), build(spec().replace(after_memory=("position",)))
+    fields = {"observation_names", "unscaled", "images", "actions", "network", "policy", "critic"}
+    for made in (agent, joined):
+        made.save(tmp_path / str(len(made.spec.after_memory)))
+    assert set(read_artifact(tmp_path / "0").documents["agent"]) == fields
+    assert Agent.load(tmp_path / "0").spec.after_memory == ()
+    assert read_artifact(tmp_path / "1").documents["agent"]["after_memory"] == ["position"]
+    assert Agent.load(tmp_path / "1").spec == joined.spec
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("names", [("equity",), ("price", "price")])
+def test_joined_columns_must_be_different_columns_of_the_agent(names):
+    with pytest.raises(ConfigError, match="`after_memory` must name different columns"):
+        spec().replace(after_memory=names)

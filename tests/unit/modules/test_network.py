@@ -16,7 +16,7 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def build(*, seed=0, actions=None, critic=None, **settings):
+def build(*, seed=0, actions=None, critic=None, after_memory=(), **settings):
     shape = {"encoder_sizes": (8,), "lstm_hidden_size": 6, "head_sizes": (7,)}
     return Network(
         F,
@@ -25,6 +25,7 @@ def build(*, seed=0, actions=None, critic=None, **settings):
         policy=PolicyConfig(),
         critic=critic or CriticConfig(num_quantiles=5),
         generator=seeded(seed),
+        after_memory=after_memory,
     ).double()
 
 
@@ -165,3 +166,106 @@ def test_under_autocast_what_it_says_is_not_rounded_to_eight_bits(memory):
     exact = network(x, state, flags((2, 1)))
     torch.testing.assert_close(output.critic, exact.critic, rtol=0, atol=0.05)
     assert all(value.grad.isfinite().all() for value in network.parameters())
+
+
+# --- columns that are joined behind the memory
+
+
+def by_hand(network, features, account):
+    """Return the actor's outputs from its weights."""
+    x = torch.cat((features, account), -1)
+    for layer in network.actor_body.layers:
+        x = (x @ layer.weight.T + layer.bias).tanh()
+    return x @ network.actor_last.weight.T + network.actor_last.bias
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("sizes", [(7,), ()])
+def test_joined_columns_meet_the_memory_in_front_of_the_actor(memory, own, sizes):
+    network = build(
+        memory=memory, enable_critic_lstm=own, head_sizes=sizes, after_memory=(3, 1)
+    )  # fmt: skip
+    x, state, reset = observations(), network.initial_memory(B), flags((2, 1))
+    output = network(x, state, reset)
+    features, after = network.features(x, state, reset)
+    width = 8 if memory == "none" else 6
+    assert features.shape == (T, B, width)
+    layers = network.trunk.memory.layers
+    assert torch.equal(after, output.memory[:, :layers])
+    assert torch.equal(network.account(x), x[..., [3, 1]])
+    hand = by_hand(network, features, x[..., [3, 1]])
+    torch.testing.assert_close(output.actor, hand, rtol=0, atol=1e-14)
+    assert torch.equal(network.actor(features, network.account(x)), output.actor)
+
+
+def test_another_account_reaches_the_actor_through_the_joined_columns_only():
+    network = build(after_memory=(3, 1))
+    x, state, reset = observations(), network.initial_memory(B), flags()
+    features, _ = network.features(x, state, reset)
+    other = x[..., [3, 1]] + torch.tensor([0.5, -2.0]).double()
+    changed = network.actor(features, other)
+    # an observation with those columns changes the features, too
+    seen = x.clone()
+    seen[..., [3, 1]] = other
+    assert not torch.allclose(network(seen, state, reset).actor, changed)
+    torch.testing.assert_close(changed, by_hand(network, features, other), rtol=0, atol=1e-14)
+    # without weight on the joined columns the account does not matter
+    with torch.no_grad():
+        network.actor_body.layers[0].weight[:, -2:] = 0.0
+    kept = network.actor(features, x[..., [3, 1]])
+    torch.testing.assert_close(network.actor(features, other), kept, rtol=0, atol=1e-15)
+
+
+def test_several_accounts_of_one_row_are_valued_together():
+    network = build(after_memory=(0,))
+    features, _ = network.features(observations(), network.initial_memory(B), flags())
+    accounts = torch.randn(T, B, 4, 1, generator=seeded(5), dtype=torch.float64)
+    spread = features[:, :, None].expand(T, B, 4, 6)
+    together = network.actor(spread, accounts)
+    assert together.shape == (T, B, 4, 3)
+    for k in range(4):
+        alone = network.actor(features, accounts[:, :, k])
+        torch.testing.assert_close(together[:, :, k], alone, rtol=0, atol=1e-14)
+
+
+def test_critics_do_not_see_the_joined_columns_past_the_memory():
+    plain, joined = build(), build(after_memory=(3,))
+    weights = plain.state_dict()
+    own = {k: v for k, v in joined.state_dict().items() if not k.startswith("actor_")}
+    joined.load_state_dict({**weights, **{k: v for k, v in joined.state_dict().items()
+                                          if k.startswith("actor_")}})  # fmt: skip
+    assert {k: v.shape for k, v in own.items()} == {
+        k: v.shape for k, v in weights.items() if not k.startswith("actor_")
+    }
+    x = observations()
+    outputs = [n(x, n.initial_memory(B), flags((2, 1))) for n in (plain, joined)]
+    assert torch.equal(outputs[0].critic, outputs[1].critic)
+    assert torch.equal(outputs[0].memory, outputs[1].memory)
+
+
+def test_without_joined_columns_the_account_is_empty():
+    network = build()
+    assert network.account(observations()).shape == (T, B, 0)
+    assert network.actor_body.layers[0].weight.shape == (7, 6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_without_joined_columns_gradients_keep_their_last_bits(seed):
+    # The features get gradients from the actor and from each critic; sums depend on their order.
+    network = build(seed=seed).float()
+    x, state, reset = observations(seed=seed).float(), network.initial_memory(B), flags((2, 1))
+
+    def gradients(actor, critic):
+        loss = (actor * actor.detach().cos()).sum() + critic.square().sum()
+        return torch.autograd.grad(loss, tuple(network.parameters()))
+
+    output = network(x, state, reset)
+    features, _ = network.trunk(x, state, reset)
+    actor = network.actor_last(network.actor_body(features))
+    for own, plain in zip(
+        gradients(output.actor, output.critic),
+        gradients(actor, network.critic(features)),
+        strict=True,
+    ):
+        assert torch.equal(own, plain)

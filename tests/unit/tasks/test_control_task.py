@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.errors import ChoiceError, DtypeError, RangeError, ShapeError
+from stormsail.core.task import account_names, alternatives, episode_steps
 from stormsail.tasks import NAMES, CartPole, ControlState, make
 
 by_name = pytest.mark.parametrize("name", NAMES)
@@ -354,3 +355,12 @@ def test_only_what_is_observed_can_be_hidden():
         "every name in `hide` must be one of position, velocity, angle, angular_velocity; "
         "found 'velocities'. Did you mean `velocity`? [unknown-choice]"
     )
+
+
+@by_name
+def test_a_control_task_says_how_long_an_episode_lasts_and_values_no_other_action(name):
+    task = make(name, batch=2)
+    state, _ = task.reset(seeded(0))
+    assert episode_steps(task) == task.limit
+    assert account_names(task) == ()
+    assert alternatives(task, state, torch.arange(2)) is None

@@ -187,7 +187,7 @@ def test_starts_have_the_distribution_of_gymnasium(name):
 def test_sizes_actions_and_limits_are_those_of_gymnasium(name):
     env = gymnasium.make(name, disable_env_checker=True)
     task = make(name, batch=3)
-    assert task.limit == env.spec.max_episode_steps
+    assert task.limit == task.episode_steps == env.spec.max_episode_steps
     assert (task.observation_size,) == env.observation_space.shape
     assert len(task.observation_names) == task.observation_size
     assert len(task.low) == len(task.high) == len(task.physical_names)

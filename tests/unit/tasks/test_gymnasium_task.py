@@ -13,7 +13,15 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 import gymnasium_lab
 from stormsail.core.errors import ConfigError, DataError, RangeError
-from stormsail.core.task import ContinuousActions, ImagePart, MultiDiscreteActions, action_mask
+from stormsail.core.task import (
+    ContinuousActions,
+    ImagePart,
+    MultiDiscreteActions,
+    account_names,
+    action_mask,
+    alternatives,
+    episode_steps,
+)
 from stormsail.tasks.gymnasium_info import measured, numeric_names
 from stormsail.tasks.gymnasium_spaces import ObservationColumns
 from stormsail.tasks.gymnasium_task import GymnasiumTask
@@ -356,3 +364,13 @@ def test_processes_are_ended_after_an_error_too():
     task.close()
     assert not any(worker.is_alive() for worker in workers)
     assert {child.pid for child in multiprocessing.active_children()} == before
+
+
+@pytest.mark.parametrize(("name", "steps"), [("CartPole-v1", 500), (f"{LAB}Echo-v0", None)])
+def test_the_longest_episode_is_that_of_the_registration(name, steps):
+    task = GymnasiumTask(name, batch=1)
+    assert episode_steps(task) == steps
+    assert account_names(task) == ()
+    state, _ = task.reset(torch.Generator().manual_seed(0))
+    assert alternatives(task, state, torch.arange(2)) is None
+    task.close()

@@ -243,5 +243,5 @@ def _with_account(agent: Agent, seen: Tensor, account: Tensor) -> Tensor:
 def _probability(agent: Agent, features: Tensor, seen: Tensor) -> Tensor:
     """Return the probability of every action, [*b, K]."""
     network = agent.network
-    parameters = network.actor(features, seen[..., network.joined])
+    parameters = network.actor(features, network.account(seen))
     return grid_log_prob(network.head, parameters, network.grid).exp()

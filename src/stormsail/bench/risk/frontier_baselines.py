@@ -6,7 +6,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.core.task import Step, StepInfo, Task
+from stormsail.core.task import (
+    Alternatives,
+    Step,
+    StepInfo,
+    Task,
+    account_names,
+    alternatives,
+    episode_steps,
+)
 from stormsail.market.synthetic.crash import WARNING
 
 
@@ -18,6 +26,7 @@ class Penalised:
         self.batch, self.device, self.dtype = task.batch, task.device, task.dtype
         self.observation_size = task.observation_size
         self.observation_names, self.actions = task.observation_names, task.actions
+        self.account_names, self.episode_steps = account_names(task), episode_steps(task)
 
     def reset(self, generator: torch.Generator) -> tuple[Any, Tensor]:
         """Start, as the task does."""
@@ -31,8 +40,21 @@ class Penalised:
     ) -> tuple[Any, Step[StepInfo]]:
         """Step as the task does, and take the penalty off."""
         state, shown = self._task.step(state, action, generator)
-        reward = shown.reward - self._penalty * shown.reward.square()
-        return state, shown._replace(reward=reward)
+        return state, shown._replace(reward=self._penalised(shown.reward))
+
+    def alternatives(
+        self,
+        state: Any,  # noqa: ANN401 - the task's own
+        actions: Tensor,
+    ) -> Alternatives | None:
+        """Return what the task says of other actions, the penalty taken off; None if it cannot."""
+        outcomes = alternatives(self._task, state, actions)
+        if outcomes is None:
+            return None
+        return outcomes._replace(reward=self._penalised(outcomes.reward))
+
+    def _penalised(self, reward: Tensor) -> Tensor:
+        return reward - self._penalty * reward.square()
 
 
 class RuleDecision(NamedTuple):

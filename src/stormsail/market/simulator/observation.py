@@ -19,7 +19,7 @@ class Observer:
 
     def first(self, state: State) -> Tensor:
         """Return the first observation of an episode; its bar is always seen."""
-        return torch.cat((self._market(state), self._account(state)), -1)
+        return torch.cat((self._market(state), self.account(state)), -1)
 
     def next(self, before: State, state: State, draws: Draws) -> tuple[State, Tensor]:
         """Return the state with the row that is shown, and the observation [B, F].
@@ -40,12 +40,10 @@ class Observer:
         row = torch.where(repeated, before.shown_row, row)
         state = state._replace(shown_row=torch.where(before.done, state.row, row))
         market = torch.where(dropped[:, None], 0.0, self._market(state))
-        return state, torch.cat((market, self._account(state)), -1)
+        return state, torch.cat((market, self.account(state)), -1)
 
-    def _market(self, state: State) -> Tensor:
-        return self._rows[state.symbol * self._length + state.shown_row]
-
-    def _account(self, state: State) -> Tensor:
+    def account(self, state: State) -> Tensor:
+        """Return the account's columns of the observation, [*batch, 6]; no fault touches them."""
         account = AccountTensors(
             weight=held_weight(state),
             unrealised=state.quantity * (state.price - state.entry_price),
@@ -56,3 +54,6 @@ class Observer:
             bars_left=state.last_row - state.row,
         )
         return account_features(account, episode_bars=self._config.episode_bars)
+
+    def _market(self, state: State) -> Tensor:
+        return self._rows[state.symbol * self._length + state.shown_row]

@@ -1,13 +1,14 @@
 """The market as a task: B accounts, each trading one symbol through one episode after another."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from stormsail.core.errors import DtypeError, RangeError, ShapeError
 from stormsail.core.graph_compiler import compile_graph
-from stormsail.core.task import Actions, ContinuousActions, DiscreteActions, Step
+from stormsail.core.task import Actions, Alternatives, ContinuousActions, DiscreteActions, Step
 from stormsail.functional.market import fills
 from stormsail.market.features import (
     ACCOUNT_FEATURES,
@@ -19,6 +20,7 @@ from stormsail.market.features import (
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.account import (
     CostRates,
+    Fill,
     State,
     StopLevels,
     apply_fill,
@@ -29,11 +31,31 @@ from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.simulator.episodes import Draws, Starts, drawn_rows, split_draws, window_of
 from stormsail.market.simulator.info import Info, Outcome, step_info
 from stormsail.market.simulator.observation import Observer
-from stormsail.market.simulator.tape import Tape
+from stormsail.market.simulator.tape import Bar, Tape
 from stormsail.market.simulator.trade import OrderSteps, Rules, trade
 from stormsail.market.splits import Span
 
 Transition = Callable[[State, Tensor, Tensor], tuple[State, Step[Info]]]
+
+
+class _Coming(NamedTuple):
+    """The bar that the next step meets, for each account."""
+
+    row: Tensor
+    """int64 [B]."""
+    bar: Bar
+    steps: OrderSteps
+
+
+class _Booked(NamedTuple):
+    """What a bar made of an account that requested a weight; truncation is left out."""
+
+    fill: Fill
+    account: State
+    growth: Tensor
+    """Reward before any clip."""
+    reward: Tensor
+    terminated: Tensor
 
 
 class Simulator:
@@ -48,6 +70,10 @@ class Simulator:
     CUDA graph; there a bad action becomes the held position and is counted. `step` draws the
     numbers that `transition` needs and, on a CPU where looking costs nothing, refuses bad actions.
     The panel is laid out once and read by all environments.
+
+    No order moves a price, so `alternatives` can say what other actions would have made of the same
+    bar. A state fixes the whole rest of its episode but for the faults of a degraded feed: those
+    are drawn at every step, and change what is shown of the market, never of the account.
 
     Args:
         panel: bars of one or more symbols, with what the features need of the past.
@@ -108,6 +134,14 @@ class Simulator:
             self._lowest, self._highest = config.weight_range
             self.actions = ContinuousActions((self._lowest,), (self._highest,))
         self._transition: Transition = self.transition
+
+    account_names: tuple[str, ...] = ACCOUNT_FEATURES
+    """Columns of the observation that actions change."""
+
+    @property
+    def episode_steps(self) -> int:
+        """Number of bars after which every episode has ended that `reset` or a step started."""
+        return self.config.episode_bars
 
     @property
     def observation_names(self) -> tuple[str, ...]:
@@ -212,13 +246,8 @@ class Simulator:
         draws = split_draws(uniform, self.config)
         bad = self._bad(action) & ~state.done
         requested = self._requested(action, bad)
-        row = torch.minimum(state.row + 1, state.last_row)
-        bar = self._tape.bar(row, state.symbol)
-        fill = trade(state, requested, bar, self._steps.select(state.symbol), self._rules)
-        moved = apply_fill(state, fill, row, bar.close)
-        raw = fills.log_growth(moved.equity, state.equity, floor=self._floor)
-        raw = torch.where(moved.equity <= self._floor, raw - self.config.ruin_penalty, raw)
-        terminated = stop_hit(moved, self._stops)
+        booked = self._booked(state, requested, self._coming(state))
+        moved, terminated = booked.account, booked.terminated
         truncated = (moved.row >= moved.last_row) & ~terminated
         moved = moved._replace(done=terminated | truncated)
 
@@ -229,11 +258,58 @@ class Simulator:
         new = State(*(torch.where(over, a, b) for a, b in zip(fresh, moved, strict=True)))
         new = new._replace(bad_actions=state.bad_actions + bad)
         new, observation = self._observer.next(state, new, draws)
-        reward = torch.where(over, 0.0, self._clipped(raw))
+        reward = torch.where(over, 0.0, booked.reward)
         ended, cut = terminated & ~over, truncated & ~over
-        outcome = Outcome(fill, requested, raw, reward, bad, cut, observation)
+        outcome = Outcome(booked.fill, requested, booked.growth, reward, bad, cut, observation)
         info = step_info(state, new, outcome, self.config)
         return State(*new), Step(observation, reward, ended, cut, info)
+
+    def alternatives(self, state: State, actions: Tensor) -> Alternatives:
+        """Return what each of K actions would make of the coming bar; pure, without a sync.
+
+        Entry k is what `transition` gives for action k in every environment, bit for bit: orders,
+        costs, funding, gate, margin, stops, penalty and clip are those of the same functions. An
+        action that is not on offer is the held position. Rows after an end hold 0.
+
+        Args:
+            state: accounts before the bar.
+            actions: indices of levels, int64 [K], or weights, [K] in the simulator's type.
+
+        Raises:
+            ShapeError: if there is not one dimension.
+            DtypeError: if the actions are of another type.
+        """
+        kind = torch.int64 if self.config.action == "levels" else self.dtype
+        _check_alternatives(actions, kind)
+        shape = (len(actions), self.batch)  # accounts last, where memory is contiguous
+        requested = self._requested(actions, self._bad(actions))
+        row, bar, steps = self._coming(state)
+        each = State(*(tensor.expand(shape) for tensor in state))
+        coming = _Coming(
+            row.expand(shape),
+            Bar(*(tensor.expand(shape) for tensor in bar)),
+            OrderSteps(*(tensor.expand(shape) for tensor in steps)),
+        )
+        booked = self._booked(each, requested[:, None].expand(shape), coming)
+        shown = torch.where(state.done[:, None], 0.0, self._observer.account(booked.account))
+        reward = torch.where(state.done, 0.0, booked.reward)
+        ended = booked.terminated & ~state.done
+        return Alternatives(reward.T, ended.T, shown.transpose(0, 1))
+
+    def _coming(self, state: State) -> _Coming:
+        """Return the bar in which the orders of the next step fill."""
+        row = torch.minimum(state.row + 1, state.last_row)
+        bar = self._tape.bar(row, state.symbol)
+        return _Coming(row, bar, self._steps.select(state.symbol))
+
+    def _booked(self, state: State, requested: Tensor, coming: _Coming) -> _Booked:
+        """Return what a bar makes of accounts that request a weight, all of one shape."""
+        row, bar, steps = coming
+        fill = trade(state, requested, bar, steps, self._rules)
+        moved = apply_fill(state, fill, row, bar.close)
+        raw = fills.log_growth(moved.equity, state.equity, floor=self._floor)
+        raw = torch.where(moved.equity <= self._floor, raw - self.config.ruin_penalty, raw)
+        return _Booked(fill, moved, raw, self._clipped(raw), stop_hit(moved, self._stops))
 
     def _shaped(self, action: Tensor) -> Tensor:
         """Return the action as [B], after refusing what is shaped or typed otherwise."""
@@ -339,6 +415,21 @@ def _bad_action(config: MarketConfig, action: Tensor, bad: Tensor) -> RangeError
         found=f"{action[where].item()} in environment {where}, and {int(bad.sum())} bad in all",
         remedy="Look at what the policy returned; a NaN there often began in a loss.",
     )
+
+
+def _check_alternatives(actions: Tensor, dtype: torch.dtype) -> None:
+    if actions.ndim != 1:
+        raise ShapeError(
+            wrong="`actions` must have the shape [K], the same for every environment",
+            found=f"actions {tuple(actions.shape)}",
+            remedy="Pass each action to compare once.",
+        )
+    if actions.dtype != dtype:
+        raise DtypeError(
+            wrong=f"`actions` must be a tensor of {dtype}",
+            found=f"{actions.dtype}",
+            remedy=f"Convert it with `.to({dtype})`.",
+        )
 
 
 def _check_places(name: str, given: Tensor, least: Tensor, most: int, batch: int) -> None:

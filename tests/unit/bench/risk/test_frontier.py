@@ -12,6 +12,7 @@ import typer
 from scipy import stats
 from torch import Tensor
 
+from simulator_lab import settings, simulator, wild_panel
 from stormsail.algorithms.config import TrainConfig
 from stormsail.bench.options import numbers
 from stormsail.bench.risk import frontier as bench
@@ -19,7 +20,7 @@ from stormsail.bench.risk import frontier_baselines as baselines
 from stormsail.bench.risk import frontier_verdicts
 from stormsail.cli.bench import risk as command
 from stormsail.core.errors import ChoiceError, RangeError
-from stormsail.core.task import Step
+from stormsail.core.task import Step, account_names, alternatives, episode_steps
 
 ROOT = Path(__file__).resolve().parents[4]
 TINY = {
@@ -244,6 +245,24 @@ def test_a_penalised_reward_has_the_multiple_of_its_square_taken_off():
     assert second.reward.tolist() == pytest.approx([1.6, 0.0])
     assert second.terminated.tolist() == [True, False]
     assert task.observation_names == ("row",)
+    assert (account_names(task), episode_steps(task)) == ((), None)
+    assert alternatives(task, state, torch.tensor([0, 1])) is None
+
+
+def test_a_penalised_market_takes_the_penalty_off_every_alternative():
+    market = simulator(wild_panel(1, rows=40), settings(episode_bars=7), batch=2)
+    task = baselines.Penalised(market, 3.0)
+    assert account_names(task) == account_names(market) != ()
+    assert episode_steps(task) == 7
+    state, _ = task.reset(torch.Generator().manual_seed(1))
+    weights = torch.tensor([-1.0, 0.5], dtype=torch.float64)
+    outcomes = alternatives(task, state, weights)
+    plain = alternatives(market, state, weights)
+    assert torch.equal(outcomes.reward, plain.reward - 3.0 * plain.reward**2)
+    assert torch.equal(outcomes.account, plain.account)
+    for k, weight in enumerate(weights):
+        _, step = task.step(state, weight.expand(2), torch.Generator().manual_seed(2))
+        assert torch.equal(outcomes.reward[:, k], step.reward)
 
 
 @pytest.mark.parametrize(
