@@ -1,0 +1,220 @@
+"""`stormsail bench bets`: limits on the tail in worlds whose best policy is known exactly.
+
+Agents are trained by the real trainer with one table of settings for all worlds. What the trained
+policy makes is computed, not sampled, where its states can be enumerated (`bets_exact`), and stands
+beside the best mean that any policy can have under the limit.
+
+A limit is kept if the CVaR of the policy that draws its actions is not below it by more than 5 % of
+its size.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from stormsail import __version__
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
+from stormsail.bench.campaign import RowLog
+from stormsail.bench.learner.learn_rows import run_key
+from stormsail.bench.processes import one_thread, one_thread_processes
+from stormsail.bench.risk.bets_exact import evaluate, solve
+from stormsail.bench.risk.bets_worlds import KNOWN, Bets, World
+from stormsail.bench.seeds import Seeds
+from stormsail.bench.training import train_agent
+from stormsail.bench.verdicts import Verdict
+from stormsail.core.config.overrides import apply_overrides
+from stormsail.core.errors import ArgumentError, nearest
+
+TOLERANCE = 0.05
+"""Share of the limit's size by which CVaR may be below it."""
+
+WORLDS: dict[str, World] = {**KNOWN}
+"""All worlds by name."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings of all runs, whatever the world."""
+
+    n_envs: int = 64
+    """Environments; each plays an episode in an update."""
+    updates: int = 120
+    changes: tuple[str, ...] = ()
+    """Further settings as `path=value`."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One agent."""
+
+    world: World
+    seed: int
+    plan: Plan
+    limited: bool = True
+    """False trains without the limit, to see what a slack one costs."""
+
+    @property
+    def config(self) -> TrainConfig:
+        """All settings of the run.
+
+        Raises:
+            ConfigError: for a change that is none.
+        """
+        world, plan = self.world, self.plan
+        rows = world.bars + 1  # the row after an end starts the next episode
+        given: dict[str, Any] = {
+            "seed": self.seed,
+            "task": {"name": "CartPole-v1"},  # not made: the task is passed beside the settings
+            "network": {"memory": "none"},
+            "target": {"kind": "mc"},
+            "validation": {"every_updates": 0},
+            "ppo": {
+                "gamma": 1.0,
+                "n_envs": plan.n_envs,
+                "n_steps": rows,
+                "total_steps": plan.updates * rows * plan.n_envs,
+            },
+        }
+        if self.limited:
+            given["risk"] = {
+                "cvar_use_constraint": True,
+                "cvar_alpha": world.alpha,
+                "cvar_limit": world.limit,
+            }
+        changes = plan.changes
+        if not self.limited:
+            changes = tuple(change for change in changes if not change.startswith("risk."))
+        return derive(TrainConfig.from_mapping(apply_overrides(given, changes)))
+
+    @property
+    def key(self) -> str:
+        """Hash of everything that the run depends on."""
+        settings = self.config.config_hash()
+        return run_key({"world": repr(self.world), "settings": settings, "seed": self.seed})
+
+
+class Row(NamedTuple):
+    """Result of one agent."""
+
+    key: str
+    world: str
+    seed: int
+    limited: bool
+    limit: float
+    best: float
+    """Largest mean of any policy under the limit."""
+    mean: float
+    cvar: float
+    value_at_risk: float
+    mean_error: float
+    cvar_error: float
+    multiplier: float
+    """At the end of training."""
+    updates: int
+    seconds: float
+    """Of training."""
+    version: str
+
+    @property
+    def kept(self) -> bool:
+        """Whether CVaR is not below the limit by more than 5 % of its size."""
+        return self.cvar >= self.limit - TOLERANCE * abs(self.limit)
+
+    @property
+    def share(self) -> float:
+        """Mean over the best mean."""
+        return self.mean / self.best
+
+
+def named(text: str | None) -> tuple[World, ...]:
+    """Return the worlds that a text with commas names; None is all of them.
+
+    Raises:
+        ArgumentError: for a name that is not known.
+    """
+    if text is None:
+        return tuple(WORLDS.values())
+    chosen = [part.strip() for part in text.split(",")]
+    for name in chosen:
+        if name not in WORLDS:
+            near = nearest(name, WORLDS)
+            raise ArgumentError(
+                "missing-argument",
+                wrong=f"`--worlds` must name some of {', '.join(WORLDS)}",
+                found=f"`{name}`",
+                remedy=f"Did you mean `{near}`?" if near else "Take one of these.",
+            )
+    return tuple(WORLDS[name] for name in chosen)
+
+
+def jobs(worlds: Iterable[World], seeds: Iterable[int], plan: Plan) -> list[Job]:
+    """Return an agent for each world and seed; where the limit is slack, one without it too."""
+    return [
+        Job(world, seed, plan, limited)
+        for world in worlds
+        for seed in seeds
+        for limited in ((True, False) if world.slack else (True,))
+    ]
+
+
+def run(job: Job) -> Row:
+    """Train an agent and compute what its policy makes, in this process and on one thread."""
+    world = job.world
+    with one_thread():
+        started = time.perf_counter()
+        learner = train_agent(Bets(world, batch=job.plan.n_envs), job.config)
+        seconds = time.perf_counter() - started
+        evaluation = evaluate(learner.agent, world)
+        best = solve(world).mean
+    return Row(
+        key=job.key,
+        world=world.name,
+        seed=job.seed,
+        limited=job.limited,
+        limit=world.limit,
+        best=best,
+        multiplier=0.0 if learner.risk is None else learner.risk.dual.multiplier,
+        updates=learner.update_count,
+        seconds=seconds,
+        version=__version__,
+        **evaluation._asdict(),
+    )
+
+
+def run_all(
+    planned: Sequence[Job],
+    *,
+    processes: int,
+    kept: RowLog | None = None,
+    say: Callable[[Row], None] = lambda _: None,
+) -> list[Row]:
+    """Return the row of each job, in the order of the jobs.
+
+    Args:
+        planned: to be done.
+        processes: how many at a time; one is this process itself.
+        kept: rows of finished runs; those are not trained again, and each new one is added at once.
+        say: called with each new row.
+    """
+    rows = {} if kept is None else {line["key"]: Row(**line) for line in kept.lines}
+    left = [job for job in planned if job.key not in rows]
+    for row in _finished(left, processes):
+        rows[row.key] = row
+        if kept is not None:
+            kept.append(row._asdict())
+        say(row)
+    return [rows[job.key] for job in planned]
+
+
+def _finished(left: Sequence[Job], processes: int) -> Iterable[Row]:
+    """Yield rows as they are finished, the longest episodes first."""
+    order = sorted(left, key=lambda job: -job.world.bars)
+    if processes == 1:
+        yield from map(run, order)
+        return
+    with one_thread_processes(processes) as pool:
+        for future in as_completed([pool.submit(run, job) for job in order]):
+            yield future.result()
