@@ -11,12 +11,13 @@ its size.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import as_completed
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stormsail import __version__
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
+from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.bench.campaign import RowLog
 from stormsail.bench.learner.learn_rows import run_key
 from stormsail.bench.processes import one_thread, one_thread_processes
@@ -162,10 +163,16 @@ def jobs(worlds: Iterable[World], seeds: Iterable[int], plan: Plan) -> list[Job]
 
 def run(job: Job) -> Row:
     """Train an agent and compute what its policy makes, in this process and on one thread."""
-    world = job.world
+    world, multiplier = job.world, 0.0
+
+    def watch(_learner: Ppo, update: Update) -> None:
+        nonlocal multiplier
+        multiplier = 0.0 if update.risk is None else update.risk.multiplier
+
     with one_thread():
         started = time.perf_counter()
-        learner = train_agent(Bets(world, batch=job.plan.n_envs), job.config)
+        task = Bets(world, batch=job.plan.n_envs)
+        learner = train_agent(task, job.config, on_update=watch)
         seconds = time.perf_counter() - started
         evaluation = evaluate(learner.agent, world)
         best = solve(world).mean
@@ -176,7 +183,7 @@ def run(job: Job) -> Row:
         limited=job.limited,
         limit=world.limit,
         best=best,
-        multiplier=0.0 if learner.risk is None else learner.risk.dual.multiplier,
+        multiplier=multiplier,
         updates=learner.update_count,
         seconds=seconds,
         version=__version__,
@@ -218,3 +225,99 @@ def _finished(left: Sequence[Job], processes: int) -> Iterable[Row]:
     with one_thread_processes(processes) as pool:
         for future in as_completed([pool.submit(run, job) for job in order]):
             yield future.result()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All agents of a world."""
+
+    world: str
+    limit: float
+    best: float
+    limited: bool
+    mean: Seeds
+    share: Seeds
+    """Mean over the best mean."""
+    cvar: Seeds
+    kept: int
+    """Agents that keep the limit."""
+    multiplier: Seeds
+
+
+def summaries(rows: Sequence[Row]) -> list[Summary]:
+    """Return a line for each world, with and without its limit."""
+    groups: dict[tuple[str, bool], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.world, row.limited), []).append(row)
+    return [
+        Summary(
+            world=world,
+            limit=group[0].limit,
+            best=group[0].best,
+            limited=limited,
+            mean=Seeds([row.mean for row in group], spec=".4g"),
+            share=Seeds([row.share for row in group], spec=".2f"),
+            cvar=Seeds([row.cvar for row in group], spec=".4g"),
+            kept=sum(row.kept for row in group),
+            multiplier=Seeds([row.multiplier for row in group], spec=".3g"),
+        )
+        for (world, limited), group in groups.items()
+    ]
+
+
+def verdicts(rows: Sequence[Row], worlds: Mapping[str, World] = WORLDS) -> list[Verdict]:
+    """Return the claims about limits, as far as there are runs for them."""
+    limited = [row for row in rows if row.limited]
+    if not limited:
+        return []
+    by_world = {line.world: line for line in summaries(limited)}
+    return [
+        *_kept_verdicts(limited, by_world),
+        *(_warning_verdict(line) for line in by_world.values() if worlds[line.world].warns),
+        *(_slack_verdict(name, rows) for name in by_world if worlds[name].slack),
+    ]
+
+
+def _kept_verdicts(limited: Sequence[Row], by_world: Mapping[str, Summary]) -> list[Verdict]:
+    keeping = [row for row in limited if row.kept]
+    shares = {name: line.kept / len(line.cvar.values) for name, line in by_world.items()}
+    worst = min(shares, key=lambda name: shares[name])
+    mean = Seeds([row.share for row in keeping]).mean if keeping else 0.0
+    return [
+        Verdict(
+            "limits are kept within 5 % of their size in at least 80 % of all runs",
+            f"{len(keeping)} of {len(limited)}",
+            len(keeping) >= 0.8 * len(limited),
+        ),
+        Verdict(
+            "in no world in fewer than 3 of 5",
+            f"least in {worst}, {by_world[worst].kept} of {len(by_world[worst].cvar.values)}",
+            shares[worst] >= 0.6,
+        ),
+        Verdict(
+            "runs that keep their limit have at least 70 % of the best mean on average",
+            f"{100.0 * mean:.0f} %",
+            mean >= 0.7,
+        ),
+    ]
+
+
+def _warning_verdict(line: Summary) -> Verdict:
+    count = len(line.cvar.values)
+    return Verdict(
+        f"{line.world}: the limit is kept in 4 of 5, with at least 80 % of the best mean",
+        f"{line.kept} of {count}, {100.0 * line.share.mean:.0f} %",
+        line.kept >= 0.8 * count and line.share.mean >= 0.8,
+    )
+
+
+def _slack_verdict(name: str, rows: Sequence[Row]) -> Verdict:
+    mean = {
+        limited: [row.mean for row in rows if row.world == name and row.limited is limited]
+        for limited in (True, False)
+    }
+    claim = f"{name}: a slack limit costs at most 2 % of the mean without one"
+    if not mean[False]:
+        return Verdict(claim, "no runs without a limit", None)
+    ratio = Seeds(mean[True]).mean / Seeds(mean[False]).mean
+    return Verdict(claim, f"{100.0 * ratio:.1f} %", ratio >= 0.98)

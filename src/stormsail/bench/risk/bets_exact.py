@@ -19,6 +19,7 @@ back to nu, both values are the total plus a number that does not depend on it.
 with the probabilities that the agent gives to its actions in each of these states.
 """
 
+import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,12 +49,6 @@ _RESOLUTION = 1e-7
 
 _NEGLIGIBLE = 1e-15
 """States of a trained policy that are less likely are left out; what that can change is given."""
-
-_COARSE = 25
-"""Candidates of nu in the first pass where all of them are too many."""
-
-_FEW = 64
-"""Up to so many candidates are all tried."""
 
 
 class Solution(NamedTuple):
@@ -179,73 +174,109 @@ def _best_response(nodes: _Nodes, *, nu: float, weight: float) -> tuple[float, f
     return float(mean[0, 0]), float(short[0, 0])
 
 
-def _best_at(nodes: _Nodes, world: World, nu: float) -> tuple[float, float] | None:
-    """Return the best mean for one nu and its lambda; None if no policy keeps the limit."""
+class _AtThreshold:
+    """The best mean for one nu.
 
-    def point(multiplier: float) -> _Point:
-        mean, short = _best_response(nodes, nu=nu, weight=multiplier / world.alpha)
-        return _Point(mean, nu + short / world.alpha)
+    Attributes:
+        duals: pairs of a lambda and the largest Lagrangian at it. Each is at least the best mean.
+        best: the best mean and its lambda; None if no policy keeps the limit, or if it was clear
+            that the mean is below `floor`.
+    """
 
-    bold, careful = point(0.0), point(math.inf)
-    if bold.tail >= world.limit:
-        return bold.mean, 0.0
-    if careful.tail < world.limit - 1e-9:
-        return None
-    while True:  # each pass adds a vertex of the frontier between the two, or ends
-        slope = (bold.mean - careful.mean) / (careful.tail - bold.tail)
-        share = (world.limit - bold.tail) / (careful.tail - bold.tail)
-        mixed = bold.mean + share * (careful.mean - bold.mean)
-        vertex = point(slope)
-        upper = vertex.mean + slope * (vertex.tail - world.limit)
-        if upper - mixed <= 1e-7 * max(1.0, abs(mixed)):
-            return mixed, slope
-        if vertex.tail >= world.limit:
-            careful = vertex
-        else:
-            bold = vertex
+    def __init__(
+        self, nodes: _Nodes, world: World, nu: float, *, floor: float, guess: float
+    ) -> None:
+        self._nodes, self._world, self.nu = nodes, world, nu
+        self.duals: list[tuple[float, float]] = []
+        self.best = self._search(floor, guess)
+
+    def _point(self, multiplier: float) -> _Point:
+        weight = multiplier / self._world.alpha
+        mean, short = _best_response(self._nodes, nu=self.nu, weight=weight)
+        tail = self.nu + short / self._world.alpha
+        if math.isfinite(multiplier):
+            self.duals.append((multiplier, mean + multiplier * (tail - self._world.limit)))
+        return _Point(mean, tail)
+
+    def _search(self, floor: float, guess: float) -> tuple[float, float] | None:
+        limit = self._world.limit
+        middle = self._point(guess)
+        if self.duals[0][1] <= floor:
+            return None
+        bold, careful = self._point(0.0), self._point(math.inf)
+        if bold.tail >= limit:
+            return bold.mean, 0.0
+        if careful.tail < limit - 1e-9:
+            return None
+        bold, careful = (bold, middle) if middle.tail >= limit else (middle, careful)
+        while True:  # each pass adds a vertex of the frontier between the two, or ends
+            width = careful.tail - bold.tail
+            slope = (bold.mean - careful.mean) / width
+            mixed = bold.mean + (limit - bold.tail) / width * (careful.mean - bold.mean)
+            vertex = self._point(slope)
+            upper = self.duals[-1][1]
+            if upper <= floor:
+                return None
+            if upper - mixed <= 1e-7 * max(1.0, abs(mixed)):
+                return mixed, slope
+            bold, careful = (bold, vertex) if vertex.tail >= limit else (vertex, careful)
+
+    def bound(self, distance: float) -> float:
+        """Return what no mean exceeds for any nu between this one and one so much larger.
+
+        nu + E[min(G - nu, 0)] / alpha grows at most as fast as nu.
+        """
+        return min(value + multiplier * distance for multiplier, value in self.duals)
 
 
 @lru_cache(64)
 def solve(world: World) -> Solution:
-    """Return the best policy under the limit of a world.
+    """Return the best policy under the limit of a world, by branch and bound over nu.
 
-    Where there are many candidates of nu, 25 are tried first and the neighbourhood of the best
-    three after that, down to neighbours.
+    The mean is that of the best nu to a relative 1e-6.
 
     Raises:
         RangeError: if no policy keeps the limit.
     """
     nodes = _nodes(world)
     totals = np.unique(nodes.ends)
-    candidates = totals[totals >= world.limit - _RESOLUTION]
-    results: dict[int, tuple[float, float] | None] = {}
+    candidates = totals[totals >= world.limit - _RESOLUTION].tolist()
+    free_mean, _ = _best_response(nodes, nu=0.0, weight=0.0)
+    best = Solution(-math.inf, math.nan, 1.0, free_mean)
+    intervals: list[tuple[float, int, int, _AtThreshold]] = []
 
-    def attempt(places: Any) -> None:  # noqa: ANN401 - whole numbers
-        for place in map(int, places):
-            if place not in results:
-                results[place] = _best_at(nodes, world, float(candidates[place]))
+    def visit(place: int, end: int) -> None:
+        """Try a candidate, and note what those after it, before `end`, could give."""
+        nonlocal best
+        margin = 1e-6 * max(1.0, abs(best.mean)) if math.isfinite(best.mean) else 0.0
+        tried = _AtThreshold(
+            nodes, world, candidates[place], floor=best.mean + margin, guess=best.multiplier
+        )
+        if tried.best is not None and tried.best[0] > best.mean:
+            best = Solution(tried.best[0], tried.nu, tried.best[1], free_mean)
+        note(tried, place, end)
 
-    def ranked() -> list[int]:
-        kept = [place for place, result in results.items() if result is not None]
-        return sorted(kept, key=lambda place: -(results[place] or (0.0,))[0])
+    def note(tried: _AtThreshold, place: int, end: int) -> None:
+        if end - place > 1:
+            bound = tried.bound(candidates[end - 1] - tried.nu)
+            heapq.heappush(intervals, (-bound, place, end, tried))
 
-    count = len(candidates)
-    attempt(range(count) if count <= _FEW else np.linspace(0, count - 1, _COARSE).astype(int))
-    step = count / _COARSE
-    while count > _FEW and step > 1.0 and ranked():
-        step /= 3.0
-        near = [best + round(k * step) for best in ranked()[:3] for k in (-2, -1, 1, 2)]
-        attempt(place for place in near if 0 <= place < count)
-    if not ranked():
+    if candidates:
+        visit(0, len(candidates))
+    while intervals:
+        bound, place, end, tried = heapq.heappop(intervals)
+        if -bound <= best.mean + 1e-6 * max(1.0, abs(best.mean)):
+            break
+        middle = (place + end) // 2
+        visit(middle, end)
+        note(tried, place, middle)
+    if not math.isfinite(best.mean):
         raise RangeError(
             wrong=f"a policy of world `{world.name}` must be able to keep the limit",
             found=f"none for {world.limit:g}",
             remedy="Lower the limit.",
         )
-    place = ranked()[0]
-    mean, multiplier = results[place] or (math.nan, math.nan)
-    free_mean, _ = _best_response(nodes, nu=0.0, weight=0.0)
-    return Solution(mean, float(candidates[place]), multiplier, free_mean)
+    return best
 
 
 class Evaluation(NamedTuple):
@@ -271,6 +302,12 @@ class _States(NamedTuple):
     position: Places
     """Place among the levels; the one after the last is the start's."""
     ended: NDArray[np.bool_]
+
+    def of(self, places: Places | NDArray[np.bool_]) -> "_States":
+        """Return those at some places."""
+        share, regime, total, position, ended = self
+        parts = (regime[places], total[places], position[places], ended[places])
+        return _States(share[places], *parts)
 
 
 def evaluate(agent: Agent, world: World) -> Evaluation:
@@ -312,15 +349,13 @@ def propagate(world: World, policy: Policy) -> Evaluation:
         moved = _moved(world, states, acts, shares, payoffs)
         kept = moved.share > _NEGLIGIBLE
         lost += float(moved.share[~kept].sum())
-        states = _States(*(part[kept] for part in moved))
+        states = moved.of(kept)
     lowest = world.bars * float((payoffs.min() * np.array(world.levels)).min())
     lowest -= world.bars * world.change_cost * 2.0 * max(map(abs, world.levels))
     return _summary(states, world.alpha, error=lost * abs(lowest) / world.alpha)
 
 
-def _moved(
-    world: World, states: _States, acts: Floats, shares: Floats, payoffs: Floats
-) -> _States:
+def _moved(world: World, states: _States, acts: Floats, shares: Floats, payoffs: Floats) -> _States:
     """Return the distribution after a bar."""
     levels, regimes = len(world.levels), world.regimes
     parts: list[list[Any]] = [[], [], [], [], []]
@@ -338,11 +373,11 @@ def _moved(
             columns = (weight * world.moves[regime][after], np.full(child.shape, after), child)
             for part, column in zip(parts, (*columns, place, over), strict=True):
                 part.append(column.reshape(-1))
-    share, regime_, total, position, ended = (np.concatenate(part) for part in parts)
-    keys = _keys(total, position, ended, levels) * regimes + regime_
+    every = _States(*(np.concatenate(part) for part in parts))
+    keys = _keys(every.total, every.position, every.ended, levels) * regimes + every.regime
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    share = np.bincount(inverse, weights=share, minlength=len(first))
-    return _States(share, regime_[first], total[first], position[first], ended[first])
+    share = np.bincount(inverse, weights=every.share, minlength=len(first)).astype(np.float64)
+    return every.of(first)._replace(share=share)
 
 
 def _summary(states: _States, alpha: float, *, error: float) -> Evaluation:

@@ -69,7 +69,9 @@ class World:
     """A regime warns of losses."""
 
     def __post_init__(self) -> None:
-        rows = [[share for share, _ in table] for table in self.payoffs] + list(map(list, self.moves))
+        rows = [[share for share, _ in table] for table in self.payoffs] + list(
+            map(list, self.moves)
+        )
         for row in rows:
             if not math.isclose(sum(row), 1.0, abs_tol=1e-12):
                 raise RangeError(
@@ -95,9 +97,7 @@ class World:
         table = self.payoffs[0]
         return most * math.sqrt(self.bars * sum(share * x * x for share, x in table))
 
-    def reward(
-        self, level: Numbers, payoff: Numbers, total: Numbers, position: Numbers
-    ) -> Numbers:
+    def reward(self, level: Numbers, payoff: Numbers, total: Numbers, position: Numbers) -> Numbers:
         """Return what a bar makes of a level.
 
         Args:
