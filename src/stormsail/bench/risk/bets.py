@@ -22,6 +22,7 @@ from stormsail.bench.campaign import RowLog
 from stormsail.bench.learner.learn_rows import run_key
 from stormsail.bench.processes import one_thread, one_thread_processes
 from stormsail.bench.risk.bets_exact import evaluate, solve
+from stormsail.bench.risk.bets_unseen import UNSEEN
 from stormsail.bench.risk.bets_worlds import KNOWN, Bets, World
 from stormsail.bench.seeds import Seeds
 from stormsail.bench.training import train_agent
@@ -32,8 +33,10 @@ from stormsail.core.errors import ArgumentError, nearest
 TOLERANCE = 0.05
 """Share of the limit's size by which CVaR may be below it."""
 
-WORLDS: dict[str, World] = {**KNOWN}
+WORLDS: dict[str, World] = {**KNOWN, **UNSEEN}
 """All worlds by name."""
+
+_GROUPS = {"known": tuple(KNOWN), "unseen": tuple(UNSEEN)}
 
 
 @dataclass(frozen=True)
@@ -131,20 +134,21 @@ class Row(NamedTuple):
 
 
 def named(text: str | None) -> tuple[World, ...]:
-    """Return the worlds that a text with commas names; None is all of them.
+    """Return the worlds that a text with commas names, also as `known` or `unseen`; None is all.
 
     Raises:
         ArgumentError: for a name that is not known.
     """
     if text is None:
         return tuple(WORLDS.values())
-    chosen = [part.strip() for part in text.split(",")]
+    parts = [part.strip() for part in text.split(",")]
+    chosen = [name for part in parts for name in _GROUPS.get(part, (part,))]
     for name in chosen:
         if name not in WORLDS:
-            near = nearest(name, WORLDS)
+            near = nearest(name, (*_GROUPS, *WORLDS))
             raise ArgumentError(
                 "missing-argument",
-                wrong=f"`--worlds` must name some of {', '.join(WORLDS)}",
+                wrong=f"`--worlds` must name some of {', '.join((*_GROUPS, *WORLDS))}",
                 found=f"`{name}`",
                 remedy=f"Did you mean `{near}`?" if near else "Take one of these.",
             )
@@ -255,11 +259,11 @@ def summaries(rows: Sequence[Row]) -> list[Summary]:
             limit=group[0].limit,
             best=group[0].best,
             limited=limited,
-            mean=Seeds([row.mean for row in group], spec=".4g"),
-            share=Seeds([row.share for row in group], spec=".2f"),
-            cvar=Seeds([row.cvar for row in group], spec=".4g"),
+            mean=Seeds([row.mean for row in group], spec=".4g", alone=0.0),
+            share=Seeds([row.share for row in group], spec=".2f", alone=0.0),
+            cvar=Seeds([row.cvar for row in group], spec=".4g", alone=0.0),
             kept=sum(row.kept for row in group),
-            multiplier=Seeds([row.multiplier for row in group], spec=".3g"),
+            multiplier=Seeds([row.multiplier for row in group], spec=".3g", alone=0.0),
         )
         for (world, limited), group in groups.items()
     ]

@@ -58,7 +58,9 @@ def bets(
     with RowLog.open(kept) if kept is not None else nullcontext() as file:
         rows = bench.run_all(planned, processes=jobs, kept=file, say=partial(_print_run, console))
     verdicts = bench.verdicts(rows)
-    title = f"{seeds} seeds, {updates} updates of {plan.n_envs} episodes, exact unless ± stands"
+    title = (
+        f"{updates} updates of {plan.n_envs} episodes, mean ± standard deviation over {seeds} seeds"
+    )
     console.print(_table(title, bench.summaries(rows)))
     print_verdicts(console, verdicts)
     figures = {
