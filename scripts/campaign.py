@@ -147,7 +147,13 @@ CAMPAIGNS = (
         failed=FAILS,
     ),
     Campaign(
-        "limits: the same where no warning tells of a crash, 5 seeds each",
+        "limits: bets whose best policy is known exactly, 5 seeds each",
+        (*BENCH, "bets", "--seeds", "5", "--jobs", "2"),
+        passed=HOLDS,
+        failed=FAILS,
+    ),
+    Campaign(
+        "limits: CVaR where no warning tells of a crash, 5 seeds each",
         (*BENCH, "frontier", "--seeds", "5", "--warned", "0", "--jobs", "2"),
         passed=HOLDS,
         failed=FAILS,

@@ -360,11 +360,11 @@ def _moved(world: World, states: _States, acts: Floats, shares: Floats, payoffs:
     levels, regimes = len(world.levels), world.regimes
     parts: list[list[Any]] = [[], [], [], [], []]
     for regime in range(regimes):
-        mine = states.regime == regime
-        total, position = states.total[mine], states.position[mine]
-        ended = states.ended[mine]
+        here = states.regime == regime
+        total, position = states.total[here], states.position[here]
+        ended = states.ended[here]
         child = _children(world, payoffs[regime : regime + 1], total, position, ended)[0]
-        weight = states.share[mine][:, None, None] * acts[mine][:, :, None] * shares[regime]
+        weight = states.share[here][:, None, None] * acts[here][:, :, None] * shares[regime]
         place = np.broadcast_to(position[:, None, None], child.shape)
         if world.has_position:
             place = np.broadcast_to(np.arange(levels)[None, :, None], child.shape)

@@ -93,6 +93,20 @@ def test_a_regime_is_seen_and_decides_on_the_payoff():
     assert tasks.observation_layout(task).unscaled == ("regime_0", "regime_1")
 
 
+def test_a_payoff_is_that_of_the_regime_before_the_bar():
+    tables = (((0.5, -1.0), (0.5, 1.0)), ((0.5, -7.0), (0.5, 5.0)))
+    world = World("two", -1.0, 3, (0.0, 1.0), tables, moves=((0.5, 0.5), (0.5, 0.5)))
+    task = Bets(world, batch=1)
+    state = fixed(task, torch.tensor([[[0.9, 0.9], [0.9, 0.1], [0.2, 0.9]]]))
+    rewards, regimes = [], []
+    for _ in range(3):
+        state, step = task.step(state, torch.tensor([1]), generator())
+        rewards.append(float(step.reward))
+        regimes.append(int(state.regime))
+    assert rewards == [1.0, 5.0, -1.0]
+    assert regimes == [1, 0, 1]
+
+
 @pytest.mark.parametrize("name", ["warning", "storm"])
 def test_payoffs_and_regimes_come_as_often_as_stated(name):
     world = ALL[name]
