@@ -9,7 +9,7 @@ its size.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from stormsail import __version__
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo, Update
-from stormsail.bench.campaign import RowLog
+from stormsail.bench.campaign import RowLog, damaged
 from stormsail.bench.learner.learn_rows import run_key
 from stormsail.bench.processes import one_thread, one_thread_processes
 from stormsail.bench.risk.bets_exact import evaluate, solve
@@ -209,8 +209,11 @@ def run_all(
         processes: how many at a time; one is this process itself.
         kept: rows of finished runs; those are not trained again, and each new one is added at once.
         say: called with each new row.
+
+    Raises:
+        ArtifactError: if a kept row has other fields.
     """
-    rows = {} if kept is None else {line["key"]: Row(**line) for line in kept.lines}
+    rows = {} if kept is None else {row.key: row for row in _kept_rows(kept)}
     left = [job for job in planned if job.key not in rows]
     for row in _finished(left, processes):
         rows[row.key] = row
@@ -220,7 +223,15 @@ def run_all(
     return [rows[job.key] for job in planned]
 
 
-def _finished(left: Sequence[Job], processes: int) -> Iterable[Row]:
+def _kept_rows(kept: RowLog) -> Iterator[Row]:
+    for number, line in enumerate(kept.lines, start=1):
+        try:
+            yield Row(**line)
+        except TypeError as error:
+            raise damaged(kept.path, number, str(error)) from None
+
+
+def _finished(left: Sequence[Job], processes: int) -> Iterator[Row]:
     """Yield rows as they are finished, the longest episodes first."""
     order = sorted(left, key=lambda job: -job.world.bars)
     if processes == 1:

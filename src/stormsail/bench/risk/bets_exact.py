@@ -128,8 +128,10 @@ def _nodes(world: World) -> _Nodes:
     levels = len(world.levels)
     floor = -math.inf
     if world.wealth is None:
-        gain = max(0.0, float((payoffs.max() * np.array(world.levels)).max()))
+        gain = max(0.0, float(np.multiply.outer(world.levels, payoffs).max()))
         floor = world.limit - world.bars * gain
+        if math.isfinite(world.ruin):  # whether an episode goes on depends on the total above it
+            floor = min(floor, world.ruin)
     total, position = np.zeros(1), np.array([levels])
     ended = np.zeros(1, dtype=bool)
     layers = []
@@ -350,9 +352,17 @@ def propagate(world: World, policy: Policy) -> Evaluation:
         kept = moved.share > _NEGLIGIBLE
         lost += float(moved.share[~kept].sum())
         states = moved.of(kept)
-    lowest = world.bars * float((payoffs.min() * np.array(world.levels)).min())
-    lowest -= world.bars * world.change_cost * 2.0 * max(map(abs, world.levels))
-    return _summary(states, world.alpha, error=lost * abs(lowest) / world.alpha)
+    return _summary(states, world.alpha, error=lost * _largest_loss(world) / world.alpha)
+
+
+def _largest_loss(world: World) -> float:
+    """Return what an episode can lose at most; all of the wealth where levels are shares of it."""
+    if world.wealth is not None:
+        return world.wealth
+    _, payoffs = _payoff_table(world)
+    lowest = min(0.0, float(np.multiply.outer(world.levels, payoffs).min()))
+    change = max(world.levels) - min(0.0, *world.levels)
+    return world.bars * (world.change_cost * change - lowest)
 
 
 def _moved(world: World, states: _States, acts: Floats, shares: Floats, payoffs: Floats) -> _States:

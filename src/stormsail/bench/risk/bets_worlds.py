@@ -219,7 +219,6 @@ class Bets:
         payoff, _ = self._coming(state)
         total, position = state.total[:, None], state.position[:, None]
         reward = self.world.reward(level, payoff[:, None], total, position)  # [B, K]
-        reward = reward.expand(self.batch, level.shape[1])
         after = total + reward
         account = self._account(after, level.expand_as(after))
         return Alternatives(reward, after <= self.world.ruin, account)

@@ -10,7 +10,7 @@ from stormsail.bench.campaign import RowLog
 from stormsail.bench.risk import bets as bench
 from stormsail.bench.risk.bets_worlds import KNOWN
 from stormsail.cli.main import app
-from stormsail.core.errors import ArgumentError
+from stormsail.core.errors import ArgumentError, ArtifactError
 
 TINY = bench.Plan(n_envs=8, updates=2)
 
@@ -95,6 +95,16 @@ def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
     assert done == [1]
     assert both[0] == first[0]
     assert [r.seed for r in both] == [0, 1]
+
+
+@pytest.mark.refusal
+def test_a_row_of_another_command_is_refused(tmp_path):
+    (tmp_path / "rows").write_text('{"key": "a", "score": 1.0}\n')
+    with (
+        RowLog.open(tmp_path / "rows") as kept,
+        pytest.raises(ArtifactError, match=r"found line 1, .* unexpected keyword argument 'score'"),
+    ):
+        bench.run_all([], processes=1, kept=kept)
 
 
 def test_names_are_worlds_or_groups():

@@ -31,6 +31,9 @@ SHARES = World(
 )  # fmt: skip
 
 
+ENDED = World("ended", -4.0, 3, (0.0, 1.0), (((0.2, -3.0), (0.8, 1.0)),), alpha=0.25, ruin=-5.0)
+
+
 def pay(world):
     """Return what a bar makes, written once more."""
 
@@ -51,7 +54,9 @@ def every_policy(world):
 # --------------------------------------------------------------------------------------- best means
 
 
-@pytest.mark.parametrize("world", [PLAIN, WARNED, COSTLY, SHARES], ids=lambda world: world.name)
+@pytest.mark.parametrize(
+    "world", [PLAIN, WARNED, COSTLY, SHARES, ENDED], ids=lambda world: world.name
+)
 @pytest.mark.parametrize("part", [0.5, 1.0, 1.5])
 def test_the_best_mean_is_that_of_the_best_mixture_of_all_policies(world, part):
     world = dataclasses.replace(world, limit=part * world.limit)
@@ -179,11 +184,12 @@ def untrained(world, **network):
     return agent
 
 
-def test_drawn_episodes_agree_with_the_distribution(monkeypatch):
+@pytest.mark.parametrize("world", [WARNED, COSTLY, SHARES, ENDED], ids=lambda world: world.name)
+def test_drawn_episodes_agree_with_the_distribution(monkeypatch, world):
     monkeypatch.setattr(bets_exact, "EPISODES", 2**16)
-    agent = untrained(SHARES)
-    drawn, exact = bets_exact._drawn(agent, SHARES), bets_exact.evaluate(agent, SHARES)
-    assert 0.0 < drawn.mean_error < 0.05
+    agent = untrained(world)
+    drawn, exact = bets_exact._drawn(agent, world), bets_exact.evaluate(agent, world)
+    assert 0.0 < drawn.mean_error < 0.02
     assert abs(drawn.mean - exact.mean) < 4.0 * drawn.mean_error
     assert abs(drawn.cvar - exact.cvar) < 4.0 * drawn.cvar_error
     assert drawn.value_at_risk == pytest.approx(exact.value_at_risk, abs=1e-5)
