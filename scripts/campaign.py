@@ -147,14 +147,24 @@ CAMPAIGNS = (
         failed=FAILS,
     ),
     Campaign(
-        "limits: the same where no warning tells of a crash, 5 seeds each",
+        "limits: bets whose best policy is known exactly, 5 seeds each",
+        (*BENCH, "bets", "--seeds", "5", "--jobs", "2"),
+        passed=HOLDS,
+        failed=FAILS,
+    ),
+    Campaign(
+        "limits: CVaR where no warning tells of a crash, 5 seeds each",
         (*BENCH, "frontier", "--seeds", "5", "--warned", "0", "--jobs", "2"),
         passed=HOLDS,
         failed=FAILS,
     ),
     Campaign(
+        "limits: best means of bets over 64 bars, solved anew",
+        (sys.executable, "-m", "pytest", "-q", "-m", "campaign", "tests/campaign/test_bets.py"),
+    ),
+    Campaign(
         "demonstration: from an empty folder to the page in eight minutes",
-        (sys.executable, "-m", "pytest", "-q", "-m", "campaign", "tests/campaign"),
+        (sys.executable, "-m", "pytest", "-q", "-m", "campaign", "tests/campaign/test_demo.py"),
     ),
     Campaign(
         "mutants",

@@ -4,6 +4,7 @@ An entry is a unique snippet, what to put in its place, and who must notice.
 """
 
 from mutants.alternatives import ALTERNATIVES
+from mutants.bets import BETS
 from mutants.critics import CRITICS
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
@@ -40,5 +41,6 @@ MUTANTS = (
     *EVALUATION,
     *VALIDATION,
     *TAILS,
+    *BETS,
     *REFERENCE,
 )
