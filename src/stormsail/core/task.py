@@ -46,6 +46,18 @@ class Step(NamedTuple, Generic[Info]):
     """A named tuple of tensors; it always has `sample_weight` [B]."""
 
 
+class Alternatives(NamedTuple):
+    """What each of K actions would make of the coming step, by the same draw."""
+
+    reward: Tensor
+    """[B, K], as `Step.reward`."""
+    terminated: Tensor
+    """[B, K] bool, as `Step.terminated`."""
+    account: Tensor
+    """[B, K, P]: the columns `account_names` of the observation after the step, as the task shows
+    them."""
+
+
 @dataclass(frozen=True)
 class DiscreteActions:
     """Actions are whole numbers from 0 to `count` - 1, as int64 [B]."""
@@ -224,10 +236,13 @@ class Task(Protocol[State]):
 
     `State` is a named tuple of tensors with B first; nothing of it is changed in place.
 
-    Four members are optional, and read by the functions of the same names below:
+    Seven members are optional, and read by the functions of the same names below:
     `observation_layout` where columns are images, one-hots or flags; `action_mask(state)` where not
     every action is allowed in every state; `info_names` where `step` gives `info.measured`, numbers
-    [B, K] to be reported under these K names; `close` where something must be let go.
+    [B, K] to be reported under these K names; `episode_steps` where no episode lasts longer than
+    that many steps; `alternatives(state, actions)` and `account_names` where the task can say what
+    other actions would have made of the same step, see `alternatives`; `close` where something must
+    be let go.
     """
 
     @property
@@ -284,6 +299,48 @@ def info_names(task: Task[Any]) -> tuple[str, ...]:
     """Return the names of the columns of `info.measured`; none for most tasks."""
     names: tuple[str, ...] = getattr(task, "info_names", ())
     return names
+
+
+def alternatives(task: Task[State], state: State, actions: Tensor) -> Alternatives | None:
+    """Return what each of K actions would make of the coming step; None where a task cannot say.
+
+    A task can where what it draws does not depend on the action: a market whose prices nobody moves
+    is one, and shows with every bar what each position would have made of it. A task that has the
+    member keeps this contract:
+
+    - entry k is what `step` gives for action k in every environment: the same reward, flag and
+      `account_names` columns;
+    - a state fixes what the coming step draws, and a state at an episode's start fixes all draws of
+      that episode: stepping from it again with the same actions gives the same rewards, whatever
+      the generator. The generator decides on the episodes that follow, and may decide on columns of
+      the observation that are not in `account_names`;
+    - in rows after an end, whose action is ignored, the values may be anything finite;
+    - no value of a tensor is read on the host.
+
+    Args:
+        task: B environments.
+        state: theirs.
+        actions: [K]. Indices of discrete actions, int64, or one-dimensional continuous actions in
+            the dtype of the task.
+    """
+    read = getattr(task, "alternatives", None)
+    outcomes: Alternatives | None = None if read is None else read(state, actions)
+    return outcomes
+
+
+def account_names(task: Task[Any]) -> tuple[str, ...]:
+    """Return the P columns of the observation that the agent's own actions change.
+
+    In a task that has `alternatives`, no action changes any other column. None for most tasks.
+    """
+    names: tuple[str, ...] = getattr(task, "account_names", ())
+    return names
+
+
+def episode_steps(task: Task[Any]) -> int | None:
+    """Return the number of steps after which every episode has ended; None where nothing says."""
+    steps: int | None = getattr(task, "episode_steps", None)
+    return steps
 
 
 def close(task: Task[Any] | None) -> None:
