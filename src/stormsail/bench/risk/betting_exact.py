@@ -85,10 +85,9 @@ class Tree:
         for after, chosen, following in zip(self.after, policy, self.wealth[1:], strict=True):
             joint = chance[:, None] * chosen
             parts = (self.rules.win * joint, (1.0 - self.rules.win) * joint)
-            chance = sum(
-                np.bincount(place.ravel(), part.ravel(), len(following))
-                for place, part in zip(after, parts, strict=True)
-            )
+            chance = np.zeros(len(following))
+            for place, part in zip(after, parts, strict=True):
+                np.add.at(chance, place, part)
         return chance
 
     def tail(self, policy: Policy, *, alpha: float) -> Tail:

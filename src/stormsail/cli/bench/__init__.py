@@ -2,6 +2,7 @@
 
 import typer
 
+from stormsail.cli.bench.capping import capping
 from stormsail.cli.bench.formulas import functional
 from stormsail.cli.bench.learner import drift, learn, markets, train
 from stormsail.cli.bench.market import features, simulator
@@ -20,6 +21,6 @@ def _help(context: typer.Context) -> None:
 
 for _command in (
     *(functional, features, continual, shrinkage, optim, learn),
-    *(simulator, markets, train, drift, tails, frontier, vgs),
+    *(simulator, markets, train, drift, tails, frontier, capping, vgs),
 ):
     app.command()(_command)
