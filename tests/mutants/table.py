@@ -3,6 +3,7 @@
 An entry is a unique snippet, what to put in its place, and who must notice.
 """
 
+from mutants.capping import CAPPING
 from mutants.critics import CRITICS
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
@@ -38,5 +39,6 @@ MUTANTS = (
     *EVALUATION,
     *VALIDATION,
     *TAILS,
+    *CAPPING,
     *REFERENCE,
 )

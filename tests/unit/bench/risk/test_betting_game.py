@@ -51,6 +51,17 @@ def test_a_bet_is_eighths_of_the_wealth_and_never_more_than_what_is_missing():
     assert step.info.sample_weight.tolist() == [1.0] * 7
 
 
+def test_each_bet_has_its_own_draw():
+    """Wins and losses in turn, an eighth each time: 16 (9/8) (7/8) and so on."""
+    game, state = placed([16.0], [0], [0.5])
+    state = state._replace(uniform=torch.tensor([[0.0, 0.9, 0.1, 0.95, 0.2, 0.99]]).double())
+    wealth = []
+    for _ in range(6):
+        state, _ = game.step(state, torch.tensor([1]), generator())
+        wealth.append(float(state.wealth))
+    assert wealth == list(16.0 * np.cumprod([9 / 8, 7 / 8] * 3))
+
+
 def test_the_step_after_an_end_starts_a_new_game_with_new_draws():
     game, state = placed([0.0, 22.0], [4, 1], [0.5, 0.5])
     state = state._replace(over=torch.tensor([True, False]))

@@ -84,13 +84,16 @@ def test_a_cap_below_nothing_rewards_only_what_stays_below_it():
 
 
 def test_an_episode_keeps_the_cap_that_it_began_with_and_the_next_has_the_new_one():
-    """The first ends with 8; half the way from 5 to it is 6.5, which the second runs into."""
-    rewards = [[4.0, 4.0], [4.0, 4.0], [0.0, 4.0], [4.0, 4.0], [4.0, 0.0]]
+    """The first ends with 8; half the way from 5 to it is 6.5, which its next runs into.
+
+    The other one, with totals of 2, 4, 8 and 12, is still held to 5.
+    """
+    rewards = [[4.0, 2.0], [4.0, 2.0], [0.0, 4.0], [4.0, 4.0], [4.0, 0.0]]
     task = capped(rewards, ["..", "T.", "-.", ".T", "T-"], rate=0.5)
     result = walked(task, 5, after=lambda row: task.follow() if row == 1 else None)
     assert task.cap == 6.5
     assert result[:, 0].tolist() == [4.0, 1.0, 0.0, 4.0, 2.5]
-    assert result[:, 1].tolist() == [4.0, 1.0, 0.0, 0.0, 0.0]
+    assert result[:, 1].tolist() == [2.0, 2.0, 1.0, 0.0, 0.0]
 
 
 def test_the_cap_follows_the_lower_quantile_and_never_falls_below_its_floor():
@@ -144,7 +147,7 @@ def test_a_key_changes_with_everything_that_its_agent_depends_on():
 
     assert same(changes=("risk.cvar_kp=0.7",)) == [True, False, False]
     assert same(share=0.9) == [True, True, False]
-    assert same(cap_rate=0.2) == [False, False, True]
+    assert same(cap_rate=0.1) == [False, False, True]
     assert same(cap_least=-1.0) == [False, False, True]
     assert same(common=("ppo.n_epochs=3",)) == [False, False, False]
     assert same(rules=SMALL) == [False, False, False]
