@@ -208,8 +208,8 @@ class Row(NamedTuple):
     """Largest mean that any policy with a CVaR of `limit` has; None without a limit."""
     most: float
     """Largest CVaR of any policy."""
-    level: float
-    """Cap C at the end, or the multiplier."""
+    level: float | None
+    """Cap C at the end, or the multiplier; None where the control has none."""
 
     @property
     def kept(self) -> bool | None:
@@ -228,11 +228,11 @@ def train(plan: Plan, kind: str, *, seed: int, limit: float | None = None) -> Ro
         learner = train_agent(task, config, on_update=lambda _learner, _update: task.follow())
         return _row(plan, kind, learner, limit=None, level=task.cap)
     learner = train_agent(game, config)
-    multiplier = math.nan if learner.risk is None else learner.risk.dual.multiplier
+    multiplier = None if learner.risk is None else learner.risk.dual.multiplier
     return _row(plan, kind, learner, limit=limit, level=multiplier)
 
 
-def _row(plan: Plan, kind: str, learner: Ppo, *, limit: float | None, level: float) -> Row:
+def _row(plan: Plan, kind: str, learner: Ppo, *, limit: float | None, level: float | None) -> Row:
     tree = tree_of(plan.rules)
     sampled, greedy = (
         tree.tail(agent_policy(learner.agent, plan.rules, greedy=greedy), alpha=ALPHA)

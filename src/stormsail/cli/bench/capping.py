@@ -97,6 +97,6 @@ def _table(rows: "Sequence[Row]") -> "Table":
             {True: "yes", False: "no", None: ""}[row.kept],
             f"{row.greedy_mean:.2f}",
             f"{row.greedy_cvar:.2f}",
-            f"{row.level:.2f}",
+            "" if row.level is None else f"{row.level:.2f}",
         )
     return table
