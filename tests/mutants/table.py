@@ -5,6 +5,7 @@ An entry is a unique snippet, what to put in its place, and who must notice.
 
 from mutants.alternatives import ALTERNATIVES
 from mutants.bets import BETS
+from mutants.capping import CAPPING
 from mutants.critics import CRITICS
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
@@ -42,5 +43,6 @@ MUTANTS = (
     *VALIDATION,
     *TAILS,
     *BETS,
+    *CAPPING,
     *REFERENCE,
 )

@@ -3,6 +3,7 @@
 import typer
 
 from stormsail.cli.bench.bets import bets
+from stormsail.cli.bench.capping import capping
 from stormsail.cli.bench.formulas import functional
 from stormsail.cli.bench.learner import drift, learn, markets, train
 from stormsail.cli.bench.market import features, simulator
@@ -22,5 +23,6 @@ def _help(context: typer.Context) -> None:
 for _command in (
     *(functional, features, continual, shrinkage, optim, learn),
     *(simulator, markets, train, drift, tails, frontier, bets, vgs),
+    *(simulator, markets, train, drift, tails, frontier, capping, vgs),
 ):
     app.command()(_command)
