@@ -19,8 +19,10 @@ def changes(overrides: Iterable[str]) -> dict[str, object]:
 def _paths(table: Mapping[str, object], above: str = "") -> list[tuple[str, object]]:
     paths: list[tuple[str, object]] = []
     for key, value in table.items():
-        nested = isinstance(value, Mapping)
-        paths += _paths(value, f"{above}{key}.") if nested else [(f"{above}{key}", value)]
+        if isinstance(value, Mapping):
+            paths += _paths(value, f"{above}{key}.")
+        else:
+            paths.append((f"{above}{key}", value))
     return paths
 
 

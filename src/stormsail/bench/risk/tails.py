@@ -6,10 +6,11 @@ that stays as it was drawn. Three kinds of worlds:
 - `chain`: independent noise for ever (`tails_chain`). The truth is a formula.
 - `garch-jump`: a market with clustered volatility and jumps, another for each seed. The truth is
   drawn: episodes of the same policy on later bars, which training never saw.
-- worlds with observed states (`tails_states`), each of which has a distribution of its own that is
-  known: what is judged is every state by itself. They are trained for 600,000 rows with the
-  settings that a market has by default, but without a memory, since all is observed. One of them,
-  `clustered`, was not used for choosing anything and is trained only where it is named.
+- worlds with observed states (`tails_states`, and `tails_garch` for the process of `garch-jump`),
+  each of which has a distribution of its own that is known: every state is judged by itself. They
+  are trained for 600,000 rows with the settings that a market has by default, but without a memory,
+  since all is observed. One of them, `clustered`, was not used for choosing anything and is trained
+  only where it is named.
 
 What is compared is the distribution of discounted returns from a state. `coverage` is the largest
 distance between a level and the share of true returns below the predicted quantile of that level,
@@ -46,9 +47,15 @@ from stormsail.bench.campaign import RowLog
 from stormsail.bench.learner.learn_rows import run_key
 from stormsail.bench.options import changes
 from stormsail.bench.resumed import run_missing
-from stormsail.bench.risk import tails_states
 from stormsail.bench.risk.tails_chain import Chain, truth
-from stormsail.bench.risk.tails_states import StateTask, StateWorld
+from stormsail.bench.risk.tails_garch import GARCH_STATES
+from stormsail.bench.risk.tails_states import (
+    CLUSTERED,
+    HEAVY_SCALES,
+    RUIN,
+    TWO_MODES,
+    ObservedWorld,
+)
 from stormsail.bench.risk.tails_truth import KnownReturns
 from stormsail.bench.training import train_agent
 from stormsail.core.generators import Generators
@@ -60,9 +67,11 @@ from stormsail.modules.agent import Agent
 ALPHA = 0.05
 WORLDS = ("chain", "chain-skewed", "garch-jump")
 """Those with one distribution for all states, or judged over all states together."""
-STATE_WORLDS = {world.name: world for world in tails_states.WORLDS}
+STATE_WORLDS: dict[str, ObservedWorld] = {
+    world.name: world for world in (RUIN, TWO_MODES, HEAVY_SCALES, GARCH_STATES)
+}
 """Those that are judged state by state."""
-HELD_OUT = {world.name: world for world in tails_states.HELD_OUT}
+HELD_OUT: dict[str, ObservedWorld] = {world.name: world for world in (CLUSTERED,)}
 """The same, but not used for choosing anything."""
 NEGLIGIBLE = 0.01
 """Weight of what is left out of a realised return."""
@@ -209,16 +218,14 @@ def _settings(case: Case, plan: Plan, seed: int, *, updates: int, task: str) -> 
     return derive(TrainConfig().replace(**values))
 
 
-def measure_states(world: StateWorld, case: Case, plan: Plan, seed: int) -> list[Tail]:
+def measure_states(world: ObservedWorld, case: Case, plan: Plan, seed: int) -> list[Tail]:
     """Train critics on a world with states and compare them in each state that is judged."""
     config = _state_settings(case, plan, seed)
-    agent = train_agent(StateTask(world, batch=config.ppo.n_envs), config).agent
+    agent = train_agent(world.task(config.ppo.n_envs), config).agent
     rows = []
-    for (regime, left), prediction in zip(world.judged, _predicted(agent, world), strict=True):
-        known = world.truth(regime, left, gamma=plan.gamma)
-        row = _compare(world.name, case, seed, prediction, known)
-        state, event = world.state_name(regime, left), world.event(regime, left)
-        rows.append(row._replace(state=state, event=event, values=(), levels=()))
+    for state in world.states(gamma=plan.gamma):
+        row = _compare(world.name, case, seed, _predict_after(agent, state.path), state.truth)
+        rows.append(row._replace(state=state.name, event=state.event, values=(), levels=()))
     return rows
 
 
@@ -238,17 +245,13 @@ def _state_settings(case: Case, plan: Plan, seed: int) -> TrainConfig:
 
 
 @torch.no_grad()
-def _predicted(agent: Agent, world: StateWorld) -> "list[_Prediction]":
-    """Return what is predicted in each judged state, after an episode in its regime until then."""
-    task = StateTask(world, batch=1)
-    predictions = []
-    for regime, left in world.judged:
-        memory = agent.initial_memory(1)
-        *before, observation = tails_states.path_to(task, regime)[: world.steps - left + 1]
-        for shown in before:
-            memory = agent.decide(shown, memory, deterministic=True).memory
-        predictions.append(_predict(agent, observation, memory))
-    return predictions
+def _predict_after(agent: Agent, path: Sequence[Tensor]) -> "_Prediction":
+    """Return what is predicted at the end of an episode's observations, with what it remembers."""
+    memory = agent.initial_memory(1)
+    *before, observation = path
+    for shown in before:
+        memory = agent.decide(shown, memory, deterministic=True).memory
+    return _predict(agent, observation, memory)
 
 
 class _Prediction(NamedTuple):
@@ -320,7 +323,7 @@ def _compare(
 
 def _error(predicted: float, true: float, spread: float) -> float:
     """Return the error of CVaR: below 0, risk is understated."""
-    return (true - predicted) / max(abs(true), spread)
+    return predicted / true - 1.0 if true <= -spread else (true - predicted) / max(true, spread)
 
 
 def _measure_market(case: Case, plan: Plan, seed: int) -> Tail:
@@ -455,7 +458,7 @@ class Job:
         else:
             config = _state_settings(self.case, self.plan, self.seed)
         document = {
-            "world": self.world if world is None else asdict(world),
+            "world": self.world if world is None else repr(world),
             "case": self.case.name,
             "plan": asdict(self.plan),
             "settings": config.model_dump(mode="json"),

@@ -28,7 +28,7 @@ Where noise makes it, which comes with every step, its probability is 1.
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from stormsail.bench.risk.tails_truth import (
     KnownReturns,
     StudentSum,
 )
-from stormsail.core.task import DiscreteActions, Step
+from stormsail.core.task import DiscreteActions, Step, Task
 
 DEGREES = 3
 """Of Student noise."""
@@ -75,6 +75,31 @@ class Regime:
         return sum(jump.chance for jump in self.jumps if jump.size < 0.0)
 
 
+class JudgedState(NamedTuple):
+    """A state whose prediction is judged."""
+
+    name: str
+    event: float
+    """Probability of what makes its tail."""
+    path: tuple[Tensor, ...]
+    """Observations [1, F] of an episode that leads to it, its own last; for critics with memory."""
+    truth: KnownReturns
+
+
+class ObservedWorld(Protocol):
+    """A world whose observed states have known return distributions."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    def task(self, batch: int) -> Task[Any]:
+        """Return its episodes as a task."""
+
+    def states(self, *, gamma: float) -> list[JudgedState]:
+        """Return the states that are judged."""
+
+
 @dataclass(frozen=True)
 class StateWorld:
     """Regimes, how they follow each other, and the states that are judged."""
@@ -92,14 +117,33 @@ class StateWorld:
     observed: str = field(default="regime", kw_only=True)
     """Name of the number that is observed of a regime."""
 
+    def task(self, batch: int) -> "StateTask":
+        """Return its episodes as a task."""
+        return StateTask(self, batch=batch)
+
+    def states(self, *, gamma: float) -> list[JudgedState]:
+        """Return the states that are judged; each is led to by steps in its own regime."""
+        return [
+            JudgedState(
+                name=f"{self.regimes[regime].name}, {left} left",
+                event=self.event(regime, left),
+                path=self._path(regime, left),
+                truth=self.truth(regime, left, gamma=gamma),
+            )
+            for regime, left in self.judged
+        ]
+
+    def _path(self, regime: int, left: int) -> tuple[Tensor, ...]:
+        shown = self.regimes[regime].shown
+        return tuple(
+            torch.tensor([[shown, before / self.steps]])
+            for before in range(self.steps, left - 1, -1)
+        )
+
     @property
     def transition(self) -> Array:
         """Probabilities of the next regime [R, R]."""
         return np.asarray(self.moves) if self.moves else np.eye(len(self.regimes))
-
-    def state_name(self, regime: int, left: int) -> str:
-        """Return what a state is called in tables."""
-        return f"{self.regimes[regime].name}, {left} left"
 
     def event(self, regime: int, left: int) -> float:
         """Return the probability of a loss by a jump before the episode ends; 1 without jumps."""
@@ -223,7 +267,7 @@ class StateTask:
     def reset(self, generator: torch.Generator) -> tuple[WorldState, Tensor]:
         """Start all episodes."""
         state = self._fresh(generator)
-        return state, self.shown(state)
+        return state, self._seen(state)
 
     def step(
         self, state: WorldState, action: Tensor, generator: torch.Generator
@@ -243,10 +287,9 @@ class StateTask:
         )
         reward = torch.where(state.over, 0.0, pay)
         info = WorldInfo((~state.over).to(self.dtype))
-        return after, Step(self.shown(after), reward, ended, torch.zeros_like(ended), info)
+        return after, Step(self._seen(after), reward, ended, torch.zeros_like(ended), info)
 
-    def shown(self, state: WorldState) -> Tensor:
-        """Return what is observed of a state, [B, 2]."""
+    def _seen(self, state: WorldState) -> Tensor:
         return torch.stack([self._shown[state.regime], state.left / self.world.steps], -1)
 
     def _fresh(self, generator: torch.Generator) -> WorldState:
@@ -266,17 +309,9 @@ class StateTask:
         return drawn[0] / drawn[1:].square().mean(0).sqrt()
 
 
-def path_to(task: StateTask, regime: int) -> list[Tensor]:
-    """Return what an episode that stays in a regime shows, with all steps left, ..., with one."""
-    count = torch.full((task.batch,), regime)
-    over = torch.zeros(task.batch).bool()
-    lefts = range(task.world.steps, 0, -1)
-    return [task.shown(WorldState(count, torch.full_like(count, left), over)) for left in lefts]
-
-
 def _hazard(share: float, steps: int) -> float:
     """Return the probability in each step that makes this share over all."""
-    return 1.0 - (1.0 - share) ** (1.0 / steps)
+    return -math.expm1(math.log1p(-share) / steps)
 
 
 _RUIN_STEPS = 20
@@ -322,7 +357,16 @@ HEAVY_SCALES = StateWorld(
 )
 """Student noise with 3 degrees of freedom, whose scale is observed: 0.1 to 3."""
 
-WORLDS = (RUIN, TWO_MODES, HEAVY_SCALES)
-"""Those by which settings may be chosen."""
-HELD_OUT: tuple[StateWorld, ...] = ()
-"""Those by which nothing was chosen."""
+CLUSTERED = StateWorld(
+    "clustered",
+    (
+        Regime("calm", 0.0, 0.05, 0.1, (Jump(-3.0, 0.001),)),
+        Regime("storm", 1.0, 0.05, 0.3, (Jump(-3.0, 0.03), Jump(1.0, 0.05))),
+    ),
+    16,
+    tuple((regime, left) for regime in range(2) for left in (16, 4, 1)),
+    moves=((0.95, 0.05), (0.25, 0.75)),
+    observed="storm",
+)
+"""Held out: nothing was chosen by it. Calm spells of 20 steps on average and storms of 4 follow
+each other; losses of 3 come thirty times as often in a storm, which alone has gains of 1."""

@@ -114,7 +114,9 @@ class Characteristic(_Inverted):
 
     def __init__(self, function: Callable[[Array], Complex], *, mean: float, spread: float) -> None:
         self._step = 2.0 * math.pi / REACH
-        nodes = (np.arange(round(LAST_NODE / self._step)) + 0.5) * self._step
+        nodes: Array = (
+            np.arange(round(LAST_NODE / self._step), dtype=np.float64) + 0.5
+        ) * self._step
         values = function(nodes)
         count = int(np.nonzero(np.abs(values) > NEGLIGIBLE)[0].max()) + 1
         if count == len(nodes):
