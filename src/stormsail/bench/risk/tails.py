@@ -418,7 +418,8 @@ def named(
     Args:
         worlds: names with commas.
         cases: name of a group, or `none`.
-        more: further cases, each settings with semicolons, `critic.num_quantiles=32; ...`.
+        more: further cases, each settings with semicolons, `critic.num_quantiles=32; ...`; with
+            a name before them, `fine: critic.num_quantiles=64`, if it is to have one.
 
     Raises:
         ChoiceError: for a world or group that is not known.
@@ -434,10 +435,17 @@ def named(
         "none": (),
     }
     check_choice(cases, tuple(groups), name="cases")
-    given = tuple(Case(text.strip(), changes(text.split(";"))) for text in more)
-    for case in given:
-        TrainConfig().replace(**case.changes)  # refuse what is no setting before the work
-    return chosen, (*groups[cases], *given)
+    return chosen, (*groups[cases], *map(_further, more))
+
+
+def _further(text: str) -> Case:
+    """Return a case that a text describes; what is no setting is refused before the work."""
+    name, colon, settings = text.partition(":")
+    if not colon or "=" in name:
+        name = settings = text
+    case = Case(name.strip(), changes(settings.split(";")))
+    TrainConfig().replace(**case.changes)
+    return case
 
 
 @dataclass(frozen=True)

@@ -43,13 +43,13 @@ class Summary:
     @property
     def cvar(self) -> Seeds:
         """Predicted CVaR."""
-        return _over_seeds(tail.predicted for tail in self.tails)
+        return _over_seeds((tail.predicted for tail in self.tails), ".3g")
 
     @property
     def mean(self) -> Seeds:
         """Predicted mean; of rows that keep one."""
         kept = (tail.predicted_mean for tail in self.tails)
-        return _over_seeds(value for value in kept if value is not None)
+        return _over_seeds((value for value in kept if value is not None), ".3g")
 
     @property
     def bound(self) -> float:
@@ -77,9 +77,9 @@ def state_bound(event: float) -> float:
     return BOUND_LIKELY if event > LIKELY else BOUND_ELSEWHERE
 
 
-def _over_seeds(values: Iterable[float]) -> Seeds:
+def _over_seeds(values: Iterable[float], spec: str = ".2f") -> Seeds:
     """Return a mean ± standard deviation over seeds; a single one has a deviation of 0."""
-    return Seeds(list(values), spec=".2f", alone=0.0)
+    return Seeds(list(values), spec=spec, alone=0.0)
 
 
 def summaries(rows: Sequence[Tail]) -> list[Summary]:

@@ -46,7 +46,8 @@ def tails(
         list[str] | None,
         typer.Option(
             "--case",
-            help="A further case: path=value settings with semicolons; may come again.",
+            help="A further case: path=value settings with semicolons, and its name with a colon "
+            "before them if it is to have one; may come again.",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each case.")] = 5,
@@ -155,9 +156,10 @@ def _tails_table(title: str, rows: "list[TailSummary]") -> "Table":
 
 
 def _states_table(title: str, rows: "list[TailSummary]") -> "Table":
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    headings = ("world", "case", "state", "event", "CVaR", "true", "mean", "true", "error")
+    case = Column("case", overflow="fold")  # settings are one long word
+    headings = ("world", case, "state", "event", "CVaR", "true", "mean", "true", "error")
     table = Table(*headings, "of it resolution", "bound", "within", title=title)
     for row in rows:
         table.add_row(
@@ -166,9 +168,9 @@ def _states_table(title: str, rows: "list[TailSummary]") -> "Table":
             row.state,
             f"{row.tails[0].event:.1%}",
             str(row.cvar),
-            f"{row.tails[0].true:.3f}",
+            f"{row.tails[0].true:.3g}",
             str(row.mean),
-            f"{row.tails[0].true_mean:.3f}",
+            f"{row.tails[0].true_mean:.3g}",
             f"{row.error} %",
             f"{row.resolution:.1f} %",
             f"{row.bound:g} %",

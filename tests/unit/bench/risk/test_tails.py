@@ -379,6 +379,8 @@ def test_further_cases_are_settings():
     _, (case,) = bench.named("ruin", "none", [text])
     assert case.name == "critic.num_quantiles=16; critic.kind = categorical"
     assert case.changes == {"critic.num_quantiles": 16, "critic.kind": "categorical"}
+    _, (short,) = bench.named("ruin", "none", [f"atoms: {text}"])
+    assert (short.name, short.changes) == ("atoms", case.changes)
     assert bench.named("ruin", "default", [text])[1][:2] == (bench.DEFAULT, bench.CATEGORICAL)
 
 
