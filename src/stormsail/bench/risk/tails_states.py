@@ -253,7 +253,7 @@ class StateTask:
         self._drift = torch.tensor([regime.drift for regime in regimes])
         self._noise = torch.tensor([regime.noise for regime in regimes])
         padded = [(*each.jumps, *[Jump(0.0, 0.0)] * (most - len(each.jumps))) for each in regimes]
-        # no jump first, then each, then a place for numbers that rounding leaves beyond the last
+        # no jump first, then each; a uniform number of at least `_jump_from` of one is that jump
         self._sizes = torch.tensor([[0.0, *(jump.size for jump in each)] for each in padded])
         self._ends = torch.tensor([[False, *(jump.ends for jump in each)] for each in padded])
         chances = torch.tensor(
