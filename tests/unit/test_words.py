@@ -84,9 +84,7 @@ KEPT_NAMES = {
     "clip_law": "name of `clip_distribution` in earlier releases",
 }
 # Files in which a name has its plain meaning.
-KEPT_IN = {
-    "bench/risk/frontier_verdicts.py": {"reached"},  # whether a limit was reached
-}
+KEPT_IN: dict[str, Set[str]] = {}
 KEPT_PROSE = (
     r"law of total variance",  # a theorem
     r"square-root law",  # of market impact, as the literature calls it

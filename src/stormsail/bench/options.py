@@ -1,8 +1,29 @@
-"""Lists of numbers as command-line options give them, with commas between them."""
+"""Lists of numbers and settings as command-line options give them."""
 
 import math
+from collections.abc import Iterable, Mapping
 
+from stormsail.core.config.overrides import apply_overrides
 from stormsail.core.errors import RangeError
+
+
+def changes(overrides: Iterable[str]) -> dict[str, object]:
+    """Return what `path=value` texts set, by path.
+
+    Raises:
+        ConfigError: for a text of another form.
+    """
+    return dict(_paths(apply_overrides({}, (text.strip() for text in overrides))))
+
+
+def _paths(table: Mapping[str, object], above: str = "") -> list[tuple[str, object]]:
+    paths: list[tuple[str, object]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            paths += _paths(value, f"{above}{key}.")
+        else:
+            paths.append((f"{above}{key}", value))
+    return paths
 
 
 def whole_numbers(text: str, *, option: str, example: str) -> tuple[int, ...]:

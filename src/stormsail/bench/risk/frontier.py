@@ -12,13 +12,17 @@ Most crashes come after a warning, and so do so many calm bars that the mean gai
 from minding it. Without warnings (`--warned 0`) no feature separates bad bars from good ones, and
 all that a limit can do is to hold less.
 
-A limit holds if the upper end of the 95 % interval of realised CVaR reaches it, so if it is not
-proven to be broken; the table also says where the estimate itself reaches it.
+Three things are said of a limit, each harder than the one before, by the realised CVaR of one agent
+and its 95 % interval:
+
+- *held by interval*: the upper end reaches the limit, so a breach is not proven;
+- *kept by estimate*: the estimate itself reaches it;
+- *proven kept*: the lower end lies at or above it.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +33,9 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run.tasks import make_task, market_data
-from stormsail.bench.processes import side_by_side
+from stormsail.bench.campaign import RowLog
+from stormsail.bench.learner.learn_rows import run_key
+from stormsail.bench.resumed import run_missing
 from stormsail.bench.risk.frontier_baselines import Penalised, StepsAside
 from stormsail.bench.seeds import NORMAL_95
 from stormsail.bench.training import train_agent
@@ -74,6 +80,8 @@ class Plan:
     episodes: int = 2048
     warned: float = 0.8
     """Share of the crashes that a warning precedes; with 0 the warnings mean nothing."""
+    changes: tuple[tuple[str, Any], ...] = ()
+    """Further settings of all agents, by path."""
 
     @property
     def middle(self) -> float:
@@ -97,6 +105,12 @@ class Job:
     warned: float = 0.8
     changes: tuple[tuple[str, Any], ...] = ()
     """Further settings, by path."""
+
+    @property
+    def key(self) -> str:
+        """Hash of the settings with all defaults spelt out, and of what else the rows depend on."""
+        document = {**asdict(self), "settings": settings(self).model_dump(mode="json")}
+        return run_key({**document, "scales": SCALES, "alpha_measured": ALPHA})
 
 
 class Row(NamedTuple):
@@ -126,20 +140,29 @@ class Row(NamedTuple):
     infeasible_at: int | None
     """Update at which the limit was reported as out of reach."""
     updates: int
+    warned: float | None = None
+    """Share of the crashes that a warning precedes; None in rows of earlier versions."""
 
     @property
-    def holds(self) -> bool | None:
-        """Whether the interval of realised CVaR reaches the limit; None without one."""
-        return None if self.limit is None else self.holds_limit(self.limit)
-
-    def holds_limit(self, limit: float) -> bool:
-        """Whether the interval of realised CVaR reaches a limit."""
-        return self.cvar + NORMAL_95 * self.cvar_error >= limit
+    def held_by_interval(self) -> bool | None:
+        """Whether the upper end of CVaR's interval reaches the limit; None without one."""
+        return None if self.limit is None else not self.breaks(self.limit)
 
     @property
-    def reaches(self) -> bool | None:
-        """Whether the estimate itself reaches the limit; None without one."""
+    def kept_by_estimate(self) -> bool | None:
+        """Whether the estimate of CVaR reaches the limit; None without one."""
         return None if self.limit is None else self.cvar >= self.limit
+
+    @property
+    def proven_kept(self) -> bool | None:
+        """Whether the lower end of CVaR's interval reaches the limit; None without one."""
+        if self.limit is None:
+            return None
+        return self.cvar - NORMAL_95 * self.cvar_error >= self.limit
+
+    def breaks(self, limit: float) -> bool:
+        """Whether a breach of a limit is proven: the upper end of CVaR's interval is below it."""
+        return self.cvar + NORMAL_95 * self.cvar_error < limit
 
 
 def jobs(plan: Plan, kinds: Sequence[str] = KINDS) -> list[Job]:
@@ -157,7 +180,7 @@ def jobs(plan: Plan, kinds: Sequence[str] = KINDS) -> list[Job]:
         for seed in plan.seeds:
             common: dict[str, Any] = {
                 "gamma": gamma, "seed": seed, "steps": plan.steps, "episodes": plan.episodes,
-                "warned": plan.warned,
+                "warned": plan.warned, "changes": plan.changes,
             }  # fmt: skip
             planned.append(Job("free", **common))
             planned += [Job("limit", limit=limit, **common) for limit in plan.limits]
@@ -258,6 +281,7 @@ def _rows(
             exposure=account.exposure,
             greedy_mean=likeliest[0] if scale == 1.0 else None,
             greedy_cvar=likeliest[1] if scale == 1.0 else None,
+            warned=job.warned,
             **training._asdict(),
         )
         for scale, account in zip((1.0, *scales), accounts, strict=True)
@@ -348,8 +372,14 @@ def evaluate(
 
 
 def run_all(
-    planned: Sequence[Job], *, processes: int, say: Callable[[Row], None] = lambda _: None
+    planned: Sequence[Job],
+    *,
+    processes: int,
+    log: RowLog | None = None,
+    say: Callable[[Row], None] = lambda _: None,
 ) -> list[Row]:
-    """Run jobs side by side; `say` gets each agent's row when it is there."""
-    outcomes = side_by_side(run, planned, processes=processes, say=lambda rows: say(rows[0]))
+    """Run what the log does not hold yet; `say` gets each new agent's row when it is there."""
+    outcomes = run_missing(
+        run, planned, row=Row, processes=processes, log=log, say=lambda rows: say(rows[0])
+    )
     return [row for rows in outcomes for row in rows]

@@ -1,18 +1,25 @@
 """`stormsail bench tails`: tails of return distributions that critics predict, beside true ones.
 
 Critics are trained by the real trainer on worlds whose return distribution is known, with a policy
-that stays as it was drawn. Two worlds:
+that stays as it was drawn. Three kinds of worlds:
 
 - `chain`: independent noise for ever (`tails_chain`). The truth is a formula.
-- `garch_jump`: a market with clustered volatility and jumps, another for each seed. The truth is
+- `garch-jump`: a market with clustered volatility and jumps, another for each seed. The truth is
   drawn: episodes of the same policy on later bars, which training never saw.
+- worlds with observed states (`tails_states`, and `tails_garch` for the process of `garch-jump`),
+  each of which has a distribution of its own that is known: every state is judged by itself. They
+  are trained for 600,000 rows with the settings that a market has by default, but without a memory,
+  since all is observed. One of them, `clustered`, was not used for choosing anything and is trained
+  only where it is named.
 
 What is compared is the distribution of discounted returns from a state. `coverage` is the largest
 distance between a level and the share of true returns below the predicted quantile of that level,
-in points of a hundred. `error` is predicted CVaR over the true one less 1: below 0, risk is
-understated. `resolution` is the same for exact quantiles at the levels that each critic has, so
-what no training can remove. Twins that are mixed give two values for each level; their grid is
-still that of one.
+in points of a hundred. `error` is (true - predicted) / max(|true|, spread) of CVaR, with the
+state's own spread: below 0, risk is understated. Where the size of CVaR is at least the spread,
+which is so for every tail that matters, that is predicted / true - 1; elsewhere CVaR may be near 0
+and a ratio to it says nothing. `resolution` is the same for exact quantiles at the levels that each
+critic has, so what no training can remove. Twins that are mixed give two values for each level;
+their grid is still that of one.
 
 Every start of `garch_jump` has a distribution of its own, and one return is drawn of it. So all is
 compared over all starts together, and that shows less than on a chain:
@@ -26,8 +33,8 @@ compared over all starts together, and that shows less than on a chain:
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -36,8 +43,20 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.run.tasks import make_task
-from stormsail.bench.processes import side_by_side
-from stormsail.bench.risk.tails_chain import Chain, Truth, truth
+from stormsail.bench.campaign import RowLog
+from stormsail.bench.learner.learn_rows import run_key
+from stormsail.bench.options import changes
+from stormsail.bench.resumed import run_missing
+from stormsail.bench.risk.tails_chain import Chain, truth
+from stormsail.bench.risk.tails_garch import GARCH_STATES
+from stormsail.bench.risk.tails_states import (
+    CLUSTERED,
+    HEAVY_SCALES,
+    RUIN,
+    TWO_MODES,
+    ObservedWorld,
+)
+from stormsail.bench.risk.tails_truth import KnownReturns
 from stormsail.bench.training import train_agent
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
@@ -47,6 +66,13 @@ from stormsail.modules.agent import Agent
 
 ALPHA = 0.05
 WORLDS = ("chain", "chain-skewed", "garch-jump")
+"""Those with one distribution for all states, or judged over all states together."""
+STATE_WORLDS: dict[str, ObservedWorld] = {
+    world.name: world for world in (RUIN, TWO_MODES, HEAVY_SCALES, GARCH_STATES)
+}
+"""Those that are judged state by state."""
+HELD_OUT: dict[str, ObservedWorld] = {world.name: world for world in (CLUSTERED,)}
+"""The same, but not used for choosing anything."""
 NEGLIGIBLE = 0.01
 """Weight of what is left out of a realised return."""
 
@@ -90,6 +116,9 @@ CASES = (
     CATEGORICAL,
 )
 
+STATE_CASES = (DEFAULT, Case("N 32"), CATEGORICAL)
+"""Those of `CASES` that worlds with states are also tried with."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -109,11 +138,21 @@ class Plan:
     """With 80 the distributions of single states still scattered, which widens all of them
     together: the mean of five seeds was 6 % beyond what exact quantiles give."""
     episodes: int = 4096
+    state_rows: int = 600_000
+    """Of worlds with states."""
 
     @classmethod
     def quick(cls) -> "Plan":
         """Return one of seconds, which proves only that it runs."""
-        return cls(n_steps=32, n_envs=4, updates=2, garch_updates=2, episodes=64, gamma=0.9)
+        return cls(
+            n_steps=32,
+            n_envs=4,
+            updates=2,
+            garch_updates=2,
+            episodes=64,
+            gamma=0.9,
+            state_rows=4096,
+        )
 
 
 class Tail(NamedTuple):
@@ -128,7 +167,7 @@ class Tail(NamedTuple):
     """CVaR at 5 %, in reward units; over all states on average."""
     true: float
     error: float
-    """predicted / true - 1."""
+    """(true - predicted) / max(|true|, spread): below 0, risk is understated."""
     resolution: float
     """The same of exact quantiles at the levels of one critic; 0 for atoms."""
     spread: float
@@ -137,6 +176,15 @@ class Tail(NamedTuple):
     """Predicted returns of the levels, of worlds with one distribution for all states."""
     levels: tuple[float, ...] = ()
     """Shares of returns that should lie below them."""
+    state: str = ""
+    """The one that is judged, of worlds with states."""
+    event: float = 1.0
+    """Probability there of what makes the tail."""
+    predicted_mean: float | None = None
+    """Of the return; None where it was not kept."""
+    true_mean: float | None = None
+    true_spread: float | None = None
+    """Standard deviation of the return."""
 
 
 def measure(world: str, case: Case, plan: Plan, seed: int) -> Tail:
@@ -170,6 +218,42 @@ def _settings(case: Case, plan: Plan, seed: int, *, updates: int, task: str) -> 
     return derive(TrainConfig().replace(**values))
 
 
+def measure_states(world: ObservedWorld, case: Case, plan: Plan, seed: int) -> list[Tail]:
+    """Train critics on a world with states and compare them in each state that is judged."""
+    config = _state_settings(case, plan, seed)
+    agent = train_agent(world.task(config.ppo.n_envs), config).agent
+    rows = []
+    for state in world.states(gamma=plan.gamma):
+        row = _compare(world.name, case, seed, _predict_after(agent, state.path), state.truth)
+        rows.append(row._replace(state=state.name, event=state.event, values=(), levels=()))
+    return rows
+
+
+def _state_settings(case: Case, plan: Plan, seed: int) -> TrainConfig:
+    """Return what a market has by default, which is what limits on the tail are used with."""
+    values: dict[str, Any] = {
+        "seed": seed,
+        "task.name": "market",
+        "network.memory": "none",
+        "ppo.gamma": plan.gamma,
+        "ppo.total_steps": plan.state_rows,
+        "ppo.critic_grad_warmup_updates": plan.state_rows,  # more than there are updates
+        **case.changes,
+    }
+    # the sizes of a market; then a task with plain columns
+    return derive(TrainConfig().replace(**values)).replace(**{"task.name": "CartPole-v1"})
+
+
+@torch.no_grad()
+def _predict_after(agent: Agent, path: Sequence[Tensor]) -> "_Prediction":
+    """Return what is predicted at the end of an episode's observations, with what it remembers."""
+    memory = agent.initial_memory(1)
+    *before, observation = path
+    for shown in before:
+        memory = agent.decide(shown, memory, deterministic=True).memory
+    return _predict(agent, observation, memory)
+
+
 class _Prediction(NamedTuple):
     """Predicted return distributions of n states, in reward units."""
 
@@ -183,6 +267,8 @@ class _Prediction(NamedTuple):
     """Standard deviation [n]."""
     grid: Tensor | None = None
     """Levels that each critic has, half as many as `levels` where twins are mixed; None: atoms."""
+    mean: Tensor | None = None
+    """[n]."""
 
 
 def _predict(agent: Agent, observation: Tensor, memory: Tensor) -> _Prediction:
@@ -194,15 +280,18 @@ def _predict(agent: Agent, observation: Tensor, memory: Tensor) -> _Prediction:
         spread = (distribution * (atoms - mean).square()).sum(-1).sqrt()
         cvar = risk.categorical_cvar(distribution, atoms, alpha=ALPHA)
         values = atoms.expand_as(distribution)
-        return _Prediction(values, distribution.cumsum(-1), cvar, spread)
+        return _Prediction(values, distribution.cumsum(-1), cvar, spread, mean=mean[:, 0])
     values = agent.return_scale.decode(distribution).sort(-1).values
     levels = quantile.midpoints(values.shape[-1], like=values)
     grid = quantile.midpoints(agent.spec.critic.num_quantiles, like=values)
     cvar = risk.cvar(values, alpha=ALPHA)
-    return _Prediction(values, levels, cvar, values.std(-1, correction=0), grid)
+    spread, mean = values.std(-1, correction=0), values.mean(-1)
+    return _Prediction(values, levels, cvar, spread, grid, mean)
 
 
-def _compare(world: str, case: Case, seed: int, prediction: _Prediction, known: Truth) -> Tail:
+def _compare(
+    world: str, case: Case, seed: int, prediction: _Prediction, known: KnownReturns
+) -> Tail:
     levels = prediction.levels if prediction.levels.ndim == 1 else prediction.levels[0]
     # What lies between two atoms counts to neither: read the distribution in the middle.
     values = prediction.values[0]
@@ -212,7 +301,8 @@ def _compare(world: str, case: Case, seed: int, prediction: _Prediction, known: 
     predicted, true = float(prediction.cvar[0]), known.cvar(ALPHA)
     resolution = 0.0
     if prediction.grid is not None:
-        resolution = float(risk.cvar(known.quantiles(prediction.grid), alpha=ALPHA)) / true - 1.0
+        exact = float(risk.cvar(known.quantiles(prediction.grid), alpha=ALPHA))
+        resolution = _error(exact, true, known.spread)
     return Tail(
         world=world,
         case=case.name,
@@ -220,12 +310,20 @@ def _compare(world: str, case: Case, seed: int, prediction: _Prediction, known: 
         coverage=coverage,
         predicted=predicted,
         true=true,
-        error=predicted / true - 1.0,
+        error=_error(predicted, true, known.spread),
         resolution=resolution,
         spread=float(prediction.spread[0]) / known.spread,
         values=tuple(values.tolist()),
         levels=tuple(levels.tolist()),
+        predicted_mean=None if prediction.mean is None else float(prediction.mean[0]),
+        true_mean=known.mean,
+        true_spread=known.spread,
     )
+
+
+def _error(predicted: float, true: float, spread: float) -> float:
+    """Return the error of CVaR: below 0, risk is understated."""
+    return predicted / true - 1.0 if true <= -spread else (true - predicted) / max(true, spread)
 
 
 def _measure_market(case: Case, plan: Plan, seed: int) -> Tail:
@@ -312,36 +410,99 @@ def _deviation(values: Tensor, weight: Tensor) -> float:
     return float((share * (values - mean).square()).sum().sqrt())
 
 
-def named(worlds: str, cases: str) -> tuple[tuple[str, ...], tuple[Case, ...]]:
+def named(
+    worlds: str, cases: str, more: Sequence[str] = ()
+) -> tuple[tuple[str, ...], tuple[Case, ...]]:
     """Return the worlds and cases that texts name.
 
+    Args:
+        worlds: names with commas.
+        cases: name of a group, or `none`.
+        more: further cases, each settings with semicolons, `critic.num_quantiles=32; ...`; with
+            a name before them, `fine: critic.num_quantiles=64`, if it is to have one.
+
     Raises:
-        ChoiceError: for one that is not known.
+        ChoiceError: for a world or group that is not known.
+        ConfigError: for a setting that is not known.
     """
     chosen = tuple(part.strip() for part in worlds.split(","))
     for world in chosen:
-        check_choice(world, WORLDS, name="worlds")
+        check_choice(world, (*WORLDS, *STATE_WORLDS, *HELD_OUT), name="worlds")
     groups = {
         "all": CASES,
         "default": (DEFAULT, CATEGORICAL),
         "pictured": (DEFAULT, LAMBDA_RETURN, CATEGORICAL),
+        "none": (),
     }
     check_choice(cases, tuple(groups), name="cases")
-    return chosen, groups[cases]
+    return chosen, (*groups[cases], *map(_further, more))
+
+
+def _further(text: str) -> Case:
+    """Return a case that a text describes; what is no setting is refused before the work."""
+    name, colon, settings = text.partition(":")
+    if not colon or "=" in name:
+        name = settings = text
+    case = Case(name.strip(), changes(settings.split(";")))
+    TrainConfig().replace(**case.changes)
+    return case
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: everything that its rows depend on."""
+
+    world: str
+    case: Case
+    plan: Plan
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Hash of the settings with all defaults spelt out, the world and the plan."""
+        world = {**STATE_WORLDS, **HELD_OUT}.get(self.world)
+        if world is None:
+            config = _settings(self.case, self.plan, self.seed, updates=1, task="market")
+        else:
+            config = _state_settings(self.case, self.plan, self.seed)
+        document = {
+            "world": self.world if world is None else repr(world),
+            "case": self.case.name,
+            "plan": asdict(self.plan),
+            "settings": config.model_dump(mode="json"),
+        }
+        return run_key(document)
+
+
+def run(job: Job) -> list[Tail]:
+    """Train one agent and return its rows: one, or one for each state that is judged."""
+    world = {**STATE_WORLDS, **HELD_OUT}.get(job.world)
+    if world is None:
+        return [measure(job.world, job.case, job.plan, job.seed)]
+    return measure_states(world, job.case, job.plan, job.seed)
+
+
+def jobs(
+    worlds: Sequence[str], cases: Sequence[Case], plan: Plan, seeds: Iterable[int]
+) -> list[Job]:
+    """Return every combination; worlds with states leave out cases that are about chains."""
+    about_chains = {case.name for case in CASES} - {case.name for case in STATE_CASES}
+    return [
+        Job(world, case, plan, seed)
+        for world in worlds
+        for case in cases
+        if world in WORLDS or case.name not in about_chains
+        for seed in seeds
+    ]
 
 
 def measure_all(
-    worlds: Sequence[str],
-    cases: Sequence[Case],
-    plan: Plan,
-    seeds: Sequence[int],
+    planned: Sequence[Job],
     *,
     processes: int,
+    log: RowLog | None = None,
+    say: Callable[[list[Tail]], None] = lambda _: None,
 ) -> list[Tail]:
-    """Measure every combination, in processes of one thread each."""
-    jobs = [(world, case, plan, seed) for world in worlds for case in cases for seed in seeds]
-    return side_by_side(_measured, jobs, processes=processes)
-
-
-def _measured(job: tuple[str, Case, Plan, int]) -> Tail:
-    return measure(*job)
+    """Run what the log does not hold yet, in processes of one thread each; return all rows."""
+    outcomes = run_missing(run, planned, row=Tail, processes=processes, log=log, say=say)
+    return [row for rows in outcomes for row in rows]

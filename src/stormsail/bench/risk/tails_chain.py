@@ -73,12 +73,14 @@ def draw(noise: str, shape: tuple[int, ...], generator: torch.Generator) -> Tens
 
 
 class Truth(NamedTuple):
-    """The return distribution of a chain, by a large sorted sample or in closed form."""
+    """A return distribution, by a large sorted sample or in closed form."""
 
     spread: float
     """Standard deviation."""
     sample: Tensor | None
     """Sorted, float64 [n]; None for the normal distribution."""
+    mean: float = 0.0
+    """Expected return; 0 for the normal distribution."""
 
     def below(self, value: Tensor) -> Tensor:
         """Return the probability of a return of at most this."""

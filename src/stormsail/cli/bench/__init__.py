@@ -22,7 +22,6 @@ def _help(context: typer.Context) -> None:
 
 for _command in (
     *(functional, features, continual, shrinkage, optim, learn),
-    *(simulator, markets, train, drift, tails, frontier, bets, vgs),
-    *(simulator, markets, train, drift, tails, frontier, capping, vgs),
+    *(simulator, markets, train, drift, tails, frontier, bets, capping, vgs),
 ):
     app.command()(_command)

@@ -1,7 +1,8 @@
 """What the bench verbs share: console, options, files that are written and read, verdicts."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -10,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from stormsail.bench.campaign import RowLog
     from stormsail.bench.verdicts import Verdict
 
 CLAIM_FAILED = 1
@@ -27,7 +29,23 @@ Jobs = Annotated[int, typer.Option(min=1, help="Processes of one thread each.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes; no evidence.")]
 Rows = Annotated[
     list[Path] | None,
-    typer.Option(help="Rows that `--out` wrote before, instead of training; may come again."),
+    typer.Option(
+        help="File of finished runs, .jsonl, a line each: what it holds is judged and not trained "
+        "again, and every new run is added when it is done. Or .json files that `--out` wrote, "
+        "which are judged instead of training; may come again."
+    ),
+]
+FirstSeed = Annotated[
+    int,
+    typer.Option(
+        "--seed-base",
+        "--first-seed",
+        min=0,
+        help="The first seed; fresh ones show what was fitted.",
+    ),
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="path=value for every agent; may come again.")
 ]
 Seconds = Annotated[float, typer.Option(min=0.01, help="Measured, for each way.")]
 Threads = Annotated[int, typer.Option(min=0, help="Torch threads; 0 leaves them.")]
@@ -61,6 +79,31 @@ def write_json(out: Path | None, figures: object) -> None:
 
 def _plain(value: Any) -> object:  # noqa: ANN401 - a value with a dictionary of its own
     return value.as_dict()
+
+
+@contextmanager
+def finished_runs(files: Sequence[Path] | None) -> "Iterator[RowLog | None]":
+    """Open the file of finished runs that `--rows` names, if it names one.
+
+    Raises:
+        BadParameter: if another file stands beside it, or its folder does not exist.
+        ArtifactError: if another process writes to it, or a line of it is no row.
+    """
+    from stormsail.bench.campaign import RowLog
+
+    names = [file for file in files or () if file.suffix == ".jsonl"]
+    if not names:
+        yield None
+        return
+    if len(files or ()) > 1:
+        message = (
+            "`--rows` must be one .jsonl file of finished runs, or .json files that `--out` wrote; "
+            f"found {', '.join(map(str, files or ()))}. Name one kind."
+        )
+        raise typer.BadParameter(message)
+    check_folders(*names)
+    with RowLog.open(names[0]) as log:
+        yield log
 
 
 def read_rows(files: Sequence[Path], row: Callable[..., Row]) -> list[Row]:

@@ -9,11 +9,14 @@ import typer
 
 from stormsail.cli.bench.output import (
     Chart,
+    FirstSeed,
     Jobs,
     Out,
     Rows,
+    Settings,
     check_folders,
     exit_unless_held,
+    finished_runs,
     print_verdicts,
     read_rows,
     wide_console,
@@ -26,15 +29,29 @@ if TYPE_CHECKING:
 
     from stormsail.bench.risk.frontier import Row as AgentRow
     from stormsail.bench.risk.frontier_verdicts import Summary as FrontierSummary
+    from stormsail.bench.risk.tails import Tail
     from stormsail.bench.risk.tails_verdicts import Summary as TailSummary
 
 
 def tails(
-    worlds: Annotated[str, typer.Option(help="Of chain, chain-skewed and garch-jump.")] = (
-        "chain,chain-skewed,garch-jump"
-    ),
-    cases: Annotated[str, typer.Option(help="all, default, or pictured.")] = "all",
+    worlds: Annotated[
+        str,
+        typer.Option(
+            help="Of chain, chain-skewed, garch-jump, ruin, two-modes, heavy-scales, "
+            "garch-states and clustered, which is held out."
+        ),
+    ] = "chain,chain-skewed,garch-jump,ruin,two-modes,heavy-scales,garch-states",
+    cases: Annotated[str, typer.Option(help="all, default, pictured, or none.")] = "all",
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--case",
+            help="A further case: path=value settings with semicolons, and its name with a colon "
+            "before them if it is to have one; may come again.",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each case.")] = 5,
+    first_seed: FirstSeed = 0,
     jobs: Jobs = 1,
     quick: Annotated[
         bool, typer.Option("--quick", help="Seconds instead of hours; no evidence.")
@@ -49,28 +66,57 @@ def tails(
     from stormsail.bench.risk import tails as bench
     from stormsail.bench.risk import tails_chart, tails_verdicts
 
-    chosen = bench.named(worlds, cases)
+    chosen = bench.named(worlds, cases, more or ())
     check_folders(out)
     _check_chart(chart, chosen[0])
     console = wide_console()
     plan = bench.Plan.quick() if quick else bench.Plan()
-    if not rows:
-        measured = bench.measure_all(*chosen, plan, range(seeds), processes=jobs)
-    else:
-        measured = read_rows(rows, bench.Tail)
-        if chart is not None and not any(row.world == "chain" and row.values for row in measured):
-            message = "`--rows` must hold the values of a chain for charts; found none. Measure it."
-            raise typer.BadParameter(message)
+    with finished_runs(rows) as log:
+        if rows and log is None:
+            measured = read_rows(rows, bench.Tail)
+        else:
+            planned = bench.jobs(*chosen, plan, range(first_seed, first_seed + seeds))
+            measured = bench.measure_all(
+                planned, processes=jobs, log=log, say=partial(_print_tails, console)
+            )
+    if chart is not None and not any(row.world == "chain" and row.values for row in measured):
+        message = "`--rows` must hold the values of a chain for charts; found none. Measure it."
+        raise typer.BadParameter(message)
     lines = tails_verdicts.summaries(measured)
     verdicts = [] if quick else tails_verdicts.verdicts(lines)
-    title = f"CVaR at 5 %, gamma {plan.gamma:g}, mean ± standard deviation over seeds"
-    console.print(_tails_table(title, lines))
+    _print_tables(console, lines, title=f"CVaR at 5 %, gamma {plan.gamma:g}")
     print_verdicts(console, verdicts)
     write_json(out, {"rows": [row._asdict() for row in measured]})
     if chart is not None:
         (chart / "tails.svg").write_text(tails_chart.distributions(measured))
         (chart / "budget.svg").write_text(tails_chart.budget())
     exit_unless_held(verdicts)
+
+
+def _print_tails(console: "Console", rows: "list[Tail]") -> None:
+    worst = max(rows, key=lambda row: abs(row.error))
+    where = f" in {worst.state}" if worst.state else ""
+    console.print(
+        f"{worst.world}, {worst.case}, seed {worst.seed}: CVaR off by at most "
+        f"{100.0 * worst.error:+.1f} %{where}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _print_tables(console: "Console", lines: "list[TailSummary]", *, title: str) -> None:
+    """Print worlds with one distribution, then those with states, then their worst states."""
+    from stormsail.bench.risk import tails_verdicts
+
+    over_seeds = "mean ± standard deviation over seeds"
+    whole = [line for line in lines if not line.state]
+    states = [line for line in lines if line.state]
+    if whole:
+        console.print(_tails_table(f"{title}, {over_seeds}", whole))
+    if states:
+        console.print(_states_table(f"{title}, state by state, {over_seeds}", states))
+        worst = tails_verdicts.worst_states(states)
+        console.print(_states_table(f"{title}, the worst state of each world and case", worst))
 
 
 def _check_chart(chart: Path | None, worlds: tuple[str, ...]) -> None:
@@ -109,8 +155,33 @@ def _tails_table(title: str, rows: "list[TailSummary]") -> "Table":
     return table
 
 
+def _states_table(title: str, rows: "list[TailSummary]") -> "Table":
+    from rich.table import Column, Table
+
+    case = Column("case", overflow="fold")  # settings are one long word
+    headings = ("world", case, "state", "event", "CVaR", "true", "mean", "true", "error")
+    table = Table(*headings, "of it resolution", "bound", "within", title=title)
+    for row in rows:
+        table.add_row(
+            row.world,
+            row.case,
+            row.state,
+            f"{row.tails[0].event:.1%}",
+            str(row.cvar),
+            f"{row.tails[0].true:.3g}",
+            str(row.mean),
+            f"{row.tails[0].true_mean:.3g}",
+            f"{row.error} %",
+            f"{row.resolution:.1f} %",
+            f"{row.bound:g} %",
+            f"{row.within} of {len(row.tails)}",
+        )
+    return table
+
+
 def frontier(
     seeds: Annotated[int, typer.Option(min=1, help="Agents of each kind.")] = 5,
+    first_seed: FirstSeed = 0,
     steps: Annotated[int, typer.Option(min=1, help="Steps that each learns for.")] = 1_500_000,
     gammas: Annotated[str, typer.Option(help="Discounts, with commas.")] = "0.99,0.999",
     limits: Annotated[
@@ -123,12 +194,13 @@ def frontier(
     kinds: Annotated[
         str, typer.Option(help="Of free, limit, slack, infeasible, alpha, penalty and rule.")
     ] = "free,limit,slack,infeasible,alpha,penalty,rule",
+    settings: Settings = None,
     rows: Rows = None,
     out: Out = None,
     chart: Chart = None,
 ) -> None:
     """Train agents with and without a limit on their tail; compare them on bars they never saw."""
-    from stormsail.bench.options import numbers
+    from stormsail.bench.options import changes, numbers
     from stormsail.bench.risk import frontier as bench
     from stormsail.bench.risk import frontier_verdicts
 
@@ -137,16 +209,20 @@ def frontier(
     plan = bench.Plan(
         limits=numbers(limits, option="limits", example="0.5,0.25"),
         gammas=numbers(gammas, option="gammas", example="0.5,0.25"),
-        seeds=tuple(range(seeds)),
+        seeds=tuple(range(first_seed, first_seed + seeds)),
         steps=steps,
         warned=warned,
+        changes=tuple(changes(settings or ()).items()),
     )
     planned = bench.jobs(plan, [kind.strip() for kind in kinds.split(",")])
-    if not rows:
-        console.print(f"{len(planned)} agents, {jobs} at a time")
-        measured = bench.run_all(planned, processes=jobs, say=partial(_print_agent, console))
-    else:
-        measured = read_rows(rows, bench.Row)
+    with finished_runs(rows) as log:
+        if rows and log is None:
+            measured = read_rows(rows, bench.Row)
+        else:
+            console.print(f"{len(planned)} agents, {jobs} at a time")
+            measured = bench.run_all(
+                planned, processes=jobs, log=log, say=partial(_print_agent, console)
+            )
     verdicts = frontier_verdicts.verdicts(measured)
     console.print(_frontier_table(frontier_verdicts.summaries(measured)))
     print_verdicts(console, verdicts)
@@ -176,7 +252,8 @@ def _frontier_table(lines: "list[FrontierSummary]") -> "Table":
 
     heads = ("kind", "setting", "gamma", "mean", "CVaR of the worst 5 %", "exposure")
     title = "log growth of an episode on unseen bars, mean over seeds ± half of its 95 % interval"
-    table = Table(*heads, "multiplier", "largest", "held", "reached", title=title)
+    columns = ("held by interval", "kept by estimate", "proven kept")
+    table = Table(*heads, "multiplier", "largest", *columns, title=title)
     for line in lines:
         table.add_row(
             line.key.kind,
@@ -187,7 +264,9 @@ def _frontier_table(lines: "list[FrontierSummary]") -> "Table":
             f"{line.exposure:.3f}",
             f"{line.multiplier:.2f}",
             f"{line.largest_multiplier:.2f}",
-            "" if line.held is None else f"{line.held} of {line.seeds}",
-            "" if line.reached is None else f"{line.reached} of {line.seeds}",
+            *(
+                "" if count is None else f"{count} of {line.seeds}"
+                for count in (line.held_by_interval, line.kept_by_estimate, line.proven_kept)
+            ),
         )
     return table

@@ -1,7 +1,9 @@
 """`stormsail bench tails`: a world whose prediction is known, and comparisons that add no error."""
 
+import inspect
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +16,7 @@ from stormsail.bench.risk import tails as bench
 from stormsail.bench.risk import tails_verdicts
 from stormsail.bench.risk.tails_chain import Chain, draw, truth
 from stormsail.cli.bench import risk as command
-from stormsail.core.errors import ChoiceError
+from stormsail.core.errors import ChoiceError, ConfigError
 from stormsail.core.generators import Generators
 from stormsail.core.task import Step
 from stormsail.functional import quantile, risk
@@ -354,10 +356,13 @@ def test_names_of_worlds_and_cases_are_known_or_refused():
     with pytest.raises(ChoiceError) as refused:
         bench.named("chian", "all")
     assert str(refused.value) == (
-        "`worlds` must be one of `chain`, `chain-skewed`, `garch-jump`; found `chian`. "
+        "`worlds` must be one of `chain`, `chain-skewed`, `garch-jump`, `ruin`, `two-modes`, "
+        "`heavy-scales`, `garch-states`, `clustered`; found `chian`. "
         "Did you mean `chain`? [unknown-choice]"
     )
-    with pytest.raises(ChoiceError, match="`cases` must be one of `all`, `default`, `pictured`;"):
+    with pytest.raises(
+        ChoiceError, match="`cases` must be one of `all`, `default`, `pictured`, `none`;"
+    ):
         bench.named("chain", "some")
 
 
@@ -369,7 +374,74 @@ def test_every_case_changes_what_it_says():
         assert (config == base) == (case.name == "N 32"), case.name  # the default of the settings
 
 
+def test_further_cases_are_settings():
+    text = " critic.num_quantiles=16; critic.kind = categorical "
+    _, (case,) = bench.named("ruin", "none", [text])
+    assert case.name == "critic.num_quantiles=16; critic.kind = categorical"
+    assert case.changes == {"critic.num_quantiles": 16, "critic.kind": "categorical"}
+    _, (short,) = bench.named("ruin", "none", [f"atoms: {text}"])
+    assert (short.name, short.changes) == ("atoms", case.changes)
+    assert bench.named("ruin", "default", [text])[1][:2] == (bench.DEFAULT, bench.CATEGORICAL)
+
+
+@pytest.mark.refusal
+def test_a_further_case_of_no_setting_is_refused_before_the_work():
+    with pytest.raises(ConfigError, match="num_quantils"):
+        bench.named("ruin", "none", ["critic.num_quantils=16"])
+    with pytest.raises(ConfigError, match="must have the form `path=value`"):
+        bench.named("ruin", "none", ["critic"])
+
+
+def test_worlds_with_states_leave_out_what_is_about_chains():
+    further = bench.Case("x=1", {"critic.num_quantiles": 16})
+    planned = bench.jobs(["chain", "ruin"], (*bench.CASES, further), QUICK, [7, 8])
+    assert len([job for job in planned if job.world == "chain"]) == 2 * (len(bench.CASES) + 1)
+    states = [(job.case.name, job.seed) for job in planned if job.world == "ruin"]
+    names = [bench.DEFAULT.name, "N 32", bench.CATEGORICAL.name, "x=1"]
+    assert states == [(name, seed) for name in names for seed in (7, 8)]
+
+
+def test_a_run_is_known_by_everything_it_depends_on():
+    base = bench.Job("ruin", CASE, QUICK, 0)
+    others = [
+        bench.Job("two-modes", CASE, QUICK, 0),
+        bench.Job("chain", CASE, QUICK, 0),
+        bench.Job("ruin", bench.Case("a case", {"critic.num_quantiles": 16}), QUICK, 0),
+        bench.Job("ruin", CASE, replace(QUICK, state_rows=8192), 0),
+        bench.Job("ruin", CASE, QUICK, 1),
+    ]
+    keys = [job.key for job in (base, *others)]
+    assert len(set(keys)) == len(keys)
+    assert bench.Job("ruin", CASE, QUICK, 0).key == base.key
+
+
+def test_nothing_is_held_out_that_settings_are_chosen_by():
+    assert list(bench.HELD_OUT) == ["clustered"]
+    default = inspect.signature(command.tails).parameters["worlds"].default
+    assert default.split(",") == [*bench.WORLDS, *bench.STATE_WORLDS]
+
+
 # ------------------------------------------------------------------------------------- the command
+
+
+def test_finished_runs_are_kept_and_continued(tmp_path, monkeypatch, capsys):
+    trained = []
+
+    def run(job):
+        trained.append((job.world, job.case.name, job.seed))
+        return [tail(world=job.world, case=job.case.name, seed=job.seed, values=(1.0,))]
+
+    monkeypatch.setattr(bench, "run", run)
+    path = tmp_path / "rows.jsonl"
+    options = {"worlds": "chain", "cases": "default", "quick": True, "rows": [path]}
+    command.tails(seeds=1, first_seed=5, **options)
+    command.tails(seeds=2, first_seed=5, **options)
+    names = (bench.DEFAULT.name, bench.CATEGORICAL.name)
+    assert trained == [("chain", name, seed) for seed in (5, 6) for name in names]
+    assert len(path.read_text().splitlines()) == 4
+    assert "chain, N 64, κ 0.02, n 64, seed 6: CVaR off by at most -50.0 %" in (
+        capsys.readouterr().out
+    )
 
 
 def test_the_command_measures_prints_and_writes(tmp_path, capsys):
@@ -387,7 +459,8 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     assert "holds" not in printed  # seconds prove nothing, so nothing is claimed
     assert "FAILS" not in printed
     command.tails(rows=[out], quick=True)
-    assert capsys.readouterr().out == printed  # the same table, made again
+    again = capsys.readouterr().out
+    assert again == printed[printed.index(again.splitlines()[0]) :]  # all but the training
 
 
 @pytest.mark.refusal

@@ -137,6 +137,87 @@ def test_claims_are_about_cases_that_are_measured():
     assert verdicts_of("chain", "N 16") == verdicts_of("chain-skewed", KAPPA) == []
 
 
+# --------------------------------------------------------------------------------- state by state
+
+
+def states_of(errors, case=DEFAULT, **fields):
+    """Return the rows of states, by name, with the errors of their seeds in percent."""
+    return [
+        tail(
+            world="ruin", case=case, state=state, seed=seed, error=error / 100.0,
+            true_mean=1.0, predicted_mean=2.0, **{"event": 0.08, **fields},
+        )
+        for state, values in errors.items()
+        for seed, error in enumerate(values)
+    ]  # fmt: skip
+
+
+def test_states_are_held_to_a_bound_by_how_likely_their_event_is():
+    for event, error, passed in (
+        (0.08, 9.9, True), (0.08, -9.9, True), (0.08, 10.1, False), (0.08, -10.1, False),
+        (0.05, 24.9, True), (0.05, -25.1, False), (1.0, 11.0, False), (0.0, 11.0, True),
+    ):  # fmt: skip
+        rows = states_of({"a": [error]}, event=event)
+        (verdict,) = tails_verdicts.verdicts(tails_verdicts.summaries(rows))
+        assert verdict.passed is passed, (event, error)
+
+
+def test_every_state_must_hold_and_the_worst_is_named():
+    """The second is beyond its bound; the third is further off and within its wider one."""
+    rows = states_of({"a": [1.0, -1.0], "b": [-12.0, -14.0]})
+    rows += states_of({"c": [-20.0, -24.0]}, event=0.02)
+    lines = tails_verdicts.summaries(rows)
+    (verdict,) = tails_verdicts.verdicts(lines)
+    assert verdict.claim == (
+        f"ruin, {DEFAULT}: CVaR is predicted within 10 % where the event is likelier than 5% and "
+        f"within 25 % elsewhere, in every state, {WHERE}"
+    )
+    assert verdict.measured == (
+        "in 2 of 3 states; worst: b, off by -13.00 ± 1.41 % (worst -14.00 with seed 1; within in "
+        "0 of 2), where 10 % are allowed"
+    )
+    assert verdict.passed is False
+    assert [(line.state, line.bound, line.within) for line in lines] == [
+        ("a", 10.0, 2), ("b", 10.0, 0), ("c", 25.0, 2),
+    ]  # fmt: skip
+    assert [line.state for line in tails_verdicts.worst_states(lines)] == ["b"]
+
+
+def test_the_worst_state_is_not_one_whose_errors_cancel():
+    rows = states_of({"a": [8.0, 8.0], "b": [-30.0, 30.0]})
+    lines = tails_verdicts.summaries(rows)
+    assert [line.state for line in tails_verdicts.worst_states(lines)] == ["b"]
+    (verdict,) = tails_verdicts.verdicts(lines)
+    assert not verdict.passed
+
+
+def test_cases_are_judged_apart_and_further_ones_as_the_default():
+    further = "critic.learning_rate_factor=5"
+    rows = states_of({"a": [1.0]}) + states_of({"a": [11.0]}, case=further)
+    rows += [tail(case=further), tail(case="N 32")]
+    verdicts = tails_verdicts.verdicts(tails_verdicts.summaries(rows))
+    assert [(verdict.claim.split(":")[0], verdict.passed) for verdict in verdicts] == [
+        (f"chain, {further}", True), (f"ruin, {DEFAULT}", True), (f"ruin, {further}", False),
+    ]  # fmt: skip
+
+
+def test_the_tables_show_every_state_and_the_worst(monkeypatch, capsys):
+    rows = [tail(), *states_of({"safe": [1.0, 1.0], "8% ruin": [-12.0, -14.0]})]
+    monkeypatch.setattr(bench, "measure_all", lambda *_, **__: rows)
+    with pytest.raises(typer.Exit):
+        command.tails(worlds="ruin", seeds=2)
+    printed = capsys.readouterr().out
+    assert printed.count("CVaR at 5 %, gamma 0.99") == 3
+    whole, rest = printed.split("state by state")
+    every, worst = rest.split("the worst state of each world and case")
+    assert "ruin" not in whole
+    assert ("safe" in every, "8% ruin" in every) == (True, True)
+    assert ("safe" in worst, "8% ruin" in worst) == (False, True)
+    assert "0 of 2" in worst
+    cells = worst.split("│")
+    assert [cells[place].strip() for place in (5, 6, 8)] == ["-1 ± 0", "-2", "1"]  # CVaR, its truth
+
+
 def test_the_command_fails_with_its_claims(monkeypatch, capsys):
     rows = [tail(), tail(case=CATEGORICAL, coverage=3.0), tail(case=LAMBDA, error=-0.58)]
     monkeypatch.setattr(bench, "measure_all", lambda *_, **__: rows)
