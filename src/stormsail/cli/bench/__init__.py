@@ -4,6 +4,7 @@ import typer
 
 from stormsail.cli.bench.formulas import functional
 from stormsail.cli.bench.learner import drift, learn, markets, train
+from stormsail.cli.bench.limits import limits
 from stormsail.cli.bench.market import features, simulator
 from stormsail.cli.bench.optimizers import continual, optim, shrinkage
 from stormsail.cli.bench.risk import frontier, tails
@@ -20,6 +21,6 @@ def _help(context: typer.Context) -> None:
 
 for _command in (
     *(functional, features, continual, shrinkage, optim, learn),
-    *(simulator, markets, train, drift, tails, frontier, vgs),
+    *(simulator, markets, train, drift, tails, frontier, limits, vgs),
 ):
     app.command()(_command)
