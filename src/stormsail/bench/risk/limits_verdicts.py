@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from stormsail.bench.chart import COLOURS, Dots, Line, Panel, draw, ticks
 from stormsail.bench.risk.limits import AT_ITS_CVAR, FREE, LIMIT, Result, Row
@@ -11,7 +11,8 @@ from stormsail.bench.seeds import NORMAL_95, Seeds
 from stormsail.bench.verdicts import Verdict
 
 _NOTHING_HELD = 0.0
-_SHAPES = {
+_Shape = Literal["circle", "square", "triangle", "cross"]
+_SHAPES: dict[str, tuple[str, _Shape]] = {
     LIMIT: (COLOURS[0], "square"),
     FREE: (COLOURS[-1], "circle"),
     f"{FREE}, {AT_ITS_CVAR}": (COLOURS[-1], "cross"),
@@ -167,7 +168,7 @@ def _panel(key: Key, rows: Sequence[Row]) -> Panel:
         horizontal_ticks=across,
         vertical_ticks=up,
         dots=tuple(
-            Dots(name if name != LIMIT else "agent under the limit", points[name], *look)
-            for name, look in _SHAPES.items()
+            Dots(name if name != LIMIT else "agent under the limit", points[name], colour, shape)
+            for name, (colour, shape) in _SHAPES.items()
         ),
     )

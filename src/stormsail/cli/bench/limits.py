@@ -134,9 +134,9 @@ def _print_row(console: "Console", row: "Row") -> None:
 
     own = row.result(LIMIT)
     console.print(
-        f"seed {row.seed}: mean {own.mean:.4f}, CVaR {own.cvar:.4f} ± {own.cvar_half:.4f}, exposure "
-        f"{own.exposure:.3f}, turnover {own.turnover:.2f}, multiplier {row.multiplier:.2f}; trained "
-        f"in {row.seconds:.0f} s",
+        f"seed {row.seed}: mean {own.mean:.4f}, CVaR {own.cvar:.4f} ± {own.cvar_half:.4f}, "
+        f"exposure {own.exposure:.3f}, turnover {own.turnover:.2f}, "
+        f"multiplier {row.multiplier:.2f}; trained in {row.seconds:.0f} s",
         soft_wrap=True,
         highlight=False,
     )
