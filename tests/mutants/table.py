@@ -8,6 +8,7 @@ from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
 from mutants.learner import LEARNER
+from mutants.limits import LIMITS
 from mutants.market import MARKET_DATA
 from mutants.missed import MISSED
 from mutants.modules import MODULES
@@ -38,5 +39,6 @@ MUTANTS = (
     *EVALUATION,
     *VALIDATION,
     *TAILS,
+    *LIMITS,
     *REFERENCE,
 )

@@ -1,1 +1,1 @@
-"""Benchmarks of risk: predicted tails, and the frontier of limits."""
+"""Benchmarks of risk: predicted tails, the frontier of limits, and limits on stored bars."""
