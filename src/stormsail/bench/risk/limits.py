@@ -5,10 +5,10 @@ trade the bars from that day on, which they never saw: episodes of all symbols, 
 that they overlap. Beside the agents stand, on the same episodes,
 
 - `free`, the agent without a limit, `volatility`, a target of realised volatility, and `hold`, each
-  scaled until its CVaR is that of the agent under the limit ("at its CVaR"). The scale is chosen on
+  scaled until its CVaR is that of the agent under the limit ("equal CVaR"). The scale is chosen on
   the judged bars themselves, an advantage that the agent does not have;
-- the same three, scaled until their CVaR is the limit on episodes of the training bars ("set in
-  training"): what somebody would do who does not learn limits.
+- the same three, scaled until their CVaR is the limit on episodes of the training bars
+  ("preset"): what somebody would do who does not learn limits.
 
 A limit is kept where the estimate of CVaR reaches it, proven where the whole 95 % interval does,
 and not proven broken where its upper end does. Intervals are of blocks of time, as
@@ -62,7 +62,7 @@ CONFIG = Path("configs/limits.toml")
 TRADES_FROM = 0.01
 """Smallest mean exposure of an agent that trades: what holds nothing keeps every limit."""
 
-AT_ITS_CVAR, IN_TRAINING = "at its CVaR", "set in training"
+AT_ITS_CVAR, IN_TRAINING = "equal CVaR", "preset"
 """How baselines are scaled."""
 
 LIMIT, FREE = "limit", "free"
@@ -167,11 +167,15 @@ class Result(NamedTuple):
     """Half of its 95 % interval."""
     cvar: float
     """Mean of the worst 5 % of the episodes."""
-    cvar_half: float
+    cvar_low: float
+    """Lower end of its 95 % interval."""
+    cvar_high: float
     apart_mean: float
     """Of the episodes that do not overlap."""
     apart_cvar: float
-    apart_cvar_half: float
+    apart_low: float
+    """Lower end of the 95 % interval of their CVaR."""
+    apart_high: float
     exposure: float
     turnover: float
     invested: float
@@ -185,11 +189,11 @@ class Result(NamedTuple):
 
     def is_proven(self, limit: float) -> bool:
         """Whether the whole interval keeps it."""
-        return self.cvar - self.cvar_half >= limit
+        return self.cvar_low >= limit
 
     def is_not_broken(self, limit: float) -> bool:
         """Whether the interval does not prove that it is broken."""
-        return self.cvar + self.cvar_half >= limit
+        return self.cvar_high >= limit
 
     @property
     def trades(self) -> bool:
@@ -337,7 +341,7 @@ def judge(
         matches[f"{strategy.name}, {IN_TRAINING}"] = _rescaled(unseen, strategy, scale)
     other = trade_agent(limited, unseen, greedy=not greedy)
     whole = trade_weights(unseen, hold(unseen).weights(1.0))
-    beside = f"{LIMIT}, {'drawn' if greedy else 'likeliest'} actions"
+    beside = f"{LIMIT}, {'drawn' if greedy else 'likeliest'}"
     accounts = {LIMIT: own, FREE: loose, beside: other, "hold": whole}
     unscaled = {name: Match(1.0, account, is_equal=True) for name, account in accounts.items()}
     every = {**unscaled, **matches}
@@ -362,17 +366,19 @@ def _result(name: str, match: Match, own: Account, episodes: Episodes) -> Result
         multiplier=match.multiplier,
         is_equal=match.is_equal,
         mean=mean.value,
-        mean_half=mean.half,
+        mean_half=mean.high - mean.value,
         cvar=cvar.value,
-        cvar_half=cvar.half,
+        cvar_low=cvar.low,
+        cvar_high=cvar.high,
         apart_mean=float(growth[apart].mean()),
         apart_cvar=alone.value,
-        apart_cvar_half=alone.half,
+        apart_low=alone.low,
+        apart_high=alone.high,
         exposure=account.exposure,
         turnover=account.turnover,
         invested=account.invested,
         gain=gain.value,
-        gain_half=gain.half,
+        gain_half=gain.high - gain.value,
     )
 
 

@@ -49,11 +49,13 @@ class Summary:
     seeds: int
     mean: Seeds
     cvar: Seeds
-    cvar_half: float
-    """Half of the 95 % interval of one seed's CVaR, mean over seeds."""
+    cvar_low: float
+    """Lower end of the 95 % interval of one seed's CVaR, mean over seeds."""
+    cvar_high: float
     apart_cvar: float
     """Of the episodes that do not overlap, mean over seeds."""
-    apart_cvar_half: float
+    apart_low: float
+    apart_high: float
     exposure: float
     turnover: float
     invested: float
@@ -85,6 +87,7 @@ def summaries(rows: Sequence[Row]) -> list[Summary]:
 
 def _summary(results: Sequence[Result], limit: float) -> Summary:
     first = results[0]
+    width = first.cvar_high - first.cvar_low
 
     def mean(field: str) -> float:
         return statistics.fmean(getattr(result, field) for result in results)
@@ -93,10 +96,14 @@ def _summary(results: Sequence[Result], limit: float) -> Summary:
         name=first.name,
         seeds=len(results),
         mean=Seeds([x.mean for x in results], shown="half", alone=first.mean_half / NORMAL_95),
-        cvar=Seeds([x.cvar for x in results], shown="half", alone=first.cvar_half / NORMAL_95),
-        cvar_half=mean("cvar_half"),
+        cvar=Seeds(
+            [x.cvar for x in results], shown="half", spec=".3f", alone=width / 2.0 / NORMAL_95
+        ),
+        cvar_low=mean("cvar_low"),
+        cvar_high=mean("cvar_high"),
         apart_cvar=mean("apart_cvar"),
-        apart_cvar_half=mean("apart_cvar_half"),
+        apart_low=mean("apart_low"),
+        apart_high=mean("apart_high"),
         exposure=mean("exposure"),
         turnover=mean("turnover"),
         invested=mean("invested"),

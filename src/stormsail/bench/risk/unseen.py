@@ -32,8 +32,11 @@ edges only."""
 HELD_FROM = 1e-3
 """Smallest size of a weight that counts as a position."""
 
+RESAMPLES = 999
+"""Of blocks, for the interval of a tail."""
+
 _WEEK_MS = 7 * 86_400_000
-_ACTION_SEED = 7
+_ACTION_SEED, _RESAMPLE_SEED = 7, 11
 _FEWEST_BLOCKS = 2
 
 
@@ -210,38 +213,82 @@ def trade_weights(episodes: Episodes, weights: Tensor) -> Account:
 
 
 class Estimate(NamedTuple):
-    """A number, and half the width of its 95 % interval."""
+    """A number and its 95 % interval."""
 
     value: float
-    half: float
-
-    @property
-    def low(self) -> float:
-        """Lower end."""
-        return self.value - self.half
-
-    @property
-    def high(self) -> float:
-        """Upper end."""
-        return self.value + self.half
+    low: float
+    high: float
 
 
-def estimated_cvar(sample: Tensor, group: Tensor, *, alpha: float = ALPHA) -> Estimate:
-    """Return the mean of the worst share of a sample whose outcomes depend within groups.
+def estimated_mean(sample: Tensor, group: Tensor) -> Estimate:
+    """Return the mean of a sample whose outcomes depend within groups.
 
-    The interval is that of `functional.risk.empirical_cvar_error` with the quantile of Student's t
-    for one degree of freedom less than there are groups. With `alpha` 1 it is that of the mean.
+    The interval is that of the cluster-robust error (`functional.risk.empirical_cvar_error` of the
+    whole sample) with the quantile of Student's t, one degree of freedom less than groups.
 
     Args:
         sample: float64 [N].
         group: labels, int64 [N].
-        alpha: share of worst outcomes.
     """
-    error = float(risk.empirical_cvar_error(sample, alpha=alpha, group=group))
-    quantile = float(stdtrit(len(group.unique()) - 1, 0.975))
-    return Estimate(float(risk.empirical_cvar(sample, alpha=alpha)), quantile * error)
+    error = float(risk.empirical_cvar_error(sample, alpha=1.0, group=group))
+    half = float(stdtrit(len(group.unique()) - 1, 0.975)) * error
+    value = float(sample.mean())
+    return Estimate(value, value - half, value + half)
 
 
-def estimated_mean(sample: Tensor, group: Tensor) -> Estimate:
-    """Return the mean of a sample whose outcomes depend within groups; see `estimated_cvar`."""
-    return estimated_cvar(sample, group, alpha=1.0)
+def estimated_cvar(sample: Tensor, group: Tensor) -> Estimate:
+    r"""Return the mean of the worst 5 % of a sample whose outcomes depend within groups.
+
+    .. math::
+        [\, c - q_{.975}\, s,\ c - q_{.025}\, s \,], \qquad
+        q \text{ the quantiles of } (c^* - c) / s^*
+
+    with c the CVaR, s its cluster-robust error and stars those of resamples of whole groups: the
+    studentised bootstrap (Davison & Hinkley 1997, Bootstrap Methods and their Application, section
+    5.2.1), applied to groups. A tail is skewed, and an interval that is not, or the quantiles of
+    c* themselves, prove too much. For one year of weekly returns of nine symbols with a common
+    factor, Student's t with five degrees and volatility that moves slowly, 200 such years, starts
+    of every day in blocks of four weeks: the true CVaR is below the whole interval in 11 % of the
+    years, in 20 % with +- t s and in 27 % with quantiles of c*, where it should be in 2.5 %. It is
+    above in 2 %. So `proven` on one year is a strong hint and no proof: a year holds few tails.
+
+    Args:
+        sample: float64 [N].
+        group: labels, int64 [N].
+    """
+    order = sample.argsort()
+    ordered, place = sample[order], group.unique(return_inverse=True)[1][order]
+    groups = int(place.max()) + 1
+    draws = torch.Generator().manual_seed(_RESAMPLE_SEED)
+    picked = torch.randint(groups, (RESAMPLES, groups), generator=draws)
+    counts = torch.zeros(RESAMPLES, groups, dtype=torch.float64)
+    counts.scatter_add_(1, picked, torch.ones_like(picked, dtype=torch.float64))
+    value, error = _tails(ordered, place, torch.ones(1, groups, dtype=torch.float64))
+    values, errors = _tails(ordered, place, counts)
+    # a resample of one group, or with one outcome in its tail, has no error but for rounding
+    pivot = torch.where(errors > 1e-9 * error, (values - value) / errors, 0.0)
+    low, high = pivot.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    centre, scale = float(value), float(error)
+    return Estimate(centre, centre - high * scale, centre - low * scale)
+
+
+def _tails(ordered: Tensor, place: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return CVaR and its error for samples in which groups occur several times, [R] each.
+
+    Args:
+        ordered: outcomes in rising order, [N].
+        place: number of the group of each, [N].
+        counts: how often each group occurs, [R, G].
+    """
+    weight = counts[:, place]
+    total = weight.sum(1, keepdim=True)
+    before = weight.cumsum(1) - weight
+    taken = (ALPHA * total - before).clamp(min=0.0).minimum(weight)
+    cvar = (ordered * taken).sum(1, keepdim=True) / (ALPHA * total)
+    last = (taken > 0.0).to(torch.int64) * torch.arange(len(ordered))
+    level = ordered[last.argmax(1)][:, None]  # the lower quantile: the last that counts
+    influence = level + (ordered - level).clamp(max=0.0) / ALPHA - cvar
+    sums = torch.zeros_like(counts).index_add_(1, place, influence)
+    groups = counts.shape[1]
+    variance = (counts * sums.square()).sum(1) * groups / ((groups - 1.0) * total.squeeze(1) ** 2)
+    return cvar.squeeze(1), variance.sqrt()

@@ -134,7 +134,8 @@ def _print_row(console: "Console", row: "Row") -> None:
 
     own = row.result(LIMIT)
     console.print(
-        f"seed {row.seed}: mean {own.mean:.4f}, CVaR {own.cvar:.4f} ± {own.cvar_half:.4f}, "
+        f"seed {row.seed}: mean {own.mean:.4f}, CVaR {own.cvar:.4f} "
+        f"({own.cvar_low:.4f} to {own.cvar_high:.4f}), "
         f"exposure {own.exposure:.3f}, turnover {own.turnover:.2f}, "
         f"multiplier {row.multiplier:.2f}; trained in {row.seconds:.0f} s",
         soft_wrap=True,
@@ -145,24 +146,27 @@ def _print_row(console: "Console", row: "Row") -> None:
 def _table(title: str, row: "Row", lines: "list[Summary]") -> "Table":
     from rich.table import Table
 
-    heads = ("", "mean", "CVaR of 5 %", "one seed", "apart", "exposure", "turnover", "in market")
+    heads = ("", "mean", "CVaR of 5 %", "interval of one", "apart", "held", "traded", "in")
     caption = (
         f"log growth of a {row.horizon} from {row.train_end} to {row.judged_to}, "
         f"{len(row.symbols)} symbols, {row.episodes} episodes in {row.blocks} blocks of time, "
-        f"{row.apart} of them apart; mean over seeds ± half of its 95 % interval"
+        f"{row.apart} of them apart; mean over seeds ± half of its 95 % interval. Apart: CVaR of "
+        "episodes that do not overlap. Held: mean weight. Traded: turnover of an episode. In: "
+        "share of bars with a position. Last: seeds that keep the limit by the estimate, "
+        "proven, not proven broken, and that trade at all."
     )
-    table = Table(*heads, "kept", "proven", "not broken", "trade", title=title, caption=caption)
+    table = Table(*heads, "limit kept", title=title, caption=caption, pad_edge=False)
     for line in lines:
-        counts = (line.kept, line.proven, line.not_broken, line.trading)
+        counts = f"{line.kept}, {line.proven}, {line.not_broken}, {line.trading} of {line.seeds}"
         table.add_row(
             line.name,
             str(line.mean),
             str(line.cvar),
-            f"± {line.cvar_half:.4f}",
-            f"{line.apart_cvar:.4f} ± {line.apart_cvar_half:.4f}",
+            f"{line.cvar_low:.3f} to {line.cvar_high:.3f}",
+            f"{line.apart_cvar:.3f}",
             f"{line.exposure:.3f}",
             f"{line.turnover:.2f}",
             f"{line.invested:.0%}",
-            *(f"{count} of {line.seeds}" for count in counts),
+            counts,
         )
     return table

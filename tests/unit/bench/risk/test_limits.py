@@ -22,9 +22,9 @@ from stormsail.cli.main import app
 from stormsail.core.errors import ArtifactError, DataError
 
 NAMES = (
-    "limit", "free", "limit, likeliest actions", "hold",
-    "free, at its CVaR", "volatility, at its CVaR", "hold, at its CVaR",
-    "free, set in training", "volatility, set in training", "hold, set in training",
+    "limit", "free", "limit, likeliest", "hold",
+    "free, equal CVaR", "volatility, equal CVaR", "hold, equal CVaR",
+    "free, preset", "volatility, preset", "hold, preset",
 )  # fmt: skip
 
 
@@ -185,12 +185,12 @@ def test_agents_and_baselines_are_judged_by_the_same_episodes(limits_store):
     results = bench.judge(Steady(4), Steady(1), judged, seen, limit=-0.02, greedy=False)
     by_name = {result.name: result for result in results}
     assert tuple(by_name) == NAMES
-    limit, free, likeliest = by_name["limit"], by_name["free"], by_name["limit, likeliest actions"]
-    assert likeliest == limit._replace(name="limit, likeliest actions")
+    limit, free, likeliest = by_name["limit"], by_name["free"], by_name["limit, likeliest"]
+    assert likeliest == limit._replace(name="limit, likeliest")
     assert (limit.gain, limit.gain_half, limit.multiplier) == (0.0, 0.0, 1.0)
     assert limit.exposure == pytest.approx(0.25, rel=1e-3)
     assert limit.mean - free.mean == pytest.approx(free.gain, abs=1e-12)
-    scaled = by_name["free, at its CVaR"]
+    scaled = by_name["free, equal CVaR"]
     assert scaled.multiplier == pytest.approx(0.25, abs=0.004)
     assert scaled.gain == pytest.approx(0.0, abs=1e-5)
     assert scaled.is_equal
@@ -199,7 +199,7 @@ def test_agents_and_baselines_are_judged_by_the_same_episodes(limits_store):
         assert by_name[name].gain == pytest.approx(limit.mean - by_name[name].mean, abs=1e-12)
     # those set in training have the limit there, and here what comes of it
     before = baselines.at_cvar(seen, baselines.hold(seen), -0.02)
-    held = by_name["hold, set in training"]
+    held = by_name["hold, preset"]
     assert held.multiplier == before.multiplier
     again = trade_weights(judged, baselines.hold(judged).weights(before.multiplier))
     assert held.cvar == cvar(again, judged)
@@ -207,7 +207,7 @@ def test_agents_and_baselines_are_judged_by_the_same_episodes(limits_store):
     assert held.apart_mean == float(apart.mean())
     assert held.apart_cvar == estimated_cvar(apart, judged.week[judged.apart]).value
     swapped = bench.judge(Steady(4), Steady(1), judged, seen, limit=-0.02, greedy=True)
-    assert swapped[2].name == "limit, drawn actions"
+    assert swapped[2].name == "limit, drawn"
 
 
 # -------------------------------------------------------------------------------- rows and command
@@ -295,9 +295,9 @@ def test_without_store_and_rows_there_is_nothing_to_judge():
 def result(name="limit", **changes):
     fields = {
         "name": name, "multiplier": 1.0, "is_equal": True, "mean": 0.002, "mean_half": 0.001,
-        "cvar": -0.07, "cvar_half": 0.02, "apart_mean": 0.001, "apart_cvar": -0.06,
-        "apart_cvar_half": 0.03, "exposure": 0.2, "turnover": 1.5, "invested": 0.5, "gain": 0.0,
-        "gain_half": 0.0,
+        "cvar": -0.07, "cvar_low": -0.09, "cvar_high": -0.05, "apart_mean": 0.001,
+        "apart_cvar": -0.06, "apart_low": -0.1, "apart_high": -0.04, "exposure": 0.2,
+        "turnover": 1.5, "invested": 0.5, "gain": 0.0, "gain_half": 0.0,
     }  # fmt: skip
     return bench.Result(**{**fields, **changes})
 
@@ -320,7 +320,7 @@ def row(own=None, against=None, **changes):
 
 
 def test_a_limit_is_kept_proven_or_not_broken_by_estimate_lower_and_upper_end():
-    """-.07 ± .02 reaches from -.09 to -.05."""
+    """-.07, from -.09 to -.05."""
     limits = (-0.1, -0.08, -0.06, -0.04)
     own = result()
     assert [own.is_proven(limit) for limit in limits] == [True, False, False, False]
@@ -339,8 +339,8 @@ def test_a_row_is_the_same_after_the_file():
     ("broken", "idle", "passed"), [(1, 0, True), (0, 1, True), (2, 0, False), (1, 1, False)]
 )
 def test_four_of_five_must_keep_the_limit_and_trade(broken, idle, passed):
-    kinds = [result(cvar=-0.09)] * broken + [result(exposure=0.0)] * idle
-    kinds += [result(cvar_half=0.005)] * (5 - len(kinds))
+    kinds = [result(cvar=-0.09, cvar_low=-0.1)] * broken + [result(exposure=0.0)] * idle
+    kinds += [result(cvar_low=-0.075)] * (5 - len(kinds))
     rows = [row(own, seed=seed) for seed, own in enumerate(kinds)]
     verdict = judgement.verdicts(rows)[0]
     assert verdict.passed is passed
@@ -356,16 +356,14 @@ def test_four_of_five_must_keep_the_limit_and_trade(broken, idle, passed):
 
 def test_agents_are_compared_with_baselines_of_their_cvar_by_seeds_and_by_weeks():
     """Gains .001 and .003: mean .002, deviation .00141, t(1) 12.706: ± .0127."""
-    name = "hold, at its CVaR"
+    name = "hold, equal CVaR"
     pair = [
         row(seed=0, against=result(name, gain=0.001, gain_half=0.002)),
         row(seed=1, against=result(name, gain=0.003, gain_half=0.002, is_equal=False)),
     ]
     *_, verdict = judgement.verdicts(pair)
     assert verdict.passed is None
-    assert (
-        verdict.claim == "limit -0.08 a week, 100 steps, drawn actions: against hold, at its CVaR"
-    )
+    assert verdict.claim == "limit -0.08 a week, 100 steps, drawn actions: against hold, equal CVaR"
     assert verdict.measured == (
         "mean return +0.0020 ± 0.0127 over seeds; by the interval of a seed better in 1, worse in "
         "0 of 2; no multiplier gives that CVaR in 1"
@@ -393,14 +391,14 @@ def test_seeds_of_one_setting_stand_together():
 
 def test_a_line_counts_seeds_and_averages_them():
     lines = judgement.summaries(
-        [row(seed=0), row(result(mean=0.004, cvar=-0.11, exposure=0.0, cvar_half=0.04), seed=1)]
+        [row(seed=0), row(result(mean=0.004, cvar=-0.11, exposure=0.0, cvar_high=-0.07), seed=1)]
     )
     own = lines[0]
     assert (own.name, own.seeds, own.mean.mean, own.cvar.mean) == (
         "limit", 2, pytest.approx(0.003), pytest.approx(-0.09),
     )  # fmt: skip
-    assert (own.cvar_half, own.exposure, own.turnover, own.invested) == (
-        pytest.approx(0.03), pytest.approx(0.1), 1.5, 0.5,
+    assert (own.cvar_low, own.cvar_high, own.exposure, own.turnover, own.invested) == (
+        -0.09, pytest.approx(-0.06), pytest.approx(0.1), 1.5, 0.5,
     )  # fmt: skip
     assert (own.trading, own.kept, own.proven, own.not_broken) == (1, 1, 0, 2)
     assert [line.name for line in lines] == ["limit", "free", *NAMES[4:7]]

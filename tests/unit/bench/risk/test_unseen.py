@@ -13,6 +13,7 @@ from limits_lab import FREE, HOUR_MS, JUDGED_BARS, MISSING_ROW, TRAIN_BARS, job
 from stormsail.algorithms.run.tasks import market_data
 from stormsail.bench.risk import unseen as bench
 from stormsail.core.errors import DataError
+from stormsail.functional import risk
 from stormsail.market import Simulator
 
 
@@ -187,20 +188,47 @@ def test_an_episode_that_ends_early_is_over(limits_store):
 # --------------------------------------------------------------------------------- the intervals
 
 
-def test_an_interval_is_of_groups_with_as_many_degrees_of_freedom_less_one():
-    """Twelve outcomes in three groups, alpha 1/4: the worst three count, nu is the third.
+def tail_by_hand(values, labels, groups, alpha):
+    """CVaR and its cluster-robust error, in loops; equal labels are one group."""
+    ordered = sorted(values)
+    level = ordered[math.ceil(alpha * len(ordered) - 1e-9) - 1]
+    cvar = cvar_by_hand(values, alpha)
+    sums = [0.0] * groups
+    for value, label in zip(values, labels, strict=True):
+        sums[label] += level + min(value - level, 0.0) / alpha - cvar
+    square = sum(part * part for part in sums) * groups / (groups - 1)
+    return cvar, math.sqrt(square) / len(values)
 
-    v = nu + min(x - nu, 0) / alpha, its sums by group, sqrt(3 / 2 * sum of squares) / 12.
-    """
-    values = np.array([-9.0, 1.0, 2.0, 3.0, -6.0, 4.0, 5.0, 6.0, -3.0, 7.0, 8.0, 9.0])
-    group = np.repeat([5, 2, 9], 4)
-    result = bench.estimated_cvar(torch.tensor(values), torch.tensor(group), alpha=0.25)
-    assert result.value == pytest.approx(-6.0)
-    score = -3.0 + np.minimum(values + 3.0, 0.0) * 4.0
-    sums = [float((score - score.mean())[group == label].sum()) for label in (5, 2, 9)]
-    error = math.sqrt(1.5 * sum(x * x for x in sums)) / 12.0
-    assert result.half == pytest.approx(stats.t.ppf(0.975, 2) * error, rel=1e-9)
-    assert (result.low, result.high) == (result.value - result.half, result.value + result.half)
+
+@pytest.mark.parametrize("per_group", [40, 13])
+def test_the_interval_of_a_tail_is_that_of_resampled_groups_in_loops(per_group):
+    """Groups are drawn with replacement, as whole lists; 13 leave a part of an outcome."""
+    values = np.random.default_rng(5).standard_t(3, size=9 * per_group)
+    labels = np.tile([4, 4, 7, 1, 0, 9, 9, 9, 2], per_group)  # six groups, of several sizes
+    result = bench.estimated_cvar(torch.tensor(values), torch.tensor(labels))
+    names = [0, 1, 2, 4, 7, 9]
+    parts = [values[labels == name].tolist() for name in names]
+    cvar, error = tail_by_hand(values, [names.index(label) for label in labels], 6, 0.05)
+    draws = torch.Generator().manual_seed(11)
+    pivots = []
+    for picked in torch.randint(6, (999, 6), generator=draws).tolist():
+        sample = [value for group in picked for value in parts[group]]
+        owner = [place for place, group in enumerate(picked) for _ in parts[group]]
+        other, scale = tail_by_hand(sample, owner, 6, 0.05)
+        # one group six times over has no error, nor a tail of copies of one outcome
+        pivots.append((other - cvar) / scale if scale > 1e-9 * error else 0.0)
+    low, high = np.quantile(pivots, [0.025, 0.975])
+    assert result.value == pytest.approx(cvar, rel=1e-9)
+    assert result.low == pytest.approx(cvar - high * error, rel=1e-6)
+    assert result.high == pytest.approx(cvar - low * error, rel=1e-6)
+    assert float(risk.empirical_cvar_error(
+        torch.tensor(values), alpha=0.05, group=torch.tensor(labels)
+    )) == pytest.approx(error, rel=1e-9)  # fmt: skip
+
+
+def test_who_holds_nothing_has_a_tail_of_nothing():
+    result = bench.estimated_cvar(torch.zeros(60).double(), torch.arange(60) // 6)
+    assert result == (0.0, 0.0, 0.0)
 
 
 def test_the_interval_of_a_mean_is_the_one_of_clustered_means():
@@ -210,7 +238,9 @@ def test_the_interval_of_a_mean_is_the_one_of_clustered_means():
     sums = (values - values.mean()).reshape(10, 6).sum(1)
     error = math.sqrt(10 / 9 * (sums**2).sum()) / 60
     assert result.value == pytest.approx(values.mean(), rel=1e-12)
-    assert result.half == pytest.approx(stats.t.ppf(0.975, 9) * error, rel=1e-9)
+    half = stats.t.ppf(0.975, 9) * error
+    assert result.low == pytest.approx(values.mean() - half, rel=1e-9)
+    assert result.high == pytest.approx(values.mean() + half, rel=1e-9)
 
 
 def test_cvar_of_episodes_is_that_of_the_loop():
