@@ -11,6 +11,7 @@ from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
 from mutants.learner import LEARNER
+from mutants.limits import LIMITS
 from mutants.market import MARKET_DATA
 from mutants.missed import MISSED
 from mutants.modules import MODULES
@@ -44,5 +45,6 @@ MUTANTS = (
     *TAILS,
     *BETS,
     *CAPPING,
+    *LIMITS,
     *REFERENCE,
 )

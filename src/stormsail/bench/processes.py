@@ -5,7 +5,7 @@ the same outcome whether it runs in this process or in one of several.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import TypeVar
@@ -38,6 +38,22 @@ def side_by_side(
             return _reported(map(run, jobs), say)
     with one_thread_processes(processes) as pool:
         return _reported(pool.map(run, jobs), say)
+
+
+def as_finished(
+    run: Callable[[Job], Outcome], jobs: Iterable[Job], *, processes: int
+) -> Iterator[Outcome]:
+    """Yield the outcome of each job as soon as it is there, whichever is first.
+
+    For outcomes that are kept at once; arguments are those of `side_by_side`.
+    """
+    if processes == 1:
+        with one_thread():
+            yield from map(run, jobs)
+        return
+    with one_thread_processes(processes) as pool:
+        for future in as_completed([pool.submit(run, job) for job in jobs]):
+            yield future.result()
 
 
 def _reported(outcomes: Iterable[Outcome], say: Callable[[Outcome], None]) -> list[Outcome]:

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from stormsail.bench.processes import one_thread, side_by_side
+from stormsail.bench.processes import as_finished, one_thread, side_by_side
 
 
 def square(number: int) -> tuple[int, int, int]:
@@ -33,6 +33,15 @@ def test_several_processes_bring_the_same_in_the_same_order(two_threads):
     assert found == told
     assert [(value, threads) for value, threads, _ in found] == [(9, 1), (1, 1), (4, 1)]
     assert os.getpid() not in {process for *_, process in found}
+    assert torch.get_num_threads() == 2
+
+
+def test_outcomes_come_as_they_are_finished(two_threads):
+    alone = [(value, threads) for value, threads, _ in as_finished(square, [3, 1], processes=1)]
+    assert alone == [(9, 1), (1, 1)]
+    several = list(as_finished(square, [3, 1, 2], processes=2))
+    assert sorted((value, threads) for value, threads, _ in several) == [(1, 1), (4, 1), (9, 1)]
+    assert os.getpid() not in {process for *_, process in several}
     assert torch.get_num_threads() == 2
 
 

@@ -1,1 +1,1 @@
-"""Benchmarks of risk: predicted tails, the frontier of limits, and bets solved exactly."""
+"""Benchmarks of risk: predicted tails, exactly solved bets, limits on worlds and stored bars."""

@@ -6,6 +6,7 @@ from stormsail.cli.bench.bets import bets
 from stormsail.cli.bench.capping import capping
 from stormsail.cli.bench.formulas import functional
 from stormsail.cli.bench.learner import drift, learn, markets, train
+from stormsail.cli.bench.limits import limits
 from stormsail.cli.bench.market import features, simulator
 from stormsail.cli.bench.optimizers import continual, optim, shrinkage
 from stormsail.cli.bench.risk import frontier, tails
@@ -22,6 +23,6 @@ def _help(context: typer.Context) -> None:
 
 for _command in (
     *(functional, features, continual, shrinkage, optim, learn),
-    *(simulator, markets, train, drift, tails, frontier, bets, capping, vgs),
+    *(simulator, markets, train, drift, tails, frontier, bets, capping, limits, vgs),
 ):
     app.command()(_command)
