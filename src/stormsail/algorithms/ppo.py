@@ -20,7 +20,13 @@ from stormsail.algorithms.update.epochs import (
     learn,
     select,
 )
-from stormsail.algorithms.update.estimates import Estimates, estimate, kept_statistics, normalised
+from stormsail.algorithms.update.estimates import (
+    Estimates,
+    deviation,
+    estimate,
+    next_moments,
+    normalised,
+)
 from stormsail.algorithms.update.kl_control import KlControl
 from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.nonfinite import Diverged, check_estimates, check_rollout
@@ -38,7 +44,8 @@ from stormsail.algorithms.update.rollout import (
 from stormsail.algorithms.update.schedules import NEW_RUN, History, Scheduled
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
-from stormsail.functional.statistics import Moments, weighted_std
+from stormsail.functional.advantage import RunningMoments, earlier_moments
+from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
 
 
@@ -56,6 +63,8 @@ class Update:
     """Advantages with the risk advantage, before normalisation, [T, B]."""
     advantage: Tensor
     """Normalised."""
+    moments: RunningMoments | None
+    """Of earlier rollouts, for the normalisation; None where it takes those of this one."""
     target: Tensor
     """Encoded, [T, B, M]."""
     predicted: Tensor
@@ -112,7 +121,8 @@ class Ppo:
         self.env_state: EnvState = begin(task, agent, generators.stream("task"))
         self.update_count = 0
         self.explained_variance: float | None = None
-        self.advantage_statistics: tuple[Tensor, Tensor] | None = None
+        self.advantage_moments: RunningMoments | None = None
+        """Of earlier rollouts; None before there is one, and where none are kept."""
         self.rate_factor = 1.0
         """Halved after every refused step."""
         self.refusals = 0
@@ -146,12 +156,13 @@ class Ppo:
         risk = self._control_risk(rollout, estimates, now)
         now = now if risk is None else now._replace(legacy_risk=risk.legacy)
         mixed = estimates.raw_advantage if risk is None else risk.advantage
-        advantage = normalised(mixed, estimates, rollout, config, self.advantage_statistics)
+        moments = self._follow_advantages(mixed, rollout)
+        advantage = normalised(mixed, estimates, rollout, config, moments)
         target, predicted = self._rescale(rollout, estimates)
         scale = (agent.return_scale.mean.clone(), agent.return_scale.std.clone())
         self._commit_observations(rollout)
         data = self._batch(rollout, predicted, advantage, target)
-        risk = self._with_gradient(risk, data, rollout)
+        risk = self._with_gradient(risk, data, rollout, moments)
         learned = self._learn(data, now)
         done = Update(
             number=self.update_count,
@@ -161,6 +172,7 @@ class Ppo:
             risk=risk,
             mixed=mixed,
             advantage=advantage,
+            moments=moments,
             target=target,
             predicted=predicted,
             scale=scale,
@@ -245,14 +257,32 @@ class Ppo:
             trains_policy=now.trains_policy,
         )
 
+    def _follow_advantages(self, mixed: Tensor, rollout: Rollout) -> RunningMoments | None:
+        """Update the moments of advantages; return those that this rollout is normalised with.
+
+        They are those before it: a loss must not shrink itself.
+        """
+        before, config = self.advantage_moments, self.config
+        after = next_moments(mixed, rollout.weight, config, before)
+        self.advantage_moments = after
+        if after is None or config.ppo.advantage_scale != "slow":
+            return before
+        return earlier_moments(before, after, floor=config.ppo.adv_std_floor)
+
     def _with_gradient(
-        self, risk: RiskReport | None, data: Batch, rollout: Rollout
+        self,
+        risk: RiskReport | None,
+        data: Batch,
+        rollout: Rollout,
+        moments: RunningMoments | None,
     ) -> RiskReport | None:
         """Measure the gradient norm of the risk term on a first minibatch, if configured."""
         if risk is None or not self.config.risk.logs_gradient:
             return risk
         ppo = self.config.ppo
-        std = weighted_std(risk.advantage, rollout.weight) if ppo.normalize_advantage else 1.0
+        std: Tensor | float = 1.0
+        if ppo.normalize_advantage:
+            std = deviation(risk.advantage, rollout.weight, self.config, moments)
         part = cut_rows(risk.risk * risk.factor / std, ppo.sequence_length or ppo.n_steps)
         chosen = torch.arange(ppo.batch_size, device=part.device)
         norm = risk_gradient_norm(
@@ -338,9 +368,6 @@ class Ppo:
     def _finish(self, done: Update) -> None:
         """Update the state that the next update depends on."""
         self.explained_variance = float(done.estimates.explained_variance)
-        self.advantage_statistics = kept_statistics(
-            done.mixed, done.rollout.weight, self.config, self.advantage_statistics
-        )
         weights = torch.stack([report.sums.weight for report in done.learned.minibatches]).sum()
         entropy = torch.stack([report.sums.entropy for report in done.learned.minibatches]).sum()
         self.entropy.observe(self.update_count, float(entropy / weights), self.explained_variance)

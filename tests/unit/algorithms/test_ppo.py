@@ -324,16 +324,18 @@ def test_earlier_advantages_stand_in_for_a_rollout_without_spread():
     )  # fmt: skip
     told.reward[8:16] = 1.0
     ppo = learner(config, told=told)
-    assert ppo.advantage_statistics is None
+    assert ppo.advantage_moments is None
     first = ppo.update()
     raw = first.estimates.raw_advantage.double()
-    mean, std = (float(part) for part in ppo.advantage_statistics)
+    rollouts, mean, variance = (float(part) for part in ppo.advantage_moments)
+    std = variance**0.5
+    assert rollouts == 1.0
     assert (mean, std) == pytest.approx((float(raw.mean()), float(raw.std())))
     second = ppo.update()
     expected = (second.estimates.raw_advantage - mean) / std
     assert torch.allclose(second.advantage, expected, atol=1e-5)
     # a rollout without spread is no new reference
-    assert [float(part) for part in ppo.advantage_statistics] == [mean, std]
+    assert [float(part) for part in ppo.advantage_moments] == [rollouts, mean, variance]
 
 
 # --- numbers that are not finite -----------------------------------------------------------------

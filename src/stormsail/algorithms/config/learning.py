@@ -9,6 +9,7 @@ from stormsail.algorithms.config.derivable import (
     OPEN,
     DerivedCount,
     DerivedPositive,
+    DerivedScale,
     DerivedWhole,
 )
 from stormsail.core.config import Config
@@ -98,10 +99,18 @@ class PpoConfig(Config):
     """Bound on the norm of all gradients together; 0 or less switches it off."""
 
     normalize_advantage: bool = True
-    """Normalise advantages to mean 0 and standard deviation 1, once a rollout."""
+    """Divide advantages by their standard deviation and centre them, once a rollout."""
 
     normalize_advantage_per_env: bool = False
     """Normalise each environment by itself."""
+
+    advantage_scale: DerivedScale = OPEN
+    """Mean and standard deviation that advantages are normalised with: those of the `rollout`
+    itself, or `slow` ones of the rollouts before it, under which a rare loss keeps its share of the
+    expected gradient. Derived: `slow` where settings of `risk` act, `rollout` elsewhere."""
+
+    advantage_scale_beta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.98
+    """Weight of the past in the `slow` moments; about 1 / (1 - beta) rollouts are remembered."""
 
     advantage_mode: Literal["floor", "eps", "center_only", "zero", "skip", "previous_stats"] = (
         "floor"

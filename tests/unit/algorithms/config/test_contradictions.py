@@ -150,6 +150,7 @@ ASKED_FOR = {
     "value_clip.vf_clip_threshold_ev": 0.1,
     "ppo.normalize_advantage_per_env": True,
     "ppo.advantage_mode": "skip",
+    "ppo.advantage_scale": "slow",
     "ppo.adv_clip": 5.0,
     "ppo.vf_bad_explained_floor": 0.1,
     "entropy.ent_coef_plateau_tolerance": 0.1,

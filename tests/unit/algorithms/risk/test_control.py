@@ -289,7 +289,7 @@ def test_a_tail_of_clipped_rewards_is_refused(changes):
     assert text[: text.index("; found")] == (
         "`task.market.reward_clip` must be left out with settings of `risk`, not 0.1: a crash of "
         "any size would count as at most the clip, and the tail that is watched and held would be "
-        "that of clipped rewards; bound advantages by `ppo.adv_clip` instead"
+        "that of clipped rewards; lower `ppo.learning_rate` if single updates are too large"
     )
     assert text.endswith("[config-inconsistent]")
 
@@ -398,12 +398,13 @@ def test_what_acts_changes_what_is_learned(changes, mode):
 
 
 def test_statistics_kept_for_a_flat_rollout_are_those_of_the_mixture():
-    ppo = made(**LIMIT, **{"ppo.advantage_mode": "previous_stats"})
+    rollout = {"ppo.advantage_scale": "rollout"}
+    ppo = made(**LIMIT, **rollout, **{"ppo.advantage_mode": "previous_stats"})
     for _ in range(3):
         update = ppo.update()
     mean, spread = oracle.weighted(as_array(update.mixed), as_array(update.rollout.weight))
-    assert float(ppo.advantage_statistics[0]) == pytest.approx(mean, abs=1e-6)
-    assert float(ppo.advantage_statistics[1]) == pytest.approx(spread, rel=1e-5)
+    assert float(ppo.advantage_moments.mean) == pytest.approx(mean, abs=1e-6)
+    assert float(ppo.advantage_moments.variance.sqrt()) == pytest.approx(spread, rel=1e-5)
 
 
 # --- saving --------------------------------------------------------------------------------------
