@@ -15,6 +15,9 @@ MODES = ("floor", "eps", "center_only", "zero", "skip", "previous_stats")
 RESOLUTION = 8.0 * torch.finfo(torch.float32).eps
 """Advantages below this share of the values they are differences of are rounding, not signal."""
 
+YOUNG = 3.0
+"""While there are few rollouts, about one part in this of them is remembered."""
+
 
 class RunningMoments(NamedTuple):
     """Mean and variance of the advantages of many rollouts, the newer ones with more weight."""
@@ -113,7 +116,7 @@ def running_moments(
     r"""Return the running moments with one more rollout, in float64.
 
     .. math::
-        g_k = \max\big(1 - \beta,\ 1/k\big), \qquad
+        g_k = \max\Big(1 - \beta,\ \frac{3}{k + 2}\Big), \qquad
         c_k = c_{k-1} + g_k\,(\mu_k - c_{k-1}), \qquad
         v_k = (1 - g_k)\big(v_{k-1} + g_k\,(\mu_k - c_{k-1})^2\big) + g_k\,\sigma_k^2
 
@@ -126,8 +129,10 @@ def running_moments(
         v_k = \sum_j \omega_j \big( \sigma_j^2 + (\mu_j - c_k)^2 \big)
 
     so squares are taken about the running mean, never about that of one rollout. The weights sum to
-    1 from the first rollout on, and no start from 0 is left to be corrected; they are equal up to
-    k = 1 / (1 - beta), and then those of a moving average. One rollout alone has its own moments.
+    1 from the first rollout on: no start from 0 is left to be corrected, and one rollout alone has
+    its own moments. While :math:`3/(k + 2) > 1 - \beta` they grow as j (j + 1), so that the last
+    third of all rollouts counts and critics that are still poor are forgotten; then they are those
+    of a moving average.
 
     Ours: by induction, since two parts of the masses 1 - g and g, the means c and :math:`\mu` and
     the variances v and :math:`\sigma^2` have the variance
@@ -152,7 +157,7 @@ def running_moments(
     nothing = torch.zeros_like(mean)
     before = RunningMoments(nothing, nothing, nothing) if previous is None else previous
     rollouts = before.rollouts + (count > 0.0)
-    newest = torch.maximum(1.0 - scalar(beta, like=values), 1.0 / rollouts.clamp(min=1.0))
+    newest = torch.maximum(1.0 - scalar(beta, like=values), YOUNG / (rollouts + (YOUNG - 1.0)))
     gain = torch.where(count > 0.0, newest, 0.0)
     gap = mean - before.mean
     older = (1.0 - gain) * (before.variance + gain * gap.square())

@@ -570,7 +570,7 @@ def test_what_is_possible_is_not_refused():
 def test_an_update_is_all_that_a_reader_needs():
     update = learner().update()
     assert {field.name for field in dataclasses.fields(update)} == {
-        "number", "now", "rollout", "estimates", "risk", "mixed", "advantage", "target",
-        "predicted", "scale", "learned", "observation_before",
+        "number", "now", "rollout", "estimates", "risk", "mixed", "advantage", "moments",
+        "target", "predicted", "scale", "learned", "observation_before",
     }  # fmt: skip
     assert not [name for name in vars(Ppo) if name.startswith("_last")]
