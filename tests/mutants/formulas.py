@@ -152,8 +152,8 @@ FORMULAS = (
         "advantage-floor-eats-the-signal",
         "S3-2",
         ADVANTAGE,
-        "floor: Number = 1e-8,",
-        "floor: Number = 1e-3,",
+        'mode: str = "floor",\n    floor: Number = 1e-8,',
+        'mode: str = "floor",\n    floor: Number = 1e-3,',
         unit("advantage", "test_small_log_return_advantages_keep_their_signal"),
     ),
     Mutant(

@@ -202,8 +202,8 @@ LEARNER = (
         "advantage-of-ignored-rows",
         "S4-V1",
         ESTIMATES,
-        "        weight=rollout.weight,\n",
-        "        weight=None,\n",
+        "            weight=weight,\n",
+        "            weight=None,\n",
         learner(
             "update/estimates",
             "test_advantages_are_normalised_over_rows_with_weight_by_their_weight",
@@ -213,8 +213,8 @@ LEARNER = (
         "advantage-blunted-by-ignored-rows",
         "S3-2",
         ESTIMATES,
-        "magnitude=torch.maximum(estimates.returns.abs(), estimates.value.abs()),",
-        "magnitude=estimates.returns.abs().max(),",
+        "magnitude = torch.maximum(estimates.returns.abs(), estimates.value.abs())",
+        "magnitude = estimates.returns.abs().max()",
         learner("update/estimates", "test_what_ignored_rows_return_does_not_blunt_the_others"),
     ),
     Mutant(
