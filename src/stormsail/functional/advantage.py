@@ -155,7 +155,7 @@ def running_moments(
     check.check_same_shape(values=values, weight=weight)
     mean, std, count = mean_and_std(values.detach(), weight.detach())
     nothing = torch.zeros_like(mean)
-    before = RunningMoments(nothing, nothing, nothing) if previous is None else previous
+    before = RunningMoments(*(previous or (nothing, nothing, nothing)))
     rollouts = before.rollouts + (count > 0.0)
     newest = torch.maximum(1.0 - scalar(beta, like=values), YOUNG / (rollouts + (YOUNG - 1.0)))
     gain = torch.where(count > 0.0, newest, 0.0)
