@@ -332,6 +332,14 @@ def _by_mode(draw: Draw) -> list[Case]:
     cases.append(
         Case(advantage.normalise, (normal(T, B),), {"per_env": True, "magnitude": 3.0}, (), "env")
     )
+    seen = advantage.RunningMoments(*torch.tensor([2.0, 0.3, 4.0], dtype=torch.float64))
+    later = advantage.RunningMoments(*torch.tensor([3.0, 0.5, 5.0], dtype=torch.float64))
+    weighted = {"weight": uniform(T, B)}
+    cases += [
+        Case(advantage.running_moments, (normal(T, B), seen), {**weighted, "beta": 0.9}),
+        Case(advantage.earlier_moments, (seen, later), {"floor": 1e-8}),
+        Case(advantage.normalise_by, (normal(T, B), seen), {**weighted, "magnitude": 3.0}),
+    ]
     for kappa in (0.0, 0.3):
         options = {"kappa": kappa}
         arguments = (normal(B, N), normal(B, 3), tau)

@@ -56,7 +56,6 @@ MARKET: dict[str, Any] = {
     "ppo.clip_range_warmup_updates": 5,
     "ppo.vf_coef_warmup_updates": 5,
     "ppo.vf_bad_explained_scale": 0.5,
-    "ppo.advantage_mode": "previous_stats",
     "kl.penalty": True,
     "kl.target_kl": 0.02,
     "bc.awr_coef": 0.2,

@@ -152,8 +152,8 @@ FORMULAS = (
         "advantage-floor-eats-the-signal",
         "S3-2",
         ADVANTAGE,
-        "floor: Number = 1e-8,",
-        "floor: Number = 1e-3,",
+        'mode: str = "floor",\n    floor: Number = 1e-8,',
+        'mode: str = "floor",\n    floor: Number = 1e-3,',
         unit("advantage", "test_small_log_return_advantages_keep_their_signal"),
     ),
     Mutant(
@@ -198,6 +198,47 @@ FORMULAS = (
         "    if not per_env:\n        return mean, std\n",
         "",
         unit("advantage", "test_normalised_once_a_part_of_the_rollout_keeps_its_own_mean"),
+    ),
+    Mutant(
+        "slow-mean-is-the-rollouts-own",
+        "advantages",
+        ADVANTAGE,
+        "result = (values - running.mean) / torch",
+        "result = (values - values.mean()) / torch",
+        unit("advantage", "test_advantages_are_divided_by_the_running_deviation_and_not_their_own"),
+    ),
+    Mutant(
+        "slow-moments-start-from-zero",
+        "advantages",
+        ADVANTAGE,
+        "newest = torch.maximum(1.0 - scalar(beta, like=values), YOUNG / "
+        "(rollouts + (YOUNG - 1.0)))",
+        "newest = 1.0 - scalar(beta, like=values)",
+        unit("advantage", "test_one_rollout_has_its_own_moments"),
+    ),
+    Mutant(
+        "slow-squares-about-the-mean-of-each-rollout",
+        "advantages",
+        ADVANTAGE,
+        "(before.variance + gain * gap.square())",
+        "before.variance",
+        unit("advantage", "test_the_squares_are_about_the_running_mean"),
+    ),
+    Mutant(
+        "slow-moments-without-weights",
+        "advantages",
+        ADVANTAGE,
+        "mean_and_std(values.detach(), weight.detach())",
+        "mean_and_std(values.detach(), torch.ones_like(weight))",
+        unit("advantage", "test_entries_without_weight_take_no_part_in_running_moments"),
+    ),
+    Mutant(
+        "slow-moments-of-no-spread-are-used",
+        "advantages",
+        ADVANTAGE,
+        "has_spread = previous.variance.sqrt() > floor",
+        "has_spread = previous.variance.sqrt() >= 0.0",
+        unit("advantage", "test_a_rollout_is_divided_by_what_was_before_it_if_that_has_a_spread"),
     ),
     # --- statistics
     Mutant(

@@ -10,6 +10,7 @@ LOSSES = "algorithms/update/losses.py"
 EPOCHS = "algorithms/update/epochs.py"
 UNITS = "algorithms/update/popart.py"
 ORDER = "algorithms/ppo.py"
+CHECKPOINT = "algorithms/run/checkpoint.py"
 LEARNING_SETTINGS = "algorithms/config/learning.py"
 LEARNING_REPORT = "algorithms/telemetry/learning.py"
 
@@ -201,8 +202,8 @@ LEARNER = (
         "advantage-of-ignored-rows",
         "S4-V1",
         ESTIMATES,
-        "        weight=rollout.weight,\n",
-        "        weight=None,\n",
+        "            weight=weight,\n",
+        "            weight=None,\n",
         learner(
             "update/estimates",
             "test_advantages_are_normalised_over_rows_with_weight_by_their_weight",
@@ -212,8 +213,8 @@ LEARNER = (
         "advantage-blunted-by-ignored-rows",
         "S3-2",
         ESTIMATES,
-        "magnitude=torch.maximum(estimates.returns.abs(), estimates.value.abs()),",
-        "magnitude=estimates.returns.abs().max(),",
+        "magnitude = torch.maximum(estimates.returns.abs(), estimates.value.abs())",
+        "magnitude = estimates.returns.abs().max()",
         learner("update/estimates", "test_what_ignored_rows_return_does_not_blunt_the_others"),
     ),
     Mutant(
@@ -228,9 +229,52 @@ LEARNER = (
         "advantage-earlier-statistics-lost",
         "advantages",
         ORDER,
-        "        self.advantage_statistics = kept_statistics(\n",
-        "        kept_statistics(\n",
+        "        self.advantage_moments = after\n",
+        "",
         learner("ppo", "test_earlier_advantages_stand_in_for_a_rollout_without_spread"),
+    ),
+    Mutant(
+        "slow-scale-holds-the-rollout-itself",
+        "advantages",
+        ORDER,
+        "return earlier_moments(before, after, floor=config.ppo.adv_std_floor)",
+        "return after",
+        learner("ppo", "test_a_slow_scale_is_that_of_the_rollouts_before"),
+    ),
+    Mutant(
+        "slow-scale-not-followed",
+        "advantages",
+        ESTIMATES,
+        "raw, previous, weight=weight, beta=ppo.advantage_scale_beta",
+        "raw, None, weight=weight, beta=ppo.advantage_scale_beta",
+        learner("ppo", "test_a_slow_scale_is_that_of_the_rollouts_before"),
+    ),
+    Mutant(
+        "slow-scale-with-ignored-rows",
+        "advantages",
+        ESTIMATES,
+        "raw, previous, weight=weight, beta=ppo.advantage_scale_beta",
+        "raw, previous, beta=ppo.advantage_scale_beta",
+        learner("ppo", "test_a_slow_scale_is_that_of_the_rollouts_before"),
+    ),
+    Mutant(
+        "slow-scale-not-restored",
+        "advantages",
+        CHECKPOINT,
+        "    ppo.advantage_moments = moments\n",
+        "",
+        learner("run/checkpoint", "test_moments_of_earlier_advantages_come_back"),
+    ),
+    Mutant(
+        "slow-scale-of-the-risk-gradient-is-its-own",
+        "advantages",
+        ESTIMATES,
+        "        return moments.variance.sqrt()\n",
+        "        pass\n",
+        learner(
+            "risk/gradient",
+            "test_the_reported_norm_is_that_of_its_share_under_the_slow_scale",
+        ),
     ),
     # --- targets
     Mutant(

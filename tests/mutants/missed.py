@@ -98,7 +98,7 @@ MISSED = (
         "advantage-resolution-not-passed-on",
         "S3-2",
         "algorithms/update/estimates.py",
-        "        magnitude=torch.maximum(estimates.returns.abs(), estimates.value.abs()),\n",
+        "            magnitude=magnitude,\n",
         "",
         unit(
             "update/estimates",
@@ -110,7 +110,7 @@ MISSED = (
         "advantage-mode-not-passed-on",
         "S3-2",
         "algorithms/update/estimates.py",
-        "        mode=mode,\n",
+        '            mode="floor" if no_earlier else ppo.advantage_mode,\n',
         "",
         unit(
             "update/estimates",
@@ -134,8 +134,8 @@ MISSED = (
         "reported-spread-without-its-floor",
         "S3-2",
         "algorithms/telemetry/rollout.py",
-        "torch.maximum(deviation, floor)",
-        "deviation",
+        "torch.maximum(own, floor)",
+        "own",
         unit(
             "telemetry/metrics",
             "test_a_spread_of_advantages_below_the_floor_is_shown_and_warned_of",

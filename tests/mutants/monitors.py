@@ -28,6 +28,14 @@ RESTORED = run("run/checkpoint", "test_a_restored_learner_computes_what_the_firs
 MONITORS = (
     # --- gradients
     Mutant(
+        "slow-scale-warned-of-for-its-mean",
+        "advantages",
+        ALARM_RULES,
+        "by_their_own = metrics.get(divisor) == metrics.get(own)",
+        "by_their_own = True",
+        unit("alarms", "test_slow_advantages_may_have_another_mean_than_zero", part="monitors"),
+    ),
+    Mutant(
         "gradient-norms-are-squares",
         "S0-7 S2-7",
         LEARNING,

@@ -439,10 +439,9 @@ RISK = (
         "risk-mixed-after-normalisation",
         "risk",
         ORDER,
-        "advantage = normalised(mixed, estimates, rollout, config, self.advantage_statistics)",
+        "advantage = normalised(mixed, estimates, rollout, config, moments)",
         "advantage = normalised(\n"
-        "            estimates.raw_advantage, estimates, rollout, config, "
-        "self.advantage_statistics\n"
+        "            estimates.raw_advantage, estimates, rollout, config, moments\n"
         "        ) + (mixed - estimates.raw_advantage)",
         control("risk/control", "test_the_advantages_are_mixed_before_they_are_normalised"),
     ),

@@ -42,6 +42,23 @@ WHOLE_RUN = learner(
 PAIRS = learner("config/contradictions", "test_what_asks_for_something_needs_its_switch")
 
 SETTINGS = (
+    # --- the scale of advantages
+    Mutant(
+        "slow-scale-not-derived-beside-a-limit",
+        "advantages",
+        CONFIG,
+        "return self.risk.acts and self.ppo.normalize_advantage",
+        "return False",
+        learner("config/derive", "test_advantages_have_a_slow_scale_where_risk_acts"),
+    ),
+    Mutant(
+        "bound-on-advantages-beside-a-limit-accepted",
+        "advantages",
+        RULES,
+        "if config.risk.acts and ppo.adv_clip is not None:",
+        "if False:",
+        contradiction("a bound on advantages beside a limit"),
+    ),
     # --- the gain from returns to targets
     Mutant(
         "gain-is-not-bounded-at-all",

@@ -1,7 +1,8 @@
 """Advantage normalisation, entry by entry, in plain float64 Python.
 
 Definitions: mean and standard deviation with frequency weights; the effective count
-(sum w)^2 / sum w^2 (Kish 1965) takes the place of n in the ddof = 1 correction.
+(sum w)^2 / sum w^2 (Kish 1965) takes the place of n in the ddof = 1 correction. Running moments are
+those of a mixture of rollouts: mean of the means, and variances within plus variance between.
 """
 
 import math
@@ -70,4 +71,42 @@ def normalise(
             if count >= 2.0 - 1e-9:
                 mean, std = own_mean, own_std
         out[i] = _one(float(advantage[i]), mean, std, mode, floor, least, previous)
+    return out
+
+
+def rollout_weights(count, beta):
+    """Weight of each of several rollouts: its own gain times what every later one left of it."""
+    gains = [max(1.0 - beta, 3.0 / (k + 2.0)) for k in range(1, count + 1)]
+    return [
+        gain * math.prod(1.0 - later for later in gains[j + 1 :]) for j, gain in enumerate(gains)
+    ]
+
+
+def running(rollouts, beta):
+    """Mean and variance of the (values, weight) of several rollouts, oldest first.
+
+    Rollouts without an entry of positive weight do not count.
+    """
+    parts = []
+    for values, weight in rollouts:
+        flat, mass = values.ravel(), np.ones(values.size) if weight is None else weight.ravel()
+        entries = [(float(a), float(w)) for a, w in zip(flat, mass, strict=True) if w > 0.0]
+        if entries:
+            parts.append(_moments(entries))
+    share = rollout_weights(len(parts), beta)
+    centre = math.fsum(s * mean for s, (mean, _, _) in zip(share, parts, strict=True))
+    spread = math.fsum(
+        s * (std**2 + (mean - centre) ** 2) for s, (mean, std, _) in zip(share, parts, strict=True)
+    )
+    return centre, spread
+
+
+def normalise_by(advantage, mean, variance, weight=None, magnitude=None, floor=1e-8):
+    """Less the mean, over the larger of the deviation and the threshold, entry by entry."""
+    weight = np.ones(advantage.shape) if weight is None else weight
+    used = [i for i in np.ndindex(advantage.shape) if weight[i] > 0.0]
+    least = threshold(floor, magnitude, used)
+    out = np.zeros(advantage.shape)
+    for i in used:
+        out[i] = (float(advantage[i]) - mean) / max(math.sqrt(variance), least)
     return out

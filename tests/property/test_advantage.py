@@ -194,3 +194,45 @@ def test_the_dtype_is_kept_and_float32_is_only_the_last_rounding(dtype, values):
     assert actual.dtype == dtype
     # Statistics are float64 inside, so only the result is rounded: half a unit of 3 is 1.2e-7.
     close(actual.double(), advantage.normalise(x.double()), rtol=1e-7, atol=1e-7)
+
+
+@given(
+    rollout=st.lists(rollouts(), min_size=1, max_size=5),
+    beta=st.sampled_from([0.0, 0.3, 0.9, 0.98]),
+    magnitude=st.sampled_from([None, 1e3]),
+)
+def test_running_moments_are_those_of_the_mixture(rollout, beta, magnitude):
+    seen = None
+    for values, weight in rollout:
+        seen = advantage.running_moments(
+            torch.from_numpy(values), seen, weight=torch.from_numpy(weight), beta=beta
+        )
+
+    mean, variance = oracle.running(rollout, beta)
+    counted = sum(bool((weight > 0.0).any()) for _, weight in rollout)
+    assert float(seen.rollouts) == counted
+    close(seen.mean, np.float64(mean))
+    close(seen.variance, np.float64(variance))
+    values, weight = rollout[-1]
+    assume(variance == 0.0 or variance > 1e-6)
+    actual = advantage.normalise_by(
+        torch.from_numpy(values),
+        seen,
+        weight=torch.from_numpy(weight),
+        magnitude=magnitude,
+        floor=1e-3,
+    )
+    expected = oracle.normalise_by(values, mean, variance, weight, magnitude, 1e-3)
+    close(actual, expected, rtol=1e-7, atol=1e-7)
+
+
+@given(values=long_lists, scale=st.floats(0.01, 100.0), shift=st.floats(-100.0, 100.0))
+def test_affine_maps_of_all_rollouts_move_the_running_moments_with_them(values, scale, shift):
+    parts = [torch.from_numpy(part.copy()) for part in np.array_split(values, 2)]
+    plain, mapped = None, None
+    for part in parts:
+        plain = advantage.running_moments(part, plain, beta=0.9)
+        mapped = advantage.running_moments(scale * part + shift, mapped, beta=0.9)
+
+    close(mapped.mean, scale * plain.mean + shift, rtol=1e-9, atol=1e-6)
+    close(mapped.variance, scale**2 * plain.variance, rtol=1e-6, atol=1e-6)

@@ -92,6 +92,9 @@ SIGNATURES = {
             "advantage, *, weight=None, magnitude=None, mode='floor', floor=1e-08, per_env=False, "
             "previous=None"
         ),
+        "running_moments": "values, previous, *, weight=None, beta",
+        "earlier_moments": "previous, updated, *, floor",
+        "normalise_by": "advantage, running, *, weight=None, magnitude=None, floor=1e-08",
     },
     "stormsail.functional.quantile": {
         "midpoints": "n, *, like=None",

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import require_derived
-from stormsail.algorithms.risk.control import RiskControl, RiskReport
-from stormsail.algorithms.risk.limit import LimitControl
+from stormsail.algorithms.risk.build import build_control
+from stormsail.algorithms.risk.control import RiskReport
 from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
 from stormsail.algorithms.update.critic_targets import encoded
@@ -21,7 +21,13 @@ from stormsail.algorithms.update.epochs import (
     learn,
     select,
 )
-from stormsail.algorithms.update.estimates import Estimates, estimate, kept_statistics, normalised
+from stormsail.algorithms.update.estimates import (
+    Estimates,
+    deviation,
+    estimate,
+    next_moments,
+    normalised,
+)
 from stormsail.algorithms.update.kl_control import KlControl
 from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.nonfinite import Diverged, check_estimates, check_rollout
@@ -39,7 +45,8 @@ from stormsail.algorithms.update.rollout import (
 from stormsail.algorithms.update.schedules import NEW_RUN, History, Scheduled
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task
-from stormsail.functional.statistics import Moments, weighted_std
+from stormsail.functional.advantage import RunningMoments, earlier_moments
+from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
 
 
@@ -57,6 +64,8 @@ class Update:
     """Advantages with the risk advantage, before normalisation, [T, B]."""
     advantage: Tensor
     """Normalised."""
+    moments: RunningMoments | None
+    """Of earlier rollouts, for the normalisation; None where it takes those of this one."""
     target: Tensor
     """Encoded, [T, B, M]."""
     predicted: Tensor
@@ -66,7 +75,6 @@ class Update:
     learned: EpochReport
     observation_before: Moments
     """Statistics of observations before this rollout."""
-    limit: RiskReport | None = None
 
 
 BC_SHARES = ("bc.bc_warmup_steps", "bc.bc_decay_steps")
@@ -110,15 +118,12 @@ class Ppo:
         self.entropy = EntropySchedule(config.entropy, updates, self._planned_update)
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
-        self.risk = RiskControl(config) if config.risk.watches else None
-        self.limit: LimitControl | None = None
-        if config.risk.form == "critic":
-            self.risk = None
-            self.limit = LimitControl(config, task, agent, generators)
+        self.risk = build_control(task, agent, config, generators)
         self.env_state: EnvState = begin(task, agent, generators.stream("task"))
         self.update_count = 0
         self.explained_variance: float | None = None
-        self.advantage_statistics: tuple[Tensor, Tensor] | None = None
+        self.advantage_moments: RunningMoments | None = None
+        """Of earlier rollouts; None before there is one, and where none are kept."""
         self.rate_factor = 1.0
         """Halved after every refused step."""
         self.refusals = 0
@@ -152,17 +157,13 @@ class Ppo:
         risk = self._control_risk(rollout, estimates, now)
         now = now if risk is None else now._replace(legacy_risk=risk.legacy)
         mixed = estimates.raw_advantage if risk is None else risk.advantage
-        advantage = normalised(mixed, estimates, rollout, config, self.advantage_statistics)
-        limit = None
-        if self.limit is not None:
-            frac = now.learning_rate / self.config.ppo.learning_rate
-            limit = self.limit.act(rollout, estimates, agent, rate=max(frac, 0.1))
+        moments = self._follow_advantages(mixed, rollout)
+        advantage = normalised(mixed, estimates, rollout, config, moments)
         target, predicted = self._rescale(rollout, estimates)
         scale = (agent.return_scale.mean.clone(), agent.return_scale.std.clone())
         self._commit_observations(rollout)
-        options = rollout.weight.new_zeros(*rollout.weight.shape, 0) if limit is None else limit.options
-        data = self._batch(rollout, predicted, advantage, target, options)
-        risk = self._with_gradient(risk, data, rollout)
+        data = self._batch(rollout, predicted, advantage, target, risk)
+        risk = self._with_gradient(risk, data, rollout, moments)
         learned = self._learn(data, now)
         done = Update(
             number=self.update_count,
@@ -172,12 +173,12 @@ class Ppo:
             risk=risk,
             mixed=mixed,
             advantage=advantage,
+            moments=moments,
             target=target,
             predicted=predicted,
             scale=scale,
             learned=learned,
             observation_before=before,
-            limit=limit,
         )
         self._finish(done)
         return done
@@ -241,7 +242,7 @@ class Ppo:
             generators=streams,
             online=self.config.observation.normalise
             and self.config.observation.obs_stats_update == "online",
-            grid=None if self.limit is None else self.agent.network.head.to_task(self.agent.network.grid),
+            grid=None if self.risk is None else self.risk.grid,
         )
 
     def _control_risk(
@@ -256,17 +257,40 @@ class Ppo:
             float(estimates.explained_variance),
             self.agent,
             trains_policy=now.trains_policy,
+            rate=now.learning_rate / self.config.ppo.learning_rate,
         )
 
+    def _follow_advantages(self, mixed: Tensor, rollout: Rollout) -> RunningMoments | None:
+        """Update the moments of advantages; return those that this rollout is normalised with.
+
+        They are those before it: a loss must not shrink itself.
+        """
+        before, config = self.advantage_moments, self.config
+        after = next_moments(mixed, rollout.weight, config, before)
+        self.advantage_moments = after
+        if after is None or config.ppo.advantage_scale != "slow":
+            return before
+        return earlier_moments(before, after, floor=config.ppo.adv_std_floor)
+
     def _with_gradient(
-        self, risk: RiskReport | None, data: Batch, rollout: Rollout
+        self,
+        risk: RiskReport | None,
+        data: Batch,
+        rollout: Rollout,
+        moments: RunningMoments | None,
     ) -> RiskReport | None:
         """Measure the gradient norm of the risk term on a first minibatch, if configured."""
         if risk is None or not self.config.risk.logs_gradient:
             return risk
         ppo = self.config.ppo
-        std = weighted_std(risk.advantage, rollout.weight) if ppo.normalize_advantage else 1.0
-        part = cut_rows(risk.risk * risk.factor / std, ppo.sequence_length or ppo.n_steps)
+        if risk.risk_options is None:
+            std: Tensor | float = 1.0
+            if ppo.normalize_advantage:
+                std = deviation(risk.advantage, rollout.weight, self.config, moments)
+            whole = risk.risk * risk.factor / std
+        else:
+            whole = risk.risk_options
+        part = cut_rows(whole, ppo.sequence_length or ppo.n_steps)
         chosen = torch.arange(ppo.batch_size, device=part.device)
         norm = risk_gradient_norm(
             self.agent,
@@ -298,12 +322,25 @@ class Ppo:
             self.agent.observation_scale.commit(rollout.seen)
 
     def _batch(
-        self, rollout: Rollout, predicted: Tensor, advantage: Tensor, target: Tensor, options: Tensor
+        self,
+        rollout: Rollout,
+        predicted: Tensor,
+        advantage: Tensor,
+        target: Tensor,
+        risk: RiskReport | None,
     ) -> Batch:
         """Return all training sequences of a rollout."""
+        options = advantage.new_empty(*advantage.shape, 0)
+        if risk is not None and risk.options is not None:
+            options = risk.options.to(advantage.dtype)
         length = self.config.ppo.sequence_length or self.config.ppo.n_steps
         cut = sequences(rollout, length)
-        others = {"predicted": predicted, "advantage": advantage, "target": target, "options": options}
+        others = {
+            "predicted": predicted,
+            "advantage": advantage,
+            "target": target,
+            "options": options,
+        }
         return Batch(
             observation=cut.observation,
             memory=cut.memory,
@@ -351,9 +388,6 @@ class Ppo:
     def _finish(self, done: Update) -> None:
         """Update the state that the next update depends on."""
         self.explained_variance = float(done.estimates.explained_variance)
-        self.advantage_statistics = kept_statistics(
-            done.mixed, done.rollout.weight, self.config, self.advantage_statistics
-        )
         weights = torch.stack([report.sums.weight for report in done.learned.minibatches]).sum()
         entropy = torch.stack([report.sums.entropy for report in done.learned.minibatches]).sum()
         self.entropy.observe(self.update_count, float(entropy / weights), self.explained_variance)

@@ -1,4 +1,6 @@
-"""Normalisation of advantages, once per rollout."""
+"""Normalisation of advantages, once per rollout: by its own moments, or by running ones."""
+
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,6 +14,18 @@ from stormsail.functional.statistics import COUNT_TOLERANCE, mean_and_std
 MODES = ("floor", "eps", "center_only", "zero", "skip", "previous_stats")
 RESOLUTION = 8.0 * torch.finfo(torch.float32).eps
 """Advantages below this share of the values they are differences of are rounding, not signal."""
+
+YOUNG = 3.0
+"""While there are few rollouts, about one part in this of them is remembered."""
+
+
+class RunningMoments(NamedTuple):
+    """Mean and variance of the advantages of many rollouts, the newer ones with more weight."""
+
+    rollouts: Float[Tensor, ""]
+    """How many have taken part."""
+    mean: Float[Tensor, ""]
+    variance: Float[Tensor, ""]
 
 
 def normalise(
@@ -89,6 +103,140 @@ def normalise(
     else:
         degenerate = _degenerate(values, centred, threshold, mode, previous)
         result = torch.where(std < threshold, degenerate, centred / std)
+    return torch.where(used, result, 0.0).to(advantage.dtype)
+
+
+def running_moments(
+    values: Float[Tensor, "*batch"],
+    previous: RunningMoments | None,
+    *,
+    weight: Float[Tensor, "*batch"] | None = None,
+    beta: Number,
+) -> RunningMoments:
+    r"""Return the running moments with one more rollout, in float64.
+
+    .. math::
+        g_k = \max\Big(1 - \beta,\ \frac{3}{k + 2}\Big), \qquad
+        c_k = c_{k-1} + g_k\,(\mu_k - c_{k-1}), \qquad
+        v_k = (1 - g_k)\big(v_{k-1} + g_k\,(\mu_k - c_{k-1})^2\big) + g_k\,\sigma_k^2
+
+    with the mean and the variance of the k-th rollout as in `normalise`. These are mean and
+    variance of all rollouts together, each with the weight
+    :math:`\omega_j = g_j \prod_{i=j+1}^{k} (1 - g_i)`:
+
+    .. math::
+        c_k = \sum_j \omega_j \mu_j, \qquad
+        v_k = \sum_j \omega_j \big( \sigma_j^2 + (\mu_j - c_k)^2 \big)
+
+    so squares are taken about the running mean, never about that of one rollout. The weights sum to
+    1 from the first rollout on: no start from 0 is left to be corrected, and one rollout alone has
+    its own moments. While :math:`3/(k + 2) > 1 - \beta` they grow as j (j + 1), so that the last
+    third of all rollouts counts and critics that are still poor are forgotten; then they are those
+    of a moving average.
+
+    Ours: by induction, since two parts of the masses 1 - g and g, the means c and :math:`\mu` and
+    the variances v and :math:`\sigma^2` have the variance
+    :math:`(1 - g) v + g \sigma^2 + g (1 - g) (\mu - c)^2` together.
+
+    Args:
+        values: raw advantages of one rollout, of any shape.
+        previous: moments before it; None for none.
+        weight: weight of each, at least 0. Those of weight 0 take no part, whatever they hold; a
+            rollout without any other changes nothing.
+        beta: decay, in [0, 1): about 1 / (1 - beta) rollouts are remembered.
+
+    Raises:
+        ShapeError: if `weight` is not shaped like `values`.
+        RangeError: if `beta` is a number outside [0, 1).
+    """
+    check.check_floating(values=values)
+    check.check_below_one(beta, name="beta", remedy="Pass the decay of an average, such as 0.98.")
+    weight = torch.ones_like(values) if weight is None else weight
+    check.check_same_shape(values=values, weight=weight)
+    mean, std, count = mean_and_std(values.detach(), weight.detach())
+    nothing = torch.zeros_like(mean)
+    before = RunningMoments(*(previous or (nothing, nothing, nothing)))
+    rollouts = before.rollouts + (count > 0.0)
+    newest = torch.maximum(1.0 - scalar(beta, like=values), YOUNG / (rollouts + (YOUNG - 1.0)))
+    gain = torch.where(count > 0.0, newest, 0.0)
+    gap = mean - before.mean
+    older = (1.0 - gain) * (before.variance + gain * gap.square())
+    return RunningMoments(rollouts, before.mean + gain * gap, older + gain * std.square())
+
+
+def earlier_moments(
+    previous: RunningMoments | None, updated: RunningMoments, *, floor: Number
+) -> RunningMoments:
+    r"""Return the moments before a rollout if they have a spread, otherwise those with it.
+
+    .. math::
+        (c, v) = (c_{k-1}, v_{k-1}) \text{ where } \sqrt{v_{k-1}} > floor, \qquad
+        (c_k, v_k) \text{ elsewhere}
+
+    Ours: what a rollout is divided by must not depend on it, but the first one has no earlier ones,
+    and rollouts without any spread say nothing about the size of an advantage.
+
+    Args:
+        previous: moments before the rollout; None for none.
+        updated: `running_moments` with the rollout.
+        floor: smallest standard deviation, in the unit of the advantage; at least 0.
+
+    Raises:
+        RangeError: if `floor` is a negative number.
+    """
+    check.check_at_least_zero(floor, name="floor", remedy="Pass the smallest standard deviation.")
+    if previous is None:
+        return updated
+    has_spread = previous.variance.sqrt() > floor
+    both = zip(previous, updated, strict=True)
+    return RunningMoments(*(torch.where(has_spread, old, new) for old, new in both))
+
+
+def normalise_by(
+    advantage: Float[Tensor, "*batch"],
+    running: RunningMoments,
+    *,
+    weight: Float[Tensor, "*batch"] | None = None,
+    magnitude: Number | None = None,
+    floor: Number = 1e-8,
+) -> Float[Tensor, "*batch"]:
+    r"""Return the advantages less a running mean, divided by a running standard deviation.
+
+    .. math::
+        \hat A = \frac{A - c}{\max(\sqrt v, f)}, \qquad
+        f = \max\big(floor,\ 8\,\epsilon_{32}\,\max(|R|, |V|)\big)
+
+    Ours. With c and v of *earlier* rollouts the divisor is independent of this one, so
+    :math:`E[\nabla \log\pi\,(A - c)/\sqrt v] = E[\nabla \log\pi\,A]/\sqrt v`: the expected
+    gradient keeps its direction. The rollout's own deviation s does not:
+    :math:`E[A/s] \ne E[A]/s`, because a rollout with a rare large loss is divided by that loss, and
+    one without it is not. Neither mean nor deviation of the result is that of a standard score.
+
+    Args:
+        advantage: raw advantages, of any shape: all that share the scale.
+        running: moments to divide by.
+        weight: weight of each sample, at least 0. Samples of weight 0 come out as 0, whatever they
+            hold.
+        magnitude: max(|R|, |V|), as one number or per sample.
+        floor: smallest standard deviation, in the unit of the advantage; at least 0.
+
+    Returns:
+        The scaled advantages, without gradient, in the dtype of the input.
+
+    Raises:
+        ShapeError: if `weight` or a tensor `magnitude` is not shaped like `advantage`.
+        RangeError: if `floor` is a negative number.
+    """
+    check.check_floating(advantage=advantage)
+    remedy = "Pass the smallest standard deviation to divide by."
+    check.check_at_least_zero(floor, name="floor", remedy=remedy)
+    weight = torch.ones_like(advantage) if weight is None else weight
+    check.check_same_shape(advantage=advantage, weight=weight)
+    used = ~(weight <= 0)  # an unknown weight takes part, and shows
+    values = torch.where(used, advantage.detach(), 0.0).double()
+    threshold = _threshold(advantage, used, magnitude, floor)
+    divisor = torch.maximum(running.variance.sqrt(), threshold)
+    result = (values - running.mean) / torch.where(divisor == 0.0, 1.0, divisor)
     return torch.where(used, result, 0.0).to(advantage.dtype)
 
 

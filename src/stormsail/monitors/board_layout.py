@@ -10,6 +10,7 @@ LAYOUT: dict[str, dict[str, tuple[str, ...]]] = {
             "train/advantages_mean_raw",
             "train/advantages_std_raw",
             "train/advantages_std_clamped",
+            "train/advantage_scale",
         ),
         "normalised: mean and spread": (
             "train/advantages_norm_mean",

@@ -324,16 +324,60 @@ def test_earlier_advantages_stand_in_for_a_rollout_without_spread():
     )  # fmt: skip
     told.reward[8:16] = 1.0
     ppo = learner(config, told=told)
-    assert ppo.advantage_statistics is None
+    assert ppo.advantage_moments is None
     first = ppo.update()
     raw = first.estimates.raw_advantage.double()
-    mean, std = (float(part) for part in ppo.advantage_statistics)
+    rollouts, mean, variance = (float(part) for part in ppo.advantage_moments)
+    std = variance**0.5
+    assert rollouts == 1.0
     assert (mean, std) == pytest.approx((float(raw.mean()), float(raw.std())))
     second = ppo.update()
     expected = (second.estimates.raw_advantage - mean) / std
     assert torch.allclose(second.advantage, expected, atol=1e-5)
     # a rollout without spread is no new reference
-    assert [float(part) for part in ppo.advantage_statistics] == [mean, std]
+    assert [float(part) for part in ppo.advantage_moments] == [rollouts, mean, variance]
+
+
+@pytest.mark.parametrize("beta", [0.98, 0.5])
+def test_a_slow_scale_is_that_of_the_rollouts_before(beta):
+    told = script(("........" * 5,) * 2, weights=(1.0, 0.5), seed=4)
+    told.reward[24:32] *= 1000.0  # the fourth rollout: it must not shrink itself
+    config = settings(
+        **SCALAR, ppo__advantage_scale="slow", ppo__advantage_scale_beta=beta, ppo__n_envs=2,
+        ppo__batch_size=2,
+    )  # fmt: skip
+    ppo = learner(config, told=told)
+    before = []
+    for number in range(5):
+        update = ppo.update()
+        raw, weight = (part.double().numpy() for part in (update.mixed, update.rollout.weight))
+        moments = advantage_oracle.running(before or [(raw, weight)], beta)
+        assert [float(part) for part in update.moments] == pytest.approx(
+            [max(number, 1), *moments], rel=1e-9
+        )
+        expected = advantage_oracle.normalise_by(raw, *moments, weight)
+        assert update.advantage.numpy() == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        before.append((raw, weight))
+    assert [float(part) for part in ppo.advantage_moments] == pytest.approx(
+        [5.0, *advantage_oracle.running(before, beta)], rel=1e-9
+    )
+
+
+def test_a_slow_scale_waits_for_the_first_spread():
+    """Nothing is paid and all values are level in the first rollout; the second one pays."""
+    told = script(("........" * 2,) * 2)
+    told.observation[:8] = told.observation[0, 0]
+    told.reward[:8] = 1.0
+    config = settings(
+        **SCALAR, ppo__advantage_scale="slow", ppo__n_envs=2, ppo__batch_size=2, ppo__gamma=0.0,
+        ppo__adv_std_floor=1e-3, network__memory="none",
+    )  # fmt: skip
+    ppo = learner(config, told=told)
+    ppo.update()
+    assert float(ppo.advantage_moments.variance) < 1e-6
+    update = ppo.update()
+    assert torch.equal(torch.stack(update.moments), torch.stack(ppo.advantage_moments))
+    assert float(update.advantage.abs().max()) < 3.0
 
 
 # --- numbers that are not finite -----------------------------------------------------------------
@@ -568,7 +612,7 @@ def test_what_is_possible_is_not_refused():
 def test_an_update_is_all_that_a_reader_needs():
     update = learner().update()
     assert {field.name for field in dataclasses.fields(update)} == {
-        "number", "now", "rollout", "estimates", "risk", "mixed", "advantage", "target",
-        "predicted", "scale", "learned", "observation_before",
+        "number", "now", "rollout", "estimates", "risk", "mixed", "advantage", "moments",
+        "target", "predicted", "scale", "learned", "observation_before",
     }  # fmt: skip
     assert not [name for name in vars(Ppo) if name.startswith("_last")]

@@ -402,3 +402,213 @@ def test_weights_of_another_shape_are_refused():
         "`advantage` and `weight` must have the same shape; "
         f"found advantage (5, 3) and weight (5, 1). {NEVER}"
     )
+
+
+# --- running moments -----------------------------------------------------------------------------
+
+
+def running(*rollouts, beta=0.98, weight=None):
+    seen = None
+    for values in rollouts:
+        seen = advantage.running_moments(values, seen, weight=weight, beta=beta)
+    return seen
+
+
+def test_one_rollout_has_its_own_moments():
+    # (1, 2, 3, 6): mean 3, squares 4 + 1 + 0 + 9 = 14, over 3.
+    actual = running(double(1.0, 2.0, 3.0, 6.0))
+
+    torch.testing.assert_close(
+        torch.stack(actual), double(1.0, 3.0, 14.0 / 3.0), rtol=1e-15, atol=0
+    )
+
+
+def test_a_first_rollout_is_normalised_as_by_itself():
+    raw = normal(6, 3) + 4.0
+
+    actual = advantage.normalise_by(raw, running(raw))
+
+    torch.testing.assert_close(actual, advantage.normalise(raw), rtol=1e-14, atol=1e-15)
+
+
+def test_three_rollouts_by_hand():
+    # Gains 3/3 = 1, 3/4, 3/5. Means 1, 3, 0; variances 2, 8, 2 (two values each, ddof 1).
+    # Means: 1 -> 1 + .75 * 2 = 2.5 -> 2.5 - .6 * 2.5 = 1.
+    # Weights of the rollouts: .25 * .4 = .1, .75 * .4 = .3, .6; sum of w * mean = .1 + .9 = 1.
+    # Variance: .1 * (2 + 0) + .3 * (8 + 4) + .6 * (2 + 1) = .2 + 3.6 + 1.8 = 5.6.
+    actual = running(double(0.0, 2.0), double(1.0, 5.0), double(-1.0, 1.0))
+
+    torch.testing.assert_close(torch.stack(actual), double(3.0, 1.0, 5.6), rtol=1e-14, atol=0.0)
+
+
+def test_many_rollouts_are_a_moving_average():
+    # With beta .5 the gain is 3/(k+2) up to k = 4, where it is the bound .5: then it stays there.
+    before = advantage.RunningMoments(*double(10.0, 2.0, 1.0))
+
+    actual = advantage.running_moments(double(3.0, 5.0), before, beta=0.5)
+
+    # mean 2 + .5 * (4 - 2) = 3; variance .5 * (1 + .5 * 4) + .5 * 2 = 2.5
+    torch.testing.assert_close(torch.stack(actual), double(11.0, 3.0, 2.5), rtol=1e-15, atol=0.0)
+
+
+def test_the_squares_are_about_the_running_mean():
+    """Two rollouts without any spread of their own, at 0 and 4: the spread is between them."""
+    # Gains 1 and .75: mean 3, variance .25 * 9 + .75 * 1 = 3.
+    actual = running(double(0.0, 0.0), double(4.0, 4.0))
+
+    torch.testing.assert_close(torch.stack(actual), double(2.0, 3.0, 3.0), rtol=1e-15, atol=0.0)
+
+
+def test_entries_without_weight_take_no_part_in_running_moments():
+    weight = double(1.0, 0.0, 0.5, 0.5)
+    raw = double(1.0, NAN, 3.0, 5.0)
+    # mean (1 + 1.5 + 2.5) / 2 = 2.5; squares (2.25 + .125 + 3.125) / 2 = 2.75;
+    # effective count 4 / 1.5 = 8/3, so times (8/3) / (5/3) = 1.6: 4.4.
+    actual = running(raw, weight=weight)
+
+    torch.testing.assert_close(torch.stack(actual), double(1.0, 2.5, 4.4), rtol=1e-14, atol=0.0)
+    scaled = advantage.normalise_by(raw, actual, weight=weight)
+    assert scaled[1] == 0.0
+    assert float(scaled[0]) == pytest.approx(-1.5 / math.sqrt(4.4), rel=1e-14)
+
+
+def test_a_rollout_without_any_weight_changes_nothing():
+    before = advantage.RunningMoments(*double(2.0, 0.3, 4.0))
+    nothing = {"weight": torch.zeros(3, dtype=torch.float64), "beta": 0.9}
+
+    after = advantage.running_moments(double(NAN, 7.0, 8.0), before, **nothing)
+    first = advantage.running_moments(double(1.0, 2.0, 3.0), None, **nothing)
+
+    assert torch.equal(torch.stack(after), torch.stack(before))
+    assert torch.equal(torch.stack(first), double(0.0, 0.0, 0.0))
+    # and the next one is the first that counts
+    next_one = advantage.running_moments(double(1.0, 2.0, 3.0), first, beta=0.9)
+    assert torch.equal(torch.stack(next_one), double(1.0, 2.0, 1.0))
+
+
+def test_a_rollout_is_divided_by_what_was_before_it_if_that_has_a_spread():
+    before = advantage.RunningMoments(*double(2.0, 0.3, 4.0))
+    after = advantage.RunningMoments(*double(3.0, 0.5, 5.0))
+    flat = advantage.RunningMoments(*double(1.0, 0.3, 1e-16))
+
+    assert torch.equal(
+        torch.stack(advantage.earlier_moments(before, after, floor=1e-8)), torch.stack(before)
+    )
+    for earlier in (None, flat):
+        used = advantage.earlier_moments(earlier, after, floor=1e-7)
+        assert torch.equal(torch.stack(used), torch.stack(after))
+
+
+def test_advantages_are_divided_by_the_running_deviation_and_not_their_own():
+    moments = advantage.RunningMoments(*double(5.0, 1.0, 4.0))
+
+    actual = advantage.normalise_by(double(1.0, 2.0, 9.0), moments)
+
+    torch.testing.assert_close(actual, double(0.0, 0.5, 4.0), rtol=1e-15, atol=0.0)
+
+
+def test_a_running_deviation_has_the_floors_of_the_other():
+    moments = advantage.RunningMoments(*double(5.0, 1.0, 1e-12))
+
+    assert float(advantage.normalise_by(double(1.5), moments, floor=0.25)) == 2.0
+    # 8 * 2^-23 * 2^20 = 1
+    assert float(advantage.normalise_by(double(1.5), moments, magnitude=2.0**20)) == 0.5
+    still = advantage.RunningMoments(*double(5.0, 1.0, 0.0))
+    assert float(advantage.normalise_by(double(1.5), still, floor=0.0)) == 0.5
+
+
+@pytest.mark.refusal
+def test_running_moments_refuse_what_they_cannot_use():
+    with pytest.raises(RangeError) as caught:
+        advantage.running_moments(double(1.0), None, beta=1.0)
+    assert str(caught.value) == (
+        "`beta` must lie in [0, 1); found 1.0. Pass the decay of an average, such as 0.98. "
+        "[out-of-range]"
+    )
+    moments = advantage.RunningMoments(*double(5.0, 1.0, 1.0))
+    with pytest.raises(RangeError):
+        advantage.normalise_by(double(1.0), moments, floor=-1.0)
+    with pytest.raises(RangeError):
+        advantage.earlier_moments(moments, moments, floor=-1.0)
+    for call in (
+        lambda weight: advantage.running_moments(double(1.0), None, weight=weight, beta=0.9),
+        lambda weight: advantage.normalise_by(double(1.0), moments, weight=weight),
+    ):
+        with pytest.raises(ShapeError):
+            call(double(1.0, 2.0))
+
+
+# --- rare losses ---------------------------------------------------------------------------------
+
+ROWS, DRIFT, NOISE, LOSS, EVENT = 8192, 0.0006, 0.012, 0.35, 0.0005
+LAMBDA, ALPHA = 2.0, 0.05
+MOST = 12
+"""Losses in a rollout that are considered; more have a probability below 1e-9."""
+
+
+def rollout_with(losses, exposure):
+    """Return mixed advantages and scores of a rollout that holds a number of rare losses.
+
+    Each row is exposed with the probability of the policy, or not. An exposed row earns drift and
+    noise, here at equally likely points of its distribution; or it loses. The mix is that of a
+    limit, (A + lambda A_risk) / (1 + lambda) with A_risk = -loss / alpha in the tail and 0 above.
+    The score is the derivative of the log probability by the logit of the exposure.
+    """
+    exposed = round(exposure * ROWS)
+    calm = exposed - losses
+    levels = (torch.arange(calm, dtype=torch.float64) + 0.5) / calm
+    noise = torch.special.ndtri(levels)
+    noise = NOISE * noise / noise.square().mean().sqrt()
+    crash = torch.full((losses,), -LOSS * (1.0 + LAMBDA / ALPHA), dtype=torch.float64)
+    mixed = torch.cat([DRIFT + noise, crash]) / (1.0 + LAMBDA)
+    raw = torch.cat([mixed, torch.zeros(ROWS - exposed, dtype=torch.float64)])
+    score = torch.cat([torch.ones(exposed), torch.zeros(ROWS - exposed)]).double() - exposed / ROWS
+    return raw, score
+
+
+def chances(exposure):
+    """Return the probability of each number of losses: binomial."""
+    n = round(exposure * ROWS)
+    return [math.comb(n, k) * EVENT**k * (1.0 - EVENT) ** (n - k) for k in range(MOST + 1)]
+
+
+def expected_gradient(exposure, normalised):
+    """Return the mean over rollouts of the mean over rows of score times normalised advantage."""
+    total = 0.0
+    for losses, chance in enumerate(chances(exposure)):
+        raw, score = rollout_with(losses, exposure)
+        total += chance * float((normalised(raw) * score).mean())
+    return total
+
+
+@pytest.mark.parametrize(
+    ("exposure", "plain", "by_rollout", "by_slow"),
+    [(0.1, -1.97e-4, 5.8e-3, -5.9e-3), (0.2, -3.51e-4, 2.4e-3, -7.3e-3)],
+)
+def test_a_rare_loss_turns_the_gradient_of_the_rollout_scale_and_not_of_the_slow_one(
+    exposure, plain, by_rollout, by_slow
+):
+    """Exposure must fall: 41/3 of the loss at .05 % a row outweighs a third of the drift."""
+    # w (1 - w) (mu - p D (1 + lambda / alpha)) / (1 + lambda), less p of the drift
+    exact = (1.0 - EVENT) * DRIFT - EVENT * LOSS * (1.0 + LAMBDA / ALPHA)
+    share = round(exposure * ROWS) / ROWS
+    exact *= share * (1.0 - share) / (1.0 + LAMBDA)
+    assert exact == pytest.approx(plain, rel=0.01)
+    assert expected_gradient(exposure, lambda raw: raw) == pytest.approx(exact, rel=1e-6)
+
+    wrong = expected_gradient(exposure, advantage.normalise)
+    assert wrong == pytest.approx(by_rollout, rel=0.03)
+
+    # Rollouts in a row: whatever was seen before, the mean over the coming one is right.
+    drawn = torch.Generator().manual_seed(0)
+    mean = torch.full((600,), EVENT * round(exposure * ROWS))
+    seen, gradients = None, []
+    rollouts = {}
+    for number, losses in enumerate(torch.poisson(mean, generator=drawn).int().tolist()):
+        raw, _ = rollouts.setdefault(losses, rollout_with(losses, exposure))
+        seen = advantage.running_moments(raw, seen, beta=0.98)
+        if number >= 100:
+            gradients.append(exact / float(seen.variance.sqrt()))
+    assert sum(gradients) / len(gradients) == pytest.approx(by_slow, rel=0.05)
+    right = expected_gradient(exposure, lambda raw: advantage.normalise_by(raw, seen))
+    assert right == pytest.approx(gradients[-1], rel=1e-6)

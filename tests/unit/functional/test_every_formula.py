@@ -33,6 +33,7 @@ OWN_DTYPE = {
     "percentile",
     "ratio_is_clipped",
     "risk_gate",
+    "running_moments",
     "weighted_std",
 }
 

@@ -483,3 +483,10 @@ warn/twin_critics_persistent_imbalance warn/cvar_alpha_small warn/cvar_below_res
 @pytest.mark.spec("S4-R1")
 def test_every_alarm_of_the_specification_is_there_under_its_name():
     assert set((NAMED + DESCRIBED).split()) - set(ALARM_NAMES) == set()
+
+
+def test_slow_advantages_may_have_another_mean_than_zero():
+    rule = next(rule for rule in RULES if rule.name == "warn/normalization_mean_nonzero")
+    row = {"train/advantages_norm_mean": 0.5, "train/advantages_std_clamped": 2.0}
+    assert rule.holds({**row, "train/advantage_scale": 2.0})
+    assert not rule.holds({**row, "train/advantage_scale": 3.0})

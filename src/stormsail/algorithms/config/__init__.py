@@ -128,6 +128,23 @@ class TrainConfig(Config):
     validation: ValidationConfig = ValidationConfig()
     """Evaluation of the agent during training."""
 
+    @property
+    def values_all_actions(self) -> bool:
+        """Whether the agent's policy must be asked for accounts that other actions made."""
+        limited = self.risk.form == "critic" and self.risk.episode_limit is not None
+        return limited or self.ppo.policy_gradient == "all_actions"
+
+    @property
+    def slow_advantages(self) -> bool:
+        """Whether advantages are divided by slow moments, given or derived.
+
+        Beside a limit: a rollout that happens to hold no loss would be divided by less than one
+        that does, and the mean of such gradients may point to more risk where less is right.
+        """
+        if is_open(self.ppo.advantage_scale):
+            return self.risk.acts and self.ppo.normalize_advantage
+        return self.ppo.advantage_scale == "slow"
+
     @model_validator(mode="after")
     def _without_contradictions(self) -> Self:
         contradictions.check(self)
@@ -217,8 +234,8 @@ class TrainConfig(Config):
             raise ValueError(
                 f"`task.market.reward_clip` must be left out with settings of `risk`, not {clip}: "
                 "a crash of any size would count as at most the clip, and the tail that is watched "
-                "and held would be that of clipped rewards; bound advantages by `ppo.adv_clip` "
-                "instead"
+                "and held would be that of clipped rewards; lower `ppo.learning_rate` if single "
+                "updates are too large"
             )
         if not risk.acts:
             return self

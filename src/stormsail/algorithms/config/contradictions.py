@@ -51,10 +51,16 @@ NEEDS = (
         off=("disable",),
     ),
     Needs(
-        ("ppo.normalize_advantage_per_env", "ppo.advantage_mode", "ppo.adv_clip"),
+        (
+            "ppo.normalize_advantage_per_env",
+            "ppo.advantage_mode",
+            "ppo.advantage_scale",
+            "ppo.adv_clip",
+        ),
         "ppo.normalize_advantage",
         lambda config: config.ppo.normalize_advantage,
         "Set `ppo.normalize_advantage` to true",
+        off=("rollout",),
     ),
     Needs(
         ("ppo.vf_bad_explained_floor",),
@@ -126,7 +132,7 @@ def check(config: "TrainConfig") -> None:
     Raises:
         ContradictionError: if there is one.
     """
-    rules = (_needs, _warm_ups, _rates, _entropies, _returns, _minibatches, _windows)
+    rules = (_needs, _advantages, _warm_ups, _rates, _entropies, _returns, _minibatches, _windows)
     problems = [problem for rule in rules for problem in rule(config)]
     if len(problems) == 1:
         raise problems[0]
@@ -155,6 +161,38 @@ def _needs(config: "TrainConfig") -> Iterator[ContradictionError]:
                 f"`{rule.switch}` is {_shown(_value(config, rule.switch))}",
                 found=toml.shown(value),
                 remedy=f"{rule.remedy}, or leave `{path}` out.",
+            )
+
+
+def _advantages(config: "TrainConfig") -> Iterator[ContradictionError]:
+    ppo = config.ppo
+    if config.risk.acts and ppo.adv_clip is not None:
+        yield ContradictionError(
+            "`ppo.adv_clip` must be left out while settings of `risk` act: a bound on advantages "
+            "cuts off the rare losses that a limit is about, and nothing else",
+            found=toml.shown(ppo.adv_clip),
+            remedy="Leave `ppo.adv_clip` out; set `ppo.advantage_scale` to slow, and lower "
+            "`ppo.learning_rate` if single updates are too large.",
+        )
+    if not config.slow_advantages or not ppo.normalize_advantage:
+        return
+    because = (
+        "`ppo.advantage_scale` is slow"
+        if not is_open(ppo.advantage_scale)
+        else "`ppo.advantage_scale` is slow, which it is where settings of `risk` act"
+    )
+    reasons = {
+        "ppo.normalize_advantage_per_env": "one environment by itself rarely meets a rare loss, so "
+        "each would have a scale of its own for it",
+        "ppo.advantage_mode": "slow moments have a spread where a rollout has none",
+    }
+    for path, reason in reasons.items():
+        value, default = _value(config, path), _default(config, path)
+        if value != default:
+            yield ContradictionError(
+                f"`{path}` must be {_shown(default)} while {because}: {reason}",
+                found=toml.shown(value),
+                remedy=f"Leave `{path}` out, or set `ppo.advantage_scale` to rollout.",
             )
 
 

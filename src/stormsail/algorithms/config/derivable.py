@@ -8,7 +8,7 @@ arithmetic of a derived configuration needs no check at every use: the annotatio
 through `to_toml`, `replace` and `config_hash`.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
@@ -31,3 +31,5 @@ DERIVABLE = WrapValidator(_or_open)
 DerivedCount = Annotated[int, Field(ge=1), DERIVABLE]
 DerivedWhole = Annotated[int, Field(ge=0), DERIVABLE]
 DerivedPositive = Annotated[float, Field(gt=0.0), DERIVABLE]
+DerivedScale = Annotated[Literal["rollout", "slow"], DERIVABLE]
+DerivedForm = Annotated[Literal["critic", "budget"], DERIVABLE]

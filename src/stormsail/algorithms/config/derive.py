@@ -63,6 +63,8 @@ DERIVED = (
     "ppo.sequence_length",
     "ppo.batch_size",
     "ppo.learning_rate",
+    "ppo.advantage_scale",
+    "risk.form",
     "entropy.ent_coef_decay_steps",
     "bc.bc_warmup_steps",
     "bc.bc_decay_steps",
@@ -125,6 +127,8 @@ def derive(config: TrainConfig) -> TrainConfig:
         "ppo.sequence_length": length,
         "ppo.batch_size": _batch_size(config, n_envs * n_steps // length, length),
         "ppo.learning_rate": _learning_rate(config, sizes.learning_rate),
+        "risk.form": "critic" if config.risk.fits_critic else "budget",
+        "ppo.advantage_scale": "slow" if config.slow_advantages else "rollout",
         _ENTROPY_DECAY: max(updates - 1, 1),  # at its end in the last update
         "bc.bc_warmup_steps": round(warmup),
         "bc.bc_decay_steps": max(ppo.total_steps - round(warmup), 0),

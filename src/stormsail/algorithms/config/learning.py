@@ -9,6 +9,7 @@ from stormsail.algorithms.config.derivable import (
     OPEN,
     DerivedCount,
     DerivedPositive,
+    DerivedScale,
     DerivedWhole,
 )
 from stormsail.core.config import Config
@@ -62,7 +63,9 @@ class PpoConfig(Config):
     """The learning rate is never above this."""
 
     policy_gradient: Literal["sampled", "all_actions"] = "sampled"
-    """X."""
+    """Whether the policy learns from the actions that were taken, or from what every action would
+    have made of the same draw, where a task can say so, as markets can. A limit with
+    `risk.form = "critic"` on such a task always takes the second."""
 
     gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
     """Discount of one step."""
@@ -101,10 +104,18 @@ class PpoConfig(Config):
     """Bound on the norm of all gradients together; 0 or less switches it off."""
 
     normalize_advantage: bool = True
-    """Normalise advantages to mean 0 and standard deviation 1, once a rollout."""
+    """Divide advantages by their standard deviation and centre them, once a rollout."""
 
     normalize_advantage_per_env: bool = False
     """Normalise each environment by itself."""
+
+    advantage_scale: DerivedScale = OPEN
+    """Mean and standard deviation that advantages are normalised with: those of the `rollout`
+    itself, or `slow` ones of the rollouts before it, under which a rare loss keeps its share of the
+    expected gradient. Derived: `slow` where settings of `risk` act, `rollout` elsewhere."""
+
+    advantage_scale_beta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.98
+    """Weight of the past in the `slow` moments; about 1 / (1 - beta) rollouts are remembered."""
 
     advantage_mode: Literal["floor", "eps", "center_only", "zero", "skip", "previous_stats"] = (
         "floor"

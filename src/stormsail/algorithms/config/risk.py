@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from stormsail.algorithms.config.derivable import OPEN, DerivedForm
 from stormsail.algorithms.config.learning import Count, NonNegative, Positive, Unit, Whole
 from stormsail.core.config import Config
 
@@ -24,8 +25,11 @@ WINSOR_SHARE = 20.0
 class RiskConfig(Config):
     """Control of the lower tail of returns (CVaR)."""
 
-    form: Literal["budget", "critic"] = "budget"
-    """X."""
+    form: DerivedForm = OPEN
+    """How a limit reaches the policy: `critic` learns what each action adds to the shortfall of the
+    episode, from a memory of draws; `budget` reads it from the return distribution of the critics,
+    for comparison. Open: `critic` for a limit on episodes whose other settings leave it to that
+    form."""
 
     cvar_quantity: Literal["episode_return", "nstep", "step"] = "episode_return"
     """Quantity whose tail is controlled: returns of whole episodes, sums of `target.steps` rewards,
@@ -130,6 +134,18 @@ class RiskConfig(Config):
         return self.cvar_use_constraint or (self.cvar_use_penalty and self.cvar_weight > 0.0)
 
     @property
+    def fits_critic(self) -> bool:
+        """Whether nothing is set that only the form `budget` knows."""
+        plain = type(self)()
+        own = ("cvar_policy_mode", "cvar_trace", "cvar_use_predicted_for_dual", "cvar_winsor_pct")
+        weighs = self.cvar_use_penalty and self.cvar_weight > 0.0
+        return (
+            self.episode_limit is not None
+            and not weighs
+            and all(getattr(self, name) == getattr(plain, name) for name in own)
+        )
+
+    @property
     def watches(self) -> bool:
         """Whether the tail is estimated and reported."""
         return self.acts or self.cvar_limit is not None
@@ -175,6 +191,12 @@ class RiskConfig(Config):
             raise ValueError(
                 f"`cvar_policy_mode` must be `state` for the quantity `{quantity}`, not `{mode}`, "
                 "which is about the return of a whole episode"
+            )
+        if self.form == "critic" and self.acts and not self.fits_critic:
+            raise ValueError(
+                "`form` must be `budget` beside `cvar_policy_mode`, `cvar_trace`, `cvar_weight`, "
+                "`cvar_winsor_pct`, `cvar_use_predicted_for_dual` or another `cvar_quantity` than "
+                "`episode_return`, not `critic`, which knows none of them"
             )
         if self.cvar_use_predicted_for_dual and quantity != "episode_return":
             raise ValueError(

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.risk.rows import RowMemory, Rows
+from stormsail.algorithms.risk.rows import RowMemory, Rows, scaled_account
 from stormsail.algorithms.update.rollout import Options, Rollout
+from stormsail.core.task import DiscreteActions
 from stormsail.functional import risk
 from stormsail.modules.action_values import EARNED_INPUTS, ActionValues, earned_inputs
 from stormsail.modules.actions import grid_log_prob
@@ -28,10 +29,10 @@ SIZES = (64, 64)
 RATE = 2e-3
 """Learning rate of Adam."""
 
-SAMPLED_ROWS = 4096
-"""Remembered steps that are looked at in one update."""
+SAMPLED_ROWS = (1024, 4096)
+"""Remembered steps that are looked at in one update: as many as the rollout has, within these."""
 
-BATCH = 512
+BATCH = 256
 """Of them in one step of the optimizer."""
 
 EPOCHS = 4
@@ -41,6 +42,12 @@ UNIT_STEP = 0.1
 """Share by which the unit of the outputs follows the targets with every update."""
 
 LEAST_UNIT = 1e-8
+
+LEAST_RATE = 0.1
+"""Least share of the first learning rate: the policy that it follows moves to the last update."""
+
+MOST_RATIO = 2.0
+"""Largest ratio of probabilities by which a step of an earlier policy counts."""
 
 
 class Frame(NamedTuple):
@@ -78,7 +85,8 @@ class ActionCritic:
 
     Args:
         agent: whose policy is evaluated.
-        actions: K.
+        actions: K; 1 for a task that says only what the taken action made. The values are then
+            those of the state, and steps of earlier policies count with the ratio of probabilities.
         gamma: discount of the task's own reward.
         rollouts: how many rollouts are remembered.
         generator: of the first weights.
@@ -89,6 +97,7 @@ class ActionCritic:
     ) -> None:
         width = agent.network.trunk.memory.width + len(agent.spec.observation_names) + EARNED_INPUTS
         self.gamma = gamma
+        self.columns = len(agent.spec.observation_names)
         self.values = ActionValues(
             width, rewards=2, actions=actions, sizes=SIZES, generator=generator
         )
@@ -101,7 +110,8 @@ class ActionCritic:
         self, agent: Agent, frame: Frame, generator: torch.Generator, *, rate: float = 1.0
     ) -> Tensor:
         """Train on remembered steps; return the mean squared error, relative to the units."""
-        rows = self.memory.sample(SAMPLED_ROWS, generator)
+        least, most = SAMPLED_ROWS
+        rows = self.memory.sample(min(max(self.memory.newest, least), most), generator)
         targets = self._targets(agent, rows, frame)
         self._set_unit(targets)
         for group in self.optimizer.param_groups:
@@ -110,10 +120,10 @@ class ActionCritic:
         for _ in range(EPOCHS):
             wanted = self._wanted(targets)
             order = torch.randperm(len(wanted), generator=generator, device=generator.device)
-            for chosen in order.to(wanted.device).split(BATCH):
-                errors.append(
-                    self._step(targets.own[chosen], wanted[chosen], targets.weight[chosen])
-                )
+            errors += [
+                self._step(targets.own[chosen], wanted[chosen], targets.weight[chosen])
+                for chosen in order.to(wanted.device).split(BATCH)
+            ]
         self.updates += 1
         return torch.stack(errors).mean()
 
@@ -144,6 +154,9 @@ class ActionCritic:
         following_seen = _with_account(agent, seen[1], rows.account)
         elapsed = (rows.elapsed + 1.0)[:, None].expand(-1, actions)
         shortfall = risk.shortfall_increment(rows.reward, rows.earned[:, None], frame.level)
+        weight = rows.weight
+        if actions == 1:
+            weight = weight * self._ratio(agent, features[0], seen[0], rows)
         goes_on = ~rows.terminated
         before_end = goes_on & ~rows.last[:, None]
         return Targets(
@@ -159,8 +172,18 @@ class ActionCritic:
                 ),
                 1,
             )[..., None],
-            weight=rows.weight,
+            weight=weight,
         )
+
+    @staticmethod
+    def _ratio(agent: Agent, features: Tensor, seen: Tensor, rows: Rows) -> Tensor:
+        """Return by how much likelier the taken action is now, at most `MOST_RATIO`, [n]."""
+        network = agent.network
+        parameters = network.actor(features, network.account(seen))
+        whole = isinstance(agent.spec.actions.actions(), DiscreteActions)
+        raw = rows.raw_action[:, 0] if whole else rows.raw_action
+        log_prob = network.head.log_prob(parameters, raw)
+        return (log_prob - rows.log_prob).exp().clamp(max=MOST_RATIO)
 
     def inputs(
         self, features: Tensor, seen: Tensor, earned: Tensor, elapsed: Tensor, frame: Frame
@@ -168,12 +191,16 @@ class ActionCritic:
         """Return the input columns, [*b, X]."""
         left = 1.0 - elapsed / frame.horizon
         more = earned_inputs(earned.float(), frame.level, frame.spread, left)
-        return torch.cat((features, seen, more), -1)
+        return torch.cat((features, self.named(seen), more), -1)
+
+    def named(self, seen: Tensor) -> Tensor:
+        """Return the columns of an observation that are no pixels."""
+        return seen[..., : self.columns]
 
     @torch.no_grad()
     def predict(self, rollout: Rollout, frame: Frame) -> Tensor:
         """Return both values of every action in each row of a rollout, [T, B, R, K]."""
-        options = _required(rollout)
+        options = recorded(rollout)
         elapsed = (rollout.length - 1).float()
         x = self.inputs(
             options.features[:-1], options.seen[:-1], rollout.return_so_far, elapsed, frame
@@ -184,10 +211,8 @@ class ActionCritic:
     @torch.no_grad()
     def predict_following(self, agent: Agent, rollout: Rollout, frame: Frame) -> Tensor:
         """Return both values of the state after every action, [T, B, R, K]."""
-        options = _required(rollout)
+        options = recorded(rollout)
         actions = options.step.reward.shape[-1]
-        from stormsail.algorithms.risk.rows import scaled_account
-
         features = options.features[1:, :, None].expand(-1, -1, actions, -1)
         account = scaled_account(agent, options.step.account)
         seen = _with_account(agent, options.seen[1:], account)
@@ -217,14 +242,15 @@ class ActionCritic:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
+        """Restore a saved state, on the device of the values."""
         self.values.load_state_dict(state["values"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.memory.load_state_dict(state["memory"])
+        self.memory.load_state_dict(state["memory"], self.values.unit.device)
         self.updates = state["updates"]
 
 
-def _required(rollout: Rollout) -> Options:
+def recorded(rollout: Rollout) -> Options:
+    """Return what a rollout has recorded of its actions."""
     if rollout.options is None:
         raise LookupError("a rollout without options has no values of all actions")
     return rollout.options
@@ -241,7 +267,9 @@ def _with_account(agent: Agent, seen: Tensor, account: Tensor) -> Tensor:
 
 
 def _probability(agent: Agent, features: Tensor, seen: Tensor) -> Tensor:
-    """Return the probability of every action, [*b, K]."""
+    """Return the probability of every action, [*b, K]; of the state alone 1."""
     network = agent.network
+    if features.shape[-2] == 1:
+        return torch.ones_like(features[..., :1])
     parameters = network.actor(features, network.account(seen))
     return grid_log_prob(network.head, parameters, network.grid).exp()

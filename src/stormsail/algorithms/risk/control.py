@@ -7,12 +7,13 @@ if configured.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import RiskConfig, TrainConfig
+from stormsail.algorithms.risk.action_critic import LEAST_RATE, ActionCritic, Frame
 from stormsail.algorithms.risk.advantage import Trace, predicted_cvar, risk_advantage
 from stormsail.algorithms.risk.multiplier import DualState, RiskDual
 from stormsail.algorithms.risk.window import EpisodeWindow, partial_sums
@@ -20,7 +21,6 @@ from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.losses import legacy_cvar
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.config import Config
-from stormsail.core.files.documents import JsonValue
 from stormsail.functional import risk, statistics
 from stormsail.modules.agent import Agent
 
@@ -162,11 +162,15 @@ class RiskReport:
     gradient_norm: Tensor | None = None
     """Gradient norm of the risk term alone, where it is measured."""
     options: Tensor | None = None
-    """Mixed advantage of every action, scaled, [T, B, K]; None where actions are sampled."""
+    """Mixed advantage of every action, scaled, [T, B, K]; None where only taken ones are known."""
+    risk_options: Tensor | None = None
+    """Part of it that is due to risk."""
     level: float = math.nan
     """nu of the shortfall that is learned."""
     loss: float = math.nan
-    """Of the critic of all actions."""
+    """Of the risk critic; NaN without one."""
+    aim: float = math.nan
+    """CVaR that is aimed at, inside the limit."""
 
 
 class RiskControl:
@@ -174,10 +178,23 @@ class RiskControl:
 
     Args:
         config: of the run.
+        critic: of the shortfall, for `risk.form = "critic"` on a task that says only what the
+            taken action made; None for the other form.
+        generator: of that critic's memory.
+        horizon: steps of an episode; None where nothing says.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        critic: ActionCritic | None = None,
+        generator: torch.Generator | None = None,
+        horizon: int | None = None,
+    ) -> None:
         self.config = config
+        self.critic, self._generator, self._horizon = critic, generator, horizon
+        self.level = math.nan
+        """nu of the shortfall that the critic learns; NaN without one."""
         self.window = EpisodeWindow(config.risk.cvar_window)
         self.dual = RiskDual(config.risk)
         self.gate = ActivationGate(config.risk)
@@ -191,6 +208,7 @@ class RiskControl:
         agent: Agent,
         *,
         trains_policy: bool = True,
+        rate: float = 1.0,
     ) -> RiskReport:
         """Add a rollout, update the multiplier once, and mix the advantages.
 
@@ -201,6 +219,7 @@ class RiskControl:
             agent: owns the critics, as they were during the rollout.
             trains_policy: whether the policy is trained in this update. While it is not, neither
                 the multiplier nor the ramp moves: no policy could have responded to them.
+            rate: learning rate over the first one, which that of a risk critic follows.
         """
         config = self.config.risk
         self.window.add(rollout)
@@ -217,7 +236,10 @@ class RiskControl:
         else:
             source = SOURCES[0]
         share = self.gate.share(explained_variance) if moves else self.gate.standing
-        advantage = self._advantage(tail, rollout, estimates, agent)
+        if self.critic is None:
+            advantage, loss = self._advantage(tail, rollout, estimates, agent), math.nan
+        else:
+            advantage, loss = self._learned(tail, rollout, agent, rate)
         term, scale = self._term(advantage, rollout, estimates, agent)
         weight = self._weight(share, term, scale) if tail.is_ready else 0.0
         legacy = config.cvar_policy_mode == "critic_legacy"
@@ -239,6 +261,8 @@ class RiskControl:
             term=term,
             source=source,
             is_infeasible=self.dual.is_infeasible,
+            level=self.level,
+            loss=loss,
         )
 
     def measure(self, rollout: Rollout) -> Tail:
@@ -295,6 +319,35 @@ class RiskControl:
             trace=None if lam == "target" else Trace(self.config.ppo.gamma, lam),
         )
 
+    def _learned(
+        self, tail: Tail, rollout: Rollout, agent: Agent, rate: float
+    ) -> tuple[Tensor, float]:
+        """Train the risk critic; return what each step added to the shortfall it expects, [T, B].
+
+        (rho_t + V(s_{t+1}) - V(s_t)) / alpha, one step at a time: what happened later is in V.
+        """
+        config, critic = self.config.risk, _present(self.critic)
+        memory = _present(self._generator)
+        critic.memory.add(agent, rollout, self._horizon, memory)
+        if not tail.is_ready or config.cvar_limit is None:
+            return torch.zeros_like(rollout.reward), math.nan
+        goal = risk.shortfall_level(tail.level, tail.empirical, config.cvar_limit)
+        self.level = goal if math.isnan(self.level) else self.level + 0.1 * (goal - self.level)
+        numbers = torch.tensor([self.level, tail.spread or 1.0], dtype=torch.float32)
+        frame = Frame(*numbers.to(rollout.reward.device), float(self._horizon or 1))
+        loss = critic.learn(agent, frame, memory, rate=max(rate, LEAST_RATE))
+        value = critic.predict(rollout, frame)[:, :, 1, 0]
+        following = critic.predict_following(agent, rollout, frame)[:, :, 1, 0]
+        earned = rollout.return_so_far.to(value.dtype)
+        added = risk.shortfall_increment(rollout.reward, earned, frame.level)
+        change = added + torch.where(rollout.ended, 0.0, following) - value
+        return torch.where(rollout.weight > 0.0, change / config.cvar_alpha, 0.0), float(loss)
+
+    @property
+    def grid(self) -> Tensor | None:
+        """What a rollout must record of actions: the taken one for a critic, otherwise nothing."""
+        return None if self.critic is None else torch.zeros(1)
+
     def _term(
         self, advantage: Tensor, rollout: Rollout, estimates: Estimates, agent: Agent
     ) -> tuple[float, float]:
@@ -329,26 +382,42 @@ class RiskControl:
     def _divisor(self) -> float:
         return 1.0 + self.dual.multiplier if self.config.risk.cvar_rescale else 1.0
 
-    def state_dict(self) -> dict[str, JsonValue]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return RiskState(
+        plain = RiskState(
             window=tuple(self.window.sample().tolist()),
             average=self.average,
             dual=self.dual.state(),
             gate=self.gate.state(),
         ).model_dump(mode="json")
+        if self.critic is None:
+            return plain
+        return {"plain": plain, "critic": self.critic.state_dict(), "level": self.level}
 
-    def load_state_dict(self, state: JsonValue) -> None:
+    def load_state_dict(self, state: Any) -> None:  # noqa: ANN401 - a nest of tables and tensors
         """Restore a saved state.
 
         Raises:
             ArtifactError: if the state is not one of a control.
+            KeyError: if that of the critic is missing.
         """
+        if self.critic is not None:
+            self.critic.load_state_dict(state["critic"])
+            self.level, state = state["level"], state["plain"]
         saved = RiskState.from_state(state, part="risk")
         self.window.replace(saved.window)
         self.average = saved.average
         self.dual.restore(saved.dual)
         self.gate.restore(saved.gate)
+
+
+T = TypeVar("T")
+
+
+def _present(part: T | None) -> T:
+    if part is None:
+        raise LookupError("a control without a risk critic cannot learn one")
+    return part
 
 
 def winsorised(sample: Tensor, percent: float) -> Tensor:

@@ -71,11 +71,11 @@ class DrawMemory:
         return 0 if self.kept is None else len(self.kept.result)
 
     def add(self, rollout: Rollout, update: int) -> None:
-        """Add the episodes that ended in a rollout with `options`, and remember the running ones."""
+        """Add the episodes that ended in a rollout, and remember the running ones."""
         options = rollout.options
         if options is None:
             return
-        rows, batch = rollout.reward.shape
+        rows = len(rollout.reward)
         device = rollout.reward.device
         start = torch.arange(rows, device=device)[:, None] - rollout.length + 1  # [T, B]
         known = start >= 0
@@ -214,6 +214,10 @@ class DrawMemory:
         kept.result[chosen] = total
         kept.measured[chosen] = update
 
+    def constant_returns(self) -> Tensor:
+        """Return what each action held throughout would have made of every draw, [n, K]."""
+        return self._kept.constant
+
     @property
     def _kept(self) -> Draws:
         if self.kept is None:
@@ -225,10 +229,17 @@ class DrawMemory:
         kept = None if self.kept is None else self.kept._asdict()
         return {"kept": kept, "open": self._open}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore a saved state."""
-        self.kept = None if state["kept"] is None else Draws(**state["kept"])
-        self._open = state["open"]
+        kept, running = state["kept"], state["open"]
+        if kept is not None:
+            columns = {name: kept[name].to(device) for name in Draws._fields[1:]}
+            kept = Draws(tuple(part.to(device) for part in kept["state"]), **columns)
+        if running is not None:
+            starts, *others = running
+            starts = tuple(part.to(device) for part in starts)
+            running = (starts, *(part.to(device) for part in others))
+        self.kept, self._open = kept, running
 
 
 def _where(here: Tensor, new: Tensor, old: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.update.epochs import select
 from stormsail.algorithms.update.losses import Batch, legacy_cvar
+from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
 
 
@@ -24,7 +25,8 @@ def risk_gradient_norm(
     Args:
         agent: with the weights of the rollout.
         batch: a minibatch of sequences.
-        part: of the normalised advantage that is due to risk, [L, n].
+        part: of the normalised advantage that is due to risk, [L, n]; of that of every action,
+            [L, n, K].
         legacy: weight of `losses.legacy_cvar`.
         config: of the run.
     """
@@ -59,6 +61,10 @@ def _weighted_term(
         )
     else:
         parameters = network.head.masked(output.actor, batch.mask)
+        if part.ndim > batch.weight.ndim:
+            every = grid_log_prob(network.head, parameters, network.grid)
+            term = -(every.exp() * part).sum(-1)
+            return torch.where(batch.weight > 0.0, term * batch.weight, 0.0).sum()
         log_prob = network.head.log_prob(parameters, batch.raw_action)
         term = -(log_prob - batch.log_prob).exp() * part
     return torch.where(batch.weight > 0.0, term * batch.weight, 0.0).sum()

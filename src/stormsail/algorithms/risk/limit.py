@@ -25,14 +25,19 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.risk.action_critic import ActionCritic, Frame
-from stormsail.algorithms.risk.control import NOTHING, RiskReport, Tail
+from stormsail.algorithms.risk.action_critic import (
+    LEAST_RATE,
+    ActionCritic,
+    Frame,
+    recorded,
+)
+from stormsail.algorithms.risk.control import NOTHING, SOURCES, RiskReport, Tail
 from stormsail.algorithms.risk.draws import DrawMemory
 from stormsail.algorithms.update.estimates import Estimates
-from stormsail.algorithms.update.rollout import Options, Rollout
+from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task, episode_steps
-from stormsail.functional import policy, risk, statistics
+from stormsail.functional import policy, risk
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
 
@@ -40,7 +45,8 @@ ROLLOUTS = 50
 """Rollouts whose steps the critic remembers."""
 
 RECENT = 8
-"""Updates after which an outcome no longer counts as that of the present policy."""
+"""Outcomes of the last updates count as those of the present policy: so many times as an episode
+spans rollouts."""
 
 SCALE_BETA = 0.98
 """Weight of the past in the scales of both advantages: about 50 updates."""
@@ -65,7 +71,11 @@ SLOPE = 2.0
 from the aim: noise of the estimate must not throw the share from one end to the other."""
 
 INTEGRAL_STEP = 0.05
+"""Step of the integral for a gap of one size of the limit: what a wrong critic needs more."""
+
 MOST_INTEGRAL = 0.5
+"""Largest size of the integral, in rates of the risk advantage."""
+
 MARGIN = 1.0
 """Standard errors of CVaR by which the aim lies inside the limit."""
 
@@ -75,16 +85,21 @@ MOST_MARGIN = 0.15
 MOST_SHARE = 1.0 - 1e-3
 """Largest share x of the risk advantage."""
 
+NORMAL_95 = 1.959963984540054
+"""Standard errors on either side of an estimate that hold 95 % of a normal distribution."""
+
 
 class Mix(NamedTuple):
     """All-action advantages of a rollout, mixed."""
 
     options: Tensor
     """Scaled, [T, B, K]."""
-    risk: Tensor
-    """Risk advantage of every action, over alpha, in reward units, [T, B, K]."""
-    probability: Tensor
-    """Of every action when the rollout was made, [T, B, K]."""
+    risk_options: Tensor
+    """Part of it that is due to risk, [T, B, K]."""
+    taken: Tensor
+    """Risk advantage of the likeliest of the recorded actions, in reward units, [T, B]."""
+    term: float
+    """Mean size of the risk advantage, in reward units."""
     predicted: float
     """CVaR that the critic predicts where episodes begin."""
     loss: float
@@ -105,7 +120,10 @@ class LimitControl:
         self, config: TrainConfig, task: Task[Any], agent: Agent, generators: Generators
     ) -> None:
         self.config, self.task, self.generators = config, task, generators
+        self._network = agent.network
         self.horizon = episode_steps(task) or 1
+        self.rounds = math.ceil(self.horizon / config.ppo.n_steps)
+        """Rollouts that an episode spans."""
         self.critic = ActionCritic(
             agent,
             actions=len(agent.network.grid),
@@ -126,6 +144,7 @@ class LimitControl:
         self.balance: Tensor | None = None
         """Rates at which both advantages move CVaR, [2]."""
         self.integral = 0.0
+        """Sum of gaps, bounded."""
         self.bound_updates = 0
         """Updates in a row with the largest share."""
 
@@ -134,37 +153,48 @@ class LimitControl:
         """Lambda, in units of the scales of both advantages."""
         return self.share / (1.0 - self.share)
 
+    @property
+    def grid(self) -> Tensor:
+        """Actions whose outcomes a rollout records, [K], as the task takes them."""
+        network = self._network
+        return network.head.to_task(network.grid[:, None]).flatten()
+
     def act(
         self,
         rollout: Rollout,
         estimates: Estimates,
+        explained_variance: float,
         agent: Agent,
         *,
-        rate: float = 1.0,
         trains_policy: bool = True,
+        rate: float = 1.0,
     ) -> RiskReport:
         """Add a rollout, train the critic, and mix the advantages of all actions.
 
         Args:
             rollout: the transitions, with `options`.
             estimates: of the rollout, in reward units.
+            explained_variance: not used; a limit must hold where returns cannot be predicted.
             agent: as it was during the rollout.
-            rate: share of the critic's first learning rate.
+            rate: learning rate over the first one; the critic's follows it down to a tenth.
             trains_policy: whether the policy is trained in this update; while it is not, the share
                 of risk stays as it is.
         """
+        del explained_variance
         self._remember(rollout, agent)
         tail = self.measure()
         self._move_level(tail)
-        mix = self._mix(rollout, agent, tail, rate=rate, moves=trains_policy)
+        mix = self._mix(rollout, agent, tail, rate=max(rate, LEAST_RATE), moves=trains_policy)
         self.updates += 1
-        return self._report(rollout, estimates, tail, mix)
+        return self._report(estimates, tail, mix)
 
     def _remember(self, rollout: Rollout, agent: Agent) -> None:
         """Add the rollout to both memories, and replay the worst draws."""
         self.critic.memory.add(agent, rollout, self.horizon, self._stream("memory"))
         self.draws.add(rollout, self.updates)
-        if len(self.draws) >= self.task.batch:
+        is_due = self.updates % self.rounds == 0  # as many steps as the rollouts had since
+        limited = self.config.risk.cvar_limit is not None
+        if limited and is_due and len(self.draws) >= self.task.batch:
             self.draws.replay(
                 self.task,
                 agent,
@@ -183,13 +213,10 @@ class LimitControl:
         if len(self.draws) == 0:
             return NOTHING
         alpha = config.cvar_alpha
-        sample = self.draws.sample(alpha, since=self.updates - RECENT)
+        sample = self.draws.sample(alpha, since=self.updates - RECENT * self.rounds)
         cvar = float(risk.empirical_cvar(sample.result, alpha=alpha, weight=sample.weight))
         level = float(risk.weighted_value_at_risk(sample.result, sample.weight, alpha=alpha))
-        error = risk.stratified_cvar_error(
-            sample.result, sample.weight, sample.is_risky, alpha=alpha, level=level,
-            draws=len(self.draws),
-        )
+        error = risk.stratified_cvar_error(*sample, alpha=alpha, level=level, draws=len(self.draws))
         mean = (sample.result * sample.weight).sum()
         variance = (sample.weight * (sample.result - mean).square()).sum()
         return Tail(
@@ -212,22 +239,16 @@ class LimitControl:
             self.level = goal
         self.level += LEVEL_STEP * (goal - self.level)
 
-    def _mix(
-        self, rollout: Rollout, agent: Agent, tail: Tail, *, rate: float, moves: bool
-    ) -> Mix:
-        config, options = self.config, rollout.options
+    def _mix(self, rollout: Rollout, agent: Agent, tail: Tail, *, rate: float, moves: bool) -> Mix:
+        """Train the critic; return the mixed advantages of all actions."""
         frame = self._frame(tail, rollout.reward.device)
         loss = self.critic.learn(agent, frame, self._stream("memory"), rate=rate)
-        head, grid = agent.network.head, agent.network.grid
-        probability = grid_log_prob(head, rollout.parameters, grid).exp()
+        probability = grid_log_prob(
+            agent.network.head, rollout.parameters, agent.network.grid
+        ).exp()
         values = self.critic.predict(rollout, frame)
-        following = self.critic.predict_following(agent, rollout, frame)[:, :, 0]
-        mean = options.step.reward + config.ppo.gamma * torch.where(
-            options.step.terminated, 0.0, following
-        )
-        alpha = config.risk.cvar_alpha
-        raw_mean = policy.centred(mean, probability)
-        raw_risk = policy.centred(values[:, :, 1], probability) / alpha
+        raw_mean = policy.centred(self._mean_values(rollout, agent, frame), probability)
+        raw_risk = policy.centred(values[:, :, 1], probability) / self.config.risk.cvar_alpha
         weight = rollout.weight[..., None]
         sizes = torch.stack([_mean_square(x, weight) for x in (raw_mean, raw_risk)])
         self.scale = _followed(self.scale, sizes, SCALE_BETA, self.updates)
@@ -239,17 +260,35 @@ class LimitControl:
         if moves and tail.is_ready:
             self._move_share(tail)
         mixed = (1.0 - self.share) * scaled_mean + self.share * scaled_risk
-        size = _mean_square(mixed, weight)
-        self.mixed = _followed(self.mixed, size, MIXED_BETA, self.updates)
-        first = (values[:, :, 1] * probability).sum(-1)[rollout.length == 1]
-        shortfall = float(first.mean()) if len(first) else math.nan
+        self.mixed = _followed(self.mixed, _mean_square(mixed, weight), MIXED_BETA, self.updates)
+        divisor = self.mixed.sqrt().clamp(min=LEAST_MIXED)
+        likeliest = probability.argmax(-1, keepdim=True)
         return Mix(
-            options=mixed / self.mixed.sqrt().clamp(min=LEAST_MIXED),
-            risk=raw_risk,
-            probability=probability,
-            predicted=self.level + (shortfall + min(-self.level, 0.0)) / alpha,
+            options=mixed / divisor,
+            risk_options=self.share * scaled_risk / divisor,
+            taken=raw_risk.gather(-1, likeliest)[..., 0],
+            term=float(_mean_square(raw_risk, weight).sqrt()),
+            predicted=self._predicted(rollout, (values[:, :, 1] * probability).sum(-1)),
             loss=float(loss),
         )
+
+    def _mean_values(self, rollout: Rollout, agent: Agent, frame: Frame) -> Tensor:
+        """Return what every action earned in its step and is expected to earn after it, [T, B, K].
+
+        The step's own reward is that of the draw, without the critic: what it adds in noise the
+        policy averages, what it adds in bias nothing would remove.
+        """
+        step = recorded(rollout).step
+        following = self.critic.predict_following(agent, rollout, frame)[:, :, 0]
+        return step.reward + self.config.ppo.gamma * torch.where(step.terminated, 0.0, following)
+
+    def _predicted(self, rollout: Rollout, shortfall: Tensor) -> float:
+        """Return the CVaR that the critic predicts where episodes begin; NaN if none does."""
+        first = shortfall[rollout.length == 1]
+        if len(first) == 0:
+            return math.nan
+        below = float(first.mean()) + min(-self.level, 0.0)
+        return self.level + below / self.config.risk.cvar_alpha
 
     def _frame(self, tail: Tail, device: torch.device) -> Frame:
         spread = tail.spread if tail.spread > 0.0 else 1.0
@@ -257,23 +296,41 @@ class LimitControl:
         return Frame(numbers[0], numbers[1], float(self.horizon))
 
     def _move_share(self, tail: Tail) -> None:
-        limit = self.config.risk.cvar_limit
-        if limit is None:
+        """Set the share of the risk advantage from the distance to the aim."""
+        if self.config.risk.cvar_limit is None or self.balance is None or self.scale is None:
             return
-        unit = self.unit(tail)
         gap = self.aim(tail) - tail.empirical
+        relative = gap / self.unit(tail)
         mean_rate, risk_rate = self.balance.tolist()
-        step = 1.0 if self.mixed is None else max(float(self.mixed.sqrt()), LEAST_MIXED)
-        wanted = GAIN * gap * step + self.integral * risk_rate
-        self.share = risk.mixing_share(
-            wanted, mean_rate, risk_rate, most_change=SLOPE * abs(gap) / unit + abs(self.integral)
+        # the mixture is divided by its own scale, so a step is longer by that
+        step = 1.0 if self.mixed is None else max(math.sqrt(float(self.mixed)), LEAST_MIXED)
+        share = risk.mixing_share(
+            GAIN * gap * step + self.integral * risk_rate,
+            mean_rate,
+            risk_rate,
+            most_change=SLOPE * abs(relative) + abs(self.integral),
         )
-        clipped = (self.share >= 1.0 and gap > 0.0) or (self.share <= 0.0 and gap < 0.0)
-        if not clipped:
-            self.integral += INTEGRAL_STEP * min(max(gap / unit, -0.5), 0.5)
+        if 0.0 < share < 1.0 or (share == 0.0) == (gap > 0.0):  # no windup at either end
+            self.integral += INTEGRAL_STEP * min(max(relative, -0.5), 0.5)
             self.integral = min(max(self.integral, -MOST_INTEGRAL), MOST_INTEGRAL)
-        self.share = min(self.share, MOST_SHARE)
+        self.share = min(share, MOST_SHARE)
         self.bound_updates = self.bound_updates + 1 if self.share == MOST_SHARE else 0
+
+    def is_infeasible(self, tail: Tail) -> bool:
+        """Whether the limit is out of reach: the most cautious policies there are break it.
+
+        Measured are each action that is held throughout, over all remembered draws, and the agent
+        after some updates with the largest share of the risk advantage; its CVaR must be below the
+        limit by more than its interval.
+        """
+        config = self.config.risk
+        if config.cvar_limit is None or self.bound_updates < config.cvar_infeasible_updates:
+            return False
+        if tail.empirical + NORMAL_95 * tail.error >= config.cvar_limit:
+            return False
+        held = self.draws.constant_returns()  # [n, K]
+        each = risk.empirical_cvar(held.T.contiguous(), alpha=config.cvar_alpha)
+        return bool(each.max() < config.cvar_limit)
 
     def unit(self, tail: Tail) -> float:
         """Return the size that distances to the limit are measured in."""
@@ -285,31 +342,59 @@ class LimitControl:
         limit = self.config.risk.cvar_limit or 0.0
         return limit + min(MARGIN * tail.error, MOST_MARGIN * self.unit(tail))
 
-    def _report(
-        self, rollout: Rollout, estimates: Estimates, tail: Tail, mix: Mix
-    ) -> RiskReport:
-        taken = (mix.risk * mix.probability).sum(-1)
+    def _report(self, estimates: Estimates, tail: Tail, mix: Mix) -> RiskReport:
+        limit = self.config.risk.cvar_limit
         return RiskReport(
             advantage=estimates.raw_advantage,
-            risk=taken,
+            risk=mix.taken,
             tail=tail,
             average=tail.empirical,
             predicted=mix.predicted,
             realised=tail.empirical,
             unit=self.unit(tail),
-            gap=(self.config.risk.cvar_limit or math.nan) - tail.empirical,
+            gap=math.nan if limit is None else limit - tail.empirical,
             multiplier=self.multiplier,
             weight=0.0,
             share=self.share,
             legacy=0.0,
-            term=0.0,
-            source="empirical",
-            is_infeasible=False,
+            term=mix.term,
+            source=SOURCES[1] if tail.is_ready else SOURCES[0],
+            is_infeasible=self.is_infeasible(tail),
             factor=self.share,
             options=mix.options,
+            risk_options=mix.risk_options,
             level=self.level,
             loss=mix.loss,
+            aim=math.nan if limit is None else self.aim(tail),
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {
+            "critic": self.critic.state_dict(),
+            "draws": self.draws.state_dict(),
+            **{name: getattr(self, name) for name in _CARRIED},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state.
+
+        Raises:
+            KeyError: if a part is missing.
+        """
+        device = self.task.device
+        self.critic.load_state_dict(state["critic"])
+        self.draws.load_state_dict(state["draws"], device)
+        for name in _CARRIED:
+            value = state[name]
+            setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
+
+
+_CARRIED = (
+    *("updates", "level", "share", "integral", "bound_updates"),
+    *("scale", "mixed", "balance"),
+)
+"""What the next update depends on beside both memories and the critic."""
 
 
 def _mean_square(x: Tensor, weight: Tensor) -> Tensor:

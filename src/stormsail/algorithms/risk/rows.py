@@ -40,6 +40,10 @@ class Rows(NamedTuple):
     """Steps of the episode before this one, float32 [n]."""
     last: Tensor
     """Whether the time limit ends the episode with this step, bool [n]."""
+    raw_action: Tensor
+    """The one that was taken, [n, A]."""
+    log_prob: Tensor
+    """Of it, under the policy that took it, [n]."""
     weight: Tensor
     """Inverse of the probability to be kept, times the weight of the row, [n]; 0 for an empty
     place."""
@@ -57,7 +61,7 @@ class Selection(NamedTuple):
 def select_rows(
     score: Tensor, valid: Tensor, *, tail: int, rest: int, generator: torch.Generator
 ) -> Selection:
-    """Return which of N rows are kept: the `tail` lowest scores, and `rest` of the others at random.
+    """Return which of N rows are kept: the `tail` lowest scores, and `rest` of the others drawn.
 
     Static shapes and no host sync: where fewer rows are valid, places stay empty with weight 0.
 
@@ -91,6 +95,8 @@ class RowMemory:
         self.rollouts = rollouts
         self.added = 0
         """Rollouts so far."""
+        self.newest = 0
+        """Rows that the last one had."""
         self.table: Rows | None = None
         """[rollouts, R, ...] each, the worst draws of each rollout first; written in a circle."""
 
@@ -106,7 +112,7 @@ class RowMemory:
         options = rollout.options
         if options is None:
             return
-        count = rollout.reward.numel()
+        count = self.newest = rollout.reward.numel()
         size = min(count, ROWS)
         tail = max(int(size * TAIL_SHARE), 1)
         reward = options.step.reward.flatten(0, 1)
@@ -128,6 +134,8 @@ class RowMemory:
             earned=rollout.return_so_far.float().flatten(),
             elapsed=(rollout.length - 1).float().flatten(),
             last=(last | rollout.truncated).flatten(),
+            raw_action=rollout.raw_action.reshape(count, -1),
+            log_prob=rollout.log_prob.flatten(),
             weight=rollout.weight.flatten(),
         )
         rows = Rows(*(column[chosen.index] for column in table))
@@ -162,12 +170,14 @@ class RowMemory:
     def state_dict(self) -> dict[str, object]:
         """Return the state for a checkpoint."""
         table = None if self.table is None else self.table._asdict()
-        return {"added": self.added, "table": table}
+        return {"added": self.added, "newest": self.newest, "table": table}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore a saved state."""
-        self.added = state["added"]
-        self.table = None if state["table"] is None else Rows(**state["table"])
+        self.added, self.newest, table = state["added"], state["newest"], state["table"]
+        if table is not None:
+            table = Rows(**{name: column.to(device) for name, column in table.items()})
+        self.table = table
 
 
 def scaled_account(agent: Agent, account: Tensor) -> Tensor:

@@ -22,8 +22,9 @@ from stormsail.core.files import tensor_file
 from stormsail.core.files.artifact import Artifact, Contents
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.task import action_mask
+from stormsail.functional.advantage import RunningMoments
 
-FORMAT = 4
+FORMAT = 5
 """Version of the contents of a checkpoint; another one is refused."""
 
 KIND = "checkpoint"
@@ -121,7 +122,7 @@ def learner_state(ppo: Ppo) -> State:
         "entropy": ppo.entropy.state_dict(),
         "returns": ppo.returns.state_dict(),
         "risk": None if ppo.risk is None else ppo.risk.state_dict(),
-        "advantages": ppo.advantage_statistics,
+        "advantages": ppo.advantage_moments,
         "env_state": ppo.env_state,
         "generators": ppo.generators.state(),
         "counters": counters._asdict(),
@@ -151,8 +152,10 @@ def restore_learner(ppo: Ppo, state: State) -> None:
             load(state[part])
     with _refusing("risk"):
         _restore_risk(ppo, state["risk"])
+    with _refusing("advantages"):
+        _restore_advantages(ppo, state["advantages"])
     with _refusing("counters"):
-        _restore_counters(ppo, state)
+        _restore_counters(ppo, state["counters"])
     with _refusing("generators"):
         ppo.generators.restore(state["generators"])
     with _refusing("env_state"):
@@ -208,8 +211,18 @@ def _restore_risk(ppo: Ppo, saved: JsonValue) -> None:
         ppo.risk.load_state_dict(saved)
 
 
-def _restore_counters(ppo: Ppo, state: State) -> None:
-    counters = Counters(**state["counters"])
+def _restore_advantages(ppo: Ppo, saved: tuple[Tensor, ...] | None) -> None:
+    if saved is not None and not all(
+        part.shape == () and part.dtype == torch.float64 for part in saved
+    ):
+        raise _unfit("advantages", "moments that are not one number each")
+    device = ppo.task.device
+    moments = None if saved is None else RunningMoments(*(part.to(device) for part in saved))
+    ppo.advantage_moments = moments
+
+
+def _restore_counters(ppo: Ppo, saved: dict[str, Any]) -> None:
+    counters = Counters(**saved)
     kinds: tuple[tuple[object, type | tuple[type, ...]], ...] = (
         (counters.update_count, int),
         (counters.explained_variance, (float, type(None))),
@@ -220,11 +233,6 @@ def _restore_counters(ppo: Ppo, state: State) -> None:
         raise _unfit("counters", f"{counters}")
     ppo.update_count, ppo.explained_variance = counters.update_count, counters.explained_variance
     ppo.rate_factor, ppo.refusals = counters.rate_factor, counters.refusals
-    device, statistics = ppo.task.device, state["advantages"]
-    if statistics is not None:
-        mean, std = statistics
-        statistics = (mean.to(device), std.to(device))
-    ppo.advantage_statistics = statistics
 
 
 def _restore_env_state(ppo: Ppo, saved: object) -> None:

@@ -247,7 +247,7 @@ def agent_spec(config: TrainConfig, task: Task[Any]) -> AgentSpec:
     return AgentSpec(
         observation_names=task.observation_names,
         unscaled=unscaled,
-        after_memory=account_names(task) if config.risk.form == "critic" else (),
+        after_memory=account_names(task) if config.values_all_actions else (),
         images=tuple(ImageSpec.of(image) for image in layout.images),
         actions=ActionSpec.of(task.actions),
         network=config.network,

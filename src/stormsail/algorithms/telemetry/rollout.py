@@ -7,6 +7,7 @@ from torch import Tensor
 
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.telemetry.values import Values, largest, mean, share
+from stormsail.algorithms.update.estimates import deviation
 from stormsail.algorithms.update.rollout import REPORTED, Rollout
 from stormsail.functional import advantage, categorical, risk, statistics
 from stormsail.functional.statistics import Moments, percentile, weighted_std
@@ -88,12 +89,14 @@ def advantages(ppo: Ppo, update: Update) -> Values:
     both = (update.estimates.returns, update.estimates.value)
     sizes = [largest(part.abs(), weight > 0.0) for part in both]
     resolution = advantage.RESOLUTION * torch.stack(sizes).max()
-    deviation = weighted_std(raw, weight)
+    own = weighted_std(raw, weight)
     floor = resolution.clamp(min=ppo.config.ppo.adv_std_floor)
+    divisor = deviation(raw, weight, ppo.config, update.moments)
     return {
         "train/advantages_mean_raw": mean(raw, weight),
-        "train/advantages_std_raw": deviation,
-        "train/advantages_std_clamped": torch.maximum(deviation, floor),
+        "train/advantages_std_raw": own,
+        "train/advantages_std_clamped": torch.maximum(own, floor),
+        "train/advantage_scale": torch.maximum(divisor, floor),
         "train/advantages_norm_max_abs": largest(normal.abs(), weight > 0.0),
         "train/advantages_norm_mean": mean(normal, weight),
         "train/advantages_norm_std": weighted_std(normal, weight),

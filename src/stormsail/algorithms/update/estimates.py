@@ -10,6 +10,7 @@ from stormsail.algorithms.update import critic_targets
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.errors import DataError
 from stormsail.functional import advantage, policy, returns, statistics
+from stormsail.functional.advantage import RunningMoments
 from stormsail.modules.agent import Agent
 
 
@@ -69,52 +70,71 @@ def estimate(agent: Agent, rollout: Rollout, config: TrainConfig) -> Estimates:
     )
 
 
+def next_moments(
+    raw: Tensor, weight: Tensor, config: TrainConfig, previous: RunningMoments | None
+) -> RunningMoments | None:
+    """Return the moments of advantages that this rollout leaves to the next; None without any.
+
+    Running ones for the `slow` scale; those of the last rollout with a spread for `previous_stats`.
+    """
+    ppo = config.ppo
+    if ppo.normalize_advantage and ppo.advantage_scale == "slow":
+        return advantage.running_moments(
+            raw, previous, weight=weight, beta=ppo.advantage_scale_beta
+        )
+    if ppo.advantage_mode != "previous_stats":
+        return None
+    own = advantage.running_moments(raw, None, weight=weight, beta=0.0)
+    return own if bool(own.variance.sqrt() > ppo.adv_std_floor) else previous
+
+
 def normalised(
     raw: Tensor,
     estimates: Estimates,
     rollout: Rollout,
     config: TrainConfig,
-    previous: tuple[Tensor, Tensor] | None,
+    moments: RunningMoments | None,
 ) -> Tensor:
     """Return the normalised advantages, computed over rows with weight only.
 
-    `previous_stats` needs an earlier rollout; the first one follows the rule of `floor`.
+    Args:
+        raw: advantages in reward units, [T, B].
+        estimates: of the rollout; returns and values give the resolution of `raw`.
+        rollout: with the weights.
+        config: of the run.
+        moments: what the `slow` scale divides by, and `previous_stats` falls back on; None where
+            there was no earlier rollout, which for `previous_stats` is the rule of `floor`.
     """
-    if not config.ppo.normalize_advantage:
+    ppo = config.ppo
+    if not ppo.normalize_advantage:
         return raw
-    mode = config.ppo.advantage_mode
-    if mode == "previous_stats" and previous is None:
-        mode = "floor"
-    scaled = advantage.normalise(
-        raw,
-        weight=rollout.weight,
-        magnitude=torch.maximum(estimates.returns.abs(), estimates.value.abs()),
-        mode=mode,
-        floor=config.ppo.adv_std_floor,
-        per_env=config.ppo.normalize_advantage_per_env,
-        previous=previous,
-    )
-    bound = config.ppo.adv_clip
-    return scaled if bound is None else scaled.clamp(-bound, bound)
+    magnitude = torch.maximum(estimates.returns.abs(), estimates.value.abs())
+    weight, floor = rollout.weight, ppo.adv_std_floor
+    if ppo.advantage_scale == "slow" and moments is not None:
+        scaled = advantage.normalise_by(
+            raw, moments, weight=weight, magnitude=magnitude, floor=floor
+        )
+    else:
+        no_earlier = ppo.advantage_mode == "previous_stats" and moments is None
+        scaled = advantage.normalise(
+            raw,
+            weight=weight,
+            magnitude=magnitude,
+            mode="floor" if no_earlier else ppo.advantage_mode,
+            floor=floor,
+            per_env=ppo.normalize_advantage_per_env,
+            previous=None if moments is None else (moments.mean, moments.variance.sqrt()),
+        )
+    return scaled if ppo.adv_clip is None else scaled.clamp(-ppo.adv_clip, ppo.adv_clip)
 
 
-def kept_statistics(
-    raw: Tensor,
-    weight: Tensor,
-    config: TrainConfig,
-    previous: tuple[Tensor, Tensor] | None,
-) -> tuple[Tensor, Tensor] | None:
-    """Return mean and deviation that `previous_stats` falls back on in the next rollout.
-
-    A rollout without spread keeps those of the rollout before.
-    """
-    if config.ppo.advantage_mode != "previous_stats":
-        return None
-    mass = weight.flatten().double()
-    seen = statistics.moments(raw.flatten(), weight=mass)
-    count = mass.sum().square() / mass.square().sum()
-    std = (statistics.variance(seen) * count / (count - 1.0)).sqrt()
-    return (seen.mean, std) if bool(std > config.ppo.adv_std_floor) else previous
+def deviation(
+    raw: Tensor, weight: Tensor, config: TrainConfig, moments: RunningMoments | None
+) -> Tensor:
+    """Return the standard deviation that advantages are divided by, before any floor."""
+    if config.ppo.advantage_scale == "slow" and moments is not None:
+        return moments.variance.sqrt()
+    return statistics.weighted_std(raw, weight)
 
 
 def _check_finite(**arrays: Tensor) -> None:

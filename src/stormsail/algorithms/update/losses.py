@@ -111,18 +111,17 @@ def batch_sums(
     log_prob, old_log_prob, weight = _guarded(log_prob, batch, config)
     log_ratio = log_prob - old_log_prob
 
-    surrogate = policy.clipped_surrogate(
-        log_prob, old_log_prob, batch.advantage, clip=now.clip_range
-    )
     if batch.options.shape[-1]:
-        expected = policy.expected_surrogate(
+        surrogate = policy.expected_surrogate(
             grid_log_prob(network.head, parameters, network.grid),
             grid_log_prob(network.head, batch.parameters, network.grid),
             batch.options,
             clip=now.clip_range,
         )
-        sampled = config.ppo.policy_gradient == "sampled"
-        surrogate = surrogate + expected if sampled else expected
+    else:
+        surrogate = policy.clipped_surrogate(
+            log_prob, old_log_prob, batch.advantage, clip=now.clip_range
+        )
     analytic = network.head.kl(batch.parameters, parameters)
     bounded = log_ratio.clamp(-policy.LOG_RATIO_LIMIT, policy.LOG_RATIO_LIMIT)
     estimate = policy.kl_estimate(bounded, kind="k3")

@@ -33,7 +33,7 @@ class Options:
     step: Alternatives
     """[T, B, K, ...] each."""
     state: Any
-    """The task's own before each step, [T, B, ...] each."""
+    """The task's own before each step, [T, B, ...] each; None of a task without `alternatives`."""
     observation: Tensor
     """As the task gave it, [T, B, F]."""
     features: Tensor
@@ -161,8 +161,8 @@ def collect(
         sequence_length: rows of a training sequence; the memory before each is kept.
         generators: of actions, and of the task.
         online: merge each observation into the statistics as it comes.
-        grid: actions of which it is recorded what each would have made of every step, [K]; the task
-            must have `alternatives`.
+        grid: actions of which it is recorded what each would have made of every step, [K]. Of a
+            task without `alternatives` the taken one alone is; None records nothing.
     """
     initial = agent.initial_memory(task.batch)
     rows, memories, norms = [], [], []
@@ -172,9 +172,11 @@ def collect(
         env_state = _reset_memory(env_state, initial)
         if t % sequence_length == 0:
             memories.append(env_state.memory)
-        if grid is not None and (outcome := alternatives(task, env_state.state, grid)) is not None:
-            before.append((env_state, outcome))
-        env_state, row = _advance(task, agent, env_state, generators)
+        earlier = env_state
+        outcome = None if grid is None else alternatives(task, earlier.state, grid)
+        env_state, row = _advance(task, agent, earlier, generators)
+        if grid is not None:
+            before.append((earlier, _taken(row.step) if outcome is None else outcome))
         rows.append(row)
         if online:
             named = agent.named_columns(row.raw)
@@ -198,16 +200,23 @@ def collect(
     )
 
 
+def _taken(step: Step[StepInfo]) -> Alternatives:
+    """Return what the taken action made, as the only one of the alternatives."""
+    nothing = step.reward.new_empty(len(step.reward), 1, 0)
+    return Alternatives(step.reward[:, None], step.terminated[:, None], nothing)
+
+
 def _options(
     before: list[tuple[EnvState, Alternatives]], rows: list[_Row], features: Tensor, seen: Tensor
 ) -> Options | None:
     if not before:
         return None
-    states = [env_state.state for env_state, _ in before]
     outcomes = [outcome for _, outcome in before]
+    replays = outcomes[0].account.shape[-1] > 0
+    states = [env_state.state for env_state, _ in before] if replays else []
     return Options(
         step=Alternatives(*map(torch.stack, zip(*outcomes, strict=True))),
-        state=type(states[0])(*map(torch.stack, zip(*states, strict=True))),
+        state=type(states[0])(*map(torch.stack, zip(*states, strict=True))) if states else None,
         observation=torch.stack([row.raw for row in rows]),
         features=torch.stack([*(row.decision.features for row in rows), features]),
         seen=torch.stack([*(row.observation for row in rows), seen]),

@@ -138,7 +138,7 @@ class BetsInfo(NamedTuple):
 class Bets:
     """B episodes of a world side by side.
 
-    An episode ends by ruin (`terminated`) or after H bars (`truncated`).
+    An episode ends by ruin or after H bars; both are `terminated`, since no bet follows.
     """
 
     def __init__(
@@ -194,15 +194,15 @@ class Bets:
         reward = torch.where(over, 0.0, reward)
         total = torch.where(over, 0.0, state.total + reward)
         elapsed = torch.where(over, 0, state.elapsed + 1)
-        terminated = (total <= self.world.ruin) & ~over
-        truncated = (elapsed >= self.world.bars) & ~terminated
+        terminated = ((total <= self.world.ruin) | (elapsed >= self.world.bars)) & ~over
+        truncated = torch.zeros_like(terminated)
         after = BetsState(
             uniform=torch.where(over[:, None, None], fresh, state.uniform),
             elapsed=elapsed,
             regime=torch.where(over, 0, regime),
             total=total,
             position=torch.where(over, 0.0, level),
-            over=terminated | truncated,
+            over=terminated,
         )
         seen = self.observed(after.regime, elapsed, total, after.position)
         info = BetsInfo((~over).to(self.dtype))
@@ -221,7 +221,8 @@ class Bets:
         reward = self.world.reward(level, payoff[:, None], total, position)  # [B, K]
         after = total + reward
         account = self._account(after, level.expand_as(after))
-        return Alternatives(reward, after <= self.world.ruin, account)
+        last = (state.elapsed + 1 >= self.world.bars)[:, None]
+        return Alternatives(reward, (after <= self.world.ruin) | last, account)
 
     def observed(self, regime: Tensor, elapsed: Tensor, total: Tensor, position: Tensor) -> Tensor:
         """Return the observation [*b, F] of states, each part [*b]."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stormsail.bench.learner.drift import Row as DriftRow
     from stormsail.bench.learner.learn import Best
     from stormsail.bench.learner.learn import Row as LearnRow
+    from stormsail.bench.learner.learn_pairs import Gain
     from stormsail.bench.learner.learn_rows import RowFile
     from stormsail.bench.learner.markets import Outcome as MarketOutcome
     from stormsail.bench.learner.train import Row as SpeedRow
@@ -72,6 +73,10 @@ def learn(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="path=value for every task.")
     ] = None,
+    change: Annotated[
+        str | None,
+        typer.Option(help="path=value: train bare tasks with and without it, and compare pairs."),
+    ] = None,
     configs: Annotated[Path, typer.Option(help="Folder of the shipped files.")] = Path("configs"),
     kept: Annotated[
         Path | None,
@@ -85,11 +90,14 @@ def learn(
 ) -> None:
     """Learn reference tasks from their shipped settings and hold the scores to their bars."""
     from stormsail.bench.learner import learn as bench
+    from stormsail.bench.learner.learn_pairs import gains, paired_lines
 
     check_folders(out, kept)
     console = wide_console()
     overrides = settings or []
-    if ablation:
+    if change is not None:
+        lines = paired_lines(bench.bare_tasks(bare or ""), change, overrides=overrides)
+    elif ablation:
         lines = bench.ablation_lines(bench.rates(rates), configs=configs, overrides=overrides)
     else:
         beside = peers and not _peers_missing(console)
@@ -117,6 +125,11 @@ def learn(
     for row in rows:
         for reason in row.reasons:
             console.print(f"{row.name}: {reason}", highlight=False)
+    if change is not None:
+        worth = gains(rows, change)
+        console.print(_gain_table(worth))
+        write_json(out, [_without_nan(part.as_dict()) for part in worth])
+        return
     write_json(out, [_without_nan(asdict(row)) for row in rows])
     if any(row.passed is False and row.learner == bench.OURS for row in rows):
         raise typer.Exit(CLAIM_FAILED)
@@ -164,6 +177,23 @@ def _learn_table(rows: "list[LearnRow]", *, title: str) -> "Table":
             {True: "pass", False: "FAIL", None: ""}[row.passed],
             f"{row.policies.count('sampled')} of {len(row.policies)}",
             f"{row.steps_per_second:,.0f}",
+        )
+    return table
+
+
+def _gain_table(gains: "list[Gain]") -> "Table":
+    from rich.table import Table
+
+    heads = ("task", "before", "after", "gain", "95 % interval", "p of no loss")
+    table = Table(*heads, title=f"{gains[0].change}, the same seeds" if gains else None)
+    for part in gains:
+        table.add_row(
+            part.name,
+            f"{part.before:.4g}",
+            f"{part.after:.4g}",
+            f"{part.gain:+.4g}",
+            f"{part.low:+.4g} to {part.high:+.4g}",
+            f"{part.p_worse:.3f}",
         )
     return table
 

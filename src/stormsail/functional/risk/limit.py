@@ -8,11 +8,11 @@ def shortfall_level(value_at_risk: float, cvar: float, limit: float) -> float:
         \nu = v - (v - L)\,\big[\tfrac{L - c}{|L|}\big]_0^1, \qquad v = \max(q_\alpha, L)
 
     While the limit L holds, the value at risk, which makes nu + E[min(G - nu, 0)] / alpha the CVaR
-    c itself (Rockafellar & Uryasev 2000, Eq. 4). Never below L: CVaR >= L implies a value at risk of
-    at least L, and where an event is likelier than alpha the quantile is the event itself and no
-    action changes the shortfall below it. While the limit is broken it moves towards L, as far as it
-    is broken: at a high level a policy that wins a little surely and loses much rarely would be
-    paid for the win. Ours.
+    c itself (Rockafellar & Uryasev 2000, Eq. 4). Never below L: CVaR >= L implies a value at risk
+    of at least L, and where an event is likelier than alpha the quantile is the event itself and
+    no action changes the shortfall below it. While the limit is broken it moves towards L, as far
+    as it is broken: at a high level a policy that wins a little surely and loses much rarely would
+    be paid for the win. Ours.
 
     Args:
         value_at_risk: alpha-quantile of returns.
@@ -31,13 +31,12 @@ def mixing_share(wanted: float, mean_rate: float, risk_rate: float, *, most_chan
         x_0 = \frac{-b}{c - b}, \qquad
         x = \Big[x_0 + \big[\tfrac{r}{c - b}\big]_{-d}^{d}\Big]_0^1
 
-    with :math:`b = \langle A_\rho, A_{mean} \rangle` and :math:`c = \langle A_\rho, A_{risk}
-    \rangle` the rates at which a step of the policy along either advantage moves CVaR: to first order
-    a step along A moves the mean of the shortfall by the inner product of A with its own advantage,
-    under the policy and its states (the policy gradient theorem). At x_0 CVaR stays where it is; r is
-    the change that is wanted. The first-order form of a control barrier, ours; for one constraint
-    and a step that is linear in the advantage it is the projection of Achiam et al. 2017,
-    arXiv:1705.10528, section 5.2, as a mixture.
+    with :math:`b = \langle A_\rho, A_{mean} \rangle` and
+    :math:`c = \langle A_\rho, A_{risk} \rangle` the rates at which a step of the policy along
+    either advantage moves CVaR: to first order a step along A moves the mean of the shortfall by
+    the inner product of A with its own advantage, under the policy and its states. At x_0 CVaR
+    stays where it is; r is the change that is wanted. Ours, the first-order form of a control
+    barrier.
 
     Args:
         wanted: r, change of CVaR that a step of unit size is to make.

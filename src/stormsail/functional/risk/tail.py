@@ -235,9 +235,9 @@ def empirical_cvar_error(
 def weighted_value_at_risk(
     sample: Float[Tensor, " n"], weight: Float[Tensor, " n"], *, alpha: Number
 ) -> Float[Tensor, ""]:
-    r"""Return the lower alpha-quantile of a weighted sample: the first outcome at which the weight
-    of it and of all lower ones reaches alpha of the whole.
+    r"""Return the lower alpha-quantile of a weighted sample.
 
+    The first outcome at which the weight of it and of all lower ones reaches alpha of the whole:
     Acerbi & Tasche 2002, arXiv:cond-mat/0104295, Def. 2.1, for the empirical distribution.
 
     Args:
@@ -273,9 +273,9 @@ def stratified_cvar_error(
 
     with :math:`x = \min(G - \nu, 0)`, S its deviation over all with their weights, and for the
     stratum h its share W of the weight, its n outcomes and their deviation s. M draws were made
-    once, which is the first part; of those of a stratum n were looked at, which is the second. Ours,
-    for the same reason as `empirical_cvar_error`; a little too large, since the second part holds
-    what the first has already where all are looked at.
+    once, which is the first part; of those of a stratum n were looked at, which is the second.
+    Ours, for the same reason as `empirical_cvar_error`; a little too large, since the second part
+    holds what the first has already where all are looked at.
 
     Args:
         sample: outcomes.

@@ -8,6 +8,9 @@ from stormsail.algorithms.config.contradictions import NEEDS, WARM_UPS
 from stormsail.core.errors import ConfigError
 
 RATE = "ppo.optimizer_lr_max"
+LIMITED = {
+    "risk.cvar_use_constraint": True, "risk.cvar_limit": -0.1, "validation.episodes": 200,
+}  # fmt: skip
 CONTRADICTIONS = {
     "rate bounds the wrong way round": (
         {RATE: 1e-6},
@@ -48,6 +51,33 @@ CONTRADICTIONS = {
         "`ppo.normalize_advantage_per_env` must be false while `ppo.normalize_advantage` is "
         "false; found true. Set `ppo.normalize_advantage` to true, or leave "
         "`ppo.normalize_advantage_per_env` out.",
+    ),
+    "a bound on advantages beside a limit": (
+        {**LIMITED, "ppo.adv_clip": 5.0},
+        "`ppo.adv_clip` must be left out while settings of `risk` act: a bound on advantages cuts "
+        "off the rare losses that a limit is about, and nothing else; found 5.0. Leave "
+        "`ppo.adv_clip` out; set `ppo.advantage_scale` to slow, and lower `ppo.learning_rate` if "
+        "single updates are too large.",
+    ),
+    "a bound on advantages beside a penalty": (
+        {"risk.cvar_weight": 0.2, "ppo.advantage_scale": "rollout", "ppo.adv_clip": 5.0},
+        "`ppo.adv_clip` must be left out while settings of `risk` act: a bound on advantages cuts "
+        "off the rare losses that a limit is about, and nothing else; found 5.0. Leave "
+        "`ppo.adv_clip` out; set `ppo.advantage_scale` to slow, and lower `ppo.learning_rate` if "
+        "single updates are too large.",
+    ),
+    "a slow scale of each environment": (
+        {"ppo.advantage_scale": "slow", "ppo.normalize_advantage_per_env": True},
+        "`ppo.normalize_advantage_per_env` must be false while `ppo.advantage_scale` is slow: one "
+        "environment by itself rarely meets a rare loss, so each would have a scale of its own for "
+        "it; found true. Leave `ppo.normalize_advantage_per_env` out, or set "
+        "`ppo.advantage_scale` to rollout.",
+    ),
+    "a rule for rollouts without spread beside a limit": (
+        {**LIMITED, "ppo.advantage_mode": "zero"},
+        '`ppo.advantage_mode` must be "floor" while `ppo.advantage_scale` is slow, which it is '
+        "where settings of `risk` act: slow moments have a spread where a rollout has none; found "
+        '"zero". Leave `ppo.advantage_mode` out, or set `ppo.advantage_scale` to rollout.',
     ),
     "frozen before the end of the warm-up": (
         {"returns.freeze_after": 6},
@@ -150,6 +180,7 @@ ASKED_FOR = {
     "value_clip.vf_clip_threshold_ev": 0.1,
     "ppo.normalize_advantage_per_env": True,
     "ppo.advantage_mode": "skip",
+    "ppo.advantage_scale": "slow",
     "ppo.adv_clip": 5.0,
     "ppo.vf_bad_explained_floor": 0.1,
     "entropy.ent_coef_plateau_tolerance": 0.1,
@@ -261,3 +292,8 @@ def test_a_name_of_no_device_is_refused_with_those_there_are(name):
 @pytest.mark.parametrize("critic", CRITICS)
 def test_every_kind_of_critic_may_clip(critic):
     TrainConfig().replace(**CRITICS[critic], **{"value_clip.clip_range_vf": 0.2})
+
+
+def test_a_rollout_scale_beside_a_limit_may_be_chosen():
+    chosen = {**LIMITED, "ppo.advantage_scale": "rollout", "ppo.advantage_mode": "zero"}
+    assert TrainConfig().replace(**chosen).ppo.advantage_scale == "rollout"

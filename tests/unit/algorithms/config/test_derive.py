@@ -14,6 +14,8 @@ from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import ActionSpec, Agent, AgentSpec
 
+LIMIT = {"risk__cvar_use_constraint": True, "validation__episodes": 200}
+
 
 def config(**changes):
     return TrainConfig().replace(**{name.replace("__", "."): v for name, v in changes.items()})
@@ -200,3 +202,20 @@ def test_a_learner_refuses_open_settings_by_name():
     agent = Agent(spec, generators.stream("weights"))
     with pytest.raises(ConfigError, match="must have a value before"):
         Ppo(None, agent, open_config, generators)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "rollout"),
+        ({"risk__cvar_limit": -0.1}, "rollout"),  # watched only
+        ({**LIMIT, "risk__cvar_limit": -0.1}, "slow"),
+        ({"risk__cvar_weight": 0.1}, "slow"),
+        ({"risk__cvar_weight": 0.1, "risk__cvar_use_penalty": False}, "rollout"),
+        ({"risk__cvar_weight": 0.1, "ppo__normalize_advantage": False}, "rollout"),
+        ({"risk__cvar_weight": 0.1, "ppo__advantage_scale": "rollout"}, "rollout"),
+        ({"ppo__advantage_scale": "slow"}, "slow"),
+    ],
+)
+def test_advantages_have_a_slow_scale_where_risk_acts(changes, expected):
+    assert derive(config(**changes)).ppo.advantage_scale == expected

@@ -121,6 +121,8 @@ FIELDS = {
     "ppo.max_grad_norm": (0.01, {}),
     "ppo.normalize_advantage": (False, {}),
     "ppo.normalize_advantage_per_env": (True, {}),
+    "ppo.advantage_scale": ("slow", {}),
+    "ppo.advantage_scale_beta": (0.1, {"ppo.advantage_scale": "slow"}),
     "ppo.advantage_mode": ("skip", {"ppo.adv_std_floor": 100.0}),
     "ppo.adv_std_floor": (100.0, {}),
     "ppo.adv_clip": (0.1, {}),

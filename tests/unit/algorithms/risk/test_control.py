@@ -86,7 +86,7 @@ def test_updates_are_those_of_the_replay(mode, critic):
     """Limit, estimate, gap and multiplier all speak of returns of episodes, in rewards."""
     ppo = made(**BOTH, **CRITICS[critic], **{"risk.cvar_policy_mode": mode})
     updates = [ppo.update() for _ in range(6)]
-    config, seen = ppo.config, []
+    config, seen, mixes = ppo.config, [], []
     for update, expected in zip(updates, replay(updates, config), strict=True):
         report, weight = update.risk, as_array(update.rollout.weight)
         seen.append(expected["ready"])
@@ -96,6 +96,7 @@ def test_updates_are_those_of_the_replay(mode, critic):
         assert report.share == expected["share"]
         raw, tail = as_array(update.estimates.raw_advantage), as_array(report.risk)
         if not expected["ready"]:
+            mixes.append((raw, weight))
             assert not tail.any()
             assert update.mixed is update.estimates.raw_advantage
             continue
@@ -112,9 +113,11 @@ def test_updates_are_those_of_the_replay(mode, critic):
         assert report.weight == pytest.approx(acting, rel=1e-5)
         mix = oracle.mixed(raw, tail, acting, expected["lambda"], rescale=True)
         assert as_array(update.mixed) == pytest.approx(mix, abs=1e-4)
+        slow = advantage_oracle.running(mixes, 0.98)
         assert as_array(update.advantage) == pytest.approx(
-            advantage_oracle.normalise(mix, weight), abs=1e-4
+            advantage_oracle.normalise_by(mix, *slow, weight), abs=1e-4
         )
+        mixes.append((mix, weight))
     assert seen[0] is False
     assert seen[-1] is True
     assert updates[-1].risk.multiplier > 0.5
@@ -140,7 +143,7 @@ def test_the_control_sums_changes_with_the_decay_that_is_set(lam):
 
 def test_the_advantages_are_mixed_before_they_are_normalised():
     """Normalised first and mixed after, they would not have mean 0 and spread 1."""
-    ppo = made(**LIMIT)
+    ppo = made(**LIMIT, **{"ppo.advantage_scale": "rollout"})
     for _ in range(4):
         update = ppo.update()
     mean, spread = oracle.weighted(as_array(update.advantage), as_array(update.rollout.weight))
@@ -289,7 +292,7 @@ def test_a_tail_of_clipped_rewards_is_refused(changes):
     assert text[: text.index("; found")] == (
         "`task.market.reward_clip` must be left out with settings of `risk`, not 0.1: a crash of "
         "any size would count as at most the clip, and the tail that is watched and held would be "
-        "that of clipped rewards; bound advantages by `ppo.adv_clip` instead"
+        "that of clipped rewards; lower `ppo.learning_rate` if single updates are too large"
     )
     assert text.endswith("[config-inconsistent]")
 
@@ -358,9 +361,10 @@ def test_an_update_without_any_episode_is_quiet():
 # --- what changes what is learned ----------------------------------------------------------------
 
 
-def weights_after(updates, **changes):
+def weights_after(updates, scale="slow", **changes):
+    """Return the weights after some updates, with a scale that does not depend on the limit."""
     told = script(weights=(1.0, 0.5), seed=4)
-    ppo = aged(learner(settings(**changes), told=told))
+    ppo = aged(learner(settings(**{**changes, "ppo.advantage_scale": scale}), told=told))
     for _ in range(updates):
         ppo.update()
     return {name: tensor.clone() for name, tensor in ppo.agent.state_dict().items()}
@@ -385,8 +389,9 @@ def same(one, other):
         "too few episodes",
     ],
 )
-def test_what_does_not_act_changes_no_bit(changes):
-    assert same(weights_after(4), weights_after(4, **changes))
+@pytest.mark.parametrize("scale", ["slow", "rollout"])
+def test_what_does_not_act_changes_no_bit(changes, scale):
+    assert same(weights_after(4, scale), weights_after(4, scale, **changes))
 
 
 @pytest.mark.parametrize("changes", [LIMIT, BOTH], ids=["constraint", "weight too"])
@@ -398,12 +403,13 @@ def test_what_acts_changes_what_is_learned(changes, mode):
 
 
 def test_statistics_kept_for_a_flat_rollout_are_those_of_the_mixture():
-    ppo = made(**LIMIT, **{"ppo.advantage_mode": "previous_stats"})
+    rollout = {"ppo.advantage_scale": "rollout"}
+    ppo = made(**LIMIT, **rollout, **{"ppo.advantage_mode": "previous_stats"})
     for _ in range(3):
         update = ppo.update()
     mean, spread = oracle.weighted(as_array(update.mixed), as_array(update.rollout.weight))
-    assert float(ppo.advantage_statistics[0]) == pytest.approx(mean, abs=1e-6)
-    assert float(ppo.advantage_statistics[1]) == pytest.approx(spread, rel=1e-5)
+    assert float(ppo.advantage_moments.mean) == pytest.approx(mean, abs=1e-6)
+    assert float(ppo.advantage_moments.variance.sqrt()) == pytest.approx(spread, rel=1e-5)
 
 
 # --- saving --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from learner_lab import CRITICS, aged, learner, script, settings
+from oracles import risk_control as oracle
 from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update.losses import batch_sums
 
@@ -33,6 +34,12 @@ def updated(**changes):
     ppo = aged(learner(settings(**{**TAIL, **changes}), told=told))
     ppo.update()
     return ppo, ppo.update()
+
+
+def updated_once():
+    """Return the update before that of `updated`."""
+    ppo = aged(learner(settings(**TAIL), told=script(weights=(1.0, 0.5), seed=4)))
+    return ppo.update()
 
 
 def gradients(ppo, update, now, advantage):
@@ -122,12 +129,24 @@ def test_the_norm_is_that_of_the_risk_term_alone(critic):
 
 @pytest.mark.spec("X21", "T-M5")
 def test_the_reported_norm_is_that_of_its_share_in_the_normalised_advantage():
-    ppo, update = updated()
+    ppo, update = updated(**{"ppo.advantage_scale": "rollout"})
     data = ppo._batch(update.rollout, update.predicted, update.advantage, update.target)
     raw, weight = update.mixed.double(), update.rollout.weight.double()
     mean = (raw * weight).sum() / weight.sum()
     count = weight.sum() ** 2 / weight.square().sum()
     spread = ((weight * (raw - mean).square()).sum() / weight.sum() * count / (count - 1)).sqrt()
+    part = (update.risk.risk * update.risk.factor / spread).float()
+    expected = float(risk_gradient_norm(ppo.agent, data, part, 0.0, ppo.config))
+    assert float(update.risk.gradient_norm) == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_reported_norm_is_that_of_its_share_under_the_slow_scale():
+    """The second update is divided by the deviation of the first."""
+    ppo, update = updated()
+    assert ppo.config.ppo.advantage_scale == "slow"
+    first = updated_once()
+    _, spread = oracle.weighted(first.mixed.double().numpy(), first.rollout.weight.double().numpy())
+    data = ppo._batch(update.rollout, update.predicted, update.advantage, update.target)
     part = (update.risk.risk * update.risk.factor / spread).float()
     expected = float(risk_gradient_norm(ppo.agent, data, part, 0.0, ppo.config))
     assert float(update.risk.gradient_norm) == pytest.approx(expected, rel=1e-3)

@@ -30,6 +30,7 @@ PARTS = (
     "entropy",
     "returns",
     "risk",
+    "advantages",
     "env_state",
     "generators",
     "counters",
@@ -165,18 +166,42 @@ def test_every_part_of_the_state_is_needed(part, trained):
     assert not same(fingerprint(ppo), expected)
 
 
-def test_statistics_for_a_rollout_without_spread_come_back(trained):
-    state, _ = trained
-    ppo = learner()
-    assert ppo.advantage_statistics is None
+@pytest.mark.parametrize("scale", ["slow", "rollout"])
+def test_moments_of_earlier_advantages_come_back(scale):
+    mode = "previous_stats" if scale == "rollout" else "floor"
+    changes = {"ppo.advantage_scale": scale, "ppo.advantage_mode": mode}
+    config = CONFIG.replace(**changes)
+    first = learner(config)
+    for _ in range(3):
+        first.update()
+    state = unpacked(learner_state(first))
+    assert float(state["advantages"][0]) == {"slow": 3.0, "rollout": 1.0}[scale]
+    ppo = learner(config)
+    assert ppo.advantage_moments is None
     restore_learner(ppo, copy.deepcopy(state))
-    assert len(state["advantages"]) == 2
-    for own, saved in zip(ppo.advantage_statistics, state["advantages"], strict=True):
+    for own, saved in zip(ppo.advantage_moments, first.advantage_moments, strict=True):
+        assert own.dtype == torch.float64
         assert torch.equal(own, saved)
 
 
+@pytest.mark.parametrize(
+    "saved",
+    [
+        (torch.zeros(2),) * 3,
+        (torch.tensor(1.0),) * 3,
+        (torch.tensor(1.0).double(),) * 2,
+        (1.0,) * 3,
+    ],
+    ids=["vectors", "float32", "two", "numbers"],
+)
+def test_moments_of_another_kind_are_refused(saved, trained):
+    with pytest.raises(ArtifactError) as caught:
+        restore_learner(learner(), {**copy.deepcopy(trained[0]), "advantages": saved})
+    assert caught.value.wrong == "the saved state of `advantages` must be one of this run"
+
+
 def test_parts_are_all_that_there_are(trained):
-    assert set(trained[0]) == {*PARTS, "advantages"}
+    assert set(trained[0]) == set(PARTS)
 
 
 def test_an_artifact_gives_back_every_bit(trained, tmp_path):

@@ -677,6 +677,22 @@ def test_advantages_are_reported_before_and_after():
     assert row["train/advantages_norm_max_abs"] == pytest.approx(float(normal))
 
 
+@pytest.mark.parametrize("scale", ["rollout", "slow"])
+def test_the_divisor_of_advantages_is_shown(scale):
+    ppo = learner(**{"ppo.advantage_scale": scale})
+    first = ppo.update()
+    once = float(first.mixed[first.rollout.weight > 0.0].double().std())
+    assert metrics(ppo, first)["train/advantage_scale"] == pytest.approx(once, rel=1e-6)
+    second = ppo.update()
+    row, counts = metrics(ppo, second), second.rollout.weight > 0.0
+    own = float(second.mixed[counts].double().std())
+    assert own != pytest.approx(once, rel=1e-3)
+    assert row["train/advantage_scale"] == pytest.approx(once if scale == "slow" else own, rel=1e-6)
+    assert row["train/advantages_norm_std"] == pytest.approx(
+        own / row["train/advantage_scale"], rel=1e-5
+    )
+
+
 def test_a_spread_of_advantages_below_the_floor_is_shown_and_warned_of():
     ppo = learner(**{"ppo.adv_std_floor": 100.0})
     row = metrics(ppo, ppo.update())

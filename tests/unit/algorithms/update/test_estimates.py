@@ -12,6 +12,7 @@ from stormsail.algorithms.update import estimates as module
 from stormsail.algorithms.update.estimates import decoded_value, estimate, normalised
 from stormsail.algorithms.update.rollout import collect
 from stormsail.core.errors import DataError
+from stormsail.functional.advantage import RunningMoments
 
 T, B = 8, len(ENDS)
 
@@ -238,7 +239,7 @@ def test_every_mode_does_what_it_says_where_there_is_no_spread(mode):
 def test_earlier_statistics_stand_in_when_asked_for():
     raw = torch.full((T, B), 2.0)
     find = prepared(raw, None, ppo__advantage_mode="previous_stats")
-    result = find((torch.tensor(1.0), torch.tensor(4.0)))
+    result = find(RunningMoments(*torch.tensor([1.0, 1.0, 16.0]).double()))
     assert torch.equal(result, torch.full((T, B), 0.25))
     # the very first rollout has no earlier one, and nothing to say
     assert torch.equal(find(None), torch.zeros(T, B))

@@ -1,0 +1,49 @@
+"""Which control of the tail a configuration needs on a task."""
+
+from typing import Any
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.risk.action_critic import ActionCritic
+from stormsail.algorithms.risk.control import RiskControl
+from stormsail.algorithms.risk.limit import ROLLOUTS, LimitControl
+from stormsail.core.errors import ConfigError
+from stormsail.core.generators import Generators
+from stormsail.core.task import Task, account_names, episode_steps
+from stormsail.modules.agent import Agent
+
+
+def offers_all_actions(task: Task[Any], agent: Agent) -> bool:
+    """Return whether the task says what every action would have made, and they can be listed."""
+    return bool(account_names(task)) and len(agent.network.grid) > 0
+
+
+def build_control(
+    task: Task[Any], agent: Agent, config: TrainConfig, generators: Generators
+) -> RiskControl | LimitControl | None:
+    """Return the control of the tail, or of all actions; None where nothing asks for one.
+
+    Raises:
+        ConfigError: if all actions are asked for on a task that cannot say what they would make.
+    """
+    whole = offers_all_actions(task, agent)
+    if config.ppo.policy_gradient == "all_actions" and not whole:
+        raise ConfigError(
+            "config-inconsistent",
+            wrong="`ppo.policy_gradient` can be `all_actions` only on a task that says what every "
+            "action would have made of a step, with one dimension of actions",
+            found=f"`{config.task.name}`",
+            remedy="Set `ppo.policy_gradient` to `sampled`.",
+        )
+    learns = config.risk.form == "critic" and config.risk.episode_limit is not None
+    if whole and (learns or config.ppo.policy_gradient == "all_actions"):
+        return LimitControl(config, task, agent, generators)
+    if not learns:
+        return RiskControl(config) if config.risk.watches else None
+    critic = ActionCritic(
+        agent,
+        actions=1,
+        gamma=config.ppo.gamma,
+        rollouts=ROLLOUTS,
+        generator=generators.stream("risk.weights"),
+    )
+    return RiskControl(config, critic, generators.stream("risk.memory"), episode_steps(task))
