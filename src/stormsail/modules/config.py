@@ -39,6 +39,11 @@ class NetworkConfig(Config):
     head_sizes: tuple[Width, ...] = (64,)
     """Widths of the layers between memory and outputs, separate for the actor and each critic."""
 
+    first_layer: Literal["orthogonal", "spread"] = "orthogonal"
+    """Weights at the start. `orthogonal` has zero biases everywhere; `spread` scales the first
+    encoder layer so that each unit reads a variance of 1, and draws its biases and those of the
+    heads' hidden layers from (-1, 1), so that units differ in where they bend."""
+
 
 class PolicyConfig(Config):
     """Action distribution."""
@@ -96,6 +101,10 @@ class CriticConfig(Config):
 
     twin_dist_mode: Literal["argmin", "mixture", "elementwise_min"] = "argmin"
     """How the return distributions of both are combined, for risk."""
+
+    learning_rate_factor: Annotated[float, Field(gt=0.0)] = 1.0
+    """Learning rate of the critics' heads, and of their own trunk where they have one, as a
+    multiple of that of all other weights."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

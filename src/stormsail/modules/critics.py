@@ -29,9 +29,10 @@ class CriticHead(nn.Module):
         activation: str,
         gain: float,
         generator: torch.Generator,
+        spread: int = 0,
     ) -> None:
         super().__init__()
-        self.body = Mlp(inputs, sizes, activation=activation, generator=generator)
+        self.body = Mlp(inputs, sizes, activation=activation, generator=generator, spread=spread)
         self.last = linear(self.body.width, outputs, gain=gain, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,6 +50,7 @@ class Critic(nn.Module):
         sizes: widths of the hidden layers of each head.
         activation: their non-linearity.
         generator: source of the weights; each head draws its own.
+        spread: number of hidden layers of each head, from the first on, whose biases are spread.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Critic(nn.Module):
         sizes: tuple[int, ...],
         activation: str,
         generator: torch.Generator,
+        spread: int = 0,
     ) -> None:
         super().__init__()
         self.config = config
@@ -70,6 +73,7 @@ class Critic(nn.Module):
                 activation=activation,
                 gain=MONOTONE_GAIN if self._is_monotone else 1.0,
                 generator=generator,
+                spread=spread,
             )
             for _ in range(config.critics)
         )
