@@ -78,6 +78,10 @@ class CriticConfig(Config):
     huber_kappa: Annotated[float, Field(ge=0.0)] = 0.02
     """Huber threshold of the quantile loss, in normalised units; 0 is the pinball loss."""
 
+    levels: Literal["uniform", "tail"] = "uniform"
+    """Levels of the quantiles: the middles of N equal cells, or of cells that are narrow in the
+    lower tail, where a quarter of them shares the worst 5 % of the mass."""
+
     monotone_quantiles: bool = False
     """Build quantiles that cannot cross."""
 
@@ -115,7 +119,17 @@ class CriticConfig(Config):
                 "`twin_dist_mode` must be `argmin` or `mixture` for a categorical critic, not "
                 "`elementwise_min`, which compares quantiles"
             )
+        if self.levels == "tail" and self.twin_dist_mode == "mixture":
+            raise ValueError(
+                "`twin_dist_mode` must be `argmin` or `elementwise_min` for `levels` `tail`, not "
+                "`mixture`, whose atoms would have other weights in every state"
+            )
         return self
+
+    @property
+    def weighs_quantiles(self) -> bool:
+        """Whether quantiles stand for unequal shares of the mass."""
+        return self.kind == "quantile" and self.levels == "tail"
 
     @property
     def critics(self) -> int:

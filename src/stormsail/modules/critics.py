@@ -89,7 +89,7 @@ class Critic(nn.Module):
         """Return the output of all critics, [*b, C, W]."""
         predicted = torch.stack([head(x) for head in self.heads], -2)
         if self._is_monotone:
-            predicted = quantile.monotone(predicted)
+            predicted = quantile.monotone(predicted, weight=self.weights())
             predicted = predicted * self.affine_scale[:, None] + self.affine_offset[:, None]
         return predicted
 
@@ -97,11 +97,34 @@ class Critic(nn.Module):
     def _is_monotone(self) -> bool:
         return self.config.kind == "quantile" and self.config.monotone_quantiles
 
+    def weights(self) -> Tensor | None:
+        """Return the mass of each quantile, float64 [N]; None where all have the same."""
+        if not self.config.weighs_quantiles:
+            return None
+        return quantile.tail_weights(self.config.num_quantiles, like=self._number())
+
+    def levels(self) -> Tensor:
+        """Return the level of each quantile, float64 [N]."""
+        weight = self.weights()
+        if weight is not None:
+            return quantile.levels_of(weight)
+        return quantile.midpoints(self.config.num_quantiles, like=self._number())
+
+    def distribution_levels(self) -> Tensor:
+        """Return the levels of `distribution`, float64: those of all critics if they are mixed."""
+        if self.config.twin_dist_mode != "mixture":
+            return self.levels()
+        count = self.config.critics * self.config.num_quantiles
+        return quantile.midpoints(count, like=self._number())
+
+    def _number(self) -> Tensor:
+        return self.atoms.new_zeros((), dtype=torch.float64)
+
     def means(self, predicted: Tensor) -> Tensor:
         """Return the mean of each critic's distribution, normalised, [*b, C]."""
         if self.config.kind == "categorical":
             return categorical.distribution_mean(predicted.softmax(-1), self.atoms)
-        return predicted.mean(-1)
+        return quantile.expectation(predicted, weight=self.weights())
 
     def value(self, predicted: Tensor) -> Tensor:
         """Return the combined scalar value, normalised, [*b]."""
@@ -113,7 +136,7 @@ class Critic(nn.Module):
         if self.config.kind == "categorical":
             return twin.twin_distribution(predicted.softmax(-1), self.atoms, mode=mode)
         if self.config.kind == "quantile":
-            return twin.twin_quantiles(predicted, mode=mode)
+            return twin.twin_quantiles(predicted, mode=mode, weight=self.weights())
         return self.value(predicted)[..., None]
 
     def last_layers(self) -> list[nn.Linear]:

@@ -176,13 +176,15 @@ class _Prediction(NamedTuple):
     values: Tensor
     """Ascending quantiles [n, N] or atoms [n, K], float64."""
     levels: Tensor
-    """Midpoints [N]; or the distribution function at each atom [n, K]."""
+    """Of the quantiles [N]; or the distribution function at each atom [n, K]."""
     cvar: Tensor
     """[n]."""
     spread: Tensor
     """Standard deviation [n]."""
     grid: Tensor | None = None
     """Levels that each critic has, half as many as `levels` where twins are mixed; None: atoms."""
+    weight: Tensor | None = None
+    """Mass of each of them; None where all have the same."""
 
 
 def _predict(agent: Agent, observation: Tensor, memory: Tensor) -> _Prediction:
@@ -195,11 +197,19 @@ def _predict(agent: Agent, observation: Tensor, memory: Tensor) -> _Prediction:
         cvar = risk.categorical_cvar(distribution, atoms, alpha=ALPHA)
         values = atoms.expand_as(distribution)
         return _Prediction(values, distribution.cumsum(-1), cvar, spread)
-    values = agent.return_scale.decode(distribution).sort(-1).values
-    levels = quantile.midpoints(values.shape[-1], like=values)
-    grid = quantile.midpoints(agent.spec.critic.num_quantiles, like=values)
-    cvar = risk.cvar(values, alpha=ALPHA)
-    return _Prediction(values, levels, cvar, values.std(-1, correction=0), grid)
+    values = agent.return_scale.decode(distribution)
+    weight = agent.network.critic.weights()
+    cvar = risk.cvar(values, alpha=ALPHA, weight=weight)
+    mean = quantile.expectation(values, weight=weight).unsqueeze(-1)
+    spread = quantile.expectation((values - mean).square(), weight=weight).sqrt()
+    return _Prediction(
+        values=values.sort(-1).values,
+        levels=agent.levels,
+        cvar=cvar,
+        spread=spread,
+        grid=agent.network.critic.levels(),
+        weight=weight,
+    )
 
 
 def _compare(world: str, case: Case, seed: int, prediction: _Prediction, known: Truth) -> Tail:
@@ -212,7 +222,8 @@ def _compare(world: str, case: Case, seed: int, prediction: _Prediction, known: 
     predicted, true = float(prediction.cvar[0]), known.cvar(ALPHA)
     resolution = 0.0
     if prediction.grid is not None:
-        resolution = float(risk.cvar(known.quantiles(prediction.grid), alpha=ALPHA)) / true - 1.0
+        exact = known.quantiles(prediction.grid)
+        resolution = float(risk.cvar(exact, alpha=ALPHA, weight=prediction.weight)) / true - 1.0
     return Tail(
         world=world,
         case=case.name,
