@@ -67,9 +67,10 @@ def tail_weights(n: int, *, like: Tensor | None = None) -> Float[Tensor, " n"]:
     if n == 1:
         return torch.ones(1, dtype=dtype, device=device)
     narrow = max((n + TAIL_SHARE // 2) // TAIL_SHARE, 1)
-    index = torch.arange(n, device=device)
-    low, rest = TAIL_MASS / narrow, (1.0 - TAIL_MASS) / (n - narrow)
-    return torch.where(index < narrow, low, rest).to(dtype)
+    rest = (1.0 - TAIL_MASS) / (n - narrow)
+    weight = torch.full((n,), rest, dtype=torch.float64, device=device)
+    weight[:narrow] = TAIL_MASS / narrow
+    return weight.to(dtype)
 
 
 def levels_of(weight: Float[Tensor, " N"]) -> Float[Tensor, " N"]:

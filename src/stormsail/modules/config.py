@@ -108,7 +108,8 @@ class CriticConfig(Config):
 
     learning_rate_factor: Annotated[float, Field(gt=0.0)] = 1.0
     """Learning rate of the critics' heads, and of their own trunk where they have one, as a
-    multiple of that of all other weights."""
+    multiple of that of all other weights; `ppo.optimizer_lr_min` and `ppo.optimizer_lr_max` bound
+    the rate before it is multiplied."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
