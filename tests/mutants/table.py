@@ -8,6 +8,7 @@ from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
 from mutants.learner import LEARNER
+from mutants.levels import LEVELS
 from mutants.market import MARKET_DATA
 from mutants.missed import MISSED
 from mutants.modules import MODULES
@@ -39,4 +40,5 @@ MUTANTS = (
     *VALIDATION,
     *TAILS,
     *REFERENCE,
+    *LEVELS,
 )

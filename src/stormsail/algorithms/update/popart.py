@@ -84,7 +84,8 @@ def popart_rescale(
     scale = agent.return_scale
     unit = deviations_per_unit(config.returns)
     now = Scale(float(scale.mean), float(scale.std) / unit)
-    new = statistics.step(outcomes, weight, now, atom_weight=atom_weights(agent, outcomes))
+    mass = atom_weights(agent, outcomes)
+    new = statistics.step(outcomes, weight, now, atom_weight=mass)
     new = Scale(0.0 if mode == "scale" else new.mean, new.std * unit)
     if new == Scale(float(scale.mean), float(scale.std)):  # nothing to round
         return predicted
