@@ -97,8 +97,8 @@ def value_at_risk(
     check.check_weight(weight, count=n)
     if weight is not None:
         ordered, order = quantiles.sort(-1)
-        reached = _rank_reaching(weight[order], alpha).unsqueeze(-1)
-        level = ordered.gather(-1, reached).squeeze(-1)
+        rank = _rank_reaching(weight[order], alpha).unsqueeze(-1)
+        level = ordered.gather(-1, rank).squeeze(-1)
         return torch.where(ordered[..., -1].isnan(), torch.nan, level)
     count = scalar(alpha, like=quantiles) * n
     slack = 4.0 * torch.finfo(alpha.dtype).eps if isinstance(alpha, Tensor) else RANK_TOLERANCE
