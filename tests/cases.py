@@ -117,6 +117,68 @@ def build(seed: int = 7) -> list[Case]:
         *_recurrence(draw),
         *_risk_trace(draw),
         *_choices(draw),
+        *_levels(draw),
+    ]
+
+
+def _levels(draw: Draw) -> list[Case]:
+    """Formulas of quantiles, with the mass that each stands for."""
+    normal = draw.normal
+    weight = quantile.tail_weights(N, like=draw.atoms)
+    mass = quantile.tail_weights(3, like=draw.atoms)
+    tau = quantile.levels_of(weight)
+    ends = (draw.flags(T, B), draw.flags(T, B))
+    tail = {"alpha": 0.3, "weight": weight}
+    pair = {"kappa": 0.3, "target_weight": mass}
+    clip = {"epsilon": 0.2, "variance_factor": 0.5, "weight": weight}
+    return [
+        Case(quantile.levels_of, (weight,), {}, (0,)),
+        Case(quantile.weights_of, (tau,), {}, (0,)),
+        Case(quantile.expectation, (normal(B, N),), {}, (0,), "equal"),
+        Case(quantile.expectation, (normal(B, N),), {"weight": weight}, (0,), "weighted"),
+        Case(quantile.huber_loss, (normal(B, N), normal(B, 3), tau), pair, (0,), "weighted"),
+        Case(quantile.huber_active, (normal(B, N), normal(B, 3)), pair, (), "weighted"),
+        Case(quantile.monotone, (normal(B, N),), {"weight": weight}, (0,), "weighted"),
+        *(
+            Case(risk.cvar, (normal(B, N),), {**tail, "estimator": name}, (0,), f"{name} weighted")
+            for name in risk.ESTIMATORS
+        ),
+        Case(risk.value_at_risk, (normal(B, N),), tail, (0,), "weighted"),
+        Case(risk.risk_advantage, (normal(B), normal(B, N)), tail, (), "weighted"),
+        Case(
+            risk.budget_advantage,
+            (normal(B, 3), normal(B, N), normal(B)),
+            {**tail, "target_weight": mass},
+            (),
+            "weighted",
+        ),
+        Case(
+            risk.budget_trace,
+            (normal(T, B), normal(T, B, N), normal(T, B, N), normal(T, B), *ends),
+            {**tail, "gamma": 0.9, "lam": 0.8},
+            (),
+            "weighted",
+        ),
+        *(
+            Case(
+                twin.twin_quantiles,
+                (normal(B, 2, N),),
+                {"mode": mode, "weight": weight},
+                (0,),
+                f"{mode} weighted",
+            )
+            for mode in ("argmin", "elementwise_min")
+        ),
+        *(
+            Case(
+                value_clip.clip_quantiles,
+                (normal(B, N), normal(B, N)),
+                {**clip, "mode": mode},
+                (0,),
+                f"{mode} weighted",
+            )
+            for mode in ("mean_only", "mean_and_variance")
+        ),
     ]
 
 
@@ -222,6 +284,7 @@ def _single(draw: Draw) -> list[Case]:
         ),
         Case(distribution.beta_entropy, (1 + uniform(T, B, D), 1 + uniform(T, B, D)), {}, (0, 1)),
         Case(quantile.midpoints, (N,)),
+        Case(quantile.tail_weights, (N,)),
         Case(quantile.huber_active, (normal(B, N), normal(B, N)), {"kappa": 0.3}),
         Case(quantile.monotone, (normal(B, N),), {}, (0,)),
         Case(quantile.crossing_fraction, (normal(B, N),)),

@@ -244,7 +244,9 @@ def _least(distribution: Tensor) -> Tensor:
 def _critic_of_truth(gamble: Gamble) -> SimpleNamespace:
     """Return an agent whose critic says what it is given, on the wider lattice."""
     return SimpleNamespace(
-        network=SimpleNamespace(critic=SimpleNamespace(distribution=lambda predicted: predicted)),
+        network=SimpleNamespace(
+            critic=SimpleNamespace(distribution=lambda predicted: predicted, weights=lambda: None)
+        ),
         spec=SimpleNamespace(critic=SimpleNamespace(kind="categorical")),
         atoms=torch.arange(gamble.low - gamble.high, gamble.high - gamble.low + 1).double(),
     )

@@ -166,18 +166,19 @@ CRITICS = (
         QUANTILE,
         '    if predicted.device.type == "cpu" and not torch.compiler.is_compiling():\n'
         '        with torch.autocast("cpu", enabled=False):  # it would round slopes to bfloat16\n'
-        "            loss: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa)\n"
+        "            loss: Tensor = QuantileHuber.apply("
+        "predicted, target.detach(), tau, kappa, mass)\n"
         "        return loss.to(predicted.dtype)\n"
-        "    return _pairwise_huber(predicted, target.detach(), tau, kappa)",
-        "    return _pairwise_huber(predicted, target, tau, kappa)",
+        "    return _pairwise_huber(predicted, target.detach(), tau, kappa, mass)",
+        "    return _pairwise_huber(predicted, target, tau, kappa, mass)",
         law("quantile", "test_targets_get_no_gradient"),
     ),
     Mutant(
         "quantile-target-clipped",
         "S3-FP1",
         QUANTILE,
-        "QuantileHuber.apply(predicted, target.detach(), tau, kappa)",
-        "QuantileHuber.apply(predicted, target.detach().clamp(-1.0, 1.0), tau, kappa)",
+        "QuantileHuber.apply(predicted, target.detach(), tau, kappa, mass)",
+        "QuantileHuber.apply(predicted, target.detach().clamp(-1.0, 1.0), tau, kappa, mass)",
         unit("value_clip", "test_a_quantile_target_far_from_the_old_value_is_never_clipped"),
     ),
     Mutant(
@@ -192,16 +193,16 @@ CRITICS = (
         "threshold-itself-counts-as-linear",
         "S4-V7",
         QUANTILE,
-        "return u.abs_().gt_(kappa)",
-        "return u.abs_().ge_(kappa)",
+        "far = u.abs_().gt_(kappa)",
+        "far = u.abs_().ge_(kappa)",
         unit("quantile", "test_huber_active_by_hand"),
     ),
     Mutant(
         "quantile-kernel-slope-of-a-used-buffer",
         "S1-D3",
         KERNEL,
-        "            slope[i] = pull.mean(0)\n            pairs.addcmul_(pull, size)\n",
-        "            pairs.add_(pull.mul_(size))\n            slope[i] = pull.mean(0)\n",
+        "            slope[i] = _expected(pull, mass)\n            pairs.addcmul_(pull, size)\n",
+        "            pairs.add_(pull.mul_(size))\n            slope[i] = _expected(pull, mass)\n",
         unit("every_formula", f"test_its_gradient_is_the_derivative[{HUBER}]"),
     ),
     Mutant(
@@ -396,16 +397,16 @@ CRITICS = (
         "cvar-reads-the-upper-tail",
         "M01",
         TAIL,
-        "ordered = quantiles.sort(-1).values\n    worst",
-        "ordered = quantiles.sort(-1, descending=True).values\n    worst",
+        "ordered, order = quantiles.sort(-1)\n    if weight is None",
+        "ordered, order = quantiles.sort(-1, descending=True)\n    if weight is None",
         unit("risk", "test_the_golden_table_of_the_normal_distribution_at_21_quantiles"),
     ),
     Mutant(
         "cvar-of-unsorted-quantiles",
         "2.5",
         TAIL,
-        "ordered = quantiles.sort(-1).values\n    worst",
-        "ordered = quantiles\n    worst",
+        "ordered, order = quantiles.sort(-1)\n    if weight is None",
+        "ordered = quantiles\n    if weight is None",
         law("risk", "test_cvar_equals_its_definition"),
     ),
     Mutant(
@@ -452,8 +453,8 @@ CRITICS = (
         "risk-advantage-sign",
         "X3",
         RISK,
-        "return shortfall / alpha - (cvar(quantiles, alpha=alpha) - level)",
-        "return (cvar(quantiles, alpha=alpha) - level) - shortfall / alpha",
+        "return shortfall / alpha - (cvar(quantiles, alpha=alpha, weight=weight) - level)",
+        "return (cvar(quantiles, alpha=alpha, weight=weight) - level) - shortfall / alpha",
         unit("risk", "test_cvar_constraint_gradient_flow"),
     ),
     Mutant(

@@ -445,7 +445,7 @@ EVALUATION = (
         "tail-pooled-over-regimes",
         "calibration",
         CALIBRATION,
-        "level = risk.value_at_risk(quantiles, alpha=alpha).numpy()",
+        "level = risk.value_at_risk(quantiles, alpha=alpha, weight=mass).numpy()",
         "level = np.full(predicted.count, figures.value_at_risk(predicted.realised, alpha=alpha))",
         judged("calibration/checks", "test_each_window_is_measured_against_its_own_distribution"),
     ),

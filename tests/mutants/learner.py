@@ -740,16 +740,16 @@ LEARNER = (
         "threshold-lost-on-the-way-to-the-loss",
         "X4",
         TARGETS,
-        "return quantile.huber_loss(predicted, wide, tau, kappa=critic.huber_kappa)",
-        "return quantile.huber_loss(predicted, wide, tau, kappa=1.0)",
+        "            kappa=critic.huber_kappa,\n            target_weight",
+        "            kappa=1.0,\n            target_weight",
         learner("update/quantile_critic", "test_the_threshold_reaches_the_loss"),
     ),
     Mutant(
         "critic-levels-upside-down",
         "S2-opt2",
         TARGETS,
-        "tau = quantile.midpoints(critic.num_quantiles, like=predicted)",
-        "tau = 1.0 - quantile.midpoints(critic.num_quantiles, like=predicted)",
+        "agent.network.critic.levels().to(predicted.dtype)",
+        "1.0 - agent.network.critic.levels().to(predicted.dtype)",
         learner(
             "update/quantile_critic", "test_any_number_of_quantiles_costs_what_all_its_pairs_cost"
         ),

@@ -192,7 +192,7 @@ MODULES = (
         "twins-with-equal-weights",
         "S1-T1",
         CRITICS,
-        "generator=generator,\n            )\n            for _",
+        "generator=generator,\n                spread=spread,\n            )\n            for _",
         "generator=torch.Generator().manual_seed(0),\n            )\n            for _",
         module("critics", "test_twins_start_different_in_every_layer"),
     ),

@@ -124,7 +124,7 @@ SETTINGS = (
         "monotone-quantiles-not-centred",
         "2.5",
         QUANTILE,
-        "above - above.mean(-1, keepdim=True)",
+        "above - expectation(above, weight=weight).unsqueeze(-1)",
         "above",
         unit(
             "critics",
@@ -136,7 +136,7 @@ SETTINGS = (
         "monotone-quantiles-widen-with-their-number",
         "2.5",
         QUANTILE,
-        "softplus(raw[..., 1:] + bias)",
+        "softplus(raw[..., 1:] + _first_bias(raw, weight))",
         "softplus(raw[..., 1:])",
         unit(
             "critics",

@@ -12,6 +12,7 @@ from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
 from mutants.learner import LEARNER
 from mutants.limits import LIMITS
+from mutants.levels import LEVELS
 from mutants.market import MARKET_DATA
 from mutants.missed import MISSED
 from mutants.modules import MODULES
@@ -47,4 +48,5 @@ MUTANTS = (
     *CAPPING,
     *LIMITS,
     *REFERENCE,
+    *LEVELS,
 )

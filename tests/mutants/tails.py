@@ -52,8 +52,8 @@ TAILS = (
     _bench(
         "grid-of-both-twins",
         MEASURE,
-        "quantile.midpoints(agent.spec.critic.num_quantiles, like=values)",
-        "quantile.midpoints(values.shape[-1], like=values)",
+        "grid=agent.network.critic.levels()",
+        "grid=agent.levels",
         "risk/tails",
         "test_the_resolution_is_that_of_the_levels_that_each_critic_has",
     ),

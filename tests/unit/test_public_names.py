@@ -98,7 +98,11 @@ SIGNATURES = {
     },
     "stormsail.functional.quantile": {
         "midpoints": "n, *, like=None",
-        "huber_loss": "predicted, target, tau, *, kappa",
+        "tail_weights": "n, *, like=None",
+        "levels_of": "weight",
+        "weights_of": "tau",
+        "expectation": "quantiles, *, weight=None",
+        "huber_loss": "predicted, target, tau, *, kappa, target_weight=None",
     },
     "stormsail.functional.categorical": {
         "project": "value, atoms",
@@ -107,17 +111,19 @@ SIGNATURES = {
         "cross_entropy": "logits, target",
     },
     "stormsail.functional.value_clip": {
-        "clip_quantiles": "new, old, *, epsilon, mode, variance_factor=2.0",
+        "clip_quantiles": "new, old, *, epsilon, mode, variance_factor=2.0, weight=None",
         "clip_distribution": "probs, old_probs, atoms, *, epsilon, mode, variance_factor=2.0",
         "clip_law": "probs, old_probs, atoms, *, epsilon, mode, variance_factor=2.0",
     },
     "stormsail.functional.risk": {
-        "cvar": "quantiles, *, alpha, estimator='dirac'",
-        "value_at_risk": "quantiles, *, alpha",
+        "cvar": "quantiles, *, alpha, estimator='dirac', weight=None",
+        "value_at_risk": "quantiles, *, alpha, weight=None",
         "categorical_cvar": "probs, atoms, *, alpha",
         "empirical_cvar": "sample, *, alpha, weight=None",
-        "risk_advantage": "sampled_return, quantiles, *, alpha",
-        "budget_advantage": "target_atoms, quantiles, budget, *, alpha",
+        "risk_advantage": "sampled_return, quantiles, *, alpha, weight=None",
+        "budget_advantage": (
+            "target_atoms, quantiles, budget, *, alpha, weight=None, target_weight=None"
+        ),
     },
     "stormsail.functional.risk_gate": {"risk_gate": "weight, account, limits"},
     "stormsail.optim": {

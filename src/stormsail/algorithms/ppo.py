@@ -31,7 +31,7 @@ from stormsail.algorithms.update.estimates import (
 from stormsail.algorithms.update.kl_control import KlControl
 from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.nonfinite import Diverged, check_estimates, check_rollout
-from stormsail.algorithms.update.optimizers import build_optimizer, build_pipeline
+from stormsail.algorithms.update.optimizers import RATE_FACTOR, build_optimizer, build_pipeline
 from stormsail.algorithms.update.popart import initial_scale, move_support, popart_rescale
 from stormsail.algorithms.update.return_statistics import ReturnStatistics
 from stormsail.algorithms.update.rollout import (
@@ -369,10 +369,11 @@ class Ppo:
 
     def _set_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
+            own = rate * group.get(RATE_FACTOR, 1.0)
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
+                group["lr"].fill_(own)
             else:
-                group["lr"] = rate
+                group["lr"] = own
 
     def _refused(self, batch: Batch, report: MinibatchReport) -> None:
         if self.on_refusal is not None:

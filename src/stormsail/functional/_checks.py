@@ -189,6 +189,16 @@ def check_levels(tau: Tensor, *, count: int) -> None:
         )
 
 
+def check_weight(weight: Tensor | None, *, count: int, name: str = "weight") -> None:
+    """Refuse weights of atoms that are not one row of `count` entries; None weighs all alike."""
+    if weight is not None and tuple(weight.shape) != (count,):
+        raise ShapeError(
+            wrong=f"`{name}` must have one entry for each of the {count} atoms",
+            found=f"{name} {_shape(weight)}",
+            remedy="Pass the share of the mass that each atom stands for, or None for equal ones.",
+        )
+
+
 def check_atoms(atoms: Tensor) -> None:
     """Refuse a support that is not one row of at least two atoms."""
     if atoms.ndim != 1 or atoms.shape[0] < 2:

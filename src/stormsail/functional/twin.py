@@ -4,8 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from stormsail.core.errors import ChoiceError
 from stormsail.functional import _checks as check
 from stormsail.functional.categorical import distribution_mean
+from stormsail.functional.quantile import expectation
 
 VALUE_MODES = ("min", "mean")
 QUANTILE_MODES = ("argmin", "mixture", "elementwise_min")
@@ -30,7 +32,10 @@ def twin_value(values: Float[Tensor, "*batch C"], *, mode: str) -> Float[Tensor,
 
 
 def twin_quantiles(
-    quantiles: Float[Tensor, "*batch C N"], *, mode: str
+    quantiles: Float[Tensor, "*batch C N"],
+    *,
+    mode: str,
+    weight: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, "*batch M"]:
     r"""Return the quantiles of one distribution from several critics, for risk readings.
 
@@ -40,19 +45,35 @@ def twin_quantiles(
     * `elementwise_min`: each sorted, then the smallest per level. More pessimistic than either:
       mean(min(q1, q2)) <= min(mean q1, mean q2).
 
-    Ours; arXiv:1802.09477, Eq. 10 has scalar critics only.
+    Ours; arXiv:1802.09477, Eq. 10 has scalar critics only. The result has the weights of the
+    critics, the mass of each quantile's cell. Sorting puts values in the order of the levels (the
+    rearrangement of Chernozhukov et al. 2010, Econometrica 78(3)), which for crossed quantiles of
+    unequal mass changes their mean. A mixture of those has no weights that all of its rows share,
+    and is refused.
+
+    Args:
+        quantiles: of each critic.
+        mode: one of the three.
+        weight: mass of each quantile, sums to 1; None for equal ones.
 
     Raises:
-        ShapeError: if there is no critic axis.
-        ChoiceError: if the mode is unknown.
+        ShapeError: if there is no critic axis, or not one weight for each quantile.
+        ChoiceError: if the mode is unknown, or `mixture` with weights.
     """
     check.check_choice(mode, QUANTILE_MODES, name="mode")
     check.check_critics(quantiles=quantiles)
+    check.check_weight(weight, count=quantiles.shape[-1])
+    if mode == "mixture" and weight is not None:
+        raise ChoiceError(
+            wrong="`mode` must be `argmin` or `elementwise_min` for quantiles of unequal weight",
+            found="`mixture`, whose atoms would have other weights in every row",
+            remedy="Use `argmin`, or quantiles at equal levels.",
+        )
     if mode == "mixture":
         return quantiles.flatten(-2).sort(-1).values
     if mode == "elementwise_min":
         return quantiles.sort(-1).values.amin(-2)
-    return _choose(quantiles, quantiles.mean(-1))
+    return _choose(quantiles, expectation(quantiles, weight=weight))
 
 
 def twin_distribution(

@@ -16,6 +16,7 @@ from stormsail.functional.categorical import (
     distribution_variance,
     project_distribution,
 )
+from stormsail.functional.quantile import expectation
 
 MODES = ("off", "mean_only", "mean_and_variance", "per_quantile")
 DISTRIBUTION_MODES = MODES[:-1]
@@ -30,6 +31,7 @@ def clip_quantiles(
     epsilon: Number,
     mode: str,
     variance_factor: Number = 2.0,
+    weight: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, "*batch N"]:
     r"""Return the new quantiles, held near the old ones of the same critic.
 
@@ -51,27 +53,30 @@ def clip_quantiles(
         epsilon: half-width of the band, absolute, in the unit of the values; at least 0.
         mode: one of the four above.
         variance_factor: f, acts on the *standard deviation*; greater than 0.
+        weight: mass of each quantile in m and s, sums to 1; None for equal ones.
 
     Raises:
-        ShapeError: if the shapes differ.
+        ShapeError: if the shapes differ, or there is not one weight for each quantile.
         ChoiceError: if the mode is unknown.
         RangeError: if `epsilon` or `variance_factor` is out of range.
     """
     check.check_choice(mode, MODES, name="mode")
     check.check_same_shape(new=new, old=old)
     check.check_has_axis(axis="quantiles", new=new)
+    check.check_weight(weight, count=new.shape[-1])
     _check_band(epsilon, variance_factor)
     old = old.detach()
     if mode == "off":
         return new
     if mode == "per_quantile":
         return old + clamp(new - old, -epsilon, epsilon)
-    mean = new.mean(-1, keepdim=True)
-    target = _hold(mean, old.mean(-1, keepdim=True), epsilon)
+    mean = expectation(new, weight=weight).unsqueeze(-1)
+    old_mean = expectation(old, weight=weight).unsqueeze(-1)
+    target = _hold(mean, old_mean, epsilon)
     if mode == "mean_only":
         return new + (target - mean)
-    spread = (new - mean).square().mean(-1, keepdim=True)
-    old_spread = old.var(-1, correction=0, keepdim=True)
+    spread = expectation((new - mean).square(), weight=weight).unsqueeze(-1)
+    old_spread = expectation((old - old_mean).square(), weight=weight).unsqueeze(-1)
     return (new - mean) * _shrink(spread, old_spread, variance_factor) + target
 
 

@@ -191,7 +191,7 @@ class Decision(NamedTuple):
     value: Tensor
     """Expected return in reward units, [B]."""
     distribution: Tensor
-    """Quantiles or the probabilities of atoms of the return, [B, W]; quantiles in reward units."""
+    """Quantiles at `Agent.levels`, in reward units, or probabilities of `Agent.atoms`, [B, W]."""
     predicted: Tensor
     """Output of each critic, normalised, [B, C, W]."""
     memory: Tensor
@@ -382,6 +382,11 @@ class Agent(nn.Module):
         """Support of a categorical critic in reward units, [K]."""
         return self.return_scale.decode(self.network.critic.atoms)
 
+    @property
+    def levels(self) -> Tensor:
+        """Levels of the quantiles of a `Decision`'s distribution, float64 [W]."""
+        return self.network.critic.distribution_levels()
+
     def contents(self) -> Contents:
         """Return the contents of its artifact."""
         return Contents(
@@ -440,7 +445,7 @@ class Agent(nn.Module):
             raise _unfit(path, f"the policy {policy!r}")
         try:
             with torch.device("meta"):  # shapes only: a false description must not cost memory
-                agent = cls(AgentSpec.from_mapping(spec), torch.Generator("cpu"), binding=binding)
+                agent = cls(_described(spec), torch.Generator("cpu"), binding=binding)
         except StormsailError as error:
             raise _unfit(path, str(error)) from None
         missing = [name for name, form in agent._forms().items() if metadata.get(name) != form]
@@ -460,6 +465,14 @@ class Agent(nn.Module):
         agent.lineage = tuple(stage for stage in stages if isinstance(stage, dict))
         agent.judged_policy = policy  # type: ignore[assignment]  # checked above
         return agent
+
+
+def _described(spec: Mapping[str, JsonValue]) -> AgentSpec:
+    """Return the specification in a file; those of earlier versions do not name their levels."""
+    critic = spec.get("critic")
+    if isinstance(critic, dict):
+        spec = {**spec, "critic": {"levels": "uniform", **critic}}
+    return AgentSpec.from_mapping(spec)
 
 
 def _differs(own: Tensor, saved: Tensor) -> bool:

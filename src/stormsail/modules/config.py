@@ -39,6 +39,11 @@ class NetworkConfig(Config):
     head_sizes: tuple[Width, ...] = (64,)
     """Widths of the layers between memory and outputs, separate for the actor and each critic."""
 
+    first_layer: Literal["orthogonal", "spread"] = "orthogonal"
+    """Weights at the start. `orthogonal` has zero biases everywhere; `spread` scales the first
+    encoder layer so that each unit reads a variance of 1, and draws its biases and those of the
+    heads' hidden layers from (-1, 1), so that units differ in where they bend."""
+
 
 class PolicyConfig(Config):
     """Action distribution."""
@@ -73,6 +78,10 @@ class CriticConfig(Config):
     huber_kappa: Annotated[float, Field(ge=0.0)] = 0.02
     """Huber threshold of the quantile loss, in normalised units; 0 is the pinball loss."""
 
+    levels: Literal["uniform", "tail"] = "uniform"
+    """Levels of the quantiles: the middles of N equal cells, or of cells that are narrow in the
+    lower tail, where a quarter of them shares the worst 5 % of the mass."""
+
     monotone_quantiles: bool = False
     """Build quantiles that cannot cross."""
 
@@ -97,6 +106,11 @@ class CriticConfig(Config):
     twin_dist_mode: Literal["argmin", "mixture", "elementwise_min"] = "argmin"
     """How the return distributions of both are combined, for risk."""
 
+    learning_rate_factor: Annotated[float, Field(gt=0.0)] = 1.0
+    """Learning rate of the critics' heads, and of their own trunk where they have one, as a
+    multiple of that of all other weights; `ppo.optimizer_lr_min` and `ppo.optimizer_lr_max` bound
+    the rate before it is multiplied."""
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if not self.v_min < self.v_max:
@@ -106,7 +120,17 @@ class CriticConfig(Config):
                 "`twin_dist_mode` must be `argmin` or `mixture` for a categorical critic, not "
                 "`elementwise_min`, which compares quantiles"
             )
+        if self.levels == "tail" and self.twin_dist_mode == "mixture":
+            raise ValueError(
+                "`twin_dist_mode` must be `argmin` or `elementwise_min` for `levels` `tail`, not "
+                "`mixture`, whose atoms would have other weights in every state"
+            )
         return self
+
+    @property
+    def weighs_quantiles(self) -> bool:
+        """Whether quantiles stand for unequal shares of the mass."""
+        return self.kind == "quantile" and self.levels == "tail"
 
     @property
     def critics(self) -> int:

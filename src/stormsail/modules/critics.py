@@ -29,9 +29,10 @@ class CriticHead(nn.Module):
         activation: str,
         gain: float,
         generator: torch.Generator,
+        spread: int = 0,
     ) -> None:
         super().__init__()
-        self.body = Mlp(inputs, sizes, activation=activation, generator=generator)
+        self.body = Mlp(inputs, sizes, activation=activation, generator=generator, spread=spread)
         self.last = linear(self.body.width, outputs, gain=gain, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,6 +50,7 @@ class Critic(nn.Module):
         sizes: widths of the hidden layers of each head.
         activation: their non-linearity.
         generator: source of the weights; each head draws its own.
+        spread: number of hidden layers of each head, from the first on, whose biases are spread.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Critic(nn.Module):
         sizes: tuple[int, ...],
         activation: str,
         generator: torch.Generator,
+        spread: int = 0,
     ) -> None:
         super().__init__()
         self.config = config
@@ -70,6 +73,7 @@ class Critic(nn.Module):
                 activation=activation,
                 gain=MONOTONE_GAIN if self._is_monotone else 1.0,
                 generator=generator,
+                spread=spread,
             )
             for _ in range(config.critics)
         )
@@ -85,7 +89,7 @@ class Critic(nn.Module):
         """Return the output of all critics, [*b, C, W]."""
         predicted = torch.stack([head(x) for head in self.heads], -2)
         if self._is_monotone:
-            predicted = quantile.monotone(predicted)
+            predicted = quantile.monotone(predicted, weight=self.weights())
             predicted = predicted * self.affine_scale[:, None] + self.affine_offset[:, None]
         return predicted
 
@@ -93,11 +97,34 @@ class Critic(nn.Module):
     def _is_monotone(self) -> bool:
         return self.config.kind == "quantile" and self.config.monotone_quantiles
 
+    def weights(self) -> Tensor | None:
+        """Return the mass of each quantile, float64 [N]; None where all have the same."""
+        if not self.config.weighs_quantiles:
+            return None
+        return quantile.tail_weights(self.config.num_quantiles, like=self._number())
+
+    def levels(self) -> Tensor:
+        """Return the level of each quantile, float64 [N]."""
+        weight = self.weights()
+        if weight is not None:
+            return quantile.levels_of(weight)
+        return quantile.midpoints(self.config.num_quantiles, like=self._number())
+
+    def distribution_levels(self) -> Tensor:
+        """Return the levels of `distribution`, float64: those of all critics if they are mixed."""
+        if self.config.twin_dist_mode != "mixture":
+            return self.levels()
+        count = self.config.critics * self.config.num_quantiles
+        return quantile.midpoints(count, like=self._number())
+
+    def _number(self) -> Tensor:
+        return self.atoms.new_zeros((), dtype=torch.float64)
+
     def means(self, predicted: Tensor) -> Tensor:
         """Return the mean of each critic's distribution, normalised, [*b, C]."""
         if self.config.kind == "categorical":
             return categorical.distribution_mean(predicted.softmax(-1), self.atoms)
-        return predicted.mean(-1)
+        return quantile.expectation(predicted, weight=self.weights())
 
     def value(self, predicted: Tensor) -> Tensor:
         """Return the combined scalar value, normalised, [*b]."""
@@ -109,7 +136,7 @@ class Critic(nn.Module):
         if self.config.kind == "categorical":
             return twin.twin_distribution(predicted.softmax(-1), self.atoms, mode=mode)
         if self.config.kind == "quantile":
-            return twin.twin_quantiles(predicted, mode=mode)
+            return twin.twin_quantiles(predicted, mode=mode, weight=self.weights())
         return self.value(predicted)[..., None]
 
     def last_layers(self) -> list[nn.Linear]:

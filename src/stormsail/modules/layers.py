@@ -13,14 +13,50 @@ HIDDEN_GAIN = math.sqrt(2.0)
 """Gain of hidden layers, as usual for PPO (Huang et al. 2022, the 37 implementation details)."""
 
 
-def linear(inputs: int, outputs: int, *, gain: float, generator: torch.Generator) -> nn.Linear:
-    """Return a layer with an orthogonal weight matrix and zero bias."""
+BIAS_REACH = 1.0
+"""Largest bias of a layer whose biases are spread: one standard deviation of what a unit reads."""
+
+
+def linear(
+    inputs: int,
+    outputs: int,
+    *,
+    gain: float,
+    generator: torch.Generator,
+    spread: bool = False,
+) -> nn.Linear:
+    """Return a layer with an orthogonal weight matrix.
+
+    Args:
+        inputs: width of the input.
+        outputs: width of the output.
+        gain: of the weight matrix.
+        generator: source of the weights, and then of the biases.
+        spread: draw the biases from (-`BIAS_REACH`, `BIAS_REACH`) instead of leaving them 0.
+    """
     layer: nn.Linear = nn.utils.skip_init(
         nn.Linear, inputs, outputs, device=torch.get_default_device()
     )
     nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)
-    nn.init.zeros_(layer.bias)
+    if spread:
+        nn.init.uniform_(layer.bias, -BIAS_REACH, BIAS_REACH, generator=generator)
+    else:
+        nn.init.zeros_(layer.bias)
     return layer
+
+
+def unit_gain(inputs: int, outputs: int) -> float:
+    r"""Return the gain at which each unit reads a variance of 1 from independent inputs of 1.
+
+    .. math::
+        \sqrt{\max(outputs / inputs,\ 1)}
+
+    An orthogonal matrix of gain 1 with no more rows than columns has rows of norm 1; one with more
+    rows than columns has columns of norm 1, so that the squared norms of its rows average
+    inputs / outputs: 2 observations on 64 units with the usual gain of sqrt(2) give every unit a
+    deviation of 0.25, where tanh is a straight line. Ours.
+    """
+    return math.sqrt(max(outputs / inputs, 1.0))
 
 
 class Mlp(nn.Module):
@@ -31,16 +67,31 @@ class Mlp(nn.Module):
         sizes: width of each layer.
         activation: name of the non-linearity.
         generator: source of the weights.
+        spread: number of layers, from the first on, whose biases are spread.
+        unit_first: scale the first layer by `unit_gain` instead of `HIDDEN_GAIN`.
     """
 
     def __init__(
-        self, inputs: int, sizes: Sequence[int], *, activation: str, generator: torch.Generator
+        self,
+        inputs: int,
+        sizes: Sequence[int],
+        *,
+        activation: str,
+        generator: torch.Generator,
+        spread: int = 0,
+        unit_first: bool = False,
     ) -> None:
         super().__init__()
         widths = [inputs, *sizes]
         self.layers = nn.ModuleList(
-            linear(a, b, gain=HIDDEN_GAIN, generator=generator)
-            for a, b in itertools.pairwise(widths)
+            linear(
+                a,
+                b,
+                gain=unit_gain(a, b) if unit_first and place == 0 else HIDDEN_GAIN,
+                generator=generator,
+                spread=place < spread,
+            )
+            for place, (a, b) in enumerate(itertools.pairwise(widths))
         )
         self.activation = ACTIVATIONS[activation]()
         self.width = widths[-1]

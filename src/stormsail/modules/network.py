@@ -49,6 +49,8 @@ class Trunk(nn.Module):
             config.encoder_sizes,
             activation=config.activation,
             generator=generator,
+            spread=1 if config.first_layer == "spread" else 0,
+            unit_first=config.first_layer == "spread",
         )
         self.memory = Memory(
             self.encoder.width,
@@ -105,17 +107,24 @@ class Network(nn.Module):
         )
         width = self.trunk.memory.width
         activation = network.activation
+        spread = len(network.head_sizes) if network.first_layer == "spread" else 0
         self.actor_body = Mlp(
             width + len(self.after_memory),
             network.head_sizes,
             activation=activation,
             generator=generator,
+            spread=spread,
         )
         self.actor_last = linear(
             self.actor_body.width, self.head.width, gain=ACTOR_GAIN, generator=generator
         )
         self.critic = Critic(
-            width, critic, sizes=network.head_sizes, activation=activation, generator=generator
+            width,
+            critic,
+            sizes=network.head_sizes,
+            activation=activation,
+            generator=generator,
+            spread=spread,
         )
 
     def forward(self, observation: Tensor, memory: Tensor, reset: Tensor) -> Output:
@@ -170,6 +179,11 @@ class Network(nn.Module):
         parameters: Tensor = self.actor_last(self.actor_body(features))
         # probabilities and losses need more than bfloat16
         return parameters.to(self.actor_last.weight.dtype)
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Return the weights that belong to the critics alone: heads, and their own trunk."""
+        own = [] if self.critic_trunk is None else list(self.critic_trunk.parameters())
+        return [*own, *self.critic.parameters()]
 
     def initial_memory(self, batch: int) -> Tensor:
         """Return the state at the start of an episode, [B, L, P, H]."""

@@ -21,7 +21,7 @@ CASES = cases.build()
 by_name = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 SOURCE = Path(stormsail.functional.__file__).parent
 # Not arithmetic on tensors: they give plain numbers and have neither a dtype nor a device to keep.
-PLAIN = {"midpoints", "cross_entropy_normaliser"}
+PLAIN = {"midpoints", "tail_weights", "cross_entropy_normaliser"}
 # Statistics that are float64 by definition, whatever comes in; counts and codes are integers.
 OWN_DTYPE = {
     "count_nonfinite",

@@ -408,6 +408,20 @@ def test_a_file_of_an_earlier_version_was_judged_greedily(tmp_path):
     assert Agent.load(forged(tmp_path / "old", metadata={"binding": {}})).judged_policy == "greedy"
 
 
+def test_the_quantiles_of_an_earlier_version_are_at_equal_levels(tmp_path):
+    """A file that does not name its levels was written when there were no others."""
+    agent = build(spec(critic=CriticConfig(num_quantiles=5)))
+    contents = agent.contents()
+    document = contents.documents["agent"]
+    assert document["critic"].pop("levels") == "uniform"
+    write_artifact(tmp_path / "earlier", kind="agent", contents=contents)
+    assert Agent.load(tmp_path / "earlier").levels.tolist() == [0.1, 0.3, 0.5, 0.7, 0.9]
+    dense = build(spec(critic=CriticConfig(num_quantiles=5, levels="tail")))
+    dense.save(tmp_path / "dense")
+    expected = [0.025, *(0.05 + 0.2375 * (i + 0.5) for i in range(4))]
+    assert Agent.load(tmp_path / "dense").levels.tolist() == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.refusal
 @pytest.mark.parametrize("policy", ["both", None, 1, ["greedy"]])
 def test_a_file_with_another_policy_is_refused(policy, tmp_path):

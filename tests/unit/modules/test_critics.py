@@ -273,3 +273,57 @@ def test_settings_that_fit_no_critic_are_refused(settings, words):
     with pytest.raises(ConfigError) as caught:
         CriticConfig(**settings)
     assert words in str(caught.value)
+
+
+TAIL = {"kind": "quantile", "num_quantiles": 8, "levels": "tail"}
+
+
+def test_tail_levels_of_a_critic_by_hand():
+    # 8 levels: two cells of .025, six of .95 / 6
+    critic = build(**TAIL)
+    wide = 0.95 / 6
+    expected = [0.0125, 0.0375, *(0.05 + wide * (i + 0.5) for i in range(6))]
+    assert critic.levels().tolist() == pytest.approx(expected, rel=1e-12)
+    assert critic.weights().tolist() == pytest.approx([0.025] * 2 + [wide] * 6, rel=1e-12)
+    plain = build(kind="quantile", num_quantiles=8)
+    assert plain.weights() is None
+    assert plain.levels().tolist() == [(i + 0.5) / 8 for i in range(8)]
+    assert build(kind="categorical", levels="uniform").weights() is None
+
+
+@pytest.mark.parametrize("monotone", [False, True])
+def test_means_and_values_are_read_by_mass(monotone):
+    critic = build(**TAIL, monotone_quantiles=monotone)
+    with torch.no_grad():
+        for head in critic.heads:
+            head.last.weight.normal_(generator=seeded(3))
+    predicted = critic(features(4)).detach()
+    expected = (predicted * critic.weights()).sum(-1)
+    assert torch.allclose(critic.means(predicted), expected, atol=1e-12)
+    assert torch.allclose(critic.value(predicted), expected.amin(-1), atol=1e-12)
+    chosen = expected.argmin(-1)
+    assert torch.equal(critic.distribution(predicted), predicted[torch.arange(4), chosen])
+    if monotone:
+        assert bool((predicted.diff(dim=-1) >= 0.0).all())
+
+
+def test_weighted_predictions_keep_their_value_through_a_change_of_units():
+    for monotone in (False, True):
+        critic = build(**TAIL, monotone_quantiles=monotone)
+        scale = torch.tensor([0.3, 2.0, -1.0, 0.7], dtype=torch.float64)
+        before = critic(features(5)).detach() * scale[1] + scale[0]
+        critic.rescale(*scale)
+        after = critic(features(5)).detach() * scale[3] + scale[2]
+        assert torch.allclose(before, after, atol=1e-10)
+
+
+def test_the_levels_of_mixed_twins_are_those_of_all_their_quantiles():
+    mixed = build(kind="quantile", num_quantiles=3, twin_dist_mode="mixture")
+    assert mixed.distribution_levels().tolist() == pytest.approx([(i + 0.5) / 6 for i in range(6)])
+    assert build(**TAIL).distribution_levels().tolist() == build(**TAIL).levels().tolist()
+
+
+@pytest.mark.refusal
+def test_a_mixture_at_tail_levels_is_refused():
+    with pytest.raises(ConfigError, match="`twin_dist_mode` must be `argmin` or `elementwise_min`"):
+        CriticConfig(levels="tail", twin_dist_mode="mixture")

@@ -269,3 +269,57 @@ def test_without_joined_columns_gradients_keep_their_last_bits(seed):
         strict=True,
     ):
         assert torch.equal(own, plain)
+
+
+def test_spread_units_read_a_variance_of_one_and_bend_in_different_places():
+    """4 inputs on 64 units: the columns have the norm 4, the rows 1 on average; orthogonal, .35."""
+    plain, spread = (
+        build(first_layer=form, encoder_sizes=(64, 64), head_sizes=(32, 32))
+        for form in ("orthogonal", "spread")
+    )
+    first, second = spread.trunk.encoder.layers
+    expected = 16.0 * torch.eye(F, dtype=torch.float64)
+    assert torch.allclose(first.weight.T @ first.weight, expected, atol=1e-5)
+    assert float(first.weight.detach().square().sum(-1).mean()) == pytest.approx(1.0, abs=1e-6)
+    earlier = plain.trunk.encoder.layers[0].weight
+    assert torch.allclose(first.weight, earlier * 4.0 / 2.0**0.5, atol=1e-6)
+    bodies = (spread.actor_body, *(head.body for head in spread.critic.heads))
+    for layer in (first, *(layer for body in bodies for layer in body.layers)):
+        bias = layer.bias.detach()
+        # U(-1, 1): the mean of 32 or 64 is within .45 of 0, their deviation near .577
+        assert float(bias.abs().max()) <= 1.0
+        assert abs(float(bias.mean())) < 0.45
+        assert 0.4 < float(bias.std()) < 0.75
+    flat = (second, spread.actor_last, *spread.critic.last_layers())
+    assert all(not bool(layer.bias.any()) for layer in flat)
+    every = [m for m in plain.modules() if isinstance(m, torch.nn.Linear)]
+    assert all(not bool(layer.bias.any()) for layer in every)
+
+
+def test_fewer_units_than_inputs_read_a_variance_of_one_too():
+    network = build(first_layer="spread", encoder_sizes=(3,))
+    (first,) = network.trunk.encoder.layers
+    assert torch.allclose(first.weight.square().sum(-1), torch.ones(3).double(), atol=1e-6)
+
+
+def test_spread_weights_come_from_the_generator_alone():
+    one, same, other = (build(first_layer="spread", seed=seed) for seed in (0, 0, 1))
+    pairs = zip(one.parameters(), same.parameters(), other.parameters(), strict=True)
+    equal = [(torch.equal(a, b), torch.equal(a, c)) for a, b, c in pairs]
+    assert all(first for first, _ in equal)
+    assert not torch.equal(one.trunk.encoder.layers[0].bias, other.trunk.encoder.layers[0].bias)
+    heads = [head.body.layers[0].bias for head in one.critic.heads]
+    assert not torch.equal(*heads)
+
+
+def test_the_critics_own_weights_are_their_heads_and_their_trunk():
+    for own in (False, True):
+        network = build(enable_critic_lstm=own)
+        wanted = {
+            name
+            for name, _ in network.named_parameters()
+            if name.startswith(("critic.", "critic_trunk."))
+        }
+        theirs = {id(parameter) for parameter in network.critic_parameters()}
+        assert {n for n, p in network.named_parameters() if id(p) in theirs} == wanted
+        assert any(name.startswith("critic_trunk.") for name in wanted) == own

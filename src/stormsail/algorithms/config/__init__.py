@@ -200,6 +200,16 @@ class TrainConfig(Config):
                 "`target.kind` must be `nstep`, `td`, `mc` or `lambda_return` for a categorical "
                 "critic, not `lambda_mixture`, which is made of quantiles"
             )
+        if self.critic.weighs_quantiles and self.target.kind == "lambda_mixture":
+            raise ValueError(
+                "`target.kind` must be `nstep`, `td`, `mc` or `lambda_return` for `critic.levels` "
+                "`tail`, not `lambda_mixture`, which is made of equal atoms"
+            )
+        if self.critic.weighs_quantiles and self.returns.return_stat == "mad":
+            raise ValueError(
+                "`returns.return_stat` must be `std` for `critic.levels` `tail`, not `mad`, which "
+                "counts all atoms alike"
+            )
 
     @model_validator(mode="after")
     def _parts_to_compare(self) -> Self:

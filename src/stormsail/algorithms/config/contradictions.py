@@ -105,7 +105,7 @@ NEEDS = (
         "Set `network.memory` to `lstm` or `gru`",
     ),
     Needs(
-        ("critic.monotone_quantiles",),
+        ("critic.monotone_quantiles", "critic.levels"),
         "critic.kind",
         lambda config: config.critic.kind == "quantile",
         "Set `critic.kind` to `quantile`",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.update.critic_targets import next_distribution
+from stormsail.algorithms.update.critic_targets import atom_weights, next_distribution
 from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.functional import risk, statistics
@@ -73,7 +73,8 @@ def risk_advantage(
         if agent.spec.critic.kind == "categorical":
             budget = risk.categorical_value_at_risk(own, agent.atoms.to(own.dtype), alpha=alpha)
         else:
-            budget = risk.value_at_risk(own, alpha=alpha)
+            weight = agent.network.critic.weights()
+            budget = risk.value_at_risk(own, alpha=alpha, weight=weight)
         advantage = _shortfall(agent, rollout, estimates, budget, alpha=alpha)
     return torch.where(rollout.weight > 0.0, advantage.to(estimates.raw_advantage.dtype), 0.0)
 
@@ -87,7 +88,14 @@ def _shortfall(
         return risk.categorical_budget_advantage(
             estimates.target, own, atoms, budget.to(own.dtype), alpha=alpha
         )
-    return risk.budget_advantage(estimates.target, own, budget, alpha=alpha)
+    return risk.budget_advantage(
+        estimates.target,
+        own,
+        budget,
+        alpha=alpha,
+        weight=agent.network.critic.weights(),
+        target_weight=atom_weights(agent, estimates.target),
+    )
 
 
 def _traced(
@@ -102,8 +110,9 @@ def _traced(
         return risk.categorical_budget_trace(
             reward, following, own, atoms, budget, *flags, alpha=alpha, gamma=gamma, lam=lam
         )
+    weight = agent.network.critic.weights()
     return risk.budget_trace(
-        reward, following, own, budget, *flags, alpha=alpha, gamma=gamma, lam=lam
+        reward, following, own, budget, *flags, alpha=alpha, gamma=gamma, lam=lam, weight=weight
     )
 
 
@@ -134,4 +143,7 @@ def predicted_cvar(agent: Agent, rollout: Rollout, *, alpha: float, estimator: s
     if agent.spec.critic.kind == "categorical":
         atoms = agent.atoms.to(first.dtype)
         return float(risk.categorical_cvar(first.mean(0), atoms, alpha=alpha))
-    return float(risk.cvar(first.flatten(), alpha=alpha, estimator=estimator))
+    weight = agent.network.critic.weights()
+    if weight is not None:
+        weight = weight.repeat(len(first)) / len(first)
+    return float(risk.cvar(first.flatten(), alpha=alpha, estimator=estimator, weight=weight))

@@ -20,6 +20,10 @@ from stormsail.core.files.generations import Generations
 from stormsail.modules.agent import KIND as AGENT
 from stormsail.modules.agent import Agent
 
+OF_THE_TRAINING = {"critic.learning_rate_factor", "network.first_layer"}
+"""Settings of an agent's specification that its weights do not depend on once they are trained: a
+run may begin from the agent with others."""
+
 
 @dataclass(frozen=True, eq=False)
 class Start:
@@ -37,7 +41,11 @@ class Start:
         Raises:
             ConfigError: if its columns, actions or network are others; it names all differences.
         """
-        changed = differences(self.agent.spec, agent.spec)
+        changed = [
+            change
+            for change in differences(self.agent.spec, agent.spec)
+            if change[0] not in OF_THE_TRAINING
+        ]
         if changed:
             names = ", ".join(f"`{name}`" for name, _, _ in changed)
             raise ConfigError(

@@ -90,14 +90,15 @@ def _acting(report: RiskReport, update: Update) -> Values:
 
 def _settings(ppo: Ppo) -> Values:
     config, critic = ppo.config.risk, ppo.agent.spec.critic
-    levels = critic.num_quantiles if critic.kind == "quantile" else math.nan
+    own = ppo.agent.network.critic.weights()
+    equal = 1.0 / critic.num_quantiles if critic.kind == "quantile" else math.nan
     return {
         "config/cvar_alpha": config.cvar_alpha,
         "config/cvar_weight": config.cvar_weight if config.cvar_use_penalty else 0.0,
         "config/cvar_limit": math.nan if config.cvar_limit is None else config.cvar_limit,
         "config/cvar_lambda_max": config.cvar_lambda_max,
         "config/cvar_quantity": float(QUANTITIES.index(config.cvar_quantity)),
-        "config/cvar_resolution": 1.0 / levels,
+        "config/cvar_resolution": equal if own is None else float(own[0]),
     }
 
 

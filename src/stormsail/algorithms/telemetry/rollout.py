@@ -8,8 +8,9 @@ from torch import Tensor
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.telemetry.values import Values, largest, mean, share
 from stormsail.algorithms.update.estimates import deviation
+from stormsail.algorithms.update.critic_targets import atom_weights
 from stormsail.algorithms.update.rollout import REPORTED, Rollout
-from stormsail.functional import advantage, categorical, risk, statistics
+from stormsail.functional import advantage, categorical, quantile, risk, statistics
 from stormsail.functional.statistics import Moments, percentile, weighted_std
 from stormsail.modules.agent import Agent
 
@@ -201,9 +202,9 @@ def _quartiles(agent: Agent, update: Update) -> Values:
             risk.categorical_value_at_risk(joint, atoms, alpha=level) for level in (0.25, 0.5, 0.75)
         )
     else:
-        ordered, count = joint.sort(-1).values, joint.shape[-1]
+        own = agent.network.critic.weights()
         low, middle, high = (
-            ordered[..., math.ceil(level * count) - 1] for level in (0.25, 0.5, 0.75)
+            risk.value_at_risk(joint, alpha=level, weight=own) for level in (0.25, 0.5, 0.75)
         )
     width = mean(high - low, weight)
     return {
@@ -217,8 +218,9 @@ def _range(ppo: Ppo, update: Update) -> Values:
     """Return the share of targets at the bound of their range."""
     agent, weight = ppo.agent, update.rollout.weight
     if agent.spec.critic.kind != "categorical":
-        clipped = update.target.abs() >= ppo.config.returns.ret_clip
-        return {"train/clip_active_frac/norm": mean(clipped.double().mean(-1), weight)}
+        clipped = (update.target.abs() >= ppo.config.returns.ret_clip).double()
+        outside = quantile.expectation(clipped, weight=atom_weights(agent, update.target))
+        return {"train/clip_active_frac/norm": mean(outside, weight)}
     atoms = agent.network.critic.atoms
     normal = agent.return_scale.encode(update.estimates.returns)
     below, above = (

@@ -83,6 +83,14 @@ def _steps(config: TargetConfig, rollout: Rollout) -> int:
     return {"td": 1, "mc": rows, "nstep": min(config.steps, rows)}.get(config.kind, rows)
 
 
+def atom_weights(agent: Agent, target: Tensor) -> Tensor | None:
+    """Return the mass of each atom of a quantile target, [M]; None where all have the same.
+
+    It is that of the quantiles which the target is bootstrapped from; a scalar return is one atom.
+    """
+    return None if target.shape[-1] == 1 else agent.network.critic.weights()
+
+
 def encoded(agent: Agent, target: Tensor, config: TrainConfig) -> Tensor:
     """Return a target on the return scale of the heads; probabilities stay as they are.
 
@@ -102,8 +110,13 @@ def losses(agent: Agent, predicted: Tensor, target: Tensor) -> Tensor:
     critic = agent.spec.critic
     wide = target[..., None, :].expand(*predicted.shape[:-1], target.shape[-1])
     if critic.kind == "quantile":
-        tau = quantile.midpoints(critic.num_quantiles, like=predicted)
-        return quantile.huber_loss(predicted, wide, tau, kappa=critic.huber_kappa)
+        return quantile.huber_loss(
+            predicted,
+            wide,
+            agent.network.critic.levels().to(predicted.dtype),
+            kappa=critic.huber_kappa,
+            target_weight=atom_weights(agent, target),
+        )
     if critic.kind == "categorical":
         normaliser = categorical.cross_entropy_normaliser(critic.num_atoms)
         return categorical.cross_entropy(predicted, wide) / normaliser
@@ -146,7 +159,12 @@ def clipped_losses(
     if agent.spec.critic.kind == "scalar":
         mode = "mean_only"
     held = value_clip.clip_quantiles(
-        predicted, old, epsilon=epsilon, mode=mode, variance_factor=factor
+        predicted,
+        old,
+        epsilon=epsilon,
+        mode=mode,
+        variance_factor=factor,
+        weight=agent.network.critic.weights(),
     )
     if clip.value_clip_limit is not None:
         held = value_clip.limit_encoded(

@@ -267,7 +267,7 @@ def legacy_cvar(agent: Agent, predicted: Tensor, *, alpha: float, estimator: str
     joint = critic.distribution(predicted)
     if agent.spec.critic.kind == "categorical":
         return risk.categorical_cvar(joint, critic.atoms.to(joint.dtype), alpha=alpha)
-    return risk.cvar(joint, alpha=alpha, estimator=estimator)
+    return risk.cvar(joint, alpha=alpha, estimator=estimator, weight=critic.weights())
 
 
 def _value_losses(
@@ -289,8 +289,12 @@ def _huber_linear(agent: Agent, predicted: Tensor, batch: Batch) -> Tensor:
     if agent.spec.critic.kind != "quantile":
         return torch.zeros_like(batch.weight)
     kappa = agent.spec.critic.huber_kappa
+    mass = critic_targets.atom_weights(agent, batch.target)
     # One critic after the other: the pairs of all at once would be the largest tensor there is.
-    shares = [quantile.huber_active(q, batch.target, kappa=kappa) for q in predicted.unbind(-2)]
+    shares = [
+        quantile.huber_active(q, batch.target, kappa=kappa, target_weight=mass)
+        for q in predicted.unbind(-2)
+    ]
     return torch.stack(shares).mean(0)
 
 

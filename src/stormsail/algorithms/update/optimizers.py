@@ -1,5 +1,7 @@
 """Optimizer, variance gradient scaler and gradient pipeline of a configuration."""
 
+from typing import Any
+
 import torch
 from torch.optim import AdamW, Optimizer
 
@@ -20,10 +22,31 @@ def weight_decay(chosen: OptimizerConfig) -> float:
     return DECAYS[chosen.optimizer_class] if chosen.weight_decay is None else chosen.weight_decay
 
 
+RATE_FACTOR = "rate_factor"
+"""Key of a parameter group whose weights take a multiple of the scheduled learning rate; a group
+without it takes that rate itself."""
+
+
+def parameter_groups(agent: Agent, config: TrainConfig) -> list[dict[str, Any]]:
+    """Return the weights of an agent, those of its critics apart where they have another rate.
+
+    The gradient of a quantile is bounded by its level, whatever the distance, so how far a tail
+    can travel is the number of steps times the rate of the heads.
+    """
+    factor = config.critic.learning_rate_factor
+    if factor == 1.0:
+        return [{"params": list(agent.parameters())}]
+    critics = agent.network.critic_parameters()
+    own = {id(parameter) for parameter in critics}
+    others = [parameter for parameter in agent.parameters() if id(parameter) not in own]
+    rate = factor * config.ppo.learning_rate
+    return [{"params": others}, {"params": critics, "lr": rate, RATE_FACTOR: factor}]
+
+
 def build_optimizer(agent: Agent, config: TrainConfig, generator: torch.Generator) -> Optimizer:
     """Return the optimizer of all weights; `generator` draws its noise."""
     chosen = config.optimizer
-    parameters = list(agent.parameters())
+    parameters = parameter_groups(agent, config)
     adam = {"betas": (chosen.beta1, chosen.beta2), "eps": chosen.eps}
     plain = {"lr": config.ppo.learning_rate, "weight_decay": weight_decay(chosen)}
     if chosen.optimizer_class == "AdamW":

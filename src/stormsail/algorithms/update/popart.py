@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.update.critic_targets import atom_weights
 from stormsail.algorithms.update.return_statistics import (
     ReturnStatistics,
     Scale,
@@ -83,7 +84,8 @@ def popart_rescale(
     scale = agent.return_scale
     unit = deviations_per_unit(config.returns)
     now = Scale(float(scale.mean), float(scale.std) / unit)
-    new = statistics.step(outcomes, weight, now)
+    mass = atom_weights(agent, outcomes)
+    new = statistics.step(outcomes, weight, now, atom_weight=mass)
     new = Scale(0.0 if mode == "scale" else new.mean, new.std * unit)
     if new == Scale(float(scale.mean), float(scale.std)):  # nothing to round
         return predicted

@@ -84,20 +84,23 @@ class ReturnStatistics:
         self._window: deque[tuple[float, float, float]] = deque(maxlen=config.window_updates)
         self._spreads: deque[float] = deque(maxlen=_HISTORY)
 
-    def step(self, returns: Tensor, weight: Tensor, now: Scale) -> Scale:
+    def step(
+        self, returns: Tensor, weight: Tensor, now: Scale, *, atom_weight: Tensor | None = None
+    ) -> Scale:
         """Add the returns of an update; return the scale to use from now on.
 
         Args:
             returns: in reward units, [n] or [n, M] with atoms.
             weight: of each row, [n]; rows of weight 0 do not count.
             now: the scale in use.
+            atom_weight: mass of each atom, [M], sums to 1; None for equal ones.
         """
         self.update += 1
         frozen = self.config.freeze_after
         now = Scale(now.mean, max(now.std, least_std(self.config)))  # it may come from elsewhere
         if frozen is not None and self.update > frozen:
             return now
-        self._window.append(self._moments(returns, weight))
+        self._window.append(self._moments(returns, weight, atom_weight))
         count = math.fsum(part[0] for part in self._window)
         if count == 0.0:
             return now
@@ -111,10 +114,14 @@ class ReturnStatistics:
         wanted = Scale(mean, max(self.unfloored, self._floor()))
         return wanted if self.update <= self.config.warmup_updates else self._limited(now, wanted)
 
-    def _moments(self, returns: Tensor, weight: Tensor) -> tuple[float, float, float]:
+    def _moments(
+        self, returns: Tensor, weight: Tensor, atom_weight: Tensor | None
+    ) -> tuple[float, float, float]:
         """Return weight, mean and variance of the rows that count."""
         rows = returns if returns.ndim == 2 else returns[:, None]
         wide = weight[:, None].expand_as(rows)
+        if atom_weight is not None:  # times M: a row counts as much as one of equal atoms
+            wide = wide.double() * (atom_weight * rows.shape[-1])
         flat, mass = rows.flatten().double(), wide.flatten().double()
         seen = statistics.moments(flat[:, None], weight=mass)
         count, mean = float(seen.count), float(seen.mean)

@@ -260,13 +260,15 @@ class _Prediction(NamedTuple):
     values: Tensor
     """Ascending quantiles [n, N] or atoms [n, K], float64."""
     levels: Tensor
-    """Midpoints [N]; or the distribution function at each atom [n, K]."""
+    """Of the quantiles [N]; or the distribution function at each atom [n, K]."""
     cvar: Tensor
     """[n]."""
     spread: Tensor
     """Standard deviation [n]."""
     grid: Tensor | None = None
     """Levels that each critic has, half as many as `levels` where twins are mixed; None: atoms."""
+    weight: Tensor | None = None
+    """Mass of each of them; None where all have the same."""
     mean: Tensor | None = None
     """[n]."""
 
@@ -281,12 +283,21 @@ def _predict(agent: Agent, observation: Tensor, memory: Tensor) -> _Prediction:
         cvar = risk.categorical_cvar(distribution, atoms, alpha=ALPHA)
         values = atoms.expand_as(distribution)
         return _Prediction(values, distribution.cumsum(-1), cvar, spread, mean=mean[:, 0])
-    values = agent.return_scale.decode(distribution).sort(-1).values
-    levels = quantile.midpoints(values.shape[-1], like=values)
-    grid = quantile.midpoints(agent.spec.critic.num_quantiles, like=values)
-    cvar = risk.cvar(values, alpha=ALPHA)
-    spread, mean = values.std(-1, correction=0), values.mean(-1)
-    return _Prediction(values, levels, cvar, spread, grid, mean)
+    values = agent.return_scale.decode(distribution)
+    weight = agent.network.critic.weights()
+    cvar = risk.cvar(values, alpha=ALPHA, weight=weight)
+    mean = quantile.expectation(values, weight=weight)
+    deviation = values - mean.unsqueeze(-1)
+    spread = quantile.expectation(deviation.square(), weight=weight).sqrt()
+    return _Prediction(
+        values=values.sort(-1).values,
+        levels=agent.levels,
+        cvar=cvar,
+        spread=spread,
+        grid=agent.network.critic.levels(),
+        weight=weight,
+        mean=mean,
+    )
 
 
 def _compare(
@@ -301,8 +312,9 @@ def _compare(
     predicted, true = float(prediction.cvar[0]), known.cvar(ALPHA)
     resolution = 0.0
     if prediction.grid is not None:
-        exact = float(risk.cvar(known.quantiles(prediction.grid), alpha=ALPHA))
-        resolution = _error(exact, true, known.spread)
+        exact = known.quantiles(prediction.grid)
+        cvar = float(risk.cvar(exact, alpha=ALPHA, weight=prediction.weight))
+        resolution = _error(cvar, true, known.spread)
     return Tail(
         world=world,
         case=case.name,

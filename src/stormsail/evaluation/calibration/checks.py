@@ -318,7 +318,7 @@ def tail_check(
     distribution is 5 % too mild at N = 21 and 2 % at N = 51 (`functional.risk.cvar`).
 
     Args:
-        predicted: windows at midpoint levels, which `functional.risk.cvar` reads.
+        predicted: windows at the levels of a critic, the middles of cells that share the mass.
         alpha: share of worst outcomes.
         confidence: coverage of the intervals.
         estimator: `dirac` or `linear`, as in `functional.risk.cvar`.
@@ -328,8 +328,9 @@ def tail_check(
         short = Statement(None, needed=needed, found=count, unit=UNIT)
         return TailCheck(alpha, short, short, short)
     quantiles = torch.from_numpy(predicted.quantiles)
-    level = risk.value_at_risk(quantiles, alpha=alpha).numpy()
-    forecast = risk.cvar(quantiles, alpha=alpha, estimator=estimator).numpy()
+    mass = None if predicted.weights is None else torch.from_numpy(predicted.weights)
+    level = risk.value_at_risk(quantiles, alpha=alpha, weight=mass).numpy()
+    forecast = risk.cvar(quantiles, alpha=alpha, estimator=estimator, weight=mass).numpy()
     realised = level + np.minimum(predicted.realised - level, 0.0) / alpha
     width = -float(ndtri((1.0 - confidence) / 2))
 

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from stormsail.core.errors import RangeError, ShapeError
 from stormsail.evaluation.stats import figures
 from stormsail.evaluation.stats.figures import Array
+from stormsail.functional import quantile
 
 Places = NDArray[np.int64]
 
@@ -86,6 +88,25 @@ class Windows:
         where calm and stormy spells outlast a window, neighbours resemble each other all the same.
         """
         return self.disjoint().size
+
+    @property
+    def weights(self) -> Array | None:
+        """Mass of the cell around each level, [N]; None for equal cells, and for other levels.
+
+        Levels of a critic are the middles of cells that fill (0, 1). A choice of levels is not, and
+        counts as equal atoms.
+        """
+        return cell_weights(self.levels)
+
+
+def cell_weights(levels: Array) -> Array | None:
+    """Return the mass of the cells whose middles are these levels; None if all cells are equal.
+
+    None, too, for levels that are no middles of neighbouring cells from 0 to 1.
+    """
+    mass: Array = quantile.weights_of(torch.from_numpy(levels)).numpy()
+    fills = bool(np.all(mass > 0.0)) and abs(float(mass.sum()) - 1.0) < 1e-9
+    return None if not fills or float(np.ptp(mass)) < 1e-9 else mass
 
 
 def windows(

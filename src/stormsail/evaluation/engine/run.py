@@ -27,7 +27,6 @@ from stormsail.evaluation.engine.loop import AgentDecider, WeightsDecider
 from stormsail.evaluation.engine.recorder import PreparedRun, run_all
 from stormsail.evaluation.engine.result import Array, Backtest
 from stormsail.evaluation.engine.scenario import ScenarioCache
-from stormsail.functional.quantile import midpoints
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Costs
 from stormsail.modules.agent import KIND, Agent
@@ -288,9 +287,5 @@ def _support(agent: Agent) -> Array | None:
     if kind == "categorical":
         return np.asarray(agent.atoms.detach().double().numpy())
     if kind == "quantile":
-        return np.asarray(_levels(agent.spec.critic.num_quantiles).numpy())
+        return np.asarray(agent.levels.numpy())
     return None
-
-
-def _levels(count: int) -> Tensor:
-    return midpoints(count, like=torch.zeros((), dtype=torch.float64))

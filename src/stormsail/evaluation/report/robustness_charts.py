@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.calibration.windows import cell_weights
 from stormsail.evaluation.report.charts import (
     Figure,
     bin_edges,
@@ -86,7 +87,10 @@ def forecast_of(result: Result) -> Forecast | None:
     realised, predicted = np.concatenate(outcomes), np.concatenate(predictions)
     if result.document.get("distribution_kind") == "categorical":
         return Forecast(realised, np.array(support, np.float64), predicted.mean(0))
-    return Forecast(realised, predicted.reshape(-1), np.full(predicted.size, 1.0 / predicted.size))
+    cells = cell_weights(np.array(support, np.float64))
+    mass = np.full(len(support), 1.0 / len(support)) if cells is None else cells
+    weight = np.tile(mass / len(predicted), len(predicted))
+    return Forecast(realised, predicted.reshape(-1), weight)
 
 
 def forecast_figure(forecast: Forecast, tail: Document, place: int) -> Figure:

@@ -25,6 +25,7 @@ class QuantileHuber(torch.autograd.Function):
         target: Tensor,
         tau: Tensor,
         kappa: Number,
+        mass: Tensor | None,
     ) -> Tensor:
         """Return the loss, [*b]; keeps its slope."""
         dtype = torch.result_type(predicted, target)
@@ -38,19 +39,24 @@ class QuantileHuber(torch.autograd.Function):
             inner = u.sign() if pinball else clamp(u, -kappa, kappa)
             size = u if pinball else u.sub_(inner, alpha=0.5)  # times `inner`, over kappa
             pull = torch.prelu(inner, below[i]).mul_(level)
-            slope[i] = pull.mean(0)
+            slope[i] = _expected(pull, mass)
             pairs.addcmul_(pull, size)
         scale = 1.0 / predicted.shape[-1] / (1.0 if pinball else kappa)
         ctx.save_for_backward(slope.t().reshape(predicted.shape))
         ctx.scale = scale
-        return pairs.mean(0).reshape(predicted.shape[:-1]) * scale
+        return _expected(pairs, mass).reshape(predicted.shape[:-1]) * scale
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Return the gradient of the predictions."""
         (slope,) = ctx.saved_tensors
-        return -(grads[0] * ctx.scale).unsqueeze(-1) * slope, None, None, None
+        return -(grads[0] * ctx.scale).unsqueeze(-1) * slope, None, None, None, None
+
+
+def _expected(rows: Tensor, mass: Tensor | None) -> Tensor:
+    """Return the mean over target atoms, by their mass: [M, samples] -> [samples]."""
+    return rows.mean(0) if mass is None else mass.to(rows.dtype) @ rows
 
 
 def _samples_last(x: Tensor) -> Tensor:

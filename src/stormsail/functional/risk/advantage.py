@@ -13,6 +13,7 @@ from torch import Tensor
 from stormsail.functional import _checks as check
 from stormsail.functional import returns
 from stormsail.functional._numbers import Number
+from stormsail.functional.quantile import expectation
 from stormsail.functional.risk.tail import (
     categorical_cvar,
     categorical_value_at_risk,
@@ -26,6 +27,7 @@ def risk_advantage(
     quantiles: Float[Tensor, "*batch N"],
     *,
     alpha: Number,
+    weight: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, "*batch"]:
     r"""Return how much better for the tail at s_t the sampled return was than the critic expects.
 
@@ -42,21 +44,23 @@ def risk_advantage(
         sampled_return: G, a sample of the return from s_t, in the unit of the quantiles.
         quantiles: the critic's distribution at s_t.
         alpha: share of worst outcomes, in (0, 1].
+        weight: mass of each quantile, sums to 1; None for equal ones.
 
     Returns:
         The advantage, without gradient.
 
     Raises:
-        ShapeError: if `sampled_return` is not shaped like `quantiles` without the last dimension.
+        ShapeError: if `sampled_return` is not shaped like `quantiles` without the last dimension,
+            or there is not one weight for each quantile.
         RangeError: if `alpha` is a number outside (0, 1].
     """
     check.check_without_last(
         whole={"quantiles": quantiles}, part={"sampled_return": sampled_return}
     )
     sampled_return, quantiles = sampled_return.detach(), quantiles.detach()
-    level = value_at_risk(quantiles, alpha=alpha)
+    level = value_at_risk(quantiles, alpha=alpha, weight=weight)
     shortfall = (sampled_return - level).clamp(max=0.0)
-    return shortfall / alpha - (cvar(quantiles, alpha=alpha) - level)
+    return shortfall / alpha - (cvar(quantiles, alpha=alpha, weight=weight) - level)
 
 
 def categorical_risk_advantage(
@@ -86,6 +90,8 @@ def budget_advantage(
     budget: Float[Tensor, "*batch"],
     *,
     alpha: Number,
+    weight: Float[Tensor, " N"] | None = None,
+    target_weight: Float[Tensor, " M"] | None = None,
 ) -> Float[Tensor, "*batch"]:
     r"""Return how much an action changed the expected shortfall below the episode's budget.
 
@@ -93,11 +99,12 @@ def budget_advantage(
         A^{risk}_t = \frac1\alpha \Big[ \frac1M \sum_j \min(y_j - b_t, 0)
                      - \frac1N \sum_i \min(\theta_i - b_t, 0) \Big], \qquad b_t = \nu - C_t
 
-    with nu the VaR of episode returns and C_t the return of the episode before step t. From the
-    variational form of CVaR (Rockafellar & Uryasev 2000, J. Risk 2(3):21-41, Theorem 1): the CVaR
-    of the episode return is nu + E[min(C_T - nu, 0)] / alpha at its optimal nu, so its policy
-    gradient weighs every action by the shortfall of the return still to come below b_t. Ours;
-    Tamar et al. 2015, arXiv:1404.3862, weigh by one sampled return instead of the target's atoms.
+    with nu the VaR of episode returns and C_t the return of the episode before step t; atoms of
+    unequal mass have that in the place of 1 / M and 1 / N. From the variational form of CVaR
+    (Rockafellar & Uryasev 2000, J. Risk 2(3):21-41, Theorem 1): the CVaR of the episode return is
+    nu + E[min(C_T - nu, 0)] / alpha at its optimal nu, so its policy gradient weighs every action
+    by the shortfall of the return still to come below b_t. Ours; Tamar et al. 2015,
+    arXiv:1404.3862, weigh by one sampled return instead of the target's atoms.
 
     For gamma = 1 and episodes that end by termination this is the policy gradient of the static
     episode CVaR, with the critic's distribution as baseline. Discounting and time-out bootstraps
@@ -108,21 +115,24 @@ def budget_advantage(
         quantiles: theta_i, the critic's distribution at s_t in the same unit.
         budget: b_t, what may still be lost, in the same unit.
         alpha: share of worst outcomes, in (0, 1].
+        weight: mass of each quantile, sums to 1; None for equal ones.
+        target_weight: mass of each target atom, likewise.
 
     Returns:
         The advantage, without gradient.
 
     Raises:
-        ShapeError: if the leading dimensions differ.
+        ShapeError: if the leading dimensions differ, or there is not one weight for each atom.
         RangeError: if `alpha` is a number outside (0, 1].
     """
     check.check_alpha(alpha)
     check.check_same_leading(quantiles=quantiles, target_atoms=target_atoms)
     check.check_has_axis(axis="atoms", target_atoms=target_atoms, quantiles=quantiles)
+    check.check_weight(target_weight, count=target_atoms.shape[-1], name="target_weight")
     check.check_without_last(whole={"quantiles": quantiles}, part={"budget": budget})
     level = budget.detach().unsqueeze(-1)
-    after = (target_atoms.detach() - level).clamp(max=0.0).mean(-1)
-    expected = (quantiles.detach() - level).clamp(max=0.0).mean(-1)
+    after = expectation((target_atoms.detach() - level).clamp(max=0.0), weight=target_weight)
+    expected = expectation((quantiles.detach() - level).clamp(max=0.0), weight=weight)
     return (after - expected) / alpha
 
 
@@ -174,6 +184,7 @@ def budget_trace(
     alpha: Number,
     gamma: Number,
     lam: Number,
+    weight: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, "T B"]:
     r"""Return how much the steps from t on changed the expected shortfall below the budget.
 
@@ -204,12 +215,14 @@ def budget_trace(
         alpha: share of worst outcomes, in (0, 1].
         gamma: discount in [0, 1].
         lam: trace decay in [0, 1].
+        weight: mass of each quantile, sums to 1; None for equal ones.
 
     Returns:
         The advantage, without gradient.
 
     Raises:
-        ShapeError: if the tensors do not share [T, B].
+        ShapeError: if the tensors do not share [T, B], or there is not one weight for each
+            quantile.
         DtypeError: if a flag is not boolean.
         RangeError: if `alpha`, `gamma` or `lam` is a number out of its range.
     """
@@ -217,7 +230,9 @@ def budget_trace(
     next_quantiles, reward = next_quantiles.detach(), reward.detach()
     to_come = torch.where(terminated.unsqueeze(-1), 0.0, gamma * next_quantiles)
     atoms = reward.to(next_quantiles.dtype).unsqueeze(-1) + to_come
-    change = budget_advantage(atoms, quantiles, budget, alpha=alpha)
+    change = budget_advantage(
+        atoms, quantiles, budget, alpha=alpha, weight=weight, target_weight=weight
+    )
     return _summed(change, terminated, truncated, gamma=gamma, lam=lam)
 
 

@@ -193,6 +193,7 @@ ASKED_FOR = {
     "network.num_layers": 3,
     "network.learn_initial_state": True,
     "critic.monotone_quantiles": True,
+    "critic.levels": "tail",
     "target.mixture_lambda": 0.9,
 }
 PAIRS = [(path, rule.switch) for rule in NEEDS for path in rule.settings]

@@ -85,6 +85,16 @@ def test_a_kept_optimizer_goes_on_and_a_fresh_one_does_not(source, tmp_path):
     assert lineage.source.steps == UPDATES * 32
 
 
+def test_a_run_may_begin_from_an_agent_that_was_trained_at_other_rates(source, tmp_path):
+    """What only its training depended on is the new run's own; its weights are the agent's."""
+    start = load_start(source / "best", keep_optimizer=False)
+    changes = {"critic__learning_rate_factor": 5.0, "network__first_layer": "spread"}
+    ppo, _ = begun(small(**CHANGED, **changes), tmp_path / "run", start)
+    assert same(ppo.agent.state_dict(), Agent.load(source / "best").state_dict())
+    rates = [group["lr"] for group in ppo.optimizer.param_groups]
+    assert rates == pytest.approx([rates[0], 5.0 * rates[0]], rel=1e-12)
+
+
 @pytest.mark.refusal
 def test_an_agent_that_does_not_fit_is_refused_with_all_differences(source, tmp_path):
     with pytest.raises(ConfigError) as caught:

@@ -24,7 +24,8 @@ class Told:
     def __init__(self, new=NEW):
         self.new, self.asked = new, None
 
-    def step(self, returns, weight, now):
+    def step(self, returns, weight, now, *, atom_weight=None):
+        assert atom_weight is None  # equal atoms here
         self.asked = (returns, weight, now)
         return self.new
 
@@ -268,6 +269,21 @@ def test_the_support_reaches_the_worst_outcome():
     moved(ppo, rollout, returns)
     atoms = ppo.agent.network.critic.atoms
     assert float(atoms[0]) == pytest.approx(-12.0 - 0.05 * 12.0, rel=1e-5)
+
+
+def test_the_support_keeps_a_ruin_that_every_rollout_holds():
+    """At the default rate, from -10 on: the ruin at -9 with its padding of a twentieth stays in.
+
+    The padding is .05 of the range from -9 to 1.92, twice the bulk's end: the bound goes to -9.55.
+    """
+    ppo, rollout = played(support(alpha=0.005))
+    returns = 0.7 + 1.9 * torch.linspace(-1.0, 1.0, 1001)
+    returns[0] = 0.7 + 1.9 * -9.0
+    atoms = ppo.agent.network.critic.atoms
+    for _ in range(1000):
+        moved(ppo, rollout, returns)
+        assert float(atoms[0]) < -9.5
+    assert float(atoms[0]) == pytest.approx(-9.0 - 0.05 * (9.0 + 1.92), abs=0.01)
 
 
 def test_a_bound_moves_by_at_most_half_a_span():

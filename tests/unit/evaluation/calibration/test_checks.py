@@ -15,7 +15,7 @@ from stormsail.evaluation.calibration.checks import (
     pit_histogram,
     tail_check,
 )
-from stormsail.evaluation.calibration.windows import windows
+from stormsail.evaluation.calibration.windows import cell_weights, windows
 from stormsail.evaluation.stats import figures
 
 
@@ -276,3 +276,25 @@ def test_the_oracle_says_the_same(seed):
     check = tail_check(given, alpha=0.2)
     assert check.predicted.value == pytest.approx(np.mean(predicted), abs=1e-12)
     assert check.realised.value == pytest.approx(np.mean(tail), abs=1e-12)
+
+
+def test_cells_of_unequal_mass_are_read_from_their_levels():
+    # Cells [0, .05], [.05, .25], [.25, .5], [.5, 1].
+    assert cell_weights(np.array([0.025, 0.15, 0.375, 0.75])) == pytest.approx(
+        [0.05, 0.2, 0.25, 0.5]
+    )
+    assert cell_weights(midpoints(51)) is None  # equal ones
+    assert cell_weights(np.array([0.1, 0.15, 0.9])) is None  # no middles of cells
+    assert cell_weights(np.array([0.1, 0.3])) is None  # cells that end at .4
+
+
+def test_the_predicted_tail_goes_by_the_mass_of_the_levels():
+    # At alpha = .1: (.05 * -10 + .05 * -1) / .1 = -5.5, and the value at risk is -1. Of equal atoms
+    # both would be -10.
+    quantiles = np.tile([-10.0, -1.0, 0.0, 2.0], (400, 1))
+    realised = np.where(np.arange(400) % 40 == 0, -5.0, 1.0)
+    levels = [0.025, 0.15, 0.375, 0.75]
+    result = tail_check(windows(quantiles, realised, levels=levels), alpha=0.1)
+    assert result.predicted.value == pytest.approx(-5.5, rel=1e-12)
+    # mean of -1 + min(y + 1, 0) / .1: one window of 40 has -1 - 40
+    assert result.realised.value == pytest.approx(-1.0 - 40.0 / 40.0, rel=1e-12)
