@@ -11,8 +11,8 @@ from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
 from mutants.learner import LEARNER
-from mutants.limits import LIMITS
 from mutants.levels import LEVELS
+from mutants.limits import LIMITS
 from mutants.market import MARKET_DATA
 from mutants.missed import MISSED
 from mutants.modules import MODULES

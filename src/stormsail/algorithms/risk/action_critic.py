@@ -61,6 +61,12 @@ class Frame(NamedTuple):
     """Steps of an episode."""
 
 
+def frame_of(level: float, spread: float, horizon: int | None, device: torch.device) -> Frame:
+    """Return these numbers on a device; without a spread or a horizon the unit is 1."""
+    numbers = torch.tensor([level, spread or 1.0], dtype=torch.float32).to(device)
+    return Frame(numbers[0], numbers[1], float(horizon or 1))
+
+
 class Targets(NamedTuple):
     """Inputs and parts of the targets for n steps; nothing of it changes while it is learned."""
 
@@ -132,7 +138,8 @@ class ActionCritic:
         """Return the targets by the values as they are, [n, R, K]."""
         coming = self.values(targets.following)  # [n, K, R, K]
         value = (coming * targets.probability[:, :, None]).sum(-1).transpose(1, 2)
-        return torch.minimum(targets.reward + targets.discount * value, targets.ceiling)
+        wanted: Tensor = targets.reward + targets.discount * value
+        return torch.minimum(wanted, targets.ceiling)
 
     def _step(self, own: Tensor, wanted: Tensor, weight: Tensor) -> Tensor:
         error = (self.values(own) - wanted) / self.values.unit
@@ -220,7 +227,8 @@ class ActionCritic:
         elapsed = rollout.length.float()[..., None].expand_as(earned)
         coming = self.values(self.inputs(features, seen, earned, elapsed, frame))  # [T,B,K,R,K]
         probability = _probability(agent, features, seen)
-        return (coming * probability[..., None, :]).sum(-1).transpose(-1, -2)
+        expected: Tensor = (coming * probability[..., None, :]).sum(-1)
+        return expected.transpose(-1, -2)
 
     @torch.no_grad()
     def _set_unit(self, targets: Targets) -> None:

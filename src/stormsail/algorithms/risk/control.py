@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import RiskConfig, TrainConfig
-from stormsail.algorithms.risk.action_critic import LEAST_RATE, ActionCritic, Frame
+from stormsail.algorithms.risk.action_critic import LEAST_RATE, ActionCritic, frame_of
 from stormsail.algorithms.risk.advantage import Trace, predicted_cvar, risk_advantage
 from stormsail.algorithms.risk.multiplier import DualState, RiskDual
 from stormsail.algorithms.risk.window import EpisodeWindow, partial_sums
@@ -333,8 +333,7 @@ class RiskControl:
             return torch.zeros_like(rollout.reward), math.nan
         goal = risk.shortfall_level(tail.level, tail.empirical, config.cvar_limit)
         self.level = goal if math.isnan(self.level) else self.level + 0.1 * (goal - self.level)
-        numbers = torch.tensor([self.level, tail.spread or 1.0], dtype=torch.float32)
-        frame = Frame(*numbers.to(rollout.reward.device), float(self._horizon or 1))
+        frame = frame_of(self.level, tail.spread, self._horizon, rollout.reward.device)
         loss = critic.learn(agent, frame, memory, rate=max(rate, LEAST_RATE))
         value = critic.predict(rollout, frame)[:, :, 1, 0]
         following = critic.predict_following(agent, rollout, frame)[:, :, 1, 0]
@@ -342,6 +341,11 @@ class RiskControl:
         added = risk.shortfall_increment(rollout.reward, earned, frame.level)
         change = added + torch.where(rollout.ended, 0.0, following) - value
         return torch.where(rollout.weight > 0.0, change / config.cvar_alpha, 0.0), float(loss)
+
+    @property
+    def multiplier(self) -> float:
+        """Lambda."""
+        return self.dual.multiplier
 
     @property
     def grid(self) -> Tensor | None:

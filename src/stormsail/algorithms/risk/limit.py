@@ -29,6 +29,7 @@ from stormsail.algorithms.risk.action_critic import (
     LEAST_RATE,
     ActionCritic,
     Frame,
+    frame_of,
     recorded,
 )
 from stormsail.algorithms.risk.control import NOTHING, SOURCES, RiskReport, Tail
@@ -241,7 +242,7 @@ class LimitControl:
 
     def _mix(self, rollout: Rollout, agent: Agent, tail: Tail, *, rate: float, moves: bool) -> Mix:
         """Train the critic; return the mixed advantages of all actions."""
-        frame = self._frame(tail, rollout.reward.device)
+        frame = frame_of(self.level, tail.spread, self.horizon, rollout.reward.device)
         loss = self.critic.learn(agent, frame, self._stream("memory"), rate=rate)
         probability = grid_log_prob(
             agent.network.head, rollout.parameters, agent.network.grid
@@ -289,11 +290,6 @@ class LimitControl:
             return math.nan
         below = float(first.mean()) + min(-self.level, 0.0)
         return self.level + below / self.config.risk.cvar_alpha
-
-    def _frame(self, tail: Tail, device: torch.device) -> Frame:
-        spread = tail.spread if tail.spread > 0.0 else 1.0
-        numbers = torch.tensor([self.level, spread], dtype=torch.float32).to(device)
-        return Frame(numbers[0], numbers[1], float(self.horizon))
 
     def _move_share(self, tail: Tail) -> None:
         """Set the share of the risk advantage from the distance to the aim."""

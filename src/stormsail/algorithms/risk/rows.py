@@ -52,7 +52,7 @@ class Rows(NamedTuple):
 class Selection(NamedTuple):
     """Rows of a rollout that are kept."""
 
-    index: Tensor
+    places: Tensor
     """Places in the flat rollout, int64 [R]; the worst draws first."""
     weight: Tensor
     """Inverse of the probability to be kept, [R]; 0 where no row was left."""
@@ -138,7 +138,7 @@ class RowMemory:
             log_prob=rollout.log_prob.flatten(),
             weight=rollout.weight.flatten(),
         )
-        rows = Rows(*(column[chosen.index] for column in table))
+        rows = Rows(*(column[chosen.places] for column in table))
         rows = rows._replace(weight=rows.weight * chosen.weight)
         if self.table is None:
             self.table = Rows(*(x.new_zeros(self.rollouts, *x.shape) for x in rows))

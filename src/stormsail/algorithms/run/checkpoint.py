@@ -204,10 +204,10 @@ def _restore_scaler(ppo: Ppo, saved: dict[str, Any] | None) -> None:
     scaler.load_state_dict(saved)
 
 
-def _restore_risk(ppo: Ppo, saved: JsonValue) -> None:
+def _restore_risk(ppo: Ppo, saved: dict[str, Any] | None) -> None:
     if (ppo.risk is None) != (saved is None):
         raise _unfit("risk", "one" if ppo.risk is None else "none")
-    if ppo.risk is not None:
+    if ppo.risk is not None and saved is not None:
         ppo.risk.load_state_dict(saved)
 
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.telemetry.values import Values, largest, mean, share
-from stormsail.algorithms.update.estimates import deviation
 from stormsail.algorithms.update.critic_targets import atom_weights
+from stormsail.algorithms.update.estimates import deviation
 from stormsail.algorithms.update.rollout import REPORTED, Rollout
 from stormsail.functional import advantage, categorical, quantile, risk, statistics
 from stormsail.functional.statistics import Moments, percentile, weighted_std

@@ -249,7 +249,7 @@ def run(job: Job) -> list[Row]:
 
     learner = train_agent(task, config, on_update=watch)
     training = _Training(
-        multiplier=0.0 if learner.risk is None else learner.risk.dual.multiplier,
+        multiplier=0.0 if learner.risk is None else learner.risk.multiplier,
         largest_multiplier=max(multipliers),
         infeasible_at=infeasible[0] if infeasible else None,
         updates=learner.update_count,

@@ -228,7 +228,7 @@ def train(plan: Plan, kind: str, *, seed: int, limit: float | None = None) -> Ro
         learner = train_agent(task, config, on_update=lambda _learner, _update: task.follow())
         return _row(plan, kind, learner, limit=None, level=task.cap)
     learner = train_agent(game, config)
-    multiplier = None if learner.risk is None else learner.risk.dual.multiplier
+    multiplier = None if learner.risk is None else learner.risk.multiplier
     return _row(plan, kind, learner, limit=limit, level=multiplier)
 
 
