@@ -351,7 +351,7 @@ class LimitControl:
             gap=math.nan if limit is None else limit - tail.empirical,
             multiplier=self.multiplier,
             weight=0.0,
-            share=self.share,
+            share=0.0,
             legacy=0.0,
             term=mix.term,
             source=SOURCES[1] if tail.is_ready else SOURCES[0],

@@ -34,6 +34,9 @@ UNKNOWN = frozenset(
         "train/cvar_violation_ema",
         "config/cvar_limit",
         "config/cvar_resolution",
+        # before the risk critic has learned, or without a limit
+        "train/cvar_critic_loss",
+        "train/cvar_aim",
     }
 )
 """Metrics of risk that are NaN where there is nothing to measure."""
@@ -83,6 +86,13 @@ def _acting(report: RiskReport, update: Update) -> Values:
         "train/cvar_advantage_std": weighted_std(report.risk, update.rollout.weight),
         "debug/cvar_dual_update_source": float(SOURCES.index(report.source)),
     }
+    if math.isfinite(report.level):
+        values |= {
+            "train/cvar_level": report.level,
+            "train/cvar_critic_loss": report.loss,
+        }
+    if report.options is not None:
+        values |= {"train/cvar_aim": report.aim, "train/cvar_risk_share": report.factor}
     if report.gradient_norm is not None:
         values["debug/cvar_gradient_norm"] = report.gradient_norm
     return values
