@@ -143,7 +143,7 @@ class ActionCritic:
 
     def _step(self, own: Tensor, wanted: Tensor, weight: Tensor) -> Tensor:
         error = (self.values(own) - wanted) / self.values.unit
-        loss = (weight * error.square().mean((1, 2))).mean()
+        loss: Tensor = (weight * error.square().mean((1, 2))).mean()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
