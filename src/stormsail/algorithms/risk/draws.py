@@ -6,16 +6,19 @@ episodes instead of those of the last few updates, and those that matter for the
 most: each draw counts once, with its newest outcome.
 
 Which ones are replayed depends on the draw alone, never on what happened: an episode that is chosen
-because it went badly would be played until it goes well.
+because it went badly would be played until it goes well. So the score of a draw is what actions
+make of it that are held throughout, not what they would have made of the agent's own path: that
+one ends with the agent's ruin and counts in the agent's wealth.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.update.rollout import Rollout
-from stormsail.core.task import Task
+from stormsail.algorithms.update.rollout import Options, Rollout
+from stormsail.core.task import DiscreteActions, Task, action_mask
 from stormsail.modules.agent import Agent
 
 CAPACITY = 16384
@@ -39,7 +42,7 @@ class Draws(NamedTuple):
     measured: Tensor
     """Update in which it was measured, int64 [n]."""
     constant: Tensor
-    """Return of each action that is held throughout, [n, K]."""
+    """Return of each of some actions that are held throughout, [n, K]."""
 
 
 class Sample(NamedTuple):
@@ -63,86 +66,70 @@ class DrawMemory:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self.capacity = capacity
         self.kept: Draws | None = None
-        self._open: tuple[tuple[Tensor, ...], Tensor, Tensor] | None = None
-        """Start, first observation and totals of every action of the episodes that are running."""
+        self._open: tuple[tuple[Tensor, ...], Tensor] | None = None
+        """Start and first observation of the episodes that are running."""
 
     def __len__(self) -> int:
         """Episodes that are remembered."""
         return 0 if self.kept is None else len(self.kept.result)
 
-    def add(self, rollout: Rollout, update: int) -> None:
-        """Add the episodes that ended in a rollout, and remember the running ones."""
-        options = rollout.options
-        if options is None:
-            return
-        rows = len(rollout.reward)
-        device = rollout.reward.device
-        start = torch.arange(rows, device=device)[:, None] - rollout.length + 1  # [T, B]
-        known = start >= 0
-        total = options.step.reward.double().cumsum(0)
-        before = torch.cat((torch.zeros_like(total[:1]), total[:-1]))
-        if self._open is None:
-            state = tuple(column[0] for column in options.state)
-            carried = (state, options.observation[0], torch.zeros_like(total[0]))
-        else:
-            carried = self._open
-        t, b = rollout.ended.nonzero(as_tuple=True)
-        first, here = start[t, b].clamp(min=0), known[t, b]
-
-        def began(column: Tensor, old: Tensor) -> Tensor:
-            return _where(here, column[first, b], old[b])
-
-        held = total[t, b] - torch.where(here[:, None], before[first, b], -carried[2][b])
-        new = Draws(
-            state=tuple(map(began, options.state, carried[0])),
-            observation=began(options.observation, carried[1]),
-            score=held.amin(-1),
-            result=rollout.return_so_far.double()[t, b] + rollout.reward.double()[t, b],
-            measured=torch.full_like(t, update),
-            constant=held,
-        )
-        self._append(new)
-        self._carry(rollout, carried, total, before)
-
-    def _carry(
-        self,
-        rollout: Rollout,
-        carried: tuple[tuple[Tensor, ...], Tensor, Tensor],
-        total: Tensor,
-        before: Tensor,
+    def add(
+        self, rollout: Rollout, update: int, hold: Callable[[tuple[Tensor, ...]], Tensor]
     ) -> None:
-        """Remember where the running episodes began."""
+        """Add the episodes that ended in a rollout, and remember where the running ones began.
+
+        Args:
+            rollout: with `options`, or nothing is added.
+            update: number of this update.
+            hold: returns what each action makes of n episodes if it is held throughout, [n, K];
+                see `held_returns`.
+        """
         options = rollout.options
         if options is None:
             return
         rows, batch = rollout.reward.shape
-        start = (rows - rollout.length[-1]).clamp(max=rows - 1)  # [B]
-        # an episode that ended in the last row has not begun yet: the next rollout finds its start
-        here = start >= 0
-        first, b = start.clamp(min=0), torch.arange(batch, device=start.device)
-
-        def latest(column: Tensor, old: Tensor) -> Tensor:
-            return _where(here, column[first, b], old)
-
-        self._open = (
-            tuple(map(latest, options.state, carried[0])),
-            latest(options.observation, carried[1]),
-            total[-1] - torch.where(here[:, None], before[first, b], -carried[2]),
+        row = torch.arange(rows, device=rollout.reward.device)
+        start = row[:, None] - rollout.length + 1  # [T, B]; negative: in an earlier rollout
+        # an episode that began before this memory did is left out: nobody knows its start
+        t, b = (rollout.ended & ((start >= 0) | (self._open is not None))).nonzero(as_tuple=True)
+        state, observation = self._began(options, start[t, b], b)
+        held = hold(type(options.state)(*state))
+        self._append(
+            Draws(
+                state=state,
+                observation=observation,
+                score=held.amin(-1),
+                result=rollout.return_so_far.double()[t, b] + rollout.reward.double()[t, b],
+                measured=torch.full_like(t, update),
+                constant=held,
+            )
         )
+        # an episode that ended in the last row has not begun yet: the next rollout has its start
+        latest = (rows - rollout.length[-1]).clamp(max=rows - 1)
+        self._open = self._began(options, latest, torch.arange(batch, device=row.device))
+
+    def _began(
+        self, options: Options, start: Tensor, b: Tensor
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Return state and observation at the starts of episodes, [n, ...] each."""
+        first = start.clamp(min=0)
+        columns = (*options.state, options.observation)
+        if self._open is None:
+            *state, observation = (column[first, b] for column in columns)
+        else:
+            earlier = (*self._open[0], self._open[1])
+            *state, observation = (
+                _where(start >= 0, column[first, b], old[b])
+                for column, old in zip(columns, earlier, strict=True)
+            )
+        return tuple(state), observation
 
     def _append(self, new: Draws) -> None:
-        if self.kept is None:
-            self.kept = new
-        else:
-            state = tuple(
-                torch.cat(pair)[-self.capacity :]
-                for pair in zip(self.kept.state, new.state, strict=True)
-            )
-            rest = (
-                torch.cat(pair)[-self.capacity :]
-                for pair in zip(self.kept[1:], new[1:], strict=True)
-            )
-            self.kept = Draws(state, *rest)
+        if self.kept is not None:
+            state = tuple(map(_joined, self.kept.state, new.state))
+            new = Draws(state, *map(_joined, self.kept[1:], new[1:]))
+        state = tuple(column[-self.capacity :] for column in new.state)
+        self.kept = Draws(state, *(column[-self.capacity :] for column in new[1:]))
 
     def is_risky(self, alpha: float) -> Tensor:
         """Return which draws are among the worst, bool [n]."""
@@ -205,13 +192,21 @@ class DrawMemory:
         running = torch.ones(task.batch, dtype=torch.bool, device=task.device)
         for _ in range(steps):
             drawn = agent.draw(
-                agent.normalised(observation), memory, deterministic=False, generator=generators[0]
+                agent.normalised(observation),
+                memory,
+                deterministic=False,
+                generator=generators[0],
+                mask=action_mask(task, state),
             )
             state, step = task.step(state, drawn.action, generators[1])
             total += torch.where(running, step.reward.double(), 0.0)
             running = running & ~(step.terminated | step.truncated)
             observation, memory = step.observation, drawn.memory
-        kept.result[chosen] = total
+        # a draw that was chosen several times gets its last result, in whatever order they are
+        # written
+        place = torch.arange(task.batch, device=task.device)
+        last = torch.zeros_like(kept.measured).scatter_reduce(0, chosen, place, "amax")
+        kept.result[chosen] = total[last[chosen]]
         kept.measured[chosen] = update
 
     def constant_returns(self) -> Tensor:
@@ -236,10 +231,60 @@ class DrawMemory:
             columns = {name: kept[name].to(device) for name in Draws._fields[1:]}
             kept = Draws(tuple(part.to(device) for part in kept["state"]), **columns)
         if running is not None:
-            starts, *others = running
-            starts = tuple(part.to(device) for part in starts)
-            running = (starts, *(part.to(device) for part in others))
+            running = (tuple(part.to(device) for part in running[0]), running[1].to(device))
         self.kept, self._open = kept, running
+
+
+@torch.no_grad()
+def held_returns(
+    task: Task[Any],
+    state: tuple[Tensor, ...],
+    actions: Tensor,
+    *,
+    steps: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return what each of K actions makes of n episodes if it is held throughout, float64 [n, K].
+
+    Args:
+        task: B environments; they are used as often as n needs.
+        state: the task's own at the starts of the episodes, [n, ...] each.
+        actions: [K], as `core.task.alternatives` takes them.
+        steps: longest that an episode lasts.
+        generator: of what the task draws beside the episodes' own draws.
+    """
+    count, kind = len(state[0]), cast("Callable[..., tuple[Tensor, ...]]", type(state))
+    results = torch.zeros(count, len(actions), dtype=torch.float64, device=task.device)
+    for first in range(0, count, task.batch):
+        # the last ones fill up the batch
+        places = torch.arange(first, first + task.batch, device=task.device).clamp(max=count - 1)
+        begun = kind(*(column[places] for column in state))
+        for k, action in enumerate(actions):
+            results[places, k] = _held_return(task, begun, action, steps, generator)
+    return results
+
+
+def _held_return(
+    task: Task[Any],
+    state: tuple[Tensor, ...],
+    action: Tensor,
+    steps: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return what one action makes of B episodes, float64 [B]."""
+    held = action.expand(task.batch)
+    held = held if isinstance(task.actions, DiscreteActions) else held[:, None]
+    total = torch.zeros(task.batch, dtype=torch.float64, device=task.device)
+    running = torch.ones(task.batch, dtype=torch.bool, device=task.device)
+    for _ in range(steps):
+        state, step = task.step(state, held, generator)
+        total += torch.where(running, step.reward.double(), 0.0)
+        running = running & ~(step.terminated | step.truncated)
+    return total
+
+
+def _joined(first: Tensor, second: Tensor) -> Tensor:
+    return torch.cat((first, second))
 
 
 def _where(here: Tensor, new: Tensor, old: Tensor) -> Tensor:
