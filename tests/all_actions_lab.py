@@ -57,10 +57,19 @@ def grid_of(agent: Agent) -> Tensor:
 
 
 def rollouts(
-    task: Task[Any], agent: Agent, *, steps: int, count: int, seed: int = 0
+    task: Task[Any], agent: Agent, *, steps: int, count: int, seed: int = 0, first: int = 1
 ) -> Iterator[tuple[EnvState, Rollout]]:
-    """Yield the state before each of some rollouts in a row, and the rollout."""
-    draws, nature = seeded(seed), seeded(seed + 1)
+    """Yield the state before each of some rollouts in a row, and the rollout.
+
+    Args:
+        task: the environments.
+        agent: draws the actions.
+        steps: of each rollout.
+        count: number of rollouts.
+        seed: of actions.
+        first: added to it, the seed of the task.
+    """
+    draws, nature = seeded(seed), seeded(seed + first)
     env_state = begin(task, agent, nature)
     for _ in range(count):
         before = env_state
