@@ -45,6 +45,13 @@ class Draws(NamedTuple):
     """Return of each of some actions that are held throughout, [n, K]."""
 
 
+class Start(NamedTuple):
+    """How n episodes began; the fields are those of `Draws`."""
+
+    state: tuple[Tensor, ...]
+    observation: Tensor
+
+
 class Sample(NamedTuple):
     """Results of m episodes."""
 
@@ -66,8 +73,8 @@ class DrawMemory:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self.capacity = capacity
         self.kept: Draws | None = None
-        self._open: tuple[tuple[Tensor, ...], Tensor] | None = None
-        """Start and first observation of the episodes that are running."""
+        self._open: tuple[Start, Tensor] | None = None
+        """Start of the episodes that are running, and whether it is known, bool [B]."""
 
     def __len__(self) -> int:
         """Episodes that are remembered."""
@@ -90,14 +97,16 @@ class DrawMemory:
         rows, batch = rollout.reward.shape
         row = torch.arange(rows, device=rollout.reward.device)
         start = row[:, None] - rollout.length + 1  # [T, B]; negative: in an earlier rollout
-        # an episode that began before this memory did is left out: nobody knows its start
-        t, b = (rollout.ended & ((start >= 0) | (self._open is not None))).nonzero(as_tuple=True)
-        state, observation = self._began(options, start[t, b], b)
-        held = hold(type(options.state)(*state))
+        known = start >= 0
+        if self._open is not None:
+            known = known | self._open[1]
+        # an episode that began before this memory did is left out
+        t, b = (rollout.ended & known).nonzero(as_tuple=True)
+        begun = self._began(options, start[t, b], b)
+        held = hold(type(options.state)(*begun.state))
         self._append(
             Draws(
-                state=state,
-                observation=observation,
+                *begun,
                 score=held.amin(-1),
                 result=rollout.return_so_far.double()[t, b] + rollout.reward.double()[t, b],
                 measured=torch.full_like(t, update),
@@ -106,23 +115,21 @@ class DrawMemory:
         )
         # an episode that ended in the last row has not begun yet: the next rollout has its start
         latest = (rows - rollout.length[-1]).clamp(max=rows - 1)
-        self._open = self._began(options, latest, torch.arange(batch, device=row.device))
+        places = torch.arange(batch, device=row.device)
+        self._open = self._began(options, latest, places), known[-1]
 
-    def _began(
-        self, options: Options, start: Tensor, b: Tensor
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Return state and observation at the starts of episodes, [n, ...] each."""
+    def _began(self, options: Options, start: Tensor, b: Tensor) -> Start:
+        """Return how episodes began: in this rollout, or as the memory has it."""
         first = start.clamp(min=0)
-        columns = (*options.state, options.observation)
+        state = tuple(column[first, b] for column in options.state)
+        here = Start(state, options.observation[first, b])
         if self._open is None:
-            *state, observation = (column[first, b] for column in columns)
-        else:
-            earlier = (*self._open[0], self._open[1])
-            *state, observation = (
-                _where(start >= 0, column[first, b], old[b])
-                for column, old in zip(columns, earlier, strict=True)
-            )
-        return tuple(state), observation
+            return here
+        earlier, inside = self._open[0], start >= 0
+        state = tuple(
+            _where(inside, new, old[b]) for new, old in zip(state, earlier.state, strict=True)
+        )
+        return Start(state, _where(inside, here.observation, earlier.observation[b]))
 
     def _append(self, new: Draws) -> None:
         if self.kept is not None:
@@ -231,7 +238,9 @@ class DrawMemory:
             columns = {name: kept[name].to(device) for name in Draws._fields[1:]}
             kept = Draws(tuple(part.to(device) for part in kept["state"]), **columns)
         if running is not None:
-            running = (tuple(part.to(device) for part in running[0]), running[1].to(device))
+            (starts, observation), known = running
+            begun = Start(tuple(part.to(device) for part in starts), observation.to(device))
+            running = begun, known.to(device)
         self.kept, self._open = kept, running
 
 

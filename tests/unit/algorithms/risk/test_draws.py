@@ -192,20 +192,21 @@ def test_a_draw_has_its_score_whatever_the_agent_did(name):
     assert any(results[0][start] != results[1][start] for start in shared)
 
 
-def test_an_episode_that_began_before_the_memory_is_left_out():
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_an_episode_that_began_before_the_memory_is_left_out(steps):
+    """Three bars and the row after them: with the first row missed, so is the first episode."""
     task = bets(COIN)
     agent = agent_of(task)
-    late = DrawMemory()
-    _, (_, second), (_, third) = rollouts(task, agent, steps=2, count=3)
-    # four rows an episode: rows 2 and 3 end those that began in row 0, rows 4 and 5 end none
-    late.add(second, 1, holding(task, agent))
-    assert len(late) == 0
-    late.add(third, 2, holding(task, agent))
-    assert len(late) == 0
-    whole = DrawMemory()
-    for update, (_, rollout) in enumerate(rollouts(task, agent, steps=2, count=3)):
+    batches = list(rollouts(task, agent, steps=steps, count=12 // steps))
+    whole, late = DrawMemory(), DrawMemory()
+    for update, (_, rollout) in enumerate(batches):
         whole.add(rollout, update, holding(task, agent))
-    assert len(whole) == task.batch
+        if update > 0:
+            late.add(rollout, update, holding(task, agent))
+    assert len(whole) == 3 * task.batch
+    assert len(late) == 2 * task.batch
+    assert torch.equal(late.kept.state[0], whole.kept.state[0][task.batch :])
+    assert torch.equal(late.kept.score, whole.kept.score[task.batch :])
 
 
 def test_a_rollout_without_options_adds_nothing():
