@@ -33,11 +33,11 @@ from stormsail.algorithms.risk.action_critic import (
     recorded,
 )
 from stormsail.algorithms.risk.control import NOTHING, SOURCES, RiskReport, Tail
-from stormsail.algorithms.risk.draws import DrawMemory
+from stormsail.algorithms.risk.draws import DrawMemory, held_returns
 from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.generators import Generators
-from stormsail.core.task import Task, episode_steps
+from stormsail.core.task import DiscreteActions, Task, episode_steps
 from stormsail.functional import policy, risk
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
@@ -76,6 +76,9 @@ INTEGRAL_STEP = 0.05
 
 MOST_INTEGRAL = 0.5
 """Largest size of the integral, in rates of the risk advantage."""
+
+HELD = 5
+"""Of continuous actions, how many are held throughout each draw: both ends and evenly between."""
 
 MARGIN = 1.0
 """Standard errors of CVaR by which the aim lies inside the limit."""
@@ -192,7 +195,7 @@ class LimitControl:
     def _remember(self, rollout: Rollout, agent: Agent) -> None:
         """Add the rollout to both memories, and replay the worst draws."""
         self.critic.memory.add(agent, rollout, self.horizon, self._stream("memory"))
-        self.draws.add(rollout, self.updates)
+        self.draws.add(rollout, self.updates, self._held)
         is_due = self.updates % self.rounds == 0  # as many steps as the rollouts had since
         limited = self.config.risk.cvar_limit is not None
         if limited and is_due and len(self.draws) >= self.task.batch:
@@ -204,6 +207,17 @@ class LimitControl:
                 update=self.updates,
                 generators=(self._stream("replay"), self._stream("task")),
             )
+
+    def _held(self, state: tuple[Tensor, ...]) -> Tensor:
+        """Return what actions make of episodes if held throughout, [n, K]; 0 without a limit."""
+        actions = self.grid
+        if not isinstance(self.task.actions, DiscreteActions):
+            actions = actions[torch.linspace(0, len(actions) - 1, HELD).round().long()]
+        if self.config.risk.cvar_limit is None:
+            return actions.new_zeros(len(state[0]), len(actions), dtype=torch.float64)
+        return held_returns(
+            self.task, state, actions, steps=self.horizon, generator=self._stream("task")
+        )
 
     def _stream(self, name: str) -> torch.Generator:
         return self.generators.stream(f"risk.{name}")
@@ -235,7 +249,8 @@ class LimitControl:
         if limit is None or not math.isfinite(tail.level):
             self.level = 0.0
             return
-        goal = risk.shortfall_level(tail.level, tail.empirical, limit)
+        level, cvar = torch.tensor((tail.level, tail.empirical), dtype=torch.float64)
+        goal = float(risk.shortfall_level(level, cvar, limit=limit))
         if not math.isfinite(self.level) or self.updates == 0:
             self.level = goal
         self.level += LEVEL_STEP * (goal - self.level)
@@ -297,15 +312,12 @@ class LimitControl:
             return
         gap = self.aim(tail) - tail.empirical
         relative = gap / self.unit(tail)
-        mean_rate, risk_rate = self.balance.tolist()
+        mean_rate, risk_rate = self.balance.double()
         # the mixture is divided by its own scale, so a step is longer by that
         step = 1.0 if self.mixed is None else max(math.sqrt(float(self.mixed)), LEAST_MIXED)
-        share = risk.mixing_share(
-            GAIN * gap * step + self.integral * risk_rate,
-            mean_rate,
-            risk_rate,
-            most_change=SLOPE * abs(relative) + abs(self.integral),
-        )
+        wanted = GAIN * gap * step + self.integral * risk_rate
+        most = SLOPE * abs(relative) + abs(self.integral)
+        share = float(risk.mixing_share(wanted, mean_rate, risk_rate, most_change=most))
         if 0.0 < share < 1.0 or (share == 0.0) == (gap > 0.0):  # no windup at either end
             self.integral += INTEGRAL_STEP * min(max(relative, -0.5), 0.5)
             self.integral = min(max(self.integral, -MOST_INTEGRAL), MOST_INTEGRAL)
@@ -315,7 +327,7 @@ class LimitControl:
     def is_infeasible(self, tail: Tail) -> bool:
         """Whether the limit is out of reach: the most cautious policies there are break it.
 
-        Measured are each action that is held throughout, over all remembered draws, and the agent
+        Measured are actions that are held throughout, over all remembered draws, and the agent
         after some updates with the largest share of the risk advantage; its CVaR must be below the
         limit by more than its interval.
         """
