@@ -161,8 +161,8 @@ def collect(
         sequence_length: rows of a training sequence; the memory before each is kept.
         generators: of actions, and of the task.
         online: merge each observation into the statistics as it comes.
-        grid: actions of which it is recorded what each would have made of every step, [K]. Of a
-            task without `alternatives` the taken one alone is; None records nothing.
+        grid: actions of which it is recorded what each would have made of every step, [K]. An empty
+            one, or a task without `alternatives`, records the taken action alone; None nothing.
     """
     initial = agent.initial_memory(task.batch)
     rows, memories, norms = [], [], []
@@ -173,7 +173,9 @@ def collect(
         if t % sequence_length == 0:
             memories.append(env_state.memory)
         earlier = env_state
-        outcome = None if grid is None else alternatives(task, earlier.state, grid)
+        outcome = (
+            None if grid is None or len(grid) == 0 else alternatives(task, earlier.state, grid)
+        )
         env_state, row = _advance(task, agent, earlier, generators)
         if grid is not None:
             before.append((earlier, _taken(row.step) if outcome is None else outcome))
