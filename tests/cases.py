@@ -118,6 +118,7 @@ def build(seed: int = 7) -> list[Case]:
         *_risk_trace(draw),
         *_choices(draw),
         *_levels(draw),
+        *_all_actions(draw),
     ]
 
 
@@ -624,5 +625,36 @@ def _risk_trace(draw: Draw) -> list[Case]:
             risk.categorical_budget_trace,
             (normal(T, B), probs(T, B, K), probs(T, B, K), draw.atoms, normal(T, B), *ends),
             options,
+        ),
+    ]
+
+
+def _all_actions(draw: Draw) -> list[Case]:
+    """Formulas of the values of all actions, and of a limit that they keep."""
+    normal, probs, uniform = draw.normal, draw.probs, draw.uniform
+    log_prob, old, gain = probs(T, B, K).log(), probs(T, B, K).log(), normal(T, B, K)
+    impossible = torch.where(torch.arange(K) == 2, -torch.inf, old).log_softmax(-1)
+    weight = draw.probs(9)
+    stratum = torch.arange(9) < 4
+    return [
+        Case(policy.centred, (normal(T, B, K), probs(T, B, K)), {}, (0, 1)),
+        Case(policy.expected_surrogate, (log_prob, old, gain), {"clip": 0.2}, (0,), "all possible"),
+        Case(
+            policy.expected_surrogate, (log_prob, impossible, gain), {"clip": 0.2}, (0,), "one not"
+        ),
+        Case(risk.shortfall_increment, (normal(T, B), normal(T, B)), {"level": -0.3}, (0, 1)),
+        Case(risk.shortfall_level, (normal(B), normal(B)), {"limit": -0.7}, (), "limited"),
+        Case(risk.shortfall_level, (normal(B), normal(B)), {"limit": 0.0}, (), "at zero"),
+        Case(
+            risk.mixing_share,
+            (normal(B), -uniform(B), uniform(B)),
+            {"most_change": 0.4},
+        ),
+        Case(risk.weighted_value_at_risk, (normal(9), weight), {"alpha": 0.3}, (0,)),
+        Case(
+            risk.stratified_cvar_error,
+            (normal(9), weight, stratum),
+            {"alpha": 0.3, "level": 0.2, "draws": 12},
+            (0,),
         ),
     ]

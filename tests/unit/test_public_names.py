@@ -34,8 +34,9 @@ PUBLIC = {
     "stormsail.functional.risk": (
         "ESTIMATORS RANK_TOLERANCE budget_advantage budget_trace categorical_budget_advantage "
         "categorical_budget_trace categorical_cvar categorical_risk_advantage "
-        "categorical_value_at_risk cvar empirical_cvar empirical_cvar_error risk_advantage "
-        "value_at_risk"
+        "categorical_value_at_risk cvar empirical_cvar empirical_cvar_error mixing_share "
+        "risk_advantage shortfall_increment shortfall_level stratified_cvar_error value_at_risk "
+        "weighted_value_at_risk"
     ),
     "stormsail.market": "Bars Funding Interval MarketConfig Panel Simulator Store load_panel",
     "stormsail.market.checks": (
@@ -84,6 +85,8 @@ SIGNATURES = {
     },
     "stormsail.functional.policy": {
         "clipped_surrogate": "log_prob, old_log_prob, advantage, *, clip",
+        "centred": "values, probability",
+        "expected_surrogate": "log_prob, old_log_prob, advantage, *, clip",
         "kl_estimate": "log_ratio, *, kind",
         "awr_weight": "advantage, *, beta, max_weight",
     },
@@ -124,6 +127,11 @@ SIGNATURES = {
         "budget_advantage": (
             "target_atoms, quantiles, budget, *, alpha, weight=None, target_weight=None"
         ),
+        "shortfall_increment": "reward, return_so_far, *, level",
+        "shortfall_level": "value_at_risk, cvar, *, limit",
+        "mixing_share": "wanted, mean_rate, risk_rate, *, most_change",
+        "weighted_value_at_risk": "sample, weight, *, alpha",
+        "stratified_cvar_error": "sample, weight, stratum, *, alpha, level, draws",
     },
     "stormsail.functional.risk_gate": {"risk_gate": "weight, account, limits"},
     "stormsail.optim": {

@@ -236,6 +236,7 @@ def expected_surrogate(
         ShapeError: if the shapes differ.
         RangeError: if `clip` is a number that is not greater than 0.
     """
+    check.check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob, advantage=advantage)
     probability = old_log_prob.detach().exp()
     possible = probability > 0.0
     # where it was impossible both are replaced: infinity less infinity is NaN, also on the way back

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from stormsail.modules.layers import Mlp, linear
 
-EARNED_INPUTS = 5
-"""Columns of `earned_inputs`."""
+RETURN_INPUTS = 5
+"""Columns of `return_inputs`."""
 
 FINE = 0.1
 """Finer scale of the distance to the level, in spreads of returns: where the shortfall begins."""
@@ -20,22 +20,22 @@ _BOUND = 3.0
 """Largest size of an input, in its own unit."""
 
 
-def earned_inputs(earned: Tensor, level: Tensor, spread: Tensor, left: Tensor) -> Tensor:
+def return_inputs(return_so_far: Tensor, level: Tensor, spread: Tensor, left: Tensor) -> Tensor:
     """Return what an episode has earned as columns for a network, [*b, 5].
 
     Time left as a share of the episode; earned, and its distance to the level, in spreads of
     returns; the distance on a finer scale; and the shortfall so far. All are bounded.
 
     Args:
-        earned: C, [*b], in reward units.
+        return_so_far: C, [*b], in reward units.
         level: nu.
         spread: standard deviation of returns.
         left: share of the episode that is left, [*b].
     """
-    distance = (earned - level) / spread
+    distance = (return_so_far - level) / spread
     columns = (
         left,
-        (earned / spread).clamp(-_BOUND, _BOUND),
+        (return_so_far / spread).clamp(-_BOUND, _BOUND),
         distance.clamp(-_BOUND, _BOUND),
         (distance / FINE).clamp(-_BOUND, _BOUND),
         distance.clamp(-_BOUND, 0.0),

@@ -20,7 +20,7 @@ from stormsail.algorithms.risk.saved import Fit, check_number, check_tensors, li
 from stormsail.algorithms.update.rollout import Options, Rollout
 from stormsail.core.task import DiscreteActions
 from stormsail.functional import risk
-from stormsail.modules.action_values import EARNED_INPUTS, ActionValues, earned_inputs
+from stormsail.modules.action_values import RETURN_INPUTS, ActionValues, return_inputs
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
 
@@ -102,7 +102,7 @@ class ActionCritic:
     def __init__(
         self, agent: Agent, *, actions: int, gamma: float, rollouts: int, generator: torch.Generator
     ) -> None:
-        width = agent.network.trunk.memory.width + len(agent.spec.observation_names) + EARNED_INPUTS
+        width = agent.network.trunk.memory.width + len(agent.spec.observation_names) + RETURN_INPUTS
         self.gamma = gamma
         self.columns = len(agent.spec.observation_names)
         self.values = ActionValues(
@@ -158,12 +158,12 @@ class ActionCritic:
         reset = torch.zeros(2, count, dtype=torch.bool, device=rows.reward.device)
         seen = rows.seen.transpose(0, 1)
         features, _ = agent.network.features(seen, rows.memory, reset)
-        own = self.inputs(features[0], seen[0], rows.earned, rows.elapsed, frame)
-        after = rows.earned[:, None] + rows.reward
+        own = self.inputs(features[0], seen[0], rows.return_so_far, rows.elapsed, frame)
         following_features = features[1][:, None].expand(-1, actions, -1)
         following_seen = _with_account(agent, seen[1], rows.account)
         elapsed = (rows.elapsed + 1.0)[:, None].expand(-1, actions)
-        shortfall = risk.shortfall_increment(rows.reward, rows.earned[:, None], frame.level)
+        before = rows.return_so_far[:, None].expand_as(rows.reward)
+        shortfall = risk.shortfall_increment(rows.reward, before, level=frame.level)
         weight = rows.weight
         if actions == 1:
             weight = weight * self._ratio(agent, features[0], seen[0], rows)
@@ -171,14 +171,16 @@ class ActionCritic:
         before_end = goes_on & ~rows.last[:, None]
         return Targets(
             own=own,
-            following=self.inputs(following_features, following_seen, after, elapsed, frame),
+            following=self.inputs(
+                following_features, following_seen, before + rows.reward, elapsed, frame
+            ),
             probability=_probability(agent, following_features, following_seen),
             reward=torch.stack((rows.reward, shortfall), 1),
             discount=torch.stack((self.gamma * goes_on, before_end.float()), 1),
             ceiling=torch.stack(
                 (
-                    torch.full_like(rows.earned, torch.inf),
-                    -(rows.earned - frame.level).clamp(max=0.0),
+                    torch.full_like(rows.return_so_far, torch.inf),
+                    -(rows.return_so_far - frame.level).clamp(max=0.0),
                 ),
                 1,
             )[..., None],
@@ -196,11 +198,11 @@ class ActionCritic:
         return (log_prob - rows.log_prob).exp().clamp(max=MOST_RATIO)
 
     def inputs(
-        self, features: Tensor, seen: Tensor, earned: Tensor, elapsed: Tensor, frame: Frame
+        self, features: Tensor, seen: Tensor, return_so_far: Tensor, elapsed: Tensor, frame: Frame
     ) -> Tensor:
         """Return the input columns, [*b, X]."""
         left = 1.0 - elapsed / frame.horizon
-        more = earned_inputs(earned.float(), frame.level, frame.spread, left)
+        more = return_inputs(return_so_far.float(), frame.level, frame.spread, left)
         return torch.cat((features, self.named(seen), more), -1)
 
     def named(self, seen: Tensor) -> Tensor:
@@ -226,9 +228,9 @@ class ActionCritic:
         features = options.features[1:, :, None].expand(-1, -1, actions, -1)
         account = scaled_account(agent, options.step.account)
         seen = _with_account(agent, options.seen[1:], account)
-        earned = rollout.return_so_far[..., None] + options.step.reward
-        elapsed = rollout.length.float()[..., None].expand_as(earned)
-        coming = self.values(self.inputs(features, seen, earned, elapsed, frame))  # [T,B,K,R,K]
+        after = rollout.return_so_far[..., None] + options.step.reward
+        elapsed = rollout.length.float()[..., None].expand_as(after)
+        coming = self.values(self.inputs(features, seen, after, elapsed, frame))  # [T,B,K,R,K]
         probability = _probability(agent, features, seen)
         expected: Tensor = (coming * probability[..., None, :]).sum(-1)
         return expected.transpose(-1, -2)

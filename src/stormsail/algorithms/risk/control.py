@@ -332,14 +332,15 @@ class RiskControl:
         critic.memory.add(agent, rollout, self._horizon, memory)
         if not tail.is_ready or config.cvar_limit is None:
             return torch.zeros_like(rollout.reward), math.nan
-        goal = risk.shortfall_level(tail.level, tail.empirical, config.cvar_limit)
+        level, cvar = torch.tensor((tail.level, tail.empirical), dtype=torch.float64)
+        goal = float(risk.shortfall_level(level, cvar, limit=config.cvar_limit))
         self.level = goal if math.isnan(self.level) else self.level + 0.1 * (goal - self.level)
         frame = frame_of(self.level, tail.spread, self._horizon, rollout.reward.device)
         loss = critic.learn(agent, frame, memory, rate=max(rate, LEAST_RATE))
         value = critic.predict(rollout, frame)[:, :, 1, 0]
         following = critic.predict_following(agent, rollout, frame)[:, :, 1, 0]
-        earned = rollout.return_so_far.to(value.dtype)
-        added = risk.shortfall_increment(rollout.reward, earned, frame.level)
+        before = rollout.return_so_far.to(value.dtype)
+        added = risk.shortfall_increment(rollout.reward, before, level=frame.level)
         change = added + torch.where(rollout.ended, 0.0, following) - value
         return torch.where(rollout.weight > 0.0, change / config.cvar_alpha, 0.0), float(loss)
 

@@ -236,7 +236,8 @@ class LimitControl:
         if limit is None or not math.isfinite(tail.level):
             self.level = 0.0
             return
-        goal = risk.shortfall_level(tail.level, tail.empirical, limit)
+        level, cvar = torch.tensor((tail.level, tail.empirical), dtype=torch.float64)
+        goal = float(risk.shortfall_level(level, cvar, limit=limit))
         if not math.isfinite(self.level) or self.updates == 0:
             self.level = goal
         self.level += LEVEL_STEP * (goal - self.level)
@@ -298,15 +299,12 @@ class LimitControl:
             return
         gap = self.aim(tail) - tail.empirical
         relative = gap / self.unit(tail)
-        mean_rate, risk_rate = self.balance.tolist()
+        mean_rate, risk_rate = self.balance.double()
         # the mixture is divided by its own scale, so a step is longer by that
         step = 1.0 if self.mixed is None else max(math.sqrt(float(self.mixed)), LEAST_MIXED)
-        share = risk.mixing_share(
-            GAIN * gap * step + self.integral * risk_rate,
-            mean_rate,
-            risk_rate,
-            most_change=SLOPE * abs(relative) + abs(self.integral),
-        )
+        wanted = GAIN * gap * step + self.integral * risk_rate
+        most = SLOPE * abs(relative) + abs(self.integral)
+        share = float(risk.mixing_share(wanted, mean_rate, risk_rate, most_change=most))
         if 0.0 < share < 1.0 or (share == 0.0) == (gap > 0.0):  # no windup at either end
             self.integral += INTEGRAL_STEP * min(max(relative, -0.5), 0.5)
             self.integral = min(max(self.integral, -MOST_INTEGRAL), MOST_INTEGRAL)

@@ -34,7 +34,7 @@ class Rows(NamedTuple):
     """Of every action, bool [n, K]."""
     account: Tensor
     """Columns after every action, normalised, [n, K, P]."""
-    earned: Tensor
+    return_so_far: Tensor
     """What the episode had earned before the step, float32 [n]."""
     elapsed: Tensor
     """Steps of the episode before this one, float32 [n]."""
@@ -131,7 +131,7 @@ class RowMemory:
             reward=reward,
             terminated=options.step.terminated.flatten(0, 1),
             account=scaled_account(agent, options.step.account).flatten(0, 1),
-            earned=rollout.return_so_far.float().flatten(),
+            return_so_far=rollout.return_so_far.float().flatten(),
             elapsed=(rollout.length - 1).float().flatten(),
             last=(last | rollout.truncated).flatten(),
             raw_action=rollout.raw_action.reshape(count, -1),

@@ -318,7 +318,7 @@ def _check(
 
 
 def shortfall_increment(
-    reward: Float[Tensor, "*batch"], earned: Float[Tensor, "*batch"], level: Number
+    reward: Float[Tensor, "*batch"], return_so_far: Float[Tensor, "*batch"], *, level: Number
 ) -> Float[Tensor, "*batch"]:
     r"""Return what a step adds to an episode's shortfall below a level.
 
@@ -332,7 +332,13 @@ def shortfall_increment(
 
     Args:
         reward: of the step.
-        earned: sum of the episode's rewards before it, broadcast with `reward`.
+        return_so_far: C, sum of the episode's rewards before it.
         level: nu, in reward units.
+
+    Raises:
+        ShapeError: if the shapes differ.
     """
-    return (earned + reward - level).clamp(max=0.0) - (earned - level).clamp(max=0.0)
+    check.check_same_shape(reward=reward, return_so_far=return_so_far)
+    check.check_scalar(level, name="level")
+    after = (return_so_far + reward - level).clamp(max=0.0)
+    return after - (return_so_far - level).clamp(max=0.0)

@@ -1,7 +1,16 @@
 """Rules of a limit on CVaR: the level of the shortfall, and the share of the risk advantage."""
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
-def shortfall_level(value_at_risk: float, cvar: float, limit: float) -> float:
+from stormsail.functional import _checks as check
+from stormsail.functional._numbers import Number, clamp, scalar
+
+
+def shortfall_level(
+    value_at_risk: Float[Tensor, "*batch"], cvar: Float[Tensor, "*batch"], *, limit: Number
+) -> Float[Tensor, "*batch"]:
     r"""Return the level nu that the shortfall is to be measured from.
 
     .. math::
@@ -12,19 +21,37 @@ def shortfall_level(value_at_risk: float, cvar: float, limit: float) -> float:
     of at least L, and where an event is likelier than alpha the quantile is the event itself and
     no action changes the shortfall below it. While the limit is broken it moves towards L, as far
     as it is broken: at a high level a policy that wins a little surely and loses much rarely would
-    be paid for the win. Ours.
+    be paid for the win. A limit of 0 has no size of its own: broken at all, it is broken whole.
+    Ours.
 
     Args:
-        value_at_risk: alpha-quantile of returns.
+        value_at_risk: q, alpha-quantile of returns.
         cvar: estimate, c.
         limit: L.
+
+    Returns:
+        The level, without gradient.
+
+    Raises:
+        ShapeError: if the shapes differ, or `limit` has a dimension.
+        RangeError: if `limit` is NaN.
     """
-    top = max(value_at_risk, limit)
-    broken = (limit - cvar) / abs(limit) if limit != 0.0 else float(cvar < limit)
-    return top - (top - limit) * min(max(broken, 0.0), 1.0)
+    check.check_same_shape(value_at_risk=value_at_risk, cvar=cvar)
+    check.check_known(limit=limit)
+    least = scalar(limit, like=cvar)
+    top = torch.maximum(value_at_risk.detach().double(), least)
+    gap = least - cvar.detach().double()
+    broken = torch.where(least == 0.0, (gap > 0.0).double(), gap / least.abs())
+    return (top - (top - least) * broken.clamp(0.0, 1.0)).to(cvar.dtype)
 
 
-def mixing_share(wanted: float, mean_rate: float, risk_rate: float, *, most_change: float) -> float:
+def mixing_share(
+    wanted: Float[Tensor, "*batch"],
+    mean_rate: Float[Tensor, "*batch"],
+    risk_rate: Float[Tensor, "*batch"],
+    *,
+    most_change: Number,
+) -> Float[Tensor, "*batch"]:
     r"""Return the share x of the risk advantage in (1 - x) A_mean + x A_risk.
 
     .. math::
@@ -42,10 +69,20 @@ def mixing_share(wanted: float, mean_rate: float, risk_rate: float, *, most_chan
         wanted: r, change of CVaR that a step of unit size is to make.
         mean_rate: b.
         risk_rate: c; not below b up to noise, else the whole share is risk's while r is above 0.
-        most_change: d, largest distance from x_0.
+        most_change: d, largest distance from x_0; at least 0.
+
+    Returns:
+        The share, without gradient.
+
+    Raises:
+        ShapeError: if the shapes differ, or `most_change` has a dimension.
+        RangeError: if `most_change` is a number below 0.
     """
-    span = risk_rate - mean_rate
-    if not span > 0.0:
-        return 1.0 if wanted > 0.0 else 0.0
-    change = min(max(wanted / span, -most_change), most_change)
-    return min(max(-mean_rate / span + change, 0.0), 1.0)
+    check.check_same_shape(wanted=wanted, mean_rate=mean_rate, risk_rate=risk_rate)
+    remedy = "Pass the largest distance from the share at which CVaR stays where it is."
+    check.check_at_least_zero(most_change, name="most_change", remedy=remedy)
+    wanted, mean_rate = wanted.detach(), mean_rate.detach()
+    span = risk_rate.detach() - mean_rate
+    change = clamp(wanted / span, -most_change, most_change)
+    share = (change - mean_rate / span).clamp(0.0, 1.0)
+    return torch.where(span > 0.0, share, (wanted > 0.0).to(share.dtype))

@@ -271,14 +271,17 @@ def weighted_value_at_risk(
 
     Raises:
         RangeError: if `alpha` is a number outside (0, 1].
-        ShapeError: if `weight` is not shaped like `sample`.
+        ShapeError: if `weight` is not shaped like `sample`, or there is no outcome.
     """
     check.check_alpha(alpha)
+    check.check_rows(sample=sample)
     check.check_same_shape(sample=sample, weight=weight)
     ordered, order = sample.sort()
-    reached = weight.double()[order].cumsum(0)
-    place = (reached < alpha * reached[-1] * (1.0 - RANK_TOLERANCE)).sum()
-    return ordered[place.clamp(max=len(ordered) - 1)]
+    mass = weight.double()[order].cumsum(0)
+    slack = 4.0 * torch.finfo(alpha.dtype).eps if isinstance(alpha, Tensor) else RANK_TOLERANCE
+    place = (mass < scalar(alpha, like=mass) * mass[-1] * (1.0 - slack)).sum()
+    level = ordered.index_select(0, place.clamp(max=len(ordered) - 1).reshape(1)).squeeze(0)
+    return torch.where(ordered[-1].isnan(), torch.nan, level)  # a NaN sorts last: show it
 
 
 def stratified_cvar_error(
@@ -299,7 +302,8 @@ def stratified_cvar_error(
     stratum h its share W of the weight, its n outcomes and their deviation s. M draws were made
     once, which is the first part; of those of a stratum n were looked at, which is the second.
     Ours, for the same reason as `empirical_cvar_error`; a little too large, since the second part
-    holds what the first has already where all are looked at.
+    holds what the first has already where all are looked at. A stratum of fewer than two outcomes
+    has no deviation and adds nothing.
 
     Args:
         sample: outcomes.
@@ -307,14 +311,18 @@ def stratified_cvar_error(
         stratum: which of both each belongs to.
         alpha: share of worst outcomes, in (0, 1].
         level: nu, the value at risk.
-        draws: M.
+        draws: M, at least 1.
 
     Raises:
-        RangeError: if `alpha` is a number outside (0, 1].
-        ShapeError: if the shapes differ.
+        RangeError: if `alpha` is a number outside (0, 1], or `draws` no whole number above 0.
+        ShapeError: if the shapes differ, or `level` has a dimension.
+        DtypeError: if `stratum` is not boolean.
     """
     check.check_alpha(alpha)
+    check.check_scalar(level, name="level")
+    check.check_count(draws, name="draws", remedy="Pass the number of draws that there are.")
     check.check_same_shape(sample=sample, weight=weight, stratum=stratum)
+    check.check_flags(stratum=stratum)
     short = (sample.double() - level).clamp(max=0.0)
     mass = weight.double()
     whole = (mass * (short - (mass * short).sum()).square()).sum() / draws
@@ -324,7 +332,7 @@ def stratified_cvar_error(
         mean = torch.where(side, short, 0.0).sum() / count.clamp(min=1)
         squares = torch.where(side, (short - mean).square(), 0.0).sum()
         whole = whole + share.square() * squares / ((count - 1).clamp(min=1) * count.clamp(min=1))
-    return whole.sqrt() / alpha
+    return (whole.sqrt() / alpha).to(sample.dtype)
 
 
 def _dirac_weights(n: int, alpha: Number, like: Tensor) -> Float[Tensor, " n"]:

@@ -1,0 +1,75 @@
+"""A limit on CVaR: level of the shortfall, share of risk, weighted quantile and error; loops.
+
+Written from the formulas: L is the limit, q the value at risk, c the estimate of CVaR, alpha the
+share of worst outcomes, b and c the rates at which the mean and the risk advantage move CVaR.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+
+def held(x, low, high):
+    """[x] from `low` to `high`."""
+    return low if x < low else high if x > high else x
+
+
+def shortfall_level(value_at_risk, cvar, limit):
+    """nu = v - (v - L) [(L - c) / |L|] from 0 to 1, with v = max(q, L); a limit of 0 is all or none."""
+    result = np.empty(np.shape(cvar))
+    for i in np.ndindex(result.shape):
+        q, c = float(value_at_risk[i]), float(cvar[i])
+        v = q if q > limit else limit
+        if limit == 0.0:
+            share = 1.0 if c < 0.0 else 0.0
+        else:
+            share = held((limit - c) / abs(limit), 0.0, 1.0)
+        result[i] = v - (v - limit) * share
+    return result
+
+
+def mixing_share(wanted, mean_rate, risk_rate, most_change):
+    """x = [x_0 + [r / (c - b)] within d] from 0 to 1 with x_0 = -b / (c - b).
+
+    Where c is not above b: 1 if r is above 0, else 0.
+    """
+    result = np.empty(np.shape(wanted))
+    for i in np.ndindex(result.shape):
+        r, b, c = float(wanted[i]), float(mean_rate[i]), float(risk_rate[i])
+        if c > b:
+            balance = -b / (c - b)
+            result[i] = held(balance + held(r / (c - b), -most_change, most_change), 0.0, 1.0)
+        else:
+            result[i] = 1.0 if r > 0.0 else 0.0
+    return result
+
+
+def weighted_value_at_risk(sample, weight, alpha):
+    """The lowest x with weight of {outcomes <= x} >= alpha of the whole, in exact fractions.
+
+    `weight` holds whole numbers and `alpha` is a fraction, so no sum is rounded.
+    """
+    whole = sum(int(part) for part in weight)
+    for x in sorted(float(outcome) for outcome in sample):
+        below = sum(int(part) for outcome, part in zip(sample, weight, strict=True) if outcome <= x)
+        if Fraction(below, whole) >= alpha:
+            return x
+    raise AssertionError("the whole is never below alpha of itself")
+
+
+def stratified_cvar_error(sample, weight, stratum, alpha, level, draws):
+    """sqrt(S^2 / M + sum_h W_h^2 s_h^2 / n_h) / alpha of x = min(G - nu, 0); s with n - 1."""
+    x = [min(float(g) - level, 0.0) for g in sample]
+    mean = math.fsum(float(w) * y for w, y in zip(weight, x, strict=True))
+    variance = math.fsum(float(w) * (y - mean) ** 2 for w, y in zip(weight, x, strict=True))
+    parts = [variance / draws]
+    for side in (True, False):
+        here = [k for k in range(len(x)) if bool(stratum[k]) is side]
+        if len(here) < 2:
+            continue
+        share = math.fsum(float(weight[k]) for k in here)
+        centre = math.fsum(x[k] for k in here) / len(here)
+        squared = math.fsum((x[k] - centre) ** 2 for k in here) / (len(here) - 1)
+        parts.append(share**2 * squared / len(here))
+    return math.sqrt(math.fsum(parts)) / alpha
