@@ -92,7 +92,7 @@ def row_fits(agent: Agent, actions: int, account: int) -> dict[str, Fit]:
         "reward": Fit((actions,), "float"),
         "terminated": Fit((actions,), "bool"),
         "account": Fit((actions, account), "float"),
-        "earned": Fit((), "float"),
+        "return_so_far": Fit((), "float"),
         "elapsed": Fit((), "float"),
         "last": Fit((), "bool"),
         "raw_action": Fit((1 if whole else taken.count,), "int" if counted else "float"),
