@@ -15,6 +15,9 @@ from stormsail.modules.agent import Agent
 
 WORLDS = {**KNOWN, **UNSEEN}
 
+COST = World("cost", -0.5, 2, (0.0, 1.0), (((0.4, -1.0), (0.6, 0.5)),), alpha=0.2, change_cost=0.1)
+"""Two columns belong to the account."""
+
 SMALL: dict[str, Any] = {
     "task.name": "CartPole-v1",  # not made: the task is passed beside the settings
     "network.encoder_sizes": (8,),
