@@ -257,10 +257,10 @@ class DrawMemory:
             columns |= {name: kept[name] for name in Draws._fields[1:]}
             check_tensors(columns, {**start, **numbers}, part="draws/kept")
         if running is not None:
-            starts, first, totals = running
+            (starts, first), known = running
             columns = dict(zip(state._fields, starts, strict=True))
-            columns |= {"observation": first, "totals": totals}
-            wanted = {**like(parts), "totals": Fit((task.batch, actions), "double")}
+            columns |= {"observation": first, "known": known}
+            wanted = {**like(parts), "known": Fit((task.batch,), "bool")}
             check_tensors(columns, wanted, part="draws/open")
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
