@@ -19,10 +19,13 @@ from all_actions_lab import (
     rollouts,
     seeded,
 )
+from learner_lab import settings as lab_settings
 from simulator_lab import settings, simulator, wild_panel
 from stormsail.algorithms.risk.draws import DrawMemory, Draws, held_returns
+from stormsail.algorithms.risk.limit import LimitControl
 from stormsail.algorithms.run.state_tree import flatten, unflatten
 from stormsail.bench.risk.bets_worlds import World
+from stormsail.core.generators import Generators
 from stormsail.core.task import DiscreteActions
 from stormsail.functional import risk
 
@@ -511,3 +514,32 @@ def test_a_restored_memory_goes_on_as_the_saved_one():
     empty = DrawMemory()
     empty.load_state_dict(DrawMemory().state_dict(), torch.device("cpu"))
     assert len(empty) == 0
+
+
+# -------------------------------------------------------------------------------------- the control
+
+
+def control(task, **changes):
+    limited = {"risk__cvar_use_constraint": True, "risk__cvar_limit": -2.0}
+    changes = {**limited, "validation__every_updates": 0, **changes}
+    config = lab_settings(ppo__n_envs=task.batch, ppo__batch_size=task.batch, **changes)
+    return LimitControl(config, task, agent_of(task), Generators(0))
+
+
+def test_the_control_holds_all_classes_or_five_numbers_over_the_range():
+    for task, places in ((bets(COIN), [0, 1, 2]), (bets(NUMBER), [0, 5, 10, 15, 20])):
+        limit = control(task)
+        state = task.reset(seeded(2))[0]
+        whole = held_returns(task, state, limit.grid, steps=3, generator=seeded())
+        assert torch.equal(limit._held(state), whole[:, places])
+
+
+def test_without_a_limit_no_draw_is_played_or_worse_than_another(monkeypatch):
+    task = bets(COIN)
+    limit = control(
+        task, risk__cvar_use_constraint=False, risk__cvar_limit=None, risk__cvar_weight=0.0
+    )
+    monkeypatch.setattr(task, "step", None)
+    held = limit._held(task.reset(seeded(2))[0])
+    assert held.tolist() == [[0.0] * 3] * 4
+    assert held.dtype == torch.float64
