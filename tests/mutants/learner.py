@@ -32,9 +32,11 @@ LEARNER = (
         "X10",
         ROLLOUT,
         "            memories.append(env_state.memory)\n"
-        "        env_state, row = _advance(task, agent, env_state, generators)\n",
+        "        earlier = env_state\n"
+        "        env_state, row = _advance(task, agent, earlier, generators)\n",
         "            pass\n"
-        "        env_state, row = _advance(task, agent, env_state, generators)\n"
+        "        earlier = env_state\n"
+        "        env_state, row = _advance(task, agent, earlier, generators)\n"
         "        if t % sequence_length == 0:\n"
         "            memories.append(env_state.memory)\n",
         RATIO,
@@ -673,8 +675,8 @@ LEARNER = (
         "order-raw-advantage",
         "S4-V1",
         ORDER,
-        "data = self._batch(rollout, predicted, advantage, target)",
-        "data = self._batch(rollout, predicted, estimates.raw_advantage, target)",
+        "data = self._batch(rollout, predicted, advantage, target, risk)",
+        "data = self._batch(rollout, predicted, estimates.raw_advantage, target, risk)",
         learner("ppo", "test_advantages_are_normalised_once_a_rollout"),
     ),
     Mutant(

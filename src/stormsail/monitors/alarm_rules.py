@@ -60,6 +60,21 @@ class OfOutcomes:
 
 
 @dataclass(frozen=True)
+class OfReach:
+    """A message about a limit that is out of reach: what was measured decides what it says."""
+
+    inferred: OfOutcomes
+    """The multiplier stands at its bound, or the gap does not close."""
+    measured: OfOutcomes
+    """The most cautious policies there are break the limit."""
+
+    def format(self, *, value: float, metrics: Metrics) -> str:
+        """Return the message of one update."""
+        chosen = self.measured if "train/cvar_risk_share" in metrics else self.inferred
+        return chosen.format(value=value, metrics=metrics)
+
+
+@dataclass(frozen=True)
 class OfSpread:
     """A message with a place for `factor`, which brings a spread of `value` to 1."""
 
@@ -86,7 +101,7 @@ class Rule:
     """Metric whose value is reported."""
     holds: Callable[[Metrics], bool]
     """Whether the condition is met in one update."""
-    message: str | OfOutcomes | OfSpread
+    message: str | OfOutcomes | OfReach | OfSpread
     """With a place for `value`, and for others as `metrics[name]`."""
     patience: int = 1
     """Updates in a row before it is raised."""
@@ -525,12 +540,21 @@ RULES: tuple[Rule, ...] = (
         "alert",
         "train/cvar_empirical_ema",
         _above("train/cvar_infeasible", 0.0),
-        OfOutcomes(
-            "the limit `risk.cvar_limit` {metrics[config/cvar_limit]:.4g} is out of reach: CVaR of "
-            "{outcomes} stays at {value:.4g} with the multiplier at "
-            "{metrics[train/cvar_lambda]:.4g} of at most {metrics[config/cvar_lambda_max]:.4g}, "
-            "and the gap no longer closes; choose a limit at or below what is reached, or raise "
-            "`risk.cvar_lambda_max`, or the gains if the multiplier is far below it"
+        OfReach(
+            OfOutcomes(
+                "the limit `risk.cvar_limit` {metrics[config/cvar_limit]:.4g} is out of reach: "
+                "CVaR of {outcomes} stays at {value:.4g} with the multiplier at "
+                "{metrics[train/cvar_lambda]:.4g} of at most "
+                "{metrics[config/cvar_lambda_max]:.4g}, and the gap no longer closes; choose a "
+                "limit at or below what is reached, or raise `risk.cvar_lambda_max`, or the gains "
+                "if the multiplier is far below it"
+            ),
+            OfOutcomes(
+                "the limit `risk.cvar_limit` {metrics[config/cvar_limit]:.4g} is out of reach: "
+                "CVaR of {outcomes} is surely below it, at {value:.4g}, after "
+                "`risk.cvar_infeasible_updates` updates that learned from risk alone, and so is "
+                "that of every action held throughout; choose a limit at or below what is reached"
+            ),
         ),
     ),
     Rule(

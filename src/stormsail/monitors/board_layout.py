@@ -103,9 +103,13 @@ LAYOUT: dict[str, dict[str, tuple[str, ...]]] = {
             "train/cvar_empirical_low",
             "train/cvar_empirical_high",
             "train/cvar_empirical_ema",
+            "train/cvar_aim",
             "config/cvar_limit",
         ),
         "multiplier and weight": ("train/cvar_lambda", "train/cvar_weight_effective"),
+        "share of risk": ("train/cvar_risk_share",),
+        "level and value at risk": ("train/cvar_level", "train/cvar_value_at_risk"),
+        "loss of the risk critic": ("train/cvar_critic_loss",),
         "predicted and realised": (
             "train/cvar_predicted_at_reset",
             "train/cvar_realised_episode",

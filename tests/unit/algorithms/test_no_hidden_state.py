@@ -11,6 +11,7 @@ from torch import nn
 
 import stormsail.modules
 from learner_lab import ACTIONS, aged, learner, settings
+from stormsail.modules.action_values import ActionValues
 from stormsail.modules.agent import Agent, ImageSpec
 
 FOLDER = Path(stormsail.modules.__file__).parent
@@ -82,6 +83,12 @@ def forwarded():
     handle.remove()
 
 
+def action_values():
+    return ActionValues(
+        6, rewards=2, actions=3, sizes=(4,), generator=torch.Generator().manual_seed(0)
+    )
+
+
 def agent_of(shape, actions):
     space, changes = ACTIONS[actions]
     agent = aged(learner(settings(**SHAPES[shape], **changes), actions=space)).agent
@@ -104,9 +111,23 @@ def test_no_forward_pass_leaves_anything_in_a_module(shape, actions, training):
     assert {name for name in before if before[name] != after[name]} == set()
 
 
+@pytest.mark.spec("S3-arch")
+def test_values_of_all_actions_leave_nothing_behind():
+    values = action_values()
+    before = {
+        (path, name): id(v) for path, m in values.named_modules() for name, v in vars(m).items()
+    }
+    values(torch.randn(5, 6, generator=torch.Generator().manual_seed(1))).sum().backward()
+    after = {
+        (path, name): id(v) for path, m in values.named_modules() for name, v in vars(m).items()
+    }
+    assert after == before
+
+
 def test_every_module_of_the_package_was_asked(forwarded):
     for shape, actions in CASES:
         everything(agent_of(shape, actions))
+    action_values()(torch.zeros(2, 6))
     names = [f"stormsail.modules.{one.name}" for one in pkgutil.iter_modules([str(FOLDER)])]
     own = {
         result

@@ -288,6 +288,16 @@ def test_a_limit_out_of_reach_is_said_in_words():
     )
 
 
+def test_a_limit_that_no_action_keeps_is_said_to_be_measured():
+    metrics = {**OUT_OF_REACH, "train/cvar_infeasible": 1.0, "train/cvar_risk_share": 0.999}
+    (alarm,) = Alarms().check(metrics)
+    assert alarm.message == (
+        "the limit `risk.cvar_limit` -0.1 is out of reach: CVaR of episode returns is surely below "
+        "it, at -0.25, after `risk.cvar_infeasible_updates` updates that learned from risk alone, "
+        "and so is that of every action held throughout; choose a limit at or below what is reached"
+    )
+
+
 @pytest.mark.spec("X7")
 @pytest.mark.parametrize(
     ("quantity", "words"),

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.risk.rows import RowMemory, Rows, scaled_account
+from stormsail.algorithms.risk.rows import ROWS, RowMemory, Rows, scaled_account
+from stormsail.algorithms.risk.saved import Fit, check_number, check_tensors, like, row_fits
 from stormsail.algorithms.update.rollout import Options, Rollout
 from stormsail.core.task import DiscreteActions
 from stormsail.functional import risk
@@ -110,6 +111,8 @@ class ActionCritic:
         self.values.to(agent.network.actor_last.weight.device)
         self.optimizer = torch.optim.Adam(self.values.parameters(), lr=RATE, fused=True)
         self.memory = RowMemory(rollouts)
+        account = len(agent.spec.after_memory) if len(agent.network.grid) else 0
+        self._row = row_fits(agent, actions, account)
         self.updates = 0
 
     def learn(
@@ -252,11 +255,40 @@ class ActionCritic:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state, on the device of the values."""
+        """Restore a saved state, on the device of the values.
+
+        Raises:
+            ArtifactError: if a tensor is none of such a critic.
+            KeyError: if a part is missing.
+        """
+        check_tensors(state["values"], like(self.values.state_dict()), part="critic/values")
+        self._check_optimizer(state["optimizer"])
+        check_number(state["updates"], int, name="critic/updates", low=0)
+        self._check_memory(state["memory"])
         self.values.load_state_dict(state["values"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.memory.load_state_dict(state["memory"], self.values.unit.device)
         self.updates = state["updates"]
+
+    def _check_optimizer(self, saved: dict[str, Any]) -> None:
+        """Refuse moments of other weights."""
+        for number, weight in enumerate(self.values.parameters()):
+            entry = saved["state"].get(number)
+            if entry is not None:
+                wanted = {"exp_avg": weight, "exp_avg_sq": weight, "step": weight.new_zeros(())}
+                check_tensors(entry, like(wanted), part=f"critic/optimizer/{number}")
+
+    def _check_memory(self, saved: dict[str, Any]) -> None:
+        """Refuse steps of another task or agent."""
+        for name in ("added", "newest"):
+            check_number(saved[name], int, name=f"critic/memory/{name}", low=0)
+        if saved["table"] is not None:
+            rows = min(saved["newest"], ROWS)
+            wanted = {
+                name: Fit((self.memory.rollouts, rows, *fit.shape), fit.kind)
+                for name, fit in self._row.items()
+            }
+            check_tensors(saved["table"], wanted, part="critic/memory")
 
 
 def recorded(rollout: Rollout) -> Options:
@@ -267,11 +299,14 @@ def recorded(rollout: Rollout) -> Options:
 
 
 def _with_account(agent: Agent, seen: Tensor, account: Tensor) -> Tensor:
-    """Return observations with the account of each action in place of the real one, [*b, K, F]."""
+    """Return observations with the account of each action in place of the real one, [*b, K, F].
+
+    Where none is recorded the real one stays: it is that of the taken action.
+    """
     names = agent.spec.observation_names
     columns = [names.index(name) for name in agent.spec.after_memory]
     replaced = seen[..., None, :].expand(*seen.shape[:-1], account.shape[-2], -1).clone()
-    if columns:
+    if columns and account.shape[-1]:
         replaced[..., columns] = account
     return replaced
 

@@ -16,6 +16,7 @@ from stormsail.algorithms.config import RiskConfig, TrainConfig
 from stormsail.algorithms.risk.action_critic import LEAST_RATE, ActionCritic, frame_of
 from stormsail.algorithms.risk.advantage import Trace, predicted_cvar, risk_advantage
 from stormsail.algorithms.risk.multiplier import DualState, RiskDual
+from stormsail.algorithms.risk.saved import check_number
 from stormsail.algorithms.risk.window import EpisodeWindow, partial_sums
 from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.losses import legacy_cvar
@@ -350,8 +351,8 @@ class RiskControl:
 
     @property
     def grid(self) -> Tensor | None:
-        """What a rollout must record of actions: the taken one for a critic, otherwise nothing."""
-        return None if self.critic is None else torch.zeros(1)
+        """What a rollout must record: of no other action for a critic, None for nothing at all."""
+        return None if self.critic is None else torch.empty(0)
 
     def _term(
         self, advantage: Tensor, rollout: Rollout, estimates: Estimates, agent: Agent
@@ -403,10 +404,11 @@ class RiskControl:
         """Restore a saved state.
 
         Raises:
-            ArtifactError: if the state is not one of a control.
+            ArtifactError: if the state is not one of such a control.
             KeyError: if that of the critic is missing.
         """
         if self.critic is not None:
+            check_number(state["level"], float, name="level")
             self.critic.load_state_dict(state["critic"])
             self.level, state = state["level"], state["plain"]
         saved = RiskState.from_state(state, part="risk")

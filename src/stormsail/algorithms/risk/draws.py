@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from stormsail.algorithms.risk.saved import Fit, check_tensors, kind_of, like
 from stormsail.algorithms.update.rollout import Options, Rollout
 from stormsail.core.task import DiscreteActions, Task, action_mask
 from stormsail.modules.agent import Agent
@@ -230,6 +231,37 @@ class DrawMemory:
         """Return the state for a checkpoint."""
         kept = None if self.kept is None else self.kept._asdict()
         return {"kept": kept, "open": self._open}
+
+    @staticmethod
+    def check(saved: dict[str, Any], task: Task[Any], actions: int) -> None:
+        """Refuse a saved state that is none of such a task.
+
+        Raises:
+            ArtifactError: if a tensor does not fit.
+            KeyError: if a part is missing.
+        """
+        spare = torch.Generator(device=task.device).manual_seed(0)
+        state, observation = task.reset(spare)
+        parts = {**state._asdict(), "observation": observation}
+        kept, running = saved["kept"], saved["open"]
+        if kept is not None:
+            count = len(kept["result"])
+            start = {name: Fit((count, *x.shape[1:]), kind_of(x)) for name, x in parts.items()}
+            numbers = {
+                "score": Fit((count,), "double"),
+                "result": Fit((count,), "double"),
+                "measured": Fit((count,), "int"),
+                "constant": Fit((count, actions), "double"),
+            }
+            columns = dict(zip(state._fields, kept["state"], strict=True))
+            columns |= {name: kept[name] for name in Draws._fields[1:]}
+            check_tensors(columns, {**start, **numbers}, part="draws/kept")
+        if running is not None:
+            starts, first, totals = running
+            columns = dict(zip(state._fields, starts, strict=True))
+            columns |= {"observation": first, "totals": totals}
+            wanted = {**like(parts), "totals": Fit((task.batch, actions), "double")}
+            check_tensors(columns, wanted, part="draws/open")
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore a saved state."""

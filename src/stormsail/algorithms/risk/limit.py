@@ -34,6 +34,7 @@ from stormsail.algorithms.risk.action_critic import (
 )
 from stormsail.algorithms.risk.control import NOTHING, SOURCES, RiskReport, Tail
 from stormsail.algorithms.risk.draws import DrawMemory, held_returns
+from stormsail.algorithms.risk.saved import Fit, check_number, check_tensor
 from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.generators import Generators
@@ -363,7 +364,7 @@ class LimitControl:
             gap=math.nan if limit is None else limit - tail.empirical,
             multiplier=self.multiplier,
             weight=0.0,
-            share=self.share,
+            share=0.0,
             legacy=0.0,
             term=mix.term,
             source=SOURCES[1] if tail.is_ready else SOURCES[0],
@@ -388,14 +389,29 @@ class LimitControl:
         """Restore a saved state.
 
         Raises:
+            ArtifactError: if a tensor or number is none of such a control.
             KeyError: if a part is missing.
         """
         device = self.task.device
+        self._check(state)
         self.critic.load_state_dict(state["critic"])
         self.draws.load_state_dict(state["draws"], device)
         for name in _CARRIED:
             value = state[name]
             setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
+
+    def _check(self, state: dict[str, Any]) -> None:
+        """Refuse what the next update could not use."""
+        for name in ("updates", "bound_updates"):
+            check_number(state[name], int, name=name, low=0)
+        check_number(state["level"], float, name="level")
+        check_number(state["share"], float, name="share", low=0.0, below=1.0)
+        bound = MOST_INTEGRAL * (1.0 + 1e-9)
+        check_number(state["integral"], float, name="integral", low=-bound, below=bound)
+        for name, shape in (("scale", (2,)), ("mixed", ()), ("balance", (2,))):
+            if state[name] is not None:
+                check_tensor(state[name], Fit(shape, "float"), name=name)
+        self.draws.check(state["draws"], self.task, len(self._network.grid))
 
 
 _CARRIED = (

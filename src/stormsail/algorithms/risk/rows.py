@@ -184,7 +184,7 @@ def scaled_account(agent: Agent, account: Tensor) -> Tensor:
     """Return the account's columns as the network sees them, [..., P]."""
     names = agent.spec.observation_names
     columns = [names.index(name) for name in agent.spec.after_memory]
-    if not columns:
+    if not columns or account.shape[-1] == 0:  # what other actions make of it is not recorded
         return account[..., :0]
     whole = account.new_zeros(*account.shape[:-1], len(names))
     whole[..., columns] = account

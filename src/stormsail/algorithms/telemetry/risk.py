@@ -34,6 +34,10 @@ UNKNOWN = frozenset(
         "train/cvar_violation_ema",
         "config/cvar_limit",
         "config/cvar_resolution",
+        # before the risk critic has learned, or without a limit
+        "train/cvar_level",
+        "train/cvar_critic_loss",
+        "train/cvar_aim",
     }
 )
 """Metrics of risk that are NaN where there is nothing to measure."""
@@ -65,7 +69,7 @@ def risk(ppo: Ppo, update: Update) -> Values:
         "train/cvar_realised_episode": report.realised,
         "train/cvar_predicted_minus_realised": report.predicted - report.realised,
     }
-    return values | _acting(report, update) | _settings(ppo)
+    return values | _acting(report, update) | _learned(ppo, report) | _settings(ppo)
 
 
 def _acting(report: RiskReport, update: Update) -> Values:
@@ -85,6 +89,16 @@ def _acting(report: RiskReport, update: Update) -> Values:
     }
     if report.gradient_norm is not None:
         values["debug/cvar_gradient_norm"] = report.gradient_norm
+    return values
+
+
+def _learned(ppo: Ppo, report: RiskReport) -> Values:
+    """Return what the critic of the shortfall learns and aims at; none without one."""
+    if ppo.risk is None or ppo.risk.critic is None:
+        return {}
+    values: Values = {"train/cvar_level": report.level, "train/cvar_critic_loss": report.loss}
+    if report.options is not None:
+        values |= {"train/cvar_aim": report.aim, "train/cvar_risk_share": report.factor}
     return values
 
 

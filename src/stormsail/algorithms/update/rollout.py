@@ -161,8 +161,8 @@ def collect(
         sequence_length: rows of a training sequence; the memory before each is kept.
         generators: of actions, and of the task.
         online: merge each observation into the statistics as it comes.
-        grid: actions of which it is recorded what each would have made of every step, [K]. Of a
-            task without `alternatives` the taken one alone is; None records nothing.
+        grid: actions of which it is recorded what each would have made of every step, [K]. An empty
+            one, or a task without `alternatives`, records the taken action alone; None nothing.
     """
     initial = agent.initial_memory(task.batch)
     rows, memories, norms = [], [], []
@@ -173,10 +173,9 @@ def collect(
         if t % sequence_length == 0:
             memories.append(env_state.memory)
         earlier = env_state
-        outcome = None if grid is None else alternatives(task, earlier.state, grid)
         env_state, row = _advance(task, agent, earlier, generators)
         if grid is not None:
-            before.append((earlier, _taken(row.step) if outcome is None else outcome))
+            before.append((earlier, _outcomes(task, earlier, grid, row.step)))
         rows.append(row)
         if online:
             named = agent.named_columns(row.raw)
@@ -200,8 +199,13 @@ def collect(
     )
 
 
-def _taken(step: Step[StepInfo]) -> Alternatives:
-    """Return what the taken action made, as the only one of the alternatives."""
+def _outcomes(
+    task: Task[Any], before: EnvState, grid: Tensor, step: Step[StepInfo]
+) -> Alternatives:
+    """Return what each of the actions would have made, or the taken one as the only one."""
+    made = alternatives(task, before.state, grid) if len(grid) > 0 else None
+    if made is not None:
+        return made
     nothing = step.reward.new_empty(len(step.reward), 1, 0)
     return Alternatives(step.reward[:, None], step.terminated[:, None], nothing)
 

@@ -33,7 +33,12 @@ FAST = {
     "risk.cvar_window": 16,
     "risk.cvar_activation_threshold": -100.0,
 }
-LIMIT = {**FAST, "risk.cvar_use_constraint": True, "risk.cvar_limit": 0.5}
+LIMIT = {
+    **FAST,
+    "risk.form": "budget",
+    "risk.cvar_use_constraint": True,
+    "risk.cvar_limit": 0.5,
+}
 BOTH = {**LIMIT, "risk.cvar_weight": 0.4, "risk.cvar_ramp_updates": 3}
 
 

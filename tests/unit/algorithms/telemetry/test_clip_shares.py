@@ -57,7 +57,7 @@ def batch_of(ppo):
         log_prob=log_prob, parameters=output.actor, weight=weight,
         mask=torch.ones(2, 2, 0, dtype=torch.bool),
         predicted=output.critic - torch.tensor(MOVED)[..., None],
-        advantage=torch.zeros(2, 2), target=torch.tensor(TARGET),
+        advantage=torch.zeros(2, 2), target=torch.tensor(TARGET), options=torch.zeros(2, 2, 0),
     )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ TAIL = {
     "risk.cvar_use_constraint": True, "risk.cvar_limit": -1e-4, "risk.cvar_weight": 0.1,
     "risk.cvar_alpha": 0.5, "risk.cvar_min_samples": 4, "risk.cvar_min_tail_samples": 1,
 }  # fmt: skip
+LIMIT = {name: value for name, value in TAIL.items() if name != "risk.cvar_weight"}
 
 
 def learner(**changes):
@@ -126,6 +127,24 @@ CONFIGS = {
     "categorical market": (
         {**MARKET, "critic.kind": "categorical", "network.memory": "none", **TAIL},
         {"twin", "categorical", "distributional", "market", "risk"},
+    ),
+    "limit on a market": (
+        {**MARKET, **LIMIT, "risk.cvar_log_gradient": True},
+        {
+            *("twin", "quantile", "distributional", "memory", "lstm", "market"),
+            *("risk", "pull", "shortfall", "actions"),
+        },
+    ),
+    "all actions without a limit": (
+        {**MARKET, "ppo.policy_gradient": "all_actions"},
+        {
+            *("twin", "quantile", "distributional", "memory", "lstm", "market"),
+            *("risk", "shortfall", "actions"),
+        },
+    ),
+    "limit on a pole": (
+        {**LIMIT, "network.memory": "none"},
+        {"twin", "quantile", "distributional", "risk", "shortfall"},
     ),
     "categorical": (
         {"critic.kind": "categorical", "network.enable_critic_lstm": True, "network.num_layers": 2},

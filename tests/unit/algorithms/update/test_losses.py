@@ -403,6 +403,6 @@ def test_a_batch_is_made_of_tensors_that_are_selected_together():
     names = {field.name for field in dataclasses.fields(Batch)}
     assert names == {
         "observation", "memory", "reset", "raw_action", "log_prob", "parameters", "mask",
-        "predicted", "weight", "advantage", "target",
+        "predicted", "weight", "advantage", "target", "options",
     }  # fmt: skip
     assert np.isfinite(float(prepared()[1].advantage.abs().sum()))

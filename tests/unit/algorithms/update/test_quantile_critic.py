@@ -34,7 +34,7 @@ def batch_of(ppo, target, weight):
         observation=observation, memory=memory, reset=reset, raw_action=action,
         log_prob=log_prob, parameters=output.actor, predicted=output.critic, weight=weight,
         mask=torch.ones(rows, count, 0, dtype=torch.bool),
-        advantage=torch.zeros(rows, count), target=target,
+        advantage=torch.zeros(rows, count), target=target, options=torch.zeros(rows, count, 0),
     )  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def test_shares_of_the_wealth_compound_and_ruin_ends_the_episode():
     # 8 -> 4 -> 2: total -6 is ruin; 8 -> 12 -> 6 -> 9
     assert seen[0] == ([-4.0, 4.0], [False, False], [False, False])
     assert seen[1] == ([-6.0, -2.0], [True, False], [False, False])
-    assert seen[2] == ([0.0, 1.0], [False, False], [False, True])
+    assert seen[2] == ([0.0, 1.0], [False, True], [False, False])
     assert step.info.sample_weight.tolist() == [0.0, 1.0]
 
 
@@ -197,15 +197,15 @@ def test_no_action_changes_another_column(name):
     assert torch.equal(*seen)
 
 
-def test_an_episode_is_truncated_at_its_horizon_and_the_next_one_has_new_draws():
+def test_an_episode_ends_for_good_after_its_bars_and_the_next_one_has_new_draws():
     task = Bets(KNOWN["stakes-8"], batch=8)
     draws = generator(0)
     state, _ = task.reset(draws)
     old, action = state.uniform, torch.ones(8, dtype=torch.int64)
     for bar in range(4):
         state, step = task.step(state, action, draws)
-        assert bool(step.truncated.all()) is (bar == 3)
-        assert not bool(step.terminated.any())
+        assert bool(step.terminated.all()) is (bar == 3)
+        assert not bool(step.truncated.any())
         assert torch.equal(state.uniform, old)
     assert step.observation[:, 0].tolist() == [0.0] * 8
     state, step = task.step(state, action, draws)

@@ -57,7 +57,9 @@ def test_both_agents_differ_by_the_limit_alone(limits_store):
     assert held.risk.cvar_use_constraint
     assert held.risk.cvar_limit == -0.05
     assert not free.risk.acts
-    assert free.replace(**{"risk.cvar_use_constraint": True}) == held
+    assert (held.risk.form, free.risk.form) == ("critic", "budget")  # derived from the limit
+    derived = {"risk.form": "critic", "ppo.advantage_scale": "slow"}
+    assert free.replace(**derived, **{"risk.cvar_use_constraint": True}) == held
     assert job(limits_store).settings(is_limited=True).task.market.episode_bars == 24
     longer = job(limits_store, changes=(FOUR_HOURS,)).settings(is_limited=True)
     assert longer.task.market.episode_bars == 6

@@ -1,0 +1,376 @@
+"""The control of all actions: level, share, aim, the rule for limits out of reach, what waits."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from bets_lab import COST, bets_learner, bets_policy, limited
+from learner_lab import learner, settings
+from stormsail.algorithms.risk import limit
+from stormsail.algorithms.risk.build import build_control
+from stormsail.algorithms.risk.control import NOTHING, SOURCES, RiskControl, Tail
+from stormsail.algorithms.risk.limit import LimitControl
+from stormsail.algorithms.run.tasks import agent_spec
+from stormsail.algorithms.update.estimates import estimate
+from stormsail.bench.risk.bets_worlds import KNOWN
+from stormsail.core.errors import ConfigError
+from stormsail.modules.actions import grid_log_prob
+
+WORLD, ONE_BET = KNOWN["stakes-8"], KNOWN["one-bet-10"]
+HELD = limited(WORLD)
+
+
+def tail(cvar, *, error=0.5, level=-2.0, spread=10.0, ready=True):
+    return Tail(
+        samples=100, is_ready=ready, raw=cvar, empirical=cvar, error=error, level=level,
+        spread=spread,
+    )  # fmt: skip
+
+
+def control(updates=1, **changes):
+    """Return the control of a learner that has made some updates."""
+    ppo = bets_learner(WORLD, **{**HELD, **changes})
+    for _ in range(updates):
+        ppo.update()
+    return ppo.risk
+
+
+# --- which control -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, None),
+        (HELD, LimitControl),
+        ({"ppo.policy_gradient": "all_actions"}, LimitControl),
+        ({**HELD, "risk.form": "budget"}, RiskControl),
+        ({**HELD, "risk.cvar_use_constraint": False}, RiskControl),
+        ({**HELD, "risk.form": "budget", "ppo.policy_gradient": "all_actions"}, LimitControl),
+    ],
+)
+def test_settings_and_task_decide_on_the_control(changes, kind):
+    made = bets_learner(WORLD, **changes).risk
+    assert type(made) is (type(None) if kind is None else kind)
+
+
+def test_a_task_that_says_nothing_of_other_actions_has_a_critic_of_the_taken_one():
+    tail_settings = {name: HELD[name] for name in HELD}
+    with_critic = learner(settings(**tail_settings)).risk
+    assert type(with_critic) is RiskControl
+    assert with_critic.critic.values.shape == (2, 1)
+    assert with_critic.grid.shape == (0,)
+    plain = learner(settings(**{**tail_settings, "risk.form": "budget"})).risk
+    assert plain.critic is None
+    assert plain.grid is None
+
+
+@pytest.mark.refusal
+def test_all_actions_are_refused_where_nobody_says_what_they_would_make():
+    config = settings(**{"ppo.policy_gradient": "all_actions"})
+    with pytest.raises(ConfigError) as caught:
+        learner(config)
+    assert str(caught.value) == (
+        "`ppo.policy_gradient` can be `all_actions` only on a task that says what every action "
+        "would have made of a step, with one dimension of actions; found `market`. Set "
+        "`ppo.policy_gradient` to `sampled`. [config-inconsistent]"
+    )
+
+
+def test_the_account_is_behind_the_memory_where_all_actions_are_valued():
+    for changes, names in (({}, ()), (HELD, ("earned", "level")), (
+        {"ppo.policy_gradient": "all_actions"}, ("earned", "level")),
+        ({**HELD, "risk.form": "budget"}, ()),
+    ):  # fmt: skip
+        ppo = bets_learner(COST, **changes)
+        assert ppo.agent.spec.after_memory == names
+        assert agent_spec(ppo.config, ppo.task).after_memory == names
+
+
+# --- level and aim -------------------------------------------------------------------------------
+
+
+def test_the_level_starts_at_its_goal_and_follows_it_slowly():
+    made = control(0)
+    made._move_level(tail(-4.0, level=-2.0))  # the limit of -8 holds: the value at risk itself
+    assert made.level == -2.0
+    made.updates = 1
+    made._move_level(tail(-4.0, level=1.0))
+    assert made.level == pytest.approx(-2.0 + limit.LEVEL_STEP * 3.0)
+    made._move_level(tail(-12.0, level=1.0))  # broken by half of its size: half of the way to it
+    before = -2.0 + limit.LEVEL_STEP * 3.0
+    assert made.level == pytest.approx(before + limit.LEVEL_STEP * (-3.5 - before))
+
+
+def test_the_level_is_never_below_the_limit_and_0_before_there_is_an_outcome():
+    made = control(0)
+    made._move_level(NOTHING)
+    assert made.level == 0.0
+    made = control(0)
+    made._move_level(tail(-8.0, level=-20.0))
+    assert made.level == WORLD.limit
+
+
+def test_the_aim_lies_inside_the_limit_by_what_the_estimate_may_be_off():
+    made = control(0)
+    assert made.aim(tail(-9.0, error=0.4)) == pytest.approx(-8.0 + limit.MARGIN * 0.4)
+    assert made.aim(tail(-9.0, error=99.0)) == pytest.approx(-8.0 + limit.MOST_MARGIN * 8.0)
+    assert made.unit(tail(-9.0, spread=10.0)) == 8.0
+    assert made.unit(tail(-9.0, spread=400.0)) == WORLD.alpha * 400.0
+
+
+def test_the_limit_itself_is_not_moved_by_the_aim():
+    """An estimate between limit and aim breaks nothing: the gap is that of the limit."""
+    ppo = bets_learner(ONE_BET, **limited(ONE_BET), **{"ppo.n_envs": 64})
+    for _ in range(4):
+        report = ppo.update().risk
+    assert report.tail.error > 0.01
+    assert report.gap == ONE_BET.limit - report.tail.empirical
+    assert report.aim == ppo.risk.aim(report.tail)
+    assert report.aim >= ONE_BET.limit + 0.01 * limit.MARGIN
+
+
+# --- share and multiplier ------------------------------------------------------------------------
+
+
+def test_the_share_is_that_at_which_cvar_moves_to_the_aim():
+    made = control(0)
+    made.scale, made.mixed = torch.ones(2), torch.tensor(0.25)
+    made.balance = torch.tensor([-3.0, 9.0])
+    state = tail(-8.4, error=0.0)
+    made._move_share(state)
+    gap = -8.0 + 8.4
+    step = max(0.5, limit.LEAST_MIXED)
+    change = min(limit.GAIN * gap * step / 12.0, limit.SLOPE * gap / 8.0)
+    assert made.share == pytest.approx(3.0 / 12.0 + change)
+    assert made.integral == pytest.approx(limit.INTEGRAL_STEP * gap / 8.0)
+    assert made.multiplier == pytest.approx(made.share / (1.0 - made.share))
+
+
+def test_the_integral_is_bounded_and_does_not_grow_at_either_end():
+    made = control(0)
+    made.scale, made.balance = torch.ones(2), torch.tensor([-3.0, 9.0])
+    for _ in range(400):
+        made._move_share(tail(-8.001, error=0.0))
+        assert 0.0 < made.share < 1.0
+    grown = made.integral
+    for _ in range(4000):
+        made._move_share(tail(-10.0, error=0.0))
+        assert abs(made.integral) <= limit.MOST_INTEGRAL
+    made.balance = torch.tensor([9.0, 9.0])  # nothing to choose between: the whole share is risk's
+    stood = made.integral
+    made._move_share(tail(-10.0, error=0.0))
+    assert made.share == limit.MOST_SHARE
+    assert made.integral == stood
+    assert grown > 0.0
+
+
+def test_the_largest_share_leaves_the_multiplier_finite():
+    made = control(0)
+    made.share = limit.MOST_SHARE
+    assert made.multiplier == pytest.approx(limit.MOST_SHARE / (1.0 - limit.MOST_SHARE))
+    made.share = 0.0
+    assert made.multiplier == 0.0
+
+
+def test_the_report_is_the_mixture_of_both_scaled_advantages():
+    """(1 - x) of the mean's and x of risk's, centred under the policy, over the mixture's scale."""
+    ppo = bets_learner(WORLD, **HELD)
+    ppo.update()
+    ppo.env_state, rollout = ppo._collect()
+    estimates = estimate(ppo.agent, rollout, ppo.config)
+    report = ppo.risk.act(rollout, estimates, math.nan, ppo.agent)
+    head, grid = ppo.agent.network.head, ppo.agent.network.grid
+    probability = grid_log_prob(head, rollout.parameters, grid).exp()
+    for part in (report.options, report.risk_options):
+        mean = (part * probability).sum(-1)
+        torch.testing.assert_close(mean, torch.zeros_like(mean), rtol=0.0, atol=1e-5)
+    assert report.factor == ppo.risk.share
+    assert report.multiplier == ppo.risk.multiplier
+    divisor = max(math.sqrt(float(ppo.risk.mixed)), limit.LEAST_MIXED)
+    frame = limit.frame_of(ppo.risk.level, report.tail.spread, WORLD.bars, rollout.reward.device)
+    values = ppo.risk.critic.predict(rollout, frame)[:, :, 1]
+    centred = values - (values * probability).sum(-1, keepdim=True)
+    unit = float(ppo.risk.scale[1].sqrt()) * WORLD.alpha
+    torch.testing.assert_close(
+        report.risk_options, ppo.risk.share * centred / unit / divisor, rtol=1e-4, atol=1e-5
+    )
+    step = rollout.options.step
+    following = ppo.risk.critic.predict_following(ppo.agent, rollout, frame)[:, :, 0]
+    earns = step.reward + torch.where(step.terminated, 0.0, following)
+    own = earns - (earns * probability).sum(-1, keepdim=True)
+    whole = (1.0 - ppo.risk.share) * own / float(ppo.risk.scale[0].sqrt()) / divisor
+    torch.testing.assert_close(report.options, whole + report.risk_options, rtol=1e-4, atol=1e-4)
+
+
+def test_the_scales_are_slow():
+    ppo = bets_learner(WORLD, **HELD)
+    sizes, seen = [], []
+    for _ in range(3):
+        ppo.env_state, rollout = ppo._collect()
+        before = ppo.risk.scale
+        estimates = estimate(ppo.agent, rollout, ppo.config)
+        report = ppo.risk.act(rollout, estimates, math.nan, ppo.agent)
+        sizes.append(report.term**2)
+        seen.append(float(ppo.risk.scale[1]))
+        del before
+    # the plain mean of the first ones: a moving average that began with nothing
+    assert seen == pytest.approx([sizes[0], sum(sizes[:2]) / 2, sum(sizes) / 3], rel=1e-5)
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+def test_share_and_integral_stand_while_the_policy_is_not_trained():
+    ppo = bets_learner(
+        ONE_BET, **limited(ONE_BET), **{"ppo.critic_grad_warmup_updates": 3, "ppo.n_envs": 64}
+    )
+    for _ in range(3):
+        update = ppo.update()
+        assert (ppo.risk.share, ppo.risk.integral, ppo.risk.bound_updates) == (0.0, 0.0, 0)
+        assert update.risk.tail.is_ready
+        assert math.isfinite(update.risk.loss)  # but the critic learns
+    ppo.update()
+    assert ppo.risk.share > 0.0
+    assert ppo.risk.integral != 0.0
+
+
+def test_before_there_are_enough_outcomes_the_share_stands_and_the_critic_learns():
+    ppo = bets_learner(WORLD, **{**HELD, "risk.cvar_min_samples": 40})
+    sources = []
+    for _ in range(4):
+        update = ppo.update()
+        sources.append(update.risk.source)
+        if not update.risk.tail.is_ready:
+            assert ppo.risk.share == 0.0
+            assert math.isfinite(update.risk.loss)
+    assert sources == [SOURCES[0], SOURCES[0], SOURCES[1], SOURCES[1]]  # 16 episodes an update
+    assert ppo.risk.share > 0.0
+
+
+def test_all_actions_without_a_limit_have_no_share_of_risk():
+    ppo = bets_learner(WORLD, **{"ppo.policy_gradient": "all_actions"})
+    for _ in range(3):
+        update = ppo.update()
+        assert (ppo.risk.share, update.risk.multiplier, update.risk.factor) == (0.0, 0.0, 0.0)
+        assert float(update.risk.risk_options.abs().max()) == 0.0
+        assert float(update.risk.options.abs().max()) > 0.1
+        assert not update.risk.is_infeasible
+        assert math.isnan(update.risk.gap)
+        assert math.isnan(update.risk.aim)
+        assert ppo.risk.level == 0.0
+    assert ppo.config.risk.form == "budget"
+
+
+# --- out of reach --------------------------------------------------------------------------------
+
+
+def bound(ppo, updates):
+    """Let the share have been at its largest for some updates."""
+    ppo.risk.bound_updates = updates
+    return ppo.risk
+
+
+def without_a_way(updates):
+    """Return a learner whose draws let every action that is held throughout end at 0.4."""
+    changes = {"risk.cvar_limit": 0.5, "risk.cvar_infeasible_updates": updates}
+    ppo = bets_learner(WORLD, **{**HELD, **changes})
+    ppo.update()
+    kept = ppo.risk.draws.kept
+    ppo.risk.draws.kept = kept._replace(constant=torch.full_like(kept.constant, 0.4))
+    return ppo
+
+
+def test_a_limit_that_a_constant_action_keeps_is_never_out_of_reach():
+    ppo = bets_learner(WORLD, **HELD)
+    ppo.update()
+    made = bound(ppo, 10**6)
+    held = made.draws.constant_returns()
+    assert held[:, 0].tolist() == [0.0] * len(held)  # doing nothing
+    assert not made.is_infeasible(tail(-80.0, error=0.1))
+
+
+def test_a_limit_is_out_of_reach_if_the_most_cautious_policies_surely_break_it():
+    ppo = without_a_way(updates=3)
+    surely = tail(-1.0, error=0.1)
+    assert bound(ppo, 3).is_infeasible(surely)
+    assert not bound(ppo, 2).is_infeasible(surely)  # not for long enough
+    assert not bound(ppo, 3).is_infeasible(tail(0.4, error=0.1))  # within its interval
+    assert bound(ppo, 3).is_infeasible(tail(0.4, error=0.05))
+
+
+def test_an_action_that_keeps_it_in_the_tail_of_all_draws_is_enough():
+    ppo = without_a_way(updates=1)
+    made, surely = bound(ppo, 1), tail(-1.0, error=0.1)
+    held = made.draws.kept.constant
+    held[:, 2] = 0.6
+    assert not made.is_infeasible(surely)
+    held[0, 2] = -99.0  # one of 16 draws is more than the worst 5 %
+    assert made.is_infeasible(surely)
+
+
+def test_updates_at_the_largest_share_are_counted_in_a_row():
+    made = control(0)
+    made.scale, made.balance = torch.ones(2), torch.tensor([9.0, 9.0])
+    for count in (1, 2, 3):
+        made._move_share(tail(-10.0, error=0.0))
+        assert made.bound_updates == count
+    made.balance = torch.tensor([-3.0, 9.0])
+    made._move_share(tail(-8.1, error=0.0))
+    assert made.bound_updates == 0
+
+
+# --- prediction ----------------------------------------------------------------------------------
+
+
+def test_the_predicted_cvar_is_that_of_the_shortfall_where_episodes_begin():
+    ppo = bets_learner(WORLD, **HELD)
+    ppo.update()
+    ppo.env_state, rollout = ppo._collect()
+    made = ppo.risk
+    made.level = -3.0
+    shortfall = torch.arange(rollout.reward.numel(), dtype=torch.float32).reshape(
+        rollout.reward.shape
+    )
+    first = shortfall[rollout.length == 1]
+    assert len(first) == 16
+    expected = -3.0 + float(first.mean()) / WORLD.alpha
+    assert made._predicted(rollout, shortfall) == pytest.approx(expected)
+    made.level = 2.0  # an episode begins below it: 2 of shortfall that no step adds
+    expected = 2.0 + (float(first.mean()) - 2.0) / WORLD.alpha
+    assert made._predicted(rollout, shortfall) == pytest.approx(expected)
+    none = dataclasses.replace(rollout, length=rollout.length + 2)
+    assert math.isnan(made._predicted(none, shortfall))
+
+
+def test_a_rollout_of_a_fixed_policy_is_estimated_and_predicted_right():
+    """Four bets of one unit each, at 1.6 % of -20: the world's own figures."""
+    still = {
+        "ppo.learning_rate": 1e-8,
+        "ppo.learning_rate_final": 1e-8,
+        "ppo.optimizer_lr_min": 0.0,
+    }
+    ppo = bets_learner(WORLD, **{**HELD, **still, "ppo.n_envs": 512})
+    bets_policy(ppo.agent, WORLD, (1e-6, 1.0, 1e-6, 1e-6, 1e-6))
+    for _ in range(8):
+        report = ppo.update().risk
+    loss = 1.0 - 0.984**4
+    # CVaR of 5 %: all losing episodes (6.2 %) lose about 17: the worst 5 % of them all lose
+    assert loss > 0.05
+    assert report.tail.empirical == pytest.approx(-17.0, rel=0.05)
+    assert report.tail.level == -17.0
+
+
+def test_the_generators_of_a_control_are_its_own():
+    """No stream of the learner is drawn from: a run without a limit has the same draws."""
+    held, free = bets_learner(WORLD, **HELD), bets_learner(WORLD)
+    (_, one), (_, other) = held._collect(), free._collect()
+    assert torch.equal(one.reward[0], other.reward[0])
+    for ppo in (held, free):
+        ppo.update()
+    own = set(held.generators.state()) - set(free.generators.state())
+    streams = ("memory", "replay", "task", "weights")
+    assert own == {f"torch:risk.{name}" for name in streams}
+    assert build_control(free.task, free.agent, free.config, free.generators) is None
