@@ -19,9 +19,13 @@ from all_actions_lab import (
     rollouts,
     seeded,
 )
+from learner_lab import settings as lab_settings
 from simulator_lab import settings, simulator, wild_panel
 from stormsail.algorithms.risk.draws import DrawMemory, Draws, held_returns
+from stormsail.algorithms.risk.limit import LimitControl
+from stormsail.algorithms.run.state_tree import flatten, unflatten
 from stormsail.bench.risk.bets_worlds import World
+from stormsail.core.generators import Generators
 from stormsail.core.task import DiscreteActions
 from stormsail.functional import risk
 
@@ -140,20 +144,41 @@ def test_a_score_is_the_lowest_of_actions_played_throughout(name):
     assert torch.equal(memory.constant_returns(), kept.constant)
 
 
+def fixed_draws(*payoffs):
+    """Return uniform draws of four episodes, [4, H, 2]: below .3 a bar loses."""
+    return torch.tensor(payoffs, dtype=torch.float64).repeat(4, 1)[:, :, None].expand(-1, -1, 2)
+
+
+HAND = World("hand", -2.0, 3, (0.0, 2.0), (((0.3, -2.0), (0.7, 1.0)),))
+
+
 def test_held_levels_by_hand():
-    """+1, -2, +1 by bar: level 2 makes 2 - 4 + 2; costs .25 * 2 once; ruin at -3 keeps -2."""
-    uniform = torch.tensor([0.9, 0.1, 0.9]).repeat(4, 1)[:, :, None].expand(4, 3, 2)
-    coin = World("hand", -2.0, 3, (0.0, 2.0), (((0.3, -2.0), (0.7, 1.0)),))
+    """+1, -2, +1 by bar: level 2 makes 2 - 4 + 2; a cost of .25 * 2 once; shares of the wealth."""
     for changes, expected in (
         ({}, [0.0, 0.0]),
         ({"change_cost": 0.25}, [0.0, -0.5]),
-        ({"ruin": -2.0}, [0.0, -2.0]),
         ({"wealth": 10.0, "levels": (0.0, 0.1)}, [0.0, 10.0 * (1.1 * 0.8 * 1.1 - 1.0)]),
     ):
-        task = bets(dataclasses.replace(coin, **changes), dtype=torch.float64)
-        state = task.reset(seeded())[0]._replace(uniform=uniform.double())
+        task = bets(dataclasses.replace(HAND, **changes), dtype=torch.float64)
+        state = task.reset(seeded())[0]._replace(uniform=fixed_draws(0.9, 0.1, 0.9))
         result = held_returns(task, state, torch.arange(2), steps=3, generator=seeded())
         torch.testing.assert_close(result, torch.tensor([expected] * 4, dtype=torch.float64))
+
+
+def test_what_follows_ruin_does_not_count():
+    """2 - 4 is ruin at the second of six bars; the fourth begins another episode."""
+    task = bets(dataclasses.replace(HAND, ruin=-2.0, bars=6), dtype=torch.float64)
+    state, observation = task.reset(seeded())
+    state = state._replace(uniform=fixed_draws(0.9, 0.1, 0.9, 0.9, 0.9, 0.9))
+    result = held_returns(task, state, torch.arange(2), steps=6, generator=seeded())
+    assert result.tolist() == [[0.0, -2.0]] * 4
+    memory = remembered([0.0] * 4)
+    memory.kept = memory.kept._replace(state=tuple(state), observation=observation)
+    always = Fixed(agent_of(bets(COIN)), lambda seen: torch.ones(len(seen), dtype=torch.int64))
+    memory.replay(
+        task, always, torch.arange(4), steps=6, update=1, generators=(seeded(), seeded(1))
+    )
+    assert memory.kept.result.tolist() == [-2.0] * 4
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 6])
@@ -252,7 +277,11 @@ class Fixed:
     def draw(self, seen, memory, *, deterministic, generator, mask=None):
         assert deterministic is False
         drawn = self.agent.draw(
-            self.agent.normalised(seen), memory, deterministic=False, generator=generator, mask=mask
+            self.agent.normalised(seen.float()),
+            memory,
+            deterministic=False,
+            generator=generator,
+            mask=mask,
         )
         return drawn._replace(action=self.choice(seen))
 
@@ -299,7 +328,7 @@ def test_a_replay_with_a_known_policy_is_the_episode_stepped_by_hand(name):
 
 def test_a_replay_draws_from_the_policy_with_its_memory():
     """The replay of a rollout's own episodes with its own numbers gives its own results."""
-    task = bets(COIN)
+    task = bets(COIN, batch=64)
     agent = agent_of(task)
     rollout = rollout_of(task, agent, steps=3, seed=4)  # all begin in row 0 and end in row 2
     memory = DrawMemory()
@@ -307,7 +336,7 @@ def test_a_replay_draws_from_the_policy_with_its_memory():
     before = memory.kept.result.clone()
     memory.kept.result.zero_()
     memory.replay(
-        task, agent, torch.arange(4), steps=3, update=1, generators=(seeded(4), seeded(8))
+        task, agent, torch.arange(64), steps=3, update=1, generators=(seeded(4), seeded(8))
     )
     torch.testing.assert_close(memory.kept.result, before, rtol=0.0, atol=1e-12)
 
@@ -472,7 +501,9 @@ def test_a_restored_memory_goes_on_as_the_saved_one():
     first, second = DrawMemory(), DrawMemory()
     for update, rollout in enumerate(batches[:3]):
         first.add(rollout, update, holding(task, agent))
-    second.load_state_dict(first.state_dict(), torch.device("cpu"))
+    tree, tensors = flatten(first.state_dict())
+    saved = unflatten(tree, {name: x.clone() for name, x in tensors.items()})
+    second.load_state_dict(saved, torch.device("cpu"))
     for update, rollout in enumerate(batches[3:], 3):
         for memory in (first, second):
             memory.add(rollout, update, holding(task, agent))
@@ -483,3 +514,32 @@ def test_a_restored_memory_goes_on_as_the_saved_one():
     empty = DrawMemory()
     empty.load_state_dict(DrawMemory().state_dict(), torch.device("cpu"))
     assert len(empty) == 0
+
+
+# -------------------------------------------------------------------------------------- the control
+
+
+def control(task, **changes):
+    limited = {"risk__cvar_use_constraint": True, "risk__cvar_limit": -2.0}
+    changes = {**limited, "validation__every_updates": 0, **changes}
+    config = lab_settings(ppo__n_envs=task.batch, ppo__batch_size=task.batch, **changes)
+    return LimitControl(config, task, agent_of(task), Generators(0))
+
+
+def test_the_control_holds_all_classes_or_five_numbers_over_the_range():
+    for task, places in ((bets(COIN), [0, 1, 2]), (bets(NUMBER), [0, 5, 10, 15, 20])):
+        limit = control(task)
+        state = task.reset(seeded(2))[0]
+        whole = held_returns(task, state, limit.grid, steps=3, generator=seeded())
+        assert torch.equal(limit._held(state), whole[:, places])
+
+
+def test_without_a_limit_no_draw_is_played_or_worse_than_another(monkeypatch):
+    task = bets(COIN)
+    limit = control(
+        task, risk__cvar_use_constraint=False, risk__cvar_limit=None, risk__cvar_weight=0.0
+    )
+    monkeypatch.setattr(task, "step", None)
+    held = limit._held(task.reset(seeded(2))[0])
+    assert held.tolist() == [[0.0] * 3] * 4
+    assert held.dtype == torch.float64

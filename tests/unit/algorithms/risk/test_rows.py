@@ -12,6 +12,7 @@ from all_actions_lab import COIN, COSTLY, RUIN, agent_of, bets, rollout_of, roll
 from oracles import risk_critic as oracle
 from stormsail.algorithms.risk import rows as module
 from stormsail.algorithms.risk.rows import RowMemory, Rows, scaled_account, select_rows
+from stormsail.algorithms.run.state_tree import flatten, unflatten
 
 ALL = 6
 
@@ -258,7 +259,9 @@ def test_a_restored_memory_goes_on_as_the_saved_one():
     batches = [rollout for _, rollout in rollouts(task, agent, steps=4, count=4)]
     for rollout in batches[:3]:
         first.add(agent, rollout, 3, seeded())
-    second.load_state_dict(first.state_dict(), torch.device("cpu"))
+    tree, tensors = flatten(first.state_dict())
+    saved = unflatten(tree, {name: x.clone() for name, x in tensors.items()})
+    second.load_state_dict(saved, torch.device("cpu"))
     second_before = Rows(*(column.clone() for column in second.table))
     for memory in (first, second):
         memory.add(agent, batches[3], 3, seeded(5))
