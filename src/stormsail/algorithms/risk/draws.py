@@ -19,7 +19,7 @@ from torch import Tensor
 
 from stormsail.algorithms.risk.saved import Fit, check_tensors, kind_of, like
 from stormsail.algorithms.update.rollout import Options, Rollout
-from stormsail.core.task import DiscreteActions, Task, action_mask
+from stormsail.core.task import DiscreteActions, Task, action_mask, with_batch
 from stormsail.modules.agent import Agent
 
 CAPACITY = 16384
@@ -182,17 +182,17 @@ class DrawMemory:
         update: int,
         generators: tuple[torch.Generator, torch.Generator],
     ) -> None:
-        """Play one draw in each environment again with the present policy; renew its result.
+        """Play draws again with the present policy, side by side; renew their results.
 
         Args:
-            task: has as many environments as draws are chosen.
+            task: has `with_batch`.
             agent: draws the actions.
             chosen: from `risky`.
             steps: longest that an episode lasts.
             update: number of this update.
             generators: of actions, and of what the task draws beside the episode's own draws.
         """
-        kept = self._kept
+        kept, task = self._kept, with_batch(task, len(chosen))
         kind = type(task.reset(torch.Generator(device=task.device).manual_seed(0))[0])
         state = kind(*(column[chosen] for column in kept.state))
         observation, memory = kept.observation[chosen], agent.initial_memory(task.batch)
@@ -287,41 +287,29 @@ def held_returns(
 ) -> Tensor:
     """Return what each of K actions makes of n episodes if it is held throughout, float64 [n, K].
 
+    All of them are played side by side.
+
     Args:
-        task: B environments; they are used as often as n needs.
+        task: has `with_batch`.
         state: the task's own at the starts of the episodes, [n, ...] each.
         actions: [K], as `core.task.alternatives` takes them.
         steps: longest that an episode lasts.
         generator: of what the task draws beside the episodes' own draws.
     """
     count, kind = len(state[0]), cast("Callable[..., tuple[Tensor, ...]]", type(state))
-    results = torch.zeros(count, len(actions), dtype=torch.float64, device=task.device)
-    for first in range(0, count, task.batch):
-        # the last ones fill up the batch
-        places = torch.arange(first, first + task.batch, device=task.device).clamp(max=count - 1)
-        begun = kind(*(column[places] for column in state))
-        for k, action in enumerate(actions):
-            results[places, k] = _held_return(task, begun, action, steps, generator)
-    return results
-
-
-def _held_return(
-    task: Task[Any],
-    state: tuple[Tensor, ...],
-    action: Tensor,
-    steps: int,
-    generator: torch.Generator,
-) -> Tensor:
-    """Return what one action makes of B episodes, float64 [B]."""
-    held = action.expand(task.batch)
+    if count == 0:
+        return torch.zeros(0, len(actions), dtype=torch.float64, device=task.device)
+    whole = with_batch(task, count * len(actions))
+    state = kind(*(column.repeat_interleave(len(actions), 0) for column in state))
+    held = actions.repeat(count)
     held = held if isinstance(task.actions, DiscreteActions) else held[:, None]
-    total = torch.zeros(task.batch, dtype=torch.float64, device=task.device)
-    running = torch.ones(task.batch, dtype=torch.bool, device=task.device)
+    total: Tensor = torch.zeros(whole.batch, dtype=torch.float64, device=task.device)
+    running = torch.ones(whole.batch, dtype=torch.bool, device=task.device)
     for _ in range(steps):
-        state, step = task.step(state, held, generator)
+        state, step = whole.step(state, held, generator)
         total += torch.where(running, step.reward.double(), 0.0)
         running = running & ~(step.terminated | step.truncated)
-    return total
+    return total.reshape(count, len(actions))
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:

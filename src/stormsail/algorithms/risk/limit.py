@@ -50,6 +50,9 @@ RECENT = 8
 """Outcomes of the last updates count as those of the present policy: so many times as an episode
 spans rollouts."""
 
+REPLAYED_ROUNDS = 2
+"""Draws are replayed once in so many episodes, for each environment so many."""
+
 SCALE_BETA = 0.98
 """Weight of the past in the scales of both advantages: about 50 updates."""
 
@@ -197,13 +200,15 @@ class LimitControl:
         """Add the rollout to both memories, and replay the worst draws."""
         self.critic.memory.add(agent, rollout, self.horizon, self._stream("memory"))
         self.draws.add(rollout, self.updates, self._held)
-        is_due = self.updates % self.rounds == 0  # as many steps as the rollouts had since
+        # as many steps as the rollouts had since, in fewer and larger calls
+        is_due = self.updates % (REPLAYED_ROUNDS * self.rounds) == 0
         limited = self.config.risk.cvar_limit is not None
         if limited and is_due and len(self.draws) >= self.task.batch:
+            count = REPLAYED_ROUNDS * self.task.batch
             self.draws.replay(
                 self.task,
                 agent,
-                self.draws.risky(self.task.batch, self.config.risk.cvar_alpha),
+                self.draws.risky(count, self.config.risk.cvar_alpha),
                 steps=self.horizon,
                 update=self.updates,
                 generators=(self._stream("replay"), self._stream("task")),
