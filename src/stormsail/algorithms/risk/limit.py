@@ -199,11 +199,13 @@ class LimitControl:
     def _remember(self, rollout: Rollout, agent: Agent) -> None:
         """Add the rollout to both memories, and replay the worst draws."""
         self.critic.memory.add(agent, rollout, self.horizon, self._stream("memory"))
-        self.draws.add(rollout, self.updates, self._held)
+        self.draws.add(rollout, self.updates, actions=len(self._held_actions))
         # as many steps as the rollouts had since, in fewer and larger calls
         is_due = self.updates % (REPLAYED_ROUNDS * self.rounds) == 0
-        limited = self.config.risk.cvar_limit is not None
-        if limited and is_due and len(self.draws) >= self.task.batch:
+        if self.config.risk.cvar_limit is None or not is_due:
+            return
+        self.draws.score_new(self._held)
+        if len(self.draws) >= self.task.batch:
             count = REPLAYED_ROUNDS * self.task.batch
             self.draws.replay(
                 self.task,
@@ -214,15 +216,24 @@ class LimitControl:
                 generators=(self._stream("replay"), self._stream("task")),
             )
 
-    def _held(self, state: tuple[Tensor, ...]) -> Tensor:
-        """Return what actions make of episodes if held throughout, [n, K]; 0 without a limit."""
+    @property
+    def _held_actions(self) -> Tensor:
+        """Actions that draws are scored by: all classes, or some of a grid."""
         actions = self.grid
-        if not isinstance(self.task.actions, DiscreteActions):
-            actions = actions[torch.linspace(0, len(actions) - 1, HELD).round().long()]
-        if self.config.risk.cvar_limit is None:
-            return actions.new_zeros(len(state[0]), len(actions), dtype=torch.float64)
+        if isinstance(self.task.actions, DiscreteActions):
+            return actions
+        return actions[torch.linspace(0, len(actions) - 1, HELD).round().long()]
+
+    def _held(self, state: tuple[Tensor, ...]) -> Tensor:
+        """Return what actions make of episodes if held throughout, [n, K]."""
         return held_returns(
-            self.task, state, actions, steps=self.horizon, generator=self._stream("task")
+            self.task,
+            type(self.task.reset(torch.Generator(device=self.task.device).manual_seed(0))[0])(
+                *state
+            ),
+            self._held_actions,
+            steps=self.horizon,
+            generator=self._stream("task"),
         )
 
     def _stream(self, name: str) -> torch.Generator:
