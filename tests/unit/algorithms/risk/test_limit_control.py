@@ -8,15 +8,17 @@ import torch
 
 from bets_lab import COST, bets_learner, bets_policy, limited
 from learner_lab import learner, settings
+from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.risk import limit
 from stormsail.algorithms.risk.build import build_control
 from stormsail.algorithms.risk.control import NOTHING, SOURCES, RiskControl, Tail
 from stormsail.algorithms.risk.limit import LimitControl
 from stormsail.algorithms.run.tasks import agent_spec
 from stormsail.algorithms.update.estimates import estimate
-from stormsail.bench.risk.bets_worlds import KNOWN
+from stormsail.bench.risk.bets_worlds import KNOWN, Bets
 from stormsail.core.errors import ConfigError
 from stormsail.modules.actions import grid_log_prob
+from stormsail.modules.agent import Agent
 
 WORLD, ONE_BET = KNOWN["stakes-8"], KNOWN["one-bet-10"]
 HELD = limited(WORLD)
@@ -65,6 +67,29 @@ def test_a_task_that_says_nothing_of_other_actions_has_a_critic_of_the_taken_one
     plain = learner(settings(**{**tail_settings, "risk.form": "budget"})).risk
     assert plain.critic is None
     assert plain.grid is None
+
+
+class Unlisted(Bets):
+    """A task with `alternatives` that names no column of an account."""
+
+    def __init__(self, world, *, batch):
+        super().__init__(world, batch=batch)
+        self.account_names = ()
+
+
+def test_where_actions_cannot_be_listed_the_taken_one_is_recorded():
+    made = bets_learner(ONE_BET, **limited(ONE_BET))
+    task = Unlisted(ONE_BET, batch=made.task.batch)
+    agent = Agent(agent_spec(made.config, task), made.generators.stream("weights"))
+    ppo = Ppo(task, agent, made.config, made.generators)
+    assert type(ppo.risk) is RiskControl
+    assert agent.spec.after_memory == ()
+    ppo.env_state, rollout = ppo._collect()
+    assert torch.equal(rollout.options.step.reward[..., 0], rollout.reward)
+    assert rollout.options.step.reward.shape == (2, 16, 1)
+    assert rollout.options.state is None
+    assert set(rollout.raw_action[0].tolist()) == {0, 1}
+    ppo.update()
 
 
 @pytest.mark.refusal
