@@ -119,6 +119,10 @@ class Scripted:
 
 
 SMALL: dict[str, Any] = {
+    # what replays by hand assume; levels, rates and first layers have tests of their own
+    "critic.levels": "uniform",
+    "critic.learning_rate_factor": 1.0,
+    "network.first_layer": "orthogonal",
     "network.encoder_sizes": (5,),
     "network.lstm_hidden_size": 4,
     "network.head_sizes": (5,),

@@ -3,6 +3,7 @@
 An entry is a unique snippet, what to put in its place, and who must notice.
 """
 
+from mutants.all_actions import ALL_ACTIONS
 from mutants.alternatives import ALTERNATIVES
 from mutants.bets import BETS
 from mutants.capping import CAPPING
@@ -35,6 +36,7 @@ MUTANTS = (
     *MARKET_DATA,
     *SIMULATOR_RULES,
     *ALTERNATIVES,
+    *ALL_ACTIONS,
     *MODULES,
     *OPTIMIZERS,
     *LEARNER,

@@ -16,7 +16,10 @@ def held(x, low, high):
 
 
 def shortfall_level(value_at_risk, cvar, limit):
-    """nu = v - (v - L) [(L - c) / |L|] from 0 to 1, with v = max(q, L); a limit of 0 is all or none."""
+    """nu = v - (v - L) [(L - c) / |L|] from 0 to 1, with v = max(q, L).
+
+    A limit of 0 that is broken is broken whole.
+    """
     result = np.empty(np.shape(cvar))
     for i in np.ndindex(result.shape):
         q, c = float(value_at_risk[i]), float(cvar[i])

@@ -236,13 +236,14 @@ class Task(Protocol[State]):
 
     `State` is a named tuple of tensors with B first; nothing of it is changed in place.
 
-    Seven members are optional, and read by the functions of the same names below:
+    Eight members are optional, and read by the functions of the same names below:
     `observation_layout` where columns are images, one-hots or flags; `action_mask(state)` where not
     every action is allowed in every state; `info_names` where `step` gives `info.measured`, numbers
     [B, K] to be reported under these K names; `episode_steps` where no episode lasts longer than
     that many steps; `alternatives(state, actions)` and `account_names` where the task can say what
-    other actions would have made of the same step, see `alternatives`; `close` where something must
-    be let go.
+    other actions would have made of the same step, see `alternatives`; `with_batch(batch)` where the
+    same task can be had with another number of environments, as every task with `alternatives`
+    must; `close` where something must be let go.
     """
 
     @property
@@ -315,6 +316,8 @@ def alternatives(task: Task[State], state: State, actions: Tensor) -> Alternativ
       the generator. The generator decides on the episodes that follow, and may decide on columns of
       the observation that are not in `account_names`;
     - in rows after an end, whose action is ignored, the values may be anything finite;
+    - the rows of a state may be more or fewer than B: those of many steps are valued in one call;
+    - `with_batch` gives the same task for another number of environments;
     - no value of a tensor is read on the host.
 
     Args:
@@ -326,6 +329,19 @@ def alternatives(task: Task[State], state: State, actions: Tensor) -> Alternativ
     read = getattr(task, "alternatives", None)
     outcomes: Alternatives | None = None if read is None else read(state, actions)
     return outcomes
+
+
+def with_batch(task: Task[State], batch: int) -> Task[State]:
+    """Return the same task with another number of environments; its data are shared.
+
+    Raises:
+        LookupError: if the task cannot be had with another number.
+    """
+    make = getattr(task, "with_batch", None)
+    if make is None:
+        raise LookupError(f"{type(task).__name__} has a fixed number of environments")
+    other: Task[State] = make(batch)
+    return other
 
 
 def account_names(task: Task[Any]) -> tuple[str, ...]:

@@ -39,10 +39,11 @@ class NetworkConfig(Config):
     head_sizes: tuple[Width, ...] = (64,)
     """Widths of the layers between memory and outputs, separate for the actor and each critic."""
 
-    first_layer: Literal["orthogonal", "spread"] = "orthogonal"
-    """Weights at the start. `orthogonal` has zero biases everywhere; `spread` scales the first
+    first_layer: Literal["orthogonal", "spread"] | None = None
+    """Weights at the start. `orthogonal`, and None, has zero biases everywhere; `spread` scales the first
     encoder layer so that each unit reads a variance of 1, and draws its biases and those of the
-    heads' hidden layers from (-1, 1), so that units differ in where they bend."""
+    heads' hidden layers from (-1, 1), so that units differ in where they bend. A run derives
+    `spread`."""
 
 
 class PolicyConfig(Config):
@@ -78,9 +79,10 @@ class CriticConfig(Config):
     huber_kappa: Annotated[float, Field(ge=0.0)] = 0.02
     """Huber threshold of the quantile loss, in normalised units; 0 is the pinball loss."""
 
-    levels: Literal["uniform", "tail"] = "uniform"
-    """Levels of the quantiles: the middles of N equal cells, or of cells that are narrow in the
-    lower tail, where a quarter of them shares the worst 5 % of the mass."""
+    levels: Literal["uniform", "tail"] | None = None
+    """Levels of the quantiles: the middles of N equal cells, as with None, or of cells that are
+    narrow in the lower tail, where a quarter of them shares the worst 5 % of the mass. A run
+    derives `tail` where its other settings allow it."""
 
     monotone_quantiles: bool = False
     """Build quantiles that cannot cross."""
@@ -106,10 +108,11 @@ class CriticConfig(Config):
     twin_dist_mode: Literal["argmin", "mixture", "elementwise_min"] = "argmin"
     """How the return distributions of both are combined, for risk."""
 
-    learning_rate_factor: Annotated[float, Field(gt=0.0)] = 1.0
+    learning_rate_factor: Annotated[float, Field(gt=0.0)] | None = None
     """Learning rate of the critics' heads, and of their own trunk where they have one, as a
     multiple of that of all other weights; `ppo.optimizer_lr_min` and `ppo.optimizer_lr_max` bound
-    the rate before it is multiplied."""
+    the rate before it is multiplied. A run derives 10 for quantiles, 5 for atoms and 1 for a
+    mean."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -7,13 +7,17 @@ import pytest
 import torch
 from scipy import integrate, special, stats
 
+from oracles import risk_critic as oracle
 from stormsail.core.errors import ConfigError
-from stormsail.core.task import ContinuousActions, DiscreteActions
+from stormsail.core.task import ContinuousActions, DiscreteActions, MultiDiscreteActions
 from stormsail.modules.actions import (
+    GRID_POINTS,
     BetaHead,
     CategoricalHead,
+    MultiCategoricalHead,
     SquashedGaussianHead,
     action_head,
+    grid_log_prob,
 )
 from stormsail.modules.config import PolicyConfig
 
@@ -305,3 +309,103 @@ def test_a_distribution_that_cannot_draw_such_actions_is_refused(actions, distri
         f"`policy.distribution` must be {fitting}; found `{distribution}`. Change the "
         "distribution, or the task's actions. [config-inconsistent]"
     )
+
+
+# ------------------------------------------------------------------- actions that stand for all
+
+
+def test_the_grid_of_classes_is_all_of_them_with_their_own_probabilities():
+    head = HEADS["categorical"]
+    grid, logits = head.grid(), row(0.0, -1.0, 2.0, 0.5, -4.0)
+    assert grid.tolist() == [0, 1, 2, 3, 4]
+    assert grid.dtype == torch.int64
+    mask = torch.tensor([True, False, True, True, False])
+    logits = torch.stack((logits, head.masked(logits, mask)))
+    share = grid_log_prob(head, logits, grid).exp()
+    allowed = np.exp([0.0, 2.0, 0.5]) / np.exp([0.0, 2.0, 0.5]).sum()
+    np.testing.assert_allclose(share[0], special.softmax([0.0, -1.0, 2.0, 0.5, -4.0]), atol=1e-15)
+    np.testing.assert_allclose(share[1, [0, 2, 3]], allowed, atol=1e-15)
+    assert share[1, [1, 4]].tolist() == [0.0, 0.0]
+    each = torch.stack([head.log_prob(logits, grid[k].expand(2)) for k in range(5)], -1)
+    torch.testing.assert_close(share, each.exp())
+
+
+@continuous
+def test_the_grid_of_a_number_is_the_middles_of_equal_parts_of_its_range(kind):
+    head = on_a_line(kind)
+    points = head.to_task(head.grid()[:, None])[:, 0]
+    middles = 0.5 + 1.5 * (np.arange(GRID_POINTS) + 0.5) / GRID_POINTS
+    np.testing.assert_allclose(points, middles, rtol=1e-6)
+
+
+def cells(kind, given):
+    """Return the exact probability of each part of the range."""
+    edges = np.linspace(0.0, 1.0, GRID_POINTS + 1)
+    if kind == "beta":
+        alpha, beta = 1.0 + np.log1p(np.exp(given))
+        return np.diff(stats.beta(alpha, beta).cdf(edges))
+    std = 0.2 + 1.3 / (1.0 + math.exp(-given[1]))
+    with np.errstate(divide="ignore"):
+        return np.diff(stats.norm(given[0], std).cdf(np.arctanh(2.0 * edges - 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "error"),
+    [
+        ("squashed_gaussian", (0.0, -20.0), 0.005),  # the least spread, 0.2: two cells wide
+        ("squashed_gaussian", (0.5, -20.0), 0.009),
+        ("squashed_gaussian", (0.0, -1.0), 0.002),
+        ("squashed_gaussian", (-0.5, 0.5), 0.006),
+        ("squashed_gaussian", (1.5, -2.5), 0.10),  # most mass in the last cell, where it is steep
+        ("beta", (0.5, 0.5), 0.001),
+        ("beta", (-0.5, 3.0), 0.01),
+        ("beta", (7.0, 2.0), 0.01),
+    ],
+)
+def test_grid_probabilities_are_those_of_the_parts_up_to_a_stated_error(kind, given, error):
+    """The density at the middle of a part stands for its mean there: total variation below."""
+    head = on_a_line(kind)
+    share = grid_log_prob(head, row(*given), head.grid()).exp().numpy()
+    exact = cells(kind, given)
+    assert share.sum() == pytest.approx(1.0, abs=1e-12)
+    assert 0.5 * np.abs(share - exact).sum() < error
+    assert share.argmax() == exact.argmax()
+
+
+@continuous
+def test_grid_probabilities_are_densities_at_the_points_over_their_sum(kind):
+    head, grid = on_a_line(kind), on_a_line(kind).grid()
+    given = parameters(head, 2, 3, dtype=torch.float64)
+    density = torch.stack(
+        [head.log_prob(given, grid[k].expand(2, 3, 1)) for k in range(GRID_POINTS)], -1
+    )
+    share = grid_log_prob(head, given, grid).exp()
+    assert share.shape == (2, 3, GRID_POINTS)
+    np.testing.assert_allclose(share, oracle.grid_probabilities(density.numpy()), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["categorical", "squashed_gaussian", "beta"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_grid_probabilities_have_dtype_device_shape_and_gradient_of_the_parameters(
+    kind, dtype, shape
+):
+    head = HEADS["categorical"] if kind == "categorical" else on_a_line(kind)
+    grid = head.grid()
+    given = parameters(head, *shape, dtype=dtype).requires_grad_()
+    result = grid_log_prob(head, given, grid)
+    assert (result.dtype, result.device, result.shape) == (dtype, given.device, (*shape, len(grid)))
+    result[..., 1].sum().backward()
+    probability, step = result.detach().exp(), 1e-3 if dtype == torch.float32 else 1e-6
+    moved = grid_log_prob(head, given.detach() + step, grid)[..., 1]
+    back = grid_log_prob(head, given.detach() - step, grid)[..., 1]
+    slope = (moved - back) / (2.0 * step)
+    loose = 2e-3 if dtype == torch.float32 else 1e-7
+    torch.testing.assert_close(given.grad.sum(-1), slope, rtol=loose, atol=loose)
+    torch.testing.assert_close(probability.sum(-1), torch.ones(shape, dtype=dtype))
+
+
+def test_actions_of_several_dimensions_have_no_grid():
+    assert gaussian().grid() is None
+    assert BetaHead(BOUNDS).grid() is None
+    assert MultiCategoricalHead(MultiDiscreteActions((2, 3))).grid() is None

@@ -129,6 +129,17 @@ class TrainConfig(Config):
     """Evaluation of the agent during training."""
 
     @property
+    def fits_tail_levels(self) -> bool:
+        """Whether quantiles may stand for unequal shares of the mass beside the other settings."""
+        critic = self.critic
+        return (
+            critic.kind == "quantile"
+            and critic.twin_dist_mode != "mixture"
+            and self.target.kind != "lambda_mixture"
+            and self.returns.return_stat != "mad"
+        )
+
+    @property
     def values_all_actions(self) -> bool:
         """Whether the agent's policy must be asked for accounts that other actions made."""
         limited = self.risk.form == "critic" and self.risk.episode_limit is not None

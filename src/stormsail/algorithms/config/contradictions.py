@@ -109,6 +109,7 @@ NEEDS = (
         "critic.kind",
         lambda config: config.critic.kind == "quantile",
         "Set `critic.kind` to `quantile`",
+        off=("uniform",),
     ),
     Needs(
         ("target.mixture_lambda",),

@@ -65,11 +65,18 @@ DERIVED = (
     "ppo.learning_rate",
     "ppo.advantage_scale",
     "risk.form",
+    "critic.learning_rate_factor",
+    "critic.levels",
+    "network.first_layer",
     "entropy.ent_coef_decay_steps",
     "bc.bc_warmup_steps",
     "bc.bc_decay_steps",
 )
 """Paths of all settings that may be left open."""
+
+_CRITIC_RATES = {"quantile": 10.0, "categorical": 5.0, "scalar": 1.0}
+"""Rate of the critics' heads over that of the other weights: a tail travels one bounded step at a
+time (docs/evidence.md, tails)."""
 
 _ENTROPY_DECAY = "entropy.ent_coef_decay_steps"
 
@@ -127,6 +134,9 @@ def derive(config: TrainConfig) -> TrainConfig:
         "ppo.sequence_length": length,
         "ppo.batch_size": _batch_size(config, n_envs * n_steps // length, length),
         "ppo.learning_rate": _learning_rate(config, sizes.learning_rate),
+        "critic.learning_rate_factor": _CRITIC_RATES[config.critic.kind],
+        "critic.levels": "tail" if config.fits_tail_levels else "uniform",
+        "network.first_layer": "spread",
         "risk.form": "critic" if config.risk.fits_critic else "budget",
         "ppo.advantage_scale": "slow" if config.slow_advantages else "rollout",
         _ENTROPY_DECAY: max(updates - 1, 1),  # at its end in the last update

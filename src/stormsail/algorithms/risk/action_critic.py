@@ -30,7 +30,7 @@ SIZES = (64, 64)
 RATE = 2e-3
 """Learning rate of Adam."""
 
-SAMPLED_ROWS = (1024, 4096)
+SAMPLED_ROWS = (1024, 2048)
 """Remembered steps that are looked at in one update: as many as the rollout has, within these."""
 
 BATCH = 256

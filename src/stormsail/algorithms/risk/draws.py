@@ -6,17 +6,20 @@ episodes instead of those of the last few updates, and those that matter for the
 most: each draw counts once, with its newest outcome.
 
 Which ones are replayed depends on the draw alone, never on what happened: an episode that is chosen
-because it went badly would be played until it goes well.
+because it went badly would be played until it goes well. So the score of a draw is what actions
+make of it that are held throughout, not what they would have made of the agent's own path: that
+one ends with the agent's ruin and counts in the agent's wealth.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from stormsail.algorithms.risk.saved import Fit, check_tensors, kind_of, like
-from stormsail.algorithms.update.rollout import Rollout
-from stormsail.core.task import Task
+from stormsail.algorithms.update.rollout import Options, Rollout
+from stormsail.core.task import DiscreteActions, Task, action_mask, with_batch
 from stormsail.modules.agent import Agent
 
 CAPACITY = 16384
@@ -40,7 +43,14 @@ class Draws(NamedTuple):
     measured: Tensor
     """Update in which it was measured, int64 [n]."""
     constant: Tensor
-    """Return of each action that is held throughout, [n, K]."""
+    """Return of each of some actions that are held throughout, [n, K]."""
+
+
+class Start(NamedTuple):
+    """How n episodes began; the fields are those of `Draws`."""
+
+    state: tuple[Tensor, ...]
+    observation: Tensor
 
 
 class Sample(NamedTuple):
@@ -64,86 +74,70 @@ class DrawMemory:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self.capacity = capacity
         self.kept: Draws | None = None
-        self._open: tuple[tuple[Tensor, ...], Tensor, Tensor] | None = None
-        """Start, first observation and totals of every action of the episodes that are running."""
+        self._open: tuple[Start, Tensor] | None = None
+        """Start of the episodes that are running, and whether it is known, bool [B]."""
 
     def __len__(self) -> int:
         """Episodes that are remembered."""
         return 0 if self.kept is None else len(self.kept.result)
 
-    def add(self, rollout: Rollout, update: int) -> None:
-        """Add the episodes that ended in a rollout, and remember the running ones."""
-        options = rollout.options
-        if options is None:
-            return
-        rows = len(rollout.reward)
-        device = rollout.reward.device
-        start = torch.arange(rows, device=device)[:, None] - rollout.length + 1  # [T, B]
-        known = start >= 0
-        total = options.step.reward.double().cumsum(0)
-        before = torch.cat((torch.zeros_like(total[:1]), total[:-1]))
-        if self._open is None:
-            state = tuple(column[0] for column in options.state)
-            carried = (state, options.observation[0], torch.zeros_like(total[0]))
-        else:
-            carried = self._open
-        t, b = rollout.ended.nonzero(as_tuple=True)
-        first, here = start[t, b].clamp(min=0), known[t, b]
-
-        def began(column: Tensor, old: Tensor) -> Tensor:
-            return _where(here, column[first, b], old[b])
-
-        held = total[t, b] - torch.where(here[:, None], before[first, b], -carried[2][b])
-        new = Draws(
-            state=tuple(map(began, options.state, carried[0])),
-            observation=began(options.observation, carried[1]),
-            score=held.amin(-1),
-            result=rollout.return_so_far.double()[t, b] + rollout.reward.double()[t, b],
-            measured=torch.full_like(t, update),
-            constant=held,
-        )
-        self._append(new)
-        self._carry(rollout, carried, total, before)
-
-    def _carry(
-        self,
-        rollout: Rollout,
-        carried: tuple[tuple[Tensor, ...], Tensor, Tensor],
-        total: Tensor,
-        before: Tensor,
+    def add(
+        self, rollout: Rollout, update: int, hold: Callable[[tuple[Tensor, ...]], Tensor]
     ) -> None:
-        """Remember where the running episodes began."""
+        """Add the episodes that ended in a rollout, and remember where the running ones began.
+
+        Args:
+            rollout: with `options`, or nothing is added.
+            update: number of this update.
+            hold: returns what each action makes of n episodes if it is held throughout, [n, K];
+                see `held_returns`.
+        """
         options = rollout.options
         if options is None:
             return
         rows, batch = rollout.reward.shape
-        start = (rows - rollout.length[-1]).clamp(max=rows - 1)  # [B]
-        # an episode that ended in the last row has not begun yet: the next rollout finds its start
-        here = start >= 0
-        first, b = start.clamp(min=0), torch.arange(batch, device=start.device)
-
-        def latest(column: Tensor, old: Tensor) -> Tensor:
-            return _where(here, column[first, b], old)
-
-        self._open = (
-            tuple(map(latest, options.state, carried[0])),
-            latest(options.observation, carried[1]),
-            total[-1] - torch.where(here[:, None], before[first, b], -carried[2]),
+        row = torch.arange(rows, device=rollout.reward.device)
+        start = row[:, None] - rollout.length + 1  # [T, B]; negative: in an earlier rollout
+        known = start >= 0
+        if self._open is not None:
+            known = known | self._open[1]
+        # an episode that began before this memory did is left out
+        t, b = (rollout.ended & known).nonzero(as_tuple=True)
+        begun = self._began(options, start[t, b], b)
+        held = hold(type(options.state)(*begun.state))
+        self._append(
+            Draws(
+                *begun,
+                score=held.amin(-1),
+                result=rollout.return_so_far.double()[t, b] + rollout.reward.double()[t, b],
+                measured=torch.full_like(t, update),
+                constant=held,
+            )
         )
+        # an episode that ended in the last row has not begun yet: the next rollout has its start
+        latest = (rows - rollout.length[-1]).clamp(max=rows - 1)
+        places = torch.arange(batch, device=row.device)
+        self._open = self._began(options, latest, places), known[-1]
+
+    def _began(self, options: Options, start: Tensor, b: Tensor) -> Start:
+        """Return how episodes began: in this rollout, or as the memory has it."""
+        first = start.clamp(min=0)
+        state = tuple(column[first, b] for column in options.state)
+        here = Start(state, options.observation[first, b])
+        if self._open is None:
+            return here
+        earlier, inside = self._open[0], start >= 0
+        state = tuple(
+            _where(inside, new, old[b]) for new, old in zip(state, earlier.state, strict=True)
+        )
+        return Start(state, _where(inside, here.observation, earlier.observation[b]))
 
     def _append(self, new: Draws) -> None:
-        if self.kept is None:
-            self.kept = new
-        else:
-            state = tuple(
-                torch.cat(pair)[-self.capacity :]
-                for pair in zip(self.kept.state, new.state, strict=True)
-            )
-            rest = (
-                torch.cat(pair)[-self.capacity :]
-                for pair in zip(self.kept[1:], new[1:], strict=True)
-            )
-            self.kept = Draws(state, *rest)
+        if self.kept is not None:
+            state = tuple(map(_joined, self.kept.state, new.state))
+            new = Draws(state, *map(_joined, self.kept[1:], new[1:]))
+        state = tuple(column[-self.capacity :] for column in new.state)
+        self.kept = Draws(state, *(column[-self.capacity :] for column in new[1:]))
 
     def is_risky(self, alpha: float) -> Tensor:
         """Return which draws are among the worst, bool [n]."""
@@ -188,17 +182,17 @@ class DrawMemory:
         update: int,
         generators: tuple[torch.Generator, torch.Generator],
     ) -> None:
-        """Play one draw in each environment again with the present policy; renew its result.
+        """Play draws again with the present policy, side by side; renew their results.
 
         Args:
-            task: has as many environments as draws are chosen.
+            task: has `with_batch`.
             agent: draws the actions.
             chosen: from `risky`.
             steps: longest that an episode lasts.
             update: number of this update.
             generators: of actions, and of what the task draws beside the episode's own draws.
         """
-        kept = self._kept
+        kept, task = self._kept, with_batch(task, len(chosen))
         kind = type(task.reset(torch.Generator(device=task.device).manual_seed(0))[0])
         state = kind(*(column[chosen] for column in kept.state))
         observation, memory = kept.observation[chosen], agent.initial_memory(task.batch)
@@ -206,13 +200,21 @@ class DrawMemory:
         running = torch.ones(task.batch, dtype=torch.bool, device=task.device)
         for _ in range(steps):
             drawn = agent.draw(
-                agent.normalised(observation), memory, deterministic=False, generator=generators[0]
+                agent.normalised(observation),
+                memory,
+                deterministic=False,
+                generator=generators[0],
+                mask=action_mask(task, state),
             )
             state, step = task.step(state, drawn.action, generators[1])
             total += torch.where(running, step.reward.double(), 0.0)
             running = running & ~(step.terminated | step.truncated)
             observation, memory = step.observation, drawn.memory
-        kept.result[chosen] = total
+        # a draw that was chosen several times gets its last result, in whatever order they are
+        # written
+        place = torch.arange(task.batch, device=task.device)
+        last = torch.zeros_like(kept.measured).scatter_reduce(0, chosen, place, "amax")
+        kept.result[chosen] = total[last[chosen]]
         kept.measured[chosen] = update
 
     def constant_returns(self) -> Tensor:
@@ -255,10 +257,10 @@ class DrawMemory:
             columns |= {name: kept[name] for name in Draws._fields[1:]}
             check_tensors(columns, {**start, **numbers}, part="draws/kept")
         if running is not None:
-            starts, first, totals = running
+            (starts, first), known = running
             columns = dict(zip(state._fields, starts, strict=True))
-            columns |= {"observation": first, "totals": totals}
-            wanted = {**like(parts), "totals": Fit((task.batch, actions), "double")}
+            columns |= {"observation": first, "known": known}
+            wanted = {**like(parts), "known": Fit((task.batch,), "bool")}
             check_tensors(columns, wanted, part="draws/open")
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
@@ -268,10 +270,50 @@ class DrawMemory:
             columns = {name: kept[name].to(device) for name in Draws._fields[1:]}
             kept = Draws(tuple(part.to(device) for part in kept["state"]), **columns)
         if running is not None:
-            starts, *others = running
-            starts = tuple(part.to(device) for part in starts)
-            running = (starts, *(part.to(device) for part in others))
+            (starts, observation), known = running
+            begun = Start(tuple(part.to(device) for part in starts), observation.to(device))
+            running = begun, known.to(device)
         self.kept, self._open = kept, running
+
+
+@torch.no_grad()
+def held_returns(
+    task: Task[Any],
+    state: tuple[Tensor, ...],
+    actions: Tensor,
+    *,
+    steps: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return what each of K actions makes of n episodes if it is held throughout, float64 [n, K].
+
+    All of them are played side by side.
+
+    Args:
+        task: has `with_batch`.
+        state: the task's own at the starts of the episodes, [n, ...] each.
+        actions: [K], as `core.task.alternatives` takes them.
+        steps: longest that an episode lasts.
+        generator: of what the task draws beside the episodes' own draws.
+    """
+    count, kind = len(state[0]), cast("Callable[..., tuple[Tensor, ...]]", type(state))
+    if count == 0:
+        return torch.zeros(0, len(actions), dtype=torch.float64, device=task.device)
+    whole = with_batch(task, count * len(actions))
+    state = kind(*(column.repeat_interleave(len(actions), 0) for column in state))
+    held = actions.repeat(count)
+    held = held if isinstance(task.actions, DiscreteActions) else held[:, None]
+    total: Tensor = torch.zeros(whole.batch, dtype=torch.float64, device=task.device)
+    running = torch.ones(whole.batch, dtype=torch.bool, device=task.device)
+    for _ in range(steps):
+        state, step = whole.step(state, held, generator)
+        total += torch.where(running, step.reward.double(), 0.0)
+        running = running & ~(step.terminated | step.truncated)
+    return total.reshape(count, len(actions))
+
+
+def _joined(first: Tensor, second: Tensor) -> Tensor:
+    return torch.cat((first, second))
 
 
 def _where(here: Tensor, new: Tensor, old: Tensor) -> Tensor:

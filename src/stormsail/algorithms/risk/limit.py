@@ -33,12 +33,12 @@ from stormsail.algorithms.risk.action_critic import (
     recorded,
 )
 from stormsail.algorithms.risk.control import NOTHING, SOURCES, RiskReport, Tail
-from stormsail.algorithms.risk.draws import DrawMemory
+from stormsail.algorithms.risk.draws import DrawMemory, held_returns
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensor
 from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.generators import Generators
-from stormsail.core.task import Task, episode_steps
+from stormsail.core.task import DiscreteActions, Task, episode_steps
 from stormsail.functional import policy, risk
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
@@ -49,6 +49,9 @@ ROLLOUTS = 50
 RECENT = 8
 """Outcomes of the last updates count as those of the present policy: so many times as an episode
 spans rollouts."""
+
+REPLAYED_ROUNDS = 2
+"""Draws are replayed once in so many episodes, for each environment so many."""
 
 SCALE_BETA = 0.98
 """Weight of the past in the scales of both advantages: about 50 updates."""
@@ -77,6 +80,9 @@ INTEGRAL_STEP = 0.05
 
 MOST_INTEGRAL = 0.5
 """Largest size of the integral, in rates of the risk advantage."""
+
+HELD = 5
+"""Of continuous actions, how many are held throughout each draw: both ends and evenly between."""
 
 MARGIN = 1.0
 """Standard errors of CVaR by which the aim lies inside the limit."""
@@ -193,18 +199,31 @@ class LimitControl:
     def _remember(self, rollout: Rollout, agent: Agent) -> None:
         """Add the rollout to both memories, and replay the worst draws."""
         self.critic.memory.add(agent, rollout, self.horizon, self._stream("memory"))
-        self.draws.add(rollout, self.updates)
-        is_due = self.updates % self.rounds == 0  # as many steps as the rollouts had since
+        self.draws.add(rollout, self.updates, self._held)
+        # as many steps as the rollouts had since, in fewer and larger calls
+        is_due = self.updates % (REPLAYED_ROUNDS * self.rounds) == 0
         limited = self.config.risk.cvar_limit is not None
         if limited and is_due and len(self.draws) >= self.task.batch:
+            count = REPLAYED_ROUNDS * self.task.batch
             self.draws.replay(
                 self.task,
                 agent,
-                self.draws.risky(self.task.batch, self.config.risk.cvar_alpha),
+                self.draws.risky(count, self.config.risk.cvar_alpha),
                 steps=self.horizon,
                 update=self.updates,
                 generators=(self._stream("replay"), self._stream("task")),
             )
+
+    def _held(self, state: tuple[Tensor, ...]) -> Tensor:
+        """Return what actions make of episodes if held throughout, [n, K]; 0 without a limit."""
+        actions = self.grid
+        if not isinstance(self.task.actions, DiscreteActions):
+            actions = actions[torch.linspace(0, len(actions) - 1, HELD).round().long()]
+        if self.config.risk.cvar_limit is None:
+            return actions.new_zeros(len(state[0]), len(actions), dtype=torch.float64)
+        return held_returns(
+            self.task, state, actions, steps=self.horizon, generator=self._stream("task")
+        )
 
     def _stream(self, name: str) -> torch.Generator:
         return self.generators.stream(f"risk.{name}")
@@ -314,7 +333,7 @@ class LimitControl:
     def is_infeasible(self, tail: Tail) -> bool:
         """Whether the limit is out of reach: the most cautious policies there are break it.
 
-        Measured are each action that is held throughout, over all remembered draws, and the agent
+        Measured are actions that are held throughout, over all remembered draws, and the agent
         after some updates with the largest share of the risk advantage; its CVaR must be below the
         limit by more than its interval.
         """

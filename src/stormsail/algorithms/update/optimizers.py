@@ -33,7 +33,7 @@ def parameter_groups(agent: Agent, config: TrainConfig) -> list[dict[str, Any]]:
     The gradient of a quantile is bounded by its level, whatever the distance, so how far a tail
     can travel is the number of steps times the rate of the heads.
     """
-    factor = config.critic.learning_rate_factor
+    factor = config.critic.learning_rate_factor or 1.0
     if factor == 1.0:
         return [{"params": list(agent.parameters())}]
     critics = agent.network.critic_parameters()

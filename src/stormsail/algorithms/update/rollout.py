@@ -17,6 +17,7 @@ from stormsail.core.task import (
     Step,
     StepInfo,
     Task,
+    account_names,
     action_mask,
     alternatives,
     info_names,
@@ -166,16 +167,15 @@ def collect(
     """
     initial = agent.initial_memory(task.batch)
     rows, memories, norms = [], [], []
-    before: list[tuple[EnvState, Alternatives]] = []
+    before: list[EnvState] = []
     for t in range(steps):
         norms.append(_hidden_norm(env_state.memory))
         env_state = _reset_memory(env_state, initial)
         if t % sequence_length == 0:
             memories.append(env_state.memory)
-        earlier = env_state
-        env_state, row = _advance(task, agent, earlier, generators)
         if grid is not None:
-            before.append((earlier, _outcomes(task, earlier, grid, row.step)))
+            before.append(env_state)
+        env_state, row = _advance(task, agent, env_state, generators)
         rows.append(row)
         if online:
             named = agent.named_columns(row.raw)
@@ -195,36 +195,42 @@ def collect(
         final.predicted,
         statistics.moments(raw.flatten(0, 1), weight=weight.flatten()),
         info_names(task),
-        _options(before, rows, final.features, agent.normalised(last.observation)),
+        _options(task, grid, before, rows, (final.features, agent.normalised(last.observation))),
     )
 
 
-def _outcomes(
-    task: Task[Any], before: EnvState, grid: Tensor, step: Step[StepInfo]
-) -> Alternatives:
-    """Return what each of the actions would have made, or the taken one as the only one."""
-    made = alternatives(task, before.state, grid) if len(grid) > 0 else None
-    if made is not None:
-        return made
-    nothing = step.reward.new_empty(len(step.reward), 1, 0)
-    return Alternatives(step.reward[:, None], step.terminated[:, None], nothing)
-
-
 def _options(
-    before: list[tuple[EnvState, Alternatives]], rows: list[_Row], features: Tensor, seen: Tensor
+    task: Task[Any],
+    grid: Tensor | None,
+    before: list[EnvState],
+    rows: list[_Row],
+    final: tuple[Tensor, Tensor],
 ) -> Options | None:
-    if not before:
+    """Return what the actions of a grid would have made of every step, all steps in one call."""
+    if grid is None:
         return None
-    outcomes = [outcome for _, outcome in before]
-    replays = outcomes[0].account.shape[-1] > 0
-    states = [env_state.state for env_state, _ in before] if replays else []
+    reward = torch.stack([row.step.reward for row in rows])
+    state, made = None, None
+    if len(grid) > 0 and account_names(task):
+        states = [env_state.state for env_state in before]
+        kind, columns = type(states[0]), [torch.stack(part) for part in zip(*states, strict=True)]
+        state = kind(*columns)
+        made = alternatives(task, kind(*(column.flatten(0, 1) for column in columns)), grid)
+    if made is None:
+        ended = torch.stack([row.step.terminated for row in rows])
+        step = Alternatives(
+            reward[..., None], ended[..., None], reward.new_empty(*reward.shape, 1, 0)
+        )
+    else:
+        step = Alternatives(*(part.unflatten(0, reward.shape) for part in made))
+    features, seen = final
     return Options(
-        step=Alternatives(*map(torch.stack, zip(*outcomes, strict=True))),
-        state=type(states[0])(*map(torch.stack, zip(*states, strict=True))) if states else None,
+        step=step,
+        state=None if made is None else state,
         observation=torch.stack([row.raw for row in rows]),
         features=torch.stack([*(row.decision.features for row in rows), features]),
         seen=torch.stack([*(row.observation for row in rows), seen]),
-        memory=torch.stack([env_state.memory for env_state, _ in before]),
+        memory=torch.stack([env_state.memory for env_state in before]),
     )
 
 

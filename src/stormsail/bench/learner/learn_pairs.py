@@ -39,7 +39,7 @@ def paired_lines(
 
     Args:
         chosen: steps of each task.
-        change: `path=value`.
+        change: `path=value`; several with `;` between them are one change.
         overrides: `path=value` for both.
 
     Raises:
@@ -47,7 +47,7 @@ def paired_lines(
     """
     both = [
         bare_lines(chosen, overrides=overrides),
-        bare_lines(chosen, overrides=[*overrides, change]),
+        bare_lines(chosen, overrides=[*overrides, *(part.strip() for part in change.split(";"))]),
     ]
     return [
         Line(line.name, line.config, line.bar, variant=variant)

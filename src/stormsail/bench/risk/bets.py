@@ -45,7 +45,7 @@ class Plan:
 
     n_envs: int = 64
     """Environments; each plays an episode in an update."""
-    updates: int = 120
+    updates: int = 160
     changes: tuple[str, ...] = ()
     """Further settings as `path=value`."""
 

@@ -10,6 +10,7 @@ wealth, w counts in units of initial wealth plus return so far. All draws of an 
 when it starts, so a state says what every level would make of the coming bar.
 """
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -207,6 +208,12 @@ class Bets:
         seen = self.observed(after.regime, elapsed, total, after.position)
         info = BetsInfo((~over).to(self.dtype))
         return after, Step(seen, reward, terminated, truncated, info)
+
+    def with_batch(self, batch: int) -> "Bets":
+        """Return the same world for another number of environments."""
+        other = copy.copy(self)
+        other.batch = batch
+        return other
 
     def alternatives(self, state: BetsState, actions: Tensor) -> Alternatives:
         """Return what each of K actions would make of the coming bar.

@@ -10,6 +10,7 @@ The reward is the change of wealth in tokens, so the return of an episode is the
 figures.
 """
 
+import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -122,6 +123,12 @@ class BettingGame:
             torch.zeros_like(terminated),
             BettingInfo((~over).to(self.dtype)),
         )
+
+    def with_batch(self, batch: int) -> "BettingGame":
+        """Return the same game for another number of environments."""
+        other = copy.copy(self)
+        other.batch = batch
+        return other
 
     def alternatives(self, state: BettingState, actions: Tensor) -> Alternatives:
         """Return what each of K actions would make of the coming bet, by the same draw."""

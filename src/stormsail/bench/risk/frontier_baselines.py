@@ -14,6 +14,7 @@ from stormsail.core.task import (
     account_names,
     alternatives,
     episode_steps,
+    with_batch,
 )
 from stormsail.market.synthetic.crash import WARNING
 
@@ -52,6 +53,10 @@ class Penalised:
         if outcomes is None:
             return None
         return outcomes._replace(reward=self._penalised(outcomes.reward))
+
+    def with_batch(self, batch: int) -> "Penalised":
+        """Return the same task for another number of environments."""
+        return Penalised(with_batch(self._task, batch), self._penalty)
 
     def _penalised(self, reward: Tensor) -> Tensor:
         return reward - self._penalty * reward.square()

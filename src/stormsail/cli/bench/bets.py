@@ -30,7 +30,7 @@ def bets(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Agents of each world.")] = 5,
     seed_base: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    updates: Annotated[int, typer.Option(min=1, help="Of 64 episodes each.")] = 120,
+    updates: Annotated[int, typer.Option(min=1, help="Of 64 episodes each.")] = 160,
     changes: Annotated[
         list[str] | None, typer.Option("--change", help="path=value for every world.")
     ] = None,

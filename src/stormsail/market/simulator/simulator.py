@@ -1,5 +1,6 @@
 """The market as a task: B accounts, each trading one symbol through one episode after another."""
 
+import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -264,6 +265,16 @@ class Simulator:
         info = step_info(state, new, outcome, self.config)
         return State(*new), Step(observation, reward, ended, cut, info)
 
+    def with_batch(self, batch: int) -> "Simulator":
+        """Return the same market for another number of environments; nothing is laid out anew.
+
+        Its `step` is not compiled.
+        """
+        other = copy.copy(self)
+        other.batch = batch
+        other._transition = other.transition
+        return other
+
     def alternatives(self, state: State, actions: Tensor) -> Alternatives:
         """Return what each of K actions would make of the coming bar; pure, without a sync.
 
@@ -281,7 +292,7 @@ class Simulator:
         """
         kind = torch.int64 if self.config.action == "levels" else self.dtype
         _check_alternatives(actions, kind)
-        shape = (len(actions), self.batch)  # accounts last, where memory is contiguous
+        shape = (len(actions), len(state.row))  # accounts last, where memory is contiguous
         requested = self._requested(actions, self._bad(actions))
         row, bar, steps = self._coming(state)
         each = State(*(tensor.expand(shape) for tensor in state))

@@ -1,0 +1,176 @@
+"""Formulas of all actions and of a limit against the loops of their oracles, and by identities."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from oracles import risk as tails
+from oracles import risk_critic as oracle
+from oracles import risk_limit as limits
+from stormsail.functional import policy, risk
+
+numbers = st.floats(-10.0, 10.0, allow_subnormal=False)
+shapes = st.sampled_from([(1,), (4,), (2, 3), (2, 1, 5)])
+clips = st.floats(0.01, 0.9)
+
+
+def stacked(count, elements=numbers):
+    return shapes.flatmap(
+        lambda shape: arrays.arrays(np.float64, (count, *shape), elements=elements)
+    )
+
+
+def tensor(x):
+    return torch.as_tensor(np.asarray(x, dtype=np.float64))
+
+
+def close(actual, expected, tolerance=1e-10):
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@st.composite
+def policies(draw):
+    """Draw new and old log probabilities, some of the old impossible, and advantages."""
+    shape = draw(shapes)
+    logits = arrays.arrays(np.float64, shape, elements=st.floats(-4.0, 4.0, allow_subnormal=False))
+    new, old = (tensor(draw(logits)) for _ in range(2))
+    never = draw(arrays.arrays(np.bool_, shape))
+    never[..., 0] = False
+    old = torch.where(torch.from_numpy(never), -torch.inf, old)
+    gain = draw(arrays.arrays(np.float64, shape, elements=numbers))
+    return new.log_softmax(-1), old.log_softmax(-1), tensor(gain)
+
+
+@given(policies(), clips)
+def test_the_expected_surrogate_is_its_sum(drawn, clip):
+    new, old, gain = drawn
+    actual = policy.expected_surrogate(new, old, gain, clip=clip)
+    close(actual, oracle.expected_surrogate(new.numpy(), old.numpy(), gain.numpy(), clip))
+
+
+@given(policies(), clips)
+def test_the_gradient_of_the_expected_surrogate_is_its_formula(drawn, clip):
+    new, old, gain = drawn
+    ratio = (new - old).exp()
+    assume(bool(((ratio - 1.0).abs() - clip).abs().min() > 1e-6))
+    new.requires_grad_()
+    policy.expected_surrogate(new, old, gain, clip=clip).sum().backward()
+    expected = oracle.expected_surrogate_gradient(
+        new.detach().numpy(), old.numpy(), gain.numpy(), clip
+    )
+    close(new.grad, expected)
+
+
+@given(policies(), clips)
+def test_the_expected_surrogate_is_the_mean_of_the_sampled_one(drawn, clip):
+    new, old, gain = drawn
+    old = torch.where(old.isinf(), -30.0, old).log_softmax(-1)
+    sampled = policy.clipped_surrogate(new, old, gain, clip=clip)
+    close(policy.expected_surrogate(new, old, gain, clip=clip), (old.exp() * sampled).sum(-1), 1e-9)
+
+
+@given(policies())
+def test_centred_values_have_mean_zero_and_keep_their_differences(drawn):
+    _, old, values = drawn
+    probability = old.exp()
+    actual = policy.centred(values, probability)
+    close(actual, oracle.centred(values.numpy(), probability.numpy()))
+    close((actual * probability).sum(-1), np.zeros(actual.shape[:-1]))
+    close(actual - actual[..., :1], values - values[..., :1])
+
+
+@given(stacked(2), numbers)
+def test_an_increment_is_its_formula(both, level):
+    reward, before = both
+    actual = risk.shortfall_increment(tensor(reward), tensor(before), level=level)
+    close(actual, oracle.shortfall_increment(reward, before, level))
+
+
+@given(st.lists(numbers, min_size=1, max_size=8), numbers)
+def test_increments_of_an_episode_add_up_to_its_shortfall(rewards, level):
+    reward = tensor(rewards)
+    total = risk.shortfall_increment(reward, reward.cumsum(0) - reward, level=level).sum()
+    close(total, min(sum(rewards) - level, 0.0) - min(-level, 0.0))
+
+
+@given(stacked(2), numbers | st.just(0.0))
+def test_the_level_is_its_formula_and_lies_between_limit_and_quantile(both, limit):
+    quantile, cvar = both
+    actual = risk.shortfall_level(tensor(quantile), tensor(cvar), limit=limit).numpy()
+    np.testing.assert_array_equal(actual, limits.shortfall_level(quantile, cvar, limit))
+    top = np.maximum(quantile, limit)
+    assert (actual >= limit - 1e-9).all()
+    assert (actual <= top + 1e-9).all()
+
+
+@given(stacked(3), st.floats(0.0, 2.0))
+def test_the_share_is_its_formula(three, most):
+    wanted, mean_rate, risk_rate = three
+    actual = risk.mixing_share(*map(tensor, three), most_change=most)
+    close(actual, limits.mixing_share(wanted, mean_rate, risk_rate, most))
+
+
+@st.composite
+def weighed(draw):
+    count = draw(st.integers(1, 8))
+    sample = draw(arrays.arrays(np.float64, count, elements=numbers))
+    weight = draw(arrays.arrays(np.int64, count, elements=st.integers(0, 6)))
+    weight[draw(st.integers(0, count - 1))] += 1
+    return sample, weight
+
+
+levels = st.integers(1, 1000).map(lambda k: Fraction(k, 1000))
+
+
+@given(weighed(), levels)
+def test_the_weighted_quantile_is_its_definition(drawn, alpha):
+    sample, weight = drawn
+    actual = risk.weighted_value_at_risk(tensor(sample), tensor(weight), alpha=float(alpha))
+    assert float(actual) == limits.weighted_value_at_risk(sample, weight, alpha)
+    shared = tensor(weight) / weight.sum()
+    assert float(risk.weighted_value_at_risk(tensor(sample), shared, alpha=float(alpha))) == float(
+        actual
+    )
+
+
+@given(arrays.arrays(np.float64, st.integers(1, 8), elements=numbers), levels)
+def test_with_equal_weights_it_is_the_quantile_of_a_sample(sample, alpha):
+    ones = torch.ones(len(sample), dtype=torch.float64)
+    actual = risk.weighted_value_at_risk(tensor(sample), ones, alpha=float(alpha))
+    assert float(actual) == tails.value_at_risk(sample, float(alpha))
+
+
+@given(weighed(), levels, st.data())
+def test_the_stratified_error_is_its_formula(drawn, alpha, data):
+    sample, weight = drawn
+    share, level = weight / weight.sum(), data.draw(numbers)
+    stratum = data.draw(arrays.arrays(np.bool_, len(sample)))
+    draws = data.draw(st.integers(1, 50))
+    options = {"alpha": float(alpha), "level": level, "draws": draws}
+    actual = risk.stratified_cvar_error(
+        tensor(sample), tensor(share), torch.from_numpy(stratum), **options
+    )
+    expected = limits.stratified_cvar_error(sample, share, stratum, **options)
+    assert float(actual) == pytest.approx(expected, rel=1e-9, abs=1e-6)
+
+
+@given(arrays.arrays(np.float64, st.integers(2, 8), elements=numbers), numbers)
+def test_with_one_stratum_and_infinite_draws_it_is_that_of_a_mean(sample, level):
+    """S^2 / M vanishes and W is 1: s / sqrt(n) over alpha, as of any mean."""
+    count = len(sample)
+    actual = risk.stratified_cvar_error(
+        tensor(sample),
+        torch.full((count,), 1.0 / count, dtype=torch.float64),
+        torch.ones(count, dtype=torch.bool),
+        alpha=0.25,
+        level=level,
+        draws=10**15,
+    )
+    short = np.minimum(sample - level, 0.0)
+    expected = short.std(ddof=1) / np.sqrt(count) / 0.25
+    assert float(actual) == pytest.approx(expected, rel=1e-6, abs=1e-5)
