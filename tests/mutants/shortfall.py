@@ -95,8 +95,9 @@ SHORTFALL = (
     _bug(
         "shortfall-of-an-action-that-was-not-taken",
         ROLLOUT,
-        "made = alternatives(task, before.state, grid) if len(grid) > 0 else None",
-        "made = alternatives(task, before.state, torch.zeros(1, dtype=torch.int64))",
+        "if len(grid) > 0 and account_names(task):",
+        "grid = grid if len(grid) > 0 else torch.zeros(1, dtype=torch.int64)\n"
+        '    if hasattr(task, "alternatives"):',
         "risk/limit_control",
         "test_where_actions_cannot_be_listed_the_taken_one_is_recorded",
     ),

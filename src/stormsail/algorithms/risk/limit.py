@@ -214,11 +214,17 @@ class LimitControl:
                 generators=(self._stream("replay"), self._stream("task")),
             )
 
+    @property
+    def _held_actions(self) -> Tensor:
+        """Actions that are held throughout each draw, [K]: all, or some of continuous ones."""
+        actions = self.grid
+        if isinstance(self.task.actions, DiscreteActions):
+            return actions
+        return actions[torch.linspace(0, len(actions) - 1, HELD).round().long()]
+
     def _held(self, state: tuple[Tensor, ...]) -> Tensor:
         """Return what actions make of episodes if held throughout, [n, K]; 0 without a limit."""
-        actions = self.grid
-        if not isinstance(self.task.actions, DiscreteActions):
-            actions = actions[torch.linspace(0, len(actions) - 1, HELD).round().long()]
+        actions = self._held_actions
         if self.config.risk.cvar_limit is None:
             return actions.new_zeros(len(state[0]), len(actions), dtype=torch.float64)
         return held_returns(
@@ -416,7 +422,7 @@ class LimitControl:
         for name, shape in (("scale", (2,)), ("mixed", ()), ("balance", (2,))):
             if state[name] is not None:
                 check_tensor(state[name], Fit(shape, "float"), name=name)
-        self.draws.check(state["draws"], self.task, len(self._network.grid))
+        self.draws.check(state["draws"], self.task, len(self._held_actions))
 
 
 _CARRIED = (

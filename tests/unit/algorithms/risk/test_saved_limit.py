@@ -1,6 +1,7 @@
 """A control that learns values of actions is saved whole, goes on to the bit, refuses others."""
 
 import copy
+import dataclasses
 import math
 
 import pytest
@@ -45,7 +46,13 @@ def pole():
     return aged(learner(settings(**TAKEN), told=script(weights=(1.0, 0.5), seed=4)))
 
 
-MADE = {"all actions": bets, "the taken one": pole}
+def numbers():
+    """Return a learner whose action is a number."""
+    world = dataclasses.replace(COST, continuous=True)
+    return bets_learner(world, **limited(world, **HARD), **{"ppo.n_steps": 4})
+
+
+MADE = {"all actions": bets, "some of many": numbers, "the taken one": pole}
 
 
 def saved(ppo):
@@ -81,9 +88,10 @@ def test_a_restored_learner_computes_what_the_first_one_did(kind, before):
         assert (one.risk.level, one.risk.multiplier) == (other.risk.level, other.risk.multiplier)
         assert one.risk.loss == other.risk.loss
     assert same(tensors(first), tensors(second))
-    if kind == "all actions":
+    if kind != "the taken one":
         for name in ("updates", "level", "share", "integral", "bound_updates"):
             assert getattr(first.risk, name) == getattr(second.risk, name)
+    if kind == "all actions":
         assert first.risk.share > 0.0
 
 
@@ -117,9 +125,9 @@ def test_the_state_holds_both_memories_and_all_that_follows():
     assert state["critic"]["updates"] == state["updates"] == 3
     assert state["critic"]["memory"]["added"] == 3
     assert len(state["draws"]["kept"]["result"]) == len(ppo.risk.draws) == 64
-    starts, first, totals = state["draws"]["open"]
+    (starts, first), known = state["draws"]["open"]
     assert len(starts) == len(ppo.env_state.state)
-    assert (first.shape, totals.shape) == ((16, 3), (16, 2))
+    assert (first.shape, known.tolist()) == ((16, 3), [True] * 16)
     assert len(state["critic"]["optimizer"]["state"]) == len(
         list(ppo.risk.critic.values.parameters())
     )
@@ -208,8 +216,10 @@ DAMAGE = {
     "a state is missing": instead(lambda x: x[:-1], "draws", "kept", "state"),
     "a state of another task": instead(lambda x: (x[0][:, :-1], *x[1:]), "draws", "kept", "state"),
     "an action is missing": instead(shorter, "draws", "kept", "constant"),
-    "a running episode is missing": instead(lambda x: (x[0], x[1][:-1], x[2]), "draws", "open"),
-    "no totals": instead(lambda x: x[:2], "draws", "open"),
+    "a running episode is missing": instead(
+        lambda x: ((x[0][0], x[0][1][:-1]), x[1]), "draws", "open"
+    ),
+    "not known which began": instead(lambda x: x[:1], "draws", "open"),
     "a scale is missing": instead(lambda x: x[:1], "scale"),
     "a rate is missing": instead(lambda x: x[:1], "balance"),
     "two sizes of the mixture": instead(lambda x: x.repeat(2), "mixed"),
@@ -371,20 +381,23 @@ def test_the_control_of_a_market_replays_its_draws():
     task = make_task(MARKET, batch=MARKET.ppo.n_envs)
     agent = Agent(agent_spec(MARKET, task), generators.stream("weights"))
     ppo = Ppo(task, agent, MARKET, generators)
-    for _ in range(7):
+    for _ in range(10):
         ppo.update()
     assert isinstance(ppo.risk, LimitControl)
     assert (ppo.risk.horizon, ppo.risk.rounds) == (12, 2)
     measured = ppo.risk.draws.kept.measured
-    # the episodes that began first were played again in the last update whose turn it was
-    assert int(measured.max()) == 6
-    assert int((measured == 6).sum()) >= MARKET.ppo.n_envs
+    # an earlier draw has a later result than one after it: it was played again
+    assert int(measured.max()) == 9
+    assert measured.tolist() != sorted(measured.tolist())
 
 
 def test_an_agent_of_this_form_is_replayed_over_its_bars(trained):
     agent = Agent.load(trained / "best")
     with torch.no_grad():
-        agent.network.actor_last.weight.mul_(40.0)
+        agent.network.actor_last.weight.normal_(
+            0.0, 20.0, generator=torch.Generator().manual_seed(3)
+        )
+        agent.network.actor_last.bias.zero_()
     bars = market_panel(MARKET)
     results = [backtest(agent, bars, plain()) for _ in range(2)]
     assert results[0].order_hash == results[1].order_hash
