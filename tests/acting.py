@@ -106,6 +106,8 @@ EFFECTS: dict[str, tuple[float, Callable[[Columns, object], float]]] = {
     "CVaR weight: largest share of the weight that acts": (
         1.0, lambda table, config:
             max(table["train/cvar_weight_effective"]) / config.risk.cvar_weight),
+    "CVaR share: largest share of the risk advantage": (
+        0.05, lambda table, _: max(table["train/cvar_risk_share"])),
     "CVaR gradient: largest length relative to the whole": (0.01, _risk_pull),
     "micro-batches: of each minibatch": (2, _microbatches),
     "PopArt: relative change of the unit": (0.1, _popart),
@@ -114,9 +116,15 @@ EFFECTS: dict[str, tuple[float, Callable[[Columns, object], float]]] = {
 """Least effect of each part, and where it is read."""
 
 
+def parts(config) -> dict[str, tuple[float, Callable[[Columns, object], float]]]:
+    """Return what a configuration has of them: a fixed weight, or values of all actions."""
+    other = "CVaR share" if config.risk.cvar_weight else "CVaR weight"
+    return {name: part for name, part in EFFECTS.items() if not name.startswith(other)}
+
+
 def effects(table: Columns, config) -> dict[str, float]:
     """Return the effect of each part."""
-    return {name: float(measure(table, config)) for name, (_, measure) in EFFECTS.items()}
+    return {name: float(measure(table, config)) for name, (_, measure) in parts(config).items()}
 
 
 def idle(table: Columns, config) -> list[str]:

@@ -32,11 +32,13 @@ LEARNER = (
         "X10",
         ROLLOUT,
         "            memories.append(env_state.memory)\n"
-        "        earlier = env_state\n"
-        "        env_state, row = _advance(task, agent, earlier, generators)\n",
+        "        if grid is not None:\n"
+        "            before.append(env_state)\n"
+        "        env_state, row = _advance(task, agent, env_state, generators)\n",
         "            pass\n"
-        "        earlier = env_state\n"
-        "        env_state, row = _advance(task, agent, earlier, generators)\n"
+        "        if grid is not None:\n"
+        "            before.append(env_state)\n"
+        "        env_state, row = _advance(task, agent, env_state, generators)\n"
         "        if t % sequence_length == 0:\n"
         "            memories.append(env_state.memory)\n",
         RATIO,

@@ -23,6 +23,7 @@ from mutants.reference import REFERENCE
 from mutants.risk import RISK
 from mutants.runs import RUNS
 from mutants.settings import SETTINGS
+from mutants.shortfall import SHORTFALL
 from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
 from mutants.validation import VALIDATION
@@ -43,6 +44,7 @@ MUTANTS = (
     *SETTINGS,
     *MONITORS,
     *RISK,
+    *SHORTFALL,
     *EVALUATION,
     *VALIDATION,
     *TAILS,

@@ -129,6 +129,8 @@ class LimitControl:
     ) -> None:
         self.config, self.task, self.generators = config, task, generators
         self._network = agent.network
+        spare = torch.Generator(device=task.device).manual_seed(0)
+        self._state = type(task.reset(spare)[0])
         self.horizon = episode_steps(task) or 1
         self.rounds = math.ceil(self.horizon / config.ppo.n_steps)
         """Rollouts that an episode spans."""
@@ -228,9 +230,7 @@ class LimitControl:
         """Return what actions make of episodes if held throughout, [n, K]."""
         return held_returns(
             self.task,
-            type(self.task.reset(torch.Generator(device=self.task.device).manual_seed(0))[0])(
-                *state
-            ),
+            self._state(*state),
             self._held_actions,
             steps=self.horizon,
             generator=self._stream("task"),
@@ -427,7 +427,7 @@ class LimitControl:
         for name, shape in (("scale", (2,)), ("mixed", ()), ("balance", (2,))):
             if state[name] is not None:
                 check_tensor(state[name], Fit(shape, "float"), name=name)
-        self.draws.check(state["draws"], self.task, len(self._network.grid))
+        self.draws.check(state["draws"], self.task, len(self._held_actions))
 
 
 _CARRIED = (

@@ -219,3 +219,60 @@ def test_a_learner_refuses_open_settings_by_name():
 )
 def test_advantages_have_a_slow_scale_where_risk_acts(changes, expected):
     assert derive(config(**changes)).ppo.advantage_scale == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "budget"),
+        ({"risk__cvar_limit": -0.1}, "budget"),  # only watched
+        ({**LIMIT, "risk__cvar_limit": -0.1}, "critic"),
+        ({**LIMIT, "risk__cvar_limit": -0.1, "risk__cvar_kp": 1.0}, "critic"),
+        ({**LIMIT, "risk__cvar_limit": -0.1, "risk__cvar_weight": 0.1}, "budget"),
+        ({**LIMIT, "risk__cvar_limit": -0.1, "risk__cvar_trace": 0.9}, "budget"),
+        ({**LIMIT, "risk__cvar_limit": -0.1, "risk__cvar_winsor_pct": 0.1}, "budget"),
+        ({**LIMIT, "risk__cvar_limit": -0.1, "risk__cvar_policy_mode": "episode"}, "budget"),
+        ({**LIMIT, "risk__cvar_limit": -0.1, "risk__cvar_use_predicted_for_dual": True}, "budget"),
+        (
+            {**LIMIT, "risk__cvar_limit": -0.1, "risk__cvar_weight": 0.1,
+             "risk__cvar_use_penalty": False},
+            "critic",
+        ),
+        (
+            {**LIMIT, "risk__cvar_limit": -0.1, "risk__cvar_quantity": "step",
+             "risk__cvar_policy_mode": "state"},
+            "budget",
+        ),
+        ({**LIMIT, "risk__cvar_limit": -0.1, "risk__form": "budget"}, "budget"),
+    ],
+)  # fmt: skip
+def test_a_limit_on_episodes_is_kept_by_the_critic_of_the_shortfall(changes, expected):
+    derived = derive(config(**changes))
+    assert derived.risk.form == expected
+    assert derived.values_all_actions == (expected == "critic")
+
+
+def test_all_actions_are_valued_where_the_policy_learns_from_them():
+    derived = derive(config(ppo__policy_gradient="all_actions"))
+    assert derived.values_all_actions
+    assert derived.risk.form == "budget"
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"risk__cvar_weight": 0.1},
+        {"risk__cvar_trace": 0.9},
+        {"risk__cvar_winsor_pct": 0.1},
+        {"risk__cvar_policy_mode": "episode"},
+        {"risk__cvar_use_predicted_for_dual": True},
+        {"risk__cvar_quantity": "step", "risk__cvar_policy_mode": "state"},
+    ],
+)
+def test_the_form_critic_refuses_what_it_does_not_know(other):
+    with pytest.raises(ConfigError) as caught:
+        config(**LIMIT, risk__cvar_limit=-0.1, risk__form="critic", **other)
+    assert "`form` must be `budget` beside `cvar_policy_mode`, `cvar_trace`, `cvar_weight`" in str(
+        caught.value
+    )

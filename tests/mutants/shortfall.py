@@ -1,0 +1,237 @@
+"""The bugs of limits that the values of actions keep: targets, share, rule of reach, saving."""
+
+from mutants.harness import Mutant
+from mutants.nodes import unit
+
+CRITIC = "algorithms/risk/action_critic.py"
+LIMIT = "algorithms/risk/limit.py"
+DRAWS = "algorithms/risk/draws.py"
+CONTROL = "algorithms/risk/control.py"
+LOSSES = "algorithms/update/losses.py"
+ROLLOUT = "algorithms/update/rollout.py"
+ORDER = "algorithms/ppo.py"
+REPORT = "algorithms/telemetry/risk.py"
+RULES = "monitors/alarm_rules.py"
+
+
+def _bug(name: str, file: str, old: str, new: str, module: str, *tests: str) -> Mutant:
+    return Mutant(name, "shortfall", file, old, new, unit(module, *tests, part="algorithms"))
+
+
+TARGETS = "test_targets_are_the_expected_sarsa_ones_of_both_rewards_and_every_action"
+FOLLOWING = "test_values_of_the_following_state_are_those_of_the_account_that_the_action_makes"
+MIXTURE = "test_the_report_is_the_mixture_of_both_scaled_advantages"
+RESUMED = "test_a_restored_learner_computes_what_the_first_one_did"
+DISCOUNT = "discount=torch.stack((self.gamma * goes_on, before_end.float()), 1)"
+
+SHORTFALL = (
+    # --- targets
+    _bug(
+        "shortfall-discounted",
+        CRITIC,
+        DISCOUNT,
+        "discount=torch.stack((self.gamma * goes_on, self.gamma * before_end), 1)",
+        "risk/action_critic",
+        TARGETS,
+    ),
+    _bug(
+        "shortfall-goes-on-after-the-horizon",
+        CRITIC,
+        "before_end = goes_on & ~rows.last[:, None]",
+        "before_end = goes_on",
+        "risk/action_critic",
+        TARGETS,
+        "test_both_ends_stop_the_shortfall_and_only_a_termination_the_mean",
+    ),
+    _bug(
+        "shortfall-mean-ends-at-a-time-out",
+        CRITIC,
+        DISCOUNT,
+        "discount=torch.stack((self.gamma * before_end, before_end.float()), 1)",
+        "risk/action_critic",
+        TARGETS,
+    ),
+    _bug(
+        "shortfall-without-a-ceiling",
+        CRITIC,
+        "return torch.minimum(wanted, targets.ceiling)",
+        "return wanted",
+        "risk/action_critic",
+        TARGETS,
+    ),
+    _bug(
+        "shortfall-policy-of-the-taken-account",
+        CRITIC,
+        "probability=_probability(agent, following_features, following_seen)",
+        "probability=_probability(agent, following_features, "
+        "seen[1][:, None].expand_as(following_seen))",
+        "risk/action_critic",
+        TARGETS,
+    ),
+    _bug(
+        "shortfall-following-the-taken-account",
+        CRITIC,
+        "seen = _with_account(agent, options.seen[1:], account)",
+        "seen = _with_account(agent, options.seen[1:], account[..., :0])",
+        "risk/action_critic",
+        FOLLOWING,
+    ),
+    _bug(
+        "shortfall-ratio-without-a-bound",
+        CRITIC,
+        "(log_prob - rows.log_prob).exp().clamp(max=MOST_RATIO)",
+        "(log_prob - rows.log_prob).exp()",
+        "risk/action_critic",
+        "test_a_step_of_an_earlier_policy_counts_by_a_bounded_ratio",
+    ),
+    _bug(
+        "shortfall-of-the-next-episode",
+        CONTROL,
+        "torch.where(rollout.ended, 0.0, following) - value",
+        "following - value",
+        "risk/action_critic",
+        "test_the_advantage_of_the_taken_action_is_what_the_step_added_to_the_expected_shortfall",
+    ),
+    _bug(
+        "shortfall-of-an-action-that-was-not-taken",
+        ROLLOUT,
+        "if len(grid) > 0 and account_names(task):",
+        "grid = grid if len(grid) > 0 else torch.zeros(1, dtype=torch.int64)\n"
+        '    if hasattr(task, "alternatives"):',
+        "risk/limit_control",
+        "test_where_actions_cannot_be_listed_the_taken_one_is_recorded",
+    ),
+    # --- the control
+    _bug(
+        "limit-share-moves-while-only-critics-learn",
+        LIMIT,
+        "if moves and tail.is_ready:",
+        "if tail.is_ready:",
+        "risk/limit_control",
+        "test_share_and_integral_stand_while_the_policy_is_not_trained",
+    ),
+    _bug(
+        "limit-share-of-a-handful-of-episodes",
+        LIMIT,
+        "if moves and tail.is_ready:",
+        "if moves:",
+        "risk/limit_control",
+        "test_before_there_are_enough_outcomes_the_share_stands_and_the_critic_learns",
+    ),
+    _bug(
+        "limit-aim-outside",
+        LIMIT,
+        "return limit + min(MARGIN",
+        "return limit - min(MARGIN",
+        "risk/limit_control",
+        "test_the_aim_lies_inside_the_limit_by_what_the_estimate_may_be_off",
+    ),
+    _bug(
+        "limit-out-of-reach-by-the-bound-alone",
+        LIMIT,
+        "return bool(each.max() < config.cvar_limit)",
+        "return True",
+        "risk/limit_control",
+        "test_a_limit_that_a_constant_action_keeps_is_never_out_of_reach",
+    ),
+    _bug(
+        "limit-out-of-reach-within-the-interval",
+        LIMIT,
+        "if tail.empirical + NORMAL_95 * tail.error >= config.cvar_limit:",
+        "if tail.empirical >= config.cvar_limit:",
+        "risk/limit_control",
+        "test_a_limit_is_out_of_reach_if_the_most_cautious_policies_surely_break_it",
+    ),
+    _bug(
+        "limit-level-jumps",
+        LIMIT,
+        "self.level += LEVEL_STEP * (goal - self.level)",
+        "self.level = goal",
+        "risk/limit_control",
+        "test_the_level_starts_at_its_goal_and_follows_it_slowly",
+    ),
+    _bug(
+        "limit-integral-winds-up",
+        LIMIT,
+        "if 0.0 < share < 1.0 or (share == 0.0) == (gap > 0.0):",
+        "if share <= 1.0:",
+        "risk/limit_control",
+        "test_the_integral_is_bounded_and_does_not_grow_at_either_end",
+    ),
+    _bug(
+        "limit-mean-kept-whole-beside-risk",
+        LIMIT,
+        "mixed = (1.0 - self.share) * scaled_mean + self.share * scaled_risk",
+        "mixed = scaled_mean + self.share * scaled_risk",
+        "risk/limit_control",
+        MIXTURE,
+    ),
+    _bug(
+        "limit-mean-earned-after-an-end",
+        LIMIT,
+        "torch.where(step.terminated, 0.0, following)",
+        "following",
+        "risk/limit_control",
+        MIXTURE,
+    ),
+    # --- the policy's step
+    _bug(
+        "all-actions-and-the-drawn-one-too",
+        LOSSES,
+        "            batch.options,\n            clip=now.clip_range,\n        )\n",
+        "            batch.options,\n            clip=now.clip_range,\n        ) + "
+        "policy.clipped_surrogate(\n            log_prob, old_log_prob, batch.advantage, "
+        "clip=now.clip_range\n        )\n",
+        "update/all_actions",
+        "test_the_surrogate_of_the_drawn_action_is_not_added",
+    ),
+    _bug(
+        "all-actions-never-reach-the-batch",
+        ORDER,
+        "if risk is not None and risk.options is not None:",
+        "if risk is not None and risk.options is None:",
+        "update/all_actions",
+        "test_an_update_learns_from_the_mixture_that_the_control_made",
+    ),
+    # --- saving and reporting
+    _bug(
+        "limit-draws-not-saved",
+        LIMIT,
+        '"draws": self.draws.state_dict(),',
+        '"draws": DrawMemory().state_dict(),',
+        "risk/saved_limit",
+        RESUMED,
+    ),
+    _bug(
+        "limit-running-episodes-not-saved",
+        DRAWS,
+        'return {"kept": kept, "open": self._open}',
+        'return {"kept": kept, "open": None}',
+        "risk/saved_limit",
+        "test_the_state_holds_both_memories_and_all_that_follows",
+    ),
+    _bug(
+        "limit-foreign-steps-restored",
+        CRITIC,
+        'check_tensors(saved["table"], wanted, part="critic/memory")',
+        "assert wanted",
+        "risk/saved_limit",
+        "test_a_damaged_state_is_refused",
+    ),
+    _bug(
+        "limit-metrics-come-and-go",
+        REPORT,
+        "if ppo.risk is None or ppo.risk.critic is None:",
+        "if ppo.risk is None or math.isnan(report.level):",
+        "telemetry/metrics",
+        "test_the_page_lists_what_is_reported_and_nothing_else",
+    ),
+    Mutant(
+        "limit-alarm-of-the-other-form",
+        "shortfall",
+        RULES,
+        'chosen = self.measured if "train/cvar_risk_share" in metrics else self.inferred',
+        "chosen = self.inferred",
+        unit("alarms", "test_a_limit_that_no_action_keeps_is_said_to_be_measured", part="monitors"),
+    ),
+)
