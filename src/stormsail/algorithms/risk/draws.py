@@ -78,19 +78,18 @@ class DrawMemory:
         """Start of the episodes that are running, and whether it is known, bool [B]."""
 
     def __len__(self) -> int:
-        """Episodes that are remembered."""
-        return 0 if self.kept is None else len(self.kept.result)
+        """Episodes that are remembered and have a score."""
+        return 0 if self.kept is None else int(self._scored.sum())
 
-    def add(
-        self, rollout: Rollout, update: int, hold: Callable[[tuple[Tensor, ...]], Tensor]
-    ) -> None:
+    def add(self, rollout: Rollout, update: int, *, actions: int) -> None:
         """Add the episodes that ended in a rollout, and remember where the running ones began.
+
+        They count from the next `score_new` on.
 
         Args:
             rollout: with `options`, or nothing is added.
             update: number of this update.
-            hold: returns what each action makes of n episodes if it is held throughout, [n, K];
-                see `held_returns`.
+            actions: K of the actions that they will be scored by.
         """
         options = rollout.options
         if options is None:
@@ -103,15 +102,15 @@ class DrawMemory:
             known = known | self._open[1]
         # an episode that began before this memory did is left out
         t, b = (rollout.ended & known).nonzero(as_tuple=True)
-        begun = self._began(options, start[t, b], b)
-        held = hold(type(options.state)(*begun.state))
+        result = rollout.return_so_far.double()[t, b] + rollout.reward.double()[t, b]
+        unknown = torch.full_like(result, torch.nan)
         self._append(
             Draws(
-                *begun,
-                score=held.amin(-1),
-                result=rollout.return_so_far.double()[t, b] + rollout.reward.double()[t, b],
+                *self._began(options, start[t, b], b),
+                score=unknown,
+                result=result,
                 measured=torch.full_like(t, update),
-                constant=held,
+                constant=unknown[:, None].expand(-1, actions),
             )
         )
         # an episode that ended in the last row has not begun yet: the next rollout has its start
@@ -139,18 +138,42 @@ class DrawMemory:
         state = tuple(column[-self.capacity :] for column in new.state)
         self.kept = Draws(state, *(column[-self.capacity :] for column in new[1:]))
 
+    def score_new(self, hold: Callable[[tuple[Tensor, ...]], Tensor]) -> None:
+        """Score the episodes that were added since.
+
+        Args:
+            hold: returns what each action makes of n episodes if it is held throughout, [n, K],
+                from the task's own state at their starts; see `held_returns`.
+        """
+        if self.kept is None:
+            return
+        places = self.kept.score.isnan().nonzero()[:, 0]
+        if len(places) == 0:
+            return
+        held = hold(tuple(column[places] for column in self.kept.state))
+        self.kept = self.kept._replace(
+            score=self.kept.score.index_copy(0, places, held.amin(-1)),
+            constant=self.kept.constant.index_copy(0, places, held),
+        )
+
+    @property
+    def _scored(self) -> Tensor:
+        return ~self._kept.score.isnan()
+
     def is_risky(self, alpha: float) -> Tensor:
-        """Return which draws are among the worst, bool [n]."""
-        kept = self._kept
-        count = min(len(self), int(RISKY_SHARE * alpha * len(self)) + 1)
+        """Return which draws are among the worst, bool [n]; one without a score is not."""
+        kept, scored = self._kept, self._kept.score[self._scored]
+        if len(scored) == 0:
+            return torch.zeros_like(kept.score, dtype=torch.bool)
+        count = min(len(scored), int(RISKY_SHARE * alpha * len(scored)) + 1)
         # strictly below: among equal scores nothing but chance would decide
-        return kept.score < kept.score.kthvalue(count).values
+        return kept.score < scored.kthvalue(count).values
 
     def risky(self, count: int, alpha: float) -> Tensor:
         """Return which draws are replayed next, int64 [count]: of the worst, the oldest results."""
         places = self.is_risky(alpha).nonzero()[:, 0]
         if len(places) == 0:
-            places = torch.arange(len(self), device=places.device)
+            places = self._scored.nonzero()[:, 0]
         order = self._kept.measured[places].argsort(stable=True)
         chosen = places[order[:count]]
         return chosen.repeat(-(-count // len(chosen)))[:count]
@@ -161,9 +184,9 @@ class DrawMemory:
         Two strata, the worst draws and the others: each has the share of all remembered draws that
         belong to it, however many of them were measured lately.
         """
-        kept, is_risky = self._kept, self.is_risky(alpha)
-        recent = kept.measured >= since
-        share = is_risky.double().mean()
+        kept, is_risky, scored = self._kept, self.is_risky(alpha), self._scored
+        recent = (kept.measured >= since) & scored
+        share = is_risky.sum().double() / scored.sum()
         weight = torch.where(
             is_risky,
             share / (is_risky & recent).sum().clamp(min=1),
@@ -219,7 +242,7 @@ class DrawMemory:
 
     def constant_returns(self) -> Tensor:
         """Return what each action held throughout would have made of every draw, [n, K]."""
-        return self._kept.constant
+        return self._kept.constant[self._scored]
 
     @property
     def _kept(self) -> Draws:

@@ -129,6 +129,8 @@ class LimitControl:
     ) -> None:
         self.config, self.task, self.generators = config, task, generators
         self._network = agent.network
+        spare = torch.Generator(device=task.device).manual_seed(0)
+        self._state = type(task.reset(spare)[0])
         self.horizon = episode_steps(task) or 1
         self.rounds = math.ceil(self.horizon / config.ppo.n_steps)
         """Rollouts that an episode spans."""
@@ -199,11 +201,13 @@ class LimitControl:
     def _remember(self, rollout: Rollout, agent: Agent) -> None:
         """Add the rollout to both memories, and replay the worst draws."""
         self.critic.memory.add(agent, rollout, self.horizon, self._stream("memory"))
-        self.draws.add(rollout, self.updates, self._held)
+        self.draws.add(rollout, self.updates, actions=len(self._held_actions))
         # as many steps as the rollouts had since, in fewer and larger calls
         is_due = self.updates % (REPLAYED_ROUNDS * self.rounds) == 0
-        limited = self.config.risk.cvar_limit is not None
-        if limited and is_due and len(self.draws) >= self.task.batch:
+        if self.config.risk.cvar_limit is None or not is_due:
+            return
+        self.draws.score_new(self._held)
+        if len(self.draws) >= self.task.batch:
             count = REPLAYED_ROUNDS * self.task.batch
             self.draws.replay(
                 self.task,
@@ -216,19 +220,20 @@ class LimitControl:
 
     @property
     def _held_actions(self) -> Tensor:
-        """Actions that are held throughout each draw, [K]: all, or some of continuous ones."""
+        """Actions that draws are scored by: all classes, or some of a grid."""
         actions = self.grid
         if isinstance(self.task.actions, DiscreteActions):
             return actions
         return actions[torch.linspace(0, len(actions) - 1, HELD).round().long()]
 
     def _held(self, state: tuple[Tensor, ...]) -> Tensor:
-        """Return what actions make of episodes if held throughout, [n, K]; 0 without a limit."""
-        actions = self._held_actions
-        if self.config.risk.cvar_limit is None:
-            return actions.new_zeros(len(state[0]), len(actions), dtype=torch.float64)
+        """Return what actions make of episodes if held throughout, [n, K]."""
         return held_returns(
-            self.task, state, actions, steps=self.horizon, generator=self._stream("task")
+            self.task,
+            self._state(*state),
+            self._held_actions,
+            steps=self.horizon,
+            generator=self._stream("task"),
         )
 
     def _stream(self, name: str) -> torch.Generator:
