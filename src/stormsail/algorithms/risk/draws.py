@@ -44,6 +44,8 @@ class Draws(NamedTuple):
     """Update in which it was measured, int64 [n]."""
     constant: Tensor
     """Return of each of some actions that are held throughout, [n, K]."""
+    is_scored: Tensor
+    """Whether both are known yet, bool [n]; until then they are 0: a state is finite."""
 
 
 class Start(NamedTuple):
@@ -103,14 +105,14 @@ class DrawMemory:
         # an episode that began before this memory did is left out
         t, b = (rollout.ended & known).nonzero(as_tuple=True)
         result = rollout.return_so_far.double()[t, b] + rollout.reward.double()[t, b]
-        unknown = torch.full_like(result, torch.nan)
         self._append(
             Draws(
                 *self._began(options, start[t, b], b),
-                score=unknown,
+                score=torch.zeros_like(result),
                 result=result,
                 measured=torch.full_like(t, update),
-                constant=unknown[:, None].expand(-1, actions),
+                constant=result.new_zeros(len(result), actions),
+                is_scored=torch.zeros_like(t, dtype=torch.bool),
             )
         )
         # an episode that ended in the last row has not begun yet: the next rollout has its start
@@ -147,18 +149,19 @@ class DrawMemory:
         """
         if self.kept is None:
             return
-        places = self.kept.score.isnan().nonzero()[:, 0]
+        places = (~self.kept.is_scored).nonzero()[:, 0]
         if len(places) == 0:
             return
         held = hold(tuple(column[places] for column in self.kept.state))
         self.kept = self.kept._replace(
             score=self.kept.score.index_copy(0, places, held.amin(-1)),
             constant=self.kept.constant.index_copy(0, places, held),
+            is_scored=torch.ones_like(self.kept.is_scored),
         )
 
     @property
     def _scored(self) -> Tensor:
-        return ~self._kept.score.isnan()
+        return self._kept.is_scored
 
     def is_risky(self, alpha: float) -> Tensor:
         """Return which draws are among the worst, bool [n]; one without a score is not."""
@@ -167,7 +170,7 @@ class DrawMemory:
             return torch.zeros_like(kept.score, dtype=torch.bool)
         count = min(len(scored), int(RISKY_SHARE * alpha * len(scored)) + 1)
         # strictly below: among equal scores nothing but chance would decide
-        return kept.score < scored.kthvalue(count).values
+        return self._scored & (kept.score < scored.kthvalue(count).values)
 
     def risky(self, count: int, alpha: float) -> Tensor:
         """Return which draws are replayed next, int64 [count]: of the worst, the oldest results."""
@@ -275,6 +278,7 @@ class DrawMemory:
                 "result": Fit((count,), "double"),
                 "measured": Fit((count,), "int"),
                 "constant": Fit((count, actions), "double"),
+                "is_scored": Fit((count,), "bool"),
             }
             columns = dict(zip(state._fields, kept["state"], strict=True))
             columns |= {name: kept[name] for name in Draws._fields[1:]}

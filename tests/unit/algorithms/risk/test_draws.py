@@ -67,6 +67,13 @@ def holding(task, agent):
     return hold
 
 
+def remember(memory, rollout, update, task, agent):
+    """Add a rollout and score its episodes at once."""
+    hold = holding(task, agent)
+    memory.add(rollout, update, actions=hold(task.reset(seeded(0))[0]).shape[1])
+    memory.score_new(lambda state: hold(type(task.reset(seeded(0))[0])(*state)))
+
+
 def played(task, state, actions):
     """Step by hand from a state with a list of actions; return totals, and which have ended."""
     total = torch.zeros(task.batch, dtype=torch.float64)
@@ -113,7 +120,7 @@ def test_starts_and_results_are_right_also_across_rollouts(name, steps):
     batches = list(rollouts(task, agent, steps=steps, count=6))
     memory = DrawMemory()
     for update, (_, rollout) in enumerate(batches):
-        memory.add(rollout, update, holding(task, agent))
+        remember(memory, rollout, update, task, agent)
     expected = episodes_by_hand(task, agent, batches)
     assert len(memory) == len(expected) > task.batch
     for k, (state, observation, total) in enumerate(expected):
@@ -130,7 +137,7 @@ def test_a_score_is_the_lowest_of_actions_played_throughout(name):
     agent = agent_of(task)
     memory = DrawMemory()
     for update, (_, rollout) in enumerate(rollouts(task, agent, steps=4, count=5)):
-        memory.add(rollout, update, holding(task, agent))
+        remember(memory, rollout, update, task, agent)
     kept, grid = memory.kept, grid_of(agent)
     assert kept.constant.shape == (len(memory), len(grid))
     kind = type(task.reset(seeded())[0])
@@ -204,7 +211,7 @@ def test_a_draw_has_its_score_whatever_the_agent_did(name):
         batches = rollouts(
             task, agent, steps=task.episode_steps, count=1, seed=seed, first=50 - seed
         )
-        memory.add(next(batches)[1], 0, holding(task, agent))
+        remember(memory, next(batches)[1], 0, task, agent)
         starts = [
             b"".join(column[k].numpy().tobytes() for column in memory.kept.state)
             for k in range(len(memory))
@@ -225,9 +232,9 @@ def test_an_episode_that_began_before_the_memory_is_left_out(steps):
     batches = list(rollouts(task, agent, steps=steps, count=12 // steps))
     whole, late = DrawMemory(), DrawMemory()
     for update, (_, rollout) in enumerate(batches):
-        whole.add(rollout, update, holding(task, agent))
+        remember(whole, rollout, update, task, agent)
         if update > 0:
-            late.add(rollout, update, holding(task, agent))
+            remember(late, rollout, update, task, agent)
     assert len(whole) == 3 * task.batch
     assert len(late) == 2 * task.batch
     assert torch.equal(late.kept.state[0], whole.kept.state[0][task.batch :])
@@ -239,7 +246,7 @@ def test_a_rollout_without_options_adds_nothing():
     agent = agent_of(task)
     memory = DrawMemory()
     plain = dataclasses.replace(rollout_of(task, agent, steps=8), options=None)
-    memory.add(plain, 0, holding(task, agent))
+    remember(memory, plain, 0, task, agent)
     assert len(memory) == 0
     with pytest.raises(LookupError, match="no episode is remembered"):
         memory.constant_returns()
@@ -252,7 +259,7 @@ def test_the_oldest_episodes_leave_where_there_are_too_many(steps):
     small, large = DrawMemory(6), DrawMemory()
     for update, (_, rollout) in enumerate(rollouts(task, agent, steps=steps, count=3)):
         for memory in (small, large):
-            memory.add(rollout, update, holding(task, agent))
+            remember(memory, rollout, update, task, agent)
         assert len(small) == min(6, len(large))
     assert torch.equal(small.kept.result, large.kept.result[-6:])
     assert torch.equal(small.kept.state[0], large.kept.state[0][-6:])
@@ -292,7 +299,7 @@ def test_a_replay_with_a_known_policy_is_the_episode_stepped_by_hand(name):
     agent, grid = agent_of(task), grid_of(agent_of(task))
     memory = DrawMemory()
     for update, (_, rollout) in enumerate(rollouts(task, agent, steps=5, count=6)):
-        memory.add(rollout, update, holding(task, agent))
+        remember(memory, rollout, update, task, agent)
     account = task.observation_names.index(task.account_names[0])
 
     def choice(seen):
@@ -332,7 +339,7 @@ def test_a_replay_draws_from_the_policy_with_its_memory():
     agent = agent_of(task)
     rollout = rollout_of(task, agent, steps=3, seed=4)  # all begin in row 0 and end in row 2
     memory = DrawMemory()
-    memory.add(rollout, 0, holding(task, agent))
+    remember(memory, rollout, 0, task, agent)
     before = memory.kept.result.clone()
     memory.kept.result.zero_()
     memory.replay(
@@ -345,7 +352,7 @@ def test_a_replay_respects_what_the_task_allows(monkeypatch):
     task = bets(COIN)
     agent = agent_of(task)
     memory = DrawMemory()
-    memory.add(rollout_of(task, agent, steps=3), 0, holding(task, agent))
+    remember(memory, rollout_of(task, agent, steps=3), 0, task, agent)
     allowed = torch.tensor([[True, False, False]]).expand(4, 3)
     monkeypatch.setattr(task, "action_mask", lambda _: allowed, raising=False)
     memory.replay(task, agent, torch.arange(4), steps=3, update=1, generators=(seeded(), seeded(1)))
@@ -357,7 +364,7 @@ def test_a_draw_that_is_chosen_twice_gets_its_last_result():
     agent = agent_of(task)
     memory = DrawMemory()
     for update, (_, rollout) in enumerate(rollouts(task, agent, steps=8, count=2)):
-        memory.add(rollout, update, holding(task, agent))
+        remember(memory, rollout, update, task, agent)
     twin, order = DrawMemory(), torch.tensor([1, 2, 1, 2])
     twin.load_state_dict(
         {"kept": {k: v.clone() if k != "state" else v for k, v in memory.kept._asdict().items()},
@@ -385,6 +392,7 @@ def remembered(score, *, result=None, measured=None):
         result=torch.tensor(result or [0.0] * count, dtype=torch.float64),
         measured=torch.tensor(measured or [0] * count),
         constant=torch.zeros(count, 2, dtype=torch.float64),
+        is_scored=torch.ones(count, dtype=torch.bool),
     )
     return memory
 
@@ -478,7 +486,7 @@ def test_the_shortfall_of_a_fixed_policy_is_estimated_without_bias(world):
         streams = (seeded(1000 + repeat), seeded(5000 + repeat))
         batches = rollouts(task, agent, steps=world.bars + 1, count=10, seed=100 * repeat)
         for update, (_, rollout) in enumerate(batches):
-            memory.add(rollout, update, holding(task, agent))
+            remember(memory, rollout, update, task, agent)
             memory.replay(
                 task,
                 agent,
@@ -500,13 +508,13 @@ def test_a_restored_memory_goes_on_as_the_saved_one():
     batches = [rollout for _, rollout in rollouts(task, agent, steps=3, count=6)]
     first, second = DrawMemory(), DrawMemory()
     for update, rollout in enumerate(batches[:3]):
-        first.add(rollout, update, holding(task, agent))
+        remember(first, rollout, update, task, agent)
     tree, tensors = flatten(first.state_dict())
     saved = unflatten(tree, {name: x.clone() for name, x in tensors.items()})
     second.load_state_dict(saved, torch.device("cpu"))
     for update, rollout in enumerate(batches[3:], 3):
         for memory in (first, second):
-            memory.add(rollout, update, holding(task, agent))
+            remember(memory, rollout, update, task, agent)
     assert all(map(torch.equal, first.kept.state, second.kept.state))
     assert all(map(torch.equal, first.kept[1:], second.kept[1:]))
     whole = episodes_by_hand(task, agent, [(None, rollout) for rollout in batches])
@@ -534,12 +542,14 @@ def test_the_control_holds_all_classes_or_five_numbers_over_the_range():
         assert torch.equal(limit._held(state), whole[:, places])
 
 
-def test_without_a_limit_no_draw_is_played_or_worse_than_another(monkeypatch):
+def test_without_a_limit_no_draw_is_played_or_scored(monkeypatch):
     task = bets(COIN)
     limit = control(
         task, risk__cvar_use_constraint=False, risk__cvar_limit=None, risk__cvar_weight=0.0
     )
+    agent = agent_of(task)
+    rollout = rollout_of(task, agent, steps=4)
     monkeypatch.setattr(task, "step", None)
-    held = limit._held(task.reset(seeded(2))[0])
-    assert held.tolist() == [[0.0] * 3] * 4
-    assert held.dtype == torch.float64
+    limit._remember(rollout, agent)
+    assert limit.draws.kept.is_scored.tolist() == [False] * task.batch
+    assert len(limit.draws) == 0

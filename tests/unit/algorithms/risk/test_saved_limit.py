@@ -124,7 +124,9 @@ def test_the_state_holds_both_memories_and_all_that_follows():
     assert set(state["draws"]) == {"kept", "open"}
     assert state["critic"]["updates"] == state["updates"] == 3
     assert state["critic"]["memory"]["added"] == 3
-    assert len(state["draws"]["kept"]["result"]) == len(ppo.risk.draws) == 64
+    kept = state["draws"]["kept"]
+    assert len(kept["result"]) == 64
+    assert int(kept["is_scored"].sum()) == len(ppo.risk.draws)
     (starts, first), known = state["draws"]["open"]
     assert len(starts) == len(ppo.env_state.state)
     assert (first.shape, known.tolist()) == ((16, 3), [True] * 16)
