@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.update.rollout import EnvState, Rollout, begin, collect
-from stormsail.bench.risk.bets_worlds import Bets, World
+from stormsail.bench.bets.bets_worlds import Bets, World
 from stormsail.core.task import Task, account_names, observation_layout
 from stormsail.functional import statistics
 from stormsail.modules.agent import ActionSpec, Agent, AgentSpec

@@ -8,8 +8,8 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run.tasks import agent_spec
-from stormsail.bench.risk.bets_unseen import UNSEEN
-from stormsail.bench.risk.bets_worlds import KNOWN, Bets, World
+from stormsail.bench.bets.bets_unseen import UNSEEN
+from stormsail.bench.bets.bets_worlds import KNOWN, Bets, World
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import Agent
 

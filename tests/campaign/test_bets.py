@@ -2,8 +2,8 @@
 
 import pytest
 
-from stormsail.bench.risk import bets_exact
-from stormsail.bench.risk.bets_worlds import KNOWN
+from stormsail.bench.bets import bets_exact
+from stormsail.bench.bets.bets_worlds import KNOWN
 
 pytestmark = pytest.mark.campaign
 

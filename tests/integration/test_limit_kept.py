@@ -2,8 +2,8 @@
 
 import pytest
 
-from stormsail.bench.risk import bets
-from stormsail.bench.risk.bets_worlds import KNOWN
+from stormsail.bench.bets import bets
+from stormsail.bench.bets.bets_worlds import KNOWN
 
 WORLD = KNOWN["one-bet-10"]
 """One bet that loses 1 at 10 % and wins 1 otherwise: all of it has a CVaR of -1 at 5 %, and the

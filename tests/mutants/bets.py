@@ -3,9 +3,9 @@
 from mutants.harness import Mutant
 from mutants.nodes import unit
 
-WORLDS = "bench/risk/bets_worlds.py"
-EXACT = "bench/risk/bets_exact.py"
-BENCH = "bench/risk/bets.py"
+WORLDS = "bench/bets/bets_worlds.py"
+EXACT = "bench/bets/bets_exact.py"
+BENCH = "bench/bets/bets.py"
 
 
 def _bets(name: str, file: str, old: str, new: str, test: str) -> Mutant:

@@ -3,9 +3,9 @@
 from mutants.harness import Mutant
 from mutants.nodes import unit
 
-GAME = "bench/risk/betting_game.py"
-EXACT = "bench/risk/betting_exact.py"
-METHOD = "bench/risk/return_capping.py"
+GAME = "bench/bets/betting_game.py"
+EXACT = "bench/bets/betting_exact.py"
+METHOD = "bench/bets/return_capping.py"
 
 
 def _planted(name: str, file: str, old: str, new: str, test: str) -> Mutant:

@@ -241,9 +241,9 @@ class Task(Protocol[State]):
     every action is allowed in every state; `info_names` where `step` gives `info.measured`, numbers
     [B, K] to be reported under these K names; `episode_steps` where no episode lasts longer than
     that many steps; `alternatives(state, actions)` and `account_names` where the task can say what
-    other actions would have made of the same step, see `alternatives`; `with_batch(batch)` where the
-    same task can be had with another number of environments, as every task with `alternatives`
-    must; `close` where something must be let go.
+    other actions would have made of the same step, see `alternatives`; `with_batch(batch)` where
+    the same task can be had with another number of environments, as every task with
+    `alternatives` must; `close` where something must be let go.
     """
 
     @property

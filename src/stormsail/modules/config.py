@@ -40,9 +40,9 @@ class NetworkConfig(Config):
     """Widths of the layers between memory and outputs, separate for the actor and each critic."""
 
     first_layer: Literal["orthogonal", "spread"] | None = None
-    """Weights at the start. `orthogonal`, and None, has zero biases everywhere; `spread` scales the first
-    encoder layer so that each unit reads a variance of 1, and draws its biases and those of the
-    heads' hidden layers from (-1, 1), so that units differ in where they bend. A run derives
+    """Weights at the start. `orthogonal`, and None, has zero biases everywhere; `spread` scales the
+    first encoder layer so that each unit reads a variance of 1, and draws its biases and those of
+    the heads' hidden layers from (-1, 1), so that units differ in where they bend. A run derives
     `spread`."""
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from stormsail.bench.risk.bets import Row, Summary
+    from stormsail.bench.bets.bets import Row, Summary
 
 
 def bets(
@@ -48,8 +48,8 @@ def bets(
     """Train agents under limits on bets that are solved exactly; exit 1 if a claim fails."""
     from dataclasses import asdict
 
+    from stormsail.bench.bets import bets as bench
     from stormsail.bench.campaign import RowLog
-    from stormsail.bench.risk import bets as bench
 
     check_folders(out, kept)
     console = wide_console()

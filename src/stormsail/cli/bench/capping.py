@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from stormsail.bench.risk.return_capping import Row
+    from stormsail.bench.bets.return_capping import Row
 
 
 def capping(
@@ -44,7 +44,7 @@ def capping(
 ) -> None:
     """Hold agents to a CVaR, and compare with capped returns; exit 1 if a claim fails."""
     from stormsail.bench import campaign
-    from stormsail.bench.risk import return_capping as bench
+    from stormsail.bench.bets import return_capping as bench
 
     check_folders(out, rows)
     console = wide_console()

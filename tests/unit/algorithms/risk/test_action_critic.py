@@ -11,7 +11,7 @@ from learner_lab import learner, script, settings
 from stormsail.algorithms.risk import action_critic
 from stormsail.algorithms.risk.action_critic import ActionCritic, frame_of
 from stormsail.algorithms.risk.rows import Rows
-from stormsail.bench.risk.bets_worlds import World
+from stormsail.bench.bets.bets_worlds import World
 
 GAMMA, LEVEL, SPREAD, HORIZON = 0.9, -1.0, 2.0, 4
 COINS = World("coins", -0.5, 2, (0.0, 1.0), (((0.4, -1.0), (0.6, 0.5)),), alpha=0.2)

@@ -24,7 +24,7 @@ from simulator_lab import settings, simulator, wild_panel
 from stormsail.algorithms.risk.draws import DrawMemory, Draws, held_returns
 from stormsail.algorithms.risk.limit import LimitControl
 from stormsail.algorithms.run.state_tree import flatten, unflatten
-from stormsail.bench.risk.bets_worlds import World
+from stormsail.bench.bets.bets_worlds import World
 from stormsail.core.generators import Generators
 from stormsail.core.task import DiscreteActions
 from stormsail.functional import risk

@@ -15,7 +15,7 @@ from stormsail.algorithms.risk.control import NOTHING, SOURCES, RiskControl, Tai
 from stormsail.algorithms.risk.limit import LimitControl
 from stormsail.algorithms.run.tasks import agent_spec
 from stormsail.algorithms.update.estimates import estimate
-from stormsail.bench.risk.bets_worlds import KNOWN, Bets
+from stormsail.bench.bets.bets_worlds import KNOWN, Bets
 from stormsail.core.errors import ConfigError
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bets_lab import bets_learner, limited
 from stormsail.algorithms.update.estimates import estimate
 from stormsail.algorithms.update.losses import batch_sums
-from stormsail.bench.risk.bets_worlds import KNOWN
+from stormsail.bench.bets.bets_worlds import KNOWN
 
 WORLD, BANDIT = KNOWN["stakes-8"], KNOWN["one-bet-10"]
 POLICY_ONLY = {"vf_coef": 0.0, "ent_coef": 0.0, "kl_beta": 0.0, "bc_coef": 0.0}

@@ -8,9 +8,9 @@ import torch
 from typer.testing import CliRunner
 
 from stormsail.bench import campaign
-from stormsail.bench.risk import betting_exact as exact
-from stormsail.bench.risk import return_capping as bench
-from stormsail.bench.risk.betting_game import BettingGame, BettingRules
+from stormsail.bench.bets import betting_exact as exact
+from stormsail.bench.bets import return_capping as bench
+from stormsail.bench.bets.betting_game import BettingGame, BettingRules
 from stormsail.bench.training import train_agent
 from stormsail.cli.main import app
 from stormsail.core import task as tasks

@@ -6,9 +6,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from stormsail.bench.bets import bets as bench
+from stormsail.bench.bets.bets_worlds import KNOWN
 from stormsail.bench.campaign import RowLog
-from stormsail.bench.risk import bets as bench
-from stormsail.bench.risk.bets_worlds import KNOWN
 from stormsail.cli.main import app
 from stormsail.core.errors import ArgumentError, ArtifactError
 

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stormsail.bench.risk.betting_game import BettingGame, BettingRules
+from stormsail.bench.bets.betting_game import BettingGame, BettingRules
 from stormsail.functional import risk
 from stormsail.modules.agent import Agent
 

@@ -11,9 +11,9 @@ import exact_risk
 from oracles import bets as oracle
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.run.tasks import agent_spec
-from stormsail.bench.risk import bets_exact
-from stormsail.bench.risk.bets_unseen import UNSEEN
-from stormsail.bench.risk.bets_worlds import KNOWN, Bets, World
+from stormsail.bench.bets import bets_exact
+from stormsail.bench.bets.bets_unseen import UNSEEN
+from stormsail.bench.bets.bets_worlds import KNOWN, Bets, World
 from stormsail.core.errors import RangeError
 from stormsail.modules.agent import Agent
 

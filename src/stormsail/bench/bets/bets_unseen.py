@@ -3,7 +3,7 @@
 They are here to judge it: nothing is chosen by them. Each differs in kind from those of `KNOWN`.
 """
 
-from stormsail.bench.risk.bets_worlds import Table, World
+from stormsail.bench.bets.bets_worlds import Table, World
 
 
 def _noisy(event: float, loss: float, up: float, down: float) -> Table:

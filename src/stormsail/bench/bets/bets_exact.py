@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stormsail.bench.risk.bets_worlds import Bets, World
+from stormsail.bench.bets.bets_worlds import Bets, World
 from stormsail.core.errors import RangeError
 from stormsail.functional import risk
 from stormsail.modules.agent import Agent

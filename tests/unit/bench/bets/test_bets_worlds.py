@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from stormsail.bench.risk.bets_unseen import UNSEEN
-from stormsail.bench.risk.bets_worlds import KNOWN, Bets, World
+from stormsail.bench.bets.bets_unseen import UNSEEN
+from stormsail.bench.bets.bets_worlds import KNOWN, Bets, World
 from stormsail.core import task as tasks
 from stormsail.core.errors import RangeError
 

@@ -18,12 +18,12 @@ from stormsail import __version__
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo, Update
+from stormsail.bench.bets.bets_exact import evaluate, solve
+from stormsail.bench.bets.bets_unseen import UNSEEN
+from stormsail.bench.bets.bets_worlds import KNOWN, Bets, World
 from stormsail.bench.campaign import RowLog, damaged
 from stormsail.bench.learner.learn_rows import run_key
 from stormsail.bench.processes import one_thread, one_thread_processes
-from stormsail.bench.risk.bets_exact import evaluate, solve
-from stormsail.bench.risk.bets_unseen import UNSEEN
-from stormsail.bench.risk.bets_worlds import KNOWN, Bets, World
 from stormsail.bench.seeds import Seeds
 from stormsail.bench.training import train_agent
 from stormsail.bench.verdicts import Verdict

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from stormsail.bench.risk import betting_exact as exact
-from stormsail.bench.risk.betting_game import BettingGame, BettingRules, BettingState
+from stormsail.bench.bets import betting_exact as exact
+from stormsail.bench.bets.betting_game import BettingGame, BettingRules, BettingState
 from stormsail.core import task as tasks
 from stormsail.core.errors import DtypeError, ShapeError
 

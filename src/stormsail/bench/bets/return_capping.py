@@ -27,10 +27,10 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo
+from stormsail.bench.bets.betting_exact import agent_policy, best_cvar, best_mean, tree_of
+from stormsail.bench.bets.betting_game import BettingGame, BettingRules
 from stormsail.bench.learner.learn_rows import run_key
 from stormsail.bench.processes import side_by_side
-from stormsail.bench.risk.betting_exact import agent_policy, best_cvar, best_mean, tree_of
-from stormsail.bench.risk.betting_game import BettingGame, BettingRules
 from stormsail.bench.seeds import Seeds
 from stormsail.bench.training import train_agent
 from stormsail.bench.verdicts import Verdict

@@ -1,0 +1,1 @@
+"""Exactly solved bets under a limit, and Return Capping beside them."""
