@@ -37,6 +37,7 @@ SMALL = {
     "network.head_sizes": (8,),
     "critic.num_quantiles": 8,
     "critic.num_atoms": 11,
+    "critic.levels": "uniform",
     "task.name": "CartPole-v1",
     "observation.warmup_steps": 0,
 }

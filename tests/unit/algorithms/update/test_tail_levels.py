@@ -195,7 +195,7 @@ def test_metrics_read_by_mass():
         ),
         (
             {"critic.kind": "categorical"},
-            '`critic.levels` must be "uniform" while `critic.kind` is "categorical"',
+            '`critic.levels` must be unset while `critic.kind` is "categorical"',
         ),
     ],
 )

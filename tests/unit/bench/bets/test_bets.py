@@ -37,7 +37,7 @@ def test_settings_are_equal_in_all_worlds_but_for_sizes_and_the_limit():
         document = bench.Job(world, 3, plan).config.model_dump(mode="json")
         assert document["risk"].pop("cvar_limit") == world.limit
         assert document["ppo"].pop("n_steps") == world.bars + 1
-        assert document["ppo"].pop("total_steps") == 120 * 64 * (world.bars + 1)
+        assert document["ppo"].pop("total_steps") == plan.updates * 64 * (world.bars + 1)
         for derived in ("sequence_length", "batch_size"):  # they follow the rows of a rollout
             document["ppo"].pop(derived)
         for derived in ("bc_warmup_steps", "bc_decay_steps"):

@@ -199,7 +199,9 @@ def test_the_spread_of_many_starts_is_that_of_their_mixture():
 @pytest.mark.parametrize("mode", ["argmin", "mixture"])
 def test_the_resolution_is_that_of_the_levels_that_each_critic_has(mode):
     """Twins that are mixed say 32 values of 16 levels; none of them is finer for that."""
-    changes = {"critic.num_quantiles": 16, "critic.twin_dist_mode": mode}
+    changes = {
+        "critic.num_quantiles": 16, "critic.twin_dist_mode": mode, "critic.levels": "uniform",
+    }  # fmt: skip
     case = bench.Case("of 16", changes)
     found = bench.measure("chain", case, bench.Plan.quick(), 0)
     assert len(found.values) == (32 if mode == "mixture" else 16)
