@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stormsail.bench.bets import bets
 from stormsail.bench.learner import learn, vgs
 from stormsail.bench.risk import frontier, frontier_verdicts, tails, tails_verdicts
 
@@ -83,3 +84,38 @@ def test_every_form_of_the_scaler_stands_in_the_text_with_its_figures():
             assert f"{line.gain.mean:+.4g} ± {line.gain.standard_error:.2g} |" in TEXT
     for verdict in vgs.verdicts(found):
         assert f" {verdict.measured.split(' ')[0]}" in TEXT
+
+
+def test_every_world_of_bets_stands_in_the_text_with_its_figures():
+    rows = [bets.Row(**row) for row in lines("bets.jsonl")]
+    limited = [row for row in rows if row.limited]
+    assert {row.world for row in limited} == bets.WORLDS.keys()
+    for name in bets.WORLDS:
+        own = [row for row in limited if row.world == name]
+        assert len(own) == 5
+        shares = [row.share for row in own]
+        kept, mean = sum(row.kept for row in own), sum(row.cvar for row in own) / 5
+        cells = (
+            f"| `{name}` | {own[0].limit:g} | {own[0].best:.4g} | {mean:.4g} | "
+            f"{min(row.cvar for row in own):.4g} | {kept} of 5 | {sum(shares) / 5:.2f} | "
+            f"{min(shares):.2f} to {max(shares):.2f} |"
+        )
+        assert cells in TEXT, name
+    assert sum(row.kept for row in limited) == 77
+
+
+def test_critics_with_other_defaults_stand_in_the_text_with_their_gains():
+    rows = lines("critic_defaults.jsonl")
+    change = next(row["variant"] for row in rows if "factor=10" in row["variant"])
+    for name in ("Acrobot-v1", "Pendulum-v1"):
+        scores = {
+            variant: {
+                row["seed"]: row["score"]
+                for row in rows
+                if row["name"] == name and row["variant"] == variant
+            }
+            for variant in ("unchanged", change)
+        }
+        assert set(scores["unchanged"]) == set(scores[change]) == set(range(820, 825))
+        gain = sum(scores[change][seed] - old for seed, old in scores["unchanged"].items()) / 5
+        assert f"+{gain:.1f} (" in TEXT or f"+{gain:.0f} (" in TEXT, name
