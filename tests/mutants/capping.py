@@ -9,7 +9,7 @@ METHOD = "bench/bets/return_capping.py"
 
 
 def _planted(name: str, file: str, old: str, new: str, test: str) -> Mutant:
-    module = "risk/return_capping" if file == METHOD else "risk/betting_game"
+    module = "bets/return_capping" if file == METHOD else "bets/betting_game"
     return Mutant(f"capping-{name}", "bench", file, old, new, unit(module, test, part="bench"))
 
 

@@ -111,8 +111,8 @@ class CriticConfig(Config):
     learning_rate_factor: Annotated[float, Field(gt=0.0)] | None = None
     """Learning rate of the critics' heads, and of their own trunk where they have one, as a
     multiple of that of all other weights; `ppo.optimizer_lr_min` and `ppo.optimizer_lr_max` bound
-    the rate before it is multiplied. A run derives 10 for quantiles, 5 for atoms and 1 for a
-    mean."""
+    the rate before it is multiplied. A run derives 10 for quantiles and 5 for atoms, or as much
+    as gives a rate of 0.01, and 1 for a mean."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -78,6 +78,9 @@ _CRITIC_RATES = {"quantile": 10.0, "categorical": 5.0, "scalar": 1.0}
 """Rate of the critics' heads over that of the other weights: a tail travels one bounded step at a
 time (docs/evidence.md, tails)."""
 
+_MOST_CRITIC_RATE = 1e-2
+"""Largest rate of the heads themselves: beyond it their last steps leave too much noise."""
+
 _ENTROPY_DECAY = "entropy.ent_coef_decay_steps"
 
 
@@ -134,7 +137,7 @@ def derive(config: TrainConfig) -> TrainConfig:
         "ppo.sequence_length": length,
         "ppo.batch_size": _batch_size(config, n_envs * n_steps // length, length),
         "ppo.learning_rate": _learning_rate(config, sizes.learning_rate),
-        "critic.learning_rate_factor": _CRITIC_RATES[config.critic.kind],
+        "critic.learning_rate_factor": _critic_rate(config, sizes.learning_rate),
         "critic.levels": "tail" if config.fits_tail_levels else "uniform",
         "network.first_layer": "spread",
         "risk.form": "critic" if config.risk.fits_critic else "budget",
@@ -199,6 +202,13 @@ def _learning_rate(config: TrainConfig, usual: float) -> float:
     """Return the rate of this kind of task, within the given bounds."""
     least, most = config.ppo.optimizer_lr_min, config.ppo.optimizer_lr_max
     return max(least, usual if most is None else min(usual, most))
+
+
+def _critic_rate(config: TrainConfig, usual: float) -> float:
+    """Return the rate of the critics' heads over that of the other weights."""
+    given = config.ppo.learning_rate
+    rate = _learning_rate(config, usual) if is_open(given) else given
+    return max(1.0, min(_CRITIC_RATES[config.critic.kind], _MOST_CRITIC_RATE / rate))
 
 
 def _value(config: TrainConfig, path: str) -> object:
