@@ -27,7 +27,7 @@ from stormsail.modules import Agent
 from training_lab import image, run_all, run_for, small
 
 MARKET = small("market", risk__cvar_weight=0.0)
-HARD = {"risk.cvar_limit": -1.2}
+HARD = {"risk.cvar_limit": -0.9}
 TAKEN = {
     "risk.cvar_alpha": 0.3,
     "risk.cvar_min_samples": 4,
