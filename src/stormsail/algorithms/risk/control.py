@@ -25,6 +25,9 @@ from stormsail.core.config import Config
 from stormsail.functional import risk, statistics
 from stormsail.modules.agent import Agent
 
+LEVEL_STEP = 0.1
+"""Share by which the level follows the value at risk with every update."""
+
 SOURCES = ("none", "empirical", "predicted")
 """CVaR that the multiplier followed in an update."""
 
@@ -334,7 +337,9 @@ class RiskControl:
             return torch.zeros_like(rollout.reward), math.nan
         level, cvar = torch.tensor((tail.level, tail.empirical), dtype=torch.float64)
         goal = float(risk.shortfall_level(level, cvar, limit=config.cvar_limit))
-        self.level = goal if math.isnan(self.level) else self.level + 0.1 * (goal - self.level)
+        self.level = (
+            goal if math.isnan(self.level) else self.level + LEVEL_STEP * (goal - self.level)
+        )
         frame = frame_of(self.level, tail.spread, self._horizon, rollout.reward.device)
         loss = critic.learn(agent, frame, memory, rate=max(rate, LEAST_RATE))
         value = critic.predict(rollout, frame)[:, :, 1, 0]

@@ -32,7 +32,7 @@ from stormsail.algorithms.risk.action_critic import (
     frame_of,
     recorded,
 )
-from stormsail.algorithms.risk.control import NOTHING, SOURCES, RiskReport, Tail
+from stormsail.algorithms.risk.control import LEVEL_STEP, NOTHING, SOURCES, RiskReport, Tail
 from stormsail.algorithms.risk.draws import DrawMemory, held_returns
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensor
 from stormsail.algorithms.update.estimates import Estimates
@@ -64,9 +64,6 @@ LEAST_MIXED = 0.1
 
 BALANCE_STEP = 0.2
 """Share by which the rates at which both advantages move CVaR follow their newest estimate."""
-
-LEVEL_STEP = 0.1
-"""Share by which the level follows the value at risk with every update."""
 
 GAIN = 1.5
 """Rate at which the distance to the aim is to be closed, over the size of a policy step."""

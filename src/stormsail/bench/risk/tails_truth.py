@@ -24,6 +24,7 @@ matters.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -68,17 +69,19 @@ class KnownReturns(Protocol):
         """Return the mean of the worst share of returns."""
 
 
-class _Inverted:
+class _Inverted(ABC):
     """What follows from the distribution function and the expected shortfall."""
 
     mean: float
     spread: float
 
+    @abstractmethod
     def _cdf(self, value: float) -> float:
-        raise NotImplementedError
+        """Return the probability of a return of at most this."""
 
+    @abstractmethod
     def _shortfall(self, value: float) -> float:
-        raise NotImplementedError
+        """Return the expected shortfall below this, E[(value - return)_+]."""
 
     def below(self, value: Tensor) -> Tensor:
         """Return the probability of a return of at most this, float64."""
