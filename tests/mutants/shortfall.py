@@ -120,9 +120,9 @@ SHORTFALL = (
     ),
     _bug(
         "limit-aim-outside",
-        LIMIT,
-        "return limit + min(MARGIN",
-        "return limit - min(MARGIN",
+        CONTROL,
+        "return limit + min(margin",
+        "return limit - min(margin",
         "risk/limit_control",
         "test_the_aim_lies_inside_the_limit_by_what_the_estimate_may_be_off",
     ),

@@ -112,6 +112,12 @@ NEEDS = (
         off=("uniform",),
     ),
     Needs(
+        ("risk.cvar_margin",),
+        "risk.form",
+        lambda config: config.risk.form != "budget",
+        "Set `risk.form` to critic",
+    ),
+    Needs(
         ("target.mixture_lambda",),
         "target.kind",
         lambda config: config.target.kind == "lambda_mixture",
@@ -174,6 +180,13 @@ def _advantages(config: "TrainConfig") -> Iterator[ContradictionError]:
             found=toml.shown(ppo.adv_clip),
             remedy="Leave `ppo.adv_clip` out; set `ppo.advantage_scale` to slow, and lower "
             "`ppo.learning_rate` if single updates are too large.",
+        )
+    if config.risk.acts and config.risk.form == "budget" and ppo.policy_gradient == "all_actions":
+        yield ContradictionError(
+            "`ppo.policy_gradient` must be `sampled` while settings of `risk` act in the form "
+            "`budget`, which has no advantage of an action that was not taken",
+            found=toml.shown(ppo.policy_gradient),
+            remedy="Leave `ppo.policy_gradient` out, or set `risk.form` to critic.",
         )
     if not config.slow_advantages or not ppo.normalize_advantage:
         return

@@ -12,9 +12,21 @@ from stormsail.core.task import Task, account_names, episode_steps
 from stormsail.modules.agent import Agent
 
 
+_OF_MULTIPLIER = (
+    *("dual_controller", "cvar_kp", "cvar_ki", "cvar_kd", "cvar_lambda_lr", "cvar_lambda_max"),
+    *("cvar_rescale", "cvar_ema_beta", "cvar_estimator"),
+)
+"""Settings that a limit kept by the values of all actions has no use for."""
+
+
 def offers_all_actions(task: Task[Any], agent: Agent) -> bool:
-    """Return whether the task says what every action would have made, and they can be listed."""
-    return bool(account_names(task)) and len(agent.network.grid) > 0
+    """Return whether the task says what every action would have made, and they can be listed.
+
+    Not where it also says which are allowed: what would be allowed after an action that was not
+    taken is unknown.
+    """
+    is_masked = hasattr(task, "action_mask")
+    return bool(account_names(task)) and len(agent.network.grid) > 0 and not is_masked
 
 
 def build_control(
@@ -35,6 +47,8 @@ def build_control(
             remedy="Set `ppo.policy_gradient` to `sampled`.",
         )
     learns = config.risk.form == "critic" and config.risk.episode_limit is not None
+    if whole and learns:
+        _check_unused(config)
     if whole and (learns or config.ppo.policy_gradient == "all_actions"):
         return LimitControl(config, task, agent, generators)
     if not learns:
@@ -47,3 +61,19 @@ def build_control(
         generator=generators.stream("risk.weights"),
     )
     return RiskControl(config, critic, generators.stream("risk.memory"), episode_steps(task))
+
+
+def _check_unused(config: TrainConfig) -> None:
+    """Refuse settings of a multiplier where there is none: they would change nothing."""
+    plain = type(config.risk)()
+    unused = [
+        name for name in _OF_MULTIPLIER if getattr(config.risk, name) != getattr(plain, name)
+    ]
+    if unused:
+        raise ConfigError(
+            "config-inconsistent",
+            wrong="settings of the multiplier must be left out on a task whose limit is kept by "
+            "the values of all actions",
+            found=", ".join(f"`risk.{name}`" for name in unused),
+            remedy='Leave them out, or set `risk.form` to "budget".',
+        )

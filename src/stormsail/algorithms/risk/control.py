@@ -118,6 +118,22 @@ class Tail(NamedTuple):
     """Standard deviation of the outcomes."""
 
 
+MOST_MARGIN = 0.15
+"""Largest distance of the aim from the limit, in sizes of the limit."""
+
+
+def aim_inside(limit: float, tail: "Tail", unit: float, *, margin: float) -> float:
+    """Return the CVaR that is aimed at: inside the limit by what the estimate may be off.
+
+    Args:
+        limit: least CVaR.
+        tail: with the standard error of its estimate.
+        unit: size that distances to the limit are measured in.
+        margin: standard errors.
+    """
+    return limit + min(margin * tail.error, MOST_MARGIN * unit)
+
+
 NOTHING = Tail(
     samples=0,
     is_ready=False,
@@ -234,9 +250,10 @@ class RiskControl:
         )
         unit = max(abs(config.cvar_limit or 0.0), tail.spread) or 1.0
         gap, source = self._gap(predicted)
+        aim = self._aim(tail, unit)
         moves = tail.is_ready and trains_policy
         if config.cvar_use_constraint and moves and math.isfinite(gap):
-            self.dual.step(gap / unit)
+            self.dual.step((gap + aim - (config.cvar_limit or 0.0)) / unit)
         else:
             source = SOURCES[0]
         share = self.gate.share(explained_variance) if moves else self.gate.standing
@@ -267,6 +284,7 @@ class RiskControl:
             is_infeasible=self.dual.is_infeasible,
             level=self.level,
             loss=loss,
+            aim=aim,
         )
 
     def measure(self, rollout: Rollout) -> Tail:
@@ -297,6 +315,14 @@ class RiskControl:
         beta, before = self.config.risk.cvar_ema_beta, self.average
         new = tail.empirical
         self.average = new if before is None else beta * before + (1.0 - beta) * new
+
+    def _aim(self, tail: Tail, unit: float) -> float:
+        """Return the CVaR that is aimed at: the limit itself without a critic; NaN without one."""
+        config = self.config.risk
+        limit = math.nan if config.cvar_limit is None else config.cvar_limit
+        if self.critic is None:
+            return limit
+        return aim_inside(limit, tail, unit, margin=config.cvar_margin)
 
     def _gap(self, predicted: float) -> tuple[float, str]:
         """Return limit minus CVaR, and the source of the CVaR; NaN without a limit."""

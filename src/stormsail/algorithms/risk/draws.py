@@ -83,6 +83,12 @@ class DrawMemory:
         """Episodes that are remembered and have a score."""
         return 0 if self.kept is None else int(self._scored.sum())
 
+    def spread(self) -> float:
+        """Return the standard deviation of the returns of all remembered episodes; 0 for one."""
+        if self.kept is None or len(self.kept.result) == 0:
+            return 0.0
+        return float(self.kept.result.std(correction=0))
+
     def add(self, rollout: Rollout, update: int, *, actions: int) -> None:
         """Add the episodes that ended in a rollout, and remember where the running ones began.
 

@@ -32,8 +32,15 @@ from stormsail.algorithms.risk.action_critic import (
     frame_of,
     recorded,
 )
-from stormsail.algorithms.risk.control import LEVEL_STEP, NOTHING, SOURCES, RiskReport, Tail
-from stormsail.algorithms.risk.draws import DrawMemory, held_returns
+from stormsail.algorithms.risk.control import (
+    LEVEL_STEP,
+    NOTHING,
+    SOURCES,
+    RiskReport,
+    Tail,
+    aim_inside,
+)
+from stormsail.algorithms.risk.draws import CAPACITY, DrawMemory, held_returns
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensor
 from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.rollout import Rollout
@@ -49,6 +56,9 @@ ROLLOUTS = 50
 RECENT = 8
 """Outcomes of the last updates count as those of the present policy: so many times as an episode
 spans rollouts."""
+
+UNLIMITED_CAPACITY = 512
+"""Episodes that are remembered without a limit: only the spread of their returns is of use."""
 
 REPLAYED_ROUNDS = 2
 """Draws are replayed once in so many episodes, for each environment so many."""
@@ -80,12 +90,6 @@ MOST_INTEGRAL = 0.5
 
 HELD = 5
 """Of continuous actions, how many are held throughout each draw: both ends and evenly between."""
-
-MARGIN = 1.0
-"""Standard errors of CVaR by which the aim lies inside the limit."""
-
-MOST_MARGIN = 0.15
-"""Largest distance of the aim from the limit, in sizes of the limit."""
 
 MOST_SHARE = 1.0 - 1e-3
 """Largest share x of the risk advantage."""
@@ -138,7 +142,8 @@ class LimitControl:
             rollouts=ROLLOUTS,
             generator=generators.stream("risk.weights"),
         )
-        self.draws = DrawMemory()
+        limited = config.risk.cvar_limit is not None
+        self.draws = DrawMemory(CAPACITY if limited else UNLIMITED_CAPACITY)
         self.updates = 0
         self.level = math.nan
         """nu."""
@@ -239,8 +244,8 @@ class LimitControl:
     def measure(self) -> Tail:
         """Return the tail of the present policy's outcomes over all remembered draws."""
         config = self.config.risk
-        if len(self.draws) == 0:
-            return NOTHING
+        if len(self.draws) == 0:  # none has a score: nothing limits the tail, or not yet
+            return NOTHING._replace(spread=self.draws.spread())
         alpha = config.cvar_alpha
         sample = self.draws.sample(alpha, since=self.updates - RECENT * self.rounds)
         cvar = float(risk.empirical_cvar(sample.result, alpha=alpha, weight=sample.weight))
@@ -322,7 +327,7 @@ class LimitControl:
 
     def _move_share(self, tail: Tail) -> None:
         """Set the share of the risk advantage from the distance to the aim."""
-        if self.config.risk.cvar_limit is None or self.balance is None or self.scale is None:
+        if self.config.risk.episode_limit is None or self.balance is None or self.scale is None:
             return
         gap = self.aim(tail) - tail.empirical
         relative = gap / self.unit(tail)
@@ -360,9 +365,10 @@ class LimitControl:
         return max(limit, self.config.risk.cvar_alpha * tail.spread) or 1.0
 
     def aim(self, tail: Tail) -> float:
-        """Return the CVaR that is aimed at: inside the limit by what the estimate may be off."""
-        limit = self.config.risk.cvar_limit or 0.0
-        return limit + min(MARGIN * tail.error, MOST_MARGIN * self.unit(tail))
+        """Return the CVaR that is aimed at, inside the limit."""
+        config = self.config.risk
+        limit = config.cvar_limit or 0.0
+        return aim_inside(limit, tail, self.unit(tail), margin=config.cvar_margin)
 
     def _report(self, estimates: Estimates, tail: Tail, mix: Mix) -> RiskReport:
         limit = self.config.risk.cvar_limit

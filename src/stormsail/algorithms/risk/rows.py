@@ -14,7 +14,7 @@ from torch import Tensor
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.modules.agent import Agent
 
-ROWS = 2048
+ROWS = 1024
 """R: most rows that are kept of one rollout."""
 
 TAIL_SHARE = 0.25

@@ -96,9 +96,13 @@ def _learned(ppo: Ppo, report: RiskReport) -> Values:
     """Return what the critic of the shortfall learns and aims at; none without one."""
     if ppo.risk is None or ppo.risk.critic is None:
         return {}
-    values: Values = {"train/cvar_level": report.level, "train/cvar_critic_loss": report.loss}
+    values: Values = {
+        "train/cvar_level": report.level,
+        "train/cvar_critic_loss": report.loss,
+        "train/cvar_aim": report.aim,
+    }
     if report.options is not None:
-        values |= {"train/cvar_aim": report.aim, "train/cvar_risk_share": report.factor}
+        values["train/cvar_risk_share"] = report.factor
     return values
 
 

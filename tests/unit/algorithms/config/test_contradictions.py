@@ -155,6 +155,7 @@ OFF = {
     "bc.awr_coef": 0.0,
     "network.memory": "none",
     "critic.kind": "categorical",
+    "risk.form": "budget",
     "target.kind": "nstep",
 }
 ON = {
@@ -169,6 +170,7 @@ ON = {
     "bc.awr_coef": 0.1,
     "network.memory": "gru",
     "critic.kind": "quantile",
+    "risk.form": "critic",
     "target.kind": "lambda_mixture",
 }
 ASKED_FOR = {
@@ -194,6 +196,7 @@ ASKED_FOR = {
     "network.learn_initial_state": True,
     "critic.monotone_quantiles": True,
     "critic.levels": "tail",
+    "risk.cvar_margin": 1.0,
     "target.mixture_lambda": 0.9,
 }
 PAIRS = [(path, rule.switch) for rule in NEEDS for path in rule.settings]

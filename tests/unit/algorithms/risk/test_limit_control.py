@@ -52,7 +52,10 @@ def control(updates=1, **changes):
         ({"ppo.policy_gradient": "all_actions"}, LimitControl),
         ({**HELD, "risk.form": "budget"}, RiskControl),
         ({**HELD, "risk.cvar_use_constraint": False}, RiskControl),
-        ({**HELD, "risk.form": "budget", "ppo.policy_gradient": "all_actions"}, LimitControl),
+        (
+            {**HELD, "risk.cvar_use_constraint": False, "ppo.policy_gradient": "all_actions"},
+            LimitControl,
+        ),
     ],
 )
 def test_settings_and_task_decide_on_the_control(changes, kind):
@@ -106,6 +109,66 @@ def test_all_actions_are_refused_where_nobody_says_what_they_would_make():
     )
 
 
+@pytest.mark.refusal
+def test_all_actions_are_refused_beside_a_limit_of_the_other_form():
+    changes = {**HELD, "risk.form": "budget", "ppo.policy_gradient": "all_actions"}
+    with pytest.raises(ConfigError, match="must be `sampled` while settings of `risk` act in the"):
+        settings(**changes)
+
+
+@pytest.mark.refusal
+def test_settings_of_a_multiplier_are_refused_where_there_is_none():
+    changes = {**HELD, "risk.cvar_kp": 0.7, "risk.cvar_ema_beta": 0.2, "risk.cvar_window": 300}
+    with pytest.raises(ConfigError) as caught:
+        bets_learner(WORLD, **changes)
+    assert str(caught.value) == (
+        "settings of the multiplier must be left out on a task whose limit is kept by the values "
+        "of all actions; found `risk.cvar_kp`, `risk.cvar_ema_beta`. Leave them out, or set "
+        '`risk.form` to "budget". [config-inconsistent]'
+    )
+    assert type(learner(settings(**changes)).risk) is RiskControl  # sampled: it has a multiplier
+    assert bets_learner(WORLD, **{**changes, "risk.form": "budget"}).risk is not None
+
+
+class Masked(Bets):
+    """A task that also says which actions are allowed."""
+
+    def action_mask(self, state):
+        return torch.ones(self.batch, self.actions.count, dtype=torch.bool)
+
+
+def test_where_not_every_action_is_allowed_the_taken_one_is_recorded():
+    made = bets_learner(ONE_BET, **limited(ONE_BET))
+    assert type(made.risk) is LimitControl
+    masked = Masked(ONE_BET, batch=made.task.batch)
+    assert type(build_control(masked, made.agent, made.config, made.generators)) is RiskControl
+
+
+def test_a_limit_that_is_only_watched_moves_nothing():
+    watched = {**BROKEN, "risk.cvar_use_constraint": False}
+    ppo = bets_learner(WORLD, **{**watched, "ppo.policy_gradient": "all_actions"})
+    for _ in range(4):
+        report = ppo.update().risk
+    assert report.tail.is_ready
+    assert report.gap > 0.0
+    assert report.multiplier == 0.0
+    acting = bets_learner(WORLD, **BROKEN)
+    for _ in range(4):
+        acting.update()
+    assert acting.risk.share > 0.0
+
+
+def test_without_a_limit_returns_so_far_are_in_units_of_their_spread():
+    ppo = bets_learner(WORLD, **{"ppo.policy_gradient": "all_actions", "ppo.n_envs": 64})
+    for _ in range(6):
+        report = ppo.update().risk
+    returns = ppo.risk.draws.kept.result
+    expected = math.sqrt(float(((returns - returns.mean()) ** 2).mean()))
+    assert report.tail.spread == pytest.approx(expected, rel=1e-12)
+    assert ppo.risk.draws.capacity == 512
+    assert len(ppo.risk.draws) == 0  # nothing is scored
+
+
 def test_the_account_is_behind_the_memory_where_all_actions_are_valued():
     for changes, names in (({}, ()), (HELD, ("earned", "level")), (
         {"ppo.policy_gradient": "all_actions"}, ("earned", "level")),
@@ -142,8 +205,8 @@ def test_the_level_is_never_below_the_limit_and_0_before_there_is_an_outcome():
 
 def test_the_aim_lies_inside_the_limit_by_what_the_estimate_may_be_off():
     made = control(0)
-    assert made.aim(tail(-9.0, error=0.4)) == pytest.approx(-8.0 + limit.MARGIN * 0.4)
-    assert made.aim(tail(-9.0, error=99.0)) == pytest.approx(-8.0 + limit.MOST_MARGIN * 8.0)
+    assert made.aim(tail(-9.0, error=0.4)) == pytest.approx(-8.0 + 0.5 * 0.4)
+    assert made.aim(tail(-9.0, error=99.0)) == pytest.approx(-8.0 + 0.15 * 8.0)
     assert made.unit(tail(-9.0, spread=10.0)) == 8.0
     assert made.unit(tail(-9.0, spread=400.0)) == WORLD.alpha * 400.0
 
@@ -156,7 +219,32 @@ def test_the_limit_itself_is_not_moved_by_the_aim():
     assert report.tail.error > 0.01
     assert report.gap == ONE_BET.limit - report.tail.empirical
     assert report.aim == ppo.risk.aim(report.tail)
-    assert report.aim >= ONE_BET.limit + 0.01 * limit.MARGIN
+    assert report.aim >= ONE_BET.limit + 0.01 * 0.5
+
+
+def test_the_margin_is_that_of_the_settings():
+    made = control(0, **{"risk.cvar_margin": 1.645})
+    assert made.aim(tail(-9.0, error=0.4)) == pytest.approx(-8.0 + 1.645 * 0.4)
+    assert control(0, **{"risk.cvar_margin": 0.0}).aim(tail(-9.0, error=0.4)) == -8.0
+
+
+def test_a_multiplier_beside_a_critic_follows_the_distance_to_the_aim(monkeypatch):
+    """And the gap that is reported stays that of the limit."""
+    held = {name: HELD[name] for name in HELD}
+    for margin in (0.0, 2.0):
+        ppo = learner(settings(**{**held, "risk.cvar_margin": margin}))
+        steps, inner = [], ppo.risk.dual.step
+        monkeypatch.setattr(
+            ppo.risk.dual, "step", lambda gap, s=steps, i=inner: (s.append(gap), i(gap))
+        )
+        reports = [ppo.update().risk for _ in range(6)]
+        acting = [report for report in reports if report.tail.is_ready]
+        assert len(steps) == len(acting) > 0
+        for report, step in zip(acting, steps, strict=True):
+            inside = min(margin * report.tail.error, 0.15 * report.unit)
+            assert report.gap == WORLD.limit - report.average
+            assert report.aim == WORLD.limit + inside
+            assert step == pytest.approx((report.gap + inside) / report.unit, rel=1e-12)
 
 
 # --- share and multiplier ------------------------------------------------------------------------

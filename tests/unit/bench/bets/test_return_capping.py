@@ -342,7 +342,7 @@ def test_the_command_trains_continues_and_judges(tmp_path, monkeypatch):
     assert first.exit_code == (not all(v.passed for v in bench.verdicts(rows)))
     trained.clear()
     judged = command(file, "--judge", "--out", str(out))
-    again = command(file, "--change", "risk.cvar_kp=0.7")
+    again = command(file, "--change", "risk.cvar_margin=0.7")
     assert trained == ["equal", "near-best"], again.output
     figures = json.loads(out.read_text())
     assert [bench.from_json(fields) for fields in figures["rows"]] == rows
