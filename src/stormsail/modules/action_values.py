@@ -44,12 +44,19 @@ def return_inputs(return_so_far: Tensor, level: Tensor, spread: Tensor, left: Te
 
 
 class ActionValues(nn.Module):
-    """Q of R rewards for K actions, in reward units.
+    r"""Q of R rewards for K actions, in reward units: the value of the state, and what actions add.
+
+    .. math::
+        Q(a) = u_V\,V + u_A \Big(A(a) - \frac{1}{K} \sum_b A(b)\Big)
+
+    A dueling network (Wang et al. 2016, arXiv:1511.06581, section 3, the form with the mean). Here
+    both parts have units of their own: what one step of a long episode changes is a hundredth of
+    what the episode is worth, and would drown in the error of that.
 
     Args:
         inputs: number of input columns.
         rewards: R.
-        actions: K.
+        actions: K; with 1 there is nothing to add to the value.
         sizes: widths of the hidden layers.
         generator: source of the weights.
     """
@@ -64,21 +71,37 @@ class ActionValues(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.body = Mlp(inputs, sizes, activation="silu", generator=generator)
-        self.last = linear(self.body.width, rewards * actions, gain=0.01, generator=generator)
         self.shape = (rewards, actions)
-        self.register_buffer("unit", torch.ones(rewards, 1))
+        self._columns = 1 if actions == 1 else 1 + actions
+        self.body = Mlp(inputs, sizes, activation="silu", generator=generator)
+        self.last = linear(
+            self.body.width, rewards * self._columns, gain=0.01, generator=generator
+        )
+        self.register_buffer("unit", torch.ones(rewards, 2))
         self.unit: Tensor
+        """Of the value and of what actions add, [R, 2]."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [*b, R, K]."""
-        out: Tensor = self.last(self.body(x)).unflatten(-1, self.shape)
-        return out * self.unit
+        out: Tensor = self.last(self.body(x)).unflatten(-1, (-1, self._columns))
+        value, added = out[..., :1], out[..., 1:]
+        value = value * self.unit[:, :1]
+        if self.shape[1] == 1:
+            return value
+        return value + (added - added.mean(-1, keepdim=True)) * self.unit[:, 1:]
 
     @torch.no_grad()
     def rescale(self, unit: Tensor) -> None:
-        """Set the unit of the outputs, [R], and keep every prediction as it is."""
-        factor = (self.unit[:, 0] / unit).repeat_interleave(self.shape[1])
-        self.last.weight.mul_(factor[:, None])
-        self.last.bias.mul_(factor)
-        self.unit.copy_(unit[:, None])
+        """Set the units of the outputs, [R, 2], and keep every prediction as it is."""
+        factor = (self.unit / unit).repeat_interleave(
+            torch.tensor([1, self._columns - 1], device=unit.device), dim=1
+        )
+        self.last.weight.mul_(factor.flatten()[:, None])
+        self.last.bias.mul_(factor.flatten())
+        self.unit.copy_(unit)
+
+
+def parts(q: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean over actions, [*b, 1], and what each adds to it, [*b, K]."""
+    mean = q.mean(-1, keepdim=True)
+    return mean, q - mean

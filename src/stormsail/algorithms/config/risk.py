@@ -75,7 +75,7 @@ class RiskConfig(Config):
     cvar_limit: float | None = None
     """Least CVaR, in reward units of the quantity; without the constraint it is only watched."""
 
-    cvar_margin: NonNegative = 0.5
+    cvar_margin: NonNegative = 1.0
     """Standard errors of the estimated CVaR by which the form `critic` aims inside the limit, at
     most 15 % of its size. More keeps it surer on draws not seen yet, and costs mean."""
 

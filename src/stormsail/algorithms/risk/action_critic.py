@@ -10,25 +10,35 @@ run's discount; the other is what a step adds to the shortfall of the episode, w
 for it the time limit is an end.
 """
 
+import copy
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from stormsail.algorithms.risk.rows import ROWS, RowMemory, Rows, scaled_account
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensors, like, row_fits
 from stormsail.algorithms.update.rollout import Options, Rollout
 from stormsail.core.task import DiscreteActions
 from stormsail.functional import risk
-from stormsail.modules.action_values import RETURN_INPUTS, ActionValues, return_inputs
+from stormsail.modules.action_values import RETURN_INPUTS, ActionValues, parts, return_inputs
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
+
+AVERAGED = 0.98
+"""Weight of the past in the averaged weights, which all values are asked of, for each step of the
+optimizer: single draws of rare events move the weights themselves to and fro."""
+
+DECAY = 0.3
+"""Decay of the weights, in shares of the learning rate: a network that is free to remembers the
+few rare events by whatever else was seen with them."""
 
 SIZES = (64, 64)
 """Hidden layers."""
 
 RATE = 2e-3
-"""Learning rate of Adam."""
+"""Learning rate of AdamW."""
 
 SAMPLED_ROWS = (1024, 2048)
 """Remembered steps that are looked at in one update: as many as the rollout has, within these."""
@@ -49,6 +59,9 @@ LEAST_RATE = 0.1
 
 MOST_RATIO = 2.0
 """Largest ratio of probabilities by which a step of an earlier policy counts."""
+
+
+_follow = get_ema_multi_avg_fn(AVERAGED)
 
 
 class Frame(NamedTuple):
@@ -88,7 +101,7 @@ class Targets(NamedTuple):
 
 
 class ActionCritic:
-    """Values of all actions, their target network, optimizer and memory.
+    """Values of all actions, the averaged network that is asked for them, optimizer and memory.
 
     Args:
         agent: whose policy is evaluated.
@@ -109,7 +122,10 @@ class ActionCritic:
             width, rewards=2, actions=actions, sizes=SIZES, generator=generator
         )
         self.values.to(agent.network.actor_last.weight.device)
-        self.optimizer = torch.optim.Adam(self.values.parameters(), lr=RATE, fused=True)
+        self.averaged = copy.deepcopy(self.values).requires_grad_(requires_grad=False)
+        self.optimizer = torch.optim.AdamW(
+            self.values.parameters(), lr=RATE, weight_decay=DECAY, fused=True
+        )
         self.memory = RowMemory(rollouts)
         account = len(agent.spec.after_memory) if len(agent.network.grid) else 0
         self._row = row_fits(agent, actions, account)
@@ -138,18 +154,22 @@ class ActionCritic:
 
     @torch.no_grad()
     def _wanted(self, targets: Targets) -> Tensor:
-        """Return the targets by the values as they are, [n, R, K]."""
-        coming = self.values(targets.following)  # [n, K, R, K]
+        """Return the targets by the averaged values, [n, R, K]."""
+        coming = self.averaged(targets.following)  # [n, K, R, K]
         value = (coming * targets.probability[:, :, None]).sum(-1).transpose(1, 2)
         wanted: Tensor = targets.reward + targets.discount * value
         return torch.minimum(wanted, targets.ceiling)
 
     def _step(self, own: Tensor, wanted: Tensor, weight: Tensor) -> Tensor:
-        error = (self.values(own) - wanted) / self.values.unit
-        loss: Tensor = (weight * error.square().mean((1, 2))).mean()
+        mean, added = parts(self.values(own) - wanted)  # [n, R, 1], [n, R, K]
+        unit = self.values.unit
+        errors = (mean / unit[:, :1]).square().mean(-1) + (added / unit[:, 1:]).square().mean(-1)
+        loss: Tensor = (weight * errors.mean(-1)).mean()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
+        with torch.no_grad():
+            _follow(list(self.averaged.parameters()), list(self.values.parameters()), None)
         return loss.detach()
 
     @torch.no_grad()
@@ -217,7 +237,7 @@ class ActionCritic:
         x = self.inputs(
             options.features[:-1], options.seen[:-1], rollout.return_so_far, elapsed, frame
         )
-        out: Tensor = self.values(x)
+        out: Tensor = self.averaged(x)
         return out
 
     @torch.no_grad()
@@ -230,25 +250,32 @@ class ActionCritic:
         seen = _with_account(agent, options.seen[1:], account)
         after = rollout.return_so_far[..., None] + options.step.reward
         elapsed = rollout.length.float()[..., None].expand_as(after)
-        coming = self.values(self.inputs(features, seen, after, elapsed, frame))  # [T,B,K,R,K]
+        coming = self.averaged(self.inputs(features, seen, after, elapsed, frame))  # [T,B,K,R,K]
         probability = _probability(agent, features, seen)
         expected: Tensor = (coming * probability[..., None, :]).sum(-1)
         return expected.transpose(-1, -2)
 
     @torch.no_grad()
     def _set_unit(self, targets: Targets) -> None:
-        """Let the unit of each output follow the size of its targets."""
-        value = self.values(targets.own)  # [n, R, K]
-        size = torch.maximum(targets.reward.square(), value.square()).mean(-1)  # [n, R]
-        size = (targets.weight[:, None] * size).mean(0).sqrt().clamp(min=LEAST_UNIT)
-        old = self.values.unit[:, 0]
-        unit = size if self.updates == 0 else old + UNIT_STEP * (size - old)
-        self.values.rescale(unit)
+        """Let the units of each output follow the size of its targets."""
+        value = self.averaged(targets.own)  # [n, R, K]
+        whole = torch.maximum(targets.reward.square(), value.square())
+        added = parts(self._wanted(targets))[1].square()
+        size = torch.stack((whole.mean(-1), added.mean(-1)), -1)  # [n, R, 2]
+        size = (targets.weight[:, None, None] * size).mean(0).sqrt().clamp(min=LEAST_UNIT)
+        if self.updates == 0:  # what the first weights say is no prediction, in no unit
+            self.values.unit.copy_(size)
+            self.averaged.unit.copy_(size)
+            return
+        unit = self.values.unit + UNIT_STEP * (size - self.values.unit)
+        for network in (self.values, self.averaged):
+            network.rescale(unit)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         return {
             "values": dict(self.values.state_dict()),
+            "averaged": dict(self.averaged.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "memory": self.memory.state_dict(),
             "updates": self.updates,
@@ -261,11 +288,13 @@ class ActionCritic:
             ArtifactError: if a tensor is none of such a critic.
             KeyError: if a part is missing.
         """
-        check_tensors(state["values"], like(self.values.state_dict()), part="critic/values")
+        for name in ("values", "averaged"):
+            check_tensors(state[name], like(self.values.state_dict()), part=f"critic/{name}")
         self._check_optimizer(state["optimizer"])
         check_number(state["updates"], int, name="critic/updates", low=0)
         self._check_memory(state["memory"])
         self.values.load_state_dict(state["values"])
+        self.averaged.load_state_dict(state["averaged"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.memory.load_state_dict(state["memory"], self.values.unit.device)
         self.updates = state["updates"]

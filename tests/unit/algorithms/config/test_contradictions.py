@@ -196,7 +196,7 @@ ASKED_FOR = {
     "network.learn_initial_state": True,
     "critic.monotone_quantiles": True,
     "critic.levels": "tail",
-    "risk.cvar_margin": 1.0,
+    "risk.cvar_margin": 2.0,
     "target.mixture_lambda": 0.9,
 }
 PAIRS = [(path, rule.switch) for rule in NEEDS for path in rule.settings]

@@ -205,7 +205,7 @@ def test_the_level_is_never_below_the_limit_and_0_before_there_is_an_outcome():
 
 def test_the_aim_lies_inside_the_limit_by_what_the_estimate_may_be_off():
     made = control(0)
-    assert made.aim(tail(-9.0, error=0.4)) == pytest.approx(-8.0 + 0.5 * 0.4)
+    assert made.aim(tail(-9.0, error=0.4)) == pytest.approx(-8.0 + 0.4)
     assert made.aim(tail(-9.0, error=99.0)) == pytest.approx(-8.0 + 0.15 * 8.0)
     assert made.unit(tail(-9.0, spread=10.0)) == 8.0
     assert made.unit(tail(-9.0, spread=400.0)) == WORLD.alpha * 400.0
@@ -219,7 +219,7 @@ def test_the_limit_itself_is_not_moved_by_the_aim():
     assert report.tail.error > 0.01
     assert report.gap == ONE_BET.limit - report.tail.empirical
     assert report.aim == ppo.risk.aim(report.tail)
-    assert report.aim >= ONE_BET.limit + 0.01 * 0.5
+    assert report.aim >= ONE_BET.limit + 0.01
 
 
 def test_the_margin_is_that_of_the_settings():

@@ -120,7 +120,7 @@ def test_the_state_holds_both_memories_and_all_that_follows():
         "critic", "draws", "updates", "level", "share", "integral", "bound_updates", "scale",
         "mixed", "balance",
     }  # fmt: skip
-    assert set(state["critic"]) == {"values", "optimizer", "memory", "updates"}
+    assert set(state["critic"]) == {"values", "averaged", "optimizer", "memory", "updates"}
     assert set(state["draws"]) == {"kept", "open"}
     assert state["critic"]["updates"] == state["updates"] == 3
     assert state["critic"]["memory"]["added"] == 3
