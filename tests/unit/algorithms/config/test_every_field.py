@@ -222,7 +222,7 @@ FIELDS = {
     "risk.cvar_use_constraint": (True, {**OFTEN, "risk.cvar_limit": 0.3}),
     "risk.cvar_limit": (0.9, LIMITED),
     "risk.dual_controller": ("integral", LIMITED),
-    "risk.cvar_margin": (3.0, LIMITED),
+    "risk.cvar_margin": (0.0, LIMITED),
     "risk.cvar_kp": (1.5, LIMITED),
     "risk.cvar_ki": (0.7, LIMITED),
     "risk.cvar_kd": (9.0, {**LIMITED, "risk.cvar_ema_beta": 0.0, "risk.cvar_window": 4}),

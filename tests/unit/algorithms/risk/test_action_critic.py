@@ -261,13 +261,13 @@ def test_a_rare_event_is_not_laid_to_what_happened_to_be_seen_with_it():
     size = parts(wanted)[1].square().mean().sqrt()
     for network in (critic.values, critic.averaged):
         network.unit.fill_(float(size))
-    for _ in range(10):
+    for _ in range(30):
         for chosen in torch.randperm(8192, generator=source).split(256):
             critic._step(own[chosen], wanted[chosen], torch.ones(len(chosen)))
     added = parts(critic.averaged(torch.randn(4096, width, generator=source)))[1][:, 1]  # [n, K]
     difference = added[:, 0] - added[:, -1]
     assert float(difference.mean()) == pytest.approx(float(level[-1]) / 20, rel=0.05)
-    assert float(difference.std()) < 0.065  # 0.051; without decay 0.087
+    assert float(difference.std()) < 0.16  # 0.129; without decay 0.206
 
 
 # --- only the taken action is known --------------------------------------------------------------
