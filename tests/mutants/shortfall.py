@@ -7,6 +7,8 @@ CRITIC = "algorithms/risk/action_critic.py"
 LIMIT = "algorithms/risk/limit.py"
 DRAWS = "algorithms/risk/draws.py"
 CONTROL = "algorithms/risk/control.py"
+BUILD = "algorithms/risk/build.py"
+VALUES = "modules/action_values.py"
 LOSSES = "algorithms/update/losses.py"
 ROLLOUT = "algorithms/update/rollout.py"
 ORDER = "algorithms/ppo.py"
@@ -101,6 +103,83 @@ SHORTFALL = (
         "risk/limit_control",
         "test_where_actions_cannot_be_listed_the_taken_one_is_recorded",
     ),
+    # --- how the critic is fitted
+    _bug(
+        "critic-added-in-the-unit-of-the-value",
+        CRITIC,
+        "(added / unit[:, 1:]).square()",
+        "(added / unit[:, :1]).square()",
+        "risk/action_critic",
+        "test_the_loss_counts_the_mean_over_actions_and_what_they_add_in_units_of_their_own",
+    ),
+    _bug(
+        "critic-average-stands-still",
+        CRITIC,
+        "_follow(list(self.averaged.parameters()), list(self.values.parameters()), None)",
+        "pass",
+        "risk/action_critic",
+        "test_values_are_asked_of_weights_that_follow_those_of_the_optimizer",
+    ),
+    _bug(
+        "critic-targets-of-the-newest-weights",
+        CRITIC,
+        "coming = self.averaged(targets.following)  # [n, K, R, K]",
+        "coming = self.values(targets.following)  # [n, K, R, K]",
+        "risk/action_critic",
+        "test_targets_and_predictions_are_those_of_the_averaged_weights",
+    ),
+    _bug(
+        "critic-first-unit-keeps-the-first-weights",
+        CRITIC,
+        "if self.updates == 0:",
+        "if self.updates < 0:",
+        "risk/action_critic",
+        "test_the_first_weights_are_in_the_unit_of_the_first_targets",
+    ),
+    _bug(
+        "critic-without-decay",
+        CRITIC,
+        "DECAY = 0.3",
+        "DECAY = 0.0",
+        "risk/action_critic",
+        "test_a_rare_event_is_not_laid_to_what_happened_to_be_seen_with_it",
+    ),
+    Mutant(
+        "critic-added-without-its-mean",
+        "shortfall",
+        VALUES,
+        "return value + (added - added.mean(-1, keepdim=True)) * self.unit[:, 1:]",
+        "return value + added * self.unit[:, 1:]",
+        unit(
+            "action_values",
+            "test_values_and_what_actions_add_count_in_units_of_their_own",
+            part="modules",
+        ),
+    ),
+    _bug(
+        "limit-settings-of-no-multiplier-taken",
+        BUILD,
+        "    if whole and learns:\n        _check_unused(config)\n",
+        "",
+        "risk/limit_control",
+        "test_settings_of_a_multiplier_are_refused_where_there_is_none",
+    ),
+    _bug(
+        "limit-values-of-forbidden-actions",
+        BUILD,
+        " and not is_masked",
+        "",
+        "risk/limit_control",
+        "test_where_not_every_action_is_allowed_the_taken_one_is_recorded",
+    ),
+    _bug(
+        "limit-multiplier-without-a-margin",
+        CONTROL,
+        "self.dual.step((gap + aim - (config.cvar_limit or 0.0)) / unit)",
+        "self.dual.step(gap / unit)",
+        "risk/limit_control",
+        "test_a_multiplier_beside_a_critic_follows_the_distance_to_the_aim",
+    ),
     # --- the control
     _bug(
         "limit-share-moves-while-only-critics-learn",
@@ -125,6 +204,14 @@ SHORTFALL = (
         "return limit - min(margin",
         "risk/limit_control",
         "test_the_aim_lies_inside_the_limit_by_what_the_estimate_may_be_off",
+    ),
+    _bug(
+        "limit-only-watched-yet-acting",
+        LIMIT,
+        "if self.config.risk.episode_limit is None or",
+        "if self.config.risk.cvar_limit is None or",
+        "risk/limit_control",
+        "test_a_limit_that_is_only_watched_moves_nothing",
     ),
     _bug(
         "limit-out-of-reach-by-the-bound-alone",

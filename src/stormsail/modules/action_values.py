@@ -74,9 +74,7 @@ class ActionValues(nn.Module):
         self.shape = (rewards, actions)
         self._columns = 1 if actions == 1 else 1 + actions
         self.body = Mlp(inputs, sizes, activation="silu", generator=generator)
-        self.last = linear(
-            self.body.width, rewards * self._columns, gain=0.01, generator=generator
-        )
+        self.last = linear(self.body.width, rewards * self._columns, gain=0.01, generator=generator)
         self.register_buffer("unit", torch.ones(rewards, 2))
         self.unit: Tensor
         """Of the value and of what actions add, [R, 2]."""

@@ -66,9 +66,7 @@ def build_control(
 def _check_unused(config: TrainConfig) -> None:
     """Refuse settings of a multiplier where there is none: they would change nothing."""
     plain = type(config.risk)()
-    unused = [
-        name for name in _OF_MULTIPLIER if getattr(config.risk, name) != getattr(plain, name)
-    ]
+    unused = [name for name in _OF_MULTIPLIER if getattr(config.risk, name) != getattr(plain, name)]
     if unused:
         raise ConfigError(
             "config-inconsistent",

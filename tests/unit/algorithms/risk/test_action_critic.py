@@ -233,6 +233,28 @@ def test_values_are_asked_of_weights_that_follow_those_of_the_optimizer():
         assert not now.requires_grad
 
 
+def test_targets_and_predictions_are_those_of_the_averaged_weights():
+    """The weights that the optimizer moves may be anything."""
+    ppo = bets_learner(COINS, **limited(COINS))
+    ppo.env_state, rollout = ppo._collect()
+    critic, source = ppo.risk.critic, generator(0)
+    critic.memory.add(ppo.agent, rollout, COINS.bars, source)
+    frame = frame_of(NU, 0.7, COINS.bars, torch.device("cpu"))
+    targets = critic._targets(ppo.agent, critic.memory.sample(64, source), frame)
+    asked = (
+        lambda: critic._wanted(targets),
+        lambda: critic.predict(rollout, frame),
+        lambda: critic.predict_following(ppo.agent, rollout, frame),
+    )
+    before = [ask() for ask in asked]
+    with torch.no_grad():
+        critic.values.last.bias.add_(100.0)
+    assert all(torch.equal(ask(), old) for ask, old in zip(asked, before, strict=True))
+    with torch.no_grad():
+        critic.averaged.last.bias.add_(100.0)
+    assert not any(torch.equal(ask(), old) for ask, old in zip(asked, before, strict=True))
+
+
 def test_the_first_weights_are_in_the_unit_of_the_first_targets():
     """What they say before anything is learned is small beside whatever is to be learned."""
     ppo = bets_learner(KNOWN["bars"], **limited(KNOWN["bars"]))
