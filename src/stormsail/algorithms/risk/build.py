@@ -11,7 +11,6 @@ from stormsail.core.generators import Generators
 from stormsail.core.task import Task, account_names, episode_steps
 from stormsail.modules.agent import Agent
 
-
 _OF_MULTIPLIER = (
     *("dual_controller", "cvar_kp", "cvar_ki", "cvar_kd", "cvar_lambda_lr", "cvar_lambda_max"),
     *("cvar_rescale", "cvar_ema_beta", "cvar_estimator"),

@@ -133,7 +133,7 @@ def test_settings_of_a_multiplier_are_refused_where_there_is_none():
 class Masked(Bets):
     """A task that also says which actions are allowed."""
 
-    def action_mask(self, state):
+    def action_mask(self, _state):
         return torch.ones(self.batch, self.actions.count, dtype=torch.bool)
 
 
