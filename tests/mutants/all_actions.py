@@ -131,7 +131,7 @@ ALL_ACTIONS = (
     _bug(
         "rescale-without-the-bias",
         VALUES,
-        "self.last.bias.mul_(factor)",
+        "self.last.bias.mul_(factor.flatten())",
         "self.last.bias.mul_(1.0)",
         VALUE_TESTS,
         "test_a_new_unit_keeps_every_prediction",
@@ -139,8 +139,8 @@ ALL_ACTIONS = (
     _bug(
         "rescale-the-wrong-way",
         VALUES,
-        "(self.unit[:, 0] / unit)",
-        "(unit / self.unit[:, 0])",
+        "(self.unit / unit)",
+        "(unit / self.unit)",
         VALUE_TESTS,
         "test_a_new_unit_keeps_every_prediction",
     ),

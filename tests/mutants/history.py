@@ -19,8 +19,8 @@ HISTORY = (
         "risk-limit-in-percent",
         "M08 X7",
         CONTROL,
-        "limit = math.nan if config.cvar_limit is None else config.cvar_limit",
-        "limit = math.nan if config.cvar_limit is None else config.cvar_limit / 100.0",
+        "return math.nan if limit is None else limit",
+        "return math.nan if limit is None else limit / 100.0",
         unit("risk/control", "test_updates_are_those_of_the_replay", part="algorithms"),
     ),
     Mutant(

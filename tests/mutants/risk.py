@@ -130,8 +130,8 @@ RISK = (
         "risk-multiplier-stepped-twice",
         "M07 risk",
         CONTROL,
-        "self.dual.step(gap / unit)",
-        "self.dual.step(gap / unit), self.dual.step(gap / unit)",
+        "self.dual.step((gap + aim",
+        "self.dual.step(gap / unit), self.dual.step((gap + aim",
         control("risk/control", "test_the_multiplier_moves_once_an_update"),
     ),
     Mutant(

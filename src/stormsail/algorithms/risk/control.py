@@ -316,21 +316,23 @@ class RiskControl:
         new = tail.empirical
         self.average = new if before is None else beta * before + (1.0 - beta) * new
 
+    @property
+    def _limit(self) -> float:
+        """Least CVaR; NaN without a limit."""
+        limit = self.config.risk.cvar_limit
+        return math.nan if limit is None else limit
+
     def _aim(self, tail: Tail, unit: float) -> float:
         """Return the CVaR that is aimed at: the limit itself without a critic; NaN without one."""
-        config = self.config.risk
-        limit = math.nan if config.cvar_limit is None else config.cvar_limit
         if self.critic is None:
-            return limit
-        return aim_inside(limit, tail, unit, margin=config.cvar_margin)
+            return self._limit
+        return aim_inside(self._limit, tail, unit, margin=self.config.risk.cvar_margin)
 
     def _gap(self, predicted: float) -> tuple[float, str]:
         """Return limit minus CVaR, and the source of the CVaR; NaN without a limit."""
-        config = self.config.risk
-        limit = math.nan if config.cvar_limit is None else config.cvar_limit
-        if config.cvar_use_predicted_for_dual:
-            return limit - predicted, SOURCES[2]
-        return limit - (math.nan if self.average is None else self.average), SOURCES[1]
+        if self.config.risk.cvar_use_predicted_for_dual:
+            return self._limit - predicted, SOURCES[2]
+        return self._limit - (math.nan if self.average is None else self.average), SOURCES[1]
 
     def _advantage(
         self, tail: Tail, rollout: Rollout, estimates: Estimates, agent: Agent
