@@ -127,12 +127,13 @@ def ascend(objective: Objective, points: list[Tensor], ball: Ball, *, steps: int
             with torch.enable_grad():
                 moved = delta.detach().requires_grad_()
                 height = objective(moved)
+                total = height.sum()  # rows do not depend on each other
             better = height.detach() > value  # not where it is NaN
             value = torch.where(better, height.detach(), value)
             best = torch.where(better[..., None], delta, best)
             if step < steps:
                 # with respect to the perturbation alone: no weight gets a gradient
-                (gradient,) = torch.autograd.grad(height.sum(), moved)
+                (gradient,) = torch.autograd.grad(total, moved)
                 delta = perturbation.pgd_step(
                     delta, gradient, step=length, epsilon=ball.epsilon, norm=ball.norm
                 )

@@ -76,9 +76,9 @@ class Ball:
     """`linf` or `l2`, over the k columns."""
     mask: Tensor
     """Columns that are forged, bool [F]."""
-    bound: Tensor
-    """Largest absolute value of a column after its perturbation, [F]: the clip of the normaliser,
-    which no observation passes; infinity for columns that are not normalised."""
+    normalised: Tensor
+    """Columns that the agent normalises, bool [F]: no observation is beyond the normaliser's clip
+    there, so no forgery may be."""
 
     @classmethod
     def of(cls, agent: Agent, names: Sequence[str], *, epsilon: float, norm: str) -> "Ball":
@@ -104,14 +104,13 @@ class Ball:
         named = agent.spec.observation_names
         pixels = agent.spec.columns - len(named)
         chosen = [name in names for name in named] + [False] * pixels
-        raw = scale.frozen | (scale.count <= 0.0)
-        bound = torch.where(raw, torch.inf, CLIP)
-        device = raw.device
+        normalised = ~scale.frozen & (scale.count > 0.0)
+        device = normalised.device
         return cls(
             epsilon=epsilon,
             norm=norm,
             mask=torch.tensor(chosen, dtype=torch.bool, device=device),
-            bound=torch.cat((bound, torch.full((pixels,), torch.inf, device=device))),
+            normalised=torch.cat((normalised, normalised.new_zeros(pixels))),
         )
 
     @cached_property
@@ -125,8 +124,10 @@ class Ball:
         A perturbation stops at the bound of the normaliser; all other columns keep their bits.
         """
         whole = torch.zeros_like(seen).index_copy(-1, self.chosen, delta.to(seen.dtype))
-        bound = self.bound.to(seen.dtype)
-        return perturbation.apply_mask(seen, whole, self.mask, low=-bound, high=bound)
+        bounded = perturbation.apply_mask(
+            seen, whole, self.mask & self.normalised, low=-CLIP, high=CLIP
+        )
+        return perturbation.apply_mask(bounded, whole, self.mask & ~self.normalised)
 
     def random(self, batch: int, generator: torch.Generator, like: Tensor) -> Tensor:
         """Return B points of the ball, uniformly distributed, [B, k]."""
