@@ -229,7 +229,7 @@ def _print_table(
 
 def _cell(estimate: "Estimate") -> str:
     half = 0.5 * (estimate.high - estimate.low)
-    return f"{estimate.value:.4g} ±{half:.2g}"
+    return f"{estimate.value:.4g} ±{half:.2g}" if half == half else f"{estimate.value:.4g}"
 
 
 def _write(

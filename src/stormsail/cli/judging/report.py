@@ -19,9 +19,9 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained page: the verdict first, then metrics, charts and evidence."""
+    from stormsail.evaluation.attack.files import KIND
     from stormsail.evaluation.report.html import write_page
     from stormsail.evaluation.report.page import report_page
-    from stormsail.evaluation.attack.files import KIND
     from stormsail.evaluation.saved import kind_of, names_of, read_attack, read_results, read_run
 
     runs = run or []

@@ -15,6 +15,10 @@ from stormsail.evaluation.stats.paired import CONFIDENCE, mean_interval
 from stormsail.functional import risk
 
 
+FEWEST_IN_TAIL = 2
+"""Values that a tail must hold for an interval: a single one has no spread to judge by."""
+
+
 class Estimate(NamedTuple):
     """A number with its 95 % interval; NaN where there are too few values for one."""
 
@@ -38,7 +42,7 @@ def cvar_estimate(values: ArrayLike, *, alpha: float) -> Estimate:
 
     `functional.risk.empirical_cvar` and its error, with s_v the standard deviation of the v_i. It
     is narrow where the tail holds few values: at 5 % and 200 of them it covers 88 % of normal
-    samples.
+    samples. Below two values in the tail there is none.
 
     Args:
         values: [n].
@@ -47,7 +51,7 @@ def cvar_estimate(values: ArrayLike, *, alpha: float) -> Estimate:
     sample = _sample(values)
     value = float(risk.empirical_cvar(sample, alpha=alpha))
     error = float(risk.empirical_cvar_error(sample, alpha=alpha))
-    return _around(value, error, len(sample))
+    return _around(value, error, len(sample), alpha)
 
 
 def cvar_change(first: ArrayLike, second: ArrayLike, *, alpha: float) -> Estimate:
@@ -81,7 +85,7 @@ def cvar_change(first: ArrayLike, second: ArrayLike, *, alpha: float) -> Estimat
     )
     count = len(difference)
     error = float(difference.std()) / math.sqrt(count) if count > 1 else math.nan
-    return _around(value, error, count)
+    return _around(value, error, count, alpha)
 
 
 def _influence(sample: Tensor, alpha: float) -> Tensor:
@@ -90,8 +94,8 @@ def _influence(sample: Tensor, alpha: float) -> Tensor:
     return level + (sample - level).clamp(max=0.0) / alpha
 
 
-def _around(value: float, error: float, count: int) -> Estimate:
-    if count < 2 or not math.isfinite(value):
+def _around(value: float, error: float, count: int, alpha: float) -> Estimate:
+    if alpha * count < FEWEST_IN_TAIL or not math.isfinite(value):
         return Estimate(value, math.nan, math.nan)
     from scipy.special import stdtrit  # slow to import, and needed for evaluations alone
 
