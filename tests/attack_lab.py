@@ -20,6 +20,11 @@ MARKET = {
     "task.data.world_bars": 700,
     "task.data.world_symbols": 2,
     "task.market.episode_bars": 12,
+    "task.market.features": (
+        {"name": "log_return", "parameters": {"horizon": 1}},
+        {"name": "realised_volatility", "parameters": {"window": 24}},
+        {"name": "day_sin", "parameters": {}},
+    ),
 }
 
 

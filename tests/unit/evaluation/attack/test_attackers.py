@@ -45,9 +45,11 @@ def test_the_worst_forgery_of_a_linear_loss_is_reached(norm):
     points = [ball.random(5, seeded(1), torch.zeros(5, 3, dtype=torch.float64))]
     best = ascend(lambda delta: delta @ gradient, points, ball, steps=40)
     worst = oracle.worst_linear(gradient.tolist(), 0.3, norm)
-    # a step of 2.5 / 40 radii turns around the l2 optimum; the loss there is flat
-    tolerance = 1e-12 if norm == "linf" else 0.03 * 0.3
-    np.testing.assert_allclose(best.numpy(), np.tile(worst, (5, 1)), atol=tolerance)
+    if norm == "linf":
+        np.testing.assert_allclose(best.numpy(), np.tile(worst, (5, 1)), atol=1e-12)
+    # around the l2 optimum a step of a sixteenth of the radius turns to and fro
+    reached = best.numpy() @ gradient.numpy()
+    np.testing.assert_allclose(reached, worst @ gradient.numpy(), rtol=2e-3)
 
 
 def test_the_best_iterate_of_all_starts_is_kept_row_by_row():
@@ -171,9 +173,8 @@ def test_only_features_of_the_market_are_forged():
     names = forgeable_names(task)
     assert not {*names} & {*ACCOUNT_FEATURES, *CLOCK}
     assert {*task.observation_names} - {*names} <= {*ACCOUNT_FEATURES, *CLOCK}
-    assert len(names) == len(task.observation_names) - len(ACCOUNT_FEATURES) - len(
-        [name for name in task.observation_names if name in CLOCK]
-    )
+    assert names == ("log_return(horizon=1)", "realised_volatility(window=24)")
+    assert "day_sin" in task.observation_names
     chosen = forgeable_names(task, ["log_return*"])
     assert chosen == tuple(name for name in names if name.startswith("log_return"))
 

@@ -9,6 +9,7 @@ import torch
 from attack_lab import subject
 from oracles import attack as oracle
 from stormsail.algorithms.run.evaluate import evaluate
+from stormsail.algorithms.run.tasks import agent_spec
 from stormsail.core.errors import ChoiceError, ConfigError, ShapeError
 from stormsail.core.generators import Generators
 from stormsail.core.task import ContinuousActions, DiscreteActions, MultiDiscreteActions
@@ -109,7 +110,7 @@ def test_the_adversarys_task_pays_minus_the_agents_reward_and_keeps_its_memory(n
     assert forging.actions == ContinuousActions((-1.0,) * len(names), (1.0,) * len(names))
     source, twin = (Generators(0).stream("starts") for _ in range(2))
     choices = torch.Generator().manual_seed(1)
-    state, observation = forging.reset(source)
+    state, _ = forging.reset(source)
     inner, true = task.reset(twin)
     memory, rows = agent.initial_memory(5), torch.zeros(5, dtype=torch.long)
     for _ in range(30):  # more than two episodes of 12 bars
@@ -140,8 +141,6 @@ def test_a_learned_attack_shows_what_its_adversary_decides():
     task, agent, config = subject("Pendulum-v1", batch=3)
     ball = Ball.of(agent, task.observation_names, epsilon=0.4, norm="linf")
     forging = AdversaryTask(task, agent, ball, policy="greedy")
-    from stormsail.algorithms.run.tasks import agent_spec
-
     adversary = Agent(agent_spec(config, forging), Generators(9).stream("weights"))
     attack = LearnedAttack(adversary, ball)
     shown = Shift(torch.zeros(3))
