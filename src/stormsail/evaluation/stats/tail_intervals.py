@@ -14,7 +14,6 @@ from stormsail.core.errors import ShapeError
 from stormsail.evaluation.stats.paired import CONFIDENCE, mean_interval
 from stormsail.functional import risk
 
-
 FEWEST_IN_TAIL = 2
 """Values that a tail must hold for an interval: a single one has no spread to judge by."""
 

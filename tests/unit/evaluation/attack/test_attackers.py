@@ -47,9 +47,9 @@ def test_the_worst_forgery_of_a_linear_loss_is_reached(norm):
     worst = oracle.worst_linear(gradient.tolist(), 0.3, norm)
     if norm == "linf":
         np.testing.assert_allclose(best.numpy(), np.tile(worst, (5, 1)), atol=1e-12)
-    # around the l2 optimum a step of a sixteenth of the radius turns to and fro
-    reached = best.numpy() @ gradient.numpy()
-    np.testing.assert_allclose(reached, worst @ gradient.numpy(), rtol=2e-3)
+    # on the l2 sphere the angle shrinks by 16/17 with each step: the loss is within two per cent
+    height = best.numpy() @ gradient.numpy()
+    np.testing.assert_allclose(height, worst @ gradient.numpy(), rtol=0.02)
 
 
 def test_the_best_iterate_of_all_starts_is_kept_row_by_row():
