@@ -192,8 +192,8 @@ def verdicts(lines: Sequence[Summary]) -> list[Verdict]:
     return [
         Verdict(
             f"{line.task}: the change gains under the strongest attack",
-            line.gain.mean - line.gain.half > 0.0,
             f"gain {line.gain}, clean cost {line.cost}, {len(line.gain.values)} seeds",
+            line.gain.mean - line.gain.half > 0.0,
         )
         for line in lines
     ]
