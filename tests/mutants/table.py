@@ -5,6 +5,7 @@ An entry is a unique snippet, what to put in its place, and who must notice.
 
 from mutants.all_actions import ALL_ACTIONS
 from mutants.alternatives import ALTERNATIVES
+from mutants.attack import ATTACK
 from mutants.bets import BETS
 from mutants.capping import CAPPING
 from mutants.critics import CRITICS
@@ -53,4 +54,5 @@ MUTANTS = (
     *LIMITS,
     *REFERENCE,
     *LEVELS,
+    *ATTACK,
 )

@@ -36,6 +36,15 @@ class Dots:
 
 
 @dataclass(frozen=True)
+class Intervals:
+    """Vertical bars of a panel, each from a lower to an upper end."""
+
+    ends: tuple[tuple[float, float, float], ...]
+    """Place, lower end and upper end of each."""
+    colour: str
+
+
+@dataclass(frozen=True)
 class Panel:
     """One chart; its axes are linear, or logarithmic where it says so."""
 
@@ -50,6 +59,8 @@ class Panel:
     """Both axes; every number must be greater than 0 then."""
     dots: tuple[Dots, ...] = ()
     """Drawn over the lines."""
+    intervals: tuple[Intervals, ...] = ()
+    """Drawn beneath them."""
 
 
 def smoothed(values: Sequence[float], width: int) -> list[float]:
@@ -112,6 +123,11 @@ def _panel(panel: Panel) -> list[str]:
     middle = (_TOP + bottom) / 2
     turned = _text(0, 0, panel.vertical, anchor="middle")
     parts.append(f'<g transform="translate(14 {middle:.1f}) rotate(-90)">{turned}</g>')
+    for bars in panel.intervals:
+        for x, low, high in bars.ends:
+            across, bottom_end, top_end = _across(panel, x), _down(panel, low), _down(panel, high)
+            path = f"M{across:.1f} {bottom_end:.1f} L{across:.1f} {top_end:.1f}"
+            parts.append(f'<path d="{path}" stroke="{bars.colour}" stroke-width="1"/>')
     for line in panel.lines:
         places = " ".join(f"{_across(panel, x):.1f},{_down(panel, y):.1f}" for x, y in line.points)
         parts.append(f'<polyline points="{places}" fill="none" {_stroke(line)}/>')

@@ -11,6 +11,7 @@ from stormsail.cli.data.check import check
 from stormsail.cli.data.fetch import fetch
 from stormsail.cli.data.import_ import import_bars
 from stormsail.cli.data.synth import synth
+from stormsail.cli.judging.attack import attack
 from stormsail.cli.judging.backtest import backtest
 from stormsail.cli.judging.compare import compare
 from stormsail.cli.judging.report import report
@@ -34,6 +35,7 @@ app.command()(check)
 app.command()(train)
 app.command()(resume)
 app.command()(backtest)
+app.command()(attack)
 app.command()(validate)
 app.command()(report)
 app.command()(compare)

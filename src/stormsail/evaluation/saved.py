@@ -28,6 +28,7 @@ from stormsail.core.errors import ArtifactError, DataError
 from stormsail.core.files import documents
 from stormsail.core.files.artifact import Artifact, read_artifact
 from stormsail.core.files.documents import DocumentError, JsonValue
+from stormsail.evaluation.attack import files as attack_files
 from stormsail.evaluation.engine import files as backtest_files
 from stormsail.evaluation.engine.files import DECISIONS, EQUITY, FORMAT, TRADES
 from stormsail.evaluation.robustness.self_tests import SelfTest
@@ -198,6 +199,38 @@ def read_result(path: Path | str, name: str = "") -> Result:
     )
     _check_document(path, result)
     return result
+
+
+@dataclass(frozen=True)
+class SavedAttack:
+    """A saved robustness curve."""
+
+    name: str
+    """Display name."""
+    document: Document
+    """`attack.json`."""
+
+
+def read_attack(path: Path | str, name: str = "") -> SavedAttack:
+    """Return a robustness curve that `stormsail attack` wrote, verified against its checksums.
+
+    Raises:
+        ArtifactError: if it is missing, damaged, or something else; the table above has the codes.
+    """
+    path = Path(path)
+    artifact = read_artifact(path, kind=attack_files.KIND)
+    file = f"{attack_files.DOCUMENT}.json"
+    document = mapping(artifact.documents.get(attack_files.DOCUMENT))
+    if document.get("format") != attack_files.FORMAT:
+        raise ArtifactError(
+            "artifact-version",
+            wrong=f"`{file}` of {path} must have the format {attack_files.FORMAT}",
+            found=f"{document.get('format')!r}",
+            remedy="Attack the agent again, or read it with the version that wrote it.",
+        )
+    if not items(document.get("points")) or not mapping(document.get("settings")):
+        raise _document_error(path, file, "no points or no settings")
+    return SavedAttack(name or path.name, document)
 
 
 def kind_of(path: Path) -> str | None:

@@ -10,6 +10,7 @@ from stormsail.cli.bench.limits import limits
 from stormsail.cli.bench.market import features, simulator
 from stormsail.cli.bench.optimizers import continual, optim, shrinkage
 from stormsail.cli.bench.risk import frontier, tails
+from stormsail.cli.bench.robust import robust
 from stormsail.cli.bench.vgs import vgs
 
 app = typer.Typer(help="Measure speed on this machine, as ratios from one run.")
@@ -23,6 +24,6 @@ def _help(context: typer.Context) -> None:
 
 for _command in (
     *(functional, features, continual, shrinkage, optim, learn),
-    *(simulator, markets, train, drift, tails, frontier, bets, capping, limits, vgs),
+    *(simulator, markets, train, drift, tails, frontier, bets, capping, limits, vgs, robust),
 ):
     app.command()(_command)

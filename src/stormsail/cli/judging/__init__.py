@@ -1,1 +1,1 @@
-"""Commands that judge: backtest, validate, report, compare."""
+"""Commands that judge: backtest, attack, validate, report, compare."""

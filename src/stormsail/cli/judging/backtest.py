@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.cli.judging.agents import agent_folder
 from stormsail.cli.times import utc_time
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from stormsail.evaluation.stats.statement import Statement
     from stormsail.market.panel import Panel
     from stormsail.modules.agent import Agent
-
-BEST = "best"
-"""Folder of a run that holds its best agent."""
 
 TRIALS = "trials.jsonl"
 """Trial ledger of a workspace."""
@@ -110,20 +108,9 @@ def backtest(
 
 def _agent(run: Path) -> "Agent":
     """Return the best agent of a run, or the agent itself."""
-    from stormsail.core.errors import ArtifactError
     from stormsail.modules.agent import Agent
 
-    best = run / BEST
-    if best.is_dir():
-        return Agent.load(best)
-    if (run / "checkpoints").is_dir() or (run / "config.toml").is_file() or not run.is_dir():
-        raise ArtifactError(
-            "artifact-missing",
-            wrong=f"{run} must be a run with an agent in `{BEST}`",
-            found="a run that has saved none yet" if run.is_dir() else "no such folder",
-            remedy="Train until the first evaluation; `validation.every_updates` says when.",
-        )
-    return Agent.load(run)
+    return Agent.load(agent_folder(run))
 
 
 def _config(

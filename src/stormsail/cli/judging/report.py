@@ -9,7 +9,9 @@ import typer
 def report(
     results: Annotated[
         list[Path],
-        typer.Argument(help="Folders of backtests or validations; several side by side."),
+        typer.Argument(
+            help="Folders of backtests or validations, several side by side; also of attacks."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="HTML file to write; replaced where it exists.")],
     run: Annotated[
@@ -17,11 +19,15 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained page: the verdict first, then metrics, charts and evidence."""
+    from stormsail.evaluation.attack.files import KIND
     from stormsail.evaluation.report.html import write_page
     from stormsail.evaluation.report.page import report_page
-    from stormsail.evaluation.saved import names_of, read_results, read_run
+    from stormsail.evaluation.saved import kind_of, names_of, read_attack, read_results, read_run
 
     runs = run or []
     trained = [read_run(path, name=name) for path, name in zip(runs, names_of(runs), strict=True)]
-    size = write_page(out, report_page(read_results(results), trained))
+    forged = [path for path in results if kind_of(path) == KIND]
+    attacks = [read_attack(*pair) for pair in zip(forged, names_of(forged), strict=True)]
+    judged = read_results([path for path in results if path not in forged])
+    size = write_page(out, report_page(judged, trained, attacks))
     typer.echo(f"wrote {out} ({size / 1e6:.1f} MB)")

@@ -7,6 +7,7 @@ bytes, without a time of day in it, and the page loads nothing.
 from collections.abc import Sequence
 
 from stormsail.core.errors import RangeError
+from stormsail.evaluation.report.attack_section import attack_section
 from stormsail.evaluation.report.html import escape, header, page, plotly_script
 from stormsail.evaluation.report.provenance_sections import (
     origin_section,
@@ -29,7 +30,9 @@ from stormsail.evaluation.report.sections import (
     rolling_section,
     verdict_section,
 )
-from stormsail.evaluation.saved import Result, TrainingRun
+from stormsail.evaluation.saved import Result, SavedAttack, TrainingRun
+
+ATTACKED, TRAINED = "robustness", "training"
 
 CONTENTS = (
     ("verdict", "Verdict", verdict_section),
@@ -43,19 +46,26 @@ CONTENTS = (
     ("costs", "Costs", costs_section),
     ("stress", "Stress", stress_section),
     ("significance", "Significance", significance_section),
-    ("training", "Training", None),
+    (ATTACKED, "Robustness", None),
+    (TRAINED, "Training", None),
     ("trades", "Trades", trades_section),
     ("origin", "Origin", origin_section),
 )
-"""Sections in order: identifier, title in the menu, and builder; training is built from runs."""
+"""Sections in order: identifier, title in the menu, and builder from results. Robustness is built
+from attacks and training from runs."""
 
 
-def report_page(results: Sequence[Result], runs: Sequence[TrainingRun] = ()) -> str:
+def report_page(
+    results: Sequence[Result],
+    runs: Sequence[TrainingRun] = (),
+    attacks: Sequence[SavedAttack] = (),
+) -> str:
     """Return the page of one result, or of several on the same axes.
 
     Args:
         results: backtests and validations, at least one; the first that has baselines shows them.
         runs: trainings whose curves are shown.
+        attacks: robustness curves; without any there is no such section.
 
     Raises:
         RangeError: if there is no result.
@@ -66,9 +76,9 @@ def report_page(results: Sequence[Result], runs: Sequence[TrainingRun] = ()) -> 
             found="none",
             remedy="Pass what `read_results` returns.",
         )
+    further = {ATTACKED: attack_section(attacks), TRAINED: training_section(runs)}
     sections = {
-        name: training_section(runs) if build is None else build(results)
-        for name, _, build in CONTENTS
+        name: further[name] if build is None else build(results) for name, _, build in CONTENTS
     }
     shown = [(name, title) for name, title, _ in CONTENTS if sections[name]]
     title = " · ".join(result.name for result in results)

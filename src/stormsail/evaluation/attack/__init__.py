@@ -1,0 +1,1 @@
+"""Attacks on a trained agent's observations: closed-loop episodes, learned adversary, curve."""

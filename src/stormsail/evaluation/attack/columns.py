@@ -1,0 +1,149 @@
+"""Columns of an observation that an adversary may forge, and the ball that bounds it.
+
+Market features only: what an agent reads off its own account or off the clock cannot be forged by
+whoever feeds it prices, nor can flags and one-hots, which know no small change.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stormsail.core.errors import ChoiceError, ConfigError, RangeError, nearest
+from stormsail.core.task import Task, account_names, observation_layout
+from stormsail.functional import perturbation
+from stormsail.modules.agent import Agent
+from stormsail.modules.scale import CLIP
+
+CLOCK = ("day_sin", "day_cos", "week_sin", "week_cos")
+"""Features of the market that are read off the clock."""
+
+
+def forgeable_names(task: Task[Any], patterns: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the names of the columns that may be forged, in order.
+
+    Of a task with `account_names` all but those and the clock; of any other task all. Never a
+    column that its layout calls a flag or a one-hot, and never a pixel.
+
+    Args:
+        task: whose columns they are.
+        patterns: names, or patterns such as `log_return_*`, of which a column must match one; none
+            takes all that may be forged.
+
+    Raises:
+        ChoiceError: if a pattern matches no column that may be forged.
+        ConfigError: if there is no such column at all.
+    """
+    account = account_names(task)
+    kept = {*account, *observation_layout(task).unscaled, *(CLOCK if account else ())}
+    allowed = tuple(name for name in task.observation_names if name not in kept)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in allowed):
+            near = nearest(pattern, allowed)
+            raise ChoiceError(
+                wrong="a feature to forge must be a column that is no account, clock, flag, "
+                f"one-hot or pixel: {', '.join(allowed) or 'this task has none'}",
+                found=f"`{pattern}`",
+                remedy=f"Did you mean `{near}`?" if near else "Name one of these, or a pattern.",
+            )
+    chosen = tuple(
+        name
+        for name in allowed
+        if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+    )
+    if not chosen:
+        raise ConfigError(
+            "config-inconsistent",
+            wrong="a task must have a column that may be forged",
+            found="accounts, clocks, flags, one-hots and pixels only",
+            remedy="Attack an agent of another task.",
+        )
+    return chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """Perturbations of k of F columns in the units of a network's input, and their bounds."""
+
+    epsilon: float
+    """Radius, at least 0. The unit is one standard deviation of a column in training, where the
+    agent normalises its observations, and that of the column itself where it does not."""
+    norm: str
+    """`linf` or `l2`, over the k columns."""
+    mask: Tensor
+    """Columns that are forged, bool [F]."""
+    normalised: Tensor
+    """Columns that the agent normalises, bool [F]: no observation is beyond the normaliser's clip
+    there, so no forgery may be."""
+
+    @classmethod
+    def of(cls, agent: Agent, names: Sequence[str], *, epsilon: float, norm: str) -> "Ball":
+        """Return the ball over columns of an agent's observation.
+
+        Raises:
+            RangeError: if the radius is no finite number of at least 0.
+            ChoiceError: if the norm is unknown.
+        """
+        if not 0.0 <= epsilon < float("inf"):
+            raise RangeError(
+                wrong="`epsilon` must be a finite number of at least 0",
+                found=repr(epsilon),
+                remedy="Pass the radius in standard deviations of a column, such as 0.1.",
+            )
+        if norm not in perturbation.NORMS:
+            raise ChoiceError(
+                wrong=f"`norm` must be one of {', '.join(perturbation.NORMS)}",
+                found=f"`{norm}`",
+                remedy="Choose one of them.",
+            )
+        scale = agent.observation_scale
+        named = agent.spec.observation_names
+        pixels = agent.spec.columns - len(named)
+        chosen = [name in names for name in named] + [False] * pixels
+        normalised = ~scale.frozen & (scale.count > 0.0)
+        device = normalised.device
+        return cls(
+            epsilon=epsilon,
+            norm=norm,
+            mask=torch.tensor(chosen, dtype=torch.bool, device=device),
+            normalised=torch.cat((normalised, normalised.new_zeros(pixels))),
+        )
+
+    @cached_property
+    def chosen(self) -> Tensor:
+        """Indices of the forged columns, int64 [k]."""
+        return self.mask.nonzero()[:, 0]
+
+    def forged(self, seen: Tensor, delta: Tensor) -> Tensor:
+        """Return a normalised observation [B, F] with a perturbation [B, k] of the ball.
+
+        A perturbation stops at the bound of the normaliser; all other columns keep their bits.
+        """
+        whole = torch.zeros_like(seen).index_copy(-1, self.chosen, delta.to(seen.dtype))
+        bounded = perturbation.apply_mask(
+            seen, whole, self.mask & self.normalised, low=-CLIP, high=CLIP
+        )
+        return perturbation.apply_mask(bounded, whole, self.mask & ~self.normalised)
+
+    def random(self, batch: int, generator: torch.Generator, like: Tensor) -> Tensor:
+        """Return B points of the ball, uniformly distributed, [B, k]."""
+        normal = torch.empty(batch, len(self.chosen), dtype=like.dtype, device=like.device)
+        uniform = torch.empty(batch, dtype=like.dtype, device=like.device)
+        normal.normal_(generator=generator)
+        uniform.uniform_(generator=generator)
+        return perturbation.random_start(normal, uniform, epsilon=self.epsilon, norm=self.norm)
+
+    def scaled(self, action: Tensor) -> Tensor:
+        """Return the perturbation [B, k] that an adversary's action in [-1, 1]^k stands for.
+
+        linf: epsilon times the action. l2: the same, projected onto the ball, whose surface every
+        direction reaches.
+        """
+        delta = self.epsilon * action.clamp(-1.0, 1.0)
+        if self.norm == "linf":
+            return delta
+        return perturbation.project_l2(delta, epsilon=self.epsilon)
