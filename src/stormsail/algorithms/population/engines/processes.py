@@ -1,9 +1,9 @@
 """Engine of several processes on one machine, each with one torch thread.
 
-A worker that dies is replaced and its job done again, a bounded number of times: a job is a function
-of files, so doing it again gives the same bits. A worker ends with its driver, however that ends: it
-reads its pipe all the time in a thread of its own, and the end of the pipe is the end of the worker
-and of all processes that its job has started.
+A worker that dies is replaced and its job done again, a bounded number of times: a job is a
+function of files, so doing it again gives the same bits. A worker ends with its driver, however
+that ends: it reads its pipe all the time in a thread of its own, and the end of the pipe is the end
+of the worker and of all processes that its job has started.
 """
 
 import os
@@ -43,7 +43,7 @@ class Processes:
     Args:
         workers: how many at most; on a GPU all of them share it.
         logs: folder of their output; made with the first worker.
-        attempts: how often a job is tried if its workers die; what a job raises is never tried again.
+        attempts: how often a job is tried if its workers die; a job that raises is tried once.
 
     Raises:
         RangeError: if there would be no worker or no attempt.

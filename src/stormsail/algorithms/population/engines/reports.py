@@ -1,7 +1,7 @@
 """Jobs and their results as bytes, the same for every engine whose workers live elsewhere.
 
-The driver packs a job, a worker carries it out and packs what came of it, the driver unpacks that. An
-exception comes home as itself, with the traceback of the worker as a note.
+The driver packs a job, a worker carries it out and packs what came of it, the driver unpacks that.
+An exception comes home as itself, with the traceback of the worker as a note.
 """
 
 import os
@@ -76,8 +76,8 @@ def worker_lost(job: Job, *, deaths: int, last: str) -> WorkerError:
         "worker-lost",
         wrong=f"a worker must live until member {job.member} has done round {job.round}",
         found=f"{deaths} workers that died one after the other, the last of {last}",
-        remedy="Look for a lack of memory first. The same command goes on from the ledger; finished "
-        "rounds are not done again.",
+        remedy="Look for a lack of memory first. The same command goes on from the ledger; "
+        "finished rounds are not done again.",
     )
 
 

@@ -148,7 +148,7 @@ def test_an_exception_that_cannot_travel_sends_its_words(shared, tmp_path):
 def test_what_cannot_be_sent_is_refused_before_anything_begins(tmp_path):
     engine = Processes(workers=1, logs=tmp_path / "logs")
     with pytest.raises(ArgumentError, match="must be picklable to reach a worker") as caught:
-        next(engine.run(lambda job: work.outcome(job), work.jobs(tmp_path, 1)))  # noqa: PLW0108
+        next(engine.run(lambda job: work.outcome(job), work.jobs(tmp_path, 1)))
     assert caught.value.code == "not-picklable"
     assert "not a lambda" in str(caught.value)
     assert not (tmp_path / "logs").exists()
