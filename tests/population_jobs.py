@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stormsail.algorithms.population.jobs import Exploit, Job, Outcome
@@ -42,6 +43,71 @@ def where(job: Job) -> Outcome:
     """Say which process has done it, and whose child it is."""
     mark(job)
     return Outcome(job.member, job.round, float(os.getpid()), job.target, str(os.getppid()), {}, {})
+
+
+def node(job: Job) -> Outcome:
+    """Say on which node of a cluster it was done."""
+    import ray
+
+    mark(job)
+    time.sleep(0.2)  # so that nobody does two in a row while another begins
+    words = ray.get_runtime_context().get_node_id()
+    return Outcome(job.member, job.round, float(os.getpid()), job.target, words, {})
+
+
+@dataclass(frozen=True)
+class node_or_sleep:  # noqa: N801 - used as a function
+    """Say on which node it was done; on one of them, wait to be removed with it."""
+
+    node: str
+
+    def __call__(self, job: Job) -> Outcome:
+        import ray
+
+        if ray.get_runtime_context().get_node_id() == self.node:
+            return sleep(job)
+        return node(job)
+
+
+def grow(job: Job) -> Outcome:
+    """Change a member's folder in every way: from its own bytes, and from those of its source."""
+    own = folder(job)
+    source = own if job.exploit is None else parent(job, job.exploit.source)
+    before = (source / "state.bin").read_bytes()
+    (own / "state.bin").write_bytes(hashlib.sha256(before).digest() * 70_001 + before[-7:])
+    (own / "old.txt").unlink(missing_ok=True)
+    (own / "deep" / "empty").mkdir(parents=True, exist_ok=True)
+    (own / "deep" / "nothing").touch()
+    (own / "deep" / f"round-{job.round}").write_bytes(bytes(range(256)))
+    settings = (job.root / "config.toml").read_text()
+    result = outcome(job, fitness=float(len(before)), words=settings)
+    known = try_once(job)
+    at_home = float((job.root / "logs").exists())
+    return replace(result, metrics={"at home": at_home, "trials": float(known)})
+
+
+def try_once(job: Job) -> int:
+    """Write a line to the trial ledger unless it is there; return how many lines there were."""
+    from stormsail.evaluation.stats.trials import TrialLedger
+
+    ledger = TrialLedger(job.root.resolve().parent / "trials.jsonl")
+    trials = ledger.read().trials
+    name = f"{job.root.name}/{job.member:02}"
+    if name not in {trial.name for trial in trials}:
+        ledger.record(
+            "training",
+            name,
+            config_hash="c",
+            data_hash="d",
+            sharpe_per_bar=job.member / 8,
+            bars=7,
+            extra={"seed": job.member},
+        )
+    return len(trials)
+
+
+def parent(job: Job, member: int) -> Path:
+    return job.root / "parents" / f"{job.round:06d}-{member:02d}"
 
 
 def mark(job: Job) -> int:

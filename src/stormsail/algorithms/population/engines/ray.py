@@ -7,22 +7,22 @@ driver: when it ends, however it ends, Ray ends them.
 
 Where all nodes see the driver's folder under the same path, jobs work in it (`shared`). Otherwise
 folders travel through Ray's object store (`object-store`): what a job needs is sent with it, it
-works in a temporary folder of its node, and the member's folder comes home with the outcome.
+works in a temporary folder of its node, and the member's folder comes home with the outcome, and so
+do its lines of the trial ledger. Bars are no part of a population: a node must have them under the
+path of the configuration, in the driver's working folder if that path is relative.
 """
 
 import logging
 import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stormsail.algorithms.population.engines.reports import (
     carry_out,
@@ -31,16 +31,12 @@ from stormsail.algorithms.population.engines.reports import (
     unpack_report,
     worker_lost,
 )
-from stormsail.algorithms.population.engines.transport import (
-    ARRIVALS,
-    install,
-    pack_folders,
-    restore,
-    unpack_folders,
-)
+from stormsail.algorithms.population.engines.transport import pack_folders
 from stormsail.algorithms.population.jobs import Call, Job, Outcome
 from stormsail.core.errors import ChoiceError, ConfigError, RangeError, WorkerError, nearest
-from stormsail.core.files.atomic import FolderBusyError, locked_folder
+
+if TYPE_CHECKING:  # it imports torch, which an actor with a light job can do without
+    from stormsail.algorithms.population.engines.goods import Goods
 
 Storage = Literal["shared", "object-store"]
 """How members' folders reach the workers."""
@@ -49,10 +45,6 @@ _STORAGES: tuple[Storage, ...] = ("shared", "object-store")
 _ATTEMPTS = 3
 _LOOK_EVERY = 2.0  # seconds between looks at what cannot be placed
 _PATIENCE = 60.0
-_MEMBERS = "members"
-_SCRATCH = "stormsail-member-"
-_LEFT_FOR = 600.0  # seconds; a folder that is not locked may have been made just now
-_AT_HOME = {_MEMBERS, ARRIVALS, "logs"}  # what no job needs as a whole
 
 
 class RayCluster:
@@ -94,7 +86,7 @@ class RayCluster:
         self._ours = not self._ray.is_initialized()
         if self._ours:
             _connect(self._ray, address)
-        if not self._fits():
+        if not self._room():
             error = self._unfit()
             self.close()
             raise error
@@ -107,7 +99,7 @@ class RayCluster:
         Raises:
             ArgumentError: if a job cannot be sent to another process.
         """
-        works = [pack_job(call, job) for job in jobs]
+        works = [pack_job(call, replace(job, root=job.root.resolve())) for job in jobs]
         sent = _Sent(self._ray) if self._stored else None
         deaths = [0] * len(jobs)
         busy = {
@@ -116,7 +108,7 @@ class RayCluster:
         }
         try:
             while busy:
-                done = self._next(busy)
+                done = self._next(busy, [jobs[index] for index in busy.values()])
                 if done is None:  # there is no room for the others, and none will come
                     for ref in [ref for ref in busy if not self._placed(jobs[busy[ref]])]:
                         job = jobs[busy.pop(ref)]
@@ -126,7 +118,7 @@ class RayCluster:
                 index = busy.pop(done)
                 job = jobs[index]
                 try:
-                    report, folder = self._ray.get(done)
+                    result = self._ray.get(done)
                 except self._ray.exceptions.RayError as error:
                     self._end(job)
                     deaths[index] += 1
@@ -136,11 +128,9 @@ class RayCluster:
                         last = f"{type(error).__name__}: {_first_words(error)}"
                         yield job, worker_lost(job, deaths=deaths[index], last=last)
                     continue
-                if folder is not None:
-                    install(folder, job.root, _folder(job.member))
-                if not all(self._placed(jobs[other]) for other in busy.values()):
-                    self._end(job)  # somebody waits for the room
-                yield job, unpack_report(report)
+                if len(self._actors) > self._room():
+                    self._end(job)  # somebody waits for the place
+                yield job, unpack_report(_brought_home(result, job) if self._stored else result)
         finally:  # an interrupt, or a driver that wants no more: nobody waits for these
             for index in busy.values():
                 self._end(jobs[index])
@@ -158,9 +148,11 @@ class RayCluster:
         """Hand a job to the actor of its member; return the reference to the result."""
         if job.member not in self._actors:
             self._actors[job.member] = self._new_actor()
-        folders = [] if sent is None else sent.folders(job)
-        home = None if sent is None else _folder(job.member)
-        return self._actors[job.member].handle.advance.remote(work, home, *folders)
+        handle = self._actors[job.member].handle
+        if sent is None:
+            return handle.advance.remote(work)
+        name, folders = job.root.resolve().name, sent.folders(job)
+        return handle.advance_elsewhere.remote(work, name, job.member, *folders)
 
     def _new_actor(self) -> "_Actor":
         actor = self._ray.remote(_Member).options(
@@ -170,7 +162,7 @@ class RayCluster:
             max_restarts=0,
             max_task_retries=0,
         )
-        handle = actor.remote()
+        handle = actor.remote(str(Path.cwd()))
         return _Actor(handle, handle.ready.remote())
 
     def _end(self, job: Job) -> None:
@@ -183,24 +175,35 @@ class RayCluster:
         done, _ = self._ray.wait([self._actors[job.member].ready], timeout=0, fetch_local=False)
         return bool(done)
 
-    def _next(self, busy: Collection[object]) -> object | None:
+    def _next(self, busy: Collection[object], jobs: Sequence[Job]) -> object | None:
         """Wait for a result; return None if none has come while no node had room for an actor."""
         unfit_since = None
         while True:
             done, _ = self._ray.wait(list(busy), num_returns=1, timeout=_LOOK_EVERY)
             if done:
-                return done[0]
-            if self._fits():
+                result: object = done[0]
+                return result
+            self._make_way(jobs)
+            if self._room():
                 unfit_since = None
                 continue
             unfit_since = unfit_since or time.monotonic()
             if time.monotonic() - unfit_since >= self._patience:
                 return None
 
-    def _fits(self) -> bool:
-        """Return whether some node is large enough for an actor, busy or not."""
-        return any(
-            all(node["Resources"].get(kind, 0.0) >= need for kind, need in self._needs.items())
+    def _make_way(self, jobs: Sequence[Job]) -> None:
+        """End actors without a job if a job waits for a place: others use the cluster as well."""
+        working = {job.member for job in jobs}
+        idle = [member for member in self._actors if member not in working]
+        if idle and not all(self._placed(job) for job in jobs):
+            for member in idle:
+                _kill(self._ray, self._actors.pop(member))
+
+    def _room(self) -> int:
+        """Return how many actors all nodes can hold together, if they hold nothing else."""
+        needs = {kind: need for kind, need in self._needs.items() if need}
+        return sum(
+            min(int(node["Resources"].get(kind, 0.0) / need) for kind, need in needs.items())
             for node in self._ray.nodes()
             if node["Alive"]
         )
@@ -215,6 +218,15 @@ class RayCluster:
             found=" · ".join(sizes) or "no node",
             remedy="Give members less, or add a node; the same command goes on from the ledger.",
         )
+
+
+def _brought_home(result: "tuple[bytes, Goods]", job: Job) -> bytes:
+    """Put what a job has made elsewhere into the population; return its report."""
+    from stormsail.algorithms.population.engines.goods import bring_home
+
+    report, goods = result
+    bring_home(goods, job)
+    return report
 
 
 @dataclass(frozen=True)
@@ -233,53 +245,43 @@ class _Sent:
 
     def __init__(self, ray: ModuleType) -> None:
         self._ray = ray
-        self._references: dict[tuple[Path, str], object] = {}
+        self._references: dict[tuple[Path, tuple[str, ...]], object] = {}
 
     def folders(self, job: Job) -> list[object]:
-        """Return references to all that a job reads: what all share, its own, its source's."""
-        restore(job.root)
-        names = [_folder(job.member)]
-        if job.exploit is not None and job.exploit.source != job.member:
-            names.append(_folder(job.exploit.source))
-        return [self._reference(job.root, name) for name in ("", *names)]
+        """Return references to all that a job reads."""
+        from stormsail.algorithms.population.engines.goods import read_by
 
-    def _reference(self, root: Path, name: str) -> object:
-        if (root, name) not in self._references:
-            names = [name] if name else _common(root)
-            self._references[root, name] = self._ray.put(pack_folders(root, names))
-        return self._references[root, name]
+        place = job.root.resolve().parent
+        return [self._reference(place, names) for names in read_by(job)]
+
+    def _reference(self, place: Path, names: tuple[str, ...]) -> object:
+        if (place, names) not in self._references:
+            self._references[place, names] = self._ray.put(pack_folders(place, names))
+        return self._references[place, names]
 
 
 class _Member:
     """What runs on a node of the cluster: the jobs of one member, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: str) -> None:
         one_thread()
+        if Path(place).is_dir():  # relative paths of a configuration mean the driver's folder
+            os.chdir(place)
 
     def ready(self) -> bool:
         return True
 
-    def advance(self, work: bytes, home: str | None, *folders: bytes) -> tuple[bytes, bytes | None]:
-        """Carry out a job; return its report, and the folder `home` where it must travel."""
-        if home is None:
-            return carry_out(work), None
-        with _scratch() as root:
-            for folder in folders:
-                unpack_folders(folder, root)
-            report = carry_out(work, root=root)
-            return report, pack_folders(root, [home])
+    def advance(self, work: bytes) -> bytes:
+        """Carry out a job in the driver's folder; return its report."""
+        return carry_out(work)
 
+    def advance_elsewhere(
+        self, work: bytes, population: str, member: int, *folders: bytes
+    ) -> "tuple[bytes, Goods]":
+        """Carry out a job in a folder of this node; return its report and what must travel."""
+        from stormsail.algorithms.population.engines.goods import work_elsewhere
 
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """Make a folder for one job, and remove those of jobs that were killed on this node."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
-        with suppress(FolderBusyError, OSError):  # somebody works there, or it is not ours
-            if time.time() - left.stat().st_mtime > _LEFT_FOR:
-                with locked_folder(left):
-                    shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix=_SCRATCH) as scratch, locked_folder(Path(scratch)):
-        yield Path(scratch)
+        return work_elsewhere(work, population, member, folders)
 
 
 def load_ray() -> ModuleType:
@@ -342,15 +344,6 @@ def _first_words(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
-def _folder(member: int) -> str:
-    return f"{_MEMBERS}/{member:02}"
-
-
-def _common(root: Path) -> list[str]:
-    """Return what lies in the folder of a population beside its members."""
-    return sorted(path.name for path in root.iterdir() if path.name not in _AT_HOME)
-
-
 def _check(*, cpus: float, gpus: float, storage: str, attempts: int) -> None:
     if storage not in _STORAGES:
         guess = nearest(storage, _STORAGES)
@@ -362,7 +355,10 @@ def _check(*, cpus: float, gpus: float, storage: str, attempts: int) -> None:
     rules = {
         "`attempts` must be at least 1": (attempts, attempts >= 1),
         "`cpus` must be positive": (cpus, cpus > 0),
-        "`gpus` must be a share below 1 or a whole number": (gpus, 0 <= gpus < 1 or gpus % 1 == 0),
+        "`gpus` must be a share below 1 or a whole number": (
+            gpus,
+            gpus >= 0 and (gpus < 1 or gpus % 1 == 0),
+        ),
     }
     for wrong, (value, holds) in rules.items():
         if not holds:
