@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stormsail.algorithms.population.jobs import Exploit, Job, Outcome
 
-LONG = 600.0  # seconds that no test waits for: what sleeps so long is cut off
+LONG = 120.0  # seconds that no test waits for: what sleeps so long is cut off
 
 
 def jobs(root: Path, count: int, *, round_: int = 0) -> list[Job]:
@@ -132,9 +132,8 @@ def die_first(job: Job) -> Outcome:
 
 
 def die_always(job: Job) -> Outcome:
-    """Be killed in every attempt of member 1."""
-    mark(job)
-    if job.member == 1:
+    """Be killed in every attempt of member 1; the ninth succeeds, so that no test waits for ever."""
+    if mark(job) < 9 and job.member == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return advance(job)
 

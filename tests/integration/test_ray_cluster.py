@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
@@ -37,9 +38,13 @@ def cluster():
     load_ray()
     from ray.cluster_utils import Cluster
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as free:
         patch.setenv("PYTHONPATH", PATHS)
-        nodes = Cluster(initialize_head=True, head_node_args={**SIZE, "include_dashboard": False})
+        port = free.getsockname()[1]
+        free.close()
+        head = {**SIZE, "include_dashboard": False, "ray_client_server_port": port}
+        nodes = Cluster(initialize_head=True, head_node_args=head)
+        nodes.client = f"ray://127.0.0.1:{port}"
         nodes.add_node(**SIZE)
         yield nodes
         nodes.shutdown()
@@ -277,11 +282,30 @@ def test_actors_end_with_a_driver_that_is_killed_and_another_goes_on(cluster, tm
     again.close()
 
 
+def test_a_driver_elsewhere_reaches_the_cluster_through_its_port(cluster, tmp_path):
+    process = driver(cluster.client, "die_first", tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert sorted(out.splitlines()) == ["0 0.0", "1 1.0"]
+    assert [len(work.begun(job)) for job in work.jobs(tmp_path, 2)] == [1, 2]
+
+
 def test_without_an_address_a_cluster_is_started_quietly(tmp_path):
     process = driver(None, "advance", tmp_path)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
     assert sorted(out.splitlines()) == ["0 0.0", "1 1.0"]
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9"])
+def test_an_address_at_which_nobody_listens_is_refused_at_once(address):
+    with pytest.raises(WorkerError) as caught:
+        RayCluster(address=address)
+    assert str(caught.value).startswith(
+        f"a Ray cluster must answer at {address}; found [Errno 111] Connection refused. "
+    )
+    assert caught.value.code == "cluster-unreachable"
 
 
 @pytest.mark.refusal

@@ -8,6 +8,7 @@ from mutants.alternatives import ALTERNATIVES
 from mutants.bets import BETS
 from mutants.capping import CAPPING
 from mutants.critics import CRITICS
+from mutants.engines import ENGINES
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
@@ -53,4 +54,5 @@ MUTANTS = (
     *LIMITS,
     *REFERENCE,
     *LEVELS,
+    *ENGINES,
 )

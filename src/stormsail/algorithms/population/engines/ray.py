@@ -15,6 +15,7 @@ path of the configuration, in the driver's working folder if that path is relati
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -45,6 +46,7 @@ _STORAGES: tuple[Storage, ...] = ("shared", "object-store")
 _ATTEMPTS = 3
 _LOOK_EVERY = 2.0  # seconds between looks at what cannot be placed
 _PATIENCE = 60.0
+_KNOCK = 5.0  # seconds
 
 
 class RayCluster:
@@ -310,9 +312,10 @@ def _connect(ray: ModuleType, address: str | None) -> None:
         settings |= {"include_dashboard": False}
     with _own_signals():
         try:
+            _knock(address)
             # Without an address Ray would take any cluster that it finds.
             ray.init("local" if address is None else address, **settings)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise WorkerError(
                 "cluster-unreachable",
                 wrong=f"a Ray cluster must answer at {address or 'this machine'}",
@@ -320,6 +323,13 @@ def _connect(ray: ModuleType, address: str | None) -> None:
                 remedy="Start one with `ray start --head`, or check the address; without "
                 "`--address` one is started on this machine.",
             ) from error
+
+
+def _knock(address: str | None) -> None:
+    """Raise OSError if nobody listens at an address with a port: Ray itself tries for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=_KNOCK).close()
 
 
 @contextmanager
