@@ -31,6 +31,7 @@ from stormsail.core.errors import RangeError
 
 _CONTEXT = get_context("spawn")  # a fork would copy locks of threads that do not exist in the copy
 _ATTEMPTS = 3
+_LOGS = "logs"
 _ALIVE_EVERY = 1.0  # seconds; see `_Worker.is_over`
 
 
@@ -38,24 +39,25 @@ class Processes:
     """Carries out jobs in processes, each one job at a time.
 
     Workers stay between rounds, so that a round does not pay for importing torch. What a job prints
-    goes to the file of its worker in `logs` and never between the lines of the driver.
+    goes to the file of its worker in `logs` of the population that a worker began with, and never
+    between the lines of the driver.
 
     Args:
-        workers: how many at most; on a GPU all of them share it.
-        logs: folder of their output; made with the first worker.
+        workers: how many at most, None one for each core; on a GPU all of them share it.
         attempts: how often a job is tried if its workers die; a job that raises is tried once.
 
     Raises:
         RangeError: if there would be no worker or no attempt.
     """
 
-    def __init__(self, *, workers: int, logs: Path, attempts: int = _ATTEMPTS) -> None:
+    def __init__(self, *, workers: int | None = None, attempts: int = _ATTEMPTS) -> None:
+        workers = (os.cpu_count() or 1) if workers is None else workers
         for name, value in (("workers", workers), ("attempts", attempts)):
             if value < 1:
                 raise RangeError(
                     wrong=f"`{name}` must be at least 1", found=str(value), remedy="Use 1 or more."
                 )
-        self._count, self._logs, self._attempts = workers, logs, attempts
+        self._count, self._attempts = workers, attempts
         self._free = list(range(workers))  # numbers of log files that no worker writes to
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
@@ -76,7 +78,7 @@ class Processes:
             while waiting or busy:
                 while waiting and len(busy) < self._count:
                     index = waiting.popleft()
-                    worker = self._worker()
+                    worker = self._worker(jobs[index].root / _LOGS)
                     busy[worker] = index
                     worker.begin(works[index])
                 for worker in _over(busy):
@@ -103,15 +105,15 @@ class Processes:
             self._end(worker)
         self._idle.clear()
 
-    def _worker(self) -> "_Worker":
+    def _worker(self, logs: Path) -> "_Worker":
         while self._idle:
             worker = self._idle.pop()
             if worker.is_alive():
                 return worker
             self._end(worker)
-        self._logs.mkdir(parents=True, exist_ok=True)
+        logs.mkdir(parents=True, exist_ok=True)
         number = min(self._free)
-        worker = _Worker(number, self._logs / f"worker-{number:02}.log")
+        worker = _Worker(number, logs / f"worker-{number:02}.log")
         self._free.remove(number)
         self._all.add(worker)
         return worker

@@ -49,7 +49,7 @@ _PATIENCE = 60.0
 _KNOCK = 5.0  # seconds
 
 
-class RayCluster:
+class Ray:
     """Carries out jobs in actors of a Ray cluster, one per member.
 
     Where there is room for fewer actors than members, these take turns. Otherwise actors stay

@@ -17,9 +17,9 @@ from stormsail.core.errors import ArgumentError, RangeError, WorkerError
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
+def shared():
     """Two workers for all tests that do not care which: a process costs seconds."""
-    engine = Processes(workers=2, logs=tmp_path_factory.mktemp("logs"))
+    engine = Processes(workers=2)
     yield engine
     engine.close()
 
@@ -66,7 +66,7 @@ def test_jobs_run_in_as_many_processes_as_there_are_workers_and_these_stay(share
 
 def test_a_worker_computes_with_one_thread(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    engine = Processes(workers=1, logs=tmp_path / "logs")
+    engine = Processes(workers=1)
     ((_, result),) = run(engine, work.threads, work.jobs(tmp_path, 1)).values()
     engine.close()
     assert result.fitness == 1.0
@@ -146,7 +146,7 @@ def test_an_exception_that_cannot_travel_sends_its_words(shared, tmp_path):
 
 @pytest.mark.refusal
 def test_what_cannot_be_sent_is_refused_before_anything_begins(tmp_path):
-    engine = Processes(workers=1, logs=tmp_path / "logs")
+    engine = Processes(workers=1)
     with pytest.raises(ArgumentError, match="must be picklable to reach a worker") as caught:
         next(engine.run(lambda job: work.outcome(job), work.jobs(tmp_path, 1)))
     assert caught.value.code == "not-picklable"
@@ -164,13 +164,13 @@ def test_an_outcome_that_cannot_be_sent_is_refused_in_words(shared, tmp_path):
 
 @pytest.mark.refusal
 @pytest.mark.parametrize("setting", ["workers", "attempts"])
-def test_there_must_be_a_worker_and_an_attempt(setting, tmp_path):
+def test_there_must_be_a_worker_and_an_attempt(setting):
     with pytest.raises(RangeError, match=f"`{setting}` must be at least 1; found 0"):
-        Processes(**{"workers": 1, "logs": tmp_path, setting: 0})
+        Processes(**{"workers": 1, setting: 0})
 
 
 def test_what_a_job_prints_goes_to_the_file_of_its_worker(tmp_path, capfd):
-    engine = Processes(workers=1, logs=tmp_path / "logs")
+    engine = Processes(workers=1)
     run(engine, work.speak, work.jobs(tmp_path, 2))
     engine.close()
     (log,) = (tmp_path / "logs").iterdir()
@@ -181,7 +181,7 @@ def test_what_a_job_prints_goes_to_the_file_of_its_worker(tmp_path, capfd):
 
 
 def test_who_stops_listening_leaves_no_work_behind(tmp_path):
-    engine = Processes(workers=2, logs=tmp_path / "logs")
+    engine = Processes(workers=2)
     first, second = work.jobs(tmp_path, 2)
     results = engine.run(work.sleep_first, [first, second])
     killer = kill_when_begun(first)
@@ -204,7 +204,7 @@ from stormsail.algorithms.population.engines.processes import Processes
 
 if __name__ == "__main__":
     root = Path({root!r})
-    engine = Processes(workers=2, logs=root / "logs")
+    engine = Processes(workers=2)
     for _ in engine.run(work.{call}, work.jobs(root, 2)):
         {then}
 """
