@@ -6,7 +6,6 @@ Here stands which files these are: they are sent along, and what the job has cha
 
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,11 +20,12 @@ from stormsail.algorithms.population.engines.transport import (
 )
 from stormsail.algorithms.population.jobs import Job
 from stormsail.algorithms.run.trials import LEDGER
+from stormsail.core.clock import NANOSECONDS, SystemClock
 from stormsail.core.files.atomic import FolderBusyError, locked_folder
 from stormsail.evaluation.stats.trials import HEAD, Trial, TrialLedger
 
 _SCRATCH = "stormsail-member-"
-_LEFT_FOR = 600.0  # seconds; a folder that is not locked may have been made just now
+_LEFT_FOR = 600  # seconds; a folder that is not locked may have been made just now
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _scratch() -> Iterator[Path]:
     """Make a folder for one job, and remove those of jobs that were killed on this node."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with suppress(FolderBusyError, OSError):  # somebody works there, or it is not ours
-            if time.time() - left.stat().st_mtime > _LEFT_FOR:
+            if SystemClock().now_ns() - left.stat().st_mtime_ns > _LEFT_FOR * NANOSECONDS:
                 with locked_folder(left):
                     shutil.rmtree(left)
     with tempfile.TemporaryDirectory(prefix=_SCRATCH) as scratch, locked_folder(Path(scratch)):

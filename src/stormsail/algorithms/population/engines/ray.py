@@ -17,7 +17,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from stormsail.algorithms.population.engines.reports import (
 )
 from stormsail.algorithms.population.engines.transport import pack_folders
 from stormsail.algorithms.population.jobs import Call, Job, Outcome
+from stormsail.core.clock import NANOSECONDS, SystemClock
 from stormsail.core.errors import ChoiceError, ConfigError, RangeError, WorkerError, nearest
 
 if TYPE_CHECKING:  # it imports torch, which an actor with a light job can do without
@@ -179,7 +179,7 @@ class Ray:
 
     def _next(self, busy: Collection[object], jobs: Sequence[Job]) -> object | None:
         """Wait for a result; return None if none has come while no node had room for an actor."""
-        unfit_since = None
+        clock, unfit_since = SystemClock(), None
         while True:
             done, _ = self._ray.wait(list(busy), num_returns=1, timeout=_LOOK_EVERY)
             if done:
@@ -189,8 +189,8 @@ class Ray:
             if self._room():
                 unfit_since = None
                 continue
-            unfit_since = unfit_since or time.monotonic()
-            if time.monotonic() - unfit_since >= self._patience:
+            unfit_since = unfit_since or clock.monotonic_ns()
+            if clock.monotonic_ns() - unfit_since >= self._patience * NANOSECONDS:
                 return None
 
     def _make_way(self, jobs: Sequence[Job]) -> None:
