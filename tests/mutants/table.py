@@ -9,6 +9,7 @@ from mutants.attack import ATTACK
 from mutants.bets import BETS
 from mutants.capping import CAPPING
 from mutants.critics import CRITICS
+from mutants.engines import ENGINES
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
@@ -55,4 +56,5 @@ MUTANTS = (
     *REFERENCE,
     *LEVELS,
     *ATTACK,
+    *ENGINES,
 )

@@ -44,6 +44,11 @@ ErrorCode = Literal[
     # runs
     "run-busy",
     "run-stopped",
+    # populations
+    "cluster-resources",
+    "cluster-unreachable",
+    "not-picklable",
+    "worker-lost",
     # ledger
     "engine-limit",
     "ledger-identity",
@@ -128,6 +133,10 @@ class ArtifactError(DataError):
 
 class VenueError(StormsailError):
     """An exchange must answer first: retry or wait."""
+
+
+class WorkerError(StormsailError):
+    """A worker or a cluster must be there first: mend it, or try again."""
 
 
 class InvariantError(StormsailError):

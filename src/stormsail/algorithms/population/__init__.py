@@ -1,0 +1,1 @@
+"""Population-based training: members as run folders, rounds, exploit and explore, engines."""
