@@ -284,6 +284,12 @@ def _single(draw: Draw) -> list[Case]:
             (0, 1, 2),
         ),
         Case(distribution.beta_entropy, (1 + uniform(T, B, D), 1 + uniform(T, B, D)), {}, (0, 1)),
+        Case(
+            distribution.beta_kl,
+            tuple(1 + uniform(T, B, D) for _ in range(4)),
+            {},
+            (0, 1, 2, 3),
+        ),
         Case(quantile.midpoints, (N,)),
         Case(quantile.tail_weights, (N,)),
         Case(quantile.huber_active, (normal(B, N), normal(B, N)), {"kappa": 0.3}),
@@ -378,6 +384,13 @@ def _single(draw: Draw) -> list[Case]:
         Case(perturbation.project_l2, (normal(B, N),), {"epsilon": 0.5}, (0,)),
         Case(perturbation.fgsm, (normal(B, N),), {"epsilon": 0.5}),
         Case(
+            perturbation.langevin_gradient,
+            (normal(B, N), normal(B, N)),
+            {"step": 0.025, "taken": 1},
+            (0,),
+        ),
+        Case(perturbation.ramp, (3,), {"updates": 10}),
+        Case(
             perturbation.apply_mask,
             (normal(B, N), normal(B, N), torch.tensor([True, False, True, False])),
             {"low": -1.0, "high": 1.0},
@@ -466,6 +479,8 @@ def _by_kind(draw: Draw) -> list[Case]:
         cases.append(Case(perturbation.random_start, start, options, (0,), norm))
         step = (0.2 * normal(B, N), normal(B, N))
         cases.append(Case(perturbation.pgd_step, step, {**options, "step": 0.1}, (), norm))
+        size = (normal(B, N),)
+        cases.append(Case(perturbation.perturbation_size, size, {"norm": norm}, (0,), norm))
     for gate in upgd.NORMS:
         utility = normal(T, N)
         ends = (utility.amin(), utility.amax(), utility.mean())

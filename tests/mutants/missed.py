@@ -331,7 +331,7 @@ MISSED = (
         "return torch.where(exact.isnan(), -share(sums.log_ratio, sums.weight), exact)",
         unit(
             "telemetry/report_formulas",
-            "test_the_reported_penalty_is_in_closed_form_or_else_k3",
+            "test_the_reported_penalty_is_in_closed_form",
             part="algorithms",
         ),
     ),
