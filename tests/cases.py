@@ -119,6 +119,7 @@ def build(seed: int = 7) -> list[Case]:
         *_choices(draw),
         *_levels(draw),
         *_all_actions(draw),
+        *_adversary(draw),
     ]
 
 
@@ -284,12 +285,6 @@ def _single(draw: Draw) -> list[Case]:
             (0, 1, 2),
         ),
         Case(distribution.beta_entropy, (1 + uniform(T, B, D), 1 + uniform(T, B, D)), {}, (0, 1)),
-        Case(
-            distribution.beta_kl,
-            tuple(1 + uniform(T, B, D) for _ in range(4)),
-            {},
-            (0, 1, 2, 3),
-        ),
         Case(quantile.midpoints, (N,)),
         Case(quantile.tail_weights, (N,)),
         Case(quantile.huber_active, (normal(B, N), normal(B, N)), {"kappa": 0.3}),
@@ -384,13 +379,6 @@ def _single(draw: Draw) -> list[Case]:
         Case(perturbation.project_l2, (normal(B, N),), {"epsilon": 0.5}, (0,)),
         Case(perturbation.fgsm, (normal(B, N),), {"epsilon": 0.5}),
         Case(
-            perturbation.langevin_gradient,
-            (normal(B, N), normal(B, N)),
-            {"step": 0.025, "taken": 1},
-            (0,),
-        ),
-        Case(perturbation.ramp, (3,), {"updates": 10}),
-        Case(
             perturbation.apply_mask,
             (normal(B, N), normal(B, N), torch.tensor([True, False, True, False])),
             {"low": -1.0, "high": 1.0},
@@ -479,8 +467,6 @@ def _by_kind(draw: Draw) -> list[Case]:
         cases.append(Case(perturbation.random_start, start, options, (0,), norm))
         step = (0.2 * normal(B, N), normal(B, N))
         cases.append(Case(perturbation.pgd_step, step, {**options, "step": 0.1}, (), norm))
-        size = (normal(B, N),)
-        cases.append(Case(perturbation.perturbation_size, size, {"norm": norm}, (0,), norm))
     for gate in upgd.NORMS:
         utility = normal(T, N)
         ends = (utility.amin(), utility.amax(), utility.mean())
@@ -535,6 +521,22 @@ def _indicators(draw: Draw) -> list[Case]:
         Case(indicators.obv_change, (uniform(9, 2), uniform(9, 2)), {"window": 4}, (1,)),
         Case(indicators.relative_volume, (uniform(9, 2),), {"window": 4}, (0,)),
         Case(indicators.signed_share, (uniform(9, 2), uniform(9, 2)), {"window": 4}, (0, 1)),
+    ]
+
+
+def _adversary(draw: Draw) -> list[Case]:
+    normal, uniform = draw.normal, draw.uniform
+    shapes = tuple(1 + uniform(T, B, D) for _ in range(4))
+    noise = {"step": 0.025, "taken": 1}
+    sizes = [
+        Case(perturbation.perturbation_size, (normal(B, N),), {"norm": norm}, (0,), norm)
+        for norm in perturbation.NORMS
+    ]
+    return [
+        Case(distribution.beta_kl, shapes, {}, (0, 1, 2, 3)),
+        Case(perturbation.langevin_gradient, (normal(B, N), normal(B, N)), noise, (0,)),
+        Case(perturbation.ramp, (), {"update": 3, "updates": 10}),
+        *sizes,
     ]
 
 

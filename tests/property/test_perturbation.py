@@ -177,7 +177,7 @@ def test_sizes_equal_the_definition(norm, delta):
 @pytest.mark.spec("T-S5")
 @given(update=st.integers(0, 50), updates=st.integers(0, 50))
 def test_the_ramp_equals_the_definition(update, updates):
-    assert perturbation.ramp(update, updates=updates) == oracle.ramp(update, updates)
+    assert perturbation.ramp(update=update, updates=updates) == oracle.ramp(update, updates)
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -249,7 +249,7 @@ def epsilon_at(progress: Number, *, initial: Number, final: Number, schedule: st
     return final + (initial - final) * (1.0 + turn) / 2.0
 
 
-def ramp(update: int, *, updates: int) -> float:
+def ramp(*, update: int, updates: int) -> float:
     r"""Return :math:`\min(k / K, 1)`, the share of the radius in update k of K of a warm-up.
 
     The radius grows from 0, as in the training of Zhang et al. 2020, arXiv:2003.08938: a policy

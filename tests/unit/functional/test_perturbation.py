@@ -367,14 +367,21 @@ def test_the_noise_of_langevin_dynamics_by_hand():
 
 
 def test_the_radius_grows_in_a_straight_line():
-    assert [perturbation.ramp(k, updates=4) for k in range(6)] == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
-    assert perturbation.ramp(0, updates=0) == 1.0
+    assert [perturbation.ramp(update=k, updates=4) for k in range(6)] == [
+        0.0,
+        0.25,
+        0.5,
+        0.75,
+        1.0,
+        1.0,
+    ]
+    assert perturbation.ramp(update=0, updates=0) == 1.0
 
 
 @pytest.mark.refusal
 def test_a_negative_count_is_refused():
     for call, words in (
-        (lambda: perturbation.ramp(-1, updates=3), "`update` must be at least 0; found -1. "
+        (lambda: perturbation.ramp(update=-1, updates=3), "`update` must be at least 0; found -1. "
          "Pass a number of updates. [out-of-range]"),
         (lambda: perturbation.langevin_gradient(ZERO, ZERO, step=0.1, taken=-1),
          "`taken` must be at least 0; found -1. Pass 0 at the first step. [out-of-range]"),

@@ -179,7 +179,7 @@ def epsilon(config: AdversaryConfig, progress: float, *, update: int) -> float:
         final=config.epsilon_final,
         schedule=config.epsilon_schedule,
     )
-    return float(planned) * perturbation.ramp(update, updates=config.warmup_updates)
+    return float(planned) * perturbation.ramp(update=update, updates=config.warmup_updates)
 
 
 def progress(config: PpoConfig, steps: int, extensions: Sequence[Extension] = ()) -> float:

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from learner_lab import ACTIONS, CLASSES, CRITICS, ENDS, SCALAR, aged, learner, script, settings
+from learner_lab import (
+    ACTIONS,
+    CRITICS,
+    ENDS,
+    SCALAR,
+    prepared,
+    settings,
+)
 from oracles import learner as oracle
 from stormsail.algorithms.update import losses as module
 from stormsail.algorithms.update.losses import Batch, batch_sums
@@ -19,33 +26,6 @@ NOW = Scheduled(
     learning_rate=1e-3, clip_range=0.15, vf_coef=0.7, bc_coef=0.0, ent_coef=0.05, kl_beta=0.0,
     clips_values=False, trains_policy=True,
 )  # fmt: skip
-
-
-def prepared(config=None, *, actions=CLASSES, weights=(1.0, 0.25, 0.5), shake=0.3):
-    """Return a learner whose weights have moved since its batch was played, and that batch."""
-    config = config or settings()
-    ppo = aged(learner(config, told=script(weights=weights), actions=actions))
-    kept = {}
-    learn = module.batch_sums
-
-    def watch(agent, batch, *rest, **named):
-        kept.setdefault("batch", batch)
-        return learn(agent, batch, *rest, **named)
-
-    from stormsail.algorithms.update import epochs
-
-    epochs.batch_sums = watch
-    try:
-        ppo.update()
-        kept.clear()
-        ppo.update()
-    finally:
-        epochs.batch_sums = learn
-    source = torch.Generator().manual_seed(8)
-    with torch.no_grad():
-        for parameter in ppo.agent.parameters():
-            parameter.add_(shake * torch.randn(parameter.shape, generator=source))
-    return ppo, kept["batch"]
 
 
 def sums(ppo, batch, now=NOW, config=None):
