@@ -219,7 +219,7 @@ def test_the_entropy_bonus_is_that_of_all_clean_rows(mode):
 def test_imitation_and_the_penalty_see_clean_rows(coefficient):
     ppo, batch = prepared(settings(**MIXED))
     readings = {"bc_coef": "bc", "kl_beta": "analytic_kl"}
-    pair = [NOW._replace(bc_coef=1e-9), NOW._replace(bc_coef=1e-9, **{coefficient: 0.5})]
+    pair = [NOW._replace(bc_coef=1e-9), NOW._replace(**{"bc_coef": 1e-9, coefficient: 0.5})]
     change = number(sums(ppo, batch, pair[1]).loss) - number(sums(ppo, batch, pair[0]).loss)
     expected = getattr(clean_sums(ppo, batch, pair[1]), readings[coefficient])
     assert change == pytest.approx(0.5 * number(expected), rel=1e-3)
