@@ -24,9 +24,11 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = {
     "full": {
         "twin", "quantile", "distributional", "memory", "lstm", "market", "vgs", "risk", "pull",
+        "adversary",
     },
     "full-categorical": {
         "twin", "categorical", "distributional", "memory", "lstm", "market", "vgs", "risk", "pull",
+        "adversary",
     },
     "full-limit": {
         "twin", "quantile", "distributional", "memory", "lstm", "market", "vgs", "risk", "pull",

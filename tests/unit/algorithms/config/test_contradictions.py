@@ -174,6 +174,9 @@ OFF = {
     "critic.kind": "categorical",
     "risk.form": "budget",
     "target.kind": "nstep",
+    "adversary.mode": "kl_reg",
+    "adversary.attack_method": "fgsm",
+    "adversary.epsilon_schedule": "constant",
 }
 ON = {
     "kl.target_kl": 0.02,
@@ -189,6 +192,9 @@ ON = {
     "critic.kind": "quantile",
     "risk.form": "critic",
     "target.kind": "lambda_mixture",
+    "adversary.mode": "mixed_batch",
+    "adversary.attack_method": "sgld",
+    "adversary.epsilon_schedule": "linear",
 }
 ASKED_FOR = {
     "kl.penalty": True,
@@ -215,6 +221,12 @@ ASKED_FOR = {
     "critic.levels": "tail",
     "risk.cvar_margin": 2.0,
     "target.mixture_lambda": 0.9,
+    "adversary.adversarial_ratio": 0.3,
+    "adversary.attack_policy": False,
+    "adversary.attack_value": False,
+    "adversary.attack_steps": 5,
+    "adversary.attack_lr": 0.02,
+    "adversary.epsilon_final": 0.01,
 }
 PAIRS = [(path, rule.switch) for rule in NEEDS for path in rule.settings]
 
