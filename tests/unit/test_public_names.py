@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 PUBLIC = {
     "stormsail.algorithms": "Progress Run TrainConfig Trainer fitter market_panel train",
     "stormsail.algorithms.config": (
-        "BcConfig CheckpointConfig DataConfig EntropyConfig KlConfig ObservationConfig "
+        "AdversaryConfig BcConfig CheckpointConfig DataConfig EntropyConfig KlConfig ObservationConfig "
         "OptimizerConfig PpoConfig ReturnConfig RiskConfig TargetConfig TaskConfig TrainConfig "
         "ValidationConfig ValueClipConfig VgsConfig Whole"
     ),
