@@ -264,7 +264,7 @@ def test_the_adversary_reports_what_it_did():
     assert total == 2.0 * second["rollout/samples"]
     assert second["sa_ppo/adversarial_ratio"] == second["sa_ppo/adversarial_samples"] / total
     assert 0.4 < second["sa_ppo/adversarial_ratio"] < 0.6
-    assert second["sa_ppo/avg_perturbation_norm"] == pytest.approx(0.2, abs=1e-3)
+    assert second["sa_ppo/avg_perturbation_norm"] == pytest.approx(0.19, abs=0.01)
 
 
 def test_the_reported_penalty_of_the_adversary_is_what_the_loss_holds():
