@@ -87,7 +87,7 @@ def _entropy_lost(table: Columns, config) -> float:
 
 
 def _attacked(table: Columns, config) -> float:
-    """Return the largest penalty in entropies' parts of the loss; 0 if nothing was forged."""
+    """Return the largest robust KL term of the loss; 0 if little was forged at the end."""
     if not max(table["sa_ppo/avg_perturbation_norm"][-5:]) > 0.5 * config.adversary.epsilon:
         return 0.0
     return max(table["sa_ppo/robust_kl_penalty"])
@@ -118,7 +118,7 @@ EFFECTS: dict[str, tuple[float, Callable[[Columns, object], float]]] = {
     "CVaR gradient: largest length relative to the whole": (0.01, _risk_pull),
     "micro-batches: of each minibatch": (2, _microbatches),
     "PopArt: relative change of the unit": (0.1, _popart),
-    "adversary: largest penalty": (1e-6, _attacked),
+    "adversary: largest penalty": (1e-5, _attacked),
     "policy: nats of entropy lost": (0.1, _entropy_lost),
 }  # fmt: skip
 """Least effect of each part, and where it is read."""
