@@ -86,6 +86,13 @@ def _entropy_lost(table: Columns, config) -> float:
     return max(table["train/policy_entropy"]) - table["train/policy_entropy"][-1]
 
 
+def _attacked(table: Columns, config) -> float:
+    """Return the largest robust KL term of the loss; 0 if little was forged at the end."""
+    if not max(table["sa_ppo/avg_perturbation_norm"][-5:]) > 0.5 * config.adversary.epsilon:
+        return 0.0
+    return max(table["sa_ppo/robust_kl_penalty"])
+
+
 EFFECTS: dict[str, tuple[float, Callable[[Columns, object], float]]] = {
     "ratio clip: largest share of samples": (
         0.02, lambda table, _: max(table["train/clip_fraction"])),
@@ -111,15 +118,17 @@ EFFECTS: dict[str, tuple[float, Callable[[Columns, object], float]]] = {
     "CVaR gradient: largest length relative to the whole": (0.01, _risk_pull),
     "micro-batches: of each minibatch": (2, _microbatches),
     "PopArt: relative change of the unit": (0.1, _popart),
+    "adversary: largest penalty": (1e-5, _attacked),
     "policy: nats of entropy lost": (0.1, _entropy_lost),
 }  # fmt: skip
 """Least effect of each part, and where it is read."""
 
 
 def parts(config) -> dict[str, tuple[float, Callable[[Columns, object], float]]]:
-    """Return what a configuration has of them: a fixed weight, or values of all actions."""
+    """Return what a configuration has of them: a fixed weight or values of all actions, attacks."""
     other = "CVaR share" if config.risk.cvar_weight else "CVaR weight"
-    return {name: part for name, part in EFFECTS.items() if not name.startswith(other)}
+    absent = (other,) if config.adversary.acts else (other, "adversary")
+    return {name: part for name, part in EFFECTS.items() if not name.startswith(absent)}
 
 
 def effects(table: Columns, config) -> dict[str, float]:

@@ -119,6 +119,7 @@ def build(seed: int = 7) -> list[Case]:
         *_choices(draw),
         *_levels(draw),
         *_all_actions(draw),
+        *_adversary(draw),
     ]
 
 
@@ -520,6 +521,22 @@ def _indicators(draw: Draw) -> list[Case]:
         Case(indicators.obv_change, (uniform(9, 2), uniform(9, 2)), {"window": 4}, (1,)),
         Case(indicators.relative_volume, (uniform(9, 2),), {"window": 4}, (0,)),
         Case(indicators.signed_share, (uniform(9, 2), uniform(9, 2)), {"window": 4}, (0, 1)),
+    ]
+
+
+def _adversary(draw: Draw) -> list[Case]:
+    normal, uniform = draw.normal, draw.uniform
+    shapes = tuple(1 + uniform(T, B, D) for _ in range(4))
+    noise = {"step": 0.025, "taken": 1}
+    sizes = [
+        Case(perturbation.perturbation_size, (normal(B, N),), {"norm": norm}, (0,), norm)
+        for norm in perturbation.NORMS
+    ]
+    return [
+        Case(distribution.beta_kl, shapes, {}, (0, 1, 2, 3)),
+        Case(perturbation.langevin_gradient, (normal(B, N), normal(B, N)), noise, (0,)),
+        Case(perturbation.ramp, (), {"update": 3, "updates": 10}),
+        *sizes,
     ]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo
+from stormsail.algorithms.update import epochs, losses
 from stormsail.core.generators import Generators
 from stormsail.core.task import Actions, ContinuousActions, DiscreteActions, Step
 from stormsail.functional import statistics
@@ -184,3 +185,28 @@ def aged(ppo: Ppo) -> Ppo:
         for parameter in agent.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=source))
     return ppo
+
+
+def prepared(config=None, *, actions=CLASSES, weights=(1.0, 0.25, 0.5), shake=0.3):
+    """Return a learner whose weights have moved since its batch was played, and that batch."""
+    config = config or settings()
+    ppo = aged(learner(config, told=script(weights=weights), actions=actions))
+    kept = {}
+    real = losses.batch_sums
+
+    def watch(agent, batch, *rest, **named):
+        kept.setdefault("batch", batch)
+        return real(agent, batch, *rest, **named)
+
+    epochs.batch_sums = watch
+    try:
+        ppo.update()
+        kept.clear()
+        ppo.update()
+    finally:
+        epochs.batch_sums = real
+    source = torch.Generator().manual_seed(8)
+    with torch.no_grad():
+        for parameter in ppo.agent.parameters():
+            parameter.add_(shake * torch.randn(parameter.shape, generator=source))
+    return ppo, kept["batch"]

@@ -42,6 +42,8 @@ STILL = (
     ("micro-batches", "train/grad_accum_steps", 1.0),
     ("PopArt", "train/ret_std", 0.01),
     ("PopArt", "train/return_stats/decode_encode_mismatch", 1e-9),
+    ("adversary", "sa_ppo/robust_kl_penalty", 0.0),
+    ("adversary", "sa_ppo/avg_perturbation_norm", 0.0),
     ("policy", "train/policy_entropy", 1.609),
 )
 
@@ -78,10 +80,12 @@ def test_a_part_that_stands_still_is_named(run):
         assert [problem.partition(":")[0] for problem in problems] == [part], name
 
 
-def test_the_two_markets_differ_in_their_critics_alone():
+def test_the_two_markets_differ_in_their_critics_and_adversaries_alone():
     full, twin = (
         TrainConfig.load(CONFIGS / f"{name}.toml") for name in ("full", "full-categorical")
     )
     same = twin.replace(**{f"critic.{n}": v for n, v in full.critic.model_dump().items()})
+    same = same.replace(adversary=full.adversary)
     assert same == full
+    assert (full.adversary.mode, twin.adversary.mode) == ("kl_reg", "mixed_batch")
     assert (full.critic.kind, twin.critic.kind) == ("quantile", "categorical")

@@ -24,9 +24,11 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = {
     "full": {
         "twin", "quantile", "distributional", "memory", "lstm", "market", "vgs", "risk", "pull",
+        "adversary",
     },
     "full-categorical": {
         "twin", "categorical", "distributional", "memory", "lstm", "market", "vgs", "risk", "pull",
+        "adversary",
     },
     "full-limit": {
         "twin", "quantile", "distributional", "memory", "lstm", "market", "vgs", "risk", "pull",
@@ -80,7 +82,7 @@ def documented(holds):
     """Return the metrics that the page promises where these words hold."""
     result = set()
     for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
-        match = re.match(r"\| `((?:train|rollout|lstm|vgs|debug|config)/[^`]+)` \|", line)
+        match = re.match(r"\| `((?:train|rollout|lstm|vgs|debug|config|sa_ppo)/[^`]+)` \|", line)
         if match and line.count(" | ") == 4:
             when = set(line.removesuffix(" |").rsplit(" | ", 1)[1].split())
             result |= {match[1]} if when - {"always"} <= holds else set()

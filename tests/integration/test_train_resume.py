@@ -55,6 +55,28 @@ def test_an_interrupted_run_ends_with_the_same_bytes(task, optimizer, scaled, cr
     assert pq.read_table(tmp_path / "cut" / "metrics.parquet").num_rows == UPDATES
 
 
+@pytest.mark.parametrize("mode", ["kl_reg", "mixed_batch"])
+@pytest.mark.parametrize("task", ["pendulum", "market"])
+def test_an_interrupted_run_with_an_adversary_ends_with_the_same_bytes(task, mode, tmp_path):
+    """Its draws and its radius go on where they stood, in the middle of the warm-up too."""
+    config = small(
+        task,
+        adversary__mode=mode,
+        adversary__warmup_updates=3,
+        adversary__epsilon_schedule="cosine",
+        adversary__attack_method="sgld",
+    )
+    run_all(config, tmp_path / "whole")
+    for updates in (1, 4):
+        run_for(config, tmp_path / "cut", updates)
+    run_all(config, tmp_path / "cut")
+    assert image(tmp_path / "cut") == image(tmp_path / "whole")
+    table = pq.read_table(tmp_path / "cut" / "metrics.parquet").to_pydict()
+    radius = table["sa_ppo/current_epsilon"]
+    assert (radius[0], radius[1] < radius[2]) == (0.0, True)
+    assert min(table["sa_ppo/adversarial_samples"][1:]) > 0.0
+
+
 def test_another_seed_gives_other_bytes(tmp_path):
     run_all(small(), tmp_path / "one")
     run_all(small(seed=6), tmp_path / "other")

@@ -494,8 +494,8 @@ LEARNER = (
         "epochs-imitation-of-each-part",
         "S4-V2",
         EPOCHS,
-        "generator, imitation=imitation)",
-        "generator)",
+        "            imitation=imitation,\n",
+        "",
         learner("update/epochs", "test_micro_batches_add_up_to_the_gradient_of_their_minibatch"),
     ),
     Mutant(
@@ -562,7 +562,7 @@ LEARNER = (
     Mutant(
         "epochs-memory-of-another-column",
         "X10",
-        EPOCHS,
+        LOSSES,
         'axis = 0 if field.name == "memory" else 1\n'
         "        parts[field.name] = value.index_select(axis, chosen)",
         'axis = 0 if field.name == "memory" else 1\n'

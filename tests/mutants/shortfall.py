@@ -265,10 +265,10 @@ SHORTFALL = (
     _bug(
         "all-actions-and-the-drawn-one-too",
         LOSSES,
-        "            batch.options,\n            clip=now.clip_range,\n        )\n",
-        "            batch.options,\n            clip=now.clip_range,\n        ) + "
-        "policy.clipped_surrogate(\n            log_prob, old_log_prob, batch.advantage, "
-        "clip=now.clip_range\n        )\n",
+        "        batch.options,\n        clip=now.clip_range,\n    )\n",
+        "        batch.options,\n        clip=now.clip_range,\n    ) + "
+        "policy.clipped_surrogate(\n        log_prob, old_log_prob, batch.advantage, "
+        "clip=now.clip_range\n    )\n",
         "update/all_actions",
         "test_the_surrogate_of_the_drawn_action_is_not_added",
     ),

@@ -3,6 +3,7 @@
 An entry is a unique snippet, what to put in its place, and who must notice.
 """
 
+from mutants.adversary import ADVERSARY
 from mutants.all_actions import ALL_ACTIONS
 from mutants.alternatives import ALTERNATIVES
 from mutants.attack import ATTACK
@@ -31,6 +32,7 @@ from mutants.tails import TAILS
 from mutants.validation import VALIDATION
 
 MUTANTS = (
+    *ADVERSARY,
     *CRITICS,
     *HISTORY,
     *MISSED,

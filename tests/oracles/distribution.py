@@ -179,6 +179,20 @@ def beta_log_prob(action, alpha, beta):
     return total
 
 
+def beta_kl(alpha, beta, other_alpha, other_beta):
+    """Sum of the mean of log p(x) - log q(x) under p, by the means psi(a) - psi(a+b) of log x."""
+    total = np.zeros(alpha.shape[:-1])
+    for i in np.ndindex(alpha.shape):
+        a, b = float(alpha[i]), float(beta[i])
+        other_a, other_b = float(other_alpha[i]), float(other_beta[i])
+        mean_log = special.psi(a) - special.psi(a + b)
+        mean_log_rest = special.psi(b) - special.psi(a + b)
+        own = (a - 1.0) * mean_log + (b - 1.0) * mean_log_rest - special.betaln(a, b)
+        other = (other_a - 1.0) * mean_log + (other_b - 1.0) * mean_log_rest
+        total[i[:-1]] += own - (other - special.betaln(other_a, other_b))
+    return total
+
+
 def beta_entropy(alpha, beta):
     """Sum of log B(a,b) - (a-1) psi(a) - (b-1) psi(b) + (a+b-2) psi(a+b)."""
     total = np.zeros(alpha.shape[:-1])

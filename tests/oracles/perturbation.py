@@ -69,6 +69,27 @@ def pgd_step(delta, gradient, step, epsilon, norm_name):
     return project_l2(moved, epsilon)
 
 
+def langevin_gradient(gradient, noise, step, taken):
+    """Each coordinate with noise of deviation sqrt(2 step 1e-5) / (taken + 2)."""
+    out = np.empty(gradient.shape)
+    for i in np.ndindex(gradient.shape):
+        out[i] = gradient[i] + math.sqrt(2.0 * step * 1e-5) / (taken + 2.0) * noise[i]
+    return out
+
+
+def size(delta, norm_name):
+    """Largest coordinate, or Euclidean length, of every row."""
+    out = np.empty(delta.shape[:-1])
+    for i in np.ndindex(out.shape):
+        out[i] = norm(delta[i]) if norm_name == "l2" else max(abs(float(v)) for v in delta[i])
+    return out
+
+
+def ramp(update, updates):
+    """Share of the radius in an update of a warm-up."""
+    return min(update / updates, 1.0) if updates > 0 else 1.0
+
+
 def apply_mask(obs, delta, mask, low=-math.inf, high=math.inf):
     """Perturb the chosen features and leave the others as they are.
 

@@ -264,6 +264,18 @@ def test_beta_equals_the_definition_and_scipy(batch):
     close(entropy, stats.beta(alpha, beta).entropy().sum(-1), rtol=1e-7, atol=1e-8)
 
 
+@given(batch=numbers4)
+def test_beta_kl_equals_the_definition_and_is_never_negative(batch):
+    parts = [positive(part) for part in batch]
+
+    actual = distribution.beta_kl(*tensors(*parts))
+
+    close(actual, oracle.beta_kl(*parts), rtol=1e-8, atol=1e-9)
+    assert (actual >= -1e-9).all()
+    same = distribution.beta_kl(*tensors(parts[0], parts[1], parts[0], parts[1]))
+    assert (same == 0.0).all()
+
+
 @given(batch=numbers3)
 def test_beta_is_symmetric_under_exchange_of_its_ends(batch):
     action = 1.0 / (1.0 + np.exp(-batch[0]))
@@ -295,6 +307,7 @@ GRADCHECKS = {
     ),
     "beta_log_prob": lambda x, y, z: distribution.beta_log_prob(x.sigmoid(), y.exp(), z),
     "beta_entropy": lambda _x, y, z: distribution.beta_entropy(y.exp(), z),
+    "beta_kl": lambda x, y, z: distribution.beta_kl(y.exp(), z, x.exp(), z.square() + 0.1),
 }
 
 

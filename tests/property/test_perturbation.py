@@ -157,6 +157,29 @@ def test_repeated_linf_steps_reach_the_corner(gradient, epsilon, seed):
     )
 
 
+@given(batch=stacked(2), step=st.floats(0.0, 2.0), taken=st.integers(0, 20))
+def test_langevin_gradients_equal_the_definition(batch, step, taken):
+    gradient, noise = (torch.from_numpy(part) for part in batch)
+
+    actual = perturbation.langevin_gradient(gradient, noise, step=step, taken=taken)
+
+    close(actual, oracle.langevin_gradient(*batch, step, taken))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@given(delta=stacked())
+def test_sizes_equal_the_definition(norm, delta):
+    actual = perturbation.perturbation_size(torch.from_numpy(delta[0]), norm=norm)
+
+    close(actual, oracle.size(delta[0], norm))
+
+
+@pytest.mark.spec("T-S5")
+@given(update=st.integers(0, 50), updates=st.integers(0, 50))
+def test_the_ramp_equals_the_definition(update, updates):
+    assert perturbation.ramp(update=update, updates=updates) == oracle.ramp(update, updates)
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @given(normal=stacked(), epsilon=radii, seed=st.integers(0, 10_000))
 def test_random_starts_equal_the_definition(norm, normal, epsilon, seed):

@@ -20,9 +20,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 PUBLIC = {
     "stormsail.algorithms": "Progress Run TrainConfig Trainer fitter market_panel train",
     "stormsail.algorithms.config": (
-        "BcConfig CheckpointConfig DataConfig EntropyConfig KlConfig ObservationConfig "
-        "OptimizerConfig PpoConfig ReturnConfig RiskConfig TargetConfig TaskConfig TrainConfig "
-        "ValidationConfig ValueClipConfig VgsConfig Whole"
+        "AdversaryConfig BcConfig CheckpointConfig DataConfig EntropyConfig KlConfig "
+        "ObservationConfig OptimizerConfig PpoConfig ReturnConfig RiskConfig TargetConfig "
+        "TaskConfig TrainConfig ValidationConfig ValueClipConfig VgsConfig Whole"
     ),
     "stormsail.evaluation": (
         "Backtest BacktestConfig Comparison SelfTest TrialLedger Validation ValidationConfig "

@@ -12,6 +12,7 @@ from stormsail.algorithms.risk.build import build_control
 from stormsail.algorithms.risk.control import RiskReport
 from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
+from stormsail.algorithms.update.adversary import build_adversary
 from stormsail.algorithms.update.critic_targets import encoded
 from stormsail.algorithms.update.entropy_schedule import EntropySchedule
 from stormsail.algorithms.update.epochs import (
@@ -19,7 +20,6 @@ from stormsail.algorithms.update.epochs import (
     MinibatchReport,
     OnRefusal,
     learn,
-    select,
 )
 from stormsail.algorithms.update.estimates import (
     Estimates,
@@ -29,7 +29,7 @@ from stormsail.algorithms.update.estimates import (
     normalised,
 )
 from stormsail.algorithms.update.kl_control import KlControl
-from stormsail.algorithms.update.losses import Batch
+from stormsail.algorithms.update.losses import Batch, select
 from stormsail.algorithms.update.nonfinite import Diverged, check_estimates, check_rollout
 from stormsail.algorithms.update.optimizers import RATE_FACTOR, build_optimizer, build_pipeline
 from stormsail.algorithms.update.popart import initial_scale, move_support, popart_rescale
@@ -119,6 +119,7 @@ class Ppo:
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
         self.risk = build_control(task, agent, config, generators)
+        self.adversary = build_adversary(task, config.adversary, generators)
         self.env_state: EnvState = begin(task, agent, generators.stream("task"))
         self.update_count = 0
         self.explained_variance: float | None = None
@@ -196,6 +197,11 @@ class Ppo:
             kl_beta=self.kl.penalty,
             clips_values=schedules.clips_values(config.value_clip, update, self.explained_variance),
             trains_policy=update >= config.ppo.critic_grad_warmup_updates,
+            epsilon=schedules.epsilon(
+                config.adversary,
+                schedules.progress(config.ppo, self.steps, history.extensions),
+                update=update,
+            ),
         )
 
     def _planned_update(self, update: int) -> float:
@@ -365,6 +371,7 @@ class Ppo:
             generators=(self.generators.stream("minibatches"), self.generators.stream("entropy")),
             on_refusal=self._refused,
             on_step=self._stepped,
+            adversary=self.adversary,
         )
 
     def _set_rate(self, rate: float) -> None:

@@ -236,14 +236,15 @@ class Task(Protocol[State]):
 
     `State` is a named tuple of tensors with B first; nothing of it is changed in place.
 
-    Eight members are optional, and read by the functions of the same names below:
+    Nine members are optional, and read by the functions of the same names below:
     `observation_layout` where columns are images, one-hots or flags; `action_mask(state)` where not
     every action is allowed in every state; `info_names` where `step` gives `info.measured`, numbers
     [B, K] to be reported under these K names; `episode_steps` where no episode lasts longer than
     that many steps; `alternatives(state, actions)` and `account_names` where the task can say what
     other actions would have made of the same step, see `alternatives`; `with_batch(batch)` where
     the same task can be had with another number of environments, as every task with
-    `alternatives` must; `close` where something must be let go.
+    `alternatives` must; `forgeable_names` where some columns are known for sure; `close` where
+    something must be let go.
     """
 
     @property
@@ -351,6 +352,25 @@ def account_names(task: Task[Any]) -> tuple[str, ...]:
     """
     names: tuple[str, ...] = getattr(task, "account_names", ())
     return names
+
+
+def forgeable_names(task: Task[Any]) -> tuple[str, ...]:
+    """Return the columns of the observation that come from outside, so that they could be forged.
+
+    An image is one of them, by its name. Unless a task says otherwise, all but `account_names` and
+    the one-hots and flags of its layout. An adversary leaves the others alone: an agent knows its
+    own account and the time.
+    """
+    own: tuple[str, ...] | None = getattr(task, "forgeable_names", None)
+    if own is not None:
+        return own
+    layout = observation_layout(task)
+    known = {*account_names(task), *layout.unscaled}
+    return tuple(
+        name
+        for name in (*layout.names, *(image.name for image in layout.images))
+        if name not in known
+    )
 
 
 def episode_steps(task: Task[Any]) -> int | None:

@@ -11,6 +11,8 @@ from stormsail.functional._numbers import Number, clamp
 
 NORMS = ("linf", "l2")
 SCHEDULES = ("constant", "linear", "cosine")
+LANGEVIN_BETA = 1e-5
+"""beta of `langevin_gradient`, as in the code of Zhang et al."""
 
 
 def project_linf(delta: Float[Tensor, "*batch F"], *, epsilon: Number) -> Tensor:
@@ -129,6 +131,55 @@ def pgd_step(
     return project_l2(delta + step * _unit(gradient), epsilon=epsilon)
 
 
+def langevin_gradient(
+    gradient: Float[Tensor, "*batch F"],
+    noise: Float[Tensor, "*batch F"],
+    *,
+    step: Number,
+    taken: int,
+) -> Float[Tensor, "*batch F"]:
+    r"""Return the gradient with the noise of stochastic gradient Langevin dynamics (SGLD).
+
+    .. math::
+        g + \frac{\sqrt{2 \eta \beta}}{k + 2}\, z, \qquad \beta = 10^{-5}
+
+    As the code published with Zhang et al. 2020, arXiv:2003.08938 (github.com/huanzhang12/SA_PPO,
+    `get_state_kl_bound_sgld`) has it; `pgd_step` takes the step. The noise shrinks from step to
+    step, and leads away from a point where the gradient is 0. Deviation of callers: there the
+    gradient is that of a mean over the batch, so that its size against the noise depends on how
+    many samples there are.
+
+    Args:
+        gradient: g.
+        noise: z, independent standard normal draws.
+        step: eta, length of the ascent step; at least 0.
+        taken: k, steps taken before this one; at least 0.
+
+    Raises:
+        ShapeError: if the shapes differ.
+        RangeError: if `step` or `taken` is a negative number.
+    """
+    check.check_same_shape(gradient=gradient, noise=noise)
+    check.check_at_least_zero(step, name="step", remedy="Pass the length of one ascent step.")
+    check.check_at_least_zero(taken, name="taken", remedy="Pass 0 at the first step.")
+    spread = (2.0 * step * LANGEVIN_BETA) ** 0.5 / (taken + 2)
+    return gradient + spread * noise
+
+
+def perturbation_size(delta: Float[Tensor, "*batch F"], *, norm: str) -> Float[Tensor, "*batch"]:
+    r"""Return the size of each perturbation: :math:`\max_f |\delta_f|` or :math:`\|\delta\|_2`.
+
+    The norms of the balls of Madry et al. 2018, arXiv:1706.06083, Section 2.1.
+
+    Raises:
+        ChoiceError: if the norm is unknown.
+        ShapeError: if there is no feature axis.
+    """
+    check.check_choice(norm, NORMS, name="norm")
+    check.check_has_axis(axis="features", delta=delta)
+    return delta.abs().amax(-1) if norm == "linf" else _norm(delta).squeeze(-1).to(delta.dtype)
+
+
 def apply_mask(
     obs: Float[Tensor, "*batch F"],
     delta: Float[Tensor, "*batch F"],
@@ -196,6 +247,24 @@ def epsilon_at(progress: Number, *, initial: Number, final: Number, schedule: st
         return initial + (final - initial) * share
     turn = (math.pi * share).cos() if isinstance(share, Tensor) else math.cos(math.pi * share)
     return final + (initial - final) * (1.0 + turn) / 2.0
+
+
+def ramp(*, update: int, updates: int) -> float:
+    r"""Return :math:`\min(k / K, 1)`, the share of the radius in update k of K of a warm-up.
+
+    The radius grows from 0, as in the training of Zhang et al. 2020, arXiv:2003.08938: a policy
+    that knows nothing yet is not pulled towards one that ignores what it sees.
+
+    Args:
+        update: k, updates done; at least 0.
+        updates: K; at least 0.
+
+    Raises:
+        RangeError: if one of them is negative.
+    """
+    for name, value in (("update", update), ("updates", updates)):
+        check.check_at_least_zero(value, name=name, remedy="Pass a number of updates.")
+    return 1.0 if update >= updates else update / updates
 
 
 def _norm(x: Tensor) -> Tensor:

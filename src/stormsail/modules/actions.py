@@ -61,8 +61,8 @@ class ActionHead(Protocol):
     def squashed_entropy(self, parameters: Tensor, generator: torch.Generator) -> Tensor:
         """Return the entropy after squashing, by sampling where there is no closed form."""
 
-    def kl(self, parameters: Tensor, other: Tensor) -> Tensor | None:
-        """Return KL(first || other), [*b], or None where there is no closed form."""
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
+        """Return KL(first || other) in closed form, [*b]."""
 
     def to_task(self, raw: Tensor) -> Tensor:
         """Return the action of the task."""
@@ -284,9 +284,9 @@ class BetaHead:
         del generator
         return self.entropy(parameters)
 
-    def kl(self, parameters: Tensor, other: Tensor) -> None:
-        """Return None: the learner estimates it from the samples."""
-        del parameters, other
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
+        """Return KL(first || other)."""
+        return distribution.beta_kl(*self._alpha_and_beta(parameters), *self._alpha_and_beta(other))
 
     def to_task(self, raw: Tensor) -> Tensor:
         """Return the action within its bounds."""

@@ -274,6 +274,25 @@ def test_beta_numbers_by_hand():
     assert round_.item() == pytest.approx(5.0 / 3.0 - math.log(6.0), rel=1e-12)
 
 
+def test_beta_kl_by_hand():
+    # From the flat distribution: E[log 6 x (1 - x)] = log 6 - 2 under it, so KL = 2 - log 6. Back:
+    # -H of Beta(2, 2) = log 6 - 5/3.
+    flat, round_ = (double(1.0), double(1.0)), (double(2.0), double(2.0))
+    there = distribution.beta_kl(*flat, *round_)
+    back = distribution.beta_kl(*round_, *flat)
+    assert there.item() == pytest.approx(2.0 - math.log(6.0), rel=1e-12)
+    assert back.item() == pytest.approx(math.log(6.0) - 5.0 / 3.0, rel=1e-12)
+
+
+def test_beta_kl_of_almost_equal_float32_distributions_keeps_its_digits():
+    alpha, beta = torch.tensor([3.0]), torch.tensor([5.0])
+    near = distribution.beta_kl(alpha, beta, alpha + 2.0**-9, beta)
+    # half the Fisher information psi'(3) - psi'(8) times the square of the move
+    fisher = float(torch.polygamma(1, double(3.0)) - torch.polygamma(1, double(8.0)))
+    assert near.item() == pytest.approx(0.5 * fisher * 2.0**-18, rel=2e-3)
+    assert near.dtype == torch.float32
+
+
 @pytest.mark.parametrize("function", ["gaussian_log_prob", "gaussian_kl", "categorical_entropy"])
 def test_a_nan_stays_visible_in_its_own_sample_only(function):
     rows = torch.tensor([[0.5, 0.7], [math.nan, 0.7]], dtype=torch.float64)
@@ -336,6 +355,12 @@ SHAPES = [
         lambda: distribution.beta_entropy(zeros(4, 3), zeros(4)),
         f"`alpha` and `beta` must have the same shape; found alpha (4, 3) and beta (4,). {NEVER}",
         id="beta-entropy",
+    ),
+    pytest.param(
+        lambda: distribution.beta_kl(zeros(4, 3), zeros(4, 3), zeros(4), zeros(4, 3)),
+        "`alpha` and `other_alpha` must have the same shape; "
+        f"found alpha (4, 3) and other_alpha (4,). {NEVER}",
+        id="beta-kl",
     ),
 ]
 

@@ -356,6 +356,41 @@ def test_a_negative_radius_is_refused(call, epsilon, shown):
     )
 
 
+def test_the_noise_of_langevin_dynamics_by_hand():
+    # sqrt(2 * .05 * 1e-5) = 1e-3, halved at the first step and a third of it at the second
+    gradient, noise = double(0.0, 1.0), double(1.0, -2.0)
+    first, second = (
+        perturbation.langevin_gradient(gradient, noise, step=0.05, taken=k) for k in (0, 1)
+    )
+    assert first.tolist() == pytest.approx([5e-4, 1.0 - 1e-3], rel=1e-12)
+    assert second.tolist() == pytest.approx([1e-3 / 3.0, 1.0 - 2e-3 / 3.0], rel=1e-12)
+
+
+def test_the_radius_grows_in_a_straight_line():
+    assert [perturbation.ramp(update=k, updates=4) for k in range(6)] == [
+        0.0,
+        0.25,
+        0.5,
+        0.75,
+        1.0,
+        1.0,
+    ]
+    assert perturbation.ramp(update=0, updates=0) == 1.0
+
+
+@pytest.mark.refusal
+def test_a_negative_count_is_refused():
+    for call, words in (
+        (lambda: perturbation.ramp(update=-1, updates=3), "`update` must be at least 0; found -1. "
+         "Pass a number of updates. [out-of-range]"),
+        (lambda: perturbation.langevin_gradient(ZERO, ZERO, step=0.1, taken=-1),
+         "`taken` must be at least 0; found -1. Pass 0 at the first step. [out-of-range]"),
+    ):  # fmt: skip
+        with pytest.raises(RangeError) as caught:
+            call()
+        assert str(caught.value) == words
+
+
 @pytest.mark.refusal
 def test_a_negative_step_is_refused():
     with pytest.raises(RangeError) as caught:

@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, model_validator
 
 from stormsail.algorithms.config import contradictions
+from stormsail.algorithms.config.adversary import AdversaryConfig
 from stormsail.algorithms.config.derivable import OPEN, DerivedCount, is_open
 from stormsail.algorithms.config.learning import (
     BcConfig,
@@ -31,6 +32,7 @@ from stormsail.core.config import Config
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 
 __all__ = [
+    "AdversaryConfig",
     "BcConfig",
     "CheckpointConfig",
     "DataConfig",
@@ -121,6 +123,9 @@ class TrainConfig(Config):
 
     risk: RiskConfig = RiskConfig()
     """Control of the lower tail of returns."""
+
+    adversary: AdversaryConfig = AdversaryConfig()
+    """Adversarial training (SA-PPO)."""
 
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints on the disk."""

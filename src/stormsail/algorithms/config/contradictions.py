@@ -123,6 +123,24 @@ NEEDS = (
         lambda config: config.target.kind == "lambda_mixture",
         "Set `target.kind` to `lambda_mixture`",
     ),
+    Needs(
+        ("adversary.adversarial_ratio", "adversary.attack_policy", "adversary.attack_value"),
+        "adversary.mode",
+        lambda config: config.adversary.mode != "kl_reg",
+        "Set `adversary.mode` to `mixed_batch`",
+    ),
+    Needs(
+        ("adversary.attack_steps", "adversary.attack_lr"),
+        "adversary.attack_method",
+        lambda config: config.adversary.attack_method != "fgsm",
+        "Set `adversary.attack_method` to `pgd` or `sgld`, which take several steps",
+    ),
+    Needs(
+        ("adversary.epsilon_final",),
+        "adversary.epsilon_schedule",
+        lambda config: config.adversary.epsilon_schedule != "constant",
+        "Set `adversary.epsilon_schedule` to `linear` or `cosine`",
+    ),
 )
 """What asks for something, and the switch that it needs."""
 

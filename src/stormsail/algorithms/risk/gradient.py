@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.update.epochs import select
-from stormsail.algorithms.update.losses import Batch, legacy_cvar
+from stormsail.algorithms.update.losses import Batch, legacy_cvar, select
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
 

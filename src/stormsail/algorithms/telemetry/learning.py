@@ -28,7 +28,7 @@ def losses(ppo: Ppo, update: Update) -> Values:
         return share(part, sums.weight)
 
     surrogate, imitation = average(sums.policy), average(sums.bc)
-    penalty = now.kl_beta * _divergence(sums)
+    penalty = now.kl_beta * average(sums.analytic_kl)
     by_critic = [average(part) for part in sums.value_by_critic.unbind()]
     values: Values = {
         "train/loss": average(sums.loss),
@@ -101,6 +101,32 @@ def divergence(ppo: Ppo, update: Update) -> Values:
         "train/kl_beta": update.now.kl_beta,
         "train/kl_error": control.error,
         "train/kl_integral": control.integral,
+    }
+
+
+def adversary(ppo: Ppo, update: Update) -> Values:
+    """Return what the adversary did, over all epochs; nothing without one."""
+    config = ppo.config.adversary
+    if not config.acts:
+        return {}
+    sums = _summed(update.learned.minibatches)
+
+    def average(part: Tensor) -> Tensor:
+        return share(part, sums.attacked)
+
+    return {
+        "sa_ppo/enabled": 1.0,
+        "sa_ppo/update_count": float(update.number + 1),
+        "sa_ppo/current_epsilon": update.now.epsilon,
+        "sa_ppo/attack_count": sums.attacks,
+        "sa_ppo/adversarial_samples": sums.attacked,
+        "sa_ppo/clean_samples": sums.weight - sums.attacked,
+        "sa_ppo/adversarial_ratio": share(sums.attacked, sums.weight),
+        "sa_ppo/robust_kl_penalty": config.robust_kl_coef * share(sums.robust_kl, sums.weight),
+        "sa_ppo/avg_perturbation_norm": average(sums.perturbation),
+        "sa_ppo/policy_loss": average(sums.attacked_policy),
+        "sa_ppo/value_loss": average(sums.attacked_value),
+        "sa_ppo/entropy": average(sums.attacked_entropy),
     }
 
 
@@ -226,9 +252,3 @@ def _summed(reports: list[MinibatchReport]) -> Sums:
     total = Sums(*(torch.stack(column).sum(0) for column in columns))
     largest_one = torch.stack([report.sums.log_ratio_max for report in reports]).max()
     return total._replace(log_ratio_max=largest_one)
-
-
-def _divergence(sums: Sums) -> Tensor:
-    """Return the divergence that the penalty uses: in closed form, or else estimated."""
-    exact = share(sums.analytic_kl, sums.weight)
-    return torch.where(exact.isnan(), share(sums.kl, sums.weight), exact)

@@ -60,13 +60,17 @@ MAY_BE_UNKNOWN = frozenset(
         "debug/vecnormalize_std_drift",
         "train/policy_entropy_slope",
         "train/approx_kl_ema",
-        "train/kl_analytic",
         "train/kl_target",
         "train/optimizer_lr_max",
         "train/vf_clip_effective",
         "train/critics_grad_ratio",
         "train/policy_bc_vs_ppo_ratio",
         "config/target_kl",
+        # without an attack
+        "sa_ppo/avg_perturbation_norm",
+        "sa_ppo/policy_loss",
+        "sa_ppo/value_loss",
+        "sa_ppo/entropy",
     }
     | risk.UNKNOWN
 )
@@ -86,6 +90,7 @@ def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
         **learning.divergence(ppo, update),
         **learning.steps(ppo, update),
         **learning.gradients(ppo, update),
+        **learning.adversary(ppo, update),
         **rollout.episodes(update.rollout),
         **rollout.rewards(ppo, update.rollout),
         **rollout.reported(update.rollout),

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.update.adversary import Adversary, attacked_count
 from stormsail.algorithms.update.kl_control import KlControl
-from stormsail.algorithms.update.losses import Batch, Sums, batch_sums, imitation_unit
+from stormsail.algorithms.update.losses import Batch, Sums, batch_sums, imitation_unit, select
 from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.modules.agent import Agent
 from stormsail.optim.pipeline import GradientPipeline, GradientReport
@@ -62,6 +63,7 @@ def learn(
     generators: tuple[torch.Generator, torch.Generator],
     on_refusal: OnRefusal,
     on_step: OnStep = lambda: None,
+    adversary: Adversary | None = None,
 ) -> EpochReport:
     """Train on all sequences of a rollout for `n_epochs` epochs, or fewer.
 
@@ -75,15 +77,20 @@ def learn(
         generators: of the order of sequences, and of sampled entropies.
         on_refusal: see `OnRefusal`.
         on_step: see `OnStep`.
+        adversary: attacks sequences; None without one.
     """
     control.begin_update()
     reports: list[MinibatchReport] = []
     divergences: list[float] = []
     for epoch in range(config.ppo.n_epochs):
         control.begin_epoch(epoch)
+        begin = 0
         for chosen in _minibatches(data, config.ppo.batch_size, generators[0]):
             batch = select(data, chosen)
-            report = _step(agent, batch, pipeline, now, config, generators[1])
+            report = _step(
+                agent, batch, pipeline, now, config, generators[1], adversary, begin=begin
+            )
+            begin += len(chosen)
             reports.append(report)
             if report.skipped:
                 continue
@@ -103,16 +110,6 @@ def _minibatches(data: Batch, size: int, generator: torch.Generator) -> Iterator
     yield from order.to(data.weight.device).split(size)
 
 
-def select(data: Batch, chosen: Tensor) -> Batch:
-    """Return some of the sequences."""
-    parts = {}
-    for field in fields(data):
-        value = getattr(data, field.name)
-        axis = 0 if field.name == "memory" else 1
-        parts[field.name] = value.index_select(axis, chosen)
-    return Batch(**parts)
-
-
 def _step(
     agent: Agent,
     batch: Batch,
@@ -120,15 +117,29 @@ def _step(
     now: Scheduled,
     config: TrainConfig,
     generator: torch.Generator,
+    adversary: Adversary | None,
+    *,
+    begin: int,
 ) -> MinibatchReport:
-    """Take one optimizer step from a minibatch."""
+    """Take one optimizer step from a minibatch, which begins at a place of the epoch's order."""
     pipeline.optimizer.zero_grad(set_to_none=True)
     planned = batch.weight.sum()
     size = config.ppo.microbatch_size or batch.weight.shape[1]
     imitation = imitation_unit(batch, now, config)
     parts: list[Sums] = []
     for part in _parts(batch, size):
-        sums = batch_sums(agent, part, now, config, generator, imitation=imitation)
+        end = begin + part.weight.shape[1]
+        sums = batch_sums(
+            agent,
+            part,
+            now,
+            config,
+            generator,
+            imitation=imitation,
+            adversary=adversary,
+            attacked_count=attacked_count(config.adversary, begin, end),
+        )
+        begin = end
         (sums.loss / planned.clamp(min=torch.finfo(planned.dtype).tiny)).backward()
         parts.append(Sums(*(value.detach() for value in sums)))
         if pipeline.scaler is not None and config.vgs.statistic == "microbatch":

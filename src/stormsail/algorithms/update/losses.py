@@ -1,10 +1,13 @@
-"""The loss of a batch of sequences: policy, critics, entropy, KL penalty, AWR.
+"""The loss of a batch of sequences: policy, critics, entropy, KL penalty, AWR, robust KL.
 
 Every term is a weighted sum over samples. The caller adds up several batches and divides once, at
 the end, by the weight that was really used.
+
+With an adversary some sequences are seen twice, clean and attacked. `docs/adversary.md` says which
+term sees what.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -12,9 +15,15 @@ from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.update import critic_targets
+from stormsail.algorithms.update.adversary import (
+    Adversary,
+    Objective,
+    attacked_observations,
+    policy_divergence,
+)
 from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.core.errors import DataError
-from stormsail.functional import policy, quantile, risk, statistics, twin
+from stormsail.functional import perturbation, policy, quantile, risk, statistics, twin
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
 
@@ -63,7 +72,6 @@ class Sums(NamedTuple):
     kl: Tensor
     """k3 estimate."""
     analytic_kl: Tensor
-    """NaN where the distribution has none."""
     bc: Tensor
     log_ratio: Tensor
     log_ratio_square: Tensor
@@ -81,6 +89,45 @@ class Sums(NamedTuple):
     nan: Tensor
     """Samples whose log ratio is NaN."""
     inf: Tensor
+    attacks: Tensor
+    """1 if sequences of this batch were attacked."""
+    attacked: Tensor
+    """Weight of their samples; the sums below are over these."""
+    robust_kl: Tensor
+    """KL(clean || attacked)."""
+    perturbation: Tensor
+    """Size of the perturbations."""
+    attacked_policy: Tensor
+    """Surrogate on attacked observations."""
+    attacked_value: Tensor
+    attacked_entropy: Tensor
+
+
+class Attacked(NamedTuple):
+    """The k sequences of a batch that were attacked, and the network's outputs on them."""
+
+    chosen: Tensor
+    """Their places in the batch, int64 [k]."""
+    batch: Batch
+    """These sequences, clean."""
+    parameters: Tensor
+    """Of the policy on attacked observations, [L, k, D]."""
+    predicted: Tensor
+    """Output of the critics on them, [L, k, C, W]."""
+    divergence: Tensor
+    """KL(clean || attacked), [L, k]; the clean side is a constant."""
+    size: Tensor
+    """Of the perturbations, [L, k]."""
+
+
+def select(data: Batch, chosen: Tensor) -> Batch:
+    """Return some of the sequences."""
+    parts = {}
+    for field in fields(data):
+        value = getattr(data, field.name)
+        axis = 0 if field.name == "memory" else 1
+        parts[field.name] = value.index_select(axis, chosen)
+    return Batch(**parts)
 
 
 def batch_sums(
@@ -91,6 +138,8 @@ def batch_sums(
     generator: torch.Generator,
     *,
     imitation: Tensor | None = None,
+    adversary: Adversary | None = None,
+    attacked_count: int = 0,
 ) -> Sums:
     """Return the weighted sums of all terms of a batch.
 
@@ -102,34 +151,37 @@ def batch_sums(
         generator: of sampled entropies.
         imitation: mean AWR weight of the whole minibatch that this batch is a part of; None takes
             that of this batch.
+        adversary: attacks sequences while its radius is not 0; None without one.
+        attacked_count: how many of them.
     """
     network = agent.network
     output = network(batch.observation, batch.memory, batch.reset)
     parameters = network.head.masked(output.actor, batch.mask)
     log_prob = network.head.log_prob(parameters, batch.raw_action)
+    attacked = _attacked(agent, batch, parameters, now, config, adversary, attacked_count)
+    mixed, predicted, mixed_log_prob = parameters, output.critic, log_prob
+    if attacked is not None and config.adversary.mode == "mixed_batch":
+        mixed = parameters.index_copy(1, attacked.chosen, attacked.parameters)
+        predicted = output.critic.index_copy(1, attacked.chosen, attacked.predicted)
+        mixed_log_prob = network.head.log_prob(mixed, batch.raw_action)
+        # a sample is good if it is on both observations
+        log_prob = torch.where(mixed_log_prob.isfinite(), log_prob, mixed_log_prob)
+        finite = (log_prob - batch.log_prob).isfinite()
+        mixed_log_prob = torch.where(finite, mixed_log_prob, 0.0)
     bad = policy.count_nonfinite(torch.where(batch.weight > 0.0, log_prob - batch.log_prob, 0.0))
     log_prob, old_log_prob, weight = _guarded(log_prob, batch, config)
     log_ratio = log_prob - old_log_prob
+    if mixed is parameters:
+        mixed_log_prob = log_prob
 
-    if batch.options.shape[-1]:
-        surrogate = policy.expected_surrogate(
-            grid_log_prob(network.head, parameters, network.grid),
-            grid_log_prob(network.head, batch.parameters, network.grid),
-            batch.options,
-            clip=now.clip_range,
-        )
-    else:
-        surrogate = policy.clipped_surrogate(
-            log_prob, old_log_prob, batch.advantage, clip=now.clip_range
-        )
+    surrogate = _surrogate(agent, mixed, mixed_log_prob, old_log_prob, batch, now)
     analytic = network.head.kl(batch.parameters, parameters)
     bounded = log_ratio.clamp(-policy.LOG_RATIO_LIMIT, policy.LOG_RATIO_LIMIT)
     estimate = policy.kl_estimate(bounded, kind="k3")
-    divergence = estimate if analytic is None else analytic
     entropy = _entropy(agent, parameters, config, generator)
     unit = imitation_unit(batch, now, config) if imitation is None else imitation
     imitated = _imitation(log_prob, batch.advantage, now, config) / unit
-    by_critic, clipped_by_critic = _value_losses(agent, output.critic, batch, now, config)
+    by_critic, clipped_by_critic = _value_losses(agent, predicted, batch, now, config)
     value = twin.twin_loss(by_critic, clipped_by_critic)
     loss = now.vf_coef * value
     if now.legacy_risk:
@@ -144,15 +196,18 @@ def batch_sums(
             loss
             + surrogate
             + now.ent_coef * policy.entropy_loss(entropy, log_prob)
-            + now.kl_beta * divergence
+            + now.kl_beta * analytic
             + now.bc_coef * imitated
         )
+        if attacked is not None:
+            robust = torch.zeros_like(loss).index_copy(1, attacked.chosen, attacked.divergence)
+            loss = loss + config.adversary.robust_kl_coef * robust
     columns = {
         "policy": surrogate,
         "value": value,
         "entropy": entropy,
         "kl": estimate,
-        "analytic_kl": torch.full_like(estimate, torch.nan) if analytic is None else analytic,
+        "analytic_kl": analytic,
         "bc": imitated,
         "vf_clipped": (clipped_by_critic > by_critic).to(value.dtype).mean(-1),
         **_ratio_columns(log_ratio.detach(), bounded.detach(), now),
@@ -167,6 +222,143 @@ def batch_sums(
         nan=bad.nan,
         inf=bad.inf,
         **dict(zip(columns, totals.unbind(), strict=True)),
+        **_attacked_sums(agent, attacked, weight, now, config),
+    )
+
+
+def _attacked(
+    agent: Agent,
+    batch: Batch,
+    clean: Tensor,
+    now: Scheduled,
+    config: TrainConfig,
+    adversary: Adversary | None,
+    count: int,
+) -> Attacked | None:
+    """Attack some sequences of a batch, drawn by the adversary; None where nothing is attacked.
+
+    Whole sequences, since what the memory keeps of a forged row changes all later ones: within one
+    sequence no row after it would be clean.
+    """
+    network, wanted = agent.network, config.adversary
+    mixes = wanted.mode == "mixed_batch"
+    raises_value = mixes and wanted.attack_value
+    raises_policy = now.trains_policy and (wanted.attack_policy or not mixes)
+    if adversary is None or count == 0 or now.epsilon == 0.0:
+        return None
+    if not (raises_policy or raises_value):
+        return None
+    source, total = adversary.generator, batch.weight.shape[1]
+    if mixes:
+        order = torch.randperm(total, generator=source, device=source.device)
+        chosen = order[:count].to(batch.weight.device)
+        part = select(batch, chosen)
+    else:
+        chosen, part = torch.arange(total, device=batch.weight.device), batch
+    fixed = clean.detach().index_select(1, chosen)
+
+    def loss(observation: Tensor) -> Tensor:
+        output = network(observation, part.memory, part.reset)
+        return _attacked_loss(
+            agent,
+            (network.head.masked(output.actor, part.mask), output.critic),
+            part,
+            now,
+            config,
+            wants=(raises_policy, raises_value),
+        )
+
+    objective: Objective = loss
+    if not mixes:
+        objective = policy_divergence(network, fixed, part.memory, part.reset, part.mask)
+    observation = attacked_observations(
+        part.observation,
+        objective,
+        wanted,
+        adversary,
+        epsilon=now.epsilon,
+        weight=part.weight,
+    )
+    output = network(observation, part.memory, part.reset)
+    parameters = network.head.masked(output.actor, part.mask)
+    return Attacked(
+        chosen=chosen,
+        batch=part,
+        parameters=parameters,
+        predicted=output.critic,
+        divergence=network.head.kl(fixed, parameters),
+        size=perturbation.perturbation_size(observation - part.observation, norm=wanted.norm_type),
+    )
+
+
+def _attacked_loss(
+    agent: Agent,
+    outputs: tuple[Tensor, Tensor],
+    batch: Batch,
+    now: Scheduled,
+    config: TrainConfig,
+    *,
+    wants: tuple[bool, bool],
+) -> Tensor:
+    """Return what an attack of `mixed_batch` raises: the losses of policy and critics, [L, n]."""
+    parameters, predicted = outputs
+    rows = torch.zeros_like(batch.weight)
+    if wants[0]:
+        log_prob = agent.network.head.log_prob(parameters, batch.raw_action)
+        rows = rows + _surrogate(agent, parameters, log_prob, batch.log_prob, batch, now)
+    if wants[1]:
+        losses = twin.twin_loss(*_value_losses(agent, predicted, batch, now, config))
+        rows = rows + now.vf_coef * losses
+    return rows
+
+
+@torch.no_grad()
+def _attacked_sums(
+    agent: Agent, attacked: Attacked | None, weight: Tensor, now: Scheduled, config: TrainConfig
+) -> dict[str, Tensor]:
+    """Return the sums over attacked samples, 0 where there are none."""
+    names = ("robust_kl", "perturbation", "attacked_policy", "attacked_value", "attacked_entropy")
+    if attacked is None:
+        zero = torch.zeros_like(weight[0, 0])
+        return dict.fromkeys(("attacks", "attacked", *names), zero)
+    head, part = agent.network.head, attacked.batch
+    log_prob = head.log_prob(attacked.parameters, part.raw_action)
+    value = twin.twin_loss(*_value_losses(agent, attacked.predicted, part, now, config))
+    columns = (
+        attacked.divergence,
+        attacked.size,
+        _surrogate(agent, attacked.parameters, log_prob, part.log_prob, part, now),
+        value,
+        head.entropy(attacked.parameters),
+    )
+    used = weight.index_select(1, attacked.chosen)
+    totals = _totals(torch.stack(columns), used)
+    return {
+        "attacks": torch.ones_like(used[0, 0]),
+        "attacked": used.sum(),
+        **dict(zip(names, totals.unbind(), strict=True)),
+    }
+
+
+def _surrogate(
+    agent: Agent,
+    parameters: Tensor,
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    batch: Batch,
+    now: Scheduled,
+) -> Tensor:
+    """Return the policy's loss of each sample: of the action taken, or expected over all."""
+    network = agent.network
+    if not batch.options.shape[-1]:
+        return policy.clipped_surrogate(
+            log_prob, old_log_prob, batch.advantage, clip=now.clip_range
+        )
+    return policy.expected_surrogate(
+        grid_log_prob(network.head, parameters, network.grid),
+        grid_log_prob(network.head, batch.parameters, network.grid),
+        batch.options,
+        clip=now.clip_range,
     )
 
 

@@ -12,8 +12,15 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stormsail.algorithms.config import BcConfig, PpoConfig, ValueClipConfig, Whole
+from stormsail.algorithms.config import (
+    AdversaryConfig,
+    BcConfig,
+    PpoConfig,
+    ValueClipConfig,
+    Whole,
+)
 from stormsail.core.config import Config
+from stormsail.functional import perturbation
 
 
 class Extension(Config):
@@ -77,6 +84,8 @@ class Scheduled(NamedTuple):
     """False while only the critics learn."""
     legacy_risk: float = 0.0
     """Weight of `losses.legacy_cvar`, which trains only critics."""
+    epsilon: float = 0.0
+    """Radius of the adversary's perturbations; 0 is no attack."""
 
 
 def linear(start: float, end: float, done: float) -> float:
@@ -152,6 +161,31 @@ def bc_coef(config: BcConfig, steps: float) -> float:
     if config.bc_decay_steps == 0:
         return config.awr_coef if after < 0 else config.bc_final_coef
     return linear(config.awr_coef, config.bc_final_coef, after / config.bc_decay_steps)
+
+
+def epsilon(config: AdversaryConfig, progress: float, *, update: int) -> float:
+    """Return the radius of the adversary; 0 without one.
+
+    Args:
+        config: of the adversary.
+        progress: share of the budget that is used.
+        update: of the run.
+    """
+    if not config.acts:
+        return 0.0
+    planned = perturbation.epsilon_at(
+        progress,
+        initial=config.epsilon,
+        final=config.epsilon_final,
+        schedule=config.epsilon_schedule,
+    )
+    return float(planned) * perturbation.ramp(update=update, updates=config.warmup_updates)
+
+
+def progress(config: PpoConfig, steps: int, extensions: Sequence[Extension] = ()) -> float:
+    """Return the share of the budget that is used, or of the way to the end after extensions."""
+    first = extensions[0].old_total if extensions else config.total_steps
+    return _share_of_way(0, first, steps, extensions)
 
 
 def clips_values(config: ValueClipConfig, update: int, explained_variance: float | None) -> bool:

@@ -236,25 +236,25 @@ def warning(bars: BarTensors) -> Tensor:
     return bars["warning"]
 
 
-@feature(name="day_sin", lookback=1)
+@feature(name="day_sin", lookback=1, forgeable=False)
 def day_sin(bars: BarTensors) -> Tensor:
     """Return the sine of the time of day in UTC."""
     return _phase(bars, _DAY_MS, 0).sin()
 
 
-@feature(name="day_cos", lookback=1)
+@feature(name="day_cos", lookback=1, forgeable=False)
 def day_cos(bars: BarTensors) -> Tensor:
     """Return the cosine of the time of day in UTC."""
     return _phase(bars, _DAY_MS, 0).cos()
 
 
-@feature(name="week_sin", lookback=1)
+@feature(name="week_sin", lookback=1, forgeable=False)
 def week_sin(bars: BarTensors) -> Tensor:
     """Return the sine of the time of week; weeks begin on Mondays."""
     return _phase(bars, _WEEK_MS, _MONDAY_MS).sin()
 
 
-@feature(name="week_cos", lookback=1)
+@feature(name="week_cos", lookback=1, forgeable=False)
 def week_cos(bars: BarTensors) -> Tensor:
     """Return the cosine of the time of week; weeks begin on Mondays."""
     return _phase(bars, _WEEK_MS, _MONDAY_MS).cos()

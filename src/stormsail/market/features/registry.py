@@ -42,6 +42,8 @@ class Feature:
     neutral: float
     version: int
     """Raised by hand whenever the numbers change; it is part of the schema."""
+    forgeable: bool = True
+    """Whether it comes from outside, so that an adversary could change it; time does not."""
 
     def __call__(self, bars: BarTensors, /, **parameters: int | float) -> Tensor:
         """Return the raw rows."""
@@ -269,6 +271,7 @@ def feature(
     columns: tuple[str, ...] = ("close",),
     neutral: float = 0.0,
     version: int = 1,
+    forgeable: bool = True,
     registry: Registry = REGISTRY,
 ) -> Callable[[Function], Feature]:
     """Register a function of bars as a feature.
@@ -283,6 +286,8 @@ def feature(
         columns: the columns that it reads. It is given no others.
         neutral: finite value of a row that is not valid.
         version: raise it when the numbers change, so that models trained before refuse to run.
+        forgeable: false for what nobody but the agent itself measures, such as the time of day:
+            adversarial training leaves it alone.
         registry: where it goes.
 
     Raises:
@@ -301,7 +306,7 @@ def feature(
         for parameter in list(inspect.signature(function).parameters.values())[1:]:
             if parameter.default is not parameter.empty:
                 _number(name, parameter.name, parameter.default, like=None)
-        made = Feature(name, function, lookback, tuple(columns), float(neutral), version)
+        made = Feature(name, function, lookback, tuple(columns), float(neutral), version, forgeable)
         registry.add(made)
         return made
 

@@ -150,6 +150,11 @@ class Simulator:
         return (*self.features.names, *ACCOUNT_FEATURES)
 
     @property
+    def forgeable_names(self) -> tuple[str, ...]:
+        """Columns that come from bars: neither the account's nor the clock's."""
+        return tuple(bound.label for bound in self.features.bound if bound.feature.forgeable)
+
+    @property
     def observation_size(self) -> int:
         """Number of columns F."""
         return len(self.observation_names)

@@ -85,6 +85,23 @@ CONTRADICTIONS = {
         "frozen while they still follow each update; found 6 and 6. Raise "
         "`returns.freeze_after`, or lower `returns.warmup_updates`.",
     ),
+    "a share of attacked sequences where all are": (
+        {"adversary.mode": "kl_reg", "adversary.adversarial_ratio": 0.3},
+        '`adversary.adversarial_ratio` must be 0.5 while `adversary.mode` is "kl_reg"; found 0.3. '
+        "Set `adversary.mode` to `mixed_batch`, or leave `adversary.adversarial_ratio` out.",
+    ),
+    "steps of an attack of one step": (
+        {"adversary.mode": "kl_reg", "adversary.attack_method": "fgsm", "adversary.attack_lr": 0.1},
+        '`adversary.attack_lr` must be unset while `adversary.attack_method` is "fgsm"; found 0.1. '
+        "Set `adversary.attack_method` to `pgd` or `sgld`, which take several steps, or leave "
+        "`adversary.attack_lr` out.",
+    ),
+    "an end of a constant radius": (
+        {"adversary.mode": "kl_reg", "adversary.epsilon_final": 0.01},
+        '`adversary.epsilon_final` must be 0.05 while `adversary.epsilon_schedule` is "constant"; '
+        "found 0.01. Set `adversary.epsilon_schedule` to `linear` or `cosine`, or leave "
+        "`adversary.epsilon_final` out.",
+    ),
     "layers of no memory": (
         {"network.memory": "none", "network.num_layers": 2},
         '`network.num_layers` must be 1 while `network.memory` is "none"; found 2. Set '
@@ -157,6 +174,9 @@ OFF = {
     "critic.kind": "categorical",
     "risk.form": "budget",
     "target.kind": "nstep",
+    "adversary.mode": "kl_reg",
+    "adversary.attack_method": "fgsm",
+    "adversary.epsilon_schedule": "constant",
 }
 ON = {
     "kl.target_kl": 0.02,
@@ -172,6 +192,9 @@ ON = {
     "critic.kind": "quantile",
     "risk.form": "critic",
     "target.kind": "lambda_mixture",
+    "adversary.mode": "mixed_batch",
+    "adversary.attack_method": "sgld",
+    "adversary.epsilon_schedule": "linear",
 }
 ASKED_FOR = {
     "kl.penalty": True,
@@ -198,6 +221,12 @@ ASKED_FOR = {
     "critic.levels": "tail",
     "risk.cvar_margin": 2.0,
     "target.mixture_lambda": 0.9,
+    "adversary.adversarial_ratio": 0.3,
+    "adversary.attack_policy": False,
+    "adversary.attack_value": False,
+    "adversary.attack_steps": 5,
+    "adversary.attack_lr": 0.02,
+    "adversary.epsilon_final": 0.01,
 }
 PAIRS = [(path, rule.switch) for rule in NEEDS for path in rule.settings]
 

@@ -66,6 +66,8 @@ PARTS = {**LIMITED, "risk.cvar_policy_mode": "state"}
 PREDICTED = {**LIMITED, "risk.cvar_use_predicted_for_dual": True, "risk.cvar_limit": 3.0}
 PLAIN_DUAL = {**LIMITED, "risk.dual_controller": "integral", "risk.cvar_lambda_lr": 0.1}
 BETS = {"bets": True, "ppo.gamma": 1.0, "network.memory": "none", "target.kind": "mc"}
+ROBUST = {"adversary.mode": "kl_reg", "adversary.warmup_updates": 0}
+FORGED = {"adversary.mode": "mixed_batch", "adversary.warmup_updates": 0}
 CRASH = {"crash": True, "risk.cvar_alpha": 1.0, "risk.cvar_window": 30}
 
 FIELDS = {
@@ -236,6 +238,26 @@ FIELDS = {
     "risk.cvar_min_tail_samples": (8, LIMITED),
     "risk.cvar_winsor_pct": (5.0, {**LIMITED, **CRASH, "ppo.normalize_advantage": False}),
     "risk.cvar_estimator": ("linear", PREDICTED),
+    "adversary.mode": ("kl_reg", {"adversary.warmup_updates": 0}),
+    "adversary.epsilon": (0.2, ROBUST),
+    "adversary.epsilon_schedule": ("linear", {**ROBUST, "ppo.total_steps": 100}),
+    "adversary.epsilon_final": (
+        0.2,
+        {**ROBUST, "adversary.epsilon_schedule": "cosine", "ppo.total_steps": 100},
+    ),
+    "adversary.warmup_updates": (2, ROBUST),
+    "adversary.norm_type": ("l2", ROBUST),
+    "adversary.attack_method": ("sgld", ROBUST),
+    "adversary.attack_steps": (1, ROBUST),
+    "adversary.attack_lr": (0.001, ROBUST),
+    "adversary.random_init": (False, FORGED),
+    "adversary.clip_min": (0.0, ROBUST),
+    "adversary.clip_max": (0.0, ROBUST),
+    "adversary.features": (("a",), ROBUST),
+    "adversary.robust_kl_coef": (1.0, ROBUST),
+    "adversary.adversarial_ratio": (1.0, FORGED),
+    "adversary.attack_policy": (False, FORGED),
+    "adversary.attack_value": (False, FORGED),
 }
 """Path: another value, and the settings under which it matters."""
 
@@ -337,7 +359,9 @@ def test_a_change_of_any_setting_is_seen_in_what_is_learned(path):
 
 def test_equal_settings_leave_equal_traces():
     """Otherwise the test above would pass for a setting that does nothing."""
-    for circumstances in ({}, NOISE, POISON, FADING, GAUSSIAN, WEIGHED, LIMITED, BETS):
+    for circumstances in (
+        {}, NOISE, POISON, FADING, GAUSSIAN, WEIGHED, LIMITED, BETS, ROBUST, FORGED,
+    ):  # fmt: skip
         assert fingerprint(circumstances) == plain(tuple(circumstances.items()))
 
 

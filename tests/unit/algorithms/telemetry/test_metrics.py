@@ -104,7 +104,7 @@ def documented():
     result = {}
     for line in DOCS.read_text().splitlines():
         match = re.match(
-            r"\| `((?:train|rollout|lstm|vgs|debug|config|validation)/[^`]+)` \|", line
+            r"\| `((?:train|rollout|lstm|vgs|debug|config|sa_ppo|validation)/[^`]+)` \|", line
         )
         if match and line.count(" | ") == 4:
             when = line.removesuffix(" |").rsplit(" | ", 1)[1]
@@ -146,6 +146,14 @@ CONFIGS = {
     "limit on a pole": (
         {**LIMIT, "network.memory": "none"},
         {"twin", "quantile", "distributional", "risk", "shortfall"},
+    ),
+    "regularised": (
+        {"adversary.mode": "kl_reg", "adversary.warmup_updates": 1},
+        {"twin", "quantile", "distributional", "memory", "lstm", "adversary"},
+    ),
+    "attacked market": (
+        {**MARKET, "adversary.mode": "mixed_batch", "adversary.warmup_updates": 0},
+        {"twin", "quantile", "distributional", "memory", "lstm", "market", "adversary"},
     ),
     "categorical": (
         {"critic.kind": "categorical", "network.enable_critic_lstm": True, "network.num_layers": 2},
@@ -236,6 +244,40 @@ def test_what_is_not_finite_is_counted_and_becomes_nan():
     assert math.isnan(row["rollout/episode_return_mean"])
     assert row["train/update"] == 3.0
     assert list(row) == sorted(row)
+
+
+# -- the adversary --------------------------------------------------------------------------------
+
+
+def test_the_adversary_reports_what_it_did():
+    ppo = learner(**{
+        "adversary.mode": "mixed_batch", "adversary.warmup_updates": 1,
+        "adversary.epsilon": 0.2, "adversary.robust_kl_coef": 0.5, "kl.target_kl": None,
+    })  # fmt: skip
+    first, second = (metrics(ppo, ppo.update()) for _ in range(2))
+    assert (first["sa_ppo/current_epsilon"], second["sa_ppo/current_epsilon"]) == (0.0, 0.2)
+    assert (first["sa_ppo/update_count"], second["sa_ppo/update_count"]) == (1.0, 2.0)
+    assert (first["sa_ppo/attack_count"], second["sa_ppo/attack_count"]) == (0.0, 4.0)
+    assert first["sa_ppo/adversarial_samples"] == first["sa_ppo/robust_kl_penalty"] == 0.0
+    assert math.isnan(first["sa_ppo/policy_loss"])
+    total = second["sa_ppo/adversarial_samples"] + second["sa_ppo/clean_samples"]
+    assert total == 2.0 * second["rollout/samples"]
+    assert second["sa_ppo/adversarial_ratio"] == second["sa_ppo/adversarial_samples"] / total
+    assert 0.4 < second["sa_ppo/adversarial_ratio"] < 0.6
+    assert second["sa_ppo/avg_perturbation_norm"] == pytest.approx(0.19, abs=0.01)
+
+
+def test_the_reported_penalty_of_the_adversary_is_what_the_loss_holds():
+    ppo = learner(**{
+        "adversary.mode": "kl_reg", "adversary.warmup_updates": 0, "ppo.n_epochs": 1,
+        "ppo.batch_size": 4, "adversary.robust_kl_coef": 2.0, "kl.target_kl": None,
+    })  # fmt: skip
+    row = metrics(ppo, ppo.update())
+    clean = row["train/policy_loss"] + row["train/vf_coef"] * row["train/value_loss"]
+    clean += row["train/ent_coef"] * row["train/entropy_loss"]
+    penalty = row["sa_ppo/robust_kl_penalty"]
+    assert row["train/loss"] - clean == pytest.approx(penalty, rel=0.02, abs=1e-7)
+    assert row["sa_ppo/adversarial_ratio"] == 1.0
 
 
 # -- gradients ------------------------------------------------------------------------------------

@@ -1,0 +1,96 @@
+"""Settings of adversarial training (SA-PPO): attacks on observations while the policy learns."""
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from stormsail.algorithms.config.learning import Count, NonNegative, Positive, Unit, Whole
+from stormsail.core.config import Config
+
+
+class AdversaryConfig(Config):
+    """Adversarial training (SA-PPO): the policy learns to decide alike on forged observations."""
+
+    mode: Literal["off", "kl_reg", "mixed_batch"] = "off"
+    """`kl_reg` learns from clean observations and adds the divergence between the policy on a clean
+    and on an attacked observation; `mixed_batch`, for comparison, learns from attacked observations
+    in a share of the sequences."""
+
+    epsilon: NonNegative = 0.075
+    """Radius of the perturbations after the warm-up, in units of normalised observations; 0 is no
+    attack."""
+
+    epsilon_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the radius moves over the run."""
+
+    epsilon_final: NonNegative = 0.05
+    """Radius at the end of the run, unless it is constant."""
+
+    warmup_updates: Whole = 10
+    """Updates in which the radius grows from 0, in a straight line."""
+
+    norm_type: Literal["linf", "l2"] = "linf"
+    """Whether the radius bounds each column of an observation or the length of all changes."""
+
+    attack_method: Literal["pgd", "sgld", "fgsm"] = "pgd"
+    """Projected gradient ascent; the same with noise on the gradient; or one step of the whole
+    radius."""
+
+    attack_steps: Count = 3
+    """Steps of the attack. Each costs a pass through the network and back."""
+
+    attack_lr: Positive | None = None
+    """Length of such a step; None takes the radius of the update over `attack_steps`."""
+
+    random_init: bool = True
+    """Whether an attack starts at a random point of the ball instead of at the observation."""
+
+    clip_min: float | None = None
+    """No perturbation takes a column below this, in normalised units."""
+
+    clip_max: float | None = None
+    """No perturbation takes a column above this."""
+
+    features: tuple[str, ...] | None = None
+    """Columns that may be forged, by name or by a pattern such as `log_return*`. None takes all
+    that come from outside: on a market those of its bars, elsewhere all but one-hots and flags. The
+    account and the clock are never forged."""
+
+    robust_kl_coef: NonNegative = 0.1
+    """Weight of the divergence between the policy on a clean and on an attacked observation."""
+
+    adversarial_ratio: Unit = 0.5
+    """Share of the sequences that `mixed_batch` attacks."""
+
+    attack_policy: bool = True
+    """Whether attacks of `mixed_batch` raise the loss of the policy."""
+
+    attack_value: bool = True
+    """Whether they raise that of the critics."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether there is an adversary at all."""
+        return self.mode != "off"
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        low, high = self.clip_min, self.clip_max
+        if low is not None and high is not None and not low < high:
+            raise ValueError(f"`clip_min` must be below `clip_max`, not {low} and {high}")
+        if self.features is not None and not self.features:
+            raise ValueError("`features` must name a column or more; leave it out for all of them")
+        # its noise leads away from the observation: the form of the paper's code
+        stays = not self.random_init and self.attack_method != "sgld"
+        if self.mode == "kl_reg" and stays:
+            raise ValueError(
+                "`random_init` must be true for `mode` `kl_reg`, not false: the divergence between "
+                "a policy and itself is at its minimum, so its gradient at the observation is "
+                f"exactly 0 and `{self.attack_method}` would stay there"
+            )
+        if self.mode == "mixed_batch" and not (self.attack_policy or self.attack_value):
+            raise ValueError(
+                "`attack_policy` or `attack_value` must be true for `mode` `mixed_batch`, not both "
+                "false: there would be no loss to raise"
+            )
+        return self

@@ -1,0 +1,201 @@
+"""Attacks on observations: PGD, SGLD and FGSM over whole sequences, and which columns they forge.
+
+An attack searches the ball around what was observed for the perturbation that raises an objective
+most. The sequence is attacked as a whole from its clean memory, as the gradient goes through the
+memory: a forged row may mislead a later decision.
+"""
+
+import math
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms.config import AdversaryConfig
+from stormsail.core.errors import ConfigError
+from stormsail.core.generators import Generators
+from stormsail.core.task import Task, forgeable_names, observation_layout
+from stormsail.functional import perturbation
+from stormsail.modules.network import Network
+
+Objective = Callable[[Tensor], Tensor]
+"""What an attack raises: observations [L, n, F] in, one number for each row [L, n] out."""
+
+
+class Adversary(NamedTuple):
+    """What an adversary has besides its settings."""
+
+    columns: Tensor
+    """Indices of the columns that it forges, int64 [C]."""
+    generator: torch.Generator
+    """Of its draws."""
+
+
+def build_adversary(
+    task: Task[Any], config: AdversaryConfig, generators: Generators
+) -> Adversary | None:
+    """Return the adversary of a run; None without one.
+
+    Raises:
+        ConfigError: if no column fits `adversary.features`, or the task has none to forge.
+    """
+    if not config.acts:
+        return None
+    columns = torch.tensor(forged_columns(task, config.features), device=task.device)
+    return Adversary(columns, generators.stream("adversary"))
+
+
+def forged_columns(task: Task[Any], patterns: tuple[str, ...] | None) -> list[int]:
+    """Return the indices of the columns that an adversary may forge, in order.
+
+    Args:
+        task: says which columns come from outside.
+        patterns: names or patterns of some of those; None takes all.
+
+    Raises:
+        ConfigError: if one of the patterns fits none of them, or there are none.
+    """
+    allowed = forgeable_names(task)
+    wanted = allowed if patterns is None else patterns
+    fitting = {
+        pattern: [name for name in allowed if name == pattern or fnmatchcase(name, pattern)]
+        for pattern in wanted
+    }
+    idle = [pattern for pattern, names in fitting.items() if not names]
+    if idle or not fitting:
+        raise ConfigError(
+            "config-inconsistent",
+            wrong="every entry of `adversary.features` must fit columns that come from outside: "
+            + (", ".join(f"`{name}`" for name in allowed) or "this task has none"),
+            found=", ".join(f"`{pattern}`" for pattern in idle) or "no column",
+            remedy="Name some of them, or leave the setting out for all; the account, the clock, "
+            "one-hots and flags are never forged.",
+        )
+    forged = {name for names in fitting.values() for name in names}
+    return [place for place, name in enumerate(_column_names(task)) if name in forged]
+
+
+def _column_names(task: Task[Any]) -> list[str]:
+    """Return the name of every column; the pixels of an image have that of the image."""
+    layout = observation_layout(task)
+    pixels = [image.name for image in layout.images for _ in range(image.size)]
+    return [*layout.names, *pixels]
+
+
+def attacked_count(config: AdversaryConfig, begin: int, end: int) -> int:
+    r"""Return how many of the sequences from place `begin` up to `end` of an epoch are attacked.
+
+    :math:`\lfloor q e + 1/2 \rfloor - \lfloor q b + 1/2 \rfloor` with the share q in `mixed_batch`:
+    however an epoch is cut into batches, the counts add up to the rounded share of all of them, and
+    they are numbers of the host, so that shapes are known. All in `kl_reg`.
+    """
+    if config.mode == "kl_reg":
+        return end - begin
+    share = config.adversarial_ratio
+    return math.floor(share * end + 0.5) - math.floor(share * begin + 0.5)
+
+
+def attacked_observations(
+    observation: Tensor,
+    objective: Objective,
+    config: AdversaryConfig,
+    adversary: Adversary,
+    *,
+    epsilon: float,
+    weight: Tensor,
+) -> Tensor:
+    r"""Return the observations of the strongest perturbation that an attack reaches, [L, n, F].
+
+    .. math::
+        \max_\delta \sum_{t,i} w_{ti}\, J_{ti}(s + \delta), \qquad \|\delta_{ti}\| \le \epsilon
+
+    over all rows at once, where J of a row may depend on earlier rows through the memory. Inner
+    maximisation of Zhang et al. 2020, arXiv:2003.08938, Section 3.2, and of Madry et al. 2018,
+    arXiv:1706.06083, Section 2.1. `pgd`: K steps of `perturbation.pgd_step`. `sgld`: the same with
+    `perturbation.langevin_gradient`; deviation: of the gradient of the sum, not of the mean, so
+    that the noise counts alike in batches of any size. `fgsm`: the whole radius along the gradient
+    at the start.
+
+    Gradients are taken with respect to the perturbation alone: no parameter gets any, and the
+    result carries none. Columns other than the adversary's and rows of weight 0 stay as they are.
+
+    Args:
+        observation: clean, normalised.
+        objective: to be raised; differentiable.
+        config: method, steps, norm, start and bounds.
+        adversary: which columns, and the source of draws.
+        epsilon: radius of the ball.
+        weight: of each row, [L, n].
+    """
+    clean = observation.detach()
+    mask = torch.zeros(clean.shape[-1], device=clean.device)
+    mask = mask.index_fill(0, adversary.columns, 1.0) > 0.0
+    allowed = mask & (weight > 0.0)[..., None]
+    norm, method = config.norm_type, config.attack_method
+
+    def forged(delta: Tensor) -> Tensor:
+        return perturbation.apply_mask(
+            clean, delta, mask, low=config.clip_min, high=config.clip_max
+        )
+
+    def slope(delta: Tensor) -> Tensor:
+        with torch.enable_grad():
+            delta = delta.detach().requires_grad_()
+            rows = objective(forged(delta))
+            total = torch.where(weight > 0.0, rows * weight, 0.0).sum()
+            (gradient,) = torch.autograd.grad(total, delta)
+        return torch.where(allowed, gradient, 0.0)
+
+    delta = torch.where(allowed, _start(clean, config, adversary, epsilon), 0.0)
+    if method == "fgsm":
+        step = perturbation.pgd_step(
+            torch.zeros_like(delta), slope(delta), step=epsilon, epsilon=epsilon, norm=norm
+        )
+        return forged(step)
+    length = epsilon / config.attack_steps if config.attack_lr is None else config.attack_lr
+    for taken in range(config.attack_steps):
+        gradient = slope(delta)
+        if method == "sgld":
+            noise = torch.empty_like(clean).normal_(generator=adversary.generator)
+            noise = torch.where(allowed, noise, 0.0)
+            gradient = perturbation.langevin_gradient(gradient, noise, step=length, taken=taken)
+        delta = perturbation.pgd_step(delta, gradient, step=length, epsilon=epsilon, norm=norm)
+    return forged(delta)
+
+
+def _start(clean: Tensor, config: AdversaryConfig, adversary: Adversary, epsilon: float) -> Tensor:
+    """Return where the search begins: 0, or a uniform point of the ball in the forged columns."""
+    start = torch.zeros_like(clean)
+    if not config.random_init:
+        return start
+    rows, source = clean.shape[:-1], adversary.generator
+    normal = clean.new_empty(*rows, len(adversary.columns)).normal_(generator=source)
+    uniform = clean.new_empty(rows).uniform_(generator=source)
+    drawn = perturbation.random_start(normal, uniform, epsilon=epsilon, norm=config.norm_type)
+    return start.index_copy(-1, adversary.columns, drawn.to(start.dtype))
+
+
+def policy_divergence(
+    network: Network, clean: Tensor, memory: Tensor, reset: Tensor, mask: Tensor | None
+) -> Objective:
+    """Return the objective KL(pi(.|s) || pi(.|s')) between the policies on s and on what is forged.
+
+    Zhang et al. 2020, arXiv:2003.08938, Section 3.2. The first side is a constant.
+
+    Args:
+        network: its actor decides.
+        clean: parameters of the policy on the clean observations, [L, n, D].
+        memory: before the first row, [n, L, P, H]; clean.
+        reset: rows that start from the initial state, bool [L, n].
+        mask: allowed actions, or None.
+    """
+    fixed = clean.detach()
+
+    def objective(observation: Tensor) -> Tensor:
+        features, _ = network.features(observation, memory, reset)
+        actor = network.actor(features, network.account(observation))
+        return network.head.kl(fixed, network.head.masked(actor, mask))
+
+    return objective
