@@ -367,6 +367,10 @@ class Ppo:
             on_step=self._stepped,
         )
 
+    def apply_rate(self) -> None:
+        """Set the learning rate of every parameter group to what the coming update takes."""
+        self._set_rate(self.schedule().learning_rate)
+
     def _set_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
             own = rate * group.get(RATE_FACTOR, 1.0)

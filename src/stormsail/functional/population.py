@@ -17,7 +17,7 @@ MODES = ("max", "min")
 """Whether a large or a small fitness is the better one."""
 
 
-def ranking(fitness: Float[Tensor, "P"], *, mode: str) -> Int[Tensor, "P"]:
+def ranking(fitness: Float[Tensor, " P"], *, mode: str) -> Int[Tensor, " P"]:
     """Return the members from best to worst; an unknown fitness is the worst, ties go by number.
 
     Ours: arXiv:1711.09846 leaves both open. The member of the smaller number counts as the better
@@ -58,8 +58,8 @@ def truncation_count(n: int, *, ratio: float) -> int:
 
 
 def truncation_sources(
-    order: Int[Tensor, "P"], uniform: Float[Tensor, "P"], *, ratio: float
-) -> Int[Tensor, "P"]:
+    order: Int[Tensor, " P"], uniform: Float[Tensor, " P"], *, ratio: float
+) -> Int[Tensor, " P"]:
     """Return whom each member copies under truncation selection; itself where nobody.
 
     arXiv:1711.09846: members in the bottom share copy one of the top share, chosen uniformly.
@@ -84,8 +84,8 @@ def truncation_sources(
 
 
 def tournament_sources(
-    fitness: Float[Tensor, "P"], uniform: Float[Tensor, "P"], *, mode: str
-) -> Int[Tensor, "P"]:
+    fitness: Float[Tensor, " P"], uniform: Float[Tensor, " P"], *, mode: str
+) -> Int[Tensor, " P"]:
     """Return whom each member copies under binary tournaments; itself where nobody.
 
     arXiv:1711.09846: each member draws one rival, once, and copies it if it is better. A rival of
@@ -233,8 +233,8 @@ def explored_choice(
 
 
 def smoothed(
-    raw: Float[Tensor, "P"], before: Float[Tensor, "P"], *, beta: float
-) -> Float[Tensor, "P"]:
+    raw: Float[Tensor, " P"], before: Float[Tensor, " P"], *, beta: float
+) -> Float[Tensor, " P"]:
     r"""Return the fitness of the rounds so far, :math:`\beta f_{r-1} + (1 - \beta) f_r`.
 
     Ours: a member that was chosen for one lucky evaluation would be copied for its luck. A member
