@@ -115,7 +115,7 @@ class Ppo:
         self.pipeline = build_pipeline(agent, self.optimizer, config)
         first = history.extensions[0].old_total if history.extensions else config.ppo.total_steps
         updates = schedules.total_updates(config.ppo, first)
-        self.entropy = EntropySchedule(config.entropy, updates, self._planned_update)
+        self.entropy = EntropySchedule(config.entropy, updates, self.planned_update)
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
         self.risk = build_control(task, agent, config, generators)
@@ -198,7 +198,7 @@ class Ppo:
             trains_policy=update >= config.ppo.critic_grad_warmup_updates,
         )
 
-    def _planned_update(self, update: int) -> float:
+    def planned_update(self, update: int) -> float:
         """Return the place of an update in the first budget, for a decay that is a share of it."""
         rows = self.config.ppo.n_steps * self.config.ppo.n_envs
         if not self.history.extensions:

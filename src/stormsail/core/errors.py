@@ -44,6 +44,9 @@ ErrorCode = Literal[
     # runs
     "run-busy",
     "run-stopped",
+    # populations
+    "member-failed",
+    "value-not-applied",
     # ledger
     "engine-limit",
     "ledger-identity",
