@@ -375,8 +375,12 @@ def check_count(value: int, *, name: str, remedy: str) -> None:
         raise _refuse_range(name, value, "be a whole number of at least 1", remedy)
 
 
-def check_span(low: float, high: float, *, is_positive: bool = False) -> None:
+def check_span(low: float | Tensor, high: float | Tensor, *, is_positive: bool = False) -> None:
     """Refuse bounds that are not in order, or not both positive where they must be."""
+    check_scalar(low, name="low")
+    check_scalar(high, name="high")
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        return
     if not low <= high or (is_positive and not low > 0.0):
         raise RangeError(
             wrong=f"`low` must be at most `high`{' and above 0' * is_positive}",

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from stormsail.functional import _checks as check
+from stormsail.functional._numbers import Number, clamp
 
 MODES = ("max", "min")
 """Whether a large or a small fitness is the better one."""
@@ -113,7 +114,7 @@ def tournament_sources(
 
 
 def resampled(
-    uniform: Float[Tensor, "*batch"], *, low: float, high: float, is_log_scale: bool
+    uniform: Float[Tensor, "*batch"], *, low: Number, high: Number, is_log_scale: bool
 ) -> Float[Tensor, "*batch"]:
     r"""Return values drawn anew between two bounds.
 
@@ -131,16 +132,16 @@ def resampled(
     """
     check.check_span(low, high, is_positive=is_log_scale)
     drawn = low * (high / low) ** uniform if is_log_scale else low + (high - low) * uniform
-    return drawn.clamp(low, high)
+    return clamp(drawn, low, high)
 
 
 def perturbed(
     value: Float[Tensor, "*batch"],
     uniform: Float[Tensor, "*batch"],
     *,
-    factor: float,
-    low: float,
-    high: float,
+    factor: Number,
+    low: Number,
+    high: Number,
 ) -> Float[Tensor, "*batch"]:
     """Return values times or over a factor, each with probability 1/2, clipped to their bounds.
 
@@ -161,17 +162,17 @@ def perturbed(
     check.check_same_shape(value=value, uniform=uniform)
     check.check_positive(factor, name="factor", remedy="Pass for example 1.2.")
     check.check_span(low, high)
-    return torch.where(uniform < 0.5, value * factor, value / factor).clamp(low, high)
+    return clamp(torch.where(uniform < 0.5, value * factor, value / factor), low, high)
 
 
 def explored(
     value: Float[Tensor, "*batch"],
     uniform: Float[Tensor, "*batch 3"],
     *,
-    resample_probability: float,
-    factor: float,
-    low: float,
-    high: float,
+    resample_probability: Number,
+    factor: Number,
+    low: Number,
+    high: Number,
     is_log_scale: bool,
 ) -> Float[Tensor, "*batch"]:
     """Return the values that a copy tries: drawn anew with a probability, otherwise perturbed.
@@ -204,7 +205,7 @@ def explored_choice(
     index: Int[Tensor, "*batch"],
     uniform: Float[Tensor, "*batch 3"],
     *,
-    resample_probability: float,
+    resample_probability: Number,
     count: int,
 ) -> Int[Tensor, "*batch"]:
     """Return the choices that a copy tries: drawn anew with a probability, otherwise a neighbour.
@@ -233,7 +234,7 @@ def explored_choice(
 
 
 def smoothed(
-    raw: Float[Tensor, " P"], before: Float[Tensor, " P"], *, beta: float
+    raw: Float[Tensor, " P"], before: Float[Tensor, " P"], *, beta: Number
 ) -> Float[Tensor, " P"]:
     r"""Return the fitness of the rounds so far, :math:`\beta f_{r-1} + (1 - \beta) f_r`.
 

@@ -127,14 +127,15 @@ def _trained(
             )
     finally:
         trainer.close()
+    saved_steps = folder.generations.steps()[-1]  # what a diverged learner did beyond is lost
     if run.status in ("finished", "stopped"):
         lines.ended(run.status, run.reason, run.sharpe_per_bar, run.bars)
     return Outcome(
         member=job.member,
         round=job.round,
         fitness=judged if math.isfinite(judged) else math.nan,
-        updates=run.updates,
-        digest=_digest(folder),
+        updates=saved_steps // (folder.config.ppo.n_steps * folder.config.ppo.n_envs),
+        digest=verify_artifact(folder.generations.root / f"{saved_steps:012d}"),
         applied=_applied(folder, job, applied),
         metrics=metrics,
         stopped=run.status == "stopped",
@@ -145,11 +146,6 @@ def _applied(folder: RunFolder, job: Job, now: dict[str, Value]) -> dict[str, Va
     """Return the values as they were read back after the copy of this round, or at its end."""
     copied = [copy.applied for copy in folder.lineage.copies if copy.round == job.round]
     return dict(copied[-1]) if copied else now
-
-
-def _digest(folder: RunFolder) -> str:
-    step = folder.generations.steps()[-1]
-    return verify_artifact(folder.generations.root / f"{step:012d}")
 
 
 def _close_trial(folder: RunFolder, ledger: TrialLedger, name: str, exploit: Exploit) -> None:
