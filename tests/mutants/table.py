@@ -19,6 +19,7 @@ from mutants.missed import MISSED
 from mutants.modules import MODULES
 from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
+from mutants.population import POPULATION
 from mutants.reference import REFERENCE
 from mutants.risk import RISK
 from mutants.runs import RUNS
@@ -53,4 +54,5 @@ MUTANTS = (
     *LIMITS,
     *REFERENCE,
     *LEVELS,
+    *POPULATION,
 )
