@@ -60,11 +60,11 @@ POPULATION = (
         ),
     ),
     Mutant(
-        "pbt-rival-may-be-oneself",
+        "pbt-opponent-may-be-oneself",
         "X6",
         RULES,
-        "rival = (drawn + (drawn >= members)).clamp(max=size - 1)",
-        "rival = drawn.clamp(max=size - 1)",
+        "opponent = (drawn + (drawn >= members)).clamp(max=size - 1)",
+        "opponent = drawn.clamp(max=size - 1)",
         law("population", "test_a_tournament_copies_only_a_better_rival"),
     ),
     # --- what a copy takes over

@@ -89,7 +89,7 @@ def tournament_sources(
 ) -> Int[Tensor, " P"]:
     """Return whom each member copies under binary tournaments; itself where nobody.
 
-    arXiv:1711.09846: each member draws one rival, once, and copies it if it is better. A rival of
+    arXiv:1711.09846: each member draws one opponent, once, and copies it if it is better. One of
     equal fitness is not. An unknown fitness is worse than every known one.
 
     Args:
@@ -107,10 +107,10 @@ def tournament_sources(
     size = fitness.shape[-1]
     members = torch.arange(size, device=fitness.device)
     drawn = (uniform * (size - 1)).long().clamp(max=max(size - 2, 0))
-    rival = (drawn + (drawn >= members)).clamp(max=size - 1)  # nobody meets himself
-    own, other = fitness, fitness[rival]
+    opponent = (drawn + (drawn >= members)).clamp(max=size - 1)  # nobody meets himself
+    own, other = fitness, fitness[opponent]
     better = other > own if mode == "max" else other < own
-    return torch.where(better | (own.isnan() & ~other.isnan()), rival, members)
+    return torch.where(better | (own.isnan() & ~other.isnan()), opponent, members)
 
 
 def resampled(
@@ -238,7 +238,7 @@ def smoothed(
 ) -> Float[Tensor, " P"]:
     r"""Return the fitness of the rounds so far, :math:`\beta f_{r-1} + (1 - \beta) f_r`.
 
-    Ours: a member that was chosen for one lucky evaluation would be copied for its luck. A member
+    Ours: a member that was chosen for one evaluation would be copied for the noise in it. A member
     without a past takes the new fitness, and one whose new fitness is not known has none.
 
     Args:

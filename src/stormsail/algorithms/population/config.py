@@ -86,8 +86,8 @@ class PopulationConfig(Config):
     """Updates of a round; after each one members are compared."""
 
     exploit_method: Literal["truncation", "binary_tournament"] = "truncation"
-    """Who copies whom: the worst share one of the best share, or everybody a better rival drawn at
-    random."""
+    """Who copies whom: the worst share one of the best share, or everybody a better opponent drawn
+    at random."""
 
     explore_method: Literal["perturb", "resample", "both"] = "both"
     """How a copy changes the values: times or over a factor, drawn anew, or either."""
@@ -119,7 +119,9 @@ class PopulationConfig(Config):
     def _known_paths(self) -> Self:
         for path in self.search:
             check_path(path)
-        given = [path for path, one in self.search.items() if one.resample_probability is not None]
+        given = [
+            path for path, search in self.search.items() if search.resample_probability is not None
+        ]
         if given and self.explore_method != "both":
             raise ValueError(
                 f"`search.{given[0]}.resample_probability` must be left out where `explore_method` "

@@ -52,7 +52,7 @@ def smoothed_fitness(
 
 def ready_members(fitness: Sequence[float]) -> int:
     """Return how many members have a fitness that is known."""
-    return sum(math.isfinite(one) for one in fitness)
+    return sum(map(math.isfinite, fitness))
 
 
 def is_ready(
@@ -89,7 +89,7 @@ def decide(
     if not is_ready(config, outcomes, fitness):
         reason = f"only {ready_members(fitness)} of {len(fitness)} members have a fitness"
         return [Decision(i, i, values[i], reason) for i in range(len(fitness))]
-    known = _tensor([one if math.isfinite(one) else math.nan for one in fitness])
+    known = _tensor([value if math.isfinite(value) else math.nan for value in fitness])
     uniform = torch.from_numpy(draws(config, f"round.{round_}.sources", len(fitness)))
     order = rules.ranking(known, mode=config.metric_mode)
     if config.exploit_method == "truncation":

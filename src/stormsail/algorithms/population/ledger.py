@@ -116,8 +116,8 @@ def metrics_of(config: PopulationConfig, round_: Round) -> dict[str, float]:
         "pbt/std_performance": math.nan if empty else float(known.std()),
         "pbt/min_performance": math.nan if empty else float(known.min()),
         "pbt/max_performance": math.nan if empty else float(known.max()),
-        "pbt/exploitation_count": float(sum(one.copies for one in round_.decisions)),
-        "pbt/exploration_count": float(sum(one.explored for one in round_.decisions)),
+        "pbt/exploitation_count": float(sum(decision.copies for decision in round_.decisions)),
+        "pbt/exploration_count": float(sum(decision.explored for decision in round_.decisions)),
     }
 
 

@@ -229,13 +229,13 @@ class _Driver:
             if place.is_dir():
                 continue  # by a driver that was killed in this round
             _copy_checkpoint(member_folder(self.root, job.exploit.source), place)
-            found = verify_artifact(place)
-            if found != job.exploit.digest:
+            digest = verify_artifact(place)
+            if digest != job.exploit.digest:
                 raise ArtifactError(
                     "artifact-mismatch",
                     wrong=f"the last checkpoint of member {job.exploit.source} must be the one of "
                     f"the ledger, {job.exploit.digest[:8]}",
-                    found=found[:8],
+                    found=digest[:8],
                     remedy="Restore the population's folder from a copy, or start a new one.",
                 )
 

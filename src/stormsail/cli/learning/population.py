@@ -120,7 +120,7 @@ def _show(standing: "Standing") -> None:
     for outcome, values, seconds in zip(
         round_.outcomes, standing.values, standing.seconds, strict=True
     ):
-        coming = [one for one in round_.decisions if one.member == outcome.member]
+        coming = [decision for decision in round_.decisions if decision.member == outcome.member]
         table.add_row(
             f"{outcome.member:02d}",
             str(outcome.updates),
