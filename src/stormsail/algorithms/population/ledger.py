@@ -10,12 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from stormsail.algorithms.population.config import LEARNING_RATE, PopulationConfig
 from stormsail.algorithms.population.decisions import Decision, ready_members
-from stormsail.algorithms.population.jobs import Outcome, Value
+from stormsail.algorithms.population.jobs import Outcome
 from stormsail.core.errors import ArtifactError
 from stormsail.core.files import documents
 from stormsail.core.files.documents import DocumentError, JsonValue
@@ -156,7 +157,7 @@ def _number(value: object) -> float:
     return math.nan if value is None else float(str(value))
 
 
-def _list(given: Mapping[str, object], name: str) -> list[dict[str, Value]]:
+def _list(given: Mapping[str, object], name: str) -> list[Any]:
     value = given[name]
     if not isinstance(value, list):
         raise TypeError(f"`{name}` is no list")
