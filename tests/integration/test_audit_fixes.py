@@ -7,9 +7,15 @@ import pytest
 import torch
 
 from learner_lab import ENDS, learner, script, settings
+from population_lab import exploit, plan, states, trained
+from stormsail.algorithms.population.exploit import exploited_learner
+from stormsail.algorithms.population.population import train_population
+from stormsail.algorithms.run.folder import read_config, read_lineage
+from stormsail.algorithms.run.tasks import binding, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.update import losses
 from stormsail.functional import statistics
+from training_lab import small
 
 UPDATES = 6
 CONFIG = settings(
@@ -99,3 +105,68 @@ def test_a_rollout_after_that_run_recomputes_every_ratio_as_one(run, monkeypatch
     first = list(itertools.islice(seen, 2))  # both halves of the first minibatch
     assert all(float(one.log_ratio_max.detach()) < 1e-5 for one in first)
     assert torch.stack([one.log_ratio_max.detach() for one in seen[2:]]).max() > 1e-4
+
+
+# --- population-based training: a new learning rate reaches the optimizer
+
+OLD, NEW = 1e-3, 4e-3
+HEADS = {"critic__learning_rate_factor": 3.0, "ppo__total_steps": 320}
+
+
+def rates(ppo):
+    """The learning rate of every parameter group."""
+    return [float(group["lr"]) for group in ppo.optimizer.param_groups]
+
+
+def exploited(strategy):
+    """A source after three updates, and a member that took it over with a new learning rate."""
+    config = small("cartpole-lstm", **HEADS)
+    source, own = trained(config, 3), trained(config.replace(seed=6), 3)
+    task = make_task(config, batch=config.ppo.n_envs)
+    change = exploit(strategy, ppo__learning_rate=NEW)
+    member = exploited_learner(
+        config.replace(seed=6), task, binding(config), *states(source, own), change
+    )
+    return source, member
+
+
+def check_rate_stays(member):
+    """Ten updates of 32 steps: the line from the new rate to 0, in both groups, for three more."""
+    assert rates(member) == pytest.approx([NEW * 0.7, 3.0 * NEW * 0.7], rel=1e-12)
+    for done in (3, 4, 5):
+        rate = NEW * (1.0 - done / 10.0)
+        assert member.schedule().learning_rate == pytest.approx(rate, rel=1e-12)
+        member.update()
+        assert rates(member) == pytest.approx([rate, 3.0 * rate], rel=1e-12)
+
+
+def test_pbt_lr_applied_with_reset_strategy():
+    source, member = exploited("reset")
+    assert source.optimizer.state_dict()["state"]
+    assert member.optimizer.state_dict()["state"] == {}
+    for name, weights in source.agent.state_dict().items():
+        assert torch.equal(member.agent.state_dict()[name], weights), name
+    check_rate_stays(member)
+
+
+def test_pbt_lr_applied_with_copy_strategy():
+    source, member = exploited("copy")
+    old, new = (ppo.optimizer.state_dict()["state"] for ppo in (source, member))
+    assert old.keys() == new.keys()
+    for number, entry in old.items():
+        for name, value in entry.items():
+            assert torch.equal(new[number][name], value), (number, name)
+    check_rate_stays(member)
+
+
+def test_pbt_lr_fallback_when_hyperparams_missing(tmp_path, caplog):
+    search = {"ppo.clip_range": {"min": 0.05, "max": 0.3}}
+    config = plan(search=search, population_size=2, changes={"ppo__total_steps": 4 * 32})
+    train_population(config, out=tmp_path / "pop")
+    warned = [record for record in caplog.records if "NOT found" in record.message]
+    assert [record.levelname for record in warned] == ["WARNING"]
+    member = int(warned[0].message.split()[1].rstrip(":"))
+    assert warned[0].message == f"Member {member}: learning_rate NOT found in hyperparams"
+    folder = tmp_path / "pop" / "members" / f"{member:02d}"
+    assert read_config(folder).ppo.learning_rate == config.ppo.learning_rate
+    assert len(read_lineage(folder).copies) == 1

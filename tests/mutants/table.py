@@ -22,6 +22,7 @@ from mutants.missed import MISSED
 from mutants.modules import MODULES
 from mutants.monitors import MONITORS
 from mutants.optimizers import OPTIMIZERS
+from mutants.population import POPULATION
 from mutants.reference import REFERENCE
 from mutants.risk import RISK
 from mutants.runs import RUNS
@@ -59,4 +60,5 @@ MUTANTS = (
     *LEVELS,
     *ATTACK,
     *ENGINES,
+    *POPULATION,
 )

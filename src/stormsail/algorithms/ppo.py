@@ -115,7 +115,7 @@ class Ppo:
         self.pipeline = build_pipeline(agent, self.optimizer, config)
         first = history.extensions[0].old_total if history.extensions else config.ppo.total_steps
         updates = schedules.total_updates(config.ppo, first)
-        self.entropy = EntropySchedule(config.entropy, updates, self._planned_update)
+        self.entropy = EntropySchedule(config.entropy, updates, self.planned_update)
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
         self.risk = build_control(task, agent, config, generators)
@@ -204,7 +204,7 @@ class Ppo:
             ),
         )
 
-    def _planned_update(self, update: int) -> float:
+    def planned_update(self, update: int) -> float:
         """Return the place of an update in the first budget, for a decay that is a share of it."""
         rows = self.config.ppo.n_steps * self.config.ppo.n_envs
         if not self.history.extensions:
@@ -373,6 +373,10 @@ class Ppo:
             on_step=self._stepped,
             adversary=self.adversary,
         )
+
+    def apply_rate(self) -> None:
+        """Set the learning rate of every parameter group to what the coming update takes."""
+        self._set_rate(self.schedule().learning_rate)
 
     def _set_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:

@@ -1,6 +1,7 @@
 """A training run: start or resume, update, evaluate, save; roll back after a divergence."""
 
 import contextlib
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +19,11 @@ from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.folder import Rollback, RunFolder, open_run, threads_of
+from stormsail.algorithms.run.learners import new_learner
 from stormsail.algorithms.run.records import ProcessLog, Records, read_records
 from stormsail.algorithms.run.start_checks import check_start
 from stormsail.algorithms.run.start_from import Start, load_start
-from stormsail.algorithms.run.tasks import MARKET, agent_spec, binding, make_task
+from stormsail.algorithms.run.tasks import MARKET, binding, make_task
 from stormsail.algorithms.run.trials import trial_lines
 from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.update import nonfinite
@@ -48,7 +50,7 @@ from stormsail.monitors.loggers import (
 MAX_ROLLBACKS = 3
 """The run stops instead of rolling back this many times."""
 
-Status = Literal["finished", "interrupted", "stopped"]
+Status = Literal["finished", "interrupted", "paused", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ class Run:
     Attributes:
         path: its folder.
         config: its settings.
-        status: `finished`; `interrupted`, and the same command continues it; or `stopped` because
-            it kept diverging.
+        status: `finished`; `interrupted`, and the same command continues it; `paused` after as many
+            updates as `Trainer.run` was asked for; or `stopped` because it kept diverging.
         reason: why it did not finish.
         signal: number of the signal that interrupted it.
         updates: done so far.
@@ -281,19 +283,8 @@ class Trainer:
         self._loggers.send(self.records.metrics)
 
     def _new_learner(self) -> Ppo:
-        generators = Generators(self.config.seed, self.config.device)
-        spec = agent_spec(self.config, self._task)
-        # Weights are drawn on the CPU, so that every device begins with the same ones.
-        first = Generators(self.config.seed).stream("weights")
-        agent = Agent(spec, first, binding=self._bound)
-        if self.config.validation.policy == "sampled":
-            agent.judged_policy = "sampled"
-        if self._start is not None:  # before the learner: it begins with the agent's first memory
-            self._start.fill(agent)
         history = self.folder.lineage.history()
-        ppo = Ppo(self._task, agent.to(self.config.device), self.config, generators, history)
-        if self._start is not None:
-            self._start.fill_optimizer(ppo)
+        ppo = new_learner(self.config, self._task, self._bound, history, self._start)
         ppo.on_refusal = self._refused
         return ppo
 
@@ -353,11 +344,16 @@ class Trainer:
         """Finish the update, save, and end as after that signal."""
         self._signal = number
 
-    def run(self) -> Run:
-        """Train until all steps are taken, a signal comes, or rolling back no longer helps."""
+    def run(self, *, until: int | None = None) -> Run:
+        """Train until all steps are taken, a signal comes, or rolling back no longer helps.
+
+        Args:
+            until: number of updates of the run after which it pauses; None goes to its end.
+        """
+        last = math.inf if until is None else until
         self.folder.keep()
         with _signals(self._on_signal), self._loggers.closing():
-            while not self.done and self._signal is None:
+            while not self.done and self._signal is None and self.ppo.update_count < last:
                 try:
                     self.advance()
                 except Diverged as error:
@@ -490,17 +486,20 @@ class Trainer:
         return self._ended("stopped", reason)
 
     def _finish(self) -> Run:
-        """Save, and end as finished or interrupted."""
+        """Save, and end as finished, interrupted or paused."""
         if self.ppo.steps > self.folder.generations.steps()[-1]:
             self.save()
         status: Status = "finished" if self.done else "interrupted"
+        if not self.done and self._signal is None:
+            status = "paused"
         self._log.write(status, self.ppo.update_count)
-        return self._ended(status, "" if self.done else f"signal {self._signal}")
+        return self._ended(status, f"signal {self._signal}" if status == "interrupted" else "")
 
     def _ended(self, status: Status, reason: str) -> Run:
         best = None if self.records.best_score is None else self.folder.best
         alarms = raised_alarms(self.records.metrics)
-        ending = Ending(status, reason, best, self.records.best_score, alarms)
+        shown = "interrupted" if status == "paused" else status
+        ending = Ending(shown, reason, best, self.records.best_score, alarms)
         self._loggers.finish(self.records.metrics, ending)
         self.records.close()
         self._tell_lineage()

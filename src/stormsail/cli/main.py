@@ -16,6 +16,7 @@ from stormsail.cli.judging.backtest import backtest
 from stormsail.cli.judging.compare import compare
 from stormsail.cli.judging.report import report
 from stormsail.cli.judging.validate import validate
+from stormsail.cli.learning.population import population
 from stormsail.cli.learning.resume import resume
 from stormsail.cli.learning.train import train
 from stormsail.core.errors import StormsailError
@@ -34,6 +35,7 @@ app.command()(fetch)
 app.command()(check)
 app.command()(train)
 app.command()(resume)
+app.command()(population)
 app.command()(backtest)
 app.command()(attack)
 app.command()(validate)

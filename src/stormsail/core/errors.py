@@ -49,6 +49,8 @@ ErrorCode = Literal[
     "cluster-unreachable",
     "not-picklable",
     "worker-lost",
+    "member-failed",
+    "value-not-applied",
     # ledger
     "engine-limit",
     "ledger-identity",

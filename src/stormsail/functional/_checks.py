@@ -375,6 +375,20 @@ def check_count(value: int, *, name: str, remedy: str) -> None:
         raise _refuse_range(name, value, "be a whole number of at least 1", remedy)
 
 
+def check_span(low: float | Tensor, high: float | Tensor, *, is_positive: bool = False) -> None:
+    """Refuse bounds that are not in order, or not both positive where they must be."""
+    check_scalar(low, name="low")
+    check_scalar(high, name="high")
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        return
+    if not low <= high or (is_positive and not low > 0.0):
+        raise RangeError(
+            wrong=f"`low` must be at most `high`{' and above 0' * is_positive}",
+            found=f"{low!r} and {high!r}",
+            remedy="Pass the smallest and the largest value.",
+        )
+
+
 def check_steps(steps: int) -> None:
     """Refuse a window without a step."""
     check_count(steps, name="steps", remedy="Use 1 for the one-step target.")

@@ -21,19 +21,23 @@ CASES = cases.build()
 by_name = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 SOURCE = Path(stormsail.functional.__file__).parent
 # Not arithmetic on tensors: they give plain numbers and have neither a dtype nor a device to keep.
-PLAIN = {"midpoints", "tail_weights", "cross_entropy_normaliser"}
+PLAIN = {"midpoints", "tail_weights", "cross_entropy_normaliser", "truncation_count"}
 # Statistics that are float64 by definition, whatever comes in; counts and codes are integers.
 OWN_DTYPE = {
     "count_nonfinite",
     "explained_variance",
+    "explored_choice",
     "least_variance",
     "mean_and_std",
     "moments",
     "outside_support",
     "percentile",
+    "ranking",
     "ratio_is_clipped",
     "risk_gate",
     "running_moments",
+    "tournament_sources",
+    "truncation_sources",
     "weighted_std",
 }
 

@@ -135,11 +135,53 @@ def restore_learner(ppo: Ppo, state: State) -> None:
     Raises:
         ArtifactError: if the state is not one of such a learner.
     """
+    _restore_learned(ppo, state)
+    with _refusing("optimizer"):
+        _restore_optimizer(ppo, state["optimizer"])
+    with _refusing("counters"):
+        _restore_counters(ppo, state["counters"])
+    with _refusing("generators"):
+        ppo.generators.restore(state["generators"])
+    with _refusing("env_state"):
+        _restore_env_state(ppo, state["env_state"])
+
+
+def adopt_learner(ppo: Ppo, state: State, own: State, *, keeps_optimizer: bool) -> None:
+    """Give a newly made learner what another one has learned. After an error it must be discarded.
+
+    Taken over are weights, normalisers, scaler, controllers, return statistics and the number of
+    updates; settings stay those of the learner, in every group of its optimizer too. Random streams
+    go on with those of `own`; environments and memory begin anew, and so does the halving of
+    refused steps.
+
+    Args:
+        ppo: the learner, with the settings that it is to use.
+        state: of the other one.
+        own: state whose random streams go on.
+        keeps_optimizer: whether the state of the optimizer is taken over; otherwise it is fresh.
+
+    Raises:
+        ArtifactError: if the state does not fit such a learner.
+    """
+    _restore_learned(ppo, state)
+    if keeps_optimizer:
+        with _refusing("optimizer"):
+            entries = state["optimizer"]["state"]
+            _check_optimizer_state(ppo, entries)
+            ppo.optimizer.load_state_dict({**ppo.optimizer.state_dict(), "state": entries})
+    with _refusing("counters"):
+        _restore_counters(ppo, {**state["counters"], "rate_factor": 1.0, "refusals": 0})
+    with _refusing("generators"):
+        ppo.generators.restore(own["generators"])
+    ppo.env_state = begin(ppo.task, ppo.agent, ppo.generators.stream("task"))
+    ppo.apply_rate()
+
+
+def _restore_learned(ppo: Ppo, state: State) -> None:
+    """Restore what was learned: weights, normalisers, scaler, controllers and statistics."""
     with _refusing("agent"):
         saved = _fitting("agent", state["agent"], ppo.agent.state_dict())
         ppo.agent.load_state_dict(saved)
-    with _refusing("optimizer"):
-        _restore_optimizer(ppo, state["optimizer"])
     with _refusing("scaler"):
         _restore_scaler(ppo, state["scaler"])
     parts: dict[str, Callable[[JsonValue], None]] = {
@@ -154,12 +196,6 @@ def restore_learner(ppo: Ppo, state: State) -> None:
         _restore_risk(ppo, state["risk"])
     with _refusing("advantages"):
         _restore_advantages(ppo, state["advantages"])
-    with _refusing("counters"):
-        _restore_counters(ppo, state["counters"])
-    with _refusing("generators"):
-        ppo.generators.restore(state["generators"])
-    with _refusing("env_state"):
-        _restore_env_state(ppo, state["env_state"])
 
 
 def keep_optimizer(ppo: Ppo, state: State) -> None:
@@ -180,13 +216,18 @@ def _restore_optimizer(ppo: Ppo, saved: dict[str, Any]) -> None:
     for old, new in zip(own["param_groups"], saved["param_groups"], strict=True):
         if {**new, "lr": None} != {**old, "lr": None}:
             raise _unfit("optimizer", "settings of another one")
+    _check_optimizer_state(ppo, saved["state"])
+    ppo.optimizer.load_state_dict(saved)
+
+
+def _check_optimizer_state(ppo: Ppo, entries: Mapping[int, Mapping[str, Tensor]]) -> None:
+    """Refuse tensors that are not those of the parameters of the learner's optimizer."""
     parameters = [part for group in ppo.optimizer.param_groups for part in group["params"]]
-    for number, entry in saved["state"].items():
+    for number, entry in entries.items():
         shape = parameters[number].shape
         for name, tensor in entry.items():
             if tensor.shape != (() if name == "step" else shape) or not tensor.is_floating_point():
                 raise _unfit("optimizer", f"`{name}` of the shape {tuple(tensor.shape)}")
-    ppo.optimizer.load_state_dict(saved)
 
 
 def _restore_scaler(ppo: Ppo, saved: dict[str, Any] | None) -> None:

@@ -5,7 +5,8 @@ how it grew, `manifest.json` its identity (version, data, task); the manifest is
 folder without one holds no run. They are written once task and learner are made: a run that is
 refused before that leaves nothing behind, and an existing one as it was. `checkpoints/` holds
 generations, `best/` the best agent so far, `refused/` batches whose step was refused,
-`rollback.json` the last rollback.
+`rollback.json` the last rollback. `copied-<n>-<step>` is a checkpoint that takes the place of all
+others, between its writing and its move to `checkpoints/`: it counts once the lineage has n copies.
 """
 
 import contextlib
@@ -37,6 +38,7 @@ BEST = "best"
 _FORMAT = 1
 _KIND = "run"
 _NEXT_BEST, _OLD_BEST = "best-next", "best-old"
+_COPIED = "copied-"
 _ROLLBACK = "rollback.json"
 _REFUSED = "refused"
 _MAX_REFUSED = 16
@@ -153,6 +155,32 @@ class RunFolder:
             _finish_best(folder)
             atomic.write_folder(folder, _NEXT_BEST, files)
             _finish_best(folder)
+
+    def copy_over(
+        self, config: TrainConfig, lineage: Lineage, step: int, contents: Contents
+    ) -> None:
+        """Replace all checkpoints by one, and settings and lineage by those that belong to it.
+
+        A kill leaves the old run or the new one. A rollback of the old one is forgotten.
+
+        Args:
+            config: of the run from now on.
+            lineage: its own, with one more copy.
+            step: of the checkpoint.
+            contents: of the checkpoint.
+
+        Raises:
+            ArtifactError: if the disk refuses.
+        """
+        files = encode_artifact(kind=checkpoint.KIND, contents=contents)
+        self._check_limit(files)
+        with _loud(self.path), self._opened() as folder:
+            name = f"{_COPIED}{len(lineage.copies)}-{step:012d}"
+            atomic.write_folder(folder, name, files)
+        self.config, self.lineage = config, lineage
+        self.begin()
+        with _loud(self.path), self._opened() as folder:
+            _finish_copy(folder, lineage)
 
     def save_refused(self, name: str, contents: Contents) -> Path | None:
         """Save a batch whose step was refused; None if there are enough, or it is there."""
@@ -279,6 +307,7 @@ def open_run(
             with _loud(path):
                 atomic.remove_leftovers(folder)
                 _finish_best(folder)
+                _finish_copy(folder, run.lineage)
             try:
                 yield run
             except Exception:
@@ -435,7 +464,8 @@ def _changes(
         if config.ppo.total_steps == extend_to:
             free |= {TOTAL}
     new = {name for name, _, _ in differences(lineage.begun(before), config)}
-    free |= {name for name in (TOTAL, *RATES) if name not in new}  # as in the first command
+    known = (TOTAL, *RATES, *lineage.searched())
+    free |= {name for name in known if name not in new}  # as in the first command
     return [change for change in differences(before, config) if change[0] not in free]
 
 
@@ -532,6 +562,20 @@ def _finish_best(folder: int) -> None:
         atomic.move(folder, _NEXT_BEST, folder, BEST)
     if atomic.exists(folder, _OLD_BEST):
         atomic.remove_tree(folder, _OLD_BEST)
+
+
+def _finish_copy(folder: int, lineage: Lineage) -> None:
+    """Complete the replacement of all checkpoints, or forget it if its lineage was not written."""
+    for name in [entry for entry in atomic.entries(folder) if entry.startswith(_COPIED)]:
+        number, _, step = name.removeprefix(_COPIED).partition("-")
+        if int(number) > len(lineage.copies):
+            atomic.remove_tree(folder, name)
+            continue
+        if atomic.exists(folder, _ROLLBACK):
+            atomic.remove_tree(folder, _ROLLBACK)
+        with atomic.open_folder("checkpoints", parent=folder) as checkpoints:
+            atomic.remove_tree(checkpoints, *atomic.entries(checkpoints))
+            atomic.move(folder, name, checkpoints, step)
 
 
 @contextlib.contextmanager

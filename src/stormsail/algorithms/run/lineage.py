@@ -40,6 +40,27 @@ class Source(Config):
         return fields
 
 
+class Copy(Config):
+    """A copy of another member of a population, with new values of the searched settings."""
+
+    round: Whole
+    """Round of the population that it came before."""
+    member: Whole
+    """Number of the member that was copied."""
+    digest: str
+    """Of that member's checkpoint."""
+    steps: Whole
+    """Environment steps of that checkpoint."""
+    optimizer: Literal["reset", "copy"]
+    """Whether the optimizer began anew or with that member's state."""
+    old: dict[str, bool | int | float | str]
+    """Values before, by path."""
+    new: dict[str, bool | int | float | str]
+    """Values from then on."""
+    applied: dict[str, bool | int | float | str]
+    """Values as the learner used them, read back from it."""
+
+
 class Lineage(Config):
     """What `lineage.json` holds."""
 
@@ -51,18 +72,26 @@ class Lineage(Config):
     """Stages of that agent's own lineage."""
     extensions: tuple[Extension, ...] = ()
     """Extensions of its budget, in order."""
+    copies: tuple[Copy, ...] = ()
+    """Copies of other members of its population, in order."""
 
     def history(self) -> History:
         """Return what the learner's schedules depend on."""
         return History(self.extensions, frozenset(self.derived), self.source is not None)
 
     def looks(self) -> int:
-        """Return how often the run was extended after its result was known."""
-        return sum(extension.finished for extension in self.extensions)
+        """Return how often the run went on after its result was known: extended, or copied over."""
+        return sum(extension.finished for extension in self.extensions) + len(self.copies)
+
+    def searched(self) -> tuple[str, ...]:
+        """Return the paths of the settings that copies have changed."""
+        return tuple({path: None for copy in self.copies for path in copy.new})
 
     def current(self, config: TrainConfig) -> TrainConfig:
-        """Return the configuration with the last extension in force."""
+        """Return the configuration with the last extension and the last copy in force."""
         changes: dict[str, object] = {}
+        for copy in self.copies:
+            changes |= copy.new
         for extension in self.extensions:
             changes[TOTAL] = extension.new_total
             if extension.new_rates is not None:
@@ -76,6 +105,8 @@ class Lineage(Config):
             changes[TOTAL] = extension.old_total
             if extension.old_rates is not None:
                 changes |= dict(zip(RATES, extension.old_rates, strict=True))
+        for copy in reversed(self.copies):
+            changes |= copy.old
         return config.replace(**changes) if changes else config
 
     def extended(self, config: TrainConfig, wish: "Wish", *, steps: int) -> "Lineage":
@@ -117,7 +148,17 @@ class Lineage(Config):
             for extension in self.extensions
             if extension.steps <= steps
         ]
-        return (*first, *grown, {"stage": "trained", "config_hash": config_hash, "steps": steps})
+        copied: list[dict[str, JsonValue]] = [
+            {"stage": "copied", **copy.model_dump(mode="json")}
+            for copy in self.copies
+            if copy.steps <= steps
+        ]
+        return (
+            *first,
+            *copied,
+            *grown,
+            {"stage": "trained", "config_hash": config_hash, "steps": steps},
+        )
 
 
 class Wish(Config):

@@ -43,6 +43,8 @@ class RecordState(Config):
 
     rows: Whole = 0
     """Rows of the metrics file."""
+    skipped: Whole = 0
+    """Updates without a row: they are those of another run whose state was taken over."""
     event_bytes: Whole = 0
     """Length of the events file."""
     best_score: float | None = None
@@ -101,13 +103,13 @@ class Records:
         self.best_episodes, self.best_policy = saved.best_episodes, saved.best_policy
         self.trials, self.policy = saved.trials, saved.policy
         self.best_sharpe, self.best_bars = saved.best_sharpe, saved.best_bars
-        self.rollbacks = saved.rollbacks
+        self.rollbacks, self.skipped = saved.rollbacks, saved.skipped
         self.metrics = MetricsFile(folder.metrics, rows=saved.rows)
         self.events = EventFile(folder.events, length=saved.event_bytes, clock=clock)
         self.tensorboard: TensorBoard | None = None
         if tensorboard:
             ppo = folder.config.ppo
-            first = (saved.rows + 1) * ppo.n_steps * ppo.n_envs
+            first = (saved.rows + saved.skipped + 1) * ppo.n_steps * ppo.n_envs
             purge = first if saved.rows else None
             self.tensorboard = TensorBoard(folder.tensorboard, purge_step=purge)
 
@@ -127,6 +129,7 @@ class Records:
             best_bars=self.best_bars,
             trials=self.trials,
             rollbacks=self.rollbacks,
+            skipped=self.skipped,
         )
         return {"records": saved.model_dump(mode="json"), "alarms": self.alarms.state_dict()}
 
@@ -264,7 +267,7 @@ def read_records(state: Mapping[str, Any], *, rows: int | None = None) -> Record
     """
     saved = RecordState.from_state(state.get("records"), part="records")
     Alarms().load_state_dict(state.get("alarms"))
-    if rows is not None and saved.rows != rows:
+    if rows is not None and saved.rows + saved.skipped != rows:
         raise ArtifactError(
             "artifact-document",
             wrong=f"the records of a checkpoint must have a row for each of its {rows} updates",

@@ -9,7 +9,9 @@ its settings or its data do not fit, is none.
 
 An extension writes a line `extended`. It has the key of its training. Where the training had ended,
 its result was known when it was extended: then there were two results to choose from, and they
-count as two trials. An extension of a training that was only interrupted counts as none.
+count as two trials. An extension of a training that was only interrupted counts as none. A member
+of a population that is copied over goes on from another result that is known, so each copy counts
+as a trial of its own, too.
 """
 
 import contextlib
@@ -37,11 +39,18 @@ class TrialLines:
         folder: of the run.
         ledger: of the workspace.
         data_hash: of the bars of this trial; None takes those of the run.
+        name: of the training; None takes that of the folder.
     """
 
-    def __init__(self, folder: RunFolder, ledger: TrialLedger, data_hash: str | None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        ledger: TrialLedger,
+        data_hash: str | None = None,
+        name: str | None = None,
+    ) -> None:
         self._ledger = ledger
-        self._name = folder.path.resolve().name
+        self._name = folder.path.resolve().name if name is None else name
         self._config_hash = str(folder.identity["config_hash"])
         own = folder.identity.get("bound_data", "")
         self._data_hash = str(own) if data_hash is None else data_hash
@@ -59,6 +68,8 @@ class TrialLines:
         self._extension: dict[str, JsonValue] = {}
         if lineage.extensions:
             self._extension = {"extension": lineage.extensions[-1].model_dump(mode="json")}
+        if lineage.copies:
+            self._extension["copy"] = lineage.copies[-1].model_dump(mode="json")
         self.begun = False
         """Whether the training began, so that it may fail."""
 
@@ -77,7 +88,7 @@ class TrialLines:
         if not lines:
             self._write(STARTED, None, 0)
         if self._extension and not any(
-            line.status == EXTENDED and line.extra.get("extension") == self._extension["extension"]
+            line.status == EXTENDED and self._extension.items() <= dict(line.extra).items()
             for line in lines
         ):
             self._write(EXTENDED, None, 0, **self._extension)
@@ -122,6 +133,7 @@ def trial_lines(
     *,
     data_hash: str | None = None,
     clock: Clock | None = None,
+    name: str | None = None,
 ) -> Iterator[TrialLines]:
     """Hand out the lines of a training; if it is refused after its start, write that it failed.
 
@@ -132,12 +144,13 @@ def trial_lines(
         path: of the ledger; None takes the one of the workspace.
         data_hash: of the bars of this trial; None takes those of the run.
         clock: for the time of a line.
+        name: of the training; None takes that of the folder.
 
     Raises:
         ArtifactError: if the ledger is damaged or cannot be written.
     """
     place = folder.path.resolve().parent / LEDGER if path is None else Path(path)
-    lines = TrialLines(folder, TrialLedger(place, clock=clock), data_hash)
+    lines = TrialLines(folder, TrialLedger(place, clock=clock), data_hash, name)
     try:
         yield lines
     except StormsailError as error:

@@ -85,7 +85,9 @@ def _settings(config: Path | None, overrides: list[str], *, folder: Path | None)
     from stormsail.algorithms.config import TrainConfig
 
     if config is not None:
-        return TrainConfig.load(config, overrides)
+        from stormsail.algorithms.population.config import load_training
+
+        return load_training(config, overrides)
     if folder is not None:
         from stormsail.algorithms.run.folder import read_config
 

@@ -1,0 +1,141 @@
+"""`stormsail population`: train a population; the same command continues an interrupted one."""
+
+import importlib
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from stormsail.algorithms.population.jobs import Engine
+    from stormsail.algorithms.population.population import Standing
+
+
+class EngineName(StrEnum):
+    """Where members train."""
+
+    IN_PROCESS = "in-process"
+    PROCESSES = "processes"
+    RAY = "ray"
+
+
+def population(
+    config: Annotated[Path, typer.Argument(help="TOML file with a section `population`.")],
+    engine: Annotated[
+        EngineName, typer.Option(help="Where members train.")
+    ] = EngineName.IN_PROCESS,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster that runs already; for --engine ray.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the population; default: under `runs`.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="path=value, such as population.population_size=4."),
+    ] = None,
+) -> None:
+    """Train a population whose members copy each other. The same command continues it."""
+    from stormsail.algorithms.fit import Interrupted
+    from stormsail.algorithms.population.config import RunFile
+    from stormsail.algorithms.population.population import train_population
+    from stormsail.cli.learning.train import BY_SIGNAL
+
+    plan = RunFile.load(config, settings or [])
+    place = Path("runs") / f"{config.stem}-population" if out is None else out
+    try:
+        with _announced():
+            done = train_population(
+                plan, out=place, engine=_engine(engine, address), on_round=_show
+            )
+    except Interrupted as error:
+        typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
+        raise typer.Exit(BY_SIGNAL + error.signal) from None
+    typer.echo(f"{done.path}: {len(done.rounds)} rounds")
+    if done.best_folder is not None:
+        fitness = done.rounds[-1].fitness[done.best or 0]
+        typer.echo(f"best member: {done.best_folder} with fitness {fitness:.6g}")
+
+
+def _engine(name: EngineName, address: str | None) -> "Engine":
+    """Return an engine by its name.
+
+    Raises:
+        ConfigError: if an address is given to an engine that has none.
+    """
+    from stormsail.algorithms.population.engines.in_process import InProcess
+    from stormsail.core.errors import ConfigError
+
+    if address is not None and name is not EngineName.RAY:
+        raise ConfigError(
+            "config-inconsistent",
+            wrong="`--address` names a Ray cluster, so it must come with `--engine ray`",
+            found=f"`--engine {name}`",
+            remedy="Add `--engine ray`, or leave the address out.",
+        )
+    if name is EngineName.IN_PROCESS:
+        return InProcess()
+    # Imported by name: Ray is an extra, and worker processes are not needed for one of them.
+    module: Any = importlib.import_module(f"stormsail.algorithms.population.engines.{name}")
+    made: Engine = module.Ray(address=address) if name is EngineName.RAY else module.Processes()
+    return made
+
+
+class _Echo(logging.Handler):
+    """Prints the lines of a population's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(self.format(record), err=True)
+
+
+@contextmanager
+def _announced() -> Iterator[None]:
+    """Print the learning rates that copies take, and warnings."""
+    log, echo = logging.getLogger("stormsail.population"), _Echo(logging.INFO)
+    level = log.level
+    log.addHandler(echo)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(echo)
+        log.setLevel(level)
+
+
+def _show(standing: "Standing") -> None:
+    """Print a table of the members after a round."""
+    from rich.console import Console
+    from rich.table import Table
+
+    round_ = standing.round
+    table = Table(title=f"round {round_.number + 1} of {standing.rounds}")
+    paths = sorted({path for values in standing.values for path in values})
+    for title in ("member", "updates", "fitness", "smoothed", *paths, "next", "seconds"):
+        table.add_column(title, justify="left" if title == "next" else "right")
+    for outcome, values, seconds in zip(
+        round_.outcomes, standing.values, standing.seconds, strict=True
+    ):
+        coming = [decision for decision in round_.decisions if decision.member == outcome.member]
+        table.add_row(
+            f"{outcome.member:02d}",
+            str(outcome.updates),
+            _number(outcome.fitness),
+            _number(round_.fitness[outcome.member]),
+            *(_value(values.get(path)) for path in paths),
+            coming[0].reason if coming else "",
+            f"{seconds:.1f}",
+        )
+    Console().print(table)
+
+
+def _number(value: float) -> str:
+    return "unknown" if math.isnan(value) else f"{value:.4g}"
+
+
+def _value(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,138 @@
+"""The bugs of population-based training: rules, copies, learning rates, resumption."""
+
+from mutants.harness import Mutant
+from mutants.nodes import integration, law, unit
+
+RULES = "functional/population.py"
+DECISIONS = "algorithms/population/decisions.py"
+EXPLOIT = "algorithms/population/exploit.py"
+LEDGER = "algorithms/population/ledger.py"
+CHECKPOINT = "algorithms/run/checkpoint.py"
+FOLDER = "algorithms/run/folder.py"
+ORDER = "algorithms/ppo.py"
+
+
+def whole(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of whole populations."""
+    return integration("population", *names)
+
+
+def audit(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests that the audits named."""
+    return integration("audit_fixes", *names)
+
+
+POPULATION = (
+    # --- the rules
+    Mutant(
+        "pbt-count-rounded-to-zero",
+        "X6",
+        RULES,
+        "return min(n // 2, max(1, math.floor(ratio * n)))",
+        "return min(n // 2, math.floor(ratio * n))",
+        unit("population", "test_two_and_three_members_still_exploit"),
+    ),
+    Mutant(
+        "pbt-best-member-perturbed",
+        "X6",
+        DECISIONS,
+        "if source == member or not math.isfinite(fitness[source]):",
+        "if not math.isfinite(fitness[source]):",
+        whole("test_every_round_the_worst_copies_the_best_and_nobody_else_changes"),
+    ),
+    Mutant(
+        "pbt-neighbour-wraps-around",
+        "X6",
+        RULES,
+        "moved = (index + torch.where(uniform[..., 2] < 0.5, 1, -1)).clamp(0, count - 1)",
+        "moved = (index + torch.where(uniform[..., 2] < 0.5, 1, -1)) % count",
+        unit("population", "test_a_choice_at_an_end_stays_there"),
+    ),
+    Mutant(
+        "pbt-unknown-fitness-wins",
+        "X6",
+        RULES,
+        'return torch.argsort(-fitness if mode == "max" else fitness, stable=True)',
+        'return torch.argsort(fitness, descending=mode == "max", stable=True)',
+        unit(
+            "population",
+            "test_an_unknown_fitness_is_the_worst_in_both_modes_and_ties_go_by_number",
+        ),
+    ),
+    Mutant(
+        "pbt-opponent-may-be-oneself",
+        "X6",
+        RULES,
+        "opponent = (drawn + (drawn >= members)).clamp(max=size - 1)",
+        "opponent = drawn.clamp(max=size - 1)",
+        law("population", "test_a_tournament_copies_only_a_better_rival"),
+    ),
+    # --- what a copy takes over
+    Mutant(
+        "pbt-learner-built-from-old-values",
+        "S2-4",
+        EXPLOIT,
+        "ppo = new_learner(with_values(config, exploit.values), task, bound)",
+        "ppo = new_learner(config, task, bound)",
+        audit("test_pbt_lr_applied_with_reset_strategy"),
+    ),
+    Mutant(
+        "pbt-rate-in-the-first-group-only",
+        "S2-4",
+        ORDER,
+        "for group in self.optimizer.param_groups:",
+        "for group in self.optimizer.param_groups[:1]:",
+        audit("test_pbt_lr_applied_with_reset_strategy"),
+    ),
+    Mutant(
+        "pbt-copied-optimizer-keeps-its-settings",
+        "S2-4",
+        CHECKPOINT,
+        'ppo.optimizer.load_state_dict({**ppo.optimizer.state_dict(), "state": entries})',
+        'ppo.optimizer.load_state_dict(state["optimizer"])',
+        whole("test_every_value_is_read_back_from_what_the_learner_uses"),
+    ),
+    Mutant(
+        "pbt-rate-left-to-the-next-update",
+        "S2-4",
+        CHECKPOINT,
+        "    ppo.apply_rate()\n",
+        "",
+        audit("test_pbt_lr_applied_with_copy_strategy"),
+    ),
+    Mutant(
+        "pbt-halving-is-inherited",
+        "X6",
+        CHECKPOINT,
+        '_restore_counters(ppo, {**state["counters"], "rate_factor": 1.0, "refusals": 0})',
+        '_restore_counters(ppo, state["counters"])',
+        whole("test_streams_stay_the_members_own_and_memory_begins_anew"),
+    ),
+    Mutant(
+        "pbt-streams-are-copied",
+        "X6",
+        CHECKPOINT,
+        'ppo.generators.restore(own["generators"])',
+        'ppo.generators.restore(state["generators"])',
+        whole("test_streams_stay_the_members_own_and_memory_begins_anew"),
+    ),
+    Mutant(
+        "pbt-kill-leaves-half-a-copy",
+        "X6",
+        FOLDER,
+        "                _finish_copy(folder, run.lineage)\n",
+        "",
+        whole(
+            "test_a_member_killed_in_its_copy_or_judgement_goes_on_with_the_same_bits",
+        ),
+    ),
+    # --- what is logged
+    Mutant(
+        "pbt-log-names-the-wished-rate",
+        "S2-log",
+        LEDGER,
+        "rate = round_.outcomes[decision.member].applied.get(LEARNING_RATE)",
+        "rate = decision.values.get(LEARNING_RATE)",
+        whole("test_the_log_names_the_rate_that_the_learner_used"),
+    ),
+)
