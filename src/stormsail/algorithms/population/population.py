@@ -66,10 +66,10 @@ class Standing:
     """A population after a round, for displays.
 
     Attributes:
-        round: of it.
-        rounds: of all.
-        outcomes: as its jobs gave them, by member.
-        seconds: of wall time of each job.
+        round: that is over.
+        rounds: of the whole population.
+        values: of the searched settings in this round, by member.
+        seconds: of wall time of each job, by member.
     """
 
     round: Round
