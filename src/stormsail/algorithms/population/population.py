@@ -30,6 +30,7 @@ from stormsail.algorithms.population.decisions import (
     smoothed_fitness,
 )
 from stormsail.algorithms.population.engines.in_process import InProcess
+from stormsail.algorithms.population.engines.transport import restore
 from stormsail.algorithms.population.jobs import Engine, Exploit, Job, Outcome, Value
 from stormsail.algorithms.population.ledger import Ledger, Round, metrics_of, rate_lines
 from stormsail.algorithms.population.member import (
@@ -282,6 +283,7 @@ def _alone(root: Path) -> Iterator[Path]:
     try:
         atomic.make_folders(root)
         with atomic.locked_folder(root):
+            restore(root)
             yield root
     except atomic.FolderBusyError as error:
         raise ArtifactError(

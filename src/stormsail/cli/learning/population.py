@@ -1,6 +1,5 @@
 """`stormsail population`: train a population; the same command continues an interrupted one."""
 
-import importlib
 import logging
 import math
 from collections.abc import Iterator
@@ -14,6 +13,13 @@ import typer
 if TYPE_CHECKING:
     from stormsail.algorithms.population.jobs import Engine
     from stormsail.algorithms.population.population import Standing
+
+
+class StorageName(StrEnum):
+    """How members' folders reach the nodes of a cluster."""
+
+    SHARED = "shared"
+    OBJECT_STORE = "object-store"
 
 
 class EngineName(StrEnum):
@@ -31,6 +37,18 @@ def population(
     ] = EngineName.IN_PROCESS,
     address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster that runs already; for --engine ray.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; default: one a core.")
+    ] = None,
+    storage: Annotated[
+        StorageName | None, typer.Option(help="How folders reach the nodes of a Ray cluster.")
+    ] = None,
+    cpus: Annotated[
+        float | None, typer.Option(min=0.0, help="Cores of a member on a Ray cluster; default: 1.")
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(min=0.0, help="Share of a GPU of a member on a Ray cluster.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the population; default: under `runs`.")
@@ -50,9 +68,10 @@ def population(
     place = Path("runs") / f"{config.stem}-population" if out is None else out
     try:
         with _announced():
-            done = train_population(
-                plan, out=place, engine=_engine(engine, address), on_round=_show
+            made = _engine(
+                engine, address=address, workers=workers, storage=storage, cpus=cpus, gpus=gpus
             )
+            done = train_population(plan, out=place, engine=made, on_round=_show)
     except Interrupted as error:
         typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
         raise typer.Exit(BY_SIGNAL + error.signal) from None
@@ -62,28 +81,45 @@ def population(
         typer.echo(f"best member: {done.best_folder} with fitness {fitness:.6g}")
 
 
-def _engine(name: EngineName, address: str | None) -> "Engine":
+def _engine(name: EngineName, **options: object) -> "Engine":
     """Return an engine by its name.
 
     Raises:
-        ConfigError: if an address is given to an engine that has none.
+        ConfigError: if an option is one of another engine.
     """
-    from stormsail.algorithms.population.engines.in_process import InProcess
     from stormsail.core.errors import ConfigError
 
-    if address is not None and name is not EngineName.RAY:
-        raise ConfigError(
-            "config-inconsistent",
-            wrong="`--address` names a Ray cluster, so it must come with `--engine ray`",
-            found=f"`--engine {name}`",
-            remedy="Add `--engine ray`, or leave the address out.",
-        )
-    if name is EngineName.IN_PROCESS:
-        return InProcess()
-    # Imported by name: Ray is an extra, and worker processes are not needed for one of them.
-    module: Any = importlib.import_module(f"stormsail.algorithms.population.engines.{name}")
-    made: Engine = module.Ray(address=address) if name is EngineName.RAY else module.Processes()
-    return made
+    of_engine = {
+        EngineName.IN_PROCESS: (),
+        EngineName.PROCESSES: ("workers",),
+        EngineName.RAY: ("address", "storage", "cpus", "gpus"),
+    }
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given:
+        if option not in of_engine[name]:
+            owner = next(engine for engine, names in of_engine.items() if option in names)
+            raise ConfigError(
+                "config-inconsistent",
+                wrong=f"`--{option}` must come with `--engine {owner}`",
+                found=f"`--engine {name}`",
+                remedy=f"Add `--engine {owner}`, or leave `--{option}` out.",
+            )
+    return _made(name, given)
+
+
+def _made(name: EngineName, given: dict[str, Any]) -> "Engine":
+    """Return the engine; each is imported only where it is asked for, as Ray is an extra."""
+    if name is EngineName.RAY:
+        from stormsail.algorithms.population.engines.ray import Ray
+
+        return Ray(**given)
+    if name is EngineName.PROCESSES:
+        from stormsail.algorithms.population.engines.processes import Processes
+
+        return Processes(**given)
+    from stormsail.algorithms.population.engines.in_process import InProcess
+
+    return InProcess()
 
 
 class _Echo(logging.Handler):

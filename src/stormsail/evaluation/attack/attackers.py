@@ -14,14 +14,10 @@ from torch import Tensor
 
 from stormsail.evaluation.attack.columns import Ball
 from stormsail.functional import perturbation
-from stormsail.modules.actions import ActionHead
 from stormsail.modules.agent import Agent, Draw
 
 STEP_SHARE = 2.5
 """Length of all ascent steps together, in radii: enough to cross the ball and turn."""
-
-DIVERGENCE_DRAWS = 16
-"""Actions that estimate a divergence which has no closed form."""
 
 Objective = Callable[[Tensor], Tensor]
 """From perturbations [B, k] to what is to grow, [B]; a row depends on its own perturbation only."""
@@ -81,7 +77,7 @@ class GradientAttack:
     agent: Agent
     ball: Ball
     generator: torch.Generator
-    objective: Callable[[Agent, Ball, Situation, torch.Generator], Objective]
+    objective: Callable[[Agent, Ball, Situation], Objective]
     steps: int
     """Ascent steps from each start."""
     starts: int
@@ -93,7 +89,7 @@ class GradientAttack:
 
     def perturb(self, situation: Situation, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the perturbation with the largest objective."""
-        objective = self.objective(self.agent, self.ball, situation, self.generator)
+        objective = self.objective(self.agent, self.ball, situation)
         points = [
             self.ball.random(len(situation.seen), self.generator, situation.seen)
             for _ in range(self.starts)
@@ -140,56 +136,30 @@ def ascend(objective: Objective, points: list[Tensor], ball: Ball, *, steps: int
     return best
 
 
-def policy_divergence(
-    agent: Agent, ball: Ball, situation: Situation, generator: torch.Generator
-) -> Objective:
+def policy_divergence(agent: Agent, ball: Ball, situation: Situation) -> Objective:
     r"""Return J(delta) = KL(pi(. | s) || pi(. | s + delta)), both with the memory that there is.
 
     The maximal action difference attack of Zhang et al. 2020, arXiv:2003.08938, Appendix D.
     Deviation: ascent without Langevin noise, and the divergence of the whole policy where the
-    authors' program takes the distance of its mean alone. A head without a closed form is estimated
-    from draws of pi(. | s), the same ones for all perturbations.
+    authors' program takes the distance of its mean alone.
     """
     head = agent.network.head
     clean = situation.clean.parameters
-    drawn = None
-    if head.kl(clean, clean) is None:
-        drawn = [head.sample(clean, generator) for _ in range(DIVERGENCE_DRAWS)]
 
     def objective(delta: Tensor) -> Tensor:
         parameters, _ = _outputs(agent, ball, situation, delta)
-        return divergence(head, clean, parameters, drawn)
+        return head.kl(clean, parameters)
 
     return objective
 
 
-def divergence(
-    head: ActionHead, clean: Tensor, attacked: Tensor, drawn: list[Tensor] | None
-) -> Tensor:
-    r"""Return KL(clean || attacked), [B]: in closed form, or the mean log ratio of draws.
-
-    .. math::
-        \frac1M \sum_m \log \pi(a_m | s) - \log \pi(a_m | s + \delta), \qquad a_m \sim \pi(. | s)
-
-    The estimate may be negative; its gradient is that of the divergence on average.
-    """
-    exact = head.kl(clean, attacked)
-    if exact is not None:
-        return exact
-    ratios = [head.log_prob(clean, raw) - head.log_prob(attacked, raw) for raw in drawn or ()]
-    return torch.stack(ratios).mean(0)
-
-
-def value_loss(
-    agent: Agent, ball: Ball, situation: Situation, generator: torch.Generator
-) -> Objective:
+def value_loss(agent: Agent, ball: Ball, situation: Situation) -> Objective:
     r"""Return J(delta) = -V(s + delta), the critics' value of what is shown, normalised.
 
     Critic-guided, after Pattanaik et al. 2018, arXiv:1712.03632, whose critic values actions. Ours
     value states, so the attack shows the worst state that the ball holds, and the agent acts as if
     it were there: the form of the program of Zhang et al. 2020 for PPO (`apply_attack`, `critic`).
     """
-    del generator  # nothing is drawn
 
     def objective(delta: Tensor) -> Tensor:
         _, predicted = _outputs(agent, ball, situation, delta)

@@ -13,21 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stormsail.core import task as tasks
 from stormsail.core.errors import ChoiceError, ConfigError, RangeError, nearest
-from stormsail.core.task import Task, account_names, observation_layout
+from stormsail.core.task import Task
 from stormsail.functional import perturbation
 from stormsail.modules.agent import Agent
 from stormsail.modules.scale import CLIP
-
-CLOCK = ("day_sin", "day_cos", "week_sin", "week_cos")
-"""Features of the market that are read off the clock."""
 
 
 def forgeable_names(task: Task[Any], patterns: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the names of the columns that may be forged, in order.
 
-    Of a task with `account_names` all but those and the clock; of any other task all. Never a
-    column that its layout calls a flag or a one-hot, and never a pixel.
+    Those that come from outside (`core.task.forgeable_names`), without pixels.
 
     Args:
         task: whose columns they are.
@@ -38,9 +35,8 @@ def forgeable_names(task: Task[Any], patterns: Sequence[str] = ()) -> tuple[str,
         ChoiceError: if a pattern matches no column that may be forged.
         ConfigError: if there is no such column at all.
     """
-    account = account_names(task)
-    kept = {*account, *observation_layout(task).unscaled, *(CLOCK if account else ())}
-    allowed = tuple(name for name in task.observation_names if name not in kept)
+    outside = tasks.forgeable_names(task)
+    allowed = tuple(name for name in task.observation_names if name in outside)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in allowed):
             near = nearest(pattern, allowed)

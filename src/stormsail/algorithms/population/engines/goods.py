@@ -19,6 +19,7 @@ from stormsail.algorithms.population.engines.transport import (
     unpack_folders,
 )
 from stormsail.algorithms.population.jobs import Job
+from stormsail.algorithms.population.member import member_folder, parent_folder
 from stormsail.algorithms.run.trials import LEDGER
 from stormsail.core.clock import NANOSECONDS, SystemClock
 from stormsail.core.files.atomic import FolderBusyError, locked_folder
@@ -51,7 +52,8 @@ def read_by(job: Job) -> list[tuple[str, ...]]:
     files = sorted(f"{root.name}/{path.name}" for path in root.iterdir() if path.is_file())
     parts = [(*files, LEDGER, LEDGER + HEAD), (f"{root.name}/{_folder(job.member)}",)]
     if job.exploit is not None:
-        parts.append((f"{root.name}/parents/{job.round:06}-{job.exploit.source:02}",))
+        parent = parent_folder(root, job.round, job.exploit.source)
+        parts.append((parent.relative_to(root.parent).as_posix(),))
     return parts
 
 
@@ -99,7 +101,8 @@ def bring_home(goods: Goods, job: Job) -> None:
 
 
 def _folder(member: int) -> str:
-    return f"members/{member:02}"
+    """Return the name of a member's folder below that of its population."""
+    return member_folder(Path(), member).as_posix()
 
 
 @contextmanager
