@@ -21,6 +21,7 @@ from population_lab import (
 from stormsail.algorithms.population import member as member_module
 from stormsail.algorithms.population import population as population_module
 from stormsail.algorithms.population.config import PopulationConfig, RunFile, load_training
+from stormsail.algorithms.population.engines.processes import Processes
 from stormsail.algorithms.population.exploit import exploited_learner
 from stormsail.algorithms.population.jobs import Job
 from stormsail.algorithms.population.member import advance, first_config
@@ -31,7 +32,7 @@ from stormsail.algorithms.run.folder import RunFolder, read_config, read_lineage
 from stormsail.algorithms.run.tasks import binding, make_task
 from stormsail.algorithms.run.trials import LEDGER
 from stormsail.algorithms.trainer import Trainer, train
-from stormsail.core.errors import ConfigError, InvariantError, StormsailError
+from stormsail.core.errors import ConfigError, InvariantError, StormsailError, WorkerError
 from stormsail.evaluation.stats.trials import TrialLedger
 from training_lab import small
 
@@ -443,3 +444,37 @@ def test_defaults_are_those_of_the_documentation():
     config = PopulationConfig()
     assert (config.population_size, config.perturbation_interval) == (8, 10)
     assert (config.truncation_ratio, config.ready_percentage) == (0.25, 0.75)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_processes_train_the_same_population(whole, tmp_path):
+    run = train_population(plan(), out=tmp_path / "pop", engine=Processes(workers=2))
+    assert image(run.path) == image(whole.path)
+
+
+@pytest.mark.refusal
+@pytest.mark.usefixtures("unchecked")
+def test_a_member_whose_workers_died_is_not_handed_in_again(tmp_path):
+    class Lossy:
+        """An engine whose workers die."""
+
+        def __init__(self):
+            self.runs = 0
+
+        def run(self, _call, jobs):
+            self.runs += 1
+            for job in jobs:
+                yield (
+                    job,
+                    WorkerError(
+                        "worker-lost", wrong="a worker must live", found="none", remedy="Look."
+                    ),
+                )
+
+        def close(self):
+            pass
+
+    engine = Lossy()
+    with pytest.raises(WorkerError, match="a worker must live; found none"):
+        train_population(plan(), out=tmp_path / "pop", engine=engine)
+    assert engine.runs == 1

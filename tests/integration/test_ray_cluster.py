@@ -15,8 +15,13 @@ from dataclasses import replace
 import pytest
 
 import population_jobs as work
+from population_lab import image as population_image
+from population_lab import plan
+from stormsail.algorithms.population import population
 from stormsail.algorithms.population.engines.in_process import InProcess
 from stormsail.algorithms.population.engines.ray import Ray, load_ray
+from stormsail.algorithms.population.population import train_population
+from stormsail.algorithms.run.trials import LEDGER
 from stormsail.core.errors import (
     ArgumentError,
     ChoiceError,
@@ -344,3 +349,15 @@ def test_settings_without_a_meaning_are_refused(settings, kind, words):
     with pytest.raises(kind) as caught:
         Ray(**settings)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("storage", ["shared", "object-store"])
+def test_a_population_has_the_same_bits_on_the_cluster(cluster, tmp_path, monkeypatch, storage):
+    monkeypatch.setattr(population, "check_search", lambda *_: None)  # has a test of its own
+    here = train_population(plan(), out=tmp_path / "here" / "pop")
+    engine = Ray(address=cluster.address, storage=storage)
+    there = train_population(plan(), out=tmp_path / "there" / "pop", engine=engine)
+    assert population_image(there.path) == population_image(here.path)
+    assert len(TrialLedger(tmp_path / "there" / LEDGER).read().counted()) == len(
+        TrialLedger(tmp_path / "here" / LEDGER).read().counted()
+    )

@@ -46,7 +46,7 @@ from stormsail.algorithms.run.folder import differences
 from stormsail.algorithms.run.start_checks import check_start
 from stormsail.algorithms.update.schedules import total_updates
 from stormsail.core.config import toml
-from stormsail.core.errors import ArtifactError, ConfigError, StormsailError
+from stormsail.core.errors import ArtifactError, ConfigError, StormsailError, WorkerError
 from stormsail.core.files import atomic
 from stormsail.core.files.artifact import verify_artifact, write_error
 from stormsail.core.files.generations import Generations
@@ -257,6 +257,10 @@ class _Driver:
             open_jobs = [job for job in jobs if job.member not in outcomes]
             if not open_jobs:
                 return [outcomes[job.member] for job in jobs]
+            for job in open_jobs:
+                lost = failures.get(job.member)
+                if isinstance(lost, WorkerError):  # the engine has tried it again already
+                    raise lost
         member = open_jobs[0].member
         raise StormsailError(
             "member-failed",
