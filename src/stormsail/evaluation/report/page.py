@@ -1,14 +1,16 @@
 """The report of backtests and validations: one HTML page, the verdict first, then the evidence.
 
-It is a function of saved results and runs (`evaluation.saved`) alone: the same input gives the same
-bytes, without a time of day in it, and the page loads nothing.
+It is a function of saved results, runs (`evaluation.saved`) and populations alone: the same input
+gives the same bytes, without a time of day in it, and the page loads nothing.
 """
 
 from collections.abc import Sequence
 
 from stormsail.core.errors import RangeError
+from stormsail.evaluation.populations import SavedPopulation
 from stormsail.evaluation.report.attack_section import attack_section
 from stormsail.evaluation.report.html import escape, header, page, plotly_script
+from stormsail.evaluation.report.population_section import population_section
 from stormsail.evaluation.report.provenance_sections import (
     origin_section,
     trades_section,
@@ -32,7 +34,7 @@ from stormsail.evaluation.report.sections import (
 )
 from stormsail.evaluation.saved import Result, SavedAttack, TrainingRun
 
-ATTACKED, TRAINED = "robustness", "training"
+ATTACKED, SEARCHED, TRAINED = "robustness", "population", "training"
 
 CONTENTS = (
     ("verdict", "Verdict", verdict_section),
@@ -47,42 +49,45 @@ CONTENTS = (
     ("stress", "Stress", stress_section),
     ("significance", "Significance", significance_section),
     (ATTACKED, "Robustness", None),
+    (SEARCHED, "Population", None),
     (TRAINED, "Training", None),
     ("trades", "Trades", trades_section),
     ("origin", "Origin", origin_section),
 )
 """Sections in order: identifier, title in the menu, and builder from results. Robustness is built
-from attacks and training from runs."""
+from attacks, population from populations and training from runs."""
 
 
 def report_page(
     results: Sequence[Result],
     runs: Sequence[TrainingRun] = (),
     attacks: Sequence[SavedAttack] = (),
+    populations: Sequence[SavedPopulation] = (),
 ) -> str:
-    """Return the page of one result, or of several on the same axes.
+    """Return the page of one result, of several on the same axes, or of populations alone.
 
     Args:
-        results: backtests and validations, at least one; the first that has baselines shows them.
+        results: backtests and validations; the first that has baselines shows them. Without any,
+            the sections about results are left out.
         runs: trainings whose curves are shown.
         attacks: robustness curves; without any there is no such section.
+        populations: whose lineage is shown; without any there is no such section.
 
     Raises:
-        RangeError: if there is no result.
+        RangeError: if there is neither a result nor a population.
     """
-    if not results:
+    if not results and not populations:
         raise RangeError(
-            wrong="a report must have at least one result",
+            wrong="a report must have at least one result or population",
             found="none",
-            remedy="Pass what `read_results` returns.",
+            remedy="Pass what `read_results` or `read_population` returns.",
         )
-    further = {ATTACKED: attack_section(attacks), TRAINED: training_section(runs)}
-    sections = {
-        name: further[name] if build is None else build(results) for name, _, build in CONTENTS
-    }
-    shown = [(name, title) for name, title, _ in CONTENTS if sections[name]]
-    title = " · ".join(result.name for result in results)
-    top = header(title, _subtitle(results), shown)
+    sections = {name: build(results) for name, _, build in CONTENTS if build and results}
+    sections |= {ATTACKED: attack_section(attacks), SEARCHED: population_section(populations)}
+    sections[TRAINED] = training_section(runs) if results or runs else ""
+    shown = [(name, title) for name, title, _ in CONTENTS if sections.get(name)]
+    title = " · ".join(each.name for each in results or populations)
+    top = header(title, _subtitle(results) if results else "population-based training", shown)
     foot = f"<footer><p>{escape(_footer(results))}</p></footer>"
     body = f"{top}<main>{''.join(sections[name] for name, _ in shown)}</main>{foot}"
     return page(f"{title} · stormsail report", body, scripts=[plotly_script()])

@@ -89,7 +89,7 @@ def full_page(full):
 
 
 def test_every_section_is_there_once_and_in_the_menu(full_page):
-    wanted = [name for name, *_ in CONTENTS if name not in ("folds", "robustness")]
+    wanted = [name for name, *_ in CONTENTS if name not in ("folds", "robustness", "population")]
     assert re.findall(r'<section id="([a-z]+)">', full_page) == wanted
     assert re.findall(r'<a href="#([a-z]+)">', full_page) == wanted
 
@@ -369,5 +369,5 @@ def test_the_command_writes_the_page_and_says_how_large_it_is(folders, tmp_path)
 
 @pytest.mark.refusal
 def test_a_report_of_nothing_is_refused():
-    with pytest.raises(RangeError, match="a report must have at least one result; found none"):
+    with pytest.raises(RangeError, match="at least one result or population; found none"):
         report_page([])
