@@ -20,7 +20,12 @@ from population_lab import (
 )
 from stormsail.algorithms.population import member as member_module
 from stormsail.algorithms.population import population as population_module
-from stormsail.algorithms.population.config import PopulationConfig, RunFile, load_training
+from stormsail.algorithms.population.config import (
+    PopulationConfig,
+    RunFile,
+    load_training,
+    value_of,
+)
 from stormsail.algorithms.population.engines.processes import Processes
 from stormsail.algorithms.population.exploit import exploited_learner
 from stormsail.algorithms.population.jobs import Job
@@ -33,6 +38,7 @@ from stormsail.algorithms.run.tasks import binding, make_task
 from stormsail.algorithms.run.trials import LEDGER
 from stormsail.algorithms.trainer import Trainer, train
 from stormsail.core.errors import ConfigError, InvariantError, StormsailError, WorkerError
+from stormsail.evaluation.populations import Copy, read_population
 from stormsail.evaluation.stats.trials import TrialLedger
 from training_lab import small
 
@@ -68,6 +74,20 @@ def test_every_round_the_worst_copies_the_best_and_nobody_else_changes(whole):
                 assert not one.explored
                 assert values[one.member] in (None, one.values)
             values[one.member] = one.values
+
+
+def test_a_report_reads_what_the_population_wrote(whole):
+    saved = read_population(whole.path)
+    assert saved.best == whole.best
+    assert [round_.fitness for round_ in saved.rounds] == [one.fitness for one in whole.rounds]
+    copied = [Copy(number + 1, one.source, one.member) for number, one in copies_of(whole)]
+    assert saved.copies() == copied
+    searched = plan().searched()
+    for member, values in enumerate(saved.rounds[0].values):
+        first = first_config(plan().training(), searched, member)
+        assert values == {path: value_of(first, path) for path in searched.search}
+    for before, after in zip(whole.rounds[:-1], saved.rounds[1:], strict=True):
+        assert [dict(one.values) for one in before.decisions] == list(after.values)
 
 
 def test_a_member_that_never_copied_is_an_ordinary_training(whole, tmp_path):

@@ -1,8 +1,8 @@
 """Read a population from its folder: fitness, values and copies of every round.
 
 `stormsail population` writes `population.jsonl`, one line a round, and `config.toml`; the values
-that members began with stand in `members/<number>/config.toml`. They are read here as documents,
-since evaluation lies below the algorithms that write them.
+that members began with stand in `lineage.json` or `config.toml` of `members/<number>`. They are
+read here as documents, since evaluation lies below the algorithms that write them.
 """
 
 import math
@@ -14,18 +14,16 @@ from pathlib import Path
 from stormsail.core.errors import ArtifactError
 from stormsail.core.files import documents
 from stormsail.core.files.documents import DocumentError, JsonValue
-from stormsail.evaluation.saved import Document, items, mapping, number
+from stormsail.evaluation.saved import Document, flat, items, mapping, number
 
 LEDGER = "population.jsonl"
 CONFIG = "config.toml"
+LINEAGE = "lineage.json"
 
 Value = bool | int | float | str
 """Value of a searched setting."""
 
 Values = Mapping[str, Value]
-
-Begun = tuple[tuple[int, ...], tuple[Values, ...]]
-"""Sources and values of all members at the start of a round."""
 
 MODES = ("max", "min")
 
@@ -127,20 +125,23 @@ def read_population(path: Path | str, name: str = "") -> SavedPopulation:
     path = Path(path)
     plan = mapping(_toml(path / CONFIG).get("population"))
     mode, search = plan.get("metric_mode"), mapping(plan.get("search"))
-    if mode not in MODES or not search:
-        raise _error(path / CONFIG, "`population.metric_mode` and `population.search`", "not both")
+    size = number(plan.get("population_size"))
+    if mode not in MODES or not search or size is None:
+        wanted = "`metric_mode`, `population_size` and `search` of a population"
+        raise _error(path / CONFIG, wanted, f"{mode!r}, {size!r} and {sorted(search)}")
     scales = {key: mapping(entry).get("is_log_scale") is True for key, entry in search.items()}
     lines = _bytes(path / LEDGER).split(b"\n")[:-1]
     if not lines:
         raise _error(path / LEDGER, "one finished round or more", "none")
     rounds: list[SavedRound] = []
-    begun = _starts(path, lines[0], scales)
+    members = tuple(range(int(size)))
+    begun = members, tuple(_first_values(path, member, scales) for member in members)
     for place, line in enumerate(lines):
         try:
             document = mapping(documents.decode(line))
             rounds.append(_round(document, place, *begun))
             if place + 1 < len(lines):
-                begun = _decided(document, len(begun[0]), scales)
+                begun = _decided(document, len(members), scales)
         except DocumentError as error:
             wanted = f"round {place} as this version writes it in line {place + 1}"
             raise _error(path / LEDGER, wanted, str(error)) from error
@@ -154,7 +155,7 @@ def _round(
         raise DocumentError(f"round {document.get('round')!r}")
     outcomes = _entries(document, "outcomes", len(sources))
     fitness = tuple(_known(value) for value in items(document.get("fitness")))
-    if not sources or len(fitness) != len(sources):
+    if len(fitness) != len(sources):
         raise DocumentError(f"the fitness of {len(fitness)} members, not of {len(sources)}")
     return SavedRound(
         sources,
@@ -165,18 +166,10 @@ def _round(
     )
 
 
-def _starts(path: Path, line: bytes, search: Mapping[str, bool]) -> Begun:
-    """Return how the first round began: everybody by itself, with values of its own."""
-    try:
-        size = len(items(mapping(documents.decode(line)).get("fitness")))
-    except DocumentError:
-        size = 0  # refused with its line
-    members = tuple(range(size))
-    return members, tuple(_first_values(path, member, search) for member in members)
-
-
-def _decided(document: Document, size: int, search: Mapping[str, bool]) -> Begun:
-    """Return how the round after this one began."""
+def _decided(
+    document: Document, size: int, search: Mapping[str, bool]
+) -> tuple[tuple[int, ...], tuple[Values, ...]]:
+    """Return sources and values of all members at the start of the round after this one."""
     decisions = _entries(document, "decisions", size)
     sources = tuple(_whole(decision.get("source")) for decision in decisions)
     if max(sources) >= size:
@@ -201,17 +194,21 @@ def _values(given: Document, search: Mapping[str, bool]) -> Values:
 
 
 def _first_values(path: Path, member: int, search: Mapping[str, bool]) -> Values:
-    """Return the values that a member began with, from its own configuration."""
-    file = path / "members" / f"{member:02d}" / CONFIG
-    config, values = _toml(file), dict[str, Value]()
-    for key in search:
-        value: JsonValue = dict(config)
-        for part in key.split("."):
-            value = mapping(value).get(part)
-        if not isinstance(value, Value):
-            raise _error(file, f"a number or a word `{key}`", repr(value))
-        values[key] = value
-    return values
+    """Return the values that a member began with: those before its first copy, if it ever copied.
+
+    Its configuration holds the present ones.
+    """
+    folder = path / "members" / f"{member:02d}"
+    file = folder / LINEAGE
+    try:
+        copies = items(mapping(documents.decode(_bytes(file))).get("copies"))
+        if copies:
+            return _values(mapping(mapping(copies[0]).get("old")), search)
+        file = folder / CONFIG
+        leaves = flat(_toml(file))
+        return _values({key: leaves.get(key) for key in search}, search)
+    except DocumentError as error:
+        raise _error(file, "a value of each searched setting", str(error)) from error
 
 
 def _whole(value: JsonValue) -> int:
