@@ -10,6 +10,8 @@ LEDGER = "algorithms/population/ledger.py"
 CHECKPOINT = "algorithms/run/checkpoint.py"
 FOLDER = "algorithms/run/folder.py"
 ORDER = "algorithms/ppo.py"
+SAVED = "evaluation/populations.py"
+DRAWN = "evaluation/report/population_section.py"
 
 
 def whole(*names: str) -> tuple[str, ...]:
@@ -20,6 +22,11 @@ def whole(*names: str) -> tuple[str, ...]:
 def audit(*names: str) -> tuple[str, ...]:
     """Return node ids of tests that the audits named."""
     return integration("audit_fixes", *names)
+
+
+def shown(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of what a report shows of populations."""
+    return unit("report/population_section", *names, part="evaluation")
 
 
 POPULATION = (
@@ -134,5 +141,30 @@ POPULATION = (
         "rate = round_.outcomes[decision.member].applied.get(LEARNING_RATE)",
         "rate = decision.values.get(LEARNING_RATE)",
         whole("test_the_log_names_the_rate_that_the_learner_used"),
+    ),
+    # --- what a report shows
+    Mutant(
+        "population-line-ignores-copies",
+        "report",
+        SAVED,
+        "line.append(round_.sources[line[-1]])",
+        "line.append(line[-1])",
+        shown("test_the_line_of_the_best_goes_through_everybody_who_trained_its_weights"),
+    ),
+    Mutant(
+        "population-first-values-after-copies",
+        "report",
+        SAVED,
+        "        if copies:\n",
+        "        if not copies and copies:\n",
+        shown("test_rounds_values_and_copies_are_those_of_the_ledger"),
+    ),
+    Mutant(
+        "population-arrow-from-the-copy",
+        "report",
+        DRAWN,
+        "rows[copy.source])",
+        "rows[copy.member])",
+        shown("test_a_picture_has_a_line_a_member_and_an_arrow_a_copy"),
     ),
 )

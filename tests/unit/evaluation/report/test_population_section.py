@@ -230,6 +230,11 @@ def test_a_damaged_ledger_is_refused_in_words(tmp_path, edit, problem):
 def test_a_damaged_or_missing_file_is_refused_in_words(tmp_path):
     root = written(tmp_path / "bred", rounds())
     own = root / "members" / "01" / "config.toml"
+    whole = (root / "population.jsonl").read_text()
+    (root / "population.jsonl").write_text("{\n" + whole)
+    with pytest.raises(ArtifactError, match="round 0 as this version writes it in line 1"):
+        read_population(root)
+    (root / "population.jsonl").write_text(whole)
     own.write_text("[ppo]\nlearning_rate = 0.1\n")
     with pytest.raises(ArtifactError, match=r"values of \['ppo.learning_rate'\]"):
         read_population(root)
