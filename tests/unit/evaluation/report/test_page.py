@@ -22,6 +22,7 @@ from simulator_lab import HOUR_MS
 from stormsail.cli.judging.report import report
 from stormsail.core.errors import RangeError
 from stormsail.evaluation.engine.files import write_backtest
+from stormsail.evaluation.populations import SavedPopulation, SavedRound
 from stormsail.evaluation.report.charts import equity_figure, position_figure, returns_figure
 from stormsail.evaluation.report.page import CONTENTS, report_page
 from stormsail.evaluation.report.robustness_charts import (
@@ -92,6 +93,17 @@ def test_every_section_is_there_once_and_in_the_menu(full_page):
     wanted = [name for name, *_ in CONTENTS if name not in ("folds", "robustness", "population")]
     assert re.findall(r'<section id="([a-z]+)">', full_page) == wanted
     assert re.findall(r'<a href="#([a-z]+)">', full_page) == wanted
+
+
+def test_a_population_stands_beside_results_before_the_training(full):
+    values = ({"ppo.gamma": 0.9}, {"ppo.gamma": 0.8})
+    round_ = SavedRound((0, 1), values, (1.0, 2.0), (1.0, 2.0), (5, 5))
+    bred = SavedPopulation("p", "max", {"ppo.gamma": False}, (round_,))
+    text = report_page([full], populations=[bred])
+    shown = re.findall(r'<section id="([a-z]+)">', text)
+    assert shown == [name for name, *_ in CONTENTS if name not in ("folds", "robustness")]
+    assert shown[shown.index("population") + 1] == "training"
+    assert "Best: member 01 with fitness 2; <code>ppo.gamma</code> 0.8." in text
 
 
 def test_the_page_loads_nothing_and_holds_plotly_once(full_page):
