@@ -7,7 +7,8 @@ import pytest
 
 from command_lab import forked
 from oracles import attack as oracle
-from stormsail.algorithms.population.config import RunFile, value_of
+from stormsail.algorithms.population.checks import check_search
+from stormsail.algorithms.population.config import value_of
 from stormsail.algorithms.population.fitness import sharpe
 from stormsail.algorithms.population.member import first_config, member_folder
 from stormsail.algorithms.population.population import train_population
@@ -16,13 +17,16 @@ from stormsail.bench.learner import population as bench
 from stormsail.bench.learner.population import FIXED, POPULATION, PopulationRow
 from stormsail.core.errors import ConfigError
 
-TINY = (
-    "task.data.world_bars=400", "task.data.world_symbols=1", "task.market.episode_bars=12",
+SMALL = (
+    "task.data.world_bars=120", "task.data.world_symbols=1", "task.market.episode_bars=6",
     'task.market.features=[{name="log_return", parameters={horizon=1}}]',
     "network.encoder_sizes=[4]", "network.lstm_hidden_size=4", "network.head_sizes=[4]",
     "critic.num_quantiles=5", "ppo.n_envs=2", "ppo.n_steps=8", "ppo.batch_size=2",
     "ppo.n_epochs=1", "validation.episodes=2", "validation.every_updates=0",
-    "population.population_size=2", "population.perturbation_interval=1",
+)  # fmt: skip
+TINY = (
+    *SMALL, "population.population_size=2", "population.perturbation_interval=1",
+    'population.search={"ppo.learning_rate"={min=1e-4, max=1e-1, is_log_scale=true}}',
 )  # fmt: skip
 STEPS = 32  # two updates
 
@@ -72,7 +76,7 @@ def test_unseen_bars_are_the_last_quarter_and_behind_those_of_the_fitness():
     config = planned(1)[0].plan.training()
     whole = market_panel(config.replace(**{"task.data.end": None}))
     span = bench.unseen_span(config)
-    assert span.start_ms == int(whole.ts[300]) == market_data(config).validation.end_ms
+    assert span.start_ms == int(whole.ts[90]) == market_data(config).validation.end_ms
     assert span.end_ms == int(whole.ts[-1]) + timedelta(hours=1) // timedelta(milliseconds=1)
 
 
@@ -108,7 +112,7 @@ def test_a_row_holds_what_every_member_made_of_the_unseen_bars(arms, monkeypatch
     monkeypatch.setattr(bench, "sharpe_during", scored)
     made = bench.judged(job, done)
     assert made.unseen == (1.0, 2.0)
-    assert seen == [(bench.unseen_span(job.plan.training()), 400)] * 2
+    assert seen == [(bench.unseen_span(job.plan.training()), 120)] * 2
     assert made.chosen == done.best
     assert made.fitness == done.rounds[-1].fitness
     assert made.copies == 1
@@ -141,28 +145,61 @@ def test_a_gain_whose_interval_reaches_0_is_not_proven():
     assert bench.verdicts(bench.summary(rows))[0].passed is False
 
 
-def test_a_campaign_goes_on_from_its_rows(tmp_path):
+def test_a_job_trains_below_its_key_and_leaves_nothing_else(arms, tmp_path, monkeypatch):
+    places = []
+
+    def trained(_plan, *, out):
+        places.append(out)
+        return arms[FIXED][1]
+
+    monkeypatch.setattr(bench, "train_population", trained)
+    monkeypatch.setattr(bench, "sharpe_during", lambda *_: 0.5)
+    kept, passing = planned(3, folder=tmp_path)[1], planned(3)[1]
+    assert kept.key == passing.key
+    assert bench.run(kept) == bench.run(passing)
+    assert places[0] == tmp_path / kept.key
+    assert tmp_path not in places[1].parents
+    assert not places[1].parent.exists()
+
+
+def test_a_campaign_goes_on_from_its_rows(tmp_path, monkeypatch):
+    def run(job):
+        unseen = (2.0 + job.seed, 1.0) if job.arm == POPULATION else (0.0, 1.0)
+        return [row(job.arm, job.seed, 0, *unseen)]
+
+    monkeypatch.setattr(bench, "run", run)  # a fork takes it along
     rows, out = tmp_path / "rows.jsonl", tmp_path / "out.json"
     settings = [word for setting in TINY for word in ("--set", setting)]
-    options = ("bench", "population", "--seeds", 2, "--steps", STEPS, *settings)
-    options += ("--rows", rows, "--folder", tmp_path / "members", "--out", out)
+    options = ("bench", "population", "--seed-base", 4, "--steps", STEPS, *settings)
+    options += ("--rows", rows, "--folder", tmp_path, "--out", out)
     first = forked(*options)
-    assert first.returncode in (0, 1), first.stderr
+    assert first.returncode == 0, first.stderr
     lines = rows.read_bytes().splitlines(keepends=True)
-    assert len(lines) == 4
+    assert len(lines) == 10
     figures = json.loads(out.read_text())
-    assert first.returncode == (0 if figures["verdicts"][0]["passed"] else 1)
-    rows.write_bytes(b"".join(lines[:3]))
+    assert figures["summary"]["gain"]["values"] == [5.5, 6.5, 7.5, 8.5, 9.5]
+    assert "holds; gain 7.500 ± 1.963 in Sharpe ratio a year, 5 repeats" in first.stdout
+    assert "beside the fixed draw with the best fitness: gain 8.000 ± 1.963" in first.stdout
+    rows.write_bytes(b"".join(lines[:7]))
     again = forked(*options)
-    assert (first.stdout.count(" copies"), again.stdout.count(" copies")) == (4, 1)
+    assert (first.stdout.count(" copies"), again.stdout.count(" copies")) == (10, 3)
     assert rows.read_bytes() == b"".join(lines)
     assert json.loads(out.read_text()) == figures
 
 
-def test_the_search_of_the_benchmark_covers_the_defaults():
-    plan = RunFile.from_mapping(bench.SETTINGS)
+def test_a_campaign_whose_claim_fails_exits_with_1(monkeypatch):
+    monkeypatch.setattr(bench, "run", lambda job: [row(job.arm, job.seed, 0, 1.0)])
+    settings = [word for setting in TINY for word in ("--set", setting)]
+    done = forked("bench", "population", "--seeds", 2, "--steps", STEPS, *settings)
+    assert done.returncode == 1
+    assert "FAILS; gain 0.000 ± 0.000" in done.stdout
+
+
+def test_the_search_of_the_benchmark_can_be_searched_and_covers_the_defaults():
+    plan = bench.jobs([0], steps=STEPS, common=SMALL)[0].plan
     searched = plan.searched()
-    assert searched.population_size == 8
+    assert (searched.population_size, len(searched.search)) == (8, 3)
+    check_search(plan.training(), searched)
     for path, search in searched.search.items():
         assert search.low < value_of(plan, path) < search.high
 
