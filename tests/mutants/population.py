@@ -10,6 +10,7 @@ LEDGER = "algorithms/population/ledger.py"
 CHECKPOINT = "algorithms/run/checkpoint.py"
 FOLDER = "algorithms/run/folder.py"
 ORDER = "algorithms/ppo.py"
+BENCH = "bench/learner/population.py"
 
 
 def whole(*names: str) -> tuple[str, ...]:
@@ -20,6 +21,11 @@ def whole(*names: str) -> tuple[str, ...]:
 def audit(*names: str) -> tuple[str, ...]:
     """Return node ids of tests that the audits named."""
     return integration("audit_fixes", *names)
+
+
+def compared(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of the benchmark of populations."""
+    return unit("learner/population", *names, part="bench")
 
 
 POPULATION = (
@@ -134,5 +140,54 @@ POPULATION = (
         "rate = round_.outcomes[decision.member].applied.get(LEARNING_RATE)",
         "rate = decision.values.get(LEARNING_RATE)",
         whole("test_the_log_names_the_rate_that_the_learner_used"),
+    ),
+    # --- the benchmark
+    Mutant(
+        "pbt-bench-fixed-draws-copy",
+        "population",
+        BENCH,
+        "planned.append(Job(FIXED, seed, _without_copies(plan), place))",
+        "planned.append(Job(FIXED, seed, plan, place))",
+        compared("test_the_arms_of_a_repeat_differ_in_their_rounds_alone"),
+    ),
+    Mutant(
+        "pbt-bench-repeats-share-seeds",
+        "population",
+        BENCH,
+        '"seed": seed * searched.population_size',
+        '"seed": seed',
+        compared("test_repeats_share_neither_world_nor_seeds_nor_first_values"),
+    ),
+    Mutant(
+        "pbt-bench-judged-on-the-fitness-bars",
+        "population",
+        BENCH,
+        "return Span(int(seen.ts[-1]) + length, int(whole.ts[-1]) + length)",
+        "return Span(int(seen.ts[0]) + length, int(seen.ts[-1]) + length)",
+        compared("test_unseen_bars_are_the_last_quarter_and_behind_those_of_the_fitness"),
+    ),
+    Mutant(
+        "pbt-bench-chosen-by-the-unseen-bars",
+        "population",
+        BENCH,
+        "return self.unseen[self.chosen]",
+        "return max(self.unseen)",
+        compared("test_differences_are_those_of_pairs"),
+    ),
+    Mutant(
+        "pbt-bench-gain-without-its-interval",
+        "population",
+        BENCH,
+        "line.gain.mean - line.gain.half > 0.0",
+        "line.gain.mean > 0.0",
+        compared("test_a_gain_whose_interval_reaches_0_is_not_proven"),
+    ),
+    Mutant(
+        "pbt-bench-judges-another-policy",
+        "population",
+        BENCH,
+        "agent.judged_policy = evaluated",
+        'agent.judged_policy = "greedy"',
+        compared("test_the_policy_that_is_judged_is_the_one_of_the_evaluations"),
     ),
 )

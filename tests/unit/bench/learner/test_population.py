@@ -12,6 +12,7 @@ from stormsail.algorithms.population.config import value_of
 from stormsail.algorithms.population.fitness import sharpe
 from stormsail.algorithms.population.member import first_config, member_folder
 from stormsail.algorithms.population.population import train_population
+from stormsail.algorithms.run.folder import read_config
 from stormsail.algorithms.run.tasks import binding, market_data, market_panel
 from stormsail.bench.learner import population as bench
 from stormsail.bench.learner.population import FIXED, POPULATION, PopulationRow
@@ -99,6 +100,19 @@ def test_the_agent_that_is_judged_is_the_one_of_the_last_fitness(arms):
             member = member_folder(done.path, outcome.member)
             agent = bench.last_agent(member, binding(config))
             assert sharpe(config, agent) == outcome.fitness
+
+
+@pytest.mark.parametrize("policy", ["greedy", "sampled"])
+def test_the_policy_that_is_judged_is_the_one_of_the_evaluations(arms, monkeypatch, policy):
+    job, done = arms[FIXED]
+    member, bound = member_folder(done.path, 0), binding(job.plan.training())
+    real = bench.read_records
+    monkeypatch.setattr(bench, "read_records", lambda state: real(state).replace(policy=policy))
+    assert bench.last_agent(member, bound).judged_policy == policy
+    monkeypatch.undo()
+    config = read_config(member).replace(**{"validation.policy": policy})
+    monkeypatch.setattr(bench, "read_config", lambda _: config)  # and no evaluation so far
+    assert bench.last_agent(member, bound).judged_policy == policy
 
 
 def test_a_row_holds_what_every_member_made_of_the_unseen_bars(arms, monkeypatch):
