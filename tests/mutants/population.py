@@ -12,6 +12,7 @@ FOLDER = "algorithms/run/folder.py"
 ORDER = "algorithms/ppo.py"
 SAVED = "evaluation/populations.py"
 DRAWN = "evaluation/report/population_section.py"
+BENCH = "bench/learner/population.py"
 
 
 def whole(*names: str) -> tuple[str, ...]:
@@ -27,6 +28,9 @@ def audit(*names: str) -> tuple[str, ...]:
 def shown(*names: str) -> tuple[str, ...]:
     """Return node ids of tests of what a report shows of populations."""
     return unit("report/population_section", *names, part="evaluation")
+def compared(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of the benchmark of populations."""
+    return unit("learner/population", *names, part="bench")
 
 
 POPULATION = (
@@ -166,5 +170,53 @@ POPULATION = (
         "rows[copy.source])",
         "rows[copy.member])",
         shown("test_a_picture_has_a_line_a_member_and_an_arrow_a_copy"),
+    # --- the benchmark
+    Mutant(
+        "pbt-bench-fixed-draws-copy",
+        "population",
+        BENCH,
+        "planned.append(Job(FIXED, seed, _without_copies(plan), place))",
+        "planned.append(Job(FIXED, seed, plan, place))",
+        compared("test_the_arms_of_a_repeat_differ_in_their_rounds_alone"),
+    ),
+    Mutant(
+        "pbt-bench-repeats-share-seeds",
+        "population",
+        BENCH,
+        '"seed": seed * searched.population_size',
+        '"seed": seed',
+        compared("test_repeats_share_neither_world_nor_seeds_nor_first_values"),
+    ),
+    Mutant(
+        "pbt-bench-judged-on-the-fitness-bars",
+        "population",
+        BENCH,
+        "return Span(int(seen.ts[-1]) + length, int(whole.ts[-1]) + length)",
+        "return Span(int(seen.ts[0]) + length, int(seen.ts[-1]) + length)",
+        compared("test_unseen_bars_are_the_last_quarter_and_behind_those_of_the_fitness"),
+    ),
+    Mutant(
+        "pbt-bench-chosen-by-the-unseen-bars",
+        "population",
+        BENCH,
+        "return self.unseen[self.chosen]",
+        "return max(self.unseen)",
+        compared("test_differences_are_those_of_pairs"),
+    ),
+    Mutant(
+        "pbt-bench-gain-without-its-interval",
+        "population",
+        BENCH,
+        "line.gain.mean - line.gain.half > 0.0",
+        "line.gain.mean > 0.0",
+        compared("test_a_gain_whose_interval_reaches_0_is_not_proven"),
+    ),
+    Mutant(
+        "pbt-bench-judges-another-policy",
+        "population",
+        BENCH,
+        "agent.judged_policy = evaluated",
+        'agent.judged_policy = "greedy"',
+        compared("test_the_policy_that_is_judged_is_the_one_of_the_evaluations"),
     ),
 )

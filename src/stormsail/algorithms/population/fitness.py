@@ -22,6 +22,8 @@ from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.engine.run import backtest
 from stormsail.evaluation.stats import figures
 from stormsail.functional import population as rules
+from stormsail.market.panel import Panel
+from stormsail.market.splits import Span
 from stormsail.modules.agent import Agent
 
 
@@ -58,9 +60,19 @@ def fitness(
 
 def sharpe(config: TrainConfig, agent: Agent) -> float:
     """Return the annualised Sharpe ratio of a backtest on the evaluation span; 0 if it is flat."""
-    span = market_data(config).validation
+    return sharpe_during(market_data(config).validation, market_panel(config), agent)
+
+
+def sharpe_during(span: Span, panel: Panel, agent: Agent) -> float:
+    """Return the annualised Sharpe ratio of a backtest on a span; 0 if it is flat.
+
+    Args:
+        span: bars that are traded.
+        panel: these, and earlier ones for features and burn-in.
+        agent: with what it is bound to.
+    """
     judged = copy.deepcopy(agent).cpu()  # a backtest is float64 arithmetic on the CPU
-    result = backtest(judged, market_panel(config), BacktestConfig().during(span))
+    result = backtest(judged, panel, BacktestConfig().during(span))
     returns = result.returns
     if not bool((returns != returns[0]).any()):
         return 0.0

@@ -9,6 +9,7 @@ from stormsail.cli.bench.learner import drift, learn, markets, train
 from stormsail.cli.bench.limits import limits
 from stormsail.cli.bench.market import features, simulator
 from stormsail.cli.bench.optimizers import continual, optim, shrinkage
+from stormsail.cli.bench.population import population
 from stormsail.cli.bench.risk import frontier, tails
 from stormsail.cli.bench.robust import robust
 from stormsail.cli.bench.vgs import vgs
@@ -25,5 +26,6 @@ def _help(context: typer.Context) -> None:
 for _command in (
     *(functional, features, continual, shrinkage, optim, learn),
     *(simulator, markets, train, drift, tails, frontier, bets, capping, limits, vgs, robust),
+    population,
 ):
     app.command()(_command)
