@@ -38,8 +38,8 @@ A setting whose default is *derived* is filled in by `algorithms/config/derive.p
 out, from the task, `ppo.total_steps` and the kind of device, and from nothing else. The values
 stand in the run's `config.toml`; a run that goes on keeps them ([runs.md](runs.md)).
 
-The sections `population` at the end are those of `stormsail population` ([populations.md](populations.md));
-`stormsail train` leaves them alone.
+The sections `population` at the end are those of `stormsail population`
+([populations.md](populations.md)); `stormsail train` leaves them alone.
 """
 
 
