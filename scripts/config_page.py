@@ -11,9 +11,17 @@ from pydantic.fields import FieldInfo
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derivable import DERIVABLE
+from stormsail.algorithms.population.config import PopulationConfig, SearchConfig
 from stormsail.core.config import Config
 
 PAGE = Path(__file__).parent.parent / "docs" / "config.md"
+
+FAMILIES: tuple[tuple[str, type[Config]], ...] = (
+    ("", TrainConfig),
+    ("population.", PopulationConfig),
+    ('population.search."<path>".', SearchConfig),
+)
+"""What stands at the top of a file, and where; the last two are read by `stormsail population`."""
 
 HEAD = """# Settings
 
@@ -29,6 +37,9 @@ Unknown names are refused with the nearest one suggested. Nothing is converted s
 A setting whose default is *derived* is filled in by `algorithms/config/derive.py` where it is left
 out, from the task, `ppo.total_steps` and the kind of device, and from nothing else. The values
 stand in the run's `config.toml`; a run that goes on keeps them ([runs.md](runs.md)).
+
+The sections `population` at the end are those of `stormsail population`
+([populations.md](populations.md)); `stormsail train` leaves them alone.
 """
 
 
@@ -89,7 +100,8 @@ def default(field: FieldInfo) -> str:
 def page() -> str:
     """Return the whole page."""
     lines = [HEAD]
-    for prefix, config in sections(TrainConfig):
+    families = [part for prefix, config in FAMILIES for part in sections(config, prefix)]
+    for prefix, config in families:
         fields = {
             name: field
             for name, field in config.model_fields.items()

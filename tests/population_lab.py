@@ -1,12 +1,14 @@
 """Populations so small that several fit into a test, and what must be equal of two of them."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stormsail.algorithms.population import population as population_module
 from stormsail.algorithms.population.config import RunFile
 from stormsail.algorithms.population.engines.in_process import InProcess
-from stormsail.algorithms.population.jobs import Exploit
+from stormsail.algorithms.population.jobs import Exploit, Outcome
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.learners import new_learner
 from stormsail.algorithms.run.tasks import binding, make_task
@@ -75,3 +77,30 @@ class Dying(InProcess):
             self.left -= 1
             if self.left == 0:
                 raise Killed
+
+
+class Untrained:
+    """An engine that trains nobody: it remembers the jobs and gives fitness from a table.
+
+    Args:
+        fitness: of each round, by member.
+    """
+
+    def __init__(self, fitness):
+        self.fitness, self.jobs = fitness, []
+
+    @staticmethod
+    def prepare(monkeypatch):
+        """Let a population neither build learners at its start nor look for checkpoints."""
+        monkeypatch.setattr(population_module, "check_search", lambda *_: None)
+        monkeypatch.setattr(population_module._Driver, "_stage_parents", lambda *_: None)
+
+    def run(self, _, jobs):
+        for job in jobs:
+            self.jobs.append(replace(job, root=None))
+            fitness = self.fitness[job.round][job.member]
+            values = {} if job.exploit is None else dict(job.exploit.values)
+            yield job, Outcome(job.member, job.round, fitness, job.target, "", values)
+
+    def close(self):
+        pass

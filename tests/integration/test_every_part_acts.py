@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import acting
-from stormsail.algorithms import TrainConfig
+from stormsail.algorithms.population.config import load_training
 from training_lab import run_all
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -50,7 +50,7 @@ STILL = (
 
 @pytest.fixture(scope="module", params=STEPS)
 def run(request, tmp_path_factory):
-    config = TrainConfig.load(CONFIGS / f"{request.param}.toml")
+    config = load_training(CONFIGS / f"{request.param}.toml")
     if request.param == "full-cartpole":
         config = config.replace(**{"ppo.total_steps": STEPS[request.param]})
     out = tmp_path_factory.mktemp(request.param) / "run"
@@ -81,9 +81,7 @@ def test_a_part_that_stands_still_is_named(run):
 
 
 def test_the_two_markets_differ_in_their_critics_and_adversaries_alone():
-    full, twin = (
-        TrainConfig.load(CONFIGS / f"{name}.toml") for name in ("full", "full-categorical")
-    )
+    full, twin = (load_training(CONFIGS / f"{name}.toml") for name in ("full", "full-categorical"))
     same = twin.replace(**{f"critic.{n}": v for n, v in full.critic.model_dump().items()})
     same = same.replace(adversary=full.adversary)
     assert same == full

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from stormsail.algorithms import TrainConfig
+from stormsail.algorithms.population.config import load_training
 from stormsail.algorithms.run.folder import open_run
 from stormsail.algorithms.run.records import EVALUATION
 from stormsail.algorithms.run.tasks import binding
@@ -96,7 +96,7 @@ def generic(name):
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def run(request, tmp_path_factory):
-    config = TrainConfig.load(
+    config = load_training(
         ROOT / "configs" / f"{request.param}.toml", [f"ppo.total_steps={512 * UPDATES}"]
     )
     out = tmp_path_factory.mktemp(request.param) / "whole"

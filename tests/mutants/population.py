@@ -4,6 +4,7 @@ from mutants.harness import Mutant
 from mutants.nodes import integration, law, unit
 
 RULES = "functional/population.py"
+DRIVER = "algorithms/population/population.py"
 DECISIONS = "algorithms/population/decisions.py"
 EXPLOIT = "algorithms/population/exploit.py"
 LEDGER = "algorithms/population/ledger.py"
@@ -79,6 +80,18 @@ POPULATION = (
         law("population", "test_a_tournament_copies_only_a_better_rival"),
     ),
     # --- what a copy takes over
+    Mutant(
+        "pbt-copy-keeps-its-own-fitness",
+        "X6",
+        DRIVER,
+        "return [fitness[decision.source] for decision in before]",
+        "return [fitness[decision.member] for decision in before]",
+        unit(
+            "driver",
+            "test_a_copy_inherits_the_smoothed_fitness_of_its_source",
+            part="algorithms/population",
+        ),
+    ),
     Mutant(
         "pbt-learner-built-from-old-values",
         "S2-4",

@@ -18,7 +18,10 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 # Every package with an `__all__`, and what it holds.
 PUBLIC = {
-    "stormsail.algorithms": "Progress Run TrainConfig Trainer fitter market_panel train",
+    "stormsail.algorithms": (
+        "PopulationRun Progress Run RunFile TrainConfig Trainer fitter market_panel train "
+        "train_population"
+    ),
     "stormsail.algorithms.config": (
         "AdversaryConfig BcConfig CheckpointConfig DataConfig EntropyConfig KlConfig "
         "ObservationConfig OptimizerConfig PpoConfig ReturnConfig RiskConfig TargetConfig "

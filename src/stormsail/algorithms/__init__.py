@@ -10,14 +10,29 @@ from stormsail.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
     from stormsail.algorithms.fit import fitter
+    from stormsail.algorithms.population.config import RunFile
+    from stormsail.algorithms.population.population import PopulationRun, train_population
     from stormsail.algorithms.run.tasks import market_panel
     from stormsail.algorithms.trainer import Progress, Run, Trainer, train
 
-__all__ = ["Progress", "Run", "TrainConfig", "Trainer", "fitter", "market_panel", "train"]
+__all__ = [
+    "PopulationRun",
+    "Progress",
+    "Run",
+    "RunFile",
+    "TrainConfig",
+    "Trainer",
+    "fitter",
+    "market_panel",
+    "train",
+    "train_population",
+]
 
 _EXPORTS = {
     "config": ("TrainConfig",),
     "fit": ("fitter",),
+    "population.config": ("RunFile",),
+    "population.population": ("PopulationRun", "train_population"),
     "run.tasks": ("market_panel",),
     "trainer": ("Progress", "Run", "Trainer", "train"),
 }

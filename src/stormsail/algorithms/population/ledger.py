@@ -89,11 +89,8 @@ class Ledger:
 
     def __init__(self, root: Path) -> None:
         path = root / LEDGER
-        data = path.read_bytes() if path.is_file() else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        self.rounds: list[Round] = []
-        for number, line in enumerate(whole.splitlines()):
-            self.rounds.append(_read(path, number, line))
+        whole = _whole_lines(path)
+        self.rounds = _rounds(path, whole)
         self._file = EventFile(path, length=len(whole))
 
     def append(self, round_: Round) -> None:
@@ -104,6 +101,16 @@ class Ledger:
         """
         self._file.append(round_.document())
         self.rounds.append(round_)
+
+
+def read_rounds(root: Path) -> tuple[Round, ...]:
+    """Return the rounds of a population without writing: a driver may be at work on it.
+
+    Raises:
+        ArtifactError: if the file is damaged.
+    """
+    path = root / LEDGER
+    return tuple(_rounds(path, _whole_lines(path)))
 
 
 def metrics_of(config: PopulationConfig, round_: Round) -> dict[str, float]:
@@ -162,6 +169,15 @@ def _list(given: Mapping[str, object], name: str) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError(f"`{name}` is no list")
     return value
+
+
+def _whole_lines(path: Path) -> bytes:
+    data = path.read_bytes() if path.is_file() else b""
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _rounds(path: Path, whole: bytes) -> list[Round]:
+    return [_read(path, number, line) for number, line in enumerate(whole.splitlines())]
 
 
 def _read(path: Path, number: int, line: bytes) -> Round:

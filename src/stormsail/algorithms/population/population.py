@@ -32,7 +32,13 @@ from stormsail.algorithms.population.decisions import (
 from stormsail.algorithms.population.engines.in_process import InProcess
 from stormsail.algorithms.population.engines.transport import restore
 from stormsail.algorithms.population.jobs import Engine, Exploit, Job, Outcome, Value
-from stormsail.algorithms.population.ledger import Ledger, Round, metrics_of, rate_lines
+from stormsail.algorithms.population.ledger import (
+    Ledger,
+    Round,
+    metrics_of,
+    rate_lines,
+    read_rounds,
+)
 from stormsail.algorithms.population.member import (
     CONFIG,
     PARENTS,
@@ -130,6 +136,16 @@ def train_population(
         return _Driver(root, plan, carries, on_round).run()
 
 
+def read_population(root: Path) -> PopulationRun:
+    """Return the rounds of a population in its folder so far, and its best member after them.
+
+    Raises:
+        ConfigError: if its configuration cannot be read.
+        ArtifactError: if its ledger is damaged.
+    """
+    return _result(root, RunFile.load(root / CONFIG).searched(), read_rounds(root))
+
+
 class _Driver:
     """A population in its folder, locked by this process."""
 
@@ -149,13 +165,7 @@ class _Driver:
     def run(self) -> PopulationRun:
         while len(self.ledger.rounds) < self.rounds:
             self._round(len(self.ledger.rounds))
-        order = rules.ranking(
-            torch.tensor(self.ledger.rounds[-1].fitness, dtype=torch.float64),
-            mode=self.config.metric_mode,
-        )
-        best = int(order[0])
-        known = math.isfinite(self.ledger.rounds[-1].fitness[best])
-        return PopulationRun(self.root, tuple(self.ledger.rounds), best if known else None)
+        return _result(self.root, self.config, self.ledger.rounds)
 
     def _round(self, number: int) -> None:
         """Carry out one round, and write it into the ledger."""
@@ -278,6 +288,16 @@ class _Driver:
             file.writelines(f"round {done.number}: {line}\n" for line, _ in lines)
         for line, is_warning in lines if announce else ():
             LOG.log(logging.WARNING if is_warning else logging.INFO, line)
+
+
+def _result(root: Path, config: PopulationConfig, rounds: Sequence[Round]) -> PopulationRun:
+    if not rounds:
+        return PopulationRun(root, (), None)
+    fitness = rounds[-1].fitness
+    order = rules.ranking(torch.tensor(fitness, dtype=torch.float64), mode=config.metric_mode)
+    best = int(order[0])
+    known = math.isfinite(fitness[best])
+    return PopulationRun(root, tuple(rounds), best if known else None)
 
 
 @contextlib.contextmanager

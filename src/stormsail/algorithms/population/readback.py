@@ -130,6 +130,12 @@ def _entropy(ppo: Ppo, wanted: TrainConfig) -> Iterator[Reading]:
     yield Reading("the schedule", ppo.schedule().ent_coef, coefficient)
 
 
+def _radius(ppo: Ppo, wanted: TrainConfig) -> Iterator[Reading]:
+    used = schedules.progress(wanted.ppo, ppo.steps, ppo.history.extensions)
+    radius = schedules.epsilon(wanted.adversary, used, update=ppo.update_count)
+    yield Reading("the schedule", ppo.schedule().epsilon, radius)
+
+
 def _norm(ppo: Ppo, wanted: TrainConfig) -> Iterator[Reading]:
     yield Reading("the gradient pipeline", ppo.pipeline.max_grad_norm, wanted.ppo.max_grad_norm)
 
@@ -145,6 +151,8 @@ _SCHEDULED: dict[str, Callable[[Ppo, TrainConfig], Iterator[Reading]]] = {
     "entropy.ent_coef": _entropy,
     "entropy.ent_coef_final": _entropy,
     "entropy.ent_coef_min": _entropy,
+    "adversary.epsilon": _radius,
+    "adversary.epsilon_final": _radius,
 }
 """Settings that act through a schedule, an optimizer or a pipeline."""
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
+from stormsail.algorithms.population.config import load_training
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.tasks import GYMNASIUM, make_task
 from stormsail.algorithms.trainer import train
@@ -269,7 +270,7 @@ def reference_lines(
         # A shipped file is held to its bar, whether it is called by name or by path.
         name = names_of.get(path.resolve(), path.stem)
         bar = bars.get(name) if path.resolve() in names_of else None
-        config = derive(TrainConfig.load(path, overrides))
+        config = derive(load_training(path, overrides))
         lines.append(Line(name, config, bar))
         others = learn_peers.PEERS.get(task, ()) if peers else ()
         lines += [Line(name, config, bar, peer=peer) for peer in others]

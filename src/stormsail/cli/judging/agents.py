@@ -1,19 +1,26 @@
-"""Agents that a command line names: the best one of a run, or an agent's own folder."""
+"""Agents that a command line names: of a population, of a run, or an agent's own folder."""
 
 from pathlib import Path
 
 BEST = "best"
 """Folder of a run that holds its best agent."""
 
+POPULATION = "population.jsonl"
+"""File that only the folder of a population has."""
+
 
 def agent_folder(run: Path) -> Path:
     """Return the folder of the best agent of a run, or that of the agent itself.
+
+    The run of a population is that of its best member after the last round that is over.
 
     Raises:
         ArtifactError: if there is no such folder, or the run has saved no agent yet.
     """
     from stormsail.core.errors import ArtifactError
 
+    if (run / POPULATION).is_file():
+        run = _best_member(run)
     best = run / BEST
     if best.is_dir():
         return best
@@ -25,3 +32,18 @@ def agent_folder(run: Path) -> Path:
             remedy="Train until the first evaluation; `validation.every_updates` says when.",
         )
     return run
+
+
+def _best_member(population: Path) -> Path:
+    from stormsail.algorithms.population.population import read_population
+    from stormsail.core.errors import ArtifactError
+
+    best = read_population(population).best_folder
+    if best is None:
+        raise ArtifactError(
+            "artifact-missing",
+            wrong=f"{population} must be a population with a best member",
+            found="no fitness of any member after its last round",
+            remedy="Train it until a round is over, or name the folder of a member.",
+        )
+    return best

@@ -138,11 +138,12 @@ def _subject(folder: Path, config: Path | None) -> "tuple[Agent, TrainConfig]":
 def _training(folder: Path, agent: "Agent", config: Path | None) -> "TrainConfig":
     """Return the settings of an agent's training: of a file, of its run, or of its task's name."""
     from stormsail.algorithms.config import TrainConfig
+    from stormsail.algorithms.population.config import load_training
     from stormsail.algorithms.run.folder import read_config
     from stormsail.core.errors import ConfigError
 
     if config is not None:
-        return TrainConfig.load(config)
+        return load_training(config)
     run = folder.resolve().parent
     if folder.name == BEST and (run / "config.toml").is_file():
         return read_config(run)

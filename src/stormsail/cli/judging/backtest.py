@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from stormsail.cli.judging.agents import agent_folder
+from stormsail.cli.judging.agents import POPULATION, agent_folder
 from stormsail.cli.times import utc_time
 
 if TYPE_CHECKING:
@@ -223,10 +223,18 @@ def _significance(result: "Backtest", panel: "Panel", agent: "Agent", run: Path)
 
 
 def _trials(run: Path) -> Path | None:
-    """Return the trial ledger of the workspace: beside the run, or beside the run of an agent."""
+    """Return the trial ledger of the workspace: beside the run, or beside what the run is part of.
+
+    An agent is part of its run, and the run of a member part of its population.
+    """
     place = run.resolve()
-    beside = (place.parent / TRIALS, place.parent.parent / TRIALS)
-    return next((file for file in beside if file.is_file()), None)
+    inside = [place.parent, place.parent.parent]
+    inside += [
+        part.parent.parent.parent
+        for part in (place, place.parent)
+        if (part.parent.parent / POPULATION).is_file()
+    ]
+    return next((file for file in (folder / TRIALS for folder in inside) if file.is_file()), None)
 
 
 def _compare_nautilus(result: "Backtest", panel: "Panel") -> "JsonValue":

@@ -51,12 +51,12 @@ def validate(
 
     The same command continues where it was interrupted; finished trainings are reused.
     """
-    from stormsail.algorithms.config import TrainConfig
     from stormsail.algorithms.fit import Interrupted
+    from stormsail.algorithms.population.config import load_training
     from stormsail.core.files.atomic import check_free
 
     check_free(out)
-    training = TrainConfig.load(config, settings or [])
+    training = load_training(config, settings or [])
     options: dict[str, object] = {
         "folds": folds,
         "seeds": None if seeds is None else list(range(seeds)),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.population.config import PopulationConfig, RunFile, SearchConfig
 from stormsail.algorithms.update.optimizers import weight_decay
 from stormsail.core.config import Config
 from stormsail.optim import UPGD, UPGDW, AdaptiveUPGD, VarianceGradientScaler
@@ -17,6 +18,9 @@ FILES = sorted(CONFIGS.glob("**/*.toml"))
 MARK = re.compile(r"#\s*default\b")
 ALWAYS_SAID = {"task.name", "task.data.world"}
 """What a file is about may be said without a mark."""
+SEARCH = "population.search"
+"""A table by paths of settings, which have no defaults together."""
+DEFAULT = RunFile(population=PopulationConfig())
 
 
 def leaves(table, model, above=""):
@@ -26,6 +30,9 @@ def leaves(table, model, above=""):
         default = getattr(model, name, None) if name in type(model).model_fields else None
         if isinstance(value, dict) and isinstance(default, Config):
             yield from leaves(value, default, f"{path}.")
+        elif path == SEARCH:
+            for searched, inner in value.items():
+                yield from leaves(inner, SearchConfig.model_construct(), f'{path}."{searched}".')
         else:
             known = name in type(model).model_fields
             yield path, value, default if known else None, known
@@ -35,7 +42,7 @@ def marked(text):
     """Return the settings whose line says that it only repeats the default."""
     result, section = {}, ""
     for line in text.splitlines():
-        head = re.fullmatch(r"\[([\w.]+)\]\s*(?:#.*)?", line)
+        head = re.fullmatch(r"\[([\w.\"]+)\]\s*(?:#.*)?", line)
         setting = re.match(r"(\w+)\s*=", line)
         if head:
             section = head[1] + "."
@@ -47,7 +54,7 @@ def marked(text):
 def problems(text):
     """Return what is wrong with a file: unknown settings, and defaults repeated in silence."""
     words, seen = marked(text), []
-    for path, value, default, known in leaves(tomllib.loads(text), TrainConfig()):
+    for path, value, default, known in leaves(tomllib.loads(text), DEFAULT):
         plain = list(default) if isinstance(default, tuple) else default
         if not known:
             seen.append(f"{path} does not exist")
@@ -63,7 +70,7 @@ def problems(text):
 @pytest.mark.spec("X23")
 def test_a_shipped_file_names_settings_that_exist_and_says_which_repeat_the_default(file):
     assert problems(file.read_text(encoding="utf-8")) == []
-    TrainConfig.load(file)
+    RunFile.load(file)
 
 
 def test_there_are_files_to_check():
@@ -92,6 +99,15 @@ def test_there_are_files_to_check():
          ["task.data.world_bars is 20000, the default is 20000, and the line does not say so"]),
         ("[network]\nencoder_sizes = [64]\n",
          ["network.encoder_sizes is [64], the default is [64], and the line does not say so"]),
+        ("[population]\npopulation_size = 8\n",
+         ["population.population_size is 8, the default is 8, and the line does not say so"]),
+        ("[population]\npopulation_size = 4\n", []),
+        ("[population]\nsize = 4\n", ["population.size does not exist"]),
+        ('[population.search."ppo.gae_lambda"]\nmin = 0.9\nmax = 1.0\nperturbation_factor = 1.2\n',
+         ['population.search."ppo.gae_lambda".perturbation_factor is 1.2, the default is 1.2, and '
+          'the line does not say so']),
+        ('[population.search."ppo.gae_lambda"]\nlow = 0.9\n',
+         ['population.search."ppo.gae_lambda".low does not exist']),
         ("ppo = {n_envs = 32}\n", ["ppo.n_envs does not stand on a line of its own"]),
     ],
 )  # fmt: skip
