@@ -25,7 +25,8 @@ SMALL = {
     "ppo.total_steps": 2 * 64, "ppo.n_steps": 16, "ppo.n_envs": 4, "ppo.batch_size": 2,
     "ppo.microbatch_size": 1, "ppo.n_epochs": 1,
     "bc.bc_warmup_steps": 64, "bc.bc_decay_steps": 64, "checkpoint.every_updates": 1,
-    "validation.every_updates": 1, "task.data.validation_share": 0.05, "population.population_size": 2,
+    "validation.every_updates": 1, "task.data.validation_share": 0.05,
+    "population.population_size": 2,
     "population.perturbation_interval": 1,
 }  # fmt: skip
 """Two members, two rounds of one update; what is on stays on."""

@@ -29,6 +29,8 @@ def audit(*names: str) -> tuple[str, ...]:
 def shown(*names: str) -> tuple[str, ...]:
     """Return node ids of tests of what a report shows of populations."""
     return unit("report/population_section", *names, part="evaluation")
+
+
 def compared(*names: str) -> tuple[str, ...]:
     """Return node ids of tests of the benchmark of populations."""
     return unit("learner/population", *names, part="bench")
@@ -183,6 +185,7 @@ POPULATION = (
         "rows[copy.source])",
         "rows[copy.member])",
         shown("test_a_picture_has_a_line_a_member_and_an_arrow_a_copy"),
+    ),
     # --- the benchmark
     Mutant(
         "pbt-bench-fixed-draws-copy",
