@@ -18,11 +18,18 @@ def rows(name, kind):
 
 
 @pytest.mark.parametrize(
-    "name", ["frontier.json", "frontier_600k.json", "frontier_unwarned.json", "penalties_600k.json"]
+    ("name", "seeds"),
+    [
+        ("frontier.json", 5),
+        ("frontier_600k.json", 5),
+        ("frontier_unwarned.json", 5),
+        ("penalties_600k.json", 5),
+        ("frontier_critic.json", 3),
+    ],
 )
-def test_every_kind_of_agent_stands_in_the_text_with_its_figures(name):
+def test_every_kind_of_agent_stands_in_the_text_with_its_figures(name, seeds):
     lines = frontier_verdicts.summaries(rows(name, frontier.Row))
-    assert {line.seeds for line in lines} == {5}
+    assert {line.seeds for line in lines} == {seeds}
     for line in lines:
         if line.key.scale == 1.0:
             cells = f"| {line.mean} | {line.cvar.mean:.3f} ± {line.cvar.half:.3f} |"
