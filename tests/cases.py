@@ -121,6 +121,7 @@ def build(seed: int = 7) -> list[Case]:
         *_levels(draw),
         *_all_actions(draw),
         *_adversary(draw),
+        *_population(draw),
     ]
 
 
@@ -473,36 +474,6 @@ def _by_kind(draw: Draw) -> list[Case]:
         ends = (utility.amin(), utility.amax(), utility.mean())
         cases.append(Case(upgd.gate_line, ends, {"norm": gate}, (), gate))
         cases.append(Case(upgd.step_share, (utility,), {"norm": gate}, (), gate))
-    members, span = normal(N), {"low": 0.05, "high": 2.0}
-    for mode in population.MODES:
-        cases.append(Case(population.ranking, (members,), {"mode": mode}, (), mode))
-        arguments = (members, uniform(N))
-        cases.append(Case(population.tournament_sources, arguments, {"mode": mode}, (), mode))
-        arguments = (members, torch.tensor([0.0, 0.3, 0.0, 1.5], dtype=torch.float64))
-        cases.append(Case(population.limited_fitness, arguments, {"mode": mode}, (0,), mode))
-    try_anew = {"resample_probability": 0.5}
-    cases += [
-        Case(population.truncation_count, (N,), {"ratio": 0.25}),
-        Case(
-            population.truncation_sources,
-            (torch.tensor([2, 0, 3, 1]), uniform(N)),
-            {"ratio": 0.25},
-        ),
-        Case(population.resampled, (uniform(N),), {**span, "is_log_scale": True}, (0,)),
-        Case(population.perturbed, (uniform(N), uniform(N)), {**span, "factor": 1.2}, (0,)),
-        Case(
-            population.explored,
-            (uniform(N), uniform(N, 3)),
-            {**span, **try_anew, "factor": 1.2, "is_log_scale": False},
-            (0,),
-        ),
-        Case(
-            population.explored_choice,
-            (torch.tensor([0, 1, 2, 2]), uniform(N, 3)),
-            {**try_anew, "count": 3},
-        ),
-        Case(population.smoothed, (members, normal(N)), {"beta": 0.5}, (0, 1)),
-    ]
     for schedule in perturbation.SCHEDULES:
         options = {"initial": 0.075, "final": 0.05, "schedule": schedule}
         progress = torch.tensor(0.1, dtype=torch.float64)
@@ -568,6 +539,42 @@ def _adversary(draw: Draw) -> list[Case]:
         Case(perturbation.langevin_gradient, (normal(B, N), normal(B, N)), noise, (0,)),
         Case(perturbation.ramp, (), {"update": 3, "updates": 10}),
         *sizes,
+    ]
+
+
+def _population(draw: Draw) -> list[Case]:
+    normal, uniform = draw.normal, draw.uniform
+    cases: list[Case] = []
+    members, span = normal(N), {"low": 0.05, "high": 2.0}
+    for mode in population.MODES:
+        cases.append(Case(population.ranking, (members,), {"mode": mode}, (), mode))
+        arguments = (members, uniform(N))
+        cases.append(Case(population.tournament_sources, arguments, {"mode": mode}, (), mode))
+        arguments = (members, torch.tensor([0.0, 0.3, 0.0, 1.5], dtype=torch.float64))
+        cases.append(Case(population.limited_fitness, arguments, {"mode": mode}, (0,), mode))
+    try_anew = {"resample_probability": 0.5}
+    return [
+        *cases,
+        Case(population.truncation_count, (N,), {"ratio": 0.25}),
+        Case(
+            population.truncation_sources,
+            (torch.tensor([2, 0, 3, 1]), uniform(N)),
+            {"ratio": 0.25},
+        ),
+        Case(population.resampled, (uniform(N),), {**span, "is_log_scale": True}, (0,)),
+        Case(population.perturbed, (uniform(N), uniform(N)), {**span, "factor": 1.2}, (0,)),
+        Case(
+            population.explored,
+            (uniform(N), uniform(N, 3)),
+            {**span, **try_anew, "factor": 1.2, "is_log_scale": False},
+            (0,),
+        ),
+        Case(
+            population.explored_choice,
+            (torch.tensor([0, 1, 2, 2]), uniform(N, 3)),
+            {**try_anew, "count": 3},
+        ),
+        Case(population.smoothed, (members, normal(N)), {"beta": 0.5}, (0, 1)),
     ]
 
 
