@@ -40,6 +40,16 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(f"{run.path}: {run.reason}")
         self.signal = run.signal or 0
 
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, int]]:
+        """Pickle message and signal: a worker that was interrupted says so to its parent."""
+        return _interrupted, (str(self), self.signal)
+
+
+def _interrupted(message: str, number: int) -> Interrupted:
+    error = Interrupted.__new__(Interrupted, message)
+    error.signal = number
+    return error
+
 
 def fitter(
     config: TrainConfig,

@@ -6,7 +6,8 @@ the file and are never taken for those of new ones.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from stormsail import __version__
@@ -72,9 +73,15 @@ def run_missing(
                 keep(key, run(job))
     elif missing:
         with one_thread_processes(processes) as pool:
-            futures = {pool.submit(run, job): key for key, job in missing}
-            for future in as_completed(futures):
-                keep(futures[future], future.result())
+            left, running = iter(missing), dict[Future[list[Row]], str]()
+            # never more than there are processes: after an error or Ctrl-C no other job begins
+            for key, job in islice(left, processes):
+                running[pool.submit(run, job)] = key
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    keep(running.pop(future), future.result())
+                    for key, job in islice(left, 1):
+                        running[pool.submit(run, job)] = key
     return [done[key] for key in keys]
 
 

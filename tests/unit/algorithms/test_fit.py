@@ -2,8 +2,10 @@
 
 import json
 import os
+import pickle
 import signal
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -257,3 +259,10 @@ def test_progress_names_the_run(tmp_path):
     )
     fit(VALIDATION, span(0, 400), 1)
     assert heard == [("fold-0-seed-1", update) for update in range(1, 7)]
+
+
+def test_an_interruption_reaches_the_parent_of_a_worker():
+    run = SimpleNamespace(path="runs/a", reason="SIGTERM came", signal=15)
+    back = pickle.loads(pickle.dumps(Interrupted(run)))  # noqa: S301 - our own bytes
+    assert type(back) is Interrupted
+    assert (str(back), back.signal) == ("runs/a: SIGTERM came", 15)

@@ -1,6 +1,8 @@
 """`bench.resumed`: finished jobs are kept, read again, and not run twice."""
 
 import json
+import time
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -13,6 +15,15 @@ from stormsail.core.errors import ArtifactError
 
 class Job(NamedTuple):
     number: int
+
+    @property
+    def key(self):
+        return f"job {self.number}"
+
+
+class Marked(NamedTuple):
+    number: int
+    folder: Path
 
     @property
     def key(self):
@@ -32,6 +43,24 @@ def interrupted(job):
     if job.number == 2:
         raise KeyboardInterrupt
     return twice(job)
+
+
+def failing(job):
+    """Leave a mark; the first job fails once the second has begun, which waits for that."""
+    (job.folder / str(job.number)).touch()
+    if job.number == 0:
+        until(job.folder / "1")
+        (job.folder / "failed").touch()
+        raise ValueError("the first one")
+    until(job.folder / "failed")
+    time.sleep(0.5)  # the parent hears of the failure meanwhile
+    return twice(job)
+
+
+def until(path):
+    end = time.monotonic() + 30.0
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def test_jobs_that_the_file_holds_are_not_run_again(tmp_path):
@@ -62,6 +91,13 @@ def test_without_a_file_every_job_is_run_and_processes_change_nothing():
     rows = run_missing(twice, jobs, row=Row, processes=2, say=said.append)
     assert rows == [twice(job) for job in jobs]
     assert sorted(said) == rows
+
+
+def test_after_a_failure_no_other_job_begins(tmp_path):
+    jobs = [Marked(number, tmp_path) for number in range(6)]
+    with pytest.raises(ValueError, match="the first one"):
+        run_missing(failing, jobs, row=Row, processes=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "failed"]
 
 
 @pytest.mark.refusal

@@ -1,5 +1,6 @@
 """`stormsail bench population`: a population beside fixed draws of the same search and budget."""
 
+import signal
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -67,9 +68,10 @@ def population(
             done = run_missing(
                 bench.run, planned, row=bench.PopulationRow, processes=jobs, log=log, say=say
             )
-    except Interrupted as error:
+    except KeyboardInterrupt as error:
+        number = error.signal if isinstance(error, Interrupted) else signal.SIGINT
         typer.echo("stormsail: interrupted; the same command goes on.", err=True)
-        raise typer.Exit(BY_SIGNAL + error.signal) from None
+        raise typer.Exit(BY_SIGNAL + number) from None
     measured = [row for each in done for row in each]
     line = bench.summary(measured)
     verdicts = bench.verdicts(line)

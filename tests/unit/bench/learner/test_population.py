@@ -2,11 +2,13 @@
 
 import json
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from command_lab import forked
 from oracles import attack as oracle
+from stormsail.algorithms.fit import Interrupted
 from stormsail.algorithms.population.checks import check_search
 from stormsail.algorithms.population.config import value_of
 from stormsail.algorithms.population.fitness import sharpe
@@ -207,6 +209,17 @@ def test_a_campaign_whose_claim_fails_exits_with_1(monkeypatch):
     done = forked("bench", "population", "--seeds", 2, "--steps", STEPS, *settings)
     assert done.returncode == 1
     assert "FAILS; gain 0.000 ± 0.000" in done.stdout
+
+
+def test_an_interrupted_campaign_says_so_and_exits_by_its_signal(monkeypatch):
+    def run(_job):
+        raise Interrupted(SimpleNamespace(path="members", reason="a signal came", signal=15))
+
+    monkeypatch.setattr(bench, "run", run)
+    settings = [word for setting in TINY for word in ("--set", setting)]
+    done = forked("bench", "population", "--seeds", 1, "--steps", STEPS, *settings)
+    assert done.returncode == 128 + 15
+    assert "interrupted; the same command goes on" in done.stderr
 
 
 def test_the_search_of_the_benchmark_can_be_searched_and_covers_the_defaults():
