@@ -10,7 +10,10 @@ from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.population.config import RunFile, load_training
 from stormsail.algorithms.population.population import read_population
 from stormsail.algorithms.run.folder import read_config, read_lineage
+from stormsail.bench.learner import learn
+from stormsail.cli.judging import validate
 from stormsail.cli.judging.agents import agent_folder
+from stormsail.cli.judging.attack import _training
 from stormsail.cli.main import app
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -23,10 +26,9 @@ SEARCHED = {
 SEARCHED["full-categorical"] = {*SEARCHED["full"], "adversary.adversarial_ratio"}
 SMALL = {
     "ppo.total_steps": 2 * 64, "ppo.n_steps": 16, "ppo.n_envs": 4, "ppo.batch_size": 2,
-    "ppo.microbatch_size": 1, "ppo.n_epochs": 1,
-    "bc.bc_warmup_steps": 64, "bc.bc_decay_steps": 64, "checkpoint.every_updates": 1,
-    "validation.every_updates": 1, "task.data.validation_share": 0.05,
-    "population.population_size": 2,
+    "ppo.microbatch_size": 1, "ppo.n_epochs": 1, "bc.bc_warmup_steps": 64, "bc.bc_decay_steps": 64,
+    "checkpoint.every_updates": 1, "validation.every_updates": 1,
+    "task.data.validation_share": 0.05, "population.population_size": 2,
     "population.perturbation_interval": 1,
 }  # fmt: skip
 """Two members, two rounds of one update; what is on stays on."""
@@ -81,3 +83,17 @@ def test_both_files_search_what_they_have():
             base = getattr(getattr(plan, section), field)
             inside = base in search.values if search.values else search.low <= base <= search.high
             assert inside, f"{path} of {name} starts outside of its own search"
+
+
+def test_every_verb_that_reads_a_file_of_a_training_reads_these(tmp_path, monkeypatch):
+    file = CONFIGS / "full.toml"
+    wanted = load_training(file)
+    assert _training(tmp_path, None, file) == wanted
+    seen = []
+    monkeypatch.setattr(validate, "_rules", lambda training, *_: seen.append(training) or 1 / 0)
+    words = ["validate", str(file), "--workspace", str(tmp_path), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, ZeroDivisionError), done.output
+    assert seen == [wanted]
+    (line,) = learn.reference_lines([str(file)])
+    assert line.config == derive(wanted)

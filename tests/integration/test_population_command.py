@@ -43,7 +43,11 @@ def test_train_reads_the_same_file(file, tmp_path):
 
 
 @pytest.mark.refusal
-def test_an_address_without_its_engine_is_refused():
-    with pytest.raises(ConfigError, match="`--engine ray`"):
-        _engine(EngineName.PROCESSES, "auto")
-    assert isinstance(_engine(EngineName.IN_PROCESS, None), InProcess)
+@pytest.mark.parametrize(
+    ("option", "value", "owner"),
+    [("address", "auto", "ray"), ("gpus", 0.5, "ray"), ("workers", 2, "processes")],
+)
+def test_an_option_without_its_engine_is_refused(option, value, owner):
+    with pytest.raises(ConfigError, match=f"`--{option}` must come with `--engine {owner}`"):
+        _engine(EngineName.IN_PROCESS, **{option: value})
+    assert isinstance(_engine(EngineName.IN_PROCESS, **{option: None}), InProcess)
