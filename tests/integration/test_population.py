@@ -338,6 +338,17 @@ def test_every_value_is_read_back_from_what_the_learner_uses(strategy):
     read_back(ppo, read_back_after)
 
 
+def test_the_radius_of_the_adversary_is_read_back_from_the_schedule(monkeypatch):
+    on = {"adversary__mode": "kl_reg", "adversary__epsilon": 0.2, "adversary__warmup_updates": 4}
+    ppo = trained(small("cartpole", **on), 1)
+    # the second of four updates in which it grows from 0
+    assert read_back(ppo, {"adversary.epsilon": 0.2}) == {"adversary.epsilon": 0.2 * 0.25}
+    scheduled = ppo.schedule()
+    monkeypatch.setattr(ppo, "schedule", lambda: scheduled._replace(epsilon=0.0))
+    with pytest.raises(InvariantError, match=r"`adversary\.epsilon` must be 0\.05 in the schedule"):
+        read_back(ppo, {"adversary.epsilon": 0.2})
+
+
 def test_streams_stay_the_members_own_and_memory_begins_anew():
     config = small("cartpole-lstm")
     source, own = trained(config, 2), trained(config.replace(seed=6), 2)
