@@ -150,9 +150,8 @@ def _show(standing: "Standing") -> None:
 
     round_ = standing.round
     table = Table(title=f"round {round_.number + 1} of {standing.rounds}")
-    paths = sorted({path for values in standing.values for path in values})
-    for title in ("member", "updates", "fitness", "smoothed", *paths, "next", "seconds"):
-        table.add_column(title, justify="left" if title == "next" else "right")
+    for title in ("member", "updates", "fitness", "smoothed", "values", "next", "seconds"):
+        table.add_column(title, justify="left" if title in ("values", "next") else "right")
     for outcome, values, seconds in zip(
         round_.outcomes, standing.values, standing.seconds, strict=True
     ):
@@ -162,7 +161,8 @@ def _show(standing: "Standing") -> None:
             str(outcome.updates),
             _number(outcome.fitness),
             _number(round_.fitness[outcome.member]),
-            *(_value(values.get(path)) for path in paths),
+            # one below the other: a column each would be too narrow to read at 80 columns
+            "\n".join(f"{path.split('.')[-1]} {_value(values[path])}" for path in sorted(values)),
             coming[0].reason if coming else "",
             f"{seconds:.1f}",
         )
