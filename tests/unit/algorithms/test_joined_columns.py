@@ -3,7 +3,7 @@
 import torch
 
 from backtest_lab import agent_for, panel, plain
-from stormsail.algorithms import trainer
+from stormsail.algorithms.run import learners
 from stormsail.evaluation import backtest
 from stormsail.market.features import ACCOUNT_FEATURES
 from stormsail.modules import Agent
@@ -14,9 +14,9 @@ JOINED = tuple(ACCOUNT_FEATURES)
 
 def joined(monkeypatch):
     """Let every agent of a trainer have the account's columns behind its memory."""
-    plain_spec = trainer.agent_spec
+    plain_spec = learners.agent_spec
     monkeypatch.setattr(
-        trainer,
+        learners,
         "agent_spec",
         lambda config, task: plain_spec(config, task).replace(after_memory=JOINED),
     )
