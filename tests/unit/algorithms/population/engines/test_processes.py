@@ -196,6 +196,7 @@ def test_who_stops_listening_leaves_no_work_behind(tmp_path):
 
 
 DRIVER = """
+import signal
 import sys
 sys.path[:0] = {path!r}
 import population_jobs as work
@@ -203,6 +204,8 @@ from pathlib import Path
 from stormsail.algorithms.population.engines.processes import Processes
 
 if __name__ == "__main__":
+    # a shell that starts the tests in the background lets them ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     root = Path({root!r})
     engine = Processes(workers=2)
     for _ in engine.run(work.{call}, work.jobs(root, 2)):
