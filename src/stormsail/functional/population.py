@@ -38,7 +38,7 @@ def ranking(fitness: Float[Tensor, " P"], *, mode: str) -> Int[Tensor, " P"]:
     return torch.argsort(-fitness if mode == "max" else fitness, stable=True)
 
 
-def truncation_count(n: int, *, ratio: float) -> int:
+def truncation_count(n: int, *, ratio: Number) -> int:
     r"""Return how many members are copied over, :math:`\min(\lfloor n/2 \rfloor, \max(1, ...))`.
 
     .. math::
@@ -59,7 +59,7 @@ def truncation_count(n: int, *, ratio: float) -> int:
 
 
 def truncation_sources(
-    order: Int[Tensor, " P"], uniform: Float[Tensor, " P"], *, ratio: float
+    order: Int[Tensor, " P"], uniform: Float[Tensor, " P"], *, ratio: Number
 ) -> Int[Tensor, " P"]:
     """Return whom each member copies under truncation selection; itself where nobody.
 
