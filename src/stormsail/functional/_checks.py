@@ -281,7 +281,7 @@ def check_floating(**tensors: Tensor) -> None:
             )
 
 
-def check_scalar(value: float | Tensor, *, name: str) -> None:
+def check_scalar(value: int | float | Tensor, *, name: str) -> None:
     """Refuse a tensor in the place of a scalar if it has any dimension: it would broadcast."""
     if isinstance(value, Tensor) and value.ndim:
         raise ShapeError(
@@ -317,7 +317,7 @@ def check_below_one(value: float | Tensor, *, name: str, remedy: str) -> None:
         raise _refuse_range(name, value, "lie in [0, 1)", remedy)
 
 
-def check_at_least_zero(value: float | Tensor, *, name: str, remedy: str) -> None:
+def check_at_least_zero(value: int | float | Tensor, *, name: str, remedy: str) -> None:
     """Refuse a negative Python number or NaN."""
     check_scalar(value, name=name)
     if not isinstance(value, Tensor) and not value >= 0.0:

@@ -161,7 +161,7 @@ def langevin_gradient(
     """
     check.check_same_shape(gradient=gradient, noise=noise)
     check.check_at_least_zero(step, name="step", remedy="Pass the length of one ascent step.")
-    check.check_at_least_zero(float(taken), name="taken", remedy="Pass 0 at the first step.")
+    check.check_at_least_zero(taken, name="taken", remedy="Pass 0 at the first step.")
     spread = (2.0 * step * LANGEVIN_BETA) ** 0.5 / (taken + 2)
     return gradient + spread * noise
 
@@ -263,7 +263,7 @@ def ramp(*, update: int, updates: int) -> float:
         RangeError: if one of them is negative.
     """
     for name, value in (("update", update), ("updates", updates)):
-        check.check_at_least_zero(float(value), name=name, remedy="Pass a number of updates.")
+        check.check_at_least_zero(value, name=name, remedy="Pass a number of updates.")
     return 1.0 if update >= updates else update / updates
 
 
