@@ -23,6 +23,17 @@ def folder(job: Job) -> Path:
     return job.root / "members" / f"{job.member:02}"
 
 
+def image(root: Path) -> dict[str, tuple[bytes | None, bool]]:
+    """Return bytes and executability of everything below a folder."""
+    return {
+        path.relative_to(root).as_posix(): (
+            path.read_bytes() if path.is_file() else None,
+            os.access(path, os.X_OK),
+        )
+        for path in root.rglob("*")
+    }
+
+
 def outcome(job: Job, *, fitness: float = 0.0, words: str = "") -> Outcome:
     digest = hashlib.sha256(words.encode()).hexdigest()
     return Outcome(job.member, job.round, fitness, job.target, digest, {"ppo.gamma": fitness})

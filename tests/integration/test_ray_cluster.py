@@ -15,8 +15,7 @@ from dataclasses import replace
 import pytest
 
 import population_jobs as work
-from population_lab import image as population_image
-from population_lab import plan
+from population_lab import image, plan
 from stormsail.algorithms.population import population
 from stormsail.algorithms.population.engines.in_process import InProcess
 from stormsail.algorithms.population.engines.ray import Ray, load_ray
@@ -182,16 +181,6 @@ def filled(root):
     return root
 
 
-def image(root):
-    return {
-        path.relative_to(root).as_posix(): (
-            path.read_bytes() if path.is_file() else None,
-            os.access(path, os.X_OK),
-        )
-        for path in root.rglob("*")
-    }
-
-
 def lines(root):
     trials = TrialLedger(root.parent / "trials.jsonl").read().trials
     return sorted(
@@ -218,7 +207,7 @@ def test_folders_travel_through_the_object_store_byte_for_byte(cluster, tmp_path
             assert replace(result, metrics={}) == replace(expected[member], metrics={})
             # Every job has seen the ledger as it was at the beginning of its round.
             assert result.metrics["trials"] == 3.0 * round_
-        assert image(there) == image(here)
+        assert work.image(there) == work.image(here)
         assert lines(there) == lines(here)
     names = [f"pop/0{member}" for member in range(3)]
     assert lines(here) == [(n, m / 8, 7, "finished", m) for m, n in enumerate(names)]
@@ -357,7 +346,7 @@ def test_a_population_has_the_same_bits_on_the_cluster(cluster, tmp_path, monkey
     here = train_population(plan(), out=tmp_path / "here" / "pop")
     engine = Ray(address=cluster.address, storage=storage)
     there = train_population(plan(), out=tmp_path / "there" / "pop", engine=engine)
-    assert population_image(there.path) == population_image(here.path)
+    assert image(there.path) == image(here.path)
     assert len(TrialLedger(tmp_path / "there" / LEDGER).read().counted()) == len(
         TrialLedger(tmp_path / "here" / LEDGER).read().counted()
     )

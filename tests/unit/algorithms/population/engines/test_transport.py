@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from population_jobs import image
 from stormsail.algorithms.population.engines import transport
 from stormsail.algorithms.population.engines.transport import (
     ARRIVALS,
@@ -31,16 +32,6 @@ def made(root, words):
     (folder / "tool").write_text("exit 0\n")
     (folder / "tool").chmod(0o755)
     return folder
-
-
-def image(root):
-    return {
-        path.relative_to(root).as_posix(): (
-            path.read_bytes() if path.is_file() else None,
-            os.access(path, os.X_OK),
-        )
-        for path in root.rglob("*")
-    }
 
 
 def test_a_folder_arrives_byte_for_byte(tmp_path):
