@@ -38,7 +38,9 @@ def robust(
     attacks: Annotated[
         str, typer.Option(help="Names with commas; the strongest counts.")
     ] = "mad,critic,pgd",
-    epsilon: Annotated[float, typer.Option(help="Radius of the attacks.")] = 0.1,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Radius of the attacks; that of each task unless given.")
+    ] = None,
     episodes: Annotated[int, typer.Option(min=2, help="Of each attack.")] = 128,
     adversary_steps: Annotated[
         int, typer.Option(min=1, help="Steps that a learned adversary is trained for.")

@@ -32,6 +32,19 @@ def test_each_seed_has_a_plain_and_a_changed_agent_that_differ_in_the_change_alo
     assert made[0].key != planned(steps=1000, epsilon=0.2)[0].key
 
 
+def test_radius_and_adversary_are_those_of_the_task_unless_given():
+    mode = 'adversary.mode="kl_reg"'
+    both = planned(tasks=["pendulum", "regime"], seeds=[3], overrides=[mode], epsilon=None)
+    assert [job.epsilon for job in both] == [0.4, 0.4, 0.8, 0.8]
+    adversaries = [job.config.adversary for job in both]
+    assert [(each.mode, each.epsilon, each.robust_kl_coef) for each in adversaries] == [
+        ("off", 0.075, 0.1), ("kl_reg", 0.3, 0.3), ("off", 0.075, 0.1), ("kl_reg", 0.8, 0.005),
+    ]  # fmt: skip
+    given = planned(overrides=[mode, "adversary.robust_kl_coef=0.5"], epsilon=0.2)[1]
+    adversary = given.config.adversary
+    assert (given.epsilon, adversary.epsilon, adversary.robust_kl_coef) == (0.2, 0.3, 0.5)
+
+
 def test_differences_are_those_of_pairs():
     clean = {PLAIN: (10.0, 30.0, 20.0), CHANGED: (9.0, 28.0, 17.0)}
     attacked = {PLAIN: (1.0, 5.0, 3.0), CHANGED: (8.0, 14.0, 11.0)}
