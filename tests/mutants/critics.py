@@ -193,8 +193,8 @@ CRITICS = (
         "threshold-itself-counts-as-linear",
         "S4-V7",
         QUANTILE,
-        "far = u.abs_().gt_(kappa)",
-        "far = u.abs_().ge_(kappa)",
+        "after = torch.searchsorted(y, theta + kappa, right=True)",
+        "after = torch.searchsorted(y, theta + kappa)",
         unit("quantile", "test_huber_active_by_hand"),
     ),
     Mutant(

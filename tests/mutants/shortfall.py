@@ -20,11 +20,14 @@ def _bug(name: str, file: str, old: str, new: str, module: str, *tests: str) -> 
     return Mutant(name, "shortfall", file, old, new, unit(module, *tests, part="algorithms"))
 
 
-TARGETS = "test_targets_are_the_expected_sarsa_ones_of_both_rewards_and_every_action"
+TARGETS = "test_targets_are_those_of_both_rewards_and_every_action"
 FOLLOWING = "test_values_of_the_following_state_are_those_of_the_account_that_the_action_makes"
+FOLLOWED = "test_a_followed_state_is_worth_what_the_episode_made_from_any_return_so_far"
+LOSS = "test_the_loss_counts_values_and_what_actions_add_in_units_of_their_own"
+VALUES_ADDED = "test_every_reward_has_a_value_and_every_action_adds_to_the_last"
 MIXTURE = "test_the_report_is_the_mixture_of_both_scaled_advantages"
 RESUMED = "test_a_restored_learner_computes_what_the_first_one_did"
-DISCOUNT = "discount=torch.stack((self.gamma * goes_on, before_end.float()), 1)"
+DISCOUNT = "discount=torch.stack((self.gamma * goes_on, before_end.float()), -1)"
 
 SHORTFALL = (
     # --- targets
@@ -32,7 +35,7 @@ SHORTFALL = (
         "shortfall-discounted",
         CRITIC,
         DISCOUNT,
-        "discount=torch.stack((self.gamma * goes_on, self.gamma * before_end), 1)",
+        "discount=torch.stack((self.gamma * goes_on, self.gamma * before_end), -1)",
         "risk/action_critic",
         TARGETS,
     ),
@@ -49,7 +52,7 @@ SHORTFALL = (
         "shortfall-mean-ends-at-a-time-out",
         CRITIC,
         DISCOUNT,
-        "discount=torch.stack((self.gamma * before_end, before_end.float()), 1)",
+        "discount=torch.stack((self.gamma * before_end, before_end.float()), -1)",
         "risk/action_critic",
         TARGETS,
     ),
@@ -62,13 +65,12 @@ SHORTFALL = (
         TARGETS,
     ),
     _bug(
-        "shortfall-policy-of-the-taken-account",
+        "shortfall-policy-of-the-following-state",
         CRITIC,
-        "probability=_probability(agent, following_features, following_seen)",
-        "probability=_probability(agent, following_features, "
-        "seen[1][:, None].expand_as(following_seen))",
+        "probability=_probability(agent, features[0], seen[0], actions)",
+        "probability=_probability(agent, features[1], seen[1], actions)",
         "risk/action_critic",
-        TARGETS,
+        "test_the_policy_of_now_weighs_the_actions_of_a_remembered_state",
     ),
     _bug(
         "shortfall-following-the-taken-account",
@@ -107,10 +109,10 @@ SHORTFALL = (
     _bug(
         "critic-added-in-the-unit-of-the-value",
         CRITIC,
-        "(added / unit[:, 1:]).square()",
-        "(added / unit[:, :1]).square()",
+        "(added / unit[-1]).square()",
+        "(added / unit[SHORTFALL]).square()",
         "risk/action_critic",
-        "test_the_loss_counts_the_mean_over_actions_and_what_they_add_in_units_of_their_own",
+        LOSS,
     ),
     _bug(
         "critic-average-stands-still",
@@ -123,8 +125,8 @@ SHORTFALL = (
     _bug(
         "critic-targets-of-the-newest-weights",
         CRITIC,
-        "coming = self.averaged(targets.following)  # [n, K, R, K]",
-        "coming = self.values(targets.following)  # [n, K, R, K]",
+        "targets.discount * self.averaged.values(targets.following)",
+        "targets.discount * self.values.values(targets.following)",
         "risk/action_critic",
         "test_targets_and_predictions_are_those_of_the_averaged_weights",
     ),
@@ -148,13 +150,77 @@ SHORTFALL = (
         "critic-added-without-its-mean",
         "shortfall",
         VALUES,
-        "return value + (added - added.mean(-1, keepdim=True)) * self.unit[:, 1:]",
-        "return value + added * self.unit[:, 1:]",
+        "return about_mean(self.actor(x)) * self.unit[-1]",
+        "return self.actor(x) * self.unit[-1]",
+        unit("action_values", VALUES_ADDED, part="modules"),
+    ),
+    Mutant(
+        "critic-shortfall-sees-the-account",
+        "shortfall",
+        VALUES,
+        "self.states[reward](x * self.shown[reward])",
+        "self.states[reward](x)",
         unit(
             "action_values",
-            "test_values_and_what_actions_add_count_in_units_of_their_own",
+            "test_the_value_of_the_last_reward_does_not_see_hidden_columns",
             part="modules",
         ),
+    ),
+    _bug(
+        "critic-account-hidden-nowhere",
+        CRITIC,
+        "hidden=self._account(agent) if actions > 1 else ()",
+        "hidden=()",
+        "risk/action_critic",
+        "test_the_value_of_a_shortfall_does_not_see_the_account",
+    ),
+    _bug(
+        "critic-followed-beyond-the-end",
+        CRITIC,
+        "bootstrap = torch.where(goes_on, self.averaged.value(last, SHORTFALL), 0.0)",
+        "bootstrap = self.averaged.value(last, SHORTFALL)",
+        "risk/action_critic",
+        FOLLOWED,
+    ),
+    _bug(
+        "critic-followed-from-the-real-return-alone",
+        CRITIC,
+        "bootstrap\n        wanted = torch.minimum",
+        "bootstrap + before - rollout.return_so_far.to(rest)\n        wanted = torch.minimum",
+        "risk/action_critic",
+        FOLLOWED,
+    ),
+    _bug(
+        "critic-followed-without-a-ceiling",
+        CRITIC,
+        "wanted = torch.minimum(wanted, -(before - frame.level).clamp(max=0.0))\n",
+        "",
+        "risk/action_critic",
+        FOLLOWED,
+    ),
+    _bug(
+        "critic-followed-by-the-next-episode",
+        CRITIC,
+        "ends = rollout.terminated | rollout.truncated | (rollout.length >= frame.horizon)",
+        "ends = torch.zeros_like(rollout.ended)",
+        "risk/action_critic",
+        FOLLOWED,
+    ),
+    _bug(
+        "critic-followed-mean-without-a-trace",
+        CRITIC,
+        "TRACE = 0.97",
+        "TRACE = 0.0",
+        "risk/action_critic",
+        "test_what_a_followed_state_earns_is_its_lambda_return",
+    ),
+    _bug(
+        "critic-followed-states-not-learned",
+        CRITIC,
+        "loss = loss + (followed.weight * error.square().sum(-1)).mean()",
+        "loss = loss + 0.0 * (followed.weight * error.square().sum(-1)).mean()",
+        "risk/action_critic",
+        LOSS,
     ),
     _bug(
         "limit-settings-of-no-multiplier-taken",

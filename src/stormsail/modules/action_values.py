@@ -1,9 +1,11 @@
-"""Values of all actions: what each of K actions is expected to earn, and to add to the shortfall.
+"""Values of states, and what each of K actions adds to the shortfall of an episode.
 
-A network of its own behind the agent's memory. What another action would have changed, the account
+Networks of their own behind the agent's memory. What another action would have changed, the account
 and what the episode has earned, enters here and not before the memory, so that the values of
 actions that were not taken can be asked with the memory that the agent really had.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -44,21 +46,22 @@ def return_inputs(return_so_far: Tensor, level: Tensor, spread: Tensor, left: Te
 
 
 class ActionValues(nn.Module):
-    r"""Q of R rewards for K actions, in reward units: the value of the state, and what actions add.
+    r"""Values V of a state for R rewards, and what each of K actions adds to the last of them.
 
     .. math::
-        Q(a) = u_V\,V + u_A \Big(A(a) - \frac{1}{K} \sum_b A(b)\Big)
+        V_r = u_r\,v_r(s), \qquad
+        A(a) = u_A \Big(q(s, a) - \frac{1}{K} \sum_b q(s, b)\Big)
 
-    A dueling network (Wang et al. 2016, arXiv:1511.06581, section 3, the form with the mean). Here
-    both parts have units of their own: what one step of a long episode changes is a hundredth of
-    what the episode is worth, and would drown in the error of that.
+    Three networks apart, each with a unit of its own: what one step of a long episode changes is a
+    hundredth of what the episode is worth, and in shared layers it drowns in the error of that.
 
     Args:
         inputs: number of input columns.
         rewards: R.
-        actions: K; with 1 there is nothing to add to the value.
+        actions: K; with 1 there is nothing to add.
         sizes: widths of the hidden layers.
         generator: source of the weights.
+        hidden: input columns that the value of the last reward does not see.
     """
 
     def __init__(
@@ -69,37 +72,60 @@ class ActionValues(nn.Module):
         actions: int,
         sizes: tuple[int, ...],
         generator: torch.Generator,
+        hidden: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        self.shape = (rewards, actions)
-        self._columns = 1 if actions == 1 else 1 + actions
-        self.body = Mlp(inputs, sizes, activation="silu", generator=generator)
-        self.last = linear(self.body.width, rewards * self._columns, gain=0.01, generator=generator)
-        self.register_buffer("unit", torch.ones(rewards, 2))
+        self.actions = actions
+        self.states = nn.ModuleList(
+            _layers(inputs, 1, sizes, generator=generator) for _ in range(rewards)
+        )
+        self.actor = _layers(inputs, actions, sizes, generator=generator) if actions > 1 else None
+        self.register_buffer("unit", torch.ones(rewards + 1))
         self.unit: Tensor
-        """Of the value and of what actions add, [R, 2]."""
+        """Of each value, and of what actions add, [R + 1]."""
+        shown = torch.ones(rewards, inputs)
+        shown[-1, list(hidden)] = 0.0
+        self.register_buffer("shown", shown, persistent=False)
+        self.shown: Tensor
+        """1 for the columns that each value sees, [R, X]."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [*b, R, K]."""
-        out: Tensor = self.last(self.body(x)).unflatten(-1, (-1, self._columns))
-        value, added = out[..., :1], out[..., 1:]
-        value = value * self.unit[:, :1]
-        if self.shape[1] == 1:
-            return value
-        return value + (added - added.mean(-1, keepdim=True)) * self.unit[:, 1:]
+    def value(self, x: Tensor, reward: int) -> Tensor:
+        """Return the value of a state for one of the rewards, [*b]."""
+        out: Tensor = self.states[reward](x * self.shown[reward])[..., 0]
+        return out * self.unit[reward]
+
+    def values(self, x: Tensor) -> Tensor:
+        """Return the values of a state, [*b, R]."""
+        return torch.stack([self.value(x, reward) for reward in range(len(self.states))], -1)
+
+    def added(self, x: Tensor) -> Tensor:
+        """Return what each action adds to the last reward, about their mean, [*b, K]."""
+        if self.actor is None:
+            return torch.zeros_like(x[..., :1])
+        return about_mean(self.actor(x)) * self.unit[-1]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the values of a state, [*b, R], and what each action adds, [*b, K]."""
+        return self.values(x), self.added(x)
 
     @torch.no_grad()
     def rescale(self, unit: Tensor) -> None:
-        """Set the units of the outputs, [R, 2], and keep every prediction as it is."""
-        factor = (self.unit / unit).repeat_interleave(
-            torch.tensor([1, self._columns - 1], device=unit.device), dim=1
-        )
-        self.last.weight.mul_(factor.flatten()[:, None])
-        self.last.bias.mul_(factor.flatten())
+        """Set the units of the outputs, [R + 1], and keep every prediction as it is."""
+        factor = self.unit / unit
+        networks = [*self.states, *([] if self.actor is None else [self.actor])]
+        for layers, each in zip(networks, factor, strict=False):  # without actions one unit more
+            layers[-1].weight.mul_(each)
+            layers[-1].bias.mul_(each)
         self.unit.copy_(unit)
 
 
-def parts(q: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean over actions, [*b, 1], and what each adds to it, [*b, K]."""
-    mean = q.mean(-1, keepdim=True)
-    return mean, q - mean
+def about_mean(q: Tensor) -> Tensor:
+    """Return what each action adds to the mean over all of them, [*b, K]."""
+    return q - q.mean(-1, keepdim=True)
+
+
+def _layers(
+    inputs: int, outputs: int, sizes: tuple[int, ...], *, generator: torch.Generator
+) -> nn.Sequential:
+    body = Mlp(inputs, sizes, activation="silu", generator=generator)
+    return nn.Sequential(body, linear(body.width, outputs, gain=0.01, generator=generator))

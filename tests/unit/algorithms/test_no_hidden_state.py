@@ -117,7 +117,8 @@ def test_values_of_all_actions_leave_nothing_behind():
     before = {
         (path, name): id(v) for path, m in values.named_modules() for name, v in vars(m).items()
     }
-    values(torch.randn(5, 6, generator=torch.Generator().manual_seed(1))).sum().backward()
+    value, added = values(torch.randn(5, 6, generator=torch.Generator().manual_seed(1)))
+    (value.sum() + added.square().sum()).backward()
     after = {
         (path, name): id(v) for path, m in values.named_modules() for name, v in vars(m).items()
     }

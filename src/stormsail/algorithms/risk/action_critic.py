@@ -1,13 +1,21 @@
 """The critic of all actions: trained from a memory of steps, asked for the advantages of a rollout.
 
-Its target for action a is the expected SARSA one (van Seijen et al. 2009, Eq. 5) of every action at
-once, because the task says what each would have made of the same draw:
+The target of action a comes from the same draw for every action, because the task says what each
+would have made of it:
 
-    y(a) = reward(a) + gamma * sum_b pi(b | s'(a)) Q_target(s'(a), b)
+    y(a) = reward(a) + gamma * V_target(s'(a)),    V <- sum_a pi(a | s) y(a)
 
-with the policy of now, so that old steps need no correction. One reward is the task's own, with the
-run's discount; the other is what a step adds to the shortfall of the episode, without discount, and
-for it the time limit is an end.
+with the policy of now, so that old steps need no correction (expected SARSA: van Seijen et al.
+2009, Eq. 5). One reward is the task's own, with the run's discount; the other is what a step adds
+to the shortfall of the episode, without discount, and for it the time limit is an end. What actions
+add to the shortfall, y(a) less its mean over actions, is learned by a network of its own.
+
+Values of one step ahead move by a step of the episode in each round of learning, too slowly for a
+week of hours. Where all actions are valued, values are therefore also learned from what followed
+the states of the newest rollout: lambda-returns of the task's own reward, and the shortfall by the
+end of the episode. Its noise must not reach the difference between actions, so the value of a
+shortfall does not see the account, and learns how it depends on the return so far from shifted
+returns (`SHIFT`).
 """
 
 import copy
@@ -21,8 +29,8 @@ from stormsail.algorithms.risk.rows import ROWS, RowMemory, Rows, scaled_account
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensors, like, row_fits
 from stormsail.algorithms.update.rollout import Options, Rollout
 from stormsail.core.task import DiscreteActions
-from stormsail.functional import risk
-from stormsail.modules.action_values import RETURN_INPUTS, ActionValues, parts, return_inputs
+from stormsail.functional import returns, risk
+from stormsail.modules.action_values import RETURN_INPUTS, ActionValues, about_mean, return_inputs
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
 
@@ -57,6 +65,18 @@ LEAST_UNIT = 1e-8
 LEAST_RATE = 0.1
 """Least share of the first learning rate: the policy that it follows moves to the last update."""
 
+REWARD, SHORTFALL = 0, 1
+"""Places of the task's own reward and of the shortfall among the rewards."""
+
+SHIFT = 0.5
+"""Spread of what is added to the returns so far of followed states, in spreads of returns. Whatever
+the episode earned before, the same prices follow, so one episode says what the shortfall would have
+been from any return so far: how its value depends on that is learned without the noise between
+episodes."""
+
+TRACE = 0.97
+"""Lambda of the returns by which the task's own reward is followed."""
+
 MOST_RATIO = 2.0
 """Largest ratio of probabilities by which a step of an earlier policy counts."""
 
@@ -89,13 +109,24 @@ class Targets(NamedTuple):
     following: Tensor
     """Inputs after each action, [n, K, X]."""
     probability: Tensor
-    """Of every action in the state after each action, [n, K, K]."""
+    """Of every action in the state before the step, [n, K]."""
     reward: Tensor
-    """Of both kinds, [n, R, K]."""
+    """Of both kinds, [n, K, R]."""
     discount: Tensor
-    """Of what follows, 0 where nothing does, [n, R, K]."""
+    """Of what follows, 0 where nothing does, [n, K, R]."""
     ceiling: Tensor
-    """Highest possible value, [n, R, 1]."""
+    """Highest possible value, [n, 1, R]."""
+    weight: Tensor
+    """[n]."""
+
+
+class Followed(NamedTuple):
+    """States of the newest rollout, and what followed them."""
+
+    own: Tensor
+    """Inputs, [n, X]."""
+    wanted: Tensor
+    """What they earned, and added to the shortfall, [n, R]."""
     weight: Tensor
     """[n]."""
 
@@ -119,7 +150,12 @@ class ActionCritic:
         self.gamma = gamma
         self.columns = len(agent.spec.observation_names)
         self.values = ActionValues(
-            width, rewards=2, actions=actions, sizes=SIZES, generator=generator
+            width,
+            rewards=2,
+            actions=actions,
+            sizes=SIZES,
+            generator=generator,
+            hidden=self._account(agent) if actions > 1 else (),
         )
         self.values.to(agent.network.actor_last.weight.device)
         self.averaged = copy.deepcopy(self.values).requires_grad_(requires_grad=False)
@@ -131,40 +167,136 @@ class ActionCritic:
         self._row = row_fits(agent, actions, account)
         self.updates = 0
 
+    @staticmethod
+    def _account(agent: Agent) -> list[int]:
+        """Return the input columns of the account, which the value of a shortfall does not see.
+
+        Of two positions the one in which more was lost lately would seem the worse one to be in,
+        and such noise would go straight into the difference between actions. What a position
+        changes, the costs of leaving it, is small beside the shortfall.
+        """
+        names, width = agent.spec.observation_names, agent.network.trunk.memory.width
+        return [width + names.index(name) for name in agent.spec.after_memory]
+
     def learn(
-        self, agent: Agent, frame: Frame, generator: torch.Generator, *, rate: float = 1.0
+        self,
+        agent: Agent,
+        frame: Frame,
+        generator: torch.Generator,
+        *,
+        rollout: Rollout | None = None,
+        rate: float = 1.0,
     ) -> Tensor:
-        """Train on remembered steps; return the mean squared error, relative to the units."""
+        """Train on remembered steps; return the mean squared error, relative to the units.
+
+        Args:
+            agent: whose policy is evaluated.
+            frame: of the inputs.
+            generator: of the draw of steps.
+            rollout: the newest, with `options`; the shortfall of its states is also learned from
+                what followed them. None learns from one step ahead alone.
+            rate: learning rate over the first one.
+        """
         least, most = SAMPLED_ROWS
         rows = self.memory.sample(min(max(self.memory.newest, least), most), generator)
         targets = self._targets(agent, rows, frame)
         self._set_unit(targets)
         for group in self.optimizer.param_groups:
             group["lr"] = RATE * rate
+        followed = None if rollout is None else self._followed(rollout, frame, generator)
+        batches = -(-len(targets.weight) // BATCH)
         errors = []
         for _ in range(EPOCHS):
             wanted = self._wanted(targets)
             order = torch.randperm(len(wanted), generator=generator, device=generator.device)
+            states = self._shuffled(followed, batches, generator)
             errors += [
-                self._step(targets.own[chosen], wanted[chosen], targets.weight[chosen])
-                for chosen in order.to(wanted.device).split(BATCH)
+                self._step(Targets(*(x[chosen] for x in targets)), wanted[chosen], state)
+                for chosen, state in zip(order.to(wanted.device).split(BATCH), states, strict=True)
             ]
         self.updates += 1
         return torch.stack(errors).mean()
 
     @torch.no_grad()
+    def _followed(self, rollout: Rollout, frame: Frame, generator: torch.Generator) -> Followed:
+        """Return the states of a rollout with the shortfall that followed them.
+
+        With C' the return so far, shifted, and R what the rest of the episode earned:
+        min(C' + R - nu, 0) - min(C' - nu, 0), and where the episode goes on beyond the rollout the
+        value of its last state at C' + R.
+        """
+        options = recorded(rollout)
+        ends = rollout.terminated | rollout.truncated | (rollout.length >= frame.horizon)
+        nothing, never = torch.zeros_like(rollout.reward), torch.zeros_like(ends)
+        rest = returns.gae(rollout.reward, nothing, nothing, ends, never, gamma=1.0, lam=1.0)
+        goes_on = ends.flip(0).cumsum(0).flip(0) == 0
+        shift = torch.randn(rest.shape, generator=generator, device=generator.device)
+        before = rollout.return_so_far.to(rest.dtype) + SHIFT * frame.spread * shift.to(rest)
+        elapsed = (rollout.length - 1).float()
+        own = self.inputs(options.features[:-1], options.seen[:-1], before, elapsed, frame)
+        # the last state of each environment, with what each of its rows would have earned by then
+        last = self.inputs(
+            options.features[-1].expand_as(options.features[:-1]),
+            options.seen[-1].expand_as(options.seen[:-1]),
+            before + rest,
+            rollout.length[-1].float().expand_as(elapsed),
+            frame,
+        )
+        bootstrap = torch.where(goes_on, self.averaged.value(last, SHORTFALL), 0.0)
+        wanted = risk.shortfall_increment(rest, before, level=frame.level) + bootstrap
+        wanted = torch.minimum(wanted, -(before - frame.level).clamp(max=0.0))
+        wanted = torch.stack((self._traced(rollout, frame), wanted), -1)
+        return Followed(own.flatten(0, 1), wanted.flatten(0, 1), rollout.weight.flatten())
+
+    @torch.no_grad()
+    def _traced(self, rollout: Rollout, frame: Frame) -> Tensor:
+        """Return the lambda-returns of the task's own reward, [T, B]."""
+        options, so_far = recorded(rollout), rollout.return_so_far
+        elapsed = (rollout.length - 1).float()
+        own = self.inputs(options.features[:-1], options.seen[:-1], so_far, elapsed, frame)
+        after = self.inputs(
+            options.features[1:], options.seen[1:], so_far + rollout.reward, elapsed + 1.0, frame
+        )
+        value = self.averaged.value(own, REWARD)
+        following = self.averaged.value(after, REWARD)
+        return value + returns.gae(
+            rollout.reward,
+            value,
+            following,
+            rollout.terminated,
+            rollout.truncated,
+            gamma=self.gamma,
+            lam=TRACE,
+        )
+
+    @staticmethod
+    def _shuffled(
+        followed: Followed | None, batches: int, generator: torch.Generator
+    ) -> list[Followed | None]:
+        """Return some of the states for each step of an epoch."""
+        if followed is None:
+            return [None] * batches
+        count = min(len(followed.weight), batches * BATCH)
+        order = torch.randperm(len(followed.weight), generator=generator, device=generator.device)
+        chosen = order[:count].to(followed.weight.device).tensor_split(batches)
+        return [Followed(*(column[part] for column in followed)) for part in chosen]
+
+    @torch.no_grad()
     def _wanted(self, targets: Targets) -> Tensor:
-        """Return the targets by the averaged values, [n, R, K]."""
-        coming = self.averaged(targets.following)  # [n, K, R, K]
-        value = (coming * targets.probability[:, :, None]).sum(-1).transpose(1, 2)
-        wanted: Tensor = targets.reward + targets.discount * value
+        """Return what each action is worth by the averaged values, [n, K, R]."""
+        wanted: Tensor = targets.reward + targets.discount * self.averaged.values(targets.following)
         return torch.minimum(wanted, targets.ceiling)
 
-    def _step(self, own: Tensor, wanted: Tensor, weight: Tensor) -> Tensor:
-        mean, added = parts(self.values(own) - wanted)  # [n, R, 1], [n, R, K]
+    def _step(self, targets: Targets, wanted: Tensor, followed: Followed | None) -> Tensor:
         unit = self.values.unit
-        errors = (mean / unit[:, :1]).square().mean(-1) + (added / unit[:, 1:]).square().mean(-1)
-        loss: Tensor = (weight * errors.mean(-1)).mean()
+        value = (targets.probability[..., None] * wanted).sum(1)
+        errors = ((self.values.values(targets.own) - value) / unit[:-1]).square().sum(-1)
+        added = self.values.added(targets.own) - about_mean(wanted[..., SHORTFALL])
+        errors = errors + (added / unit[-1]).square().mean(-1)
+        loss: Tensor = (targets.weight * errors).mean()
+        if followed is not None:
+            error = (self.values.values(followed.own) - followed.wanted) / unit[:-1]
+            loss = loss + (followed.weight * error.square().sum(-1)).mean()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
@@ -194,16 +326,16 @@ class ActionCritic:
             following=self.inputs(
                 following_features, following_seen, before + rows.reward, elapsed, frame
             ),
-            probability=_probability(agent, following_features, following_seen),
-            reward=torch.stack((rows.reward, shortfall), 1),
-            discount=torch.stack((self.gamma * goes_on, before_end.float()), 1),
+            probability=_probability(agent, features[0], seen[0], actions),
+            reward=torch.stack((rows.reward, shortfall), -1),
+            discount=torch.stack((self.gamma * goes_on, before_end.float()), -1),
             ceiling=torch.stack(
                 (
                     torch.full_like(rows.return_so_far, torch.inf),
                     -(rows.return_so_far - frame.level).clamp(max=0.0),
                 ),
-                1,
-            )[..., None],
+                -1,
+            )[:, None],
             weight=weight,
         )
 
@@ -230,19 +362,23 @@ class ActionCritic:
         return seen[..., : self.columns]
 
     @torch.no_grad()
-    def predict(self, rollout: Rollout, frame: Frame) -> Tensor:
-        """Return both values of every action in each row of a rollout, [T, B, R, K]."""
+    def predict(self, rollout: Rollout, frame: Frame) -> tuple[Tensor, Tensor]:
+        """Return of each row of a rollout the value of the shortfall, and what actions add to it.
+
+        [T, B] and, about their mean, [T, B, K].
+        """
         options = recorded(rollout)
         elapsed = (rollout.length - 1).float()
         x = self.inputs(
             options.features[:-1], options.seen[:-1], rollout.return_so_far, elapsed, frame
         )
-        out: Tensor = self.averaged(x)
-        return out
+        return self.averaged.value(x, SHORTFALL), self.averaged.added(x)
 
     @torch.no_grad()
-    def predict_following(self, agent: Agent, rollout: Rollout, frame: Frame) -> Tensor:
-        """Return both values of the state after every action, [T, B, R, K]."""
+    def predict_following(
+        self, agent: Agent, rollout: Rollout, frame: Frame, reward: int
+    ) -> Tensor:
+        """Return the value of the state after every action for one of the rewards, [T, B, K]."""
         options = recorded(rollout)
         actions = options.step.reward.shape[-1]
         features = options.features[1:, :, None].expand(-1, -1, actions, -1)
@@ -250,19 +386,16 @@ class ActionCritic:
         seen = _with_account(agent, options.seen[1:], account)
         after = rollout.return_so_far[..., None] + options.step.reward
         elapsed = rollout.length.float()[..., None].expand_as(after)
-        coming = self.averaged(self.inputs(features, seen, after, elapsed, frame))  # [T,B,K,R,K]
-        probability = _probability(agent, features, seen)
-        expected: Tensor = (coming * probability[..., None, :]).sum(-1)
-        return expected.transpose(-1, -2)
+        return self.averaged.value(self.inputs(features, seen, after, elapsed, frame), reward)
 
     @torch.no_grad()
     def _set_unit(self, targets: Targets) -> None:
         """Let the units of each output follow the size of its targets."""
-        value = self.averaged(targets.own)  # [n, R, K]
-        whole = torch.maximum(targets.reward.square(), value.square())
-        added = parts(self._wanted(targets))[1].square()
-        size = torch.stack((whole.mean(-1), added.mean(-1)), -1)  # [n, R, 2]
-        size = (targets.weight[:, None, None] * size).mean(0).sqrt().clamp(min=LEAST_UNIT)
+        value = self.averaged.values(targets.own)[:, None]  # [n, 1, R]
+        whole = torch.maximum(targets.reward.square(), value.square()).mean(1)
+        added = about_mean(self._wanted(targets)[..., SHORTFALL]).square().mean(-1, keepdim=True)
+        size = torch.cat((whole, added), -1)  # [n, R + 1]
+        size = (targets.weight[:, None] * size).mean(0).sqrt().clamp(min=LEAST_UNIT)
         if self.updates == 0:  # what the first weights say is no prediction, in no unit
             self.values.unit.copy_(size)
             self.averaged.unit.copy_(size)
@@ -340,10 +473,10 @@ def _with_account(agent: Agent, seen: Tensor, account: Tensor) -> Tensor:
     return replaced
 
 
-def _probability(agent: Agent, features: Tensor, seen: Tensor) -> Tensor:
+def _probability(agent: Agent, features: Tensor, seen: Tensor, actions: int) -> Tensor:
     """Return the probability of every action, [*b, K]; of the state alone 1."""
     network = agent.network
-    if features.shape[-2] == 1:
+    if actions == 1:
         return torch.ones_like(features[..., :1])
     parameters = network.actor(features, network.account(seen))
     return grid_log_prob(network.head, parameters, network.grid).exp()

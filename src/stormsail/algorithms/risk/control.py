@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import RiskConfig, TrainConfig
-from stormsail.algorithms.risk.action_critic import LEAST_RATE, ActionCritic, frame_of
+from stormsail.algorithms.risk.action_critic import LEAST_RATE, SHORTFALL, ActionCritic, frame_of
 from stormsail.algorithms.risk.advantage import Trace, predicted_cvar, risk_advantage
 from stormsail.algorithms.risk.multiplier import DualState, RiskDual
 from stormsail.algorithms.risk.saved import check_number
@@ -370,8 +370,8 @@ class RiskControl:
         )
         frame = frame_of(self.level, tail.spread, self._horizon, rollout.reward.device)
         loss = critic.learn(agent, frame, memory, rate=max(rate, LEAST_RATE))
-        value = critic.predict(rollout, frame)[:, :, 1, 0]
-        following = critic.predict_following(agent, rollout, frame)[:, :, 1, 0]
+        value, _ = critic.predict(rollout, frame)
+        following = critic.predict_following(agent, rollout, frame, SHORTFALL)[..., 0]
         before = rollout.return_so_far.to(value.dtype)
         added = risk.shortfall_increment(rollout.reward, before, level=frame.level)
         change = added + torch.where(rollout.ended, 0.0, following) - value

@@ -27,6 +27,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.risk.action_critic import (
     LEAST_RATE,
+    REWARD,
     ActionCritic,
     Frame,
     frame_of,
@@ -53,7 +54,7 @@ from stormsail.modules.agent import Agent
 ROLLOUTS = 50
 """Rollouts whose steps the critic remembers."""
 
-RECENT = 8
+RECENT = 3
 """Outcomes of the last updates count as those of the present policy: so many times as an episode
 spans rollouts."""
 
@@ -277,13 +278,13 @@ class LimitControl:
     def _mix(self, rollout: Rollout, agent: Agent, tail: Tail, *, rate: float, moves: bool) -> Mix:
         """Train the critic; return the mixed advantages of all actions."""
         frame = frame_of(self.level, tail.spread, self.horizon, rollout.reward.device)
-        loss = self.critic.learn(agent, frame, self._stream("memory"), rate=rate)
+        loss = self.critic.learn(agent, frame, self._stream("memory"), rollout=rollout, rate=rate)
         probability = grid_log_prob(
             agent.network.head, rollout.parameters, agent.network.grid
         ).exp()
-        values = self.critic.predict(rollout, frame)
+        value, added = self.critic.predict(rollout, frame)
         raw_mean = policy.centred(self._mean_values(rollout, agent, frame), probability)
-        raw_risk = policy.centred(values[:, :, 1], probability) / self.config.risk.cvar_alpha
+        raw_risk = policy.centred(added, probability) / self.config.risk.cvar_alpha
         weight = rollout.weight[..., None]
         sizes = torch.stack([_mean_square(x, weight) for x in (raw_mean, raw_risk)])
         self.scale = _followed(self.scale, sizes, SCALE_BETA, self.updates)
@@ -303,7 +304,7 @@ class LimitControl:
             risk_options=self.share * scaled_risk / divisor,
             taken=raw_risk.gather(-1, likeliest)[..., 0],
             term=float(_mean_square(raw_risk, weight).sqrt()),
-            predicted=self._predicted(rollout, (values[:, :, 1] * probability).sum(-1)),
+            predicted=self._predicted(rollout, value),
             loss=float(loss),
         )
 
@@ -314,7 +315,7 @@ class LimitControl:
         policy averages, what it adds in bias nothing would remove.
         """
         step = recorded(rollout).step
-        following = self.critic.predict_following(agent, rollout, frame)[:, :, 0]
+        following = self.critic.predict_following(agent, rollout, frame, REWARD)
         return step.reward + self.config.ppo.gamma * torch.where(step.terminated, 0.0, following)
 
     def _predicted(self, rollout: Rollout, shortfall: Tensor) -> float:

@@ -482,12 +482,8 @@ def _huber_linear(agent: Agent, predicted: Tensor, batch: Batch) -> Tensor:
         return torch.zeros_like(batch.weight)
     kappa = agent.spec.critic.huber_kappa
     mass = critic_targets.atom_weights(agent, batch.target)
-    # One critic after the other: the pairs of all at once would be the largest tensor there is.
-    shares = [
-        quantile.huber_active(q, batch.target, kappa=kappa, target_weight=mass)
-        for q in predicted.unbind(-2)
-    ]
-    return torch.stack(shares).mean(0)
+    every = predicted.flatten(-2)  # all critics have as many quantiles
+    return quantile.huber_active(every, batch.target, kappa=kappa, target_weight=mass)
 
 
 def _crossing(agent: Agent, predicted: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ def test_a_task_that_says_nothing_of_other_actions_has_a_critic_of_the_taken_one
     tail_settings = {name: HELD[name] for name in HELD}
     with_critic = learner(settings(**tail_settings)).risk
     assert type(with_critic) is RiskControl
-    assert with_critic.critic.values.shape == (2, 1)
+    assert with_critic.critic.values.actions == 1
     assert with_critic.grid.shape == (0,)
     plain = learner(settings(**{**tail_settings, "risk.form": "budget"})).risk
     assert plain.critic is None
@@ -310,14 +310,14 @@ def test_the_report_is_the_mixture_of_both_scaled_advantages():
     assert report.multiplier == ppo.risk.multiplier
     divisor = max(math.sqrt(float(ppo.risk.mixed)), limit.LEAST_MIXED)
     frame = limit.frame_of(ppo.risk.level, report.tail.spread, WORLD.bars, rollout.reward.device)
-    values = ppo.risk.critic.predict(rollout, frame)[:, :, 1]
-    centred = values - (values * probability).sum(-1, keepdim=True)
+    _, added = ppo.risk.critic.predict(rollout, frame)
+    centred = added - (added * probability).sum(-1, keepdim=True)
     unit = float(ppo.risk.scale[1].sqrt()) * WORLD.alpha
     torch.testing.assert_close(
         report.risk_options, ppo.risk.share * centred / unit / divisor, rtol=1e-4, atol=1e-5
     )
     step = rollout.options.step
-    following = ppo.risk.critic.predict_following(ppo.agent, rollout, frame)[:, :, 0]
+    following = ppo.risk.critic.predict_following(ppo.agent, rollout, frame, 0)
     earns = step.reward + torch.where(step.terminated, 0.0, following)
     own = earns - (earns * probability).sum(-1, keepdim=True)
     whole = (1.0 - ppo.risk.share) * own / float(ppo.risk.scale[0].sqrt()) / divisor
