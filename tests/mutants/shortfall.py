@@ -194,7 +194,7 @@ SHORTFALL = (
         "critic-followed-without-a-ceiling",
         CRITIC,
         "wanted = torch.minimum(wanted, -(before - frame.level).clamp(max=0.0))\n",
-        "",
+        "pass\n",
         "risk/action_critic",
         FOLLOWED,
     ),
