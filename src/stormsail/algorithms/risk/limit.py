@@ -62,7 +62,12 @@ UNLIMITED_CAPACITY = 512
 """Episodes that are remembered without a limit: only the spread of their returns is of use."""
 
 REPLAYED_ROUNDS = 2
-"""Draws are replayed once in so many episodes, for each environment so many."""
+"""Draws are replayed once in so many episodes."""
+
+REPLAYED = 512
+"""Draws that are replayed at a time: about as many as are among the worst of a run of usual length,
+so that each of them has an outcome of the present policy. Replaying them side by side costs little
+more than replaying a few."""
 
 SCALE_BETA = 0.98
 """Weight of the past in the scales of both advantages: about 50 updates."""
@@ -205,17 +210,16 @@ class LimitControl:
         """Add the rollout to both memories, and replay the worst draws."""
         self.critic.memory.add(agent, rollout, self.horizon, self._stream("memory"))
         self.draws.add(rollout, self.updates, actions=len(self._held_actions))
-        # as many steps as the rollouts had since, in fewer and larger calls
+        # not in every update: fewer and larger calls
         is_due = self.updates % (REPLAYED_ROUNDS * self.rounds) == 0
         if self.config.risk.cvar_limit is None or not is_due:
             return
         self.draws.score_new(self._held)
         if len(self.draws) >= self.task.batch:
-            count = REPLAYED_ROUNDS * self.task.batch
             self.draws.replay(
                 self.task,
                 agent,
-                self.draws.risky(count, self.config.risk.cvar_alpha),
+                self.draws.risky(REPLAYED, self.config.risk.cvar_alpha),
                 steps=self.horizon,
                 update=self.updates,
                 generators=(self._stream("replay"), self._stream("task")),
