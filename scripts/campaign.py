@@ -153,6 +153,27 @@ CAMPAIGNS = (
         failed=FAILS,
     ),
     Campaign(
+        "limits: beside Return Capping in its betting game, 5 seeds",
+        (*BENCH, "capping", "--rows", "docs/evidence/capping.jsonl", "--jobs", "2"),
+        passed=HOLDS,
+        failed=FAILS,
+    ),
+    Campaign(
+        "robustness: training with an adversary under attack, 2 tasks, 5 seeds each",
+        (
+            *(*BENCH, "robust", "--change", 'adversary.mode="kl_reg"', "--seed-base", "900"),
+            *("--jobs", "2", "--rows", "docs/evidence/robust.jsonl"),
+        ),
+        passed=HOLDS,
+        failed=FAILS,
+    ),
+    Campaign(
+        "populations: beside fixed draws of the same search and budget, 5 repeats",
+        (*BENCH, "population", "--jobs", "2", "--rows", "docs/evidence/population.jsonl"),
+        passed=HOLDS,
+        failed=FAILS,
+    ),
+    Campaign(
         "limits: CVaR where no warning tells of a crash, 5 seeds each",
         (*BENCH, "frontier", "--seeds", "5", "--warned", "0", "--jobs", "2"),
         passed=HOLDS,

@@ -109,8 +109,8 @@ SHORTFALL = (
     _bug(
         "critic-added-in-the-unit-of-the-value",
         CRITIC,
-        "(added / unit[-1]).square()",
-        "(added / unit[SHORTFALL]).square()",
+        "((added - lesson.added) / unit[-1]).square()",
+        "((added - lesson.added) / unit[SHORTFALL]).square()",
         "risk/action_critic",
         LOSS,
     ),

@@ -8,6 +8,7 @@ import pytest
 from stormsail.bench.bets import bets
 from stormsail.bench.learner import learn, vgs
 from stormsail.bench.risk import frontier, frontier_verdicts, tails, tails_verdicts
+from stormsail.bench.robust import robust
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "evidence.md").read_text().replace("−", "-")
@@ -76,6 +77,14 @@ def test_all_seeds_of_the_full_configuration_learn_the_pole():
     assert [(row["seed"], row["score"]) for row in lines("full_cartpole.jsonl")] == [
         (seed, 500.0) for seed in range(60, 65)
     ]
+
+
+def test_robust_training_stands_in_the_text_with_its_figures():
+    rows = [robust.RobustRow(**row) for line in lines("robust.jsonl") for row in line["rows"]]
+    for line in robust.summaries(rows):
+        assert {len(seeds.values) for seeds in line[1:]} == {5}
+        cells = " | ".join(str(seeds) for seeds in line[1:])
+        assert f"| {line.task}, {robust.RADII[line.task]} | {cells} |" in TEXT
 
 
 def test_every_form_of_the_scaler_stands_in_the_text_with_its_figures():

@@ -120,6 +120,19 @@ class Targets(NamedTuple):
     """[n]."""
 
 
+class Lesson(NamedTuple):
+    """What n remembered steps teach."""
+
+    own: Tensor
+    """Inputs before the step, [n, X]."""
+    value: Tensor
+    """Of both rewards under the policy, [n, R]."""
+    added: Tensor
+    """What each action adds to the shortfall, about their mean, [n, K]."""
+    weight: Tensor
+    """[n]."""
+
+
 class Followed(NamedTuple):
     """States of the newest rollout, and what followed them."""
 
@@ -193,8 +206,8 @@ class ActionCritic:
             agent: whose policy is evaluated.
             frame: of the inputs.
             generator: of the draw of steps.
-            rollout: the newest, with `options`; the shortfall of its states is also learned from
-                what followed them. None learns from one step ahead alone.
+            rollout: the newest, with `options`; values are also learned from what followed its
+                states. None learns from one step ahead alone.
             rate: learning rate over the first one.
         """
         least, most = SAMPLED_ROWS
@@ -207,19 +220,21 @@ class ActionCritic:
         batches = -(-len(targets.weight) // BATCH)
         errors = []
         for _ in range(EPOCHS):
-            wanted = self._wanted(targets)
-            order = torch.randperm(len(wanted), generator=generator, device=generator.device)
+            lesson = _lesson(targets, self._wanted(targets))
+            count = len(lesson.weight)
+            order = torch.randperm(count, generator=generator, device=generator.device)
+            chosen = order.to(lesson.weight.device).split(BATCH)
             states = self._shuffled(followed, batches, generator)
             errors += [
-                self._step(Targets(*(x[chosen] for x in targets)), wanted[chosen], state)
-                for chosen, state in zip(order.to(wanted.device).split(BATCH), states, strict=True)
+                self._step(Lesson(*(column[part] for column in lesson)), state)
+                for part, state in zip(chosen, states, strict=True)
             ]
         self.updates += 1
         return torch.stack(errors).mean()
 
     @torch.no_grad()
     def _followed(self, rollout: Rollout, frame: Frame, generator: torch.Generator) -> Followed:
-        """Return the states of a rollout with the shortfall that followed them.
+        """Return the states of a rollout with what followed them: rewards, and the shortfall.
 
         With C' the return so far, shifted, and R what the rest of the episode earned:
         min(C' + R - nu, 0) - min(C' - nu, 0), and where the episode goes on beyond the rollout the
@@ -287,13 +302,12 @@ class ActionCritic:
         wanted: Tensor = targets.reward + targets.discount * self.averaged.values(targets.following)
         return torch.minimum(wanted, targets.ceiling)
 
-    def _step(self, targets: Targets, wanted: Tensor, followed: Followed | None) -> Tensor:
+    def _step(self, lesson: Lesson, followed: Followed | None) -> Tensor:
         unit = self.values.unit
-        value = (targets.probability[..., None] * wanted).sum(1)
-        errors = ((self.values.values(targets.own) - value) / unit[:-1]).square().sum(-1)
-        added = self.values.added(targets.own) - about_mean(wanted[..., SHORTFALL])
-        errors = errors + (added / unit[-1]).square().mean(-1)
-        loss: Tensor = (targets.weight * errors).mean()
+        value, added = self.values(lesson.own)
+        errors = ((value - lesson.value) / unit[:-1]).square().sum(-1)
+        errors = errors + ((added - lesson.added) / unit[-1]).square().mean(-1)
+        loss: Tensor = (lesson.weight * errors).mean()
         if followed is not None:
             error = (self.values.values(followed.own) - followed.wanted) / unit[:-1]
             loss = loss + (followed.weight * error.square().sum(-1)).mean()
@@ -451,6 +465,12 @@ class ActionCritic:
                 for name, fit in self._row.items()
             }
             check_tensors(saved["table"], wanted, part="critic/memory")
+
+
+def _lesson(targets: Targets, wanted: Tensor) -> Lesson:
+    """Return what actions of the given worth, [n, K, R], teach about the states before them."""
+    value = (targets.probability[..., None] * wanted).sum(1)
+    return Lesson(targets.own, value, about_mean(wanted[..., SHORTFALL]), targets.weight)
 
 
 def recorded(rollout: Rollout) -> Options:

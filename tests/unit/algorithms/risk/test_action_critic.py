@@ -341,13 +341,15 @@ def test_the_loss_counts_values_and_what_actions_add_in_units_of_their_own():
         for reward in range(2):
             error = (later[row, reward] - float(states.wanted[row, reward])) / unit[reward]
             expected += float(states.weight[row]) * error**2 / 5
-    assert float(critic._step(targets, wanted, states)) == pytest.approx(expected, rel=1e-5)
+    lesson = action_critic._lesson(targets, wanted)
+    assert float(critic._step(lesson, states)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_values_are_asked_of_weights_that_follow_those_of_the_optimizer():
     critic, width, actions = stakes()
     before = [each.clone() for each in critic.averaged.parameters()]
-    critic._step(targets_of(torch.ones(4, width), actions), torch.ones(4, actions, 2), None)
+    targets = targets_of(torch.ones(4, width), actions)
+    critic._step(action_critic._lesson(targets, torch.ones(4, actions, 2)), None)
     for old, now, stepped in zip(
         before, critic.averaged.parameters(), critic.values.parameters(), strict=True
     ):
@@ -411,7 +413,8 @@ def test_a_rare_event_is_not_laid_to_what_happened_to_be_seen_with_it():
         network.unit.fill_(float(size))
     for _ in range(30):
         for chosen in torch.randperm(8192, generator=source).split(256):
-            critic._step(targets_of(own[chosen], actions), wanted[chosen], None)
+            targets = targets_of(own[chosen], actions)
+            critic._step(action_critic._lesson(targets, wanted[chosen]), None)
     added = critic.averaged.added(torch.randn(4096, width, generator=source))  # [n, K]
     difference = added[:, 0] - added[:, -1]
     assert float(difference.mean()) == pytest.approx(float(level[-1]) / 20, rel=0.05)
