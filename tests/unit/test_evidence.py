@@ -74,9 +74,8 @@ def test_every_bare_task_stands_in_the_text_with_its_figures():
 
 
 def test_all_seeds_of_the_full_configuration_learn_the_pole():
-    assert [(row["seed"], row["score"]) for row in lines("full_cartpole.jsonl")] == [
-        (seed, 500.0) for seed in range(60, 65)
-    ]
+    rows = sorted((row["seed"], row["score"]) for row in lines("full_cartpole.jsonl"))
+    assert rows == [(seed, 500.0) for seed in range(910, 915)]
 
 
 def test_robust_training_stands_in_the_text_with_its_figures():

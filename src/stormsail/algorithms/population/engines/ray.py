@@ -45,6 +45,7 @@ Storage = Literal["shared", "object-store"]
 _STORAGES: tuple[Storage, ...] = ("shared", "object-store")
 _ATTEMPTS = 3
 _LOOK_EVERY = 2.0  # seconds between looks at what cannot be placed
+_STARTING = 15.0  # seconds within which an actor may just be starting, on a busy machine
 _PATIENCE = 60.0
 _KNOCK = 5.0  # seconds
 
@@ -165,7 +166,7 @@ class Ray:
             max_task_retries=0,
         )
         handle = actor.remote(str(Path.cwd()))
-        return _Actor(handle, handle.ready.remote())
+        return _Actor(handle, handle.ready.remote(), SystemClock().monotonic_ns())
 
     def _end(self, job: Job) -> None:
         actor = self._actors.pop(job.member, None)
@@ -194,10 +195,15 @@ class Ray:
                 return None
 
     def _make_way(self, jobs: Sequence[Job]) -> None:
-        """End actors without a job if a job waits for a place: others use the cluster as well."""
+        """End actors without a job if a job waits for a place: others use the cluster as well.
+
+        An actor that was asked for a moment ago may have its place and be starting.
+        """
         working = {job.member for job in jobs}
         idle = [member for member in self._actors if member not in working]
-        if idle and not all(self._placed(job) for job in jobs):
+        latest = SystemClock().monotonic_ns() - _STARTING * NANOSECONDS
+        old = [job for job in jobs if self._actors[job.member].since <= latest]
+        if idle and not all(self._placed(job) for job in old):
             for member in idle:
                 _kill(self._ray, self._actors.pop(member))
 
@@ -237,6 +243,8 @@ class _Actor:
 
     handle: Any
     ready: Any
+    since: int
+    """When it was asked for, monotonic nanoseconds."""
 
 
 class _Sent:
