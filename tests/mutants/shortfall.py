@@ -150,8 +150,8 @@ SHORTFALL = (
         "critic-added-without-its-mean",
         "shortfall",
         VALUES,
-        "return about_mean(self.actor(x)) * self.unit[-1]",
-        "return self.actor(x) * self.unit[-1]",
+        "return about_mean(self.advantages(x)) * self.unit[-1]",
+        "return self.advantages(x) * self.unit[-1]",
         unit("action_values", VALUES_ADDED, part="modules"),
     ),
     Mutant(

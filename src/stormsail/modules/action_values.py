@@ -79,7 +79,9 @@ class ActionValues(nn.Module):
         self.states = nn.ModuleList(
             _layers(inputs, 1, sizes, generator=generator) for _ in range(rewards)
         )
-        self.actor = _layers(inputs, actions, sizes, generator=generator) if actions > 1 else None
+        self.advantages = (
+            _layers(inputs, actions, sizes, generator=generator) if actions > 1 else None
+        )
         self.register_buffer("unit", torch.ones(rewards + 1))
         self.unit: Tensor
         """Of each value, and of what actions add, [R + 1]."""
@@ -100,9 +102,9 @@ class ActionValues(nn.Module):
 
     def added(self, x: Tensor) -> Tensor:
         """Return what each action adds to the last reward, about their mean, [*b, K]."""
-        if self.actor is None:
+        if self.advantages is None:
             return torch.zeros_like(x[..., :1])
-        return about_mean(self.actor(x)) * self.unit[-1]
+        return about_mean(self.advantages(x)) * self.unit[-1]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the values of a state, [*b, R], and what each action adds, [*b, K]."""
@@ -112,7 +114,7 @@ class ActionValues(nn.Module):
     def rescale(self, unit: Tensor) -> None:
         """Set the units of the outputs, [R + 1], and keep every prediction as it is."""
         factor = self.unit / unit
-        networks = [*self.states, *([] if self.actor is None else [self.actor])]
+        networks = [*self.states, *([] if self.advantages is None else [self.advantages])]
         for layers, each in zip(networks, factor, strict=False):  # without actions one unit more
             layers[-1].weight.mul_(each)
             layers[-1].bias.mul_(each)

@@ -55,7 +55,7 @@ def test_every_reward_has_a_value_and_every_action_adds_to_the_last(shape):
         plain = network.states[reward](x)[..., 0]
         torch.testing.assert_close(value[..., reward], unit * plain)
         torch.testing.assert_close(network.value(x, reward), unit * plain)
-    q = network.actor(x)
+    q = network.advantages(x)
     mean = (q[..., 0] + q[..., 1] + q[..., 2]) / 3
     for action in range(3):
         torch.testing.assert_close(added[..., action], 0.5 * (q[..., action] - mean))
@@ -116,7 +116,7 @@ def test_a_new_unit_keeps_every_prediction(unit):
 def test_units_are_saved_and_the_weights_come_from_the_generator():
     first, second = values(), values()
     assert all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
-    assert not torch.equal(first.actor[-1].weight, values(seed=1).actor[-1].weight)
+    assert not torch.equal(first.advantages[-1].weight, values(seed=1).advantages[-1].weight)
     first.rescale(torch.tensor([2.0, 3.0, 4.0]))
     second.load_state_dict(first.state_dict())
     assert second.unit.tolist() == [2.0, 3.0, 4.0]

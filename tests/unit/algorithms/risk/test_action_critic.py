@@ -512,6 +512,6 @@ def test_the_first_weights_are_those_of_their_generator():
         ActionCritic(ppo.agent, actions=2, gamma=1.0, rollouts=3, generator=generator(seed))
         for seed in (4, 4, 5)
     ]
-    weights = [critic.values.actor[0].layers[0].weight for critic in made]
+    weights = [critic.values.advantages[0].layers[0].weight for critic in made]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])

@@ -325,6 +325,17 @@ def test_the_report_is_the_mixture_of_both_scaled_advantages():
     torch.testing.assert_close(report.options, whole + report.risk_options, rtol=1e-4, atol=1e-4)
 
 
+def test_all_of_the_worst_draws_have_an_outcome_of_the_last_replay():
+    """A few of them would leave the estimate of a rare loss to chance."""
+    ppo = bets_learner(WORLD, **HELD, **{"ppo.n_envs": 64})
+    for _ in range(9):
+        ppo.update()
+    draws = ppo.risk.draws
+    worst = draws.is_risky(WORLD.alpha)
+    assert int(worst.sum()) > 16
+    assert set(draws.kept.measured[worst].tolist()) == {8}  # counted from 0; every other update
+
+
 def test_the_scales_are_slow():
     ppo = bets_learner(WORLD, **HELD)
     sizes, seen = [], []
