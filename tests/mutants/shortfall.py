@@ -27,6 +27,7 @@ LOSS = "test_the_loss_counts_values_and_what_actions_add_in_units_of_their_own"
 VALUES_ADDED = "test_every_reward_has_a_value_and_every_action_adds_to_the_last"
 MIXTURE = "test_the_report_is_the_mixture_of_both_scaled_advantages"
 RESUMED = "test_a_restored_learner_computes_what_the_first_one_did"
+TRUST = "test_differences_between_states_are_trusted_as_far_as_fresh_rollouts_bear_them_out"
 DISCOUNT = "discount=torch.stack((self.gamma * goes_on, before_end.float()), -1)"
 
 SHORTFALL = (
@@ -386,5 +387,55 @@ SHORTFALL = (
         'chosen = self.measured if "train/cvar_risk_share" in metrics else self.inferred',
         "chosen = self.inferred",
         unit("alarms", "test_a_limit_that_no_action_keeps_is_said_to_be_measured", part="monitors"),
+    ),
+    # --- trust in the critic
+    _bug(
+        "trust-after-learning",
+        LIMIT,
+        'trust = self._verify(rollout, agent, frame)\n        loss = self.critic.learn(agent, frame, self._stream("memory"), rollout=rollout, rate=rate)',
+        'loss = self.critic.learn(agent, frame, self._stream("memory"), rollout=rollout, rate=rate)\n        trust = self._verify(rollout, agent, frame)',
+        "risk/limit_control",
+        TRUST,
+    ),
+    _bug(
+        "trust-forgets-what-follows",
+        CRITIC,
+        "outcome = about_mean(outcome + torch.where(last, 0.0, following))",
+        "outcome = about_mean(outcome)",
+        "risk/limit_control",
+        TRUST,
+    ),
+    _bug(
+        "trust-goes-on-after-the-horizon",
+        CRITIC,
+        "last = step.terminated | (rollout.length >= frame.horizon)[..., None]",
+        "last = step.terminated",
+        "risk/limit_control",
+        TRUST,
+    ),
+    _bug(
+        "trust-not-used",
+        LIMIT,
+        "added = risk.shrink_to_mean(added, rollout.weight, share=trust)",
+        "added = risk.shrink_to_mean(added, rollout.weight, share=1.0)",
+        "risk/limit_control",
+        MIXTURE,
+    ),
+    _bug(
+        "trust-of-the-first-rollouts",
+        LIMIT,
+        "self.verified = torch.cat((earlier, new))[-VERIFIED:]",
+        "self.verified = torch.cat((earlier, new))[:VERIFIED]",
+        "risk/limit_control",
+        "test_the_critic_is_verified_by_the_last_rollouts_alone",
+    ),
+    _bug(
+        "trust-not-saved",
+        LIMIT,
+        '*("scale", "mixed", "balance", "verified"),',
+        '*("scale", "mixed", "balance"),',
+        "risk/saved_limit",
+        RESUMED,
+        "test_the_state_holds_both_memories_and_all_that_follows",
     ),
 )

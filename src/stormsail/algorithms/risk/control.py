@@ -191,6 +191,8 @@ class RiskReport:
     """Of the risk critic; NaN without one."""
     aim: float = math.nan
     """CVaR that is aimed at, inside the limit."""
+    trust: float = math.nan
+    """Share of the critic's differences between states that outcomes do not refute."""
 
 
 class RiskControl:

@@ -1,4 +1,4 @@
-"""Rules of a limit on CVaR: the level of the shortfall, and the share of the risk advantage."""
+"""Rules of a limit on CVaR: level of the shortfall, trust in its critic, share of risk."""
 
 import torch
 from jaxtyping import Float
@@ -86,3 +86,77 @@ def mixing_share(
     change = clamp(wanted / span, -most_change, most_change)
     share = (change - mean_rate / span).clamp(0.0, 1.0)
     return torch.where(span > 0.0, share, (wanted > 0.0).to(share.dtype))
+
+
+def calibration_slope(
+    product: Float[Tensor, "*batch n"], square: Float[Tensor, "*batch n"], *, errors: Number
+) -> Float[Tensor, "*batch"]:
+    r"""Return how far predictions are borne out by outcomes they were not learned from, in [0, 1].
+
+    .. math::
+        \Big[b + k\,s\Big]_0^1, \qquad b = \frac{\sum_j p_j}{\sum_j q_j}, \qquad
+        s^2 = \frac{n}{n - 1} \frac{\sum_j (p_j - b\,q_j)^2}{\big(\sum_j q_j\big)^2}
+
+    with p_j the mean of prediction times outcome in sample j and q_j that of the squared
+    prediction, both about their means: b is the least-squares slope of outcomes on predictions, 1
+    for predictions that are right on average and 0 for noise, and the factor by which predictions
+    must be multiplied for the least squared error. s is its standard error over samples, to first
+    order in the deviations of both sums (delta method for a ratio of means). Ours. The upper end
+    of the interval trusts predictions until outcomes refute them, which rare events take long to.
+
+    Args:
+        product: p, of each sample.
+        square: q, of each sample; at least 0.
+        errors: k; at least 0.
+
+    Returns:
+        The bounded slope, without gradient; 1 for fewer than two samples, or where nothing was
+        predicted.
+
+    Raises:
+        ShapeError: if the shapes differ, there is no axis of samples, or `errors` has a dimension.
+        RangeError: if `errors` is a number below 0.
+    """
+    check.check_same_shape(product=product, square=square)
+    check.check_has_axis(axis="samples", product=product)
+    remedy = "Pass how many standard errors above the slope are trusted."
+    check.check_at_least_zero(errors, name="errors", remedy=remedy)
+    count = product.shape[-1]
+    if count < 2:
+        return torch.ones_like(product.sum(-1))
+    p, q = product.detach().double(), square.detach().double()
+    whole = q.sum(-1)
+    slope = p.sum(-1) / whole
+    squares = (p - slope.unsqueeze(-1) * q).square().sum(-1)
+    error = (count / (count - 1.0) * squares).sqrt() / whole
+    bounded = (slope + errors * error).clamp(0.0, 1.0)
+    return torch.where(whole > 0.0, bounded, 1.0).to(product.dtype)
+
+
+def shrink_to_mean(
+    advantage: Float[Tensor, "*batch actions"], weight: Float[Tensor, "*batch"], *, share: Number
+) -> Float[Tensor, "*batch actions"]:
+    r"""Return advantages with the part that differs from state to state multiplied by a share.
+
+    .. math::
+        \bar A(a) + c\,\big(A(s, a) - \bar A(a)\big), \qquad
+        \bar A(a) = \frac{\sum_s w_s A(s, a)}{\sum_s w_s}
+
+    With the slope of `calibration_slope` for c, the linear predictor of least squared error: the
+    mean over thousands of states has little noise and is kept whole. Ours.
+
+    Args:
+        advantage: of every action in every state.
+        weight: of the states; not all 0.
+        share: c, in [0, 1].
+
+    Raises:
+        ShapeError: if there is not one weight for each state, or `share` has a dimension.
+        RangeError: if `share` is a number outside [0, 1].
+    """
+    check.check_same_shape(states=advantage[..., 0], weight=weight)
+    remedy = "Pass 1 to keep every difference between states, and 0 for none."
+    check.check_unit_interval(share, name="share", remedy=remedy)
+    states = advantage.reshape(-1, advantage.shape[-1])
+    mean = (weight.reshape(-1, 1) * states).sum(0) / weight.sum()
+    return mean + share * (advantage - mean)

@@ -312,6 +312,8 @@ def test_the_report_is_the_mixture_of_both_scaled_advantages():
     divisor = max(math.sqrt(float(ppo.risk.mixed)), limit.LEAST_MIXED)
     frame = limit.frame_of(ppo.risk.level, report.tail.spread, WORLD.bars, rollout.reward.device)
     _, added = ppo.risk.critic.predict(rollout, frame)
+    mean = added.mean((0, 1))  # no row is left out here
+    added = mean + report.trust * (added - mean)
     centred = added - (added * probability).sum(-1, keepdim=True)
     unit = float(ppo.risk.scale[1].sqrt()) * WORLD.alpha
     torch.testing.assert_close(
@@ -323,6 +325,77 @@ def test_the_report_is_the_mixture_of_both_scaled_advantages():
     own = earns - (earns * probability).sum(-1, keepdim=True)
     whole = (1.0 - ppo.risk.share) * own / float(ppo.risk.scale[0].sqrt()) / divisor
     torch.testing.assert_close(report.options, whole + report.risk_options, rtol=1e-4, atol=1e-4)
+
+
+def test_differences_between_states_are_trusted_as_far_as_fresh_rollouts_bear_them_out():
+    """By loops over rows and actions: what was predicted before the rollout was learned from."""
+    ppo = bets_learner(WORLD, **BROKEN)
+    pairs = []
+    for update in range(4):
+        ppo.env_state, rollout = ppo._collect()
+        estimates = estimate(ppo.agent, rollout, ppo.config)
+        critic, learn = ppo.risk.critic, ppo.risk.critic.learn
+
+        def learn_after(agent, frame, *rest, learn=learn, critic=critic, rollout=rollout, **more):
+            if critic.updates > 0:
+                pairs.append(agreement(critic, agent, rollout, frame))
+            return learn(agent, frame, *rest, **more)
+
+        critic.learn = learn_after
+        report = ppo.risk.act(rollout, estimates, math.nan, ppo.agent)
+        critic.learn = learn
+        if update < 2:  # one rollout refutes nothing
+            assert report.trust == 1.0
+    assert len(pairs) == 3
+    torch.testing.assert_close(
+        ppo.risk.verified, torch.tensor(pairs, dtype=torch.float64), rtol=1e-4, atol=1e-12
+    )
+    (p, q), n = zip(*pairs, strict=True), len(pairs)
+    slope = sum(p) / sum(q)
+    squares = sum((x - slope * y) ** 2 for x, y in pairs)
+    error = math.sqrt(n / (n - 1) * squares) / sum(q)
+    assert report.trust == pytest.approx(min(max(slope + 2.0 * error, 0.0), 1.0), rel=1e-4)
+
+
+def agreement(critic, agent, rollout, frame):
+    """Return the means of prediction times outcome and of the squared prediction."""
+    _, added = critic.predict(rollout, frame)
+    following = critic.predict_following(agent, rollout, frame, 1)
+    step, (rows, batch, count) = rollout.options.step, added.shape
+    level, states = float(frame.level), []
+    for t in range(rows):
+        for b in range(batch):
+            before = float(rollout.return_so_far[t, b])
+            worth = []
+            for a in range(count):
+                reward = float(step.reward[t, b, a])
+                own = min(before + reward - level, 0.0) - min(before - level, 0.0)
+                ends = bool(step.terminated[t, b, a]) or int(rollout.length[t, b]) == WORLD.bars
+                worth.append(own + (0.0 if ends else float(following[t, b, a])))
+            middle = sum(worth) / count
+            states.append(
+                (float(rollout.weight[t, b]), added[t, b].tolist(), [x - middle for x in worth])
+            )
+    whole = sum(weight for weight, _, _ in states)
+    product = square = 0.0
+    for a in range(count):
+        said = sum(w * x[a] for w, x, _ in states) / whole
+        came = sum(w * y[a] for w, _, y in states) / whole
+        product += sum(w * (x[a] - said) * (y[a] - came) for w, x, y in states) / whole
+        square += sum(w * (x[a] - said) ** 2 for w, x, _ in states) / whole
+    return product, square
+
+
+def test_the_critic_is_verified_by_the_last_rollouts_alone(monkeypatch):
+    monkeypatch.setattr(limit, "VERIFIED", 2)
+    ppo = bets_learner(WORLD, **BROKEN)
+    seen = []
+    for _ in range(4):
+        ppo.update()
+        seen.append(None if ppo.risk.verified is None else ppo.risk.verified.clone())
+    assert seen[0] is None
+    assert seen[1].shape == (1, 2)
+    assert torch.equal(seen[3], torch.stack((seen[2][1], seen[3][1])))
 
 
 def test_all_of_the_worst_draws_have_an_outcome_of_the_last_replay():
