@@ -28,6 +28,8 @@ VALUES_ADDED = "test_every_reward_has_a_value_and_every_action_adds_to_the_last"
 MIXTURE = "test_the_report_is_the_mixture_of_both_scaled_advantages"
 RESUMED = "test_a_restored_learner_computes_what_the_first_one_did"
 TRUST = "test_differences_between_states_are_trusted_as_far_as_fresh_rollouts_bear_them_out"
+VERIFY = "trust = self._verify(rollout, agent, frame)"
+LEARN = 'loss = self.critic.learn(agent, frame, self._stream("memory"), rollout=rollout, rate=rate)'
 DISCOUNT = "discount=torch.stack((self.gamma * goes_on, before_end.float()), -1)"
 
 SHORTFALL = (
@@ -392,8 +394,8 @@ SHORTFALL = (
     _bug(
         "trust-after-learning",
         LIMIT,
-        'trust = self._verify(rollout, agent, frame)\n        loss = self.critic.learn(agent, frame, self._stream("memory"), rollout=rollout, rate=rate)',
-        'loss = self.critic.learn(agent, frame, self._stream("memory"), rollout=rollout, rate=rate)\n        trust = self._verify(rollout, agent, frame)',
+        f"{VERIFY}\n        {LEARN}",
+        f"{LEARN}\n        {VERIFY}",
         "risk/limit_control",
         TRUST,
     ),

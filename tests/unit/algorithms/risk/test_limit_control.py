@@ -299,9 +299,11 @@ def test_the_report_is_the_mixture_of_both_scaled_advantages():
     ppo = bets_learner(WORLD, **BROKEN)
     ppo.update()
     ppo.risk._move_share = lambda _: setattr(ppo.risk, "share", 0.3)
+    ppo.risk.verified = torch.tensor([[6e5, 2e6], [3e5, 1e6]], dtype=torch.float64)
     ppo.env_state, rollout = ppo._collect()
     estimates = estimate(ppo.agent, rollout, ppo.config)
     report = ppo.risk.act(rollout, estimates, math.nan, ppo.agent)
+    assert report.trust == pytest.approx(0.3, abs=1e-3)
     head, grid = ppo.agent.network.head, ppo.agent.network.grid
     probability = grid_log_prob(head, rollout.parameters, grid).exp()
     for part in (report.options, report.risk_options):
@@ -350,6 +352,13 @@ def test_differences_between_states_are_trusted_as_far_as_fresh_rollouts_bear_th
     torch.testing.assert_close(
         ppo.risk.verified, torch.tensor(pairs, dtype=torch.float64), rtol=1e-4, atol=1e-12
     )
+    shorter = limit.frame_of(report.level, report.tail.spread, 2, rollout.reward.device)
+    torch.testing.assert_close(
+        critic.verify(ppo.agent, rollout, shorter),
+        torch.tensor(agreement(critic, ppo.agent, rollout, shorter), dtype=torch.float64),
+        rtol=1e-4,
+        atol=1e-12,
+    )
     (p, q), n = zip(*pairs, strict=True), len(pairs)
     slope = sum(p) / sum(q)
     squares = sum((x - slope * y) ** 2 for x, y in pairs)
@@ -370,7 +379,7 @@ def agreement(critic, agent, rollout, frame):
             for a in range(count):
                 reward = float(step.reward[t, b, a])
                 own = min(before + reward - level, 0.0) - min(before - level, 0.0)
-                ends = bool(step.terminated[t, b, a]) or int(rollout.length[t, b]) == WORLD.bars
+                ends = bool(step.terminated[t, b, a]) or int(rollout.length[t, b]) >= frame.horizon
                 worth.append(own + (0.0 if ends else float(following[t, b, a])))
             middle = sum(worth) / count
             states.append(
