@@ -314,7 +314,7 @@ def test_the_report_is_the_mixture_of_both_scaled_advantages():
     divisor = max(math.sqrt(float(ppo.risk.mixed)), limit.LEAST_MIXED)
     frame = limit.frame_of(ppo.risk.level, report.tail.spread, WORLD.bars, rollout.reward.device)
     _, added = ppo.risk.critic.predict(rollout, frame)
-    mean = added.mean((0, 1))  # no row is left out here
+    mean = added[rollout.weight > 0.0].mean(0)  # [K]; weights are 0 or 1
     added = mean + report.trust * (added - mean)
     centred = added - (added * probability).sum(-1, keepdim=True)
     unit = float(ppo.risk.scale[1].sqrt()) * WORLD.alpha
