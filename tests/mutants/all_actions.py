@@ -409,4 +409,28 @@ ALL_ACTIONS = (
         FORMULA,
         "test_shrinking_by_hand",
     ),
+    _bug(
+        "floor-by-the-error-of-one-draw",
+        LIMIT,
+        "error = (w * (g - mean.unsqueeze(-1))).square().sum(-1).sqrt()",
+        "error = (w * (g - mean.unsqueeze(-1)).square()).sum(-1).sqrt()",
+        FORMULA,
+        "test_the_floor_by_hand",
+    ),
+    _bug(
+        "pull-hardens",
+        LIMIT,
+        "torch.where(own < 0.5, (1.0 - share) * advantage + share * pull, advantage)",
+        "(1.0 - share) * advantage + share * pull",
+        FORMULA,
+        "test_the_pull_by_hand",
+    ),
+    _bug(
+        "pull-away",
+        LIMIT,
+        "pull = (is_action - own)",
+        "pull = (own - is_action)",
+        FORMULA,
+        "test_the_pull_by_hand",
+    ),
 )

@@ -78,6 +78,36 @@ def shrink_to_mean(advantage, weight, share):
     return result
 
 
+def floor_share(gap, weight, errors):
+    """[G / s - k] from 0 to 1, halved: G = sum w g / sum w, s^2 = sum w^2 (g - G)^2 / (sum w)^2.
+
+    Where all gaps are equal, a half if they are above 0.
+    """
+    result = np.zeros(np.shape(gap)[:-1])
+    for i in np.ndindex(result.shape):
+        g, w = [float(x) for x in gap[i]], [float(x) for x in weight[i]]
+        whole = sum(w)
+        mean = sum(a * b for a, b in zip(w, g, strict=True)) / whole
+        s = math.sqrt(sum((a * (b - mean)) ** 2 for a, b in zip(w, g, strict=True))) / whole
+        if s > 0.0:
+            result[i] = 0.5 * held(mean / s - errors, 0.0, 1.0)
+        else:
+            result[i] = 0.5 if mean > 0.0 else 0.0
+    return result
+
+
+def pull_to_action(advantage, probability, action, share):
+    """(1 - y) A + y (1[a = c] - p) / sqrt(p (1 - p)) where p = pi(c) is below a half, else A."""
+    result = np.array(advantage, dtype=np.float64)
+    for i in np.ndindex(result.shape[:-1]):
+        p = max(float(probability[i][action]), 1e-6)
+        if p < 0.5:
+            for a in range(result.shape[-1]):
+                pull = ((1.0 if a == action else 0.0) - p) / math.sqrt(max(p * (1.0 - p), 1e-6))
+                result[i][a] = (1.0 - share) * float(advantage[i][a]) + share * pull
+    return result
+
+
 def weighted_value_at_risk(sample, weight, alpha):
     """The lowest x with weight of {outcomes <= x} >= alpha of the whole, in exact fractions.
 

@@ -142,6 +142,28 @@ def test_shrinking_is_its_formula_and_keeps_the_mean_of_every_action(one, share,
     )
 
 
+@given(stacked(2), st.floats(0.0, 3.0))
+def test_the_floor_is_its_formula(two, errors):
+    gap, weight = two[0], np.abs(two[1]) + 0.1
+    spread = (gap.max(-1) - gap.min(-1)).min()
+    assume(gap.shape[-1] == 1 or spread > 1e-3)  # rounding decides whether equal gaps are equal
+    actual = risk.floor_share(tensor(gap), tensor(weight), errors=errors)
+    if gap.shape[-1] > 1:
+        close(actual, limits.floor_share(gap, weight, errors), 1e-7)
+    assert ((actual >= 0.0) & (actual <= 0.5)).all()
+
+
+@given(policies(), st.floats(0.0, 1.0), st.integers(0, 99))
+def test_the_pull_is_its_formula(case, share, place):
+    _, old, advantage = (np.asarray(part) for part in case)
+    probability = np.exp(old)
+    action = place % probability.shape[-1]
+    actual = risk.pull_to_action(
+        tensor(advantage), tensor(probability), torch.tensor(action), share=share
+    )
+    close(actual, limits.pull_to_action(advantage, probability, action, share), 1e-8)
+
+
 @st.composite
 def weighed(draw):
     count = draw(st.integers(1, 8))

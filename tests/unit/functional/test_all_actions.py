@@ -244,6 +244,52 @@ def test_trust_and_shrinking_refuse_what_does_not_fit():
         risk.shrink_to_mean(torch.zeros(3, 2), torch.ones(3), share=1.5)
 
 
+# ----------------------------------------------------------------------- floor
+
+
+@pytest.mark.parametrize(
+    ("gap", "weight", "errors", "share"),
+    [
+        # mean 2; s^2 = (1 + 1) / 4, so 2 is 2.83 of them
+        ((1.0, 3.0), (1.0, 1.0), 0.0, 0.5),
+        ((1.0, 3.0), (1.0, 1.0), 2.0, 0.5 * (2.0 * math.sqrt(2.0) - 2.0)),
+        ((1.0, 3.0), (5.0, 5.0), 2.0, 0.5 * (2.0 * math.sqrt(2.0) - 2.0)),
+        ((1.0, 3.0), (1.0, 1.0), 2.9, 0.0),
+        ((-1.0, -3.0), (1.0, 1.0), 0.0, 0.0),  # the policy earns more
+        # mean 1.5; s^2 = (3 .5)^2 + 1.5^2 over 16, so s = .530
+        ((1.0, 3.0), (3.0, 1.0), 2.5, 0.5 * (1.5 * 4.0 / math.sqrt(4.5) - 2.5)),
+        ((2.0, 2.0), (1.0, 1.0), 9.0, 0.5),  # no doubt at all
+        ((0.0, 0.0), (1.0, 1.0), 0.0, 0.0),
+    ],
+)
+def test_the_floor_by_hand(gap, weight, errors, share):
+    close(risk.floor_share(row(*gap), row(*weight), errors=errors), share)
+
+
+def test_the_pull_by_hand():
+    """p = .2 in the first state: (1 - .2) / .4 = 2 and -.2 / .4 = -.5; in the second it is over."""
+    probability = torch.tensor([[0.2, 0.8], [0.5, 0.5]], dtype=torch.float64)
+    advantage = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=torch.float64)
+    actual = risk.pull_to_action(advantage, probability, torch.tensor(0), share=0.25)
+    close(actual, [[1.25, -0.875], [1.0, -1.0]])
+    other = risk.pull_to_action(advantage, probability, torch.tensor(1), share=0.25)
+    assert torch.equal(other, advantage)  # likely everywhere
+    whole = risk.pull_to_action(advantage, probability, torch.tensor(0), share=1.0)
+    close((probability * whole).sum(-1)[0], 0.0)
+
+
+@pytest.mark.refusal
+def test_floor_and_pull_refuse_what_does_not_fit():
+    with pytest.raises(ShapeError, match="`gap` and `weight`"):
+        risk.floor_share(row(1, 2), row(1), errors=1.0)
+    with pytest.raises(RangeError, match="`errors` must be at least 0"):
+        risk.floor_share(row(1, 2), row(1, 2), errors=-1.0)
+    with pytest.raises(ShapeError, match="`advantage` and `probability`"):
+        risk.pull_to_action(torch.zeros(3, 2), torch.ones(3, 1), torch.tensor(0), share=1.0)
+    with pytest.raises(RangeError, match="`share`"):
+        risk.pull_to_action(torch.zeros(3, 2), torch.ones(3, 2), torch.tensor(0), share=1.5)
+
+
 # ----------------------------------------------------------------------- quantile and its error
 
 

@@ -18,7 +18,9 @@ risk is a second reward (`functional.risk.shortfall_increment`) with values of i
 6. the share x of the risk advantage is the one at which the next step of the policy moves CVaR to
    the aim at a given rate (`functional.risk.mixing_share`); lambda = x / (1 - x) in units of the
    scales;
-7. the mixed advantage is divided by its own slow scale: near the limit both parts nearly cancel.
+7. the mixed advantage is divided by its own slow scale: near the limit both parts nearly cancel;
+8. where an action that is held throughout keeps the limit and earns more than the policy does, by
+   more than chance, the policy is pulled to it (`functional.risk.floor_share`).
 """
 
 import math
@@ -103,6 +105,9 @@ VERIFIED = 20
 TRUSTED_ERRORS = 2.0
 """Standard errors above the measured slope up to which the critic is trusted."""
 
+FLOOR_ERRORS = 2.0
+"""Standard errors by which a held action must earn more than the policy to pull it."""
+
 HELD = 5
 """Of continuous actions, how many are held throughout each draw: both ends and evenly between."""
 
@@ -130,6 +135,8 @@ class Mix(NamedTuple):
     """Of the critic."""
     trust: float
     """In differences of risk between states."""
+    floor: float
+    """Share of the pull to the best action that is held throughout."""
 
 
 class LimitControl:
@@ -239,12 +246,18 @@ class LimitControl:
             )
 
     @property
-    def _held_actions(self) -> Tensor:
-        """Actions that draws are scored by: all classes, or some of a grid."""
-        actions = self.grid
+    def _held_places(self) -> Tensor:
+        """Places of the actions that draws are scored by: all classes, or some of a grid."""
+        count = len(self.grid)
         if isinstance(self.task.actions, DiscreteActions):
-            return actions
-        return actions[torch.linspace(0, len(actions) - 1, HELD).round().long()]
+            return torch.arange(count, device=self.task.device)
+        return torch.linspace(0, count - 1, HELD, device=self.task.device).round().long()
+
+    @property
+    def _held_actions(self) -> Tensor:
+        """Actions that draws are scored by, as the task takes them."""
+        grid = self.grid
+        return grid[self._held_places.to(grid.device)]
 
     def _held(self, state: tuple[Tensor, ...]) -> Tensor:
         """Return what actions make of episodes if held throughout, [n, K]."""
@@ -318,15 +331,34 @@ class LimitControl:
         self.mixed = _followed(self.mixed, _mean_square(mixed, weight), MIXED_BETA, self.updates)
         divisor = self.mixed.sqrt().clamp(min=LEAST_MIXED)
         likeliest = probability.argmax(-1, keepdim=True)
+        best, floor = self._floor(tail)
         return Mix(
-            options=mixed / divisor,
+            options=risk.pull_to_action(mixed / divisor, probability, best, share=floor),
             risk_options=self.share * scaled_risk / divisor,
             taken=raw_risk.gather(-1, likeliest)[..., 0],
             term=float(_mean_square(raw_risk, weight).sqrt()),
             predicted=self._predicted(rollout, value),
             loss=float(loss),
             trust=float(trust),
+            floor=float(floor),
         )
+
+    def _floor(self, tail: Tail) -> tuple[Tensor, Tensor]:
+        """Return the best action that keeps the limit if held throughout, and its pull.
+
+        Its place among all actions, and the share; 0 where none keeps the limit, or the policy is
+        not proven to earn less than it.
+        """
+        device, alpha = self.task.device, self.config.risk.cvar_alpha
+        nothing = torch.zeros((), dtype=torch.int64, device=device), torch.zeros((), device=device)
+        if self.config.risk.episode_limit is None or not tail.is_ready:
+            return nothing
+        held = self.draws.constant_returns()  # [n, K]
+        keeps = risk.empirical_cvar(held.T.contiguous(), alpha=alpha) >= self.aim(tail)
+        best = torch.where(keeps, held.mean(0), -torch.inf).argmax()
+        gap, weight = self.draws.gaps(best, alpha, since=self.updates - RECENT * self.rounds)
+        share = risk.floor_share(gap, weight, errors=FLOOR_ERRORS).float()
+        return self._held_places[best], torch.where(keeps.any(), share, 0.0)
 
     def _verify(self, rollout: Rollout, agent: Agent, frame: Frame) -> Tensor:
         """Return how far differences of risk between states are trusted, from 0 to 1."""
@@ -426,6 +458,7 @@ class LimitControl:
             level=self.level,
             loss=mix.loss,
             trust=mix.trust,
+            floor=mix.floor,
             aim=math.nan if limit is None else self.aim(tail),
         )
 

@@ -11,7 +11,9 @@ from stormsail.functional.risk.advantage import (
 )
 from stormsail.functional.risk.limit import (
     calibration_slope,
+    floor_share,
     mixing_share,
+    pull_to_action,
     shortfall_level,
     shrink_to_mean,
 )
@@ -42,7 +44,9 @@ __all__ = [
     "cvar",
     "empirical_cvar",
     "empirical_cvar_error",
+    "floor_share",
     "mixing_share",
+    "pull_to_action",
     "risk_advantage",
     "shortfall_increment",
     "shortfall_level",

@@ -1,11 +1,14 @@
-"""Rules of a limit on CVaR: level of the shortfall, trust in its critic, share of risk."""
+"""Rules of a limit on CVaR: level of the shortfall, trust in its critic, share of risk, floor."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, clamp, scalar
+
+LEAST_PROBABILITY = 1e-6
+"""Of an action that a policy is pulled to: below it the pull grows no more."""
 
 
 def shortfall_level(
@@ -160,3 +163,81 @@ def shrink_to_mean(
     states = advantage.reshape(-1, advantage.shape[-1])
     mean = (weight.reshape(-1, 1) * states).sum(0) / weight.sum()
     return mean + share * (advantage - mean)
+
+
+def floor_share(
+    gap: Float[Tensor, "*batch n"], weight: Float[Tensor, "*batch n"], *, errors: Number
+) -> Float[Tensor, "*batch"]:
+    r"""Return how strongly a policy is pulled to an action that earns more, in [0, 1/2].
+
+    .. math::
+        \tfrac12 \Big[\frac{\bar g}{s} - k\Big]_0^1, \qquad
+        \bar g = \frac{\sum_i w_i g_i}{\sum_i w_i}, \qquad
+        s^2 = \frac{\sum_i w_i^2 (g_i - \bar g)^2}{(\sum_i w_i)^2}
+
+    with g_i what the action makes of draw i if it is held throughout, less what the policy made of
+    it. s is the standard error of the weighted mean, by the linearisation of a ratio. Ours. With
+    costs of trading, holding nothing is a local optimum: to enter for one bar costs a fill on
+    either side. What an action earns that is held throughout shows the way out of it.
+
+    Args:
+        gap: g, of n draws.
+        weight: w, of each; at least 0, not all 0.
+        errors: k, standard errors that must lie between both; at least 0.
+
+    Returns:
+        The share, without gradient; 0 for gaps that are all 0.
+
+    Raises:
+        ShapeError: if the shapes differ, there is no axis of draws, or `errors` has a dimension.
+        RangeError: if `errors` is a number below 0.
+    """
+    check.check_same_shape(gap=gap, weight=weight)
+    check.check_has_axis(axis="draws", gap=gap)
+    remedy = "Pass how many standard errors a gain must have to be believed."
+    check.check_at_least_zero(errors, name="errors", remedy=remedy)
+    g, w = gap.detach().double(), weight.detach().double()
+    w = w / w.sum(-1, keepdim=True)
+    mean = (w * g).sum(-1)
+    error = (w * (g - mean.unsqueeze(-1))).square().sum(-1).sqrt()
+    # mean > k s, without a division: equal gaps have no error
+    share = 0.5 * ((mean - errors * error) / error).clamp(0.0, 1.0)
+    share = torch.where(error > 0.0, share, 0.5 * (mean > 0.0).double())
+    return share.to(gap.dtype)
+
+
+def pull_to_action(
+    advantage: Float[Tensor, "*batch actions"],
+    probability: Float[Tensor, "*batch actions"],
+    action: Int[Tensor, ""],
+    *,
+    share: Number,
+) -> Float[Tensor, "*batch actions"]:
+    r"""Return advantages that also pull the policy to one action, in states where it is unlikely.
+
+    .. math::
+        (1 - y)\,A(s, a) + y\,\frac{1_{a = c} - p(s)}{\sqrt{p(s) (1 - p(s))}}
+        \quad \text{where}\ p(s) = \pi(c | s) < \tfrac12, \qquad A(s, a)\ \text{elsewhere}
+
+    The pull has mean 0 and spread 1 under a policy that draws c or not. It ends at a half: from
+    there on the advantages decide, so that no state is hardened by it. Ours.
+
+    Args:
+        advantage: A, of every action.
+        probability: of every action under the policy.
+        action: c, place of the action.
+        share: y, in [0, 1].
+
+    Raises:
+        ShapeError: if the shapes differ, or `action` or `share` has a dimension.
+        RangeError: if `share` is a number outside [0, 1].
+    """
+    check.check_same_shape(advantage=advantage, probability=probability)
+    check.check_scalar(action, name="action")
+    remedy = "Pass 0 to leave advantages as they are, and 1 to follow the action alone."
+    check.check_unit_interval(share, name="share", remedy=remedy)
+    places = torch.arange(probability.shape[-1], device=probability.device)
+    is_action = (places == action).to(probability.dtype)
+    own = (probability * is_action).sum(-1, keepdim=True).clamp(min=LEAST_PROBABILITY)
+    pull = (is_action - own) / (own * (1.0 - own)).clamp(min=LEAST_PROBABILITY).sqrt()
+    return torch.where(own < 0.5, (1.0 - share) * advantage + share * pull, advantage)
