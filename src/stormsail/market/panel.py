@@ -42,7 +42,7 @@ class Panel:
     volume: Tensor
     """Base currency, [T, S]."""
     tradable: Tensor
-    """Whether there is a bar (with volume, if that was demanded), bool [T, S]."""
+    """Whether there is a bar, bool [T, S]."""
     listed: Tensor
     """Whether the symbol has had its first bar, bool [T, S]."""
     funding: Tensor
@@ -62,7 +62,6 @@ class Panel:
         *,
         signals: Mapping[str, Mapping[str, NDArray[np.float64]]] | None = None,
         dtype: torch.dtype = torch.float64,
-        require_volume: bool = False,
         settlement_jitter_ms: int = SETTLEMENT_JITTER_MS,
     ) -> "Panel":
         """Align bars on the grid from the earliest to the latest open time.
@@ -73,7 +72,6 @@ class Panel:
             signals: further columns by symbol and name, row by row beside its bars, such as the
                 leak of a synthetic world; 0 where there is no bar.
             dtype: type of prices, volumes and rates.
-            require_volume: a bar without volume is not tradable.
             settlement_jitter_ms: a settlement at most this long after a row's open counts for that
                 row. Without it, a rate stamped 08:00:00.003 would be paid a whole bar late.
 
@@ -96,7 +94,7 @@ class Panel:
         end = max(int(part.ts[-1]) for part in bars)
         ts = np.arange(start, end + 1, interval.milliseconds, dtype=np.int64)
         rows = [(part.ts - start) // interval.milliseconds for part in bars]
-        fields = _fields(bars, rows, len(ts), require_volume=require_volume)
+        fields = _fields(bars, rows, len(ts))
         extra = _signals(bars, rows, len(ts), signals or {})
         jitter = min(settlement_jitter_ms, interval.milliseconds - 1)
         placed = [_settled(rates.get(name), ts, interval, jitter) for name in symbols]
@@ -246,14 +244,14 @@ def _check_funding(rates: Mapping[str, Funding], symbols: Sequence[str]) -> None
 
 
 def _fields(
-    bars: Sequence[Bars], rows: Sequence[NDArray[np.int64]], length: int, *, require_volume: bool
+    bars: Sequence[Bars], rows: Sequence[NDArray[np.int64]], length: int
 ) -> list[dict[str, NDArray[np.float64]]]:
     """Return every column of every symbol, filled up to the grid."""
     shared = [name for name in OPTIONAL if all(name in part.columns for part in bars)]
     filled = []
     for part, row in zip(bars, rows, strict=True):
         here = np.zeros(length)
-        here[row] = part.column("volume") > 0.0 if require_volume else 1.0
+        here[row] = 1.0
         last = np.full(length, -1)
         last[row] = np.arange(len(part))
         there = last >= 0
@@ -302,7 +300,6 @@ def load_panel(
     interval: Interval,
     *,
     dtype: torch.dtype = torch.float64,
-    require_volume: bool = False,
 ) -> Panel:
     """Return the panel of stored symbols with their funding and signals.
 
@@ -316,7 +313,6 @@ def load_panel(
         {symbol: rate for symbol, rate in rates.items() if rate is not None},
         signals={part.symbol: store.read_signals(part) for part in bars},
         dtype=dtype,
-        require_volume=require_volume,
     )
 
 

@@ -56,6 +56,7 @@ class Row:
     ask: Decimal
     rate: Decimal
     blocked: bool
+    delisted: bool
 
     @property
     def prices(self) -> tuple[Decimal, Decimal, Decimal, Decimal]:
@@ -168,8 +169,10 @@ class Journal:
         orders: row, signed quantity and quoted price of all that was sent.
         fills: of those orders.
         liquidated: row in which the maintenance margin was gone, or None.
+        delisted: row in which a position was held in a symbol that was delisted, or None.
         overflown: row in which the balance passed what Nautilus can count, or None.
-        ended: row at whose close the account was ruined or the drawdown stop reached, or None.
+        ended: row at whose close the account was ruined, the drawdown stop reached or the symbol
+            delisted, or None.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -181,6 +184,7 @@ class Journal:
         self.orders: list[tuple[int, Decimal, Decimal]] = []
         self.fills: list[Fill] = []
         self.liquidated: int | None = None
+        self.delisted: int | None = None
         self.overflown: int | None = None
         self.ended: int | None = None
         self._target: Decimal | None = None
@@ -194,7 +198,8 @@ class Journal:
     @property
     def halted(self) -> bool:
         """Whether it is over: ended by a stop, or certain to be refused."""
-        return not (self.liquidated is self.overflown is self.ended is None)
+        ends = (self.liquidated, self.delisted, self.overflown, self.ended)
+        return any(end is not None for end in ends)
 
     def settle(self, held: Decimal) -> Decimal:
         """Return the funding that a position pays at the open of the next row, to 8 decimals."""
@@ -208,6 +213,8 @@ class Journal:
         n = self.next
         if not self.halted and self.plan.liquidates(self.plan.rows[n].open, held, equity):
             self.liquidated = n
+        if self.plan.rows[n].delisted and held != 0 and not self.halted:
+            self.delisted = n
         if self.halted or self._target is None:
             return _ZERO
         quantity = self.plan.order(n, self._target, held, equity)
@@ -232,7 +239,7 @@ class Journal:
         self.balance.append(balance)
         self.position.append(held)
         self._peak = max(self._peak, equity)
-        if self.plan.ends(equity, self._peak):
+        if self.plan.ends(equity, self._peak) or row.delisted:
             self.ended = n
         last = n == len(self.plan.rows) - 1
         self._target = None if last or self.halted else self.plan.target(n, held, equity)
@@ -309,7 +316,13 @@ def _rows(
 ) -> Iterator[Row]:
     prices = zip(*(getattr(panel, name)[:, column].tolist() for name in PRICES), strict=True)
     rates = panel.funding[:, column].tolist()
-    tradable = panel.tradable[:, column].tolist()
+    alive = [
+        bar and (volume > 0.0 or config.trade_without_volume)
+        for bar, volume in zip(
+            panel.tradable[:, column].tolist(), panel.volume[:, column].tolist(), strict=True
+        )
+    ]
+    ends = _delisted(panel.ts.tolist(), alive, config.delisting.silent_days)
     for n, (ts_ms, four) in enumerate(zip(panel.ts.tolist(), prices, strict=True)):
         first, high, low, last = (exact(price) for price in four)
         if not 0 < low <= min(first, last) <= max(first, last) <= high:
@@ -329,8 +342,17 @@ def _rows(
             bid=(first * (1 - half_spread) / tick).to_integral_value(ROUND_FLOOR) * tick,
             ask=(first * (1 + half_spread) / tick).to_integral_value(ROUND_CEILING) * tick,
             rate=exact(rates[n]) if config.funding else _ZERO,
-            blocked=not tradable[n] or _in_window(ts_ms, config),
+            blocked=not alive[n] or _in_window(ts_ms, config),
+            delisted=n == ends,
         )
+
+
+def _delisted(ts_ms: Sequence[int], alive: Sequence[bool], silent_days: float) -> int | None:
+    """Return the row after the last one traded, if the data go on for long enough after that."""
+    last = max((n for n, there in enumerate(alive) if there), default=None)
+    if last is None or ts_ms[-1] - ts_ms[last] < silent_days * _DAY_MINUTES * _MINUTE_MS:
+        return None
+    return last + 1
 
 
 def _in_window(ts_ms: int, config: MarketConfig) -> bool:

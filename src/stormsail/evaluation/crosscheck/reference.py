@@ -33,6 +33,7 @@ from stormsail.evaluation.crosscheck.reference_account import (
     written,
 )
 from stormsail.evaluation.crosscheck.reference_gate import (
+    DAY_MS,
     GateInputs,
     NoTradeTimes,
     Reason,
@@ -70,6 +71,10 @@ class ReferenceBar(NamedTuple):
     """Sum of the rates that settle after the open of row n - 1 and up to the open of row n."""
     trailing_notional: Decimal = ZERO
     """M of row n - 1, the newest one known at the decision: mean notional of the rows up to it."""
+    volume: Decimal = ONE
+    """What was traded in row n, in base currency."""
+    delisted: bool = False
+    """Whether the symbol was last traded in row n - 1."""
 
 
 class Record(NamedTuple):
@@ -93,6 +98,8 @@ class Record(NamedTuple):
     turnover: Decimal
     liquidated: bool
     liquidation_price: Decimal | None
+    """Price at which a liquidation or a delisting took the position."""
+    delisted: bool
     blocked: bool
     """An order was wanted, and not allowed to go out at this row."""
     reason: Reason
@@ -125,6 +132,8 @@ class _BarEvents(NamedTuple):
     fill: Fill | None
     weight_after: Decimal
     liquidation_price: Decimal | None
+    settled: bool
+    """Whether that is the price of a delisting."""
 
 
 class ReferenceLedger:
@@ -172,6 +181,7 @@ class ReferenceLedger:
             initial = written(config.initial_equity)
             self._floor = written(config.stops.equity_floor) * initial
         self._maintenance = written(config.margin.maintenance)
+        self._delisting_loss = written(config.delisting.loss)
         self._min_rebalance = written(config.min_rebalance)
         drawdown = config.stops.drawdown
         self._stop_drawdown = None if drawdown is None else written(drawdown)
@@ -216,7 +226,7 @@ class ReferenceLedger:
         account.move(bar.close)
         self._ts_ms = bar.ts_ms
         self._peak = max(self._peak, account.equity)
-        terminated, truncated = self._end()
+        terminated, truncated = self._end(delisted=bar.delisted)
         raw, used = self._reward(before)
         fee_total, slippage = account.fees - fees, account.slippage - slippage
         costs = fee_total + slippage + events.funding
@@ -234,8 +244,9 @@ class ReferenceLedger:
             slippage=slippage,
             funding=events.funding,
             turnover=fill.turnover if fill else ZERO,
-            liquidated=events.liquidation_price is not None,
+            liquidated=events.liquidation_price is not None and not events.settled,
             liquidation_price=events.liquidation_price,
+            delisted=bar.delisted,
             blocked=events.blocked,
             reason=events.reason,
             reward_raw_fraction=raw,
@@ -251,6 +262,7 @@ class ReferenceLedger:
     def _trade(self, bar: ReferenceBar, weight: Decimal | None) -> _BarEvents:
         """Do everything from the decision to the bar's worst price: steps 1 to 8 of the rules."""
         account, before = self.account, self.account.equity
+        last_traded = account.mark
         if not same_day(bar.ts_ms, self._ts_ms):
             self._day_start, self._day_turnover = before, ZERO
         held = RATIO.divide(account.quantity * account.mark, before)
@@ -268,15 +280,20 @@ class ReferenceLedger:
         price = self._price(bar, size, buy=buy)
         blocked = size != 0 and (self._is_blocked(bar) or price <= 0)
         fill = None if blocked or size == 0 else self._filled(bar, size, price, buy=buy)
+        settled = bar.delisted and account.quantity != 0
+        if settled:
+            lost_at = self._settle(bar, last_traded)
         weight_after = _share(account.quantity * bar.open, account.equity)
         if lost_at is None:
             lost_at = self._liquidate_inside(bar)
-        return _BarEvents(reason, funding, blocked, fill, weight_after, lost_at)
+        return _BarEvents(reason, funding, blocked, fill, weight_after, lost_at, settled)
 
     def _is_blocked(self, bar: ReferenceBar) -> bool:
+        frozen = bar.volume == 0 and not self._config.trade_without_volume
         unknown_impact = self._impact > 0 and bar.trailing_notional == 0
         insolvent = self.account.equity <= 0
-        return not bar.tradable or unknown_impact or insolvent or bar.ts_ms in self._closed
+        shut = not bar.tradable or frozen or bar.delisted or bar.ts_ms in self._closed
+        return shut or unknown_impact or insolvent
 
     def _filled(
         self, bar: ReferenceBar, size: Decimal, price: Decimal, *, buy: bool
@@ -354,12 +371,23 @@ class ReferenceLedger:
         self.account.fill(-quantity, price, self._liquidation_fee * abs(quantity) * price)
         return price
 
-    def _end(self) -> tuple[bool, bool]:
+    def _settle(self, bar: ReferenceBar, price: Decimal) -> Decimal:
+        """Close the position in a delisted symbol, without a fee; return the price."""
+        account, quantity = self.account, self.account.quantity
+        slip = self._half_spread + self._impact_share(abs(quantity) * price, bar)
+        lost = min(max(slip, self._delisting_loss), ONE)
+        paid = price * (1 - ONE.copy_sign(quantity) * lost)
+        account.move(paid)
+        account.fill(-quantity, paid, ZERO)
+        account.slippage += abs(quantity) * abs(paid - price)
+        return paid
+
+    def _end(self, *, delisted: bool) -> tuple[bool, bool]:
         equity, peak = self.account.equity, self._peak
         self._steps_left -= 1
         stop = self._stop_drawdown
         fell = stop is not None and peak - equity >= stop * peak
-        terminated = equity <= self._floor or fell
+        terminated = equity <= self._floor or fell or delisted
         self.ended = terminated or self._steps_left <= 0
         return terminated, self.ended and not terminated
 
@@ -438,11 +466,19 @@ def trailing_notional(
     return means
 
 
-def reference_bars(panel: "Panel", symbol: str, *, impact_window: int) -> list[ReferenceBar]:
+def reference_bars(
+    panel: "Panel",
+    symbol: str,
+    *,
+    impact_window: int,
+    silent_days: float = 7.0,
+    trade_without_volume: bool = False,
+) -> list[ReferenceBar]:
     """Return the rows of one symbol, each number the exact value of the double in the panel.
 
     The trailing notional of a row is that of the row before it, over the bars that the symbol has
-    had; up to the first of them, at which no order can fill, it is 0.
+    had; up to the first of them, at which no order can fill, it is 0. A symbol is delisted in the
+    row after its last traded one, if the panel goes on for `silent_days` from there.
     """
     column = panel.index(symbol)
 
@@ -466,6 +502,15 @@ def reference_bars(panel: "Panel", symbol: str, *, impact_window: int) -> list[R
         panel.tradable[:, column].tolist(),
         exact("funding"),
         [ZERO, *traded[:-1]],
+        exact("volume"),
         strict=True,
     )
-    return [ReferenceBar(*row) for row in columns]
+    bars = [ReferenceBar(*row) for row in columns]
+    alive = [
+        number
+        for number, bar in enumerate(bars)
+        if bar.tradable and (trade_without_volume or bar.volume > 0)
+    ]
+    if alive and bars[-1].ts_ms - bars[alive[-1]].ts_ms >= silent_days * DAY_MS:
+        bars[alive[-1] + 1] = bars[alive[-1] + 1]._replace(delisted=True)
+    return bars

@@ -96,6 +96,10 @@ class Scenario:
         return (table.mean(1, keepdim=True) - table).reshape(-1)
 
 
+_OF_TAPE = {"funding", "trade_without_volume", "delisting", "no_trade"}
+"""Settings by which bars are laid out, beside the window of the impact."""
+
+
 @dataclass(frozen=True, eq=False)
 class ScenarioCache:
     """Makes scenarios; tapes and features are computed once for all of the same panel."""
@@ -146,8 +150,8 @@ class ScenarioCache:
         )
 
     def _tape(self, panel: Panel, market: MarketConfig) -> Tape:
-        settings = (market.costs.impact_window, market.funding, market.no_trade.model_dump_json())
-        key = f"{self._number(panel)} {settings}"
+        read = market.model_dump(include=_OF_TAPE, mode="json")
+        key = f"{self._number(panel)} {market.costs.impact_window} {read}"
         if key not in self._tapes:
             exact = panel.to(dtype=torch.float64)
             cpu = torch.device("cpu")

@@ -55,6 +55,18 @@ class Margin(Config):
     """Paid on the liquidated notional, beside the taker fee."""
 
 
+class Delisting(Config):
+    """When a symbol counts as delisted, and what that costs an account that holds it."""
+
+    silent_days: Annotated[float, Field(gt=0.0)] = 7.0
+    """A symbol whose last traded bar lies this long or longer before the end of the data was
+    delisted after it."""
+
+    loss: Share = 0.05
+    """Least share of the last traded price that a position loses as it is closed; half spread and
+    impact of the last traded bars where they are more."""
+
+
 class Filters(Config):
     """Steps and minimum of an exchange's orders; 0 switches one off, as in training."""
 
@@ -239,6 +251,12 @@ class MarketConfig(Config):
 
     costs: Costs = Costs()
     """Fee, spread, impact."""
+
+    trade_without_volume: bool = False
+    """Whether orders fill on bars without volume, for sources that have no volumes."""
+
+    delisting: Delisting = Delisting()
+    """End of a symbol before the end of the data."""
 
     margin: Margin = Margin()
     """Maintenance margin and liquidation."""

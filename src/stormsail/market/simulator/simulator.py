@@ -303,7 +303,7 @@ class Simulator:
         each = State(*(tensor.expand(shape) for tensor in state))
         coming = _Coming(
             row.expand(shape),
-            Bar(*(tensor.expand(shape) for tensor in bar)),
+            bar.expand(shape),
             OrderSteps(*(tensor.expand(shape) for tensor in steps)),
         )
         booked = self._booked(each, requested[:, None].expand(shape), coming)
@@ -325,7 +325,10 @@ class Simulator:
         moved = apply_fill(state, fill, row, bar.close)
         raw = fills.log_growth(moved.equity, state.equity, floor=self._floor)
         raw = torch.where(moved.equity <= self._floor, raw - self.config.ruin_penalty, raw)
-        return _Booked(fill, moved, raw, self._clipped(raw), stop_hit(moved, self._stops))
+        ended = stop_hit(moved, self._stops)
+        if bar.delisted is not None:
+            ended = ended | bar.delisted
+        return _Booked(fill, moved, raw, self._clipped(raw), ended)
 
     def _shaped(self, action: Tensor) -> Tensor:
         """Return the action as [B], after refusing what is shaped or typed otherwise."""
