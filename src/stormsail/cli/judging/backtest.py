@@ -287,6 +287,10 @@ def _conclude(result: "Backtest", out: Path) -> None:
         typer.echo(f"stopped before the end: {', '.join(result.stopped_symbols)}")
     if result.delisted_symbols:
         typer.echo(f"delisted before the end: {', '.join(result.delisted_symbols)}")
+    assumed = result.notes.get("assumptions")
+    if isinstance(assumed, dict) and isinstance(words := assumed["words"], list):
+        for line in words:
+            typer.echo(line)
     typer.echo(f"{result.config.policy} policy")
     typer.echo(f"orders {result.order_hash}")
     typer.echo(f"wrote {out}")

@@ -58,8 +58,8 @@ def run_nautilus(panel: Panel, symbol: str, weights: Weights, config: MarketConf
 
     The account starts at the first row's close with `config.initial_equity` and trades to the last
     row, or to the close at which one of `stops` is reached or the symbol delisted: `episode_bars`,
-    rewards and `degrade` have no part in it. Decisions come from the account that Nautilus keeps, so its roundings (8
-    decimals a fill) act on the orders as well.
+    rewards and `degrade` have no part in it. Decisions come from the account that Nautilus keeps,
+    so its roundings (8 decimals a fill) act on the orders as well.
 
     Args:
         panel: bars in float64, and the funding rates.

@@ -41,6 +41,7 @@ _MINUTE_MS = 60_000
 _DAY_MINUTES = 24 * 60
 _FUNDING_MINUTES = 8 * 60
 _ZERO, _ONE = Decimal(0), Decimal(1)
+Prices = tuple[Decimal, Decimal, Decimal]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Row:
     rate: Decimal
     blocked: bool
     delisted: bool
+    watched: Prices
+    """Open, high and low by which margin is watched."""
 
     @property
     def prices(self) -> tuple[Decimal, Decimal, Decimal, Decimal]:
@@ -211,15 +214,17 @@ class Journal:
     def open(self, held: Decimal, equity: Decimal) -> Decimal:
         """Return the signed quantity to trade at the next row's open, given the equity there."""
         n = self.next
-        if not self.halted and self.plan.liquidates(self.plan.rows[n].open, held, equity):
+        row = self.plan.rows[n]
+        opened = row.watched[0]
+        worth = equity + held * (opened - row.open)
+        if not self.halted and self.plan.liquidates(opened, held, worth):
             self.liquidated = n
-        if self.plan.rows[n].delisted and held != 0 and not self.halted:
+        if row.delisted and held != 0 and not self.halted:
             self.delisted = n
         if self.halted or self._target is None:
             return _ZERO
         quantity = self.plan.order(n, self._target, held, equity)
         if quantity != 0:
-            row = self.plan.rows[n]
             self.orders.append((n, quantity, row.ask if quantity > 0 else row.bid))
         # A larger order could not be written, or would fill in parts; unfilled, it is refused.
         return quantity if abs(quantity) <= DEPTH else _ZERO
@@ -230,7 +235,8 @@ class Journal:
             return
         n = self.next
         row = self.plan.rows[n]
-        worst = row.low if held > 0 else row.high
+        _, high, low = row.watched
+        worst = low if held > 0 else high
         if self.plan.liquidates(worst, held, equity + held * (worst - row.close)):
             self.liquidated = n
         if balance > LARGEST_BALANCE:
@@ -315,7 +321,12 @@ def _rows(
     panel: Panel, column: int, config: MarketConfig, *, tick: Decimal, half_spread: Decimal
 ) -> Iterator[Row]:
     prices = zip(*(getattr(panel, name)[:, column].tolist() for name in PRICES), strict=True)
-    rates = panel.funding[:, column].tolist()
+    rates = [exact(rate) for rate in panel.funding[:, column].tolist()]
+    assumed = config.funding_missing
+    if not isinstance(assumed, str) and panel.rates_missing is not None:
+        missing = panel.rates_missing[:, column].tolist()
+        rates = [rate + n * exact(assumed) for rate, n in zip(rates, missing, strict=True)]
+    marks = None if panel.mark is None else panel.mark[:, column].tolist()
     alive = [
         bar and (volume > 0.0 or config.trade_without_volume)
         for bar, volume in zip(
@@ -341,10 +352,19 @@ def _rows(
             # Away from the trader: she sells at the lower, buys at the higher multiple of a tick.
             bid=(first * (1 - half_spread) / tick).to_integral_value(ROUND_FLOOR) * tick,
             ask=(first * (1 + half_spread) / tick).to_integral_value(ROUND_CEILING) * tick,
-            rate=exact(rates[n]) if config.funding else _ZERO,
+            rate=rates[n] if config.funding else _ZERO,
             blocked=not alive[n] or _in_window(ts_ms, config),
             delisted=n == ends,
+            watched=_watched((first, high, low), None if marks is None else marks[n]),
         )
+
+
+def _watched(traded: Prices, mark: Sequence[float] | None) -> Prices:
+    """Return open, high and low by which margin is watched: of the mark price if it is known."""
+    if mark is None or any(price != price for price in mark):
+        return traded
+    opened, high, low = (exact(price) for price in mark)
+    return opened, high, low
 
 
 def _delisted(ts_ms: Sequence[int], alive: Sequence[bool], silent_days: float) -> int | None:

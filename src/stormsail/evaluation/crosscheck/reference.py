@@ -16,6 +16,7 @@ is five ten-thousandths); `reference_bars` takes the data as they are stored, De
 """
 
 import decimal
+import math
 from collections.abc import Sequence
 from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, NamedTuple
@@ -75,6 +76,12 @@ class ReferenceBar(NamedTuple):
     """What was traded in row n, in base currency."""
     delisted: bool = False
     """Whether the symbol was last traded in row n - 1."""
+    rates_missing: int = 0
+    """Settlements at row n whose rate is not known."""
+    mark_open: Decimal | None = None
+    """Open of the mark price in row n, if there is one; so high and low."""
+    mark_high: Decimal | None = None
+    mark_low: Decimal | None = None
 
 
 class Record(NamedTuple):
@@ -270,9 +277,10 @@ class ReferenceLedger:
         allowed, reason = reference_gate(weight, inputs, self._limits)
 
         account.move(bar.open)
-        funding = account.quantity * bar.open * bar.funding_rate if self._config.funding else ZERO
+        funding = account.quantity * bar.open * self._rate(bar)
         account.pay_funding(funding)
-        lost_at = self._liquidate(bar.open) if self._margin_gone(bar.open) else None
+        watched = bar.open if bar.mark_open is None else bar.mark_open
+        lost_at = self._liquidate(self._worse_open(bar)) if self._margin_gone(watched) else None
         holds = allowed == held and reason is not Reason.NONE
         wanted = lost_at is None and not holds
         size = self._size(bar, allowed) if wanted else ZERO
@@ -287,6 +295,21 @@ class ReferenceLedger:
         if lost_at is None:
             lost_at = self._liquidate_inside(bar)
         return _BarEvents(reason, funding, blocked, fill, weight_after, lost_at, settled)
+
+    def _rate(self, bar: ReferenceBar) -> Decimal:
+        """Return the rate that is paid, with the one assumed where none is known."""
+        if not self._config.funding:
+            return ZERO
+        assumed = self._config.funding_missing
+        extra = ZERO if isinstance(assumed, str) else written(assumed) * bar.rates_missing
+        return bar.funding_rate + extra
+
+    def _worse_open(self, bar: ReferenceBar) -> Decimal:
+        """Return the open, or that of the mark where the position would bring less there."""
+        if bar.mark_open is None:
+            return bar.open
+        pair = (bar.open, bar.mark_open)
+        return min(pair) if self.account.quantity > 0 else max(pair)
 
     def _is_blocked(self, bar: ReferenceBar) -> bool:
         frozen = bar.volume == 0 and not self._config.trade_without_volume
@@ -352,13 +375,15 @@ class ReferenceLedger:
     def _liquidate_inside(self, bar: ReferenceBar) -> Decimal | None:
         """Take the position away where the margin ran out between open and the worst price."""
         cash, quantity = self.account.cash, self.account.quantity
-        if not self._margin_gone(bar.low if quantity > 0 else bar.high):
+        low = bar.low if bar.mark_low is None else bar.mark_low
+        high = bar.high if bar.mark_high is None else bar.mark_high
+        if not self._margin_gone(low if quantity > 0 else high):
             return None
         if quantity > 0:
             price = _FLOOR.divide(-cash, quantity * (1 - self._maintenance))
-            return self._liquidate(min(price, bar.open))
+            return self._liquidate(min(price, self._worse_open(bar)))
         price = _CEILING.divide(cash, -quantity * (1 + self._maintenance))
-        return self._liquidate(max(price, bar.open))
+        return self._liquidate(max(price, self._worse_open(bar)))
 
     def _margin_gone(self, price: Decimal) -> bool:
         cash, quantity = self.account.cash, self.account.quantity
@@ -466,6 +491,11 @@ def trailing_notional(
     return means
 
 
+def _marked(bar: ReferenceBar, mark: Sequence[float]) -> ReferenceBar:
+    opened, high, low = (Decimal(price) for price in mark)
+    return bar._replace(mark_open=opened, mark_high=high, mark_low=low)
+
+
 def reference_bars(
     panel: "Panel",
     symbol: str,
@@ -511,6 +541,13 @@ def reference_bars(
         for number, bar in enumerate(bars)
         if bar.tradable and (trade_without_volume or bar.volume > 0)
     ]
+    if panel.rates_missing is not None:
+        missing = panel.rates_missing[:, column].tolist()
+        pairs = zip(bars, missing, strict=True)
+        bars = [bar._replace(rates_missing=count) for bar, count in pairs]
+    if panel.mark is not None:
+        marks = zip(bars, panel.mark[:, column].tolist(), strict=True)
+        bars = [bar if math.isnan(mark[0]) else _marked(bar, mark) for bar, mark in marks]
     if alive and bars[-1].ts_ms - bars[alive[-1]].ts_ms >= silent_days * DAY_MS:
         bars[alive[-1] + 1] = bars[alive[-1] + 1]._replace(delisted=True)
     return bars

@@ -1,8 +1,8 @@
 """A backtest as files: an artifact of three Parquet tables and one summary, the same bytes always.
 
 `equity.parquet`   one row a mark: `ts` (UTC ms, close of the bar), `total`, and a column a symbol.
-`trades.parquet`   one row a fill, liquidation or delisting: time, symbol, side, quantity, price, fee,
-                   slippage, reason.
+`trades.parquet`   one row a fill, liquidation or delisting: time, symbol, side, quantity, price,
+                   fee, slippage, reason.
 `decisions.parquet` one row a decision and symbol: the weight decided, the weight requested of the
                    risk gate and its reason, what the bar did to the account, and the critic's
                    predictions.
@@ -58,6 +58,7 @@ def summary_of(backtest: Backtest) -> dict[str, JsonValue]:
         "unseen_symbols": backtest.notes.get("unseen_symbols", []),
         "overlaps_training": backtest.notes.get("overlaps_training"),
         "overlaps_validation": backtest.notes.get("overlaps_validation"),
+        "assumptions": backtest.notes.get("assumptions"),
         "metrics": backtest.metrics.document(),
         "settings": backtest.config.model_dump(mode="json"),
     }

@@ -59,8 +59,8 @@ class Trade(NamedTuple):
     slippage: float
     """Quote currency lost to spread, impact and tick, or to a delisting."""
     reason: str
-    """`decision`, `stop`, `liquidation`, `delisting`, or the limit of the risk gate that changed the weight;
-    `limit` where a position that was only held had grown past one."""
+    """`decision`, `stop`, `liquidation`, `delisting`, or the limit of the risk gate that changed
+    the weight; `limit` where a position that was only held had grown past one."""
 
     def line(self) -> str:
         """Return the order as text that is the same everywhere: shortest exact decimals."""
@@ -102,7 +102,8 @@ class Backtest:
     distribution_support: Array | None = None
     """Levels of the quantiles or values of the atoms, [W]."""
     notes: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Hashes of data, configuration and agent, and overlaps with the agent's training."""
+    """Hashes of data, configuration and agent, overlaps with the agent's training, and what is
+    assumed of funding and margin."""
 
     @property
     def span(self) -> Span:
@@ -113,14 +114,17 @@ class Backtest:
     @property
     def delisted_symbols(self) -> tuple[str, ...]:
         """Symbols that were delisted within the span."""
-        ended = self.flags["delisted"].any(0).tolist()
-        return tuple(name for name, end in zip(self.symbols, ended, strict=True) if end)
+        return self._where(self.flags["delisted"])
 
     @property
     def stopped_symbols(self) -> tuple[str, ...]:
         """Symbols whose account a stop of the market's `stops` ended."""
-        ended = (self.flags["stopped"] & ~self.flags["delisted"].cumsum(0).astype(bool)).any(0)
-        return tuple(name for name, end in zip(self.symbols, ended.tolist(), strict=True) if end)
+        delisted = np.maximum.accumulate(self.flags["delisted"])
+        return self._where(self.flags["stopped"] & ~delisted)
+
+    def _where(self, flag: NDArray[np.bool_]) -> tuple[str, ...]:
+        """Return the symbols that ever have a flag of [N, S]."""
+        return tuple(name for place, name in enumerate(self.symbols) if flag[:, place].any())
 
     @property
     def weights(self) -> Array:

@@ -14,6 +14,7 @@ from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.account import CostRates, State, open_accounts
 from stormsail.market.simulator.config import Costs, MarketConfig
+from stormsail.market.simulator.funding import check_funding
 from stormsail.market.simulator.tape import Tape
 from stormsail.market.simulator.trade import OrderSteps, Rules
 
@@ -96,7 +97,7 @@ class Scenario:
         return (table.mean(1, keepdim=True) - table).reshape(-1)
 
 
-_OF_TAPE = {"funding", "trade_without_volume", "delisting", "no_trade"}
+_OF_TAPE = {"funding", "funding_missing", "trade_without_volume", "delisting", "no_trade"}
 """Settings by which bars are laid out, beside the window of the impact."""
 
 
@@ -129,10 +130,12 @@ class ScenarioCache:
             costs: the cost settings; none takes that of the market.
 
         Raises:
-            DataError: if order steps are given for a symbol that is not there.
+            DataError: if order steps are given for a symbol that is not there, or funding rates
+                are missing.
         """
         market = config.ledger(panel.symbols)
         market.check_symbols(panel.symbols)
+        check_funding(panel, market, (rows[0] + 1, rows[1] + 1))
         trained = config.market
         return Scenario(
             config=config,

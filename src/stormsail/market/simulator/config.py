@@ -15,6 +15,7 @@ from stormsail.market.features import FeatureSpec
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Rate = Annotated[float, Field(gt=-1.0, lt=1.0)]
 
 _DAY_MINUTES = 24 * 60
 
@@ -242,6 +243,10 @@ class MarketConfig(Config):
 
     funding: bool = True
     """Whether perpetuals pay their funding rates."""
+
+    funding_missing: Literal["refuse", "zero"] | Rate = "refuse"
+    """What settlements without a known rate pay: a rate, or nothing. `refuse` demands that 99 % of
+    them are known, and lets the rest pay nothing."""
 
     ruin_penalty: Annotated[float, Field(ge=0.0)] = 0.0
     """Taken from the reward of the step in which equity falls to the floor."""

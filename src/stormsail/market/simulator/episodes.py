@@ -97,8 +97,8 @@ def _nothing_to_trade(panel: Panel, config: MarketConfig, starts: int) -> DataEr
         "data-span",
         wrong=f"an episode of {config.episode_bars} bars must hold one in which an order can fill",
         found=f"none in {starts} episodes that fit; {silent} of {bars} bars have no volume",
-        remedy="Use bars with volume and shorter no-trade windows; where the source has no volumes, "
-        "set `task.market.trade_without_volume`.",
+        remedy="Use bars with volume and shorter no-trade windows; set "
+        "`task.market.trade_without_volume` where the source has no volumes.",
     )
 
 

@@ -30,6 +30,7 @@ from stormsail.market.simulator.account import (
 )
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.simulator.episodes import Draws, Starts, drawn_rows, split_draws, window_of
+from stormsail.market.simulator.funding import check_funding
 from stormsail.market.simulator.info import Info, Outcome, step_info
 from stormsail.market.simulator.observation import Observer
 from stormsail.market.simulator.tape import Bar, Tape
@@ -88,7 +89,8 @@ class Simulator:
         span: episodes lie inside it; None allows all rows. Earlier rows only warm features up.
 
     Raises:
-        DataError: if no episode fits into the data, or the scaler belongs to other features.
+        DataError: if no episode fits into the data, funding rates are missing, or the scaler
+            belongs to other features.
         RangeError: if `batch` is less than 1.
         DtypeError: if `dtype` is not float32 or float64.
     """
@@ -111,6 +113,7 @@ class Simulator:
         self.symbols = panel.symbols
         self.features = features or _features_of(panel, config)
         window = window_of(panel, span)
+        check_funding(panel, config, window)
         self._end = window.last - 1
         listed = panel.listed.cpu().to(torch.int8).argmax(0)  # first row of each symbol
         self._first = listed.clamp(min=window.first)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stormsail.functional.market import rolling
+from stormsail.market.bars import MARKED
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig, NoTrade, minutes_of_day
 
@@ -82,26 +83,34 @@ class Tape:
         kind = torch.where(may_trade(panel, config), _OPEN, _CLOSED)
         delisted = row == delisting_rows(panel, config)
         kind = torch.where(delisted, _DELISTED, kind)
+        margin = margin_prices(panel)
         columns = {
             "open": panel.open,
-            "high": panel.high,
-            "low": panel.low,
+            "high": margin["high"],
+            "low": margin["low"],
             "close": panel.close,
             "rate": paid_rates(panel, config),
             "notional": notional,
-            "mark_open": panel.open,
+            "mark_open": margin["open"],
             "kind": torch.where(first[:, None], -kind, kind),
         }
         table = torch.stack([columns[name].double() for name in _COLUMNS], -1)
         rows = table.transpose(0, 1).reshape(-1, len(_COLUMNS)).to(device=device, dtype=dtype)
-        return cls(rows, len(panel.ts), delists=bool(delisted.any()))
+        marks, delists = panel.mark is not None, bool(delisted.any())
+        return cls(rows, len(panel.ts), marks=marks, delists=delists)
 
     def bar(self, row: Tensor, symbol: Tensor) -> Bar:
         """Return one bar for each environment."""
-        *numbers, mark_open, kind = self.rows[symbol * self.length + row].unbind(-1)
+        columns = self.rows[symbol * self.length + row].unbind(-1)
+        open_, high, low, close, rate, notional, mark_open, kind = columns
         size = kind.abs()
         return Bar(
-            *numbers,
+            open=open_,
+            high=high,
+            low=low,
+            close=close,
+            rate=rate,
+            notional=notional,
             may_trade=size == _OPEN,
             new_day=kind < 0.0,
             mark_open=mark_open if self.marks else None,
@@ -142,9 +151,25 @@ def delisting_rows(panel: Panel, config: MarketConfig) -> Tensor:
     return torch.where((last >= 0) & (silent >= least), last + 1, length)
 
 
+def margin_prices(panel: Panel) -> dict[str, Tensor]:
+    """Return open, high and low by which margin is watched: the mark price's, or the bar's own."""
+    own = {name: getattr(panel, name) for name in MARKED}
+    if panel.mark is None:
+        return own
+    marks = dict(zip(MARKED, panel.mark.unbind(-1), strict=True))
+    return {name: torch.where(marks[name].isnan(), own[name], marks[name]) for name in MARKED}
+
+
 def paid_rates(panel: Panel, config: MarketConfig) -> Tensor:
-    """Return the funding rate that settles at each row, [T, S]."""
-    return panel.funding if config.funding else torch.zeros_like(panel.funding)
+    """Return the funding rate that settles at each row, with the one assumed where it is not known.
+
+    [T, S]; 0 everywhere where no funding is paid.
+    """
+    if not config.funding:
+        return torch.zeros_like(panel.funding)
+    if isinstance(config.funding_missing, str) or panel.rates_missing is None:
+        return panel.funding
+    return panel.funding + config.funding_missing * panel.rates_missing.to(panel.funding.dtype)
 
 
 def closed_times(ts: Tensor, windows: NoTrade) -> Tensor:

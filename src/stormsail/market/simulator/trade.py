@@ -1,8 +1,8 @@
 """What one bar does to an account, from the decision at a close to the mark at the next.
 
 The order of events is the whole point of this file: new day, risk gate, funding, margin at the
-open, delisting, order, fill, margin inside the bar, mark. `docs/life_of_a_bar.md` describes it in words, and
-`evaluation.crosscheck.reference` is an independent second implementation, in decimals.
+open, delisting, order, fill, margin inside the bar, mark. `docs/life_of_a_bar.md` describes it in
+words, and `evaluation.crosscheck.reference` is an independent second implementation, in decimals.
 """
 
 from collections.abc import Sequence
