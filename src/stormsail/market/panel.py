@@ -174,9 +174,9 @@ class Panel:
         """Return the SHA-256 of symbols, interval and every value, on whatever device they are."""
         digest = hashlib.sha256(f"panel-1 {self.interval} {' '.join(self.symbols)}\n".encode())
         read = {**self._tensors(), **self.optional}
-        del read["settlements"]  # counted; only what is missing can change money
-        if not read["rates_missing"].any():
-            del read["rates_missing"]  # a panel of complete rates keeps its digest
+        read.pop("settlements", None)  # a count; only what is missing can change money
+        if self.rates_missing is not None and not self.rates_missing.any():
+            del read["rates_missing"]  # complete rates need no word
         for name, tensor in sorted(read.items()):
             values = tensor.detach().cpu().contiguous()
             digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
