@@ -14,11 +14,8 @@ from stormsail.core.errors import ChoiceError, DataError, DtypeError, nearest
 from stormsail.market.bars import MARKED, OPTIONAL, PRICES, Bars, Funding, Mark
 from stormsail.market.interval import Interval
 from stormsail.market.resample import check_alignment
-from stormsail.market.settlements import is_perpetual, missing_settlements, settled_span
+from stormsail.market.settlements import SETTLEMENT_JITTER_MS, count_settlements
 from stormsail.market.store import Store
-
-SETTLEMENT_JITTER_MS = 15_000
-"""Exchanges stamp a settlement a few milliseconds, and at most some seconds, after its hour."""
 
 _IF_GIVEN = ("settlements", "rates_missing", "mark")
 
@@ -366,15 +363,11 @@ def _due(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the settlements of each row that were due, and those without a known rate."""
     due, missing = np.zeros((2, len(ts)), dtype=np.int64)
-    if funding is None and not is_perpetual(bars.symbol):
-        return due, missing
-    first, last = settled_span(bars)
-    unknown = missing_settlements(funding, (first, last))
-    np.add.at(missing, _settling_row(unknown, ts, interval, jitter), 1)
-    np.add.at(due, _settling_row(unknown, ts, interval, jitter), 1)
-    if funding is not None:
-        known = funding.ts[(funding.ts > first + jitter) & (funding.ts <= last + jitter)]
-        np.add.at(due, _settling_row(known, ts, interval, jitter), 1)
+    known, unknown = count_settlements(bars, funding, jitter_ms=jitter)
+    for times, counts in ((known, (due,)), (unknown, (due, missing))):
+        row = _settling_row(times, ts, interval, jitter)
+        for count in counts:
+            np.add.at(count, row, 1)
     return due, missing
 
 

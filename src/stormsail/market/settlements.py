@@ -8,6 +8,9 @@ from stormsail.market.bars import Bars, Funding
 SETTLEMENT_MS = 8 * 3_600_000
 """Perpetuals settle at 00, 08 and 16 UTC; some of them more often, none less."""
 
+LEAST_COVERAGE = 0.99
+"""Share of the settlements of a span whose rates must be known."""
+
 _MINUTE_MS = 60_000
 _NEIGHBOURS = 10
 
@@ -15,6 +18,26 @@ _NEIGHBOURS = 10
 def is_perpetual(symbol: str) -> bool:
     """Return whether a symbol pays funding: `BTC/USDT:USDT` names the currency it settles in."""
     return ":" in symbol
+
+
+SETTLEMENT_JITTER_MS = 15_000
+"""Exchanges stamp a settlement a few milliseconds, and at most some seconds, after its hour."""
+
+
+def count_settlements(
+    bars: Bars, funding: Funding | None, *, jitter_ms: int = SETTLEMENT_JITTER_MS
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the times of the settlements that concern these bars, with and without a known rate.
+
+    A spot symbol has none.
+    """
+    nothing = np.zeros(0, dtype=np.int64)
+    if funding is None and not is_perpetual(bars.symbol):
+        return nothing, nothing
+    first, last = settled_span(bars)
+    known = nothing if funding is None else funding.ts
+    known = known[(known > first + jitter_ms) & (known <= last + jitter_ms)]
+    return known, missing_settlements(funding, (first, last))
 
 
 def settled_span(bars: Bars) -> tuple[int, int]:

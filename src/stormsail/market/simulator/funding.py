@@ -10,10 +10,8 @@ from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
 from stormsail.core.files.documents import JsonValue
 from stormsail.market.panel import Panel
+from stormsail.market.settlements import LEAST_COVERAGE, is_perpetual
 from stormsail.market.simulator.config import MarketConfig
-
-LEAST_COVERAGE = 0.99
-"""Share of the settlements of a span whose rates must be known."""
 
 
 class Coverage(NamedTuple):
@@ -90,7 +88,7 @@ def margin_words(panel: Panel, rows: tuple[int, int]) -> list[str]:
     """Return sentences about the price by which perpetuals are liquidated in [first, last)."""
     words = []
     for column, symbol in enumerate(panel.symbols):
-        if ":" not in symbol:
+        if not is_perpetual(symbol):
             continue
         bars = rows[1] - rows[0]
         known = 0
