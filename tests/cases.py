@@ -642,6 +642,12 @@ def _ledger(draw: Draw) -> list[Case]:
             {"maintenance": 0.01},
             (0, 1),
         ),
+        Case(
+            fills.delisting_price,
+            (price, quantity, notional, terms),
+            {"loss": 0.0},
+            (0, 1, 2),
+        ),
         Case(fills.log_growth, (equity, 1e3 * uniform(B)), {"floor": 10.0}, (0, 1)),
     ]
 
