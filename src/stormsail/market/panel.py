@@ -11,7 +11,9 @@ from torch import Tensor
 
 from stormsail.core.clock import iso
 from stormsail.core.errors import ChoiceError, DataError, DtypeError, nearest
+from stormsail.core.files import documents
 from stormsail.market.bars import OPTIONAL, PRICES, Bars, Funding
+from stormsail.market.instruments import Instrument
 from stormsail.market.interval import Interval
 from stormsail.market.resample import check_alignment
 from stormsail.market.store import Store
@@ -53,6 +55,8 @@ class Panel:
     """Rates of each symbol that settle before the first row or after the last, and are not used."""
     optional: Mapping[str, Tensor] = field(default_factory=dict)
     """Further columns, [T, S], only those that every symbol has."""
+    instruments: Mapping[str, Instrument] = field(default_factory=dict)
+    """Stored terms by symbol; a symbol without an entry has none."""
 
     @classmethod
     def from_bars(
@@ -61,6 +65,7 @@ class Panel:
         funding: Mapping[str, Funding] | None = None,
         *,
         signals: Mapping[str, Mapping[str, NDArray[np.float64]]] | None = None,
+        instruments: Mapping[str, Instrument] | None = None,
         dtype: torch.dtype = torch.float64,
         require_volume: bool = False,
         settlement_jitter_ms: int = SETTLEMENT_JITTER_MS,
@@ -72,6 +77,8 @@ class Panel:
             funding: rates by symbol; a symbol without an entry pays none.
             signals: further columns by symbol and name, row by row beside its bars, such as the
                 leak of a synthetic world; 0 where there is no bar.
+            instruments: stored terms by symbol. Bars that end before its listing, or open at or
+                after its delisting, are not tradable.
             dtype: type of prices, volumes and rates.
             require_volume: a bar without volume is not tradable.
             settlement_jitter_ms: a settlement at most this long after a row's open counts for that
@@ -108,7 +115,8 @@ class Panel:
             symbols=symbols,
             interval=interval,
             ts=torch.from_numpy(ts),
-            tradable=torch.from_numpy(np.stack([columns["tradable"] for columns in fields], 1) > 0),
+            tradable=torch.from_numpy(np.stack([columns["tradable"] for columns in fields], 1) > 0)
+            & _open_for_trade(symbols, ts, interval, instruments or {}),
             listed=torch.from_numpy(np.stack([columns["listed"] for columns in fields], 1) > 0),
             funding=real([rate for rate, _ in placed]),
             has_funding=torch.tensor([name in rates for name in symbols]),
@@ -119,6 +127,7 @@ class Panel:
                 if name in fields[0]
             }
             | {name: real(columns) for name, columns in extra.items()},
+            instruments={name: own for name, own in (instruments or {}).items() if name in symbols},
             **{name: real([columns[name] for columns in fields]) for name in (*PRICES, "volume")},
         )
 
@@ -156,8 +165,16 @@ class Panel:
         return self._each(moved)
 
     def digest(self) -> str:
-        """Return the SHA-256 of symbols, interval and every value, on whatever device they are."""
+        """Return the SHA-256 of symbols, interval and every value, on whatever device they are.
+
+        Stored terms are part of it, whoever stated them; a panel without any has the hash that it
+        had before there were terms.
+        """
         digest = hashlib.sha256(f"panel-1 {self.interval} {' '.join(self.symbols)}\n".encode())
+        for symbol in self.symbols:
+            if symbol in self.instruments:
+                terms = self.instruments[symbol].terms.document()
+                digest.update(f"terms {symbol} ".encode() + documents.encode(terms) + b"\n")
         for name, tensor in sorted({**self._tensors(), **self.optional}.items()):
             values = tensor.detach().cpu().contiguous()
             digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
@@ -268,6 +285,25 @@ def _fields(
     return filled
 
 
+def _open_for_trade(
+    symbols: Sequence[str],
+    ts: NDArray[np.int64],
+    interval: Interval,
+    instruments: Mapping[str, Instrument],
+) -> Tensor:
+    """Return which rows lie between listing and delisting, bool [T, S]; all where not known."""
+    inside = np.ones((len(ts), len(symbols)), dtype=np.bool_)
+    for column, symbol in enumerate(symbols):
+        if symbol not in instruments:
+            continue
+        terms = instruments[symbol].terms
+        if terms.listed is not None:
+            inside[:, column] &= ts + interval.milliseconds > 1000 * terms.listed.timestamp()
+        if terms.delisted is not None:
+            inside[:, column] &= ts < 1000 * terms.delisted.timestamp()
+    return torch.from_numpy(inside)
+
+
 def _signals(
     bars: Sequence[Bars],
     rows: Sequence[NDArray[np.int64]],
@@ -304,17 +340,19 @@ def load_panel(
     dtype: torch.dtype = torch.float64,
     require_volume: bool = False,
 ) -> Panel:
-    """Return the panel of stored symbols with their funding and signals.
+    """Return the panel of stored symbols with their funding, signals and terms.
 
     Raises:
         DataError: if something is not in the store, cannot be read or does not fit.
     """
     bars = [store.read(symbol, interval) for symbol in symbols]
     rates = {symbol: store.read_funding(symbol) for symbol in symbols}
+    terms = {symbol: store.read_terms(symbol) for symbol in symbols}
     return Panel.from_bars(
         bars,
         {symbol: rate for symbol, rate in rates.items() if rate is not None},
         signals={part.symbol: store.read_signals(part) for part in bars},
+        instruments={symbol: own for symbol, own in terms.items() if own is not None},
         dtype=dtype,
         require_volume=require_volume,
     )

@@ -56,6 +56,6 @@ def bound_terms(
         "costs": market.costs.model_dump(mode="json"),
         "episode_bars": market.episode_bars,
         "action": market.action,
-        "levels": list(market.levels),
-        "weight_range": list(market.weight_range),
+        "levels": list(market.offered_levels),
+        "weight_range": list(market.offered_range),
     }

@@ -23,7 +23,7 @@ from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel, load_panel
 from stormsail.market.simulator import MarketConfig, Simulator
 from stormsail.market.splits import Span
-from stormsail.market.store import Store
+from stormsail.market.store import TERMS, Store
 from stormsail.market.terms import bound_terms
 from stormsail.modules.agent import ActionSpec, AgentSpec, ImageSpec
 from stormsail.tasks import NAMES, make
@@ -145,7 +145,8 @@ def _stored(data: DataConfig) -> Stored:
     """Return the state of the store; it is part of a cache's key, since bars may be replaced."""
     if data.store is None:
         return ()
-    files = sorted(Path(data.store).rglob("*.parquet"))
+    folder = Path(data.store)
+    files = sorted((*folder.rglob("*.parquet"), *folder.rglob(TERMS)))
     states = ((str(path), path.stat()) for path in files)
     return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)
 
@@ -204,9 +205,13 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
     name, device = config.task.name, torch.device(config.device)
     if name == MARKET:
         data = market_data(config)
+        market = config.task.market
+        if purpose == "evaluation":  # judged as a backtest judges
+            market = market.with_terms(data.panel.symbols, data.panel.instruments)
+            market = market.with_exact_filters()
         simulator = Simulator(
             data.panel,
-            config.task.market,
+            market,
             batch=batch,
             device=device,
             features=data.features,
@@ -261,8 +266,10 @@ def binding(config: TrainConfig) -> dict[str, JsonValue]:
     if config.task.name != MARKET:
         return {"task": config.task.name}
     data, market = market_data(config), config.task.market
+    known = market.with_terms(data.panel.symbols, data.panel.instruments)
     terms = bound_terms(
-        market,
+        # what follows from the symbols is fixed; their terms are those of the bars it will trade
+        market.replace(levels=known.offered_levels, weight_range=known.offered_range),
         data.features,
         data.scaler,
         symbols=data.panel.symbols,
