@@ -114,9 +114,9 @@ def both(world: World, seed: int, rows: int = ROWS) -> tuple[NautilusRun, list[R
     draw = generators.numpy("weights")
     config = world.config
     if config.action == "levels":
-        weights = draw.choice(np.array(config.levels), rows - 1)
+        weights = draw.choice(np.array(config.offered_levels), rows - 1)
     else:
-        weights = draw.uniform(*config.weight_range, rows - 1)
+        weights = draw.uniform(*config.offered_range, rows - 1)
         weights[draw.random(rows - 1) < 0.05] = 0.0
     weights[draw.random(rows - 1) < world.unknown] = np.nan
     run = run_nautilus(panel, SYMBOL, weights, config)

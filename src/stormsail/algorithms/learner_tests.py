@@ -135,7 +135,9 @@ def world_config(config: TrainConfig, world: str) -> TrainConfig:
         world_seed=config.seed,
         validation_share=data.validation_share,
     )
-    changed = config.replace(**{"task.data": drawn.model_dump()})
+    # terms and order steps are those of other symbols
+    own = {"task.market.instruments": {}, "task.market.symbol_filters": {}}
+    changed = config.replace(**{"task.data": drawn.model_dump()}, **own)
     panel = market_panel(changed)
     there = chosen.available(set(BarTensors.of(panel).columns) - {LEAK})
     specs = [

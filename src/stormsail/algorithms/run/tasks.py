@@ -24,7 +24,7 @@ from stormsail.market.panel import Panel, load_panel
 from stormsail.market.simulator import MarketConfig, Simulator
 from stormsail.market.splits import Span
 from stormsail.market.store import TERMS, Store
-from stormsail.market.terms import bound_terms
+from stormsail.market.terms import bound_terms, stated_document, stated_terms
 from stormsail.modules.agent import ActionSpec, AgentSpec, ImageSpec
 from stormsail.tasks import NAMES, make
 
@@ -277,4 +277,10 @@ def binding(config: TrainConfig) -> dict[str, JsonValue]:
         validation_span=data.validation,
         gamma=config.ppo.gamma,
     )
-    return {"data": data.panel.digest(), **terms}
+    return {"data": data.panel.digest(), "instruments": instrument_terms(config), **terms}
+
+
+def instrument_terms(config: TrainConfig) -> dict[str, JsonValue]:
+    """Return the terms by which each symbol of a run is traded, with their sources."""
+    panel = market_data(config).panel
+    return stated_document(stated_terms(config.task.market, panel.symbols, panel.instruments))

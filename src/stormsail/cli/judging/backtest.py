@@ -273,7 +273,12 @@ def _cell(figure: "Statement", form: str) -> str:
 
 
 def _conclude(result: "Backtest", out: Path) -> None:
-    """Print warnings about the span and the symbols, the hash of the orders, and the folder."""
+    """Print terms, warnings about span and symbols, the hash of the orders, and the folder."""
+    from stormsail.market.terms import term_lines
+
+    terms = result.notes.get("instruments")
+    for line in term_lines(terms if isinstance(terms, dict) else {}):
+        typer.echo(line)
     unseen = result.notes.get("unseen_symbols")
     if isinstance(unseen, list) and unseen:
         typer.echo(f"not trained on: {', '.join(str(symbol) for symbol in unseen)}")

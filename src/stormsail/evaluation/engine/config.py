@@ -1,5 +1,6 @@
 """Configuration of a backtest: which bars, which rules, and how the agent decides."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
@@ -96,15 +97,22 @@ class BacktestConfig(Config):
             return None
         return "greedy" if self.greedy else "sampled"
 
-    def rules(self, panel: Panel) -> MarketConfig:
-        """Return the market of these bars, with all that is known about its symbols."""
-        market, symbols = self.market or MarketConfig(), panel.symbols
+    def configured(self, symbols: Sequence[str]) -> MarketConfig:
+        """Return the market as it is configured for some symbols, order steps included."""
+        market = self.market or MarketConfig()
         own = {name: steps for name, steps in market.symbol_filters.items() if name in symbols}
-        market = market.replace(
+        known = {name: terms for name, terms in market.instruments.items() if name in symbols}
+        if self.filters == Filters():  # none at all was asked for, whatever the terms state
+            own = {**dict.fromkeys(symbols, self.filters), **own}
+        return market.replace(
             filters=market.filters if self.filters is None else self.filters,
             symbol_filters={**own, **self.symbol_filters},
+            instruments=known,
         )
-        return market.with_terms(symbols, panel.instruments)
+
+    def rules(self, panel: Panel) -> MarketConfig:
+        """Return the market of these bars, with all that is known about its symbols."""
+        return self.configured(panel.symbols).with_terms(panel.symbols, panel.instruments)
 
     def ledger(self, panel: Panel) -> MarketConfig:
         """Return the rules by which the accounts of these symbols are kept.
@@ -119,8 +127,7 @@ class BacktestConfig(Config):
         bounds = [market.weight_bounds(symbol) for symbol in panel.symbols]
         low = max(-widest, min(low for low, _ in bounds))
         high = min(widest, max(high for _, high in bounds))
-        exact = market if self.filters is not None else market.with_exact_filters()
-        return exact.replace(
+        return market.with_exact_filters().replace(
             episode_bars=1,
             initial_equity=self.start_equity(len(panel.symbols)),
             action="continuous",

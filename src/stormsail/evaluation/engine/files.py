@@ -61,6 +61,7 @@ def summary_of(backtest: Backtest) -> dict[str, JsonValue]:
         "unseen_symbols": backtest.notes.get("unseen_symbols", []),
         "overlaps_training": backtest.notes.get("overlaps_training"),
         "overlaps_validation": backtest.notes.get("overlaps_validation"),
+        "instruments": backtest.notes.get("instruments", {}),
         "metrics": backtest.metrics.document(),
         "settings": backtest.config.model_dump(mode="json"),
     }

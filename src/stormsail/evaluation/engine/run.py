@@ -29,6 +29,7 @@ from stormsail.evaluation.engine.result import Array, Backtest
 from stormsail.evaluation.engine.scenario import ScenarioCache
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Costs, MarketConfig
+from stormsail.market.terms import stated_document, stated_terms
 from stormsail.modules.agent import KIND, Agent
 
 Weights = NDArray[np.float64] | Tensor
@@ -125,6 +126,7 @@ class ReplayRequest:
         notes: dict[str, JsonValue] = {
             "data": self.panel.digest(),
             "config": self.config.config_hash(),
+            "instruments": _instruments(self.panel, self.config),
         }
         return [replace(result, notes=notes) for result in results]
 
@@ -281,10 +283,18 @@ def _notes(
     return {
         "data": panel.digest(),
         "config": config.config_hash(),
+        "instruments": _instruments(panel, config),
         "agent": agent_digest(agent),
         "unseen_symbols": list(terms.unseen(panel.symbols)),
         "gamma": agent.binding.values.get("gamma"),
     }
+
+
+def _instruments(panel: Panel, config: BacktestConfig) -> JsonValue:
+    """Return the terms by which each symbol was traded, with their sources."""
+    return stated_document(
+        stated_terms(config.configured(panel.symbols), panel.symbols, panel.instruments)
+    )
 
 
 def agent_digest(agent: Agent) -> str:

@@ -412,6 +412,7 @@ class MarketConfig(Config):
         exact = {
             symbol: {name: getattr(terms, name) or 0.0 for name in Filters.model_fields}
             for symbol, terms in self.instruments.items()
+            if terms.lot or terms.tick or terms.min_notional
         }
         own = {symbol: steps.model_dump() for symbol, steps in self.symbol_filters.items()}
         return self.replace(symbol_filters={**exact, **own})
