@@ -136,7 +136,7 @@ def world_config(config: TrainConfig, world: str) -> TrainConfig:
         validation_share=data.validation_share,
     )
     # terms and order steps are those of other symbols
-    own = {"task.market.instruments": {}, "task.market.symbol_filters": {}}
+    own: dict[str, object] = {"task.market.instruments": {}, "task.market.symbol_filters": {}}
     changed = config.replace(**{"task.data": drawn.model_dump()}, **own)
     panel = market_panel(changed)
     there = chosen.available(set(BarTensors.of(panel).columns) - {LEAK})

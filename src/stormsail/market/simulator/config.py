@@ -295,8 +295,9 @@ class MarketConfig(Config):
                 f"the weights on offer must stay within `limits.max_leverage` "
                 f"{self.limits.max_leverage}, not reach {widest}"
             )
-        for name in ("taker_fee", "half_spread"):
-            dearest = (getattr(self.costs, name) or 0.0) * getattr(self.randomise, name)[1]
+        fee = TAKER_FEE if self.costs.taker_fee is None else self.costs.taker_fee
+        for name, cost in (("taker_fee", fee), ("half_spread", self.costs.half_spread)):
+            dearest = cost * getattr(self.randomise, name)[1]
             if dearest >= 1.0:
                 raise ValueError(
                     f"`costs.{name}` times the largest `randomise.{name}` must stay below 1, not "
