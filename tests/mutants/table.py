@@ -30,6 +30,7 @@ from mutants.settings import SETTINGS
 from mutants.shortfall import SHORTFALL
 from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
+from mutants.terms import TERMS
 from mutants.validation import VALIDATION
 
 MUTANTS = (
@@ -53,6 +54,7 @@ MUTANTS = (
     *EVALUATION,
     *VALIDATION,
     *TAILS,
+    *TERMS,
     *BETS,
     *CAPPING,
     *LIMITS,
