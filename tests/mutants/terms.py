@@ -111,8 +111,8 @@ TERMS = (
         "every-symbol-pays-the-first-fee",
         "terms",
         SIMULATOR,
-        "self._fees[symbol] if len(self._fees) > 1",
-        "self._fees[symbol * 0] if len(self._fees) > 1",
+        "own = self._fees[symbol] if rate is None else None",
+        "own = self._fees[symbol * 0] if rate is None else None",
         sim("test_each_symbol_has_its_own_fee_and_the_configuration_stands_before_it"),
     ),
     Mutant(

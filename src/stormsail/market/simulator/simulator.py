@@ -131,7 +131,8 @@ class Simulator:
         self._floor = config.ruin_equity
         self._steps = SymbolRules.of(config, panel.symbols, panel.interval, like=scaled)
         fees = [config.fee_of(symbol) for symbol in panel.symbols]
-        self._fees = scaled.new_tensor(fees if len(set(fees)) > 1 else fees[:1])
+        self._fee = fees[0] if len(set(fees)) == 1 else None  # of all symbols
+        self._fees = scaled.new_tensor(fees)
         self._levels = scaled.new_tensor(config.offered_levels)
         self.actions: Actions
         if config.action == "levels":
@@ -357,12 +358,11 @@ class Simulator:
         """Return the costs of an episode, drawn where the market randomises them."""
         costs, ranges = self.config.costs, self.config.randomise
         uniform = None if draws is None else draws.costs
-        fees = self._fees[symbol] if len(self._fees) > 1 else self._fees.expand(self.batch)
         rates = []
         for index, name in enumerate(("taker_fee", "half_spread", "impact")):
-            base = fees
-            if name != "taker_fee":
-                base = self._levels.new_full((self.batch,), getattr(costs, name))
+            rate = self._fee if name == "taker_fee" else getattr(costs, name)
+            own = self._fees[symbol] if rate is None else None
+            base = self._levels.new_full((self.batch,), rate) if own is None else own
             low, high = getattr(ranges, name)
             if uniform is not None:
                 base = base * (low + (high - low) * uniform[index]).to(self.dtype)

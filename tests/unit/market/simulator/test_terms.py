@@ -68,6 +68,9 @@ def test_margin_needs_a_rate_for_what_it_borrows():
     half = {SPOT: {"kind": "margin", "borrow_rate": 0.1}}
     error = refused(panel, instruments=half, **levels)
     assert "must lie in -inf to 1 for NEAR/USDT: it has no `quote_borrow_rate`" in error.wrong
+    other = {SPOT: {"kind": "margin", "quote_borrow_rate": 0.1}}
+    error = refused(panel, instruments=other, **levels)
+    assert "must lie in 0 to inf for NEAR/USDT: it has no `borrow_rate`" in error.wrong
     both = {SPOT: {**half[SPOT], "quote_borrow_rate": 0.1}}
     simulator(panel, MarketConfig(episode_bars=1).replace(instruments=both, **levels))
 
