@@ -718,6 +718,15 @@ def _all_actions(draw: Draw) -> list[Case]:
             (normal(B), -uniform(B), uniform(B)),
             {"most_change": 0.4},
         ),
+        Case(risk.calibration_slope, (normal(B, 5), uniform(B, 5)), {"errors": 1.5}),
+        Case(risk.shrink_to_mean, (normal(T, B, K), uniform(T, B)), {"share": 0.4}, (0, 1)),
+        Case(risk.floor_share, (normal(B, 5), uniform(B, 5)), {"errors": 0.1}),
+        Case(
+            risk.pull_to_action,
+            (normal(T, B, K), probs(T, B, K), torch.tensor(1)),
+            {"share": 0.4},
+            (0, 1),
+        ),
         Case(risk.weighted_value_at_risk, (normal(9), weight), {"alpha": 0.3}, (0,)),
         Case(
             risk.stratified_cvar_error,

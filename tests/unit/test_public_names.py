@@ -35,10 +35,11 @@ PUBLIC = {
         "write_validation"
     ),
     "stormsail.functional.risk": (
-        "ESTIMATORS RANK_TOLERANCE budget_advantage budget_trace categorical_budget_advantage "
-        "categorical_budget_trace categorical_cvar categorical_risk_advantage "
-        "categorical_value_at_risk cvar empirical_cvar empirical_cvar_error mixing_share "
-        "risk_advantage shortfall_increment shortfall_level stratified_cvar_error value_at_risk "
+        "ESTIMATORS RANK_TOLERANCE budget_advantage budget_trace calibration_slope "
+        "categorical_budget_advantage categorical_budget_trace categorical_cvar "
+        "categorical_risk_advantage categorical_value_at_risk cvar empirical_cvar "
+        "empirical_cvar_error floor_share mixing_share pull_to_action risk_advantage "
+        "shortfall_increment shortfall_level shrink_to_mean stratified_cvar_error value_at_risk "
         "weighted_value_at_risk"
     ),
     "stormsail.market": "Bars Funding Interval MarketConfig Panel Simulator Store load_panel",
@@ -133,6 +134,10 @@ SIGNATURES = {
         "shortfall_increment": "reward, return_so_far, *, level",
         "shortfall_level": "value_at_risk, cvar, *, limit",
         "mixing_share": "wanted, mean_rate, risk_rate, *, most_change",
+        "calibration_slope": "product, square, *, errors",
+        "floor_share": "gap, weight, *, errors",
+        "pull_to_action": "advantage, probability, action, *, share",
+        "shrink_to_mean": "advantage, weight, *, share",
         "weighted_value_at_risk": "sample, weight, *, alpha",
         "stratified_cvar_error": "sample, weight, stratum, *, alpha, level, draws",
     },
