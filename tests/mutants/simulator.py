@@ -242,9 +242,9 @@ SIMULATOR_RULES = (
         "gap-liquidated-at-the-margin-price",
         "ledger",
         TRADE,
-        "exit_price = torch.where(gapped, opened, _exit_price(",
+        "exit_price = torch.where(gapped, opened, lost)",
         "exit_price = torch.where(gapped, fills.liquidation_price(cash, quantity,"
-        " maintenance=rules.maintenance), _exit_price(",
+        " maintenance=rules.maintenance), lost)",
         sim(
             "test_a_gap_through_the_margin_is_liquidated_at_the_open_without_an_order",
             part="limits",

@@ -31,6 +31,7 @@ from mutants.settings import SETTINGS
 from mutants.shortfall import SHORTFALL
 from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
+from mutants.terms import TERMS
 from mutants.validation import VALIDATION
 
 MUTANTS = (
@@ -55,6 +56,7 @@ MUTANTS = (
     *EVALUATION,
     *VALIDATION,
     *TAILS,
+    *TERMS,
     *BETS,
     *CAPPING,
     *LIMITS,

@@ -103,6 +103,30 @@ def delisting_price(price, quantity, notional, terms, loss):
         return price * (1 - side * lost)
 
 
+def tiered_margin(notional, tiers):
+    """Margin of a notional, part by part: (bound, rate) of each tier."""
+    margin, bounds = Decimal(0), [Decimal(bound) for bound, _ in tiers[1:]] + [None]
+    for (low, rate), high in zip(tiers, bounds, strict=True):
+        top = notional if high is None else min(notional, high)
+        margin += Decimal(rate) * max(top - Decimal(low), Decimal(0))
+    return margin
+
+
+def tiered_liquidation_price(cash, quantity, tiers):
+    """Where equity meets that margin, by halving: equity less margin falls to the losing side."""
+    with localcontext(prec=50):
+        cash, quantity = exact(cash, quantity)
+        low, high = Decimal(0), abs(cash) * 100 / abs(quantity)
+        for _ in range(160):
+            price = (low + high) / 2
+            safe = cash + quantity * price > tiered_margin(abs(quantity) * price, tiers)
+            if safe == (quantity > 0):
+                high = price
+            else:
+                low = price
+        return high
+
+
 def log_growth(equity, previous, floor):
     with localcontext(prec=50):
         equity, previous, floor = exact(equity, previous, floor)

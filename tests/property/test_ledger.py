@@ -142,6 +142,31 @@ def test_at_the_liquidation_price_equity_is_the_margin(cash, size, maintenance, 
     )
 
 
+@given(
+    floats(10.0, 1e5),
+    floats(0.1, 1e3),
+    st.lists(st.tuples(floats(1.0, 1e5), floats(0.0, 0.3)), min_size=0, max_size=4),
+    st.booleans(),
+)
+def test_a_tiered_margin_is_met_where_halving_finds_it(cash, size, more, short):
+    bounds = sorted({round(bound) for bound, _ in more})
+    rates = sorted(rate for _, rate in more)[: len(bounds)]
+    tiers = [(0.0, 0.005), *((float(b), 0.005 + r) for b, r in zip(bounds, rates, strict=True))]
+    lines, amount, last = [], 0.0, 0.0
+    for bound, rate in tiers:
+        amount += (rate - last) * bound
+        last = rate
+        lines.append((tensor(rate), tensor(amount)))
+    cash, quantity = (cash, -size) if short else (-cash, size)
+    got = ledger.tiered_liquidation_price(tensor(cash), tensor(quantity), lines).item()
+    assert got == pytest.approx(
+        float(oracle.tiered_liquidation_price(cash, quantity, tiers)), rel=1e-9
+    )
+    assert ledger.maintenance_margin(tensor(size * got), lines).item() == pytest.approx(
+        cash + quantity * got, rel=1e-6, abs=1e-9 * abs(cash)
+    )
+
+
 @given(floats(-1e5, 1e6), floats(1.0, 1e6), floats(0.1, 1e4))
 def test_growth_equals_the_logarithm_in_decimals(equity, previous, floor):
     got = ledger.log_growth(tensor(equity), tensor(previous), floor=floor).item()

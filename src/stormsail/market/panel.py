@@ -11,7 +11,9 @@ from torch import Tensor
 
 from stormsail.core.clock import iso
 from stormsail.core.errors import ChoiceError, DataError, DtypeError, nearest
+from stormsail.core.files import documents
 from stormsail.market.bars import MARKED, OPTIONAL, PRICES, Bars, Funding, Mark
+from stormsail.market.instruments import Instrument
 from stormsail.market.interval import Interval
 from stormsail.market.resample import check_alignment
 from stormsail.market.settlements import SETTLEMENT_JITTER_MS, count_settlements
@@ -59,6 +61,8 @@ class Panel:
     """Open, high and low of the mark price, [T, S, 3]; NaN where it is not known."""
     optional: Mapping[str, Tensor] = field(default_factory=dict)
     """Further columns, [T, S], only those that every symbol has."""
+    instruments: Mapping[str, Instrument] = field(default_factory=dict)
+    """Stored terms by symbol; a symbol without an entry has none."""
 
     @classmethod
     def from_bars(
@@ -68,6 +72,7 @@ class Panel:
         *,
         marks: Mapping[str, Mark] | None = None,
         signals: Mapping[str, Mapping[str, NDArray[np.float64]]] | None = None,
+        instruments: Mapping[str, Instrument] | None = None,
         dtype: torch.dtype = torch.float64,
         settlement_jitter_ms: int = SETTLEMENT_JITTER_MS,
     ) -> "Panel":
@@ -80,6 +85,8 @@ class Panel:
             marks: mark prices by symbol, of the same interval; those between the bars are used.
             signals: further columns by symbol and name, row by row beside its bars, such as the
                 leak of a synthetic world; 0 where there is no bar.
+            instruments: stored terms by symbol. Bars that end before its listing, or open at or
+                after its delisting, are not tradable.
             dtype: type of prices, volumes and rates.
             settlement_jitter_ms: a settlement at most this long after a row's open counts for that
                 row. Without it, a rate stamped 08:00:00.003 would be paid a whole bar late.
@@ -117,7 +124,8 @@ class Panel:
             symbols=symbols,
             interval=interval,
             ts=torch.from_numpy(ts),
-            tradable=torch.from_numpy(np.stack([columns["tradable"] for columns in fields], 1) > 0),
+            tradable=torch.from_numpy(np.stack([columns["tradable"] for columns in fields], 1) > 0)
+            & _open_for_trade(symbols, ts, interval, instruments or {}),
             listed=torch.from_numpy(np.stack([columns["listed"] for columns in fields], 1) > 0),
             funding=real([rate for rate, _ in placed]),
             has_funding=torch.tensor([name in rates for name in symbols]),
@@ -131,6 +139,7 @@ class Panel:
                 if name in fields[0]
             }
             | {name: real(columns) for name, columns in extra.items()},
+            instruments={name: own for name, own in (instruments or {}).items() if name in symbols},
             **{name: real([columns[name] for columns in fields]) for name in (*PRICES, "volume")},
         )
 
@@ -168,8 +177,16 @@ class Panel:
         return self._each(moved)
 
     def digest(self) -> str:
-        """Return the SHA-256 of symbols, interval and every value, on whatever device they are."""
+        """Return the SHA-256 of symbols, interval and every value, on whatever device they are.
+
+        Stored terms are part of it, whoever stated them; a panel without any has the hash that it
+        had before there were terms.
+        """
         digest = hashlib.sha256(f"panel-1 {self.interval} {' '.join(self.symbols)}\n".encode())
+        for symbol in self.symbols:
+            if symbol in self.instruments:
+                terms = self.instruments[symbol].terms.document()
+                digest.update(f"terms {symbol} ".encode() + documents.encode(terms) + b"\n")
         read = {**self._tensors(), **self.optional}
         read.pop("settlements", None)  # a count; only what is missing can change money
         if self.rates_missing is not None and not self.rates_missing.any():
@@ -285,6 +302,25 @@ def _fields(
     return filled
 
 
+def _open_for_trade(
+    symbols: Sequence[str],
+    ts: NDArray[np.int64],
+    interval: Interval,
+    instruments: Mapping[str, Instrument],
+) -> Tensor:
+    """Return which rows lie between listing and delisting, bool [T, S]; all where not known."""
+    inside = np.ones((len(ts), len(symbols)), dtype=np.bool_)
+    for column, symbol in enumerate(symbols):
+        if symbol not in instruments:
+            continue
+        terms = instruments[symbol].terms
+        if terms.listed is not None:
+            inside[:, column] &= ts + interval.milliseconds > 1000 * terms.listed.timestamp()
+        if terms.delisted is not None:
+            inside[:, column] &= ts < 1000 * terms.delisted.timestamp()
+    return torch.from_numpy(inside)
+
+
 def _signals(
     bars: Sequence[Bars],
     rows: Sequence[NDArray[np.int64]],
@@ -320,7 +356,7 @@ def load_panel(
     *,
     dtype: torch.dtype = torch.float64,
 ) -> Panel:
-    """Return the panel of stored symbols with their funding, mark prices and signals.
+    """Return the panel of stored symbols with their funding, mark prices, signals and terms.
 
     Raises:
         DataError: if something is not in the store, cannot be read or does not fit.
@@ -328,11 +364,13 @@ def load_panel(
     bars = [store.read(symbol, interval) for symbol in symbols]
     rates = {symbol: store.read_funding(symbol) for symbol in symbols}
     marks = {symbol: store.read_mark(symbol, interval) for symbol in symbols}
+    terms = {symbol: store.read_terms(symbol) for symbol in symbols}
     return Panel.from_bars(
         bars,
         {symbol: rate for symbol, rate in rates.items() if rate is not None},
         marks={symbol: mark for symbol, mark in marks.items() if mark is not None},
         signals={part.symbol: store.read_signals(part) for part in bars},
+        instruments={symbol: own for symbol, own in terms.items() if own is not None},
         dtype=dtype,
     )
 

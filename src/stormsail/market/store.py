@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from stormsail.core.errors import DataError
 from stormsail.core.files import atomic
 from stormsail.market.bars import Bars, Funding, Mark, check_symbol
+from stormsail.market.instruments import Instrument
 from stormsail.market.interval import Interval
 
 _META = b"stormsail."
@@ -22,7 +23,10 @@ _OWN = ("symbol", "interval", _SEAL)
 FUNDING = "funding"
 SIGNALS = "features"
 MARKS = "mark"
+TERMS = "terms.json"
 _BARS = "bars"
+_MOST_TERMS = 1 << 20
+"""Bytes that a file of terms may have."""
 
 
 def folder_name(symbol: str) -> str:
@@ -39,6 +43,8 @@ def symbol_of(folder: str) -> str:
 
 class Store:
     """A folder of bars: `<root>/BTC-USDT/1h.parquet`, `<root>/BTC-USDT_USDT/funding.parquet`.
+
+    Beside them lie the terms of the instrument, `<root>/BTC-USDT/terms.json`, where they are known.
 
     A file is written beside its place, forced onto the disk and renamed over the old one: a killed
     writer leaves the old file or the new one, never a part. Each file carries a hash of its values
@@ -136,6 +142,43 @@ class Store:
                 remedy="Draw the world again, or remove the file.",
             )
         return {name: np.asarray(table[name].to_numpy()) for name in table.column_names}
+
+    def terms_path(self, symbol: str) -> Path:
+        """Return where the terms of a symbol lie."""
+        return self.root / folder_name(symbol) / TERMS
+
+    def write_terms(self, instrument: Instrument) -> Path:
+        """Replace the terms of a symbol; return the file."""
+        path = self.terms_path(instrument.symbol)
+        with _held(path, demand="written completely before it counts as stored") as folder:
+            atomic.replace_file(folder, path.name, instrument.encode())
+        return path
+
+    def read_terms(self, symbol: str) -> Instrument | None:
+        """Return the stored terms, or None if there are none, as in a store of earlier versions.
+
+        Raises:
+            DataError: if the file cannot be read, was changed, or belongs to another symbol.
+        """
+        path = self.terms_path(symbol)
+        if not os.path.lexists(path):
+            return None
+        try:
+            with path.open("rb") as file:
+                instrument = Instrument.decode(file.read(_MOST_TERMS))
+        except (OSError, ValueError) as error:
+            raise DataError(
+                "data-unreadable",
+                wrong=f"{path} must be terms that the store has written",
+                found=str(error).split("\n")[0] or type(error).__name__,
+                remedy="Remove the file and fetch or give the terms again; it is left as it is.",
+            ) from error
+        _check_owner(path, {"symbol": instrument.symbol}, {"symbol": symbol})
+        return instrument
+
+    def remove_terms(self, symbol: str) -> None:
+        """Remove the terms of a symbol, if there are any."""
+        _remove(self.terms_path(symbol))
 
     def remove_funding(self, symbol: str) -> None:
         """Remove the funding rates of a symbol, if there are any."""

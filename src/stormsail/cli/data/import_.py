@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def import_bars(
-    sources: Annotated[list[str], typer.Argument(help="Files, folders or quoted patterns.")],
+    sources: Annotated[
+        list[str] | None, typer.Argument(help="Files, folders or quoted patterns.")
+    ] = None,
     store: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("data"),
     symbol: Annotated[str | None, typer.Option(help="Such as BTC/USDT:USDT.")] = None,
     interval: Annotated[str | None, typer.Option(help="Such as 1h.")] = None,
@@ -38,6 +40,13 @@ def import_bars(
     repair: Annotated[
         list[str] | None, typer.Option(help="Rule of `stormsail check` to apply; repeatable.")
     ] = None,
+    terms: Annotated[
+        Path | None, typer.Option(help="TOML or JSON file with a table of terms for each symbol.")
+    ] = None,
+    term: Annotated[
+        list[str] | None,
+        typer.Option(help="name=value for every symbol of this import: lot=0.001; repeatable."),
+    ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace what is stored; else rows are added to it.")
     ] = False,
@@ -45,7 +54,12 @@ def import_bars(
         str | None, typer.Option(help="The present, in UTC; else the machine's clock says it.")
     ] = None,
 ) -> None:
-    """Import bars, funding rates or mark prices; nothing is repaired unless a rule is named."""
+    """Import bars, funding rates, mark prices and instrument terms.
+
+    Nothing is repaired unless a rule is named. Without sources the terms alone are stored, beside
+    bars that are there already.
+    """
+    from stormsail.cli.data.terms import given_terms, write_terms
     from stormsail.core.errors import ArgumentError
     from stormsail.market.bars import Bars, Mark
     from stormsail.market.importers import Options, import_files
@@ -53,6 +67,7 @@ def import_bars(
     from stormsail.market.interval import Interval
     from stormsail.market.store import Store
 
+    target, given = Store(store), given_terms(sources, terms, term or [])
     lengths = [Interval.parse(text) for text in resample or []]
     if mark and lengths:
         raise ArgumentError(
@@ -68,15 +83,15 @@ def import_bars(
         clock=_clock(now),
         mark=mark,
     )
-    imported = import_files(
-        sources,
-        options,
-        symbol=symbol,
-        interval=Interval.parse(interval) if interval else None,
-        market=market,
+    length = Interval.parse(interval) if interval else None
+    imported = (
+        import_files(sources, options, symbol=symbol, interval=length, market=market)
+        if sources
+        else []
     )
     # Everything is read, checked and merged before the first file is written.
-    target = Store(store)
+    symbols = [new.data.symbol for new in imported] or [name for name, _ in target.contents()]
+    instruments = given.instruments(target, list(dict.fromkeys(symbols)), replace=replace)
     results = []
     for new in imported:
         data, more = _with_stored(target, new.data, replace=replace)
@@ -92,6 +107,7 @@ def import_bars(
                 typer.echo(f"wrote {len(item)} mark prices to {target.write_mark(item)}")
             else:
                 typer.echo(f"wrote {len(item)} rates to {target.write_funding(item)}")
+    write_terms(target, instruments)
 
 
 def _clock(now: str | None) -> "Clock":

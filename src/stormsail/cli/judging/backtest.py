@@ -273,7 +273,12 @@ def _cell(figure: "Statement", form: str) -> str:
 
 
 def _conclude(result: "Backtest", out: Path) -> None:
-    """Print warnings about the span and the symbols, the hash of the orders, and the folder."""
+    """Print terms, warnings about span and symbols, the hash of the orders, and the folder."""
+    from stormsail.market.terms import term_lines
+
+    terms = result.notes.get("instruments")
+    for line in term_lines(terms if isinstance(terms, dict) else {}):
+        typer.echo(line)
     unseen = result.notes.get("unseen_symbols")
     if isinstance(unseen, list) and unseen:
         typer.echo(f"not trained on: {', '.join(str(symbol) for symbol in unseen)}")
@@ -289,8 +294,8 @@ def _conclude(result: "Backtest", out: Path) -> None:
         typer.echo(f"delisted before the end: {', '.join(result.delisted_symbols)}")
     assumed = result.notes.get("assumptions")
     if isinstance(assumed, dict) and isinstance(words := assumed["words"], list):
-        for line in words:
-            typer.echo(line)
+        for sentence in words:
+            typer.echo(str(sentence))
     typer.echo(f"{result.config.policy} policy")
     typer.echo(f"orders {result.order_hash}")
     typer.echo(f"wrote {out}")

@@ -39,7 +39,7 @@ class NautilusRun:
         balance: the account's own balance: start, realised profit, fees and funding.
         cash: equity less position times close, the cash of the other two ledgers.
         position: signed quantity held.
-        funding: paid at the row's open; negative where received.
+        funding: paid at the row's open, with interest on loans; negative where received.
         fills: in order of time.
         version: of NautilusTrader.
     """
@@ -78,6 +78,7 @@ def run_nautilus(panel: Panel, symbol: str, weights: Weights, config: MarketConf
         DtypeError: if the panel is not in float64.
         ChoiceError: if the panel has no such symbol.
     """
+    config = config.with_terms((symbol,), panel.instruments)
     _check_config(config, symbol)
     engine = _load_engine()
     with localcontext() as context:

@@ -38,6 +38,7 @@ DEPTH = Decimal(10**13)
 Weights = Sequence[float] | NDArray[np.float64] | Tensor
 
 _MINUTE_MS = 60_000
+_YEAR_MS = Decimal(365 * 24 * 60 * _MINUTE_MS)
 _DAY_MINUTES = 24 * 60
 _FUNDING_MINUTES = 8 * 60
 _ZERO, _ONE = Decimal(0), Decimal(1)
@@ -77,7 +78,10 @@ class Plan:
     initial: Decimal
     fee: Decimal
     half_spread: Decimal
-    maintenance: Decimal
+    maintenance: tuple[tuple[Decimal, Decimal], ...]
+    """Bound and rate of each tier."""
+    interest: tuple[Decimal, Decimal]
+    """Of a bar, on borrowed base and quote currency."""
     equity_floor: Decimal
     drawdown: Decimal | None
     min_rebalance: Decimal
@@ -138,7 +142,16 @@ class Plan:
 
     def liquidates(self, price: Decimal, held: Decimal, equity: Decimal) -> bool:
         """Return whether the equity at a price no longer covers the maintenance margin."""
-        return held != 0 and equity <= self.maintenance * abs(held) * price
+        worth = abs(held) * price
+        bounds = [*(bound for bound, _ in self.maintenance[1:]), worth]
+        margin = sum(
+            (
+                rate * max(min(worth, upper) - bound, _ZERO)
+                for (bound, rate), upper in zip(self.maintenance, bounds, strict=True)
+            ),
+            _ZERO,
+        )
+        return held != 0 and equity <= margin
 
     def ends(self, equity: Decimal, peak: Decimal) -> bool:
         """Return whether a stop ends the run at this mark."""
@@ -168,7 +181,7 @@ class Journal:
 
     Attributes:
         equity, balance, position: at the close of each row so far.
-        funding: paid at the open of each row.
+        funding: paid at the open of each row, interest on loans included.
         orders: row, signed quantity and quoted price of all that was sent.
         fills: of those orders.
         liquidated: row in which the maintenance margin was gone, or None.
@@ -205,10 +218,17 @@ class Journal:
         return any(end is not None for end in ends)
 
     def settle(self, held: Decimal) -> Decimal:
-        """Return the funding that a position pays at the open of the next row, to 8 decimals."""
-        row = self.plan.rows[self.next]
-        paid = round(held * row.open * row.rate, MONEY_DECIMALS)
-        self.funding[self.next] = paid
+        """Return what a position pays at the open of the next row, to 8 decimals.
+
+        Its funding, and interest on what was borrowed over the bar: the coins of a short position,
+        and the money by which cash is below 0.
+        """
+        n, row = self.next, self.plan.rows[self.next]
+        coins, money = self.plan.interest
+        cash = self.equity[-1] - held * self.plan.rows[n - 1].close if n else _ZERO
+        paid = held * row.open * row.rate
+        paid += coins * max(-held, _ZERO) * row.open + money * max(-cash, _ZERO)
+        self.funding[n] = paid = round(paid, MONEY_DECIMALS)
         return paid
 
     def open(self, held: Decimal, equity: Decimal) -> Decimal:
@@ -272,14 +292,18 @@ def make_plan(panel: Panel, symbol: str, weights: Weights, config: MarketConfig)
     half_spread = exact(config.costs.half_spread)
     rows = tuple(_rows(panel, column, config, tick=tick, half_spread=half_spread))
     drawdown = config.stops.drawdown
+    (coins, money), bar = config.borrow_of(symbol), Decimal(panel.interval.milliseconds)
     return Plan(
         rows=rows,
         weights=_targets(weights, len(rows) - 1),
         interval_ms=panel.interval.milliseconds,
         initial=exact(config.initial_equity),
-        fee=exact(config.costs.taker_fee),
+        fee=exact(config.fee_of(symbol)),
         half_spread=half_spread,
-        maintenance=exact(config.margin.maintenance),
+        maintenance=tuple(
+            (exact(tier.notional), exact(tier.rate)) for tier in config.maintenance_of(symbol)
+        ),
+        interest=(exact(coins) * bar / _YEAR_MS, exact(money) * bar / _YEAR_MS),
         equity_floor=exact(config.stops.equity_floor),
         drawdown=None if drawdown is None else exact(drawdown),
         min_rebalance=exact(config.min_rebalance),
@@ -288,10 +312,7 @@ def make_plan(panel: Panel, symbol: str, weights: Weights, config: MarketConfig)
         tick=tick,
         min_notional=exact(filters.min_notional),
         price_decimals=_price_decimals(rows, tick, symbol),
-        offered=tuple(
-            exact(weight)
-            for weight in (config.levels if config.action == "levels" else config.weight_range)
-        ),
+        offered=tuple(exact(weight) for weight in config.offered),
         continuous=config.action == "continuous",
     )
 

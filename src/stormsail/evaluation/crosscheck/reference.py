@@ -8,6 +8,7 @@ once, before it touches money, and against the account:
 - quantity: down, to the lot, or to 1e-24 without one;
 - impact: up, to 1e-24 of the open; without a tick the price that follows is exact;
 - price of a liquidation inside a bar: 36 digits, down for a long, up for a short;
+- interest on what is borrowed: up, to 1e-24;
 - weights, turnover, entry price, thresholds of the gate: 60 digits; none of them is money.
 
 So each quantity, price and rate has a bounded number of decimals, and cash never gains more of
@@ -17,7 +18,7 @@ is five ten-thousandths); `reference_bars` takes the data as they are stored, De
 
 import decimal
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,6 +52,7 @@ _DUST = Decimal("1e-12")
 """A gap of this share of the position is rounding and not an order."""
 
 _QUANTUM = Decimal("1e-24")
+_YEAR_MS = Decimal(365 * 24 * 60 * 60 * 1000)
 _FLOOR = decimal.Context(prec=36, rounding=decimal.ROUND_FLOOR)
 _CEILING = decimal.Context(prec=36, rounding=decimal.ROUND_CEILING)
 _LOG = decimal.Context(prec=30)
@@ -181,14 +183,17 @@ class ReferenceLedger:
         self._lot, self._tick = written(filters.lot), written(filters.tick)
         self._min_notional = written(filters.min_notional)
         with localcontext(EXACT):
-            self._fee = written(config.costs.taker_fee) * fee_multiplier
+            self._fee = written(config.fee_of(symbol)) * fee_multiplier
             self._half_spread = written(config.costs.half_spread) * half_spread_multiplier
             self._impact = written(config.costs.impact) * impact_multiplier
             self._liquidation_fee = self._fee + written(config.margin.liquidation_fee)
             initial = written(config.initial_equity)
             self._floor = written(config.stops.equity_floor) * initial
-        self._maintenance = written(config.margin.maintenance)
         self._delisting_loss = written(config.delisting.loss)
+        self._tiers = [
+            (written(tier.notional), written(tier.rate)) for tier in config.maintenance_of(symbol)
+        ]
+        self._base_interest, self._quote_interest = map(written, config.borrow_of(symbol))
         self._min_rebalance = written(config.min_rebalance)
         drawdown = config.stops.drawdown
         self._stop_drawdown = None if drawdown is None else written(drawdown)
@@ -277,7 +282,7 @@ class ReferenceLedger:
         allowed, reason = reference_gate(weight, inputs, self._limits)
 
         account.move(bar.open)
-        funding = account.quantity * bar.open * self._rate(bar)
+        funding = account.quantity * bar.open * self._rate(bar) + self._interest(bar)
         account.pay_funding(funding)
         watched = bar.open if bar.mark_open is None else bar.mark_open
         lost_at = self._liquidate(self._worse_open(bar)) if self._margin_gone(watched) else None
@@ -310,6 +315,17 @@ class ReferenceLedger:
             return bar.open
         pair = (bar.open, bar.mark_open)
         return min(pair) if self.account.quantity > 0 else max(pair)
+
+    def _interest(self, bar: ReferenceBar) -> Decimal:
+        """Return what the loans since the row before cost: coins sold short, and money owed."""
+        account, held_ms = self.account, bar.ts_ms - self._ts_ms
+        yearly = ZERO
+        if account.quantity < 0:
+            yearly += -account.quantity * bar.open * self._base_interest
+        if account.cash < 0:
+            yearly += -account.cash * self._quote_interest
+        interest = RATIO_UP.divide(yearly * held_ms, _YEAR_MS)
+        return interest.quantize(_QUANTUM, context=RATIO_UP)
 
     def _is_blocked(self, bar: ReferenceBar) -> bool:
         frozen = bar.volume == 0 and not self._config.trade_without_volume
@@ -380,15 +396,37 @@ class ReferenceLedger:
         if not self._margin_gone(low if quantity > 0 else high):
             return None
         if quantity > 0:
-            price = _FLOOR.divide(-cash, quantity * (1 - self._maintenance))
+            for bound, rate, below in self._brackets():
+                # cash + worth = below + rate (worth - bound), and the worth lies in this bracket
+                price = _FLOOR.divide(below - rate * bound - cash, quantity * (1 - rate))
+                if quantity * price <= self._above(bound):
+                    break
             return self._liquidate(min(price, self._worse_open(bar)))
-        price = _CEILING.divide(cash, -quantity * (1 + self._maintenance))
+        for bound, rate, below in self._brackets():
+            price = _CEILING.divide(cash - below + rate * bound, -quantity * (1 + rate))
+            if -quantity * price <= self._above(bound):
+                break
         return self._liquidate(max(price, self._worse_open(bar)))
+
+    def _brackets(self) -> Iterator[tuple[Decimal, Decimal, Decimal]]:
+        """Yield the bound and rate of each tier, and the margin of all below it."""
+        below, last_bound, last_rate = ZERO, ZERO, ZERO
+        for bound, rate in self._tiers:
+            below += last_rate * (bound - last_bound)
+            yield bound, rate, below
+            last_bound, last_rate = bound, rate
+
+    def _above(self, bound: Decimal) -> Decimal:
+        """Return the bound of the next tier."""
+        higher = [other for other, _ in self._tiers if other > bound]
+        return min(higher, default=Decimal("Infinity"))
 
     def _margin_gone(self, price: Decimal) -> bool:
         cash, quantity = self.account.cash, self.account.quantity
-        equity = cash + quantity * price
-        return quantity != 0 and equity <= self._maintenance * abs(quantity) * price
+        worth, margin = abs(quantity) * price, ZERO
+        for bound, rate in self._tiers:
+            margin += rate * max(min(worth, self._above(bound)) - bound, ZERO)
+        return quantity != 0 and cash + quantity * price <= margin
 
     def _liquidate(self, price: Decimal) -> Decimal:
         quantity = self.account.quantity

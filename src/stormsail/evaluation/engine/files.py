@@ -59,6 +59,7 @@ def summary_of(backtest: Backtest) -> dict[str, JsonValue]:
         "overlaps_training": backtest.notes.get("overlaps_training"),
         "overlaps_validation": backtest.notes.get("overlaps_validation"),
         "assumptions": backtest.notes.get("assumptions"),
+        "instruments": backtest.notes.get("instruments", {}),
         "metrics": backtest.metrics.document(),
         "settings": backtest.config.model_dump(mode="json"),
     }

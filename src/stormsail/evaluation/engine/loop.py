@@ -43,7 +43,7 @@ from stormsail.market.simulator.account import (
 from stormsail.market.simulator.episodes import drawn_rows, feed_fails, split_draws
 from stormsail.market.simulator.observation import Observer
 from stormsail.market.simulator.tape import Tape
-from stormsail.market.simulator.trade import OrderSteps, Rules, trade
+from stormsail.market.simulator.trade import Rules, SymbolRules, joined, trade
 from stormsail.modules.agent import Agent
 from stormsail.modules.agent import Decision as AgentDecision
 
@@ -280,7 +280,7 @@ class _Batch(NamedTuple):
     """Bars of all scenarios, one after the other."""
     offset: Tensor
     """Row of the tape at which the account's symbol begins."""
-    steps: OrderSteps
+    steps: SymbolRules
     stop_equity: Tensor
     """See `StopLevels`."""
     stop_share: Tensor | None
@@ -306,7 +306,6 @@ class _Batch(NamedTuple):
             equities.append(like * stop.equity)
             shares.append(like * (-1.0 if stop.peak_share is None else stop.peak_share))
         rows = tapes[0].rows if len(tapes) == 1 else torch.cat([tape.rows for tape in tapes])
-        steps = [scenario.order_steps() for scenario in scenarios]
         share = torch.cat(shares)
         return cls(
             tape=Tape(
@@ -316,7 +315,7 @@ class _Batch(NamedTuple):
                 delists=any(tape.delists for tape in tapes),
             ),
             offset=torch.cat(offsets),
-            steps=OrderSteps(*(torch.cat(parts) for parts in zip(*steps, strict=True))),
+            steps=joined([scenario.symbol_rules() for scenario in scenarios]),
             stop_equity=torch.cat(equities),
             stop_share=share if bool((share >= 0.0).any()) else None,
             rules=scenarios[0].rules,

@@ -267,7 +267,11 @@ class TradeLog:
         traded = self._number("traded", row, column)
         if traded == 0.0:
             return 0.0
-        return self.market.costs.taker_fee * abs(traded) * self._number("price", row, column)
+        return (
+            self.market.fee_of(self.symbols[column])
+            * abs(traded)
+            * self._number("price", row, column)
+        )
 
     def _closing(self, row: int, column: int) -> Trade:
         """Return the trade that took a position away; its price follows from the cash it left.

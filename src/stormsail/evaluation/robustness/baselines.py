@@ -143,7 +143,8 @@ def hindsight(
     """Return the best weights for someone who knows all bars, and the log growth they bound.
 
     Exact for fee, half spread and funding, by the dynamic programming of `robustness.hindsight`;
-    impact, lots, ticks and limits, which it does not know, make a replay fall short of the bound.
+    impact, lots, ticks, limits and borrow rates, which it does not know, make a replay fall short
+    of the bound. Where symbols differ in their fees it knows the lowest, and stays a bound.
 
     Args:
         panel: bars.
@@ -156,7 +157,7 @@ def hindsight(
         panel.open[ahead].double().cpu().numpy(),
         panel.close[ahead].double().cpu().numpy(),
         levels,
-        ProportionalCosts(market.costs.taker_fee, market.costs.half_spread),
+        ProportionalCosts(min(map(market.fee_of, panel.symbols)), market.costs.half_spread),
         funding=paid_rates(panel, market)[ahead].double().cpu().numpy(),
         tradable=may_trade(panel, market)[ahead].cpu().numpy(),
     )
@@ -186,7 +187,7 @@ class _Setting(NamedTuple):
 
 def _long(setting: _Setting) -> float:
     """Return the largest long weight up to 1 that the limits allow."""
-    return min(1.0, setting.config.ledger(setting.panel.symbols).limits.max_leverage)
+    return min(1.0, setting.config.ledger(setting.panel).limits.max_leverage)
 
 
 def _momentum(setting: _Setting) -> Tensor:
@@ -212,7 +213,7 @@ def _random(setting: _Setting) -> Tensor:
 
 
 def _clairvoyant(setting: _Setting) -> Tensor:
-    market = setting.config.ledger(setting.panel.symbols)
+    market = setting.config.ledger(setting.panel)
     return clairvoyant_weights(setting.panel, market, setting.levels, rows=setting.rows)
 
 
@@ -268,10 +269,10 @@ def baseline_requests(
     for name in names:
         _check_name(name)
     chosen = config if like is None else like.config.during(like.span)
-    market = chosen.market or MarketConfig()
+    market = chosen.rules(panel)
     day = max(1, _DAY_MS // panel.interval.milliseconds)
     turnover = 1.0 / day if like is None else float(like.bars["turnover"].mean())
-    levels = market.levels if market.action == "levels" else (*market.weight_range, 0.0)
+    levels = market.offered if market.action == "levels" else (*market.offered, 0.0)
     rows = rows_of(panel, chosen, lookback=1, burn_in=0)
     setting = _Setting(panel, chosen, rows, levels, turnover, day)
     # decisions of the agent may come late; a bound and a yardstick come in time

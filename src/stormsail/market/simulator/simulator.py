@@ -34,7 +34,7 @@ from stormsail.market.simulator.funding import check_funding
 from stormsail.market.simulator.info import Info, Outcome, step_info
 from stormsail.market.simulator.observation import Observer
 from stormsail.market.simulator.tape import Bar, Tape
-from stormsail.market.simulator.trade import OrderSteps, Rules, trade
+from stormsail.market.simulator.trade import Rules, SymbolRules, trade
 from stormsail.market.splits import Span
 
 Transition = Callable[[State, Tensor, Tensor], tuple[State, Step[Info]]]
@@ -46,7 +46,7 @@ class _Coming(NamedTuple):
     row: Tensor
     """int64 [B]."""
     bar: Bar
-    steps: OrderSteps
+    steps: SymbolRules
 
 
 class _Booked(NamedTuple):
@@ -79,7 +79,8 @@ class Simulator:
 
     Args:
         panel: bars of one or more symbols, with what the features need of the past.
-        config: the market's rules.
+        config: the market's rules; instrument terms of the panel complete them, and `config` of the
+            simulator has both.
         batch: number of environments.
         device: where everything lives.
         dtype: float32 to learn, float64 where money counts.
@@ -91,6 +92,7 @@ class Simulator:
     Raises:
         DataError: if no episode fits into the data, funding rates are missing, or the scaler
             belongs to other features.
+        ConfigError: if weights are on offer that the kind of a symbol does not allow.
         RangeError: if `batch` is less than 1.
         DtypeError: if `dtype` is not float32 or float64.
     """
@@ -108,6 +110,8 @@ class Simulator:
         span: Span | None = None,
     ) -> None:
         _check_arguments(panel, config, batch, dtype)
+        config = config.with_terms(panel.symbols, panel.instruments)
+        config.check_offered()
         self.config, self.batch, self.dtype = config, batch, dtype
         self.device = torch.device(device)
         self.symbols = panel.symbols
@@ -126,16 +130,19 @@ class Simulator:
         self._observer = Observer(scaled, config)
         self._tape = Tape.of(panel, config, device=self.device, dtype=dtype)
         self._draws = drawn_rows(config)
-        self._stops, self._rules = StopLevels.of(config), Rules.of(config)
+        self._stops, self._rules = StopLevels.of(config), Rules.of(config, panel.symbols)
         self._floor = config.ruin_equity
-        self._steps = OrderSteps.of(config, panel.symbols, like=scaled)
-        self._levels = scaled.new_tensor(config.levels)
+        self._steps = SymbolRules.of(config, panel.symbols, panel.interval, like=scaled)
+        fees = [config.fee_of(symbol) for symbol in panel.symbols]
+        self._fee = fees[0] if len(set(fees)) == 1 else None  # of all symbols
+        self._fees = scaled.new_tensor(fees)
+        self._levels = scaled.new_tensor(config.offered_levels)
         self.actions: Actions
         if config.action == "levels":
-            self.actions = DiscreteActions(len(config.levels))
-            self._lowest, self._highest = 0.0, len(config.levels) - 1.0
+            self.actions = DiscreteActions(len(config.offered_levels))
+            self._lowest, self._highest = 0.0, len(config.offered_levels) - 1.0
         else:
-            self._lowest, self._highest = config.weight_range
+            self._lowest, self._highest = config.offered_range
             self.actions = ContinuousActions((self._lowest,), (self._highest,))
         self._transition: Transition = self.transition
 
@@ -179,7 +186,7 @@ class Simulator:
         draws = split_draws(self.draw(generator), self.config)
         symbol, row = self._starts.pick(draws.start)
         last = row + self.config.episode_bars
-        state = _own(self._opened(symbol, row, last, self._costs(draws)))
+        state = _own(self._opened(symbol, row, last, self._costs(symbol, draws)))
         return state, self._observer.first(state)
 
     def place(
@@ -209,7 +216,7 @@ class Simulator:
             _check_places(*place, self.batch)
         self._check_known(symbol.cpu(), row.cpu())
         symbol, row, last = (tensor.to(self.device) for tensor in (symbol, row, last))
-        state = _own(self._opened(symbol, row, last, self._costs(None)))
+        state = _own(self._opened(symbol, row, last, self._costs(symbol, None)))
         return state, self._observer.first(state)
 
     def _check_known(self, symbol: Tensor, row: Tensor) -> None:
@@ -262,7 +269,7 @@ class Simulator:
 
         symbol, start = self._starts.pick(draws.start)
         last = start + self.config.episode_bars
-        fresh = self._opened(symbol, start, last, self._costs(draws))
+        fresh = self._opened(symbol, start, last, self._costs(symbol, draws))
         over = state.done
         new = State(*(torch.where(over, a, b) for a, b in zip(fresh, moved, strict=True)))
         new = new._replace(bad_actions=state.bad_actions + bad)
@@ -307,7 +314,7 @@ class Simulator:
         coming = _Coming(
             row.expand(shape),
             bar.expand(shape),
-            OrderSteps(*(tensor.expand(shape) for tensor in steps)),
+            steps.each(lambda column: column.expand(shape)),
         )
         booked = self._booked(each, requested[:, None].expand(shape), coming)
         shown = torch.where(state.done[:, None], 0.0, self._observer.account(booked.account))
@@ -342,24 +349,28 @@ class Simulator:
 
     def _bad(self, action: Tensor) -> Tensor:
         if self.config.action == "levels":
-            return (action < 0) | (action >= len(self.config.levels))
-        low, high = self.config.weight_range
+            return (action < 0) | (action >= len(self._levels))
+        low, high = self._lowest, self._highest
         return ~((action >= low) & (action <= high))  # NaN is bad
 
     def _requested(self, action: Tensor, bad: Tensor) -> Tensor:
         """Return the target weight; NaN, which the gate reads as hold, for a bad action."""
         weight = action
         if self.config.action == "levels":
-            weight = self._levels[action.clamp(0, len(self.config.levels) - 1)]
+            weight = self._levels[action.clamp(0, len(self._levels) - 1)]
         return torch.where(bad, torch.nan, weight)
 
-    def _costs(self, draws: Draws | None) -> CostRates:
+    def _costs(self, symbol: Tensor, draws: Draws | None) -> CostRates:
         """Return the costs of an episode, drawn where the market randomises them."""
         costs, ranges = self.config.costs, self.config.randomise
         uniform = None if draws is None else draws.costs
         rates = []
         for index, name in enumerate(("taker_fee", "half_spread", "impact")):
-            base = self._levels.new_full((self.batch,), getattr(costs, name))
+            rate: float | None = self._fee if name == "taker_fee" else getattr(costs, name)
+            if rate is None:
+                base = self._fees[symbol]
+            else:
+                base = self._levels.new_full((self.batch,), rate)
             low, high = getattr(ranges, name)
             if uniform is not None:
                 base = base * (low + (high - low) * uniform[index]).to(self.dtype)
@@ -429,9 +440,10 @@ def _check_arguments(panel: Panel, config: MarketConfig, batch: int, dtype: torc
 def _bad_action(config: MarketConfig, action: Tensor, bad: Tensor) -> RangeError:
     where = int(bad.nonzero()[0])
     if config.action == "levels":
-        allowed = f"the index of one of {len(config.levels)} levels, 0 to {len(config.levels) - 1}"
+        count = len(config.offered_levels)
+        allowed = f"the index of one of {count} levels, 0 to {count - 1}"
     else:
-        allowed = f"a finite weight from {config.weight_range[0]} to {config.weight_range[1]}"
+        allowed = "a finite weight from {} to {}".format(*config.offered_range)
     return RangeError(
         wrong=f"every action must be {allowed}",
         found=f"{action[where].item()} in environment {where}, and {int(bad.sum())} bad in all",

@@ -140,14 +140,17 @@ def delisting_rows(panel: Panel, config: MarketConfig) -> Tensor:
     """Return the row at which positions in each symbol are closed, int64 [S]; T where none are.
 
     It is the first row after the last traded bar, if the data go on for `silent_days` after that
-    bar: a shorter silence may be an outage, or a symbol that was fetched a little earlier. A
-    symbol that was never traded is not delisted.
+    bar: a shorter silence may be an outage, or a symbol that was fetched a little earlier. Where
+    the terms of a symbol say when it was delisted, any silence will do. A symbol that was never
+    traded is not delisted.
     """
     length = len(panel.ts)
     row = torch.arange(length, device=panel.ts.device)[:, None]
     last = torch.where(traded(panel, config), row, -1).amax(0)
     silent = panel.ts[-1] - panel.ts[last.clamp(min=0)]
-    least = config.delisting.silent_days * _DAY_MS
+    stated = [panel.instruments.get(symbol) for symbol in panel.symbols]
+    known = torch.tensor([own is not None and own.terms.delisted is not None for own in stated])
+    least = torch.where(known.to(silent.device), 1.0, config.delisting.silent_days * _DAY_MS)
     return torch.where((last >= 0) & (silent >= least), last + 1, length)
 
 

@@ -69,6 +69,7 @@ TABLE = {
     "filters.tick": (0.5, {}),
     "filters.min_notional": (5_000.0, {}),
     "symbol_filters": ({SYMBOL: {"lot": 1.0}}, {}),
+    "instruments": ({SYMBOL: {"taker_fee": 0.001}}, {}),
     "limits.max_position": (20_000.0, {}),
     "limits.max_leverage": (4.0, {}),
     "limits.max_turnover": (5.0, {}),
