@@ -361,8 +361,10 @@ class Simulator:
         rates = []
         for index, name in enumerate(("taker_fee", "half_spread", "impact")):
             rate = self._fee if name == "taker_fee" else getattr(costs, name)
-            own = self._fees[symbol] if rate is None else None
-            base = self._levels.new_full((self.batch,), rate) if own is None else own
+            if rate is None:
+                base = self._fees[symbol]
+            else:
+                base = self._levels.new_full((self.batch,), rate)
             low, high = getattr(ranges, name)
             if uniform is not None:
                 base = base * (low + (high - low) * uniform[index]).to(self.dtype)
