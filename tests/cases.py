@@ -647,6 +647,12 @@ def _ledger(draw: Draw) -> list[Case]:
             {"maintenance": 0.01},
             (0, 1),
         ),
+        Case(
+            fills.delisting_price,
+            (price, quantity, notional, terms),
+            {"loss": 0.0},
+            (0, 1, 2),
+        ),
         Case(fills.log_growth, (equity, 1e3 * uniform(B)), {"floor": 10.0}, (0, 1)),
         Case(fills.maintenance_margin, (1e3 * uniform(B), tiers), {}, (0,)),
         Case(fills.tiered_liquidation_price, (100 * normal(B), quantity, tiers), {}, (0, 1)),

@@ -10,6 +10,7 @@ from mutants.attack import ATTACK
 from mutants.bets import BETS
 from mutants.capping import CAPPING
 from mutants.critics import CRITICS
+from mutants.dead_bars import DEAD_BARS
 from mutants.engines import ENGINES
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
@@ -41,6 +42,7 @@ MUTANTS = (
     *FORMULAS,
     *MARKET_DATA,
     *SIMULATOR_RULES,
+    *DEAD_BARS,
     *ALTERNATIVES,
     *ALL_ACTIONS,
     *MODULES,

@@ -92,6 +92,17 @@ def liquidation_price(cash, quantity, maintenance):
         return cash / (-quantity * (1 + maintenance))
 
 
+def delisting_price(price, quantity, notional, terms, loss):
+    """Rule 5: worse than the last traded price by spread and impact, at least by a share."""
+    with localcontext(prec=50):
+        price, quantity, notional, loss = exact(price, quantity, notional, loss)
+        _, half_spread, impact, _, _ = exact(*terms)
+        lost = slippage(abs(quantity) * price, notional, half_spread, impact)
+        lost = min(max(lost, loss), Decimal(1))
+        side = (quantity > 0) - (quantity < 0)
+        return price * (1 - side * lost)
+
+
 def tiered_margin(notional, tiers):
     """Margin of a notional, part by part: (bound, rate) of each tier."""
     margin, bounds = Decimal(0), [Decimal(bound) for bound, _ in tiers[1:]] + [None]

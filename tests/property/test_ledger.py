@@ -117,6 +117,19 @@ def test_buying_in_parts_gives_the_mean_price(fills, short):
     assert entry.item() == pytest.approx(sum(s * p for s, p in fills) / total, rel=1e-12)
 
 
+@given(prices, quantities, st.one_of(st.just(0.0), notionals), terms_of, floats(0.0, 0.9))
+def test_a_delisted_position_goes_at_the_price_of_the_rule_in_decimals(
+    price, quantity, notional, numbers, loss
+):
+    got = ledger.delisting_price(
+        tensor(price), tensor(quantity), tensor(notional), as_terms(numbers), loss=loss
+    ).item()
+    wanted = float(oracle.delisting_price(price, quantity, notional, numbers, loss))
+    assert got == pytest.approx(wanted, rel=1e-12, abs=1e-12 * price)
+    assert (got - price) * quantity <= 0.0
+    assert 0.0 <= got <= 2.0 * price
+
+
 @given(floats(-1e6, 1e6), floats(0.01, 1e3), floats(0.0, 0.5), st.booleans())
 def test_at_the_liquidation_price_equity_is_the_margin(cash, size, maintenance, short):
     quantity = -size if short else size

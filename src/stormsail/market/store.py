@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stormsail.core.errors import DataError
 from stormsail.core.files import atomic
-from stormsail.market.bars import Bars, Funding, check_symbol
+from stormsail.market.bars import Bars, Funding, Mark, check_symbol
 from stormsail.market.instruments import Instrument
 from stormsail.market.interval import Interval
 
@@ -22,6 +22,7 @@ _SEAL = "seal"
 _OWN = ("symbol", "interval", _SEAL)
 FUNDING = "funding"
 SIGNALS = "features"
+MARKS = "mark"
 TERMS = "terms.json"
 _BARS = "bars"
 _MOST_TERMS = 1 << 20
@@ -90,6 +91,23 @@ class Store:
         if not os.path.lexists(path):
             return None
         return Funding(symbol, _read(path, f"{symbol} funding", {"symbol": symbol})[0])
+
+    def mark_path(self, symbol: str, interval: Interval) -> Path:
+        """Return where mark prices lie: `<root>/BTC-USDT_USDT/mark/1h.parquet`."""
+        return self.root / folder_name(symbol) / MARKS / f"{interval}.parquet"
+
+    def write_mark(self, mark: Mark) -> Path:
+        """Replace the mark prices of a symbol and interval; return the file."""
+        path = self.mark_path(mark.symbol, mark.interval)
+        return _write(path, mark.table, {"symbol": mark.symbol, "interval": str(mark.interval)})
+
+    def read_mark(self, symbol: str, interval: Interval) -> Mark | None:
+        """Return the stored mark prices, or None if there are none."""
+        path = self.mark_path(symbol, interval)
+        if not os.path.lexists(path):
+            return None
+        owner = {"symbol": symbol, "interval": str(interval)}
+        return Mark(symbol, interval, _read(path, f"{symbol} {interval} mark prices", owner)[0])
 
     def signals_path(self, symbol: str, interval: Interval) -> Path:
         """Return where columns beside the bars lie: `<root>/BTC-USDT/features/1h.parquet`."""

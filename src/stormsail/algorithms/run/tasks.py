@@ -3,6 +3,7 @@
 Synthetic worlds and Gymnasium take a second to import, so they are imported where they are used.
 """
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -22,6 +23,8 @@ from stormsail.market.features.tensors import BarTensors
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel, load_panel
 from stormsail.market.simulator import MarketConfig, Simulator
+from stormsail.market.simulator.episodes import window_of
+from stormsail.market.simulator.funding import funding_words
 from stormsail.market.splits import Span
 from stormsail.market.store import TERMS, Store
 from stormsail.market.terms import bound_terms, stated_document, stated_terms
@@ -33,6 +36,7 @@ GYMNASIUM = "gym:"
 
 Purpose = Literal["train", "evaluation"]
 
+_LOG = logging.getLogger(__name__)
 _FEWEST_BARS = 2
 _CACHED = 8
 """Divided panels in the cache; those of one world or store share its memory."""
@@ -206,6 +210,9 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
     if name == MARKET:
         data = market_data(config)
         market = config.task.market
+        if purpose == "train" and market.funding:
+            for words in funding_words(data.panel, market, window_of(data.panel, data.train)):
+                _LOG.warning(words)
         if purpose == "evaluation":  # judged as a backtest judges
             market = market.with_terms(data.panel.symbols, data.panel.instruments)
             market = market.with_exact_filters()

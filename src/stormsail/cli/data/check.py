@@ -93,7 +93,7 @@ def _is_data(inside: Path, suffixes: "Collection[str]") -> bool:
         inside.suffix.lower() in suffixes
         and not inside.name.endswith(".repairs.txt")
         and not any(part.startswith(".") for part in inside.parts)
-        and inside.parent.name != "features"  # columns of a synthetic world, not bars
+        and inside.parent.name not in ("features", "mark")  # beside bars, and sealed by the store
     )
 
 

@@ -1,4 +1,4 @@
-"""`stormsail import`: import bars and funding rates from files of other sources."""
+"""`stormsail import`: import bars, funding rates and mark prices from files of other sources."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stormsail.core.clock import Clock
-    from stormsail.market.bars import Bars, Funding
+    from stormsail.market.bars import Bars, Funding, Mark
     from stormsail.market.interval import Interval
     from stormsail.market.store import Store
 
@@ -24,6 +24,9 @@ def import_bars(
     market: Annotated[
         Literal["spot", "perp"] | None, typer.Option(help="What a name like BTCUSDT means.")
     ] = None,
+    mark: Annotated[
+        bool, typer.Option("--mark", help="The files hold mark prices of perpetuals.")
+    ] = False,
     resample: Annotated[
         list[str] | None, typer.Option(help="Also store longer bars, such as 4h; repeatable.")
     ] = None,
@@ -51,12 +54,14 @@ def import_bars(
         str | None, typer.Option(help="The present, in UTC; else the machine's clock says it.")
     ] = None,
 ) -> None:
-    """Import bars, funding rates and instrument terms; nothing is repaired unless a rule is named.
+    """Import bars, funding rates, mark prices and instrument terms.
 
-    Without sources the terms alone are stored, beside bars that are there already.
+    Nothing is repaired unless a rule is named. Without sources the terms alone are stored, beside
+    bars that are there already.
     """
     from stormsail.cli.data.terms import given_terms, write_terms
-    from stormsail.market.bars import Bars
+    from stormsail.core.errors import ArgumentError
+    from stormsail.market.bars import Bars, Mark
     from stormsail.market.importers import Options, import_files
     from stormsail.market.importers.columns import parse_columns
     from stormsail.market.interval import Interval
@@ -64,11 +69,19 @@ def import_bars(
 
     target, given = Store(store), given_terms(sources, terms, term or [])
     lengths = [Interval.parse(text) for text in resample or []]
+    if mark and lengths:
+        raise ArgumentError(
+            "config-inconsistent",
+            wrong="`--resample` must be left out with `--mark`",
+            found=f"`--resample {lengths[0]}`",
+            remedy="Import mark prices of the interval that is traded.",
+        )
     options = Options(
         columns=parse_columns(columns) if columns else {},
         time_unit=time_unit,
         repair=tuple(repair or ()),
         clock=_clock(now),
+        mark=mark,
     )
     length = Interval.parse(interval) if interval else None
     imported = (
@@ -90,6 +103,8 @@ def import_bars(
             if isinstance(item, Bars):
                 joined = f" ({item.notes['resampled']})" if "resampled" in item.notes else ""
                 typer.echo(f"wrote {len(item)} bars to {target.write(item)}{joined}")
+            elif isinstance(item, Mark):
+                typer.echo(f"wrote {len(item)} mark prices to {target.write_mark(item)}")
             else:
                 typer.echo(f"wrote {len(item)} rates to {target.write_funding(item)}")
     write_terms(target, instruments)
@@ -108,15 +123,16 @@ def _clock(now: str | None) -> "Clock":
 
 
 def _with_stored(
-    store: "Store", new: "Bars | Funding", *, replace: bool
-) -> "tuple[Bars | Funding, list[str]]":
+    store: "Store", new: "Bars | Funding | Mark", *, replace: bool
+) -> "tuple[Bars | Funding | Mark, list[str]]":
     """Return new rows together with those in the store, or alone if they shall replace them."""
     from stormsail.core.errors import DataError
-    from stormsail.market.bars import Funding
+    from stormsail.market.bars import Bars, Funding
     from stormsail.market.importers.merge import with_stored
     from stormsail.market.importers.times import span
 
     what = "rates" if isinstance(new, Funding) else "bars"
+    what = what if isinstance(new, Bars | Funding) else "mark prices"
     try:
         stored = _stored(store, new)
     except DataError as error:
@@ -133,23 +149,25 @@ def _with_stored(
     return with_stored(new, stored)
 
 
-def _stored(store: "Store", new: "Bars | Funding") -> "Bars | Funding | None":
-    from stormsail.market.bars import Funding
+def _stored(store: "Store", new: "Bars | Funding | Mark") -> "Bars | Funding | Mark | None":
+    from stormsail.market.bars import Funding, Mark
 
     if isinstance(new, Funding):
         return store.read_funding(new.symbol)
+    if isinstance(new, Mark):
+        return store.read_mark(new.symbol, new.interval)
     if not store.path(new.symbol, new.interval).exists():
         return None
     return store.read(new.symbol, new.interval)
 
 
 def _all_lengths(
-    data: "Bars | Funding", lengths: "Sequence[Interval]"
-) -> "list[Bars] | list[Funding]":
+    data: "Bars | Funding | Mark", lengths: "Sequence[Interval]"
+) -> "Sequence[Bars | Funding | Mark]":
     """Return bars as they are and in every longer interval of `lengths`."""
-    from stormsail.market.bars import Funding
+    from stormsail.market.bars import Bars
     from stormsail.market.resample import resample
 
-    if isinstance(data, Funding):
+    if not isinstance(data, Bars):
         return [data]
     return [data, *(resample(data, length) for length in lengths)]

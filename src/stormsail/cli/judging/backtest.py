@@ -9,7 +9,7 @@ from stormsail.cli.judging.agents import POPULATION, agent_folder
 from stormsail.cli.times import utc_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
@@ -288,13 +288,14 @@ def _conclude(result: "Backtest", out: Path) -> None:
         typer.echo(
             "the span overlaps the bars on which the agent was chosen: expect less elsewhere"
         )
-    stopped: Sequence[str] = [
-        symbol
-        for column, symbol in enumerate(result.symbols)
-        if bool(result.flags["stopped"][:, column].any())
-    ]
-    if stopped:
-        typer.echo(f"stopped before the end: {', '.join(stopped)}")
+    if result.stopped_symbols:
+        typer.echo(f"stopped before the end: {', '.join(result.stopped_symbols)}")
+    if result.delisted_symbols:
+        typer.echo(f"delisted before the end: {', '.join(result.delisted_symbols)}")
+    assumed = result.notes.get("assumptions")
+    if isinstance(assumed, dict) and isinstance(words := assumed["words"], list):
+        for sentence in words:
+            typer.echo(str(sentence))
     typer.echo(f"{result.config.policy} policy")
     typer.echo(f"orders {result.order_hash}")
     typer.echo(f"wrote {out}")

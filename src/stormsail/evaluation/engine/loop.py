@@ -18,7 +18,7 @@ training:
   without faults; the decisions there are discarded. The episodes are counted backwards there.
 - A stop (equity at the floor, or the drawdown that ends an episode) ends the decisions of that
   account for good: its position is closed at the next open that can be traded, at the usual costs,
-  and it stays in cash.
+  and it stays in cash. So does a delisting, which closes the position itself.
 """
 
 from collections import deque
@@ -308,7 +308,12 @@ class _Batch(NamedTuple):
         rows = tapes[0].rows if len(tapes) == 1 else torch.cat([tape.rows for tape in tapes])
         share = torch.cat(shares)
         return cls(
-            tape=Tape(rows, 1),
+            tape=Tape(
+                rows,
+                1,
+                marks=any(tape.marks for tape in tapes),
+                delists=any(tape.delists for tape in tapes),
+            ),
             offset=torch.cat(offsets),
             steps=joined([scenario.symbol_rules() for scenario in scenarios]),
             stop_equity=torch.cat(equities),
@@ -374,7 +379,7 @@ def run_scenarios(
         transfer = _transfers(slots, state, step)
         state, fill = batch.step(_with_cash(state, transfer), requested)
         yield BarRecord(decisions, weight, requested, stopped, transfer, fill, held_weight(state))
-        stopped = stopped | batch.stopped(state)
+        stopped = stopped | batch.stopped(state) | fill.delisted
 
 
 def _transfers(slots: Sequence[Slot], state: State, step: int) -> Tensor:

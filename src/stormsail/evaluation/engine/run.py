@@ -29,6 +29,7 @@ from stormsail.evaluation.engine.result import Array, Backtest
 from stormsail.evaluation.engine.scenario import ScenarioCache
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Costs, MarketConfig
+from stormsail.market.simulator.funding import assumptions
 from stormsail.market.terms import stated_document, stated_terms
 from stormsail.modules.agent import KIND, Agent
 
@@ -126,6 +127,7 @@ class ReplayRequest:
         notes: dict[str, JsonValue] = {
             "data": self.panel.digest(),
             "config": self.config.config_hash(),
+            "assumptions": _assumptions(results[0], self.panel),
             "instruments": _instruments(self.panel, self.config),
         }
         return [replace(result, notes=notes) for result in results]
@@ -173,6 +175,7 @@ class BacktestRequest:
         """Return the results with their notes and the support of the critic's distribution."""
         terms, span = terms_of(self.agent, self.panel), results[0].span
         notes = _notes(self.agent, terms, self.panel, results[0].config)
+        notes["assumptions"] = _assumptions(results[0], self.panel)
         # other data may share the years, so this is a mark and not a refusal
         notes["overlaps_training"] = span.overlaps(terms.train_span)
         if terms.validation_span is not None:
@@ -288,6 +291,11 @@ def _notes(
         "unseen_symbols": list(terms.unseen(panel.symbols)),
         "gamma": agent.binding.values.get("gamma"),
     }
+
+
+def _assumptions(result: Backtest, panel: Panel) -> JsonValue:
+    rows = result.span.rows(panel.ts.cpu().numpy())
+    return assumptions(panel, result.market, (rows.start + 1, rows.stop))
 
 
 def _instruments(panel: Panel, config: BacktestConfig) -> JsonValue:

@@ -14,6 +14,7 @@ from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.account import CostRates, State, open_accounts
 from stormsail.market.simulator.config import Costs, MarketConfig
+from stormsail.market.simulator.funding import check_funding
 from stormsail.market.simulator.tape import Tape
 from stormsail.market.simulator.trade import Rules, SymbolRules
 
@@ -102,6 +103,10 @@ class Scenario:
         return (table.mean(1, keepdim=True) - table).reshape(-1)
 
 
+_OF_TAPE = {"funding", "funding_missing", "trade_without_volume", "delisting", "no_trade"}
+"""Settings by which bars are laid out, beside the window of the impact."""
+
+
 @dataclass(frozen=True, eq=False)
 class ScenarioCache:
     """Makes scenarios; tapes and features are computed once for all of the same panel."""
@@ -131,10 +136,12 @@ class ScenarioCache:
             costs: the cost settings; none takes that of the market.
 
         Raises:
-            DataError: if order steps are given for a symbol that is not there.
+            DataError: if order steps are given for a symbol that is not there, or funding rates
+                are missing.
         """
         market = config.ledger(panel)
         market.check_symbols(panel.symbols)
+        check_funding(panel, market, (rows[0] + 1, rows[1] + 1))
         trained = config.market
         return Scenario(
             config=config,
@@ -152,8 +159,8 @@ class ScenarioCache:
         )
 
     def _tape(self, panel: Panel, market: MarketConfig) -> Tape:
-        settings = (market.costs.impact_window, market.funding, market.no_trade.model_dump_json())
-        key = f"{self._number(panel)} {settings}"
+        read = market.model_dump(include=_OF_TAPE, mode="json")
+        key = f"{self._number(panel)} {market.costs.impact_window} {read}"
         if key not in self._tapes:
             exact = panel.to(dtype=torch.float64)
             cpu = torch.device("cpu")

@@ -111,6 +111,7 @@ def origin_section(results: Sequence[Result]) -> str:
     names = [result.name for result in results]
     trained = [_settings(result, "training") for result in results]
     body = f"<h3>Hashes</h3>{_columns(names, [_hashes(result) for result in results])}"
+    body += _assumptions(results)
     body += f"<h3>Instrument terms</h3>{_terms(results)}"
     settings = [_settings(result, "settings") for result in results]
     body += folded("Settings", _columns(names, settings))
@@ -120,6 +121,22 @@ def origin_section(results: Sequence[Result]) -> str:
     if len(results) > 1:
         lead += " Rows in which the results differ are marked."
     return section("origin", "Data, configuration, agent", body, lead=lead)
+
+
+def _assumptions(results: Sequence[Result]) -> str:
+    """Return what is assumed of funding and margin, result by result."""
+    told = {
+        result.name: items(mapping(result.document.get("assumptions")).get("words"))
+        for result in results
+    }
+    if not any(told.values()):
+        return ""
+    lines = [
+        note(f"{name}: {words}" if len(results) > 1 else str(words))
+        for name, texts_ in told.items()
+        for words in texts_
+    ]
+    return f"<h3>Funding and margin</h3>{''.join(lines)}"
 
 
 def _hashes(result: Result) -> dict[str, str]:

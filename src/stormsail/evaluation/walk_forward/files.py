@@ -86,6 +86,7 @@ def validation_document(validation: Validation) -> dict[str, JsonValue]:
         "hashes": {"data": validation.data_hash, "config": validation.config.config_hash()},
         "settings": plain(validation.config.model_dump(mode="json")),
         "training": validation.training,
+        "assumptions": validation.assumptions,
         "instruments": _instruments(judgement),
         "test": _final(validation.final, validation.config.alpha),
     }

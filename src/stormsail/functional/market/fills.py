@@ -179,6 +179,39 @@ def liquidation_price(
     return torch.where(quantity == 0.0, torch.nan, -cash / slope)
 
 
+def delisting_price(
+    price: Float[Tensor, "*batch"],
+    quantity: Float[Tensor, "*batch"],
+    notional: Float[Tensor, "*batch"],
+    terms: Terms,
+    *,
+    loss: Number,
+) -> Float[Tensor, "*batch"]:
+    r"""Return the price at which a position in a delisted symbol is closed.
+
+    $$x = p\,(1 - s\,l),\qquad l = \min\bigl(\max(L,\; h + k\sqrt{|q|\,p / M}),\; 1\bigr)$$
+
+    for the last traded price p, a position q of sign s, half spread h, impact k, and the mean
+    notional M of the last traded bars: worse than that price by spread and impact of selling
+    all at once, and by L at least. There is no tick and no fee. Ours.
+
+    Args:
+        price: last traded price.
+        quantity: position held.
+        notional: mean notional M of a bar before the end; 0 leaves impact out.
+        terms: costs.
+        loss: L, a share of the price.
+
+    Raises:
+        ShapeError: if the tensors differ in shape.
+        RangeError: if `loss` is a number outside [0, 1).
+    """
+    _check_terms(terms, price=price, quantity=quantity, notional=notional)
+    check.check_below_one(loss, name="loss", remedy="It is a share of the price, such as 0.05.")
+    lost = _slippage(quantity.abs() * price, notional, terms).clamp(min=loss).clamp(max=1.0)
+    return price * (1.0 - quantity.sign() * lost)
+
+
 def maintenance_margin(
     notional: Float[Tensor, "*batch"], tiers: Sequence[tuple[Tensor, Tensor]]
 ) -> Float[Tensor, "*batch"]:

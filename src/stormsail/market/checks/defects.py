@@ -358,6 +358,13 @@ DEFECTS: tuple[Defect, ...] = (
         "Funding rates are implausibly large: percent or basis points instead of fractions?",
         "Divide them by 100 or by 10,000, or compare with another source.",
     ),
+    Defect(
+        "D49",
+        "funding-coverage",
+        "warning",
+        "A stored perpetual has rates for less than 99 % of the settlements of its bars.",
+        "Import or fetch the rates; until then training and backtests refuse the symbol.",
+    ),
 )
 
 BY_NAME = {defect.name: defect for defect in DEFECTS}

@@ -13,12 +13,14 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 
 from stormsail.core.errors import DataError
+from stormsail.market.bars import Bars, Funding
 from stormsail.market.checks.columns import rename
 from stormsail.market.checks.report import Collector, Report
 from stormsail.market.checks.stamps import read_stamps
 from stormsail.market.checks.table import check_funding_table, check_table
 from stormsail.market.checks.text import read_text
 from stormsail.market.interval import Interval
+from stormsail.market.settlements import LEAST_COVERAGE, count_settlements
 from stormsail.market.store import FUNDING, Store, symbol_of
 
 MOST_ROWS = 100_000_000
@@ -129,11 +131,21 @@ def _check_seal(path: Path, collector: Collector) -> None:
         return
     try:
         if interval is not None and store.path(symbol, interval) == path:
-            store.read(symbol, interval)
+            _check_coverage(store.read(symbol, interval), store.read_funding(symbol), collector)
         elif interval is None and store.funding_path(symbol) == path:
             store.read_funding(symbol)
     except DataError as error:
         collector.whole("truncated-file", f"not as the store wrote it: {error.found}")
+
+
+def _check_coverage(bars: Bars, funding: Funding | None, collector: Collector) -> None:
+    """Report a stored perpetual whose funding is not known well enough to trade it."""
+    known, missing = (len(times) for times in count_settlements(bars, funding))
+    if missing and known < LEAST_COVERAGE * (known + missing):
+        share = known / (known + missing)
+        collector.whole(
+            "funding-coverage", f"rates for {known} of {known + missing} settlements, {share:.1%}"
+        )
 
 
 def interval_of(path: Path, loaded: Loaded) -> Interval:

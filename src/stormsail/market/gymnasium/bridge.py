@@ -200,7 +200,7 @@ class Bridge:
         clip = self.config.reward_clip
         events = dict.fromkeys(Info._fields, nothing)
         events |= dict.fromkeys(
-            ("liquidated", "blocked", "bad_action", "time_limit_truncated"), never
+            ("liquidated", "blocked", "delisted", "bad_action", "time_limit_truncated"), never
         )
         return Info(**events)._replace(
             equity=state.equity,

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 import pyarrow as pa
 
 from stormsail.core.errors import DataError
-from stormsail.market.bars import Bars, Funding, check_symbol
+from stormsail.market.bars import Bars, Funding, Mark, check_symbol
 from stormsail.market.importers.files import RawFile, find_files, read_files
 from stormsail.market.importers.names import (
     Kind,
@@ -26,9 +26,11 @@ from stormsail.market.importers.prepare import (
     Raw,
     checked_bars,
     checked_funding,
+    checked_marks,
     joined,
     named_bars,
     named_funding,
+    named_marks,
 )
 from stormsail.market.importers.times import TimeUnit, span
 from stormsail.market.interval import Interval
@@ -40,7 +42,7 @@ __all__ = ["Imported", "Options", "from_frame", "import_files"]
 class Imported:
     """Imported data of one symbol, and lines for the user about how they were read."""
 
-    data: Bars | Funding
+    data: Bars | Funding | Mark
     lines: tuple[str, ...]
 
 
@@ -110,8 +112,13 @@ def import_files(
         DataError: whatever is wrong with the first file that is not right.
     """
     options = options or Options()
-    paths, left_out = _usable(find_files(sources))
-    groups = _groups(paths, symbol=symbol, interval=interval, market=market)
+    paths = find_files(sources)
+    left_out: list[str] = []
+    if options.mark:
+        market = "perp"
+    else:
+        paths, left_out = _usable(paths)
+    groups = _groups(paths, symbol=symbol, interval=interval, market=market, mark=options.mark)
     imported = [_imported(group, options) for group in groups]
     imported[0] = replace(imported[0], lines=(*left_out, *imported[0].lines))
     return imported
@@ -132,7 +139,12 @@ def _usable(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _groups(
-    paths: Sequence[Path], *, symbol: str | None, interval: Interval | None, market: Market | None
+    paths: Sequence[Path],
+    *,
+    symbol: str | None,
+    interval: Interval | None,
+    market: Market | None,
+    mark: bool,
 ) -> list[_Group]:
     parts: dict[tuple[str, Interval | None], list[tuple[RawFile, Named]]] = {}
     for path in paths:
@@ -141,7 +153,7 @@ def _groups(
             place = file.path.name
             owner = resolve_symbol(named, symbol=symbol, market=market, place=place)
             length = None
-            if named.kind == "bars":
+            if mark or named.kind == "bars":
                 length = resolve_interval(named, interval=interval, place=place)
             parts.setdefault((owner, length), []).append((file, named))
     groups = [_Group(*key, tuple(files)) for key, files in parts.items()]
@@ -178,7 +190,7 @@ def _check_perpetual(symbol: str) -> None:
     if ":" not in symbol:
         raise DataError(
             "data-symbol",
-            wrong="funding rates must belong to a perpetual",
+            wrong="funding rates and mark prices must belong to a perpetual",
             found=f"`{symbol}`",
             remedy=f"Write `--symbol {symbol}:{symbol.partition('/')[2]}`, or leave it out.",
         )
@@ -191,6 +203,12 @@ def _imported(group: _Group, options: Options) -> Imported:
         funding, lines = checked_funding(raw, group.symbol)
         head = _read_line(raw, f"{group.symbol} funding", funding)
         return Imported(funding, (head, *raw.notes, *lines))
+    if options.mark:
+        _check_perpetual(group.symbol)
+        raw = joined([named_marks(file, options) for file, _ in group.parts])
+        mark, lines = checked_marks(raw, group.symbol, group.interval, options)
+        head = _read_line(raw, f"{group.symbol} {group.interval} mark prices", mark)
+        return Imported(mark, (head, *raw.notes, *lines))
     spot = ":" not in group.symbol
     raw = joined([named_bars(file, options, spot=spot) for file, _ in group.parts])
     bars, lines = checked_bars(raw, group.symbol, group.interval, options)
@@ -201,7 +219,7 @@ def _imported(group: _Group, options: Options) -> Imported:
     return Imported(bars, (head, *raw.notes, *lines))
 
 
-def _read_line(raw: Raw, what: str, data: Bars | Funding) -> str:
+def _read_line(raw: Raw, what: str, data: Bars | Funding | Mark) -> str:
     units = " and ".join(raw.units)
     files = "1 file" if len(raw.names) == 1 else f"{len(raw.names)} files"
     return f"{what}: read {raw.table.num_rows} rows from {files}, {span(data.ts)}, times in {units}"

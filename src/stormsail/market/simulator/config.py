@@ -16,6 +16,7 @@ from stormsail.market.instruments import Instrument, InstrumentTerms, Kind, Tier
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Rate = Annotated[float, Field(gt=-1.0, lt=1.0)]
 
 TAKER_FEE = 0.0005
 """Taker fee where neither the configuration nor the instrument terms state one."""
@@ -66,6 +67,18 @@ class Margin(Config):
 
     liquidation_fee: Share = 0.005
     """Paid on the liquidated notional, beside the taker fee."""
+
+
+class Delisting(Config):
+    """When a symbol counts as delisted, and what that costs an account that holds it."""
+
+    silent_days: Annotated[float, Field(gt=0.0)] = 7.0
+    """A symbol whose last traded bar lies this long or longer before the end of the data was
+    delisted after it."""
+
+    loss: Share = 0.05
+    """Least share of the last traded price that a position loses as it is closed; half spread and
+    impact of the last traded bars where they are more."""
 
 
 class Filters(Config):
@@ -246,6 +259,10 @@ class MarketConfig(Config):
     funding: bool = True
     """Whether perpetuals pay their funding rates."""
 
+    funding_missing: Literal["refuse", "zero"] | Rate = "refuse"
+    """What settlements without a known rate pay: a rate, or nothing. `refuse` demands that 99 % of
+    them are known, and lets the rest pay nothing."""
+
     ruin_penalty: Annotated[float, Field(ge=0.0)] = 0.0
     """Taken from the reward of the step in which equity falls to the floor."""
 
@@ -254,6 +271,12 @@ class MarketConfig(Config):
 
     costs: Costs = Costs()
     """Fee, spread, impact."""
+
+    trade_without_volume: bool = False
+    """Whether orders fill on bars without volume, for sources that have no volumes."""
+
+    delisting: Delisting = Delisting()
+    """End of a symbol before the end of the data."""
 
     margin: Margin = Margin()
     """Maintenance margin and liquidation."""

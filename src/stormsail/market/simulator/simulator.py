@@ -30,6 +30,7 @@ from stormsail.market.simulator.account import (
 )
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.simulator.episodes import Draws, Starts, drawn_rows, split_draws, window_of
+from stormsail.market.simulator.funding import check_funding
 from stormsail.market.simulator.info import Info, Outcome, step_info
 from stormsail.market.simulator.observation import Observer
 from stormsail.market.simulator.tape import Bar, Tape
@@ -89,7 +90,8 @@ class Simulator:
         span: episodes lie inside it; None allows all rows. Earlier rows only warm features up.
 
     Raises:
-        DataError: if no episode fits into the data, or the scaler belongs to other features.
+        DataError: if no episode fits into the data, funding rates are missing, or the scaler
+            belongs to other features.
         ConfigError: if weights are on offer that the kind of a symbol does not allow.
         RangeError: if `batch` is less than 1.
         DtypeError: if `dtype` is not float32 or float64.
@@ -115,6 +117,7 @@ class Simulator:
         self.symbols = panel.symbols
         self.features = features or _features_of(panel, config)
         window = window_of(panel, span)
+        check_funding(panel, config, window)
         self._end = window.last - 1
         listed = panel.listed.cpu().to(torch.int8).argmax(0)  # first row of each symbol
         self._first = listed.clamp(min=window.first)
@@ -310,7 +313,7 @@ class Simulator:
         each = State(*(tensor.expand(shape) for tensor in state))
         coming = _Coming(
             row.expand(shape),
-            Bar(*(tensor.expand(shape) for tensor in bar)),
+            bar.expand(shape),
             steps.each(lambda column: column.expand(shape)),
         )
         booked = self._booked(each, requested[:, None].expand(shape), coming)
@@ -332,7 +335,10 @@ class Simulator:
         moved = apply_fill(state, fill, row, bar.close)
         raw = fills.log_growth(moved.equity, state.equity, floor=self._floor)
         raw = torch.where(moved.equity <= self._floor, raw - self.config.ruin_penalty, raw)
-        return _Booked(fill, moved, raw, self._clipped(raw), stop_hit(moved, self._stops))
+        ended = stop_hit(moved, self._stops)
+        if bar.delisted is not None:
+            ended = ended | bar.delisted
+        return _Booked(fill, moved, raw, self._clipped(raw), ended)
 
     def _shaped(self, action: Tensor) -> Tensor:
         """Return the action as [B], after refusing what is shaped or typed otherwise."""
@@ -360,7 +366,7 @@ class Simulator:
         uniform = None if draws is None else draws.costs
         rates = []
         for index, name in enumerate(("taker_fee", "half_spread", "impact")):
-            rate = self._fee if name == "taker_fee" else getattr(costs, name)
+            rate: float | None = self._fee if name == "taker_fee" else getattr(costs, name)
             if rate is None:
                 base = self._fees[symbol]
             else:

@@ -1,8 +1,8 @@
 """What one bar does to an account, from the decision at a close to the mark at the next.
 
 The order of events is the whole point of this file: new day, risk gate, funding, margin at the
-open, order, fill, margin inside the bar, mark. `docs/life_of_a_bar.md` describes it in words, and
-`evaluation.crosscheck.reference` is an independent second implementation, in decimals.
+open, delisting, order, fill, margin inside the bar, mark. `docs/life_of_a_bar.md` describes it in
+words, and `evaluation.crosscheck.reference` is an independent second implementation, in decimals.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,6 +30,7 @@ class Rules(NamedTuple):
     limits: Limits
     liquidation_fee: float
     min_rebalance: float
+    delisting_loss: float
     maintenance: float | None
     """Maintenance margin of all symbols; None where it differs, or has tiers."""
     borrows: bool
@@ -44,6 +45,7 @@ class Rules(NamedTuple):
             config.limits.gate(),
             config.margin.liquidation_fee,
             config.min_rebalance,
+            delisting_loss=config.delisting.loss,
             maintenance=next(iter(margins))[0].rate if plain else None,
             borrows=any(max(config.borrow_of(symbol)) > 0.0 for symbol in symbols),
         )
@@ -162,6 +164,9 @@ def trade(state: State, requested: Tensor, bar: Bar, steps: SymbolRules, rules: 
     cash = state.cash - funding
     equity = cash + state.quantity * bar.open
     gapped = _margin_gone(equity, state.quantity, bar.open, steps, rules)
+    if bar.mark_open is not None:
+        marked = cash + state.quantity * bar.mark_open
+        gapped = _margin_gone(marked, state.quantity, bar.mark_open, steps, rules)
 
     terms = fills.Terms(state.fee, state.half_spread, state.impact, steps.lot, steps.tick)
     wanted = fills.order_quantity(
@@ -179,43 +184,61 @@ def trade(state: State, requested: Tensor, bar: Bar, steps: SymbolRules, rules: 
     price = fills.fill_price(bar.open, wanted, bar.notional, terms)
     illiquid = ((state.impact > 0.0) & (bar.notional <= 0.0)) | (price <= 0.0)
     closed = ~bar.may_trade | illiquid | (equity <= 0.0)
-    sent = ~closed & (wanted.abs() * price >= steps.min_notional)
-    order = torch.where(sent, wanted, 0.0)
+    size = wanted.abs()
+    sent = ~closed & (size * price >= steps.min_notional)
+    order, size = torch.where(sent, wanted, 0.0), torch.where(sent, size, 0.0)
+    none = order == 0.0
 
-    fee = state.fee * order.abs() * price
+    fee = state.fee * size * price
     cash = cash - order * price - fee
-    quantity = torch.where(
-        order == 0.0, state.quantity, _on_grid(state.quantity + order, steps.lot)
-    )
+    quantity = torch.where(none, state.quantity, _on_grid(state.quantity + order, steps.lot))
     entry = fills.entry_price(state.quantity, state.entry_price, order, price)
     after = cash + quantity * bar.open
-    turnover = torch.where(order == 0.0, 0.0, order.abs() * bar.open / equity)
+    turnover = torch.where(none, 0.0, size * bar.open / equity)
 
-    worst = torch.where(quantity > 0.0, bar.low, bar.high)
-    inside = _margin_gone(cash + quantity * worst, quantity, worst, steps, rules)
-    gone = gapped | inside
-    lost = _exit_price(cash, quantity, bar.open, steps, rules)
-    exit_price = torch.where(gapped, bar.open, lost)
+    weight_after = torch.where(gapped, 0.0, quantity * bar.open / after)
+    slippage = size * (price - bar.open).abs()
+
+    long = quantity > 0.0
+    worst = torch.where(long, bar.low, bar.high)
+    gone = gapped | _margin_gone(cash + quantity * worst, quantity, worst, steps, rules)
+    opened = bar.open if bar.mark_open is None else _worse(long, bar.open, bar.mark_open)
+    lost = _exit_price(cash, quantity, long, opened, steps, rules)
+    exit_price = torch.where(gapped, opened, lost)
     exit_fee = (state.fee + rules.liquidation_fee) * quantity.abs() * exit_price
-    cash = torch.where(gone, cash + quantity * exit_price - exit_fee, cash)
-    left = torch.where(gone, 0.0, quantity)
+    closes, delisted = gone, bar.delisted
+    if delisted is not None:
+        settled = delisted & ~gapped
+        # the last traded price is the close before, at which the account was marked
+        settlement = fills.delisting_price(
+            state.price, quantity, bar.notional, terms, loss=rules.delisting_loss
+        )
+        gone, closes = gone & ~settled, gone | settled
+        exit_price = torch.where(settled, settlement, exit_price)
+        exit_fee = torch.where(settled, 0.0, exit_fee)
+        forgone = quantity.abs() * (settlement - state.price).abs()
+        slippage = torch.where(settled, forgone, slippage)
+        weight_after = torch.where(settled, 0.0, weight_after)
+    cash = torch.where(closes, cash + quantity * exit_price - exit_fee, cash)
+    left = torch.where(closes, 0.0, quantity)
     return Fill(
         cash=cash,
         quantity=left,
-        entry_price=torch.where(gone, 0.0, entry),
+        entry_price=torch.where(closes, 0.0, entry),
         equity=cash + left * bar.close,
         day_start_equity=day_start,
         day_turnover=day_turnover + turnover,
         reason=reason,
         order=order,
-        price=torch.where(order == 0.0, torch.nan, price),
+        price=torch.where(none, torch.nan, price),
         fee=fee + torch.where(gone, exit_fee, 0.0),
-        slippage=order.abs() * (price - bar.open).abs(),
+        slippage=slippage,
         funding=funding,
         turnover=turnover,
-        weight_after=torch.where(gapped, 0.0, quantity * bar.open / after),
+        weight_after=weight_after,
         liquidated=gone,
         blocked=closed & (wanted != 0.0),
+        delisted=torch.zeros_like(gone) if delisted is None else delisted,
     )
 
 
@@ -230,15 +253,24 @@ def _margin_gone(
 
 
 def _exit_price(
-    cash: Tensor, quantity: Tensor, open_: Tensor, steps: SymbolRules, rules: Rules
+    cash: Tensor,
+    quantity: Tensor,
+    long: Tensor,
+    open_: Tensor,
+    steps: SymbolRules,
+    rules: Rules,
 ) -> Tensor:
     """Return where margin runs out inside the bar, on the losing side of its open."""
     if rules.maintenance is not None:
         price = fills.liquidation_price(cash, quantity, maintenance=rules.maintenance)
     else:
         price = fills.tiered_liquidation_price(cash, quantity, steps.tiers)
-    losing = torch.where(quantity > 0.0, torch.minimum(price, open_), torch.maximum(price, open_))
-    return torch.where(quantity == 0.0, open_, losing)
+    return torch.where(quantity == 0.0, open_, _worse(long, price, open_))
+
+
+def _worse(long: Tensor, price: Tensor, other: Tensor) -> Tensor:
+    """Return the price at which closing a long or a short position brings less."""
+    return torch.where(long, torch.minimum(price, other), torch.maximum(price, other))
 
 
 def _on_grid(quantity: Tensor, lot: Tensor) -> Tensor:
