@@ -111,8 +111,8 @@ TERMS = (
         "every-symbol-pays-the-first-fee",
         "terms",
         SIMULATOR,
-        "own = self._fees[symbol] if rate is None else None",
-        "own = self._fees[symbol * 0] if rate is None else None",
+        "base = self._fees[symbol]",
+        "base = self._fees[symbol * 0]",
         sim("test_each_symbol_has_its_own_fee_and_the_configuration_stands_before_it"),
     ),
     Mutant(
