@@ -55,6 +55,7 @@ PUBLIC = {
     "stormsail.market.fetch": (
         "FetchResult Gap Progress RetryPolicy connect fetch_bars fetch_funding"
     ),
+    "stormsail.market.gymnasium": "MarketEnv MarketVectorEnv StableBaselinesEnv",
     "stormsail.market.importers": "Imported Options from_frame import_files",
     "stormsail.market.simulator": "Info MarketConfig Simulator State",
     "stormsail.market.synthetic": (

@@ -151,10 +151,10 @@ class _Writer:
 
     def _pointwise(self, function: Callable[..., Any], args: Any, like: Tensor) -> _Cells:  # noqa: ANN401
         """Return an operation number by number."""
-        single = like.dtype == torch.float32
+        single = any(value.dtype == torch.float32 for value in _inputs(args))
         columns = [self._broadcast(value, like, single=single) for value in args]
         cells = [
-            self._write_one(function, numbers, rounds=single)
+            self._write_one(function, numbers, rounds=like.dtype == torch.float32)
             for numbers in zip(*columns, strict=True)
         ]
         return _Cells(cells, like)
@@ -271,7 +271,8 @@ def _function(
         return None
     if operation is aten._to_copy:
         return _CASTS[result.dtype]
-    if kwargs or (torch.float32 in types and not (operation in _SINGLE and len(types) == 1)):
+    single = {torch.float32} if operation not in _COMPARED else {torch.float32, torch.bool}
+    if kwargs or (torch.float32 in types and not (operation in _SINGLE and types == single)):
         return None
     if result.dtype == torch.bool and operation in _TRUTHS:
         return _TRUTHS[operation]
@@ -404,8 +405,9 @@ _CASTS: dict[torch.dtype, Callable[..., Any]] = {
     torch.bool: bool,
 }
 
-_SINGLE = {aten.add, aten.sub, aten.mul, aten.div}
-"""Those whose result may be rounded to float32; see `_single`."""
+_COMPARED = {aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge}
+_SINGLE = {aten.add, aten.sub, aten.mul, aten.div} | _COMPARED
+"""Operations on float32 whose result may be rounded to it, see `_single`, or is a truth."""
 
 _MOVES = {
     aten.alias,

@@ -49,6 +49,7 @@ ONE_FLOAT = {
     "isfinite": torch.isfinite,
     "to single and back": lambda a: a.float().double(),
     "single sums": lambda a: ((a.float() * 0.3 + 0.1) / 0.7 - a.float()).double(),
+    "single against a number": lambda a: (a.float() < 0.1) | (a.float() == 0.1),
     "truths": lambda a: (a > 0) & ~(a < 1) | (a != a),
     "truths as numbers": lambda a: (a > 0) + 2.0 * (a < 1),
     "truths times truths": lambda a: (a > 0) * (a < 3),
