@@ -1,8 +1,7 @@
 """What the rows that leak have in common: a time, a date, a price, a length of the history."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,7 +36,8 @@ class Rows(NamedTuple):
 
     def only(self, mask: NDArray[np.bool_]) -> "Rows":
         """Return some of them."""
-        return Rows(*(column[mask] for column in self))
+        columns: tuple[Any, ...] = self
+        return Rows(*(column[mask] for column in columns))
 
 
 class Condition(NamedTuple):
@@ -66,7 +66,8 @@ def _column(bars: BarTensors, name: str) -> Tensor:
 def condition_of(parts: Sequence[Rows]) -> str:
     """Return in words which rows leak: at most two conditions, and how many rows they meet."""
     rows = Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    count, texts = int(rows.leaks.sum()), []
+    count = int(rows.leaks.sum())
+    texts: list[str] = []
     if count >= _MOST * len(rows.leaks):
         return EVERYWHERE
     while len(texts) < 2 and count < _MOST * len(rows.leaks):
@@ -87,7 +88,8 @@ def _share(rows: Rows, condition: Condition) -> float:
 
 def _conditions(rows: Rows) -> Iterator[Condition]:
     """Yield conditions that hold for all rows that leak, simple ones first."""
-    yield Condition("on bars without volume", rows.volume == 0.0)
+    if (rows.volume[rows.leaks] == 0.0).all():
+        yield Condition("on bars without volume", rows.volume == 0.0)
     for key, words in _KEYS:
         values = key(rows.ts)
         chosen = np.unique(values[rows.leaks])
@@ -95,21 +97,12 @@ def _conditions(rows: Rows) -> Iterator[Condition]:
             shown = ", ".join(words(int(value)) for value in chosen[:4])
             more = f" and {len(chosen) - 4} more" if len(chosen) > 4 else ""
             yield Condition(shown + more, np.isin(values, chosen))
-    for values, above, below in (
-        (rows.ts, lambda x: f"from {iso(int(x))} on", lambda x: f"until {iso(int(x))}"),
-        (rows.length, "in histories of {:.0f} bars or more", "in histories of {:.0f} bars or fewer"),
-        (rows.price, "at closes of {:.4g} or more", "at closes of {:.4g} or less"),
-        (rows.volume, "at volumes of {:.4g} or more", "at volumes of {:.4g} or less"),
-        (rows.move, "after log returns of {:.3g} or more", "after log returns of {:.3g} or less"),
-    ):
+    for name, number, above, below in _EDGES:
+        values = getattr(rows, name)
         known = values[rows.leaks]
-        if not np.isfinite(known).all():
-            continue
-        for text, edge, holds in (
-            (above, known.min(), values >= known.min()),
-            (below, known.max(), values <= known.max()),
-        ):
-            yield Condition(text(edge) if callable(text) else text.format(edge), holds)
+        if np.isfinite(known).all():
+            yield Condition(above.format(number(known.min())), values >= known.min())
+            yield Condition(below.format(number(known.max())), values <= known.max())
 
 
 def _month(ts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -119,17 +112,15 @@ def _month(ts: NDArray[np.int64]) -> NDArray[np.int64]:
 def _day(ts: NDArray[np.int64]) -> NDArray[np.int64]:
     moments = ts.astype("datetime64[ms]")
     first = moments.astype("datetime64[M]").astype("datetime64[D]")
-    return (moments.astype("datetime64[D]") - first).astype(np.int64) + 1
+    days: NDArray[np.int64] = (moments.astype("datetime64[D]") - first).astype(np.int64)
+    return days + 1
 
 
 def _day_from_end(ts: NDArray[np.int64]) -> NDArray[np.int64]:
     moments = ts.astype("datetime64[ms]")
     after = (moments.astype("datetime64[M]") + 1).astype("datetime64[D]")
-    return (after - moments.astype("datetime64[D]")).astype(np.int64)
-
-
-def _year(ts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return ts.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64) + 1970
+    days: NDArray[np.int64] = (after - moments.astype("datetime64[D]")).astype(np.int64)
+    return days
 
 
 def _minute_of_week(ts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -148,6 +139,14 @@ _KEYS: tuple[tuple[Callable[[NDArray[np.int64]], NDArray[np.int64]], Callable[[i
     (_day, lambda day: f"on day {day} of the month"),
     (_day_from_end, lambda day: f"on day {day} of the month, counted from its end"),
     (_month, lambda month: f"in month {month + 1}"),
-    (_year, lambda year: f"in {year}"),
 )
 """Parts of the time that a bar opens at, and what they are called."""
+
+_EDGES: tuple[tuple[str, Callable[[Any], object], str, str], ...] = (
+    ("ts", lambda ts: iso(int(ts)), "from {} on", "until {}"),
+    ("length", int, "in histories of {} bars or more", "in histories of {} bars or fewer"),
+    ("price", float, "at closes of {:.4g} or more", "at closes of {:.4g} or less"),
+    ("volume", float, "at volumes of {:.4g} or more", "at volumes of {:.4g} or less"),
+    ("move", float, "after log returns of {:.3g} or more", "after log returns of {:.3g} or less"),
+)
+"""Columns of `Rows` that may have to be large or small, and how that is called."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from stormsail.core.clock import iso
 from stormsail.market.bars import PRICES
-from stormsail.market.features.leaks import Column, Leak, column_range, difference
+from stormsail.market.features.leaks import Column, Leak, column_range, difference, summed
 from stormsail.market.features.registry import BoundFeature
 from stormsail.market.features.tensors import BarTensors
 
@@ -115,7 +115,7 @@ class _Scan:
                 continue
             self._compare_with_whole(piece, alone)
             if index % every == 0:
-                self.result.tested[piece.first : piece.last] = True
+                self.result.tested[piece.first : piece.last] = bool(tampers)
                 for kind in tampers:
                     self._cut(piece, part, alone, kind)
         large = [(leak, is_leak) for (_, is_leak), leak in self.largest.items()]
@@ -138,7 +138,8 @@ class _Scan:
         skipped = piece.first - piece.start
         got = alone[0][skipped:], alone[1][skipped:]
         expected = tuple(x[piece.first : piece.stop] for x in self.whole)
-        differs, large = difference(got, (expected[0], expected[1]), self.spread)
+        growth = summed(len(self.bars))
+        differs, large = difference(got, (expected[0], expected[1]), self.spread, growth)
         self.result.comparisons += 1
         self.result.apart[piece.first : piece.stop] |= large
         size = (got[0] - expected[0]).abs()

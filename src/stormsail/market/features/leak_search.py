@@ -11,7 +11,7 @@ these is tested (see `leak_rows`):
   short histories are parts of them, too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -43,7 +43,9 @@ WHOLE_CUTS = 20
 YEARS = range(2009, 2037)
 OWN = "your bars"
 
-_LONG_CUTS = 4096
+_CONSEQUENCES = ("window",)
+"""Kinds that a look-ahead entails, too; named after it."""
+_LONG_CUTS = 512
 _CONFIRMED = 8
 """Rows whose difference from a piece is looked into at the full length."""
 _CELLS = 4_000_000_000
@@ -154,7 +156,8 @@ class _Search:
         self.leaks: dict[tuple[str, str], Leak] = {}
         """Of each feature and kind the first; `check_leaks` and `check_rows` find many."""
         self.roundings: dict[tuple[str, str], Leak] = {}
-        self.rows: dict[str, list[Rows]] = {one.label: [] for one in bound}
+        self.ahead: dict[str, list[Rows]] = {one.label: [] for one in bound}
+        self.apart: dict[str, list[Rows]] = {one.label: [] for one in bound}
         self.unfit: set[str] = set()
         """Features that fail, write into their input, or mix symbols: no copies beside them."""
         self.cuts: list[int] = []
@@ -172,9 +175,7 @@ class _Search:
             if one.label not in self.unfit:
                 self._check_rows(one, history, generator)
 
-    def _check_rows(
-        self, one: BoundFeature, history: History, generator: torch.Generator
-    ) -> None:
+    def _check_rows(self, one: BoundFeature, history: History, generator: torch.Generator) -> None:
         bars = history.bars
         cells = len(bars) * bars.symbols * (one.lookback + 2 * CUTS) * len(history.tampers)
         try:
@@ -195,11 +196,10 @@ class _Search:
         self.comparisons += result.comparisons
         report = LeakReport((one.label,), (), 0, tuple(found), tuple(result.roundings))
         self._take(report, history.name)
-        pieces = one.lookback + 2 * history.piece_cuts
-        rows = self.rows[one.label]
-        rows.append(rows_of(bars, result.tested, result.ahead, length=min(pieces, len(bars))))
+        length = min(one.lookback + 2 * history.piece_cuts, len(bars))
+        self.ahead[one.label].append(rows_of(bars, result.tested, result.ahead, length=length))
         whole = torch.arange(len(bars)) >= one.lookback - 1
-        rows.append(rows_of(bars, whole, result.apart, length=len(bars)))
+        self.apart[one.label].append(rows_of(bars, whole, result.apart, length=len(bars)))
 
     def _confirmed(
         self, one: BoundFeature, result: RowCheck, bars: BarTensors, generator: torch.Generator
@@ -227,12 +227,16 @@ class _Search:
             tuple(one.label for one in self.bound),
             tuple(self.cuts),
             self.comparisons,
-            tuple(self.leaks.values()),
+            tuple(sorted(self.leaks.values(), key=lambda leak: leak.kind in _CONSEQUENCES)),
             tuple(self.roundings.values()),
             dict(self._conditions()),
         )
 
     def _conditions(self) -> Iterator[tuple[str, str]]:
-        for label, rows in self.rows.items():
-            if any(part.leaks.any() for part in rows):
-                yield label, condition_of(rows)
+        """Yield what leaking rows have in common; of pieces, or if none leaks, of whole ones."""
+        for label, ahead in self.ahead.items():
+            apart = self.apart[label]
+            if any(part.leaks.any() for part in ahead):
+                yield label, condition_of(ahead)
+            elif any(part.leaks.any() for part in apart):
+                yield label, condition_of([*ahead, *apart])

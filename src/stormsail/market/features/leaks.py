@@ -34,6 +34,9 @@ second call gives other numbers. `symbol`: a symbol alone gives another column t
 
 ROUNDING = 1e-9
 """Largest difference, relative to a value and to the range of its column, that is rounding."""
+_SUMMED = 1024
+"""Bars up to which that holds for two histories that begin at different rows. Beyond, it grows with
+the length: so does the rounding of a running sum, which is where such a difference comes from."""
 
 _LARGE = 1000.0
 _ALL = slice(None)
@@ -248,7 +251,8 @@ class _FeatureCheck:
             return
         expected, expected_valid = (x[:, among] for x in _rows(self.whole, start, cut + 1))
         spread = column_range(self.whole)[among]
-        differs, large = difference((values, valid), (expected, expected_valid), spread)
+        growth = summed(len(self.bars)) if kind == "window" else 1.0
+        differs, large = difference((values, valid), (expected, expected_valid), spread, growth)
         if bool(differs.any()):
             first = int((large if bool(large.any()) else differs).any(1).nonzero()[0])
             size = float((values - expected).abs().max())
@@ -291,19 +295,27 @@ def column_range(column: Column) -> Tensor:
     return torch.where(valid.any(0), top - bottom, 0.0)
 
 
-def difference(got: Column, expected: Column, spread: Tensor) -> tuple[Tensor, Tensor]:
+def summed(rows: int) -> float:
+    """Return how many times the rounding of a short history a long one may show."""
+    return max(1.0, rows / _SUMMED)
+
+
+def difference(
+    got: Column, expected: Column, spread: Tensor, growth: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Return where columns differ in any bit, and where by more than rounding.
 
     Args:
         got: values and validity, [..., S].
         expected: the same.
         spread: `column_range` of the column, [S].
+        growth: of rounding with the length of the history; see `summed`.
     """
     (values, valid), (wanted, wanted_valid) = got, expected
     moved = valid != wanted_valid
     differs = moved | (_bits(values) != _bits(wanted))
     size = torch.minimum(torch.maximum(values.abs(), wanted.abs()), spread)
-    return differs, differs & (moved | ((values - wanted).abs() > ROUNDING * size))
+    return differs, differs & (moved | ((values - wanted).abs() > growth * ROUNDING * size))
 
 
 def _rows(column: Column, start: int, stop: int) -> Column:
