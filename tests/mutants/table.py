@@ -14,6 +14,7 @@ from mutants.engines import ENGINES
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
+from mutants.leaks import LEAKS
 from mutants.learner import LEARNER
 from mutants.levels import LEVELS
 from mutants.limits import LIMITS
@@ -58,6 +59,7 @@ MUTANTS = (
     *LIMITS,
     *REFERENCE,
     *LEVELS,
+    *LEAKS,
     *ATTACK,
     *ENGINES,
     *POPULATION,

@@ -46,6 +46,8 @@ OWN = "your bars"
 _CONSEQUENCES = ("window",)
 """Kinds that a look-ahead entails, too; named after it."""
 _LONG_CUTS = 512
+_LOOKBACKS = 3
+_BOTH_WAYS = ("rise", "fall")
 _CONFIRMED = 8
 """Rows whose difference from a piece is looked into at the full length."""
 _CELLS = 4_000_000_000
@@ -68,6 +70,15 @@ class History(NamedTuple):
     """Rows at which the whole is cut."""
     tampers: tuple[str, ...] = ROW_TAMPERS
     piece_cuts: int = CUTS
+    lookbacks: int | None = None
+    """Every row is tested of this many lookbacks of a feature and 256 bars more; None for all."""
+
+    def rows_for(self, lookback: int) -> BarTensors:
+        """Return the newest bars, as many as a feature is tested on."""
+        if self.lookbacks is None:
+            return self.bars
+        first = len(self.bars) - self.lookbacks * lookback - 2 * CUTS
+        return self.bars.rows(max(first, 0), len(self.bars))
 
 
 def search_leaks(
@@ -105,8 +116,8 @@ def histories(
     draw = partial(sample_bars, interval=interval, generator=generator)
     if own is not None:
         yield History(OWN, own, WHOLE_CUTS)
-    rows = 3 * lookback + 256
-    yield History(f"{rows} random bars", draw(rows=rows, symbols=SYMBOLS), WHOLE_CUTS)
+    rows = _LOOKBACKS * lookback + 2 * CUTS
+    yield History("random bars", draw(rows=rows, symbols=SYMBOLS), WHOLE_CUTS, lookbacks=_LOOKBACKS)
     short = lookback + 2 * CUTS
     for index, year in enumerate(YEARS):
         part = draw(rows=short, symbols=SYMBOLS)
@@ -114,7 +125,8 @@ def histories(
             first = int(torch.randint(0, len(own) - short + 1, (), generator=generator))
             part = own.rows(first, first + short)
         name = f"a clock of {year}, prices and volumes scaled"
-        yield History(name, _scaled(_on_clock(part, index, year), index), 0)
+        clocked = _scaled(_on_clock(part, index, year), index)
+        yield History(name, clocked, 0, tampers=_BOTH_WAYS, lookbacks=1)
     long = draw(rows=LONG, symbols=1)
     yield History(f"{LONG} random bars", long, 0, tampers=(), piece_cuts=_LONG_CUTS)
 
@@ -176,7 +188,7 @@ class _Search:
                 self._check_rows(one, history, generator)
 
     def _check_rows(self, one: BoundFeature, history: History, generator: torch.Generator) -> None:
-        bars = history.bars
+        bars = history.rows_for(one.lookback)
         cells = len(bars) * bars.symbols * (one.lookback + 2 * CUTS) * len(history.tampers)
         try:
             result = check_rows(
