@@ -15,6 +15,7 @@ from mutants.engines import ENGINES
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
+from mutants.leaks import LEAKS
 from mutants.learner import LEARNER
 from mutants.levels import LEVELS
 from mutants.limits import LIMITS
@@ -62,6 +63,7 @@ MUTANTS = (
     *LIMITS,
     *REFERENCE,
     *LEVELS,
+    *LEAKS,
     *ATTACK,
     *ENGINES,
     *POPULATION,

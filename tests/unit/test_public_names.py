@@ -51,11 +51,13 @@ PUBLIC = {
     "stormsail.market.features": (
         "ACCOUNT_FEATURES AccountTensors BarTensors Feature FeatureSet FeatureSpec Features "
         "Leak LeakReport REGISTRY Registry Scaler Schema account_features check_leaks "
-        "check_schema default_features default_specs draw_cuts feature sample_bars schema_hash"
+        "check_schema default_features default_specs draw_cuts feature sample_bars schema_hash "
+        "search_leaks"
     ),
     "stormsail.market.fetch": (
         "FetchResult Gap Progress RetryPolicy connect fetch_bars fetch_funding"
     ),
+    "stormsail.market.gymnasium": "MarketEnv MarketVectorEnv StableBaselinesEnv",
     "stormsail.market.importers": "Imported Options from_frame import_files",
     "stormsail.market.simulator": "Info MarketConfig Simulator State",
     "stormsail.market.synthetic": (

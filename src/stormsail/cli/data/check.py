@@ -32,7 +32,11 @@ def check(
         Path | None, typer.Option(help="Where the repaired rows go: .parquet or .csv.")
     ] = None,
     features: Annotated[
-        str | None, typer.Option(help="Check features for leaks instead: default, or a file.")
+        str | None,
+        typer.Option(
+            help="Check features for look-ahead instead: default, or a file; with `--store` also "
+            "on your own bars."
+        ),
     ] = None,
 ) -> None:
     """List the defects of market data; exit with 1 if an error refuses them.
@@ -43,7 +47,7 @@ def check(
     if features is not None:
         from stormsail.cli.data.check_features import run
 
-        raise typer.Exit(run(features, interval=interval or "1h"))
+        raise typer.Exit(run(features, interval=interval, store=store, symbol=symbol))
     from rich.console import Console
 
     from stormsail.core.clock import SystemClock

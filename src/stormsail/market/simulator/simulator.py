@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.errors import DtypeError, RangeError, ShapeError
-from stormsail.core.graph_compiler import compile_graph
+from stormsail.core.graph_compiler import TensorFunction, compile_graph
 from stormsail.core.task import Actions, Alternatives, ContinuousActions, DiscreteActions, Step
 from stormsail.functional.market import fills
 from stormsail.market.features import (
@@ -140,10 +140,10 @@ class Simulator:
         self.actions: Actions
         if config.action == "levels":
             self.actions = DiscreteActions(len(config.offered_levels))
-            self._lowest, self._highest = 0.0, len(config.offered_levels) - 1.0
+            self.action_range = 0.0, len(config.offered_levels) - 1.0
         else:
-            self._lowest, self._highest = config.offered_range
-            self.actions = ContinuousActions((self._lowest,), (self._highest,))
+            self.action_range = config.offered_range
+            self.actions = ContinuousActions(self.action_range[:1], self.action_range[1:])
         self._transition: Transition = self.transition
 
     account_names: tuple[str, ...] = ACCOUNT_FEATURES
@@ -175,11 +175,15 @@ class Simulator:
         Raises:
             ConfigError: if no compiler is found.
         """
+        self._transition = _compiled(self.transition, self.example())
+
+    def example(self) -> tuple[State, Tensor, Tensor]:
+        """Return arguments of `transition`: accounts just opened, an action, uniform numbers."""
         generator = torch.Generator(device=self.device).manual_seed(0)
         state, _ = self.reset(generator)
         kind = torch.int64 if self.config.action == "levels" else self.dtype
         action = torch.zeros(self.batch, dtype=kind, device=self.device)
-        self._transition = _compiled(self.transition, (state, action, self.draw(generator)))
+        return state, action, self.draw(generator)
 
     def reset(self, generator: torch.Generator) -> tuple[State, Tensor]:
         """Start B episodes at random; return state and observation [B, F]."""
@@ -250,12 +254,17 @@ class Simulator:
         """
         action = self._shaped(action)
         if self.device.type == "cpu" and not torch.compiler.is_compiling():
-            low, high = action.aminmax()  # cheaper than a look at each, which is rarely needed
-            if not (low >= self._lowest and high <= self._highest):
-                bad = self._bad(action) & ~state.done
-                if bad.any():
-                    raise _bad_action(self.config, action, bad)
+            self.refuse_bad(action, state.done)
         return self._transition(state, action, self.draw(generator))
+
+    def refuse_bad(self, action: Tensor, done: Tensor) -> None:
+        """Raise a `RangeError` if an action [B] is not on offer where an episode is running."""
+        low, high = action.aminmax()  # cheaper than a look at each, which is rarely needed
+        least, most = self.action_range
+        if not (low >= least and high <= most):
+            bad = self._bad(action) & ~done
+            if bad.any():
+                raise _bad_action(self.config, action, bad)
 
     def transition(self, state: State, action: Tensor, uniform: Tensor) -> tuple[State, Step[Info]]:
         """Return what `step` returns, for uniform numbers from `draw`; pure, without a sync."""
@@ -350,7 +359,7 @@ class Simulator:
     def _bad(self, action: Tensor) -> Tensor:
         if self.config.action == "levels":
             return (action < 0) | (action >= len(self._levels))
-        low, high = self._lowest, self._highest
+        low, high = self.action_range
         return ~((action >= low) & (action <= high))  # NaN is bad
 
     def _requested(self, action: Tensor, bad: Tensor) -> Tensor:
@@ -386,20 +395,28 @@ class Simulator:
         return raw if bound is None else raw.clamp(-bound, bound)
 
 
+def flat(transition: Transition) -> TensorFunction:
+    """Return a transition from tensors to a list of tensors.
+
+    In: those of `State`, action and uniform numbers. Out: those of `State`, `Step` and `Info`.
+    """
+    width = len(State._fields)
+
+    def run(*tensors: Tensor) -> list[Tensor]:
+        action, uniform = tensors[width:]
+        state, step = transition(State(*tensors[:width]), action, uniform)
+        return [*state, *step[:-1], *step.info]
+
+    return run
+
+
 def _compiled(transition: Transition, example: tuple[State, Tensor, Tensor]) -> Transition:
     """Return the same function as machine code for tensors like the example's.
 
     It needs no guards: a simulator never changes, and `step` checks shapes and types.
     """
     width, shown = len(State._fields), len(Step._fields) - 1
-
-    def flat(*tensors: Tensor) -> list[Tensor]:
-        action, uniform = tensors[width:]
-        state, step = transition(State(*tensors[:width]), action, uniform)
-        flags = (step.terminated, step.truncated)
-        return [*state, step.observation, step.reward, *flags, *step.info]
-
-    run = compile_graph(flat, [*example[0], *example[1:]], instead="do not compile")
+    run = compile_graph(flat(transition), [*example[0], *example[1:]], instead="do not compile")
 
     def call(state: State, action: Tensor, uniform: Tensor) -> tuple[State, Step[Info]]:
         tensors = run(*state, action, uniform)
