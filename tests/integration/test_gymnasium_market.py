@@ -58,7 +58,8 @@ def small(panel: Panel, **changes: object) -> dict[str, object]:
 
 def one_start(**changes: object) -> dict[str, object]:
     """Return arguments of an environment in which every episode must start at row 1."""
-    return small(wild_panel(3, rows=14, symbols=1), **changes)
+    # half of its bars have no volume
+    return small(wild_panel(3, rows=14, symbols=1), trade_without_volume=True, **changes)
 
 
 # --- making one
@@ -106,7 +107,7 @@ def test_a_panel_is_used_as_it_is_and_not_copied():
 
 
 def test_stored_bars_are_the_panel_of_that_store(tmp_path):
-    world = generate("noise", symbols=2, bars=40, interval=Interval.parse("1h"), seed=1)
+    world = generate("noise", symbols=2, bars=40, interval=Interval.parse("1h"), seed=1, spot=True)
     store = Store(tmp_path)
     for bars in world.bars:
         store.write(bars)
@@ -155,7 +156,7 @@ def test_info_has_every_name_as_a_plain_number():
     bought = env.step(4)[4]
     assert set(held) == always
     assert set(bought) == always | {"price"}
-    flags = {"liquidated", "blocked", "bad_action", "time_limit_truncated"}
+    flags = {"liquidated", "blocked", "delisted", "bad_action", "time_limit_truncated"}
     counts = {"reason", "data_age", "symbol", "row"}
     assert {type(bought[name]) for name in flags} == {bool}
     assert {type(bought[name]) for name in counts} == {int}

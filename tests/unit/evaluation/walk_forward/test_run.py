@@ -533,7 +533,7 @@ def test_progress_is_told_step_by_step(bars, small):
 
 @pytest.mark.usefixtures("quick")
 def test_bars_may_come_as_a_sequence(small):
-    drawn = generate("noise", symbols=1, bars=ROWS, interval=HOUR, seed=4)
+    drawn = generate("noise", symbols=1, bars=ROWS, interval=HOUR, seed=4, spot=True)
     panel = Panel.from_bars(drawn.bars)
     one = validate(drawn.bars, small, fit=fitter(panel))
     assert files(one) == files(validate(panel, small, fit=fitter(panel)))

@@ -166,7 +166,7 @@ def test_no_order_goes_out_where_the_impact_cannot_be_known():
     rows = numbers(panel, settings(episode_bars=4, **{"costs.impact": 0.01}), [1.0] * 4)
     assert column(rows, "blocked") == [True, True, False, False]
     assert rows[1]["quantity"] == 0.0
-    free = numbers(panel, settings(episode_bars=4), [1.0] * 4)
+    free = numbers(panel, settings(episode_bars=4, trade_without_volume=True), [1.0] * 4)
     assert column(free, "blocked") == [False] * 4
 
 
