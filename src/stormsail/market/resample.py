@@ -30,13 +30,7 @@ def resample(bars: Bars, interval: Interval, *, keep_partial: bool = False) -> B
     Raises:
         DataError: if the interval is no multiple, or a bar does not open on its own grid.
     """
-    if not bars.interval.divides(interval):
-        raise DataError(
-            "data-interval",
-            wrong="bars can be joined only to a multiple of their own interval",
-            found=f"{bars.interval} bars of {bars.symbol} and `{interval}`",
-            remedy="Choose a multiple, or import shorter bars.",
-        )
+    check_multiple(bars, interval)
     check_alignment(bars)
     if not len(bars):
         return Bars(bars.symbol, interval, bars.table, _note(bars, interval, 0, keep_partial))
@@ -51,6 +45,17 @@ def resample(bars: Bars, interval: Interval, *, keep_partial: bool = False) -> B
     arrays = {name: _array(name, values[keep]) for name, values in columns.items()}
     notes = _note(bars, interval, int((~whole).sum()), keep_partial)
     return Bars(bars.symbol, interval, pa.table(arrays), notes)
+
+
+def check_multiple(bars: Bars, interval: Interval) -> None:
+    """Refuse an interval that is no multiple of the bars' own."""
+    if not bars.interval.divides(interval):
+        raise DataError(
+            "data-interval",
+            wrong="bars can be joined only to a multiple of their own interval",
+            found=f"{bars.interval} bars of {bars.symbol} and `{interval}`",
+            remedy="Choose a multiple, or import shorter bars.",
+        )
 
 
 def check_alignment(bars: Bars) -> None:

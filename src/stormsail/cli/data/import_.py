@@ -1,5 +1,6 @@
 """`stormsail import`: import bars and funding rates from files of other sources."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -47,6 +48,7 @@ def import_bars(
     from stormsail.market.importers import Options, import_files
     from stormsail.market.importers.columns import parse_columns
     from stormsail.market.interval import Interval
+    from stormsail.market.resample import check_multiple
     from stormsail.market.store import Store
 
     lengths = [Interval.parse(text) for text in resample or []]
@@ -63,21 +65,27 @@ def import_bars(
         interval=Interval.parse(interval) if interval else None,
         market=market,
     )
-    # Everything is read, checked and merged before the first file is written.
-    target = Store(store)
-    results = []
     for new in imported:
-        data, more = _with_stored(target, new.data, replace=replace)
-        results.append(((*new.lines, *more), _all_lengths(data, lengths)))
-    for lines, items in results:
-        for line in lines:
-            typer.echo(line)
-        for item in items:
-            if isinstance(item, Bars):
-                joined = f" ({item.notes['resampled']})" if "resampled" in item.notes else ""
-                typer.echo(f"wrote {len(item)} bars to {target.write(item)}{joined}")
-            else:
-                typer.echo(f"wrote {len(item)} rates to {target.write_funding(item)}")
+        if isinstance(new.data, Bars):
+            for length in lengths:
+                check_multiple(new.data, length)
+    # Everything is read, checked and merged before the first file is written; and nobody else
+    # writes between the reading of what is stored and the writing of what it was merged into.
+    target = Store(store)
+    with target.writing("stormsail import"):
+        results = []
+        for new in imported:
+            data, more = _with_stored(target, new.data, replace=replace)
+            results.append(((*new.lines, *more), _all_lengths(data, lengths)))
+        for lines, items in results:
+            for line in lines:
+                typer.echo(line)
+            for item in items:
+                if isinstance(item, Bars):
+                    joined = f" ({item.notes['resampled']})" if "resampled" in item.notes else ""
+                    typer.echo(f"wrote {len(item)} bars to {target.write(item)}{joined}")
+                else:
+                    typer.echo(f"wrote {len(item)} rates to {target.write_funding(item)}")
 
 
 def _clock(now: str | None) -> "Clock":
@@ -123,7 +131,7 @@ def _stored(store: "Store", new: "Bars | Funding") -> "Bars | Funding | None":
 
     if isinstance(new, Funding):
         return store.read_funding(new.symbol)
-    if not store.path(new.symbol, new.interval).exists():
+    if not os.path.lexists(store.path(new.symbol, new.interval)):
         return None
     return store.read(new.symbol, new.interval)
 

@@ -144,16 +144,17 @@ def write_world(store: Store, world: World) -> list[FilePath]:
     not stand beside other bars.
     """
     written = []
-    for bars in world.bars:
-        written.append(store.write(bars))
-        if bars.symbol in world.funding:
-            written.append(store.write_funding(world.funding[bars.symbol]))
-        else:
-            store.remove_funding(bars.symbol)
-        if world.features is not None:
-            written.append(store.write_signals(bars, world.features[bars.symbol]))
-        else:
-            store.remove_signals(bars.symbol, bars.interval)
+    with store.writing("stormsail synth"):
+        for bars in world.bars:
+            written.append(store.write(bars))
+            if bars.symbol in world.funding:
+                written.append(store.write_funding(world.funding[bars.symbol]))
+            else:
+                store.remove_funding(bars.symbol)
+            if world.features is not None:
+                written.append(store.write_signals(bars, world.features[bars.symbol]))
+            else:
+                store.remove_signals(bars.symbol, bars.interval)
     return written
 
 
