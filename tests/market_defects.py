@@ -183,6 +183,8 @@ PLANTERS["vwap-below"] = _cell(
     "D23", "quote_volume", lambda x: 0.8 * x, severity="warning", with_it=frozenset({"D22"})
 )
 PLANTERS["no-trades"] = _cell("D24", "trades", lambda _: 0, severity="warning")
+PLANTERS["false-high"] = _cell("D48", "high", lambda x: 2.5 * x, severity="warning")
+PLANTERS["false-low"] = _cell("D48", "low", lambda x: x / 2.5, severity="warning")
 PLANTERS["wick"] = _cell("D44", "high", lambda x: 10.0 * x, severity="warning")
 
 

@@ -358,6 +358,13 @@ DEFECTS: tuple[Defect, ...] = (
         "Funding rates are implausibly large: percent or basis points instead of fractions?",
         "Divide them by 100 or by 10,000, or compare with another source.",
     ),
+    Defect(
+        "D48",
+        "false-wick",
+        "warning",
+        "A high or low lies far outside of what its neighbours, bodies and volume bear out.",
+        "Compare with the mark price or another venue (`--reference`); it may liquidate a position.",
+    ),
 )
 
 BY_NAME = {defect.name: defect for defect in DEFECTS}

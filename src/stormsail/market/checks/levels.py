@@ -76,7 +76,6 @@ def check_levels(collector: Collector, columns: Columns, order: Order, interval:
     series = _series(columns, order, interval)
     if len(series.rows) < _SHORTEST:
         return
-    _check_wicks(collector, columns)
     motion = _motion(series)
     _check_breaks(collector, series, motion, _check_spikes(collector, series, motion))
 
@@ -182,18 +181,6 @@ def _local_scale(move: NDArray[np.float64], *, mean_share: float) -> NDArray[np.
     beside[:-1] = np.maximum(beside[:-1], scale[1:])
     spread = np.repeat(beside, length)
     return np.concatenate((spread, np.full(len(size) - len(spread), beside[-1])))
-
-
-def _check_wicks(collector: Collector, columns: Columns) -> None:
-    """Report highs and lows ten times away from open and close.
-
-    Real wicks are long, the longest of 1.4 million real bars had a factor of 6.5, so only a slipped
-    decimal point is reported.
-    """
-    o, h, low, c = (columns.values[name] for name in PRICES)
-    wick = (h > 9.0 * np.maximum(o, c)) | (np.minimum(o, c) > 9.0 * low)
-    wick &= (np.minimum(o, c) > 0) & (low > 0) & (h >= low) & np.isfinite(h)
-    collector.mark("spike", wick, lambda row: f"high={h[row]:g} low={low[row]:g} close={c[row]:g}")
 
 
 def _check_spikes(collector: Collector, series: Series, motion: Motion) -> NDArray[np.int64]:
