@@ -16,6 +16,7 @@ START = 1_609_459_200_000
 LENGTH = Interval.parse("5m")
 BARS, RATES = "BTC/USDT", "BTC/USDT:USDT"
 
+
 def bar(row: int) -> str:
     first, last = 100 + row % 5, 100 + (row + 1) % 5
     return f"{START + row * M},{first},{max(first, last) + 1},{min(first, last) - 1},{last},10\n"
@@ -88,7 +89,18 @@ def meet(folder: Path, pair: int, rows: int) -> None:
     first = ("import", folder / "b", "--store", root)
     second = ("import", folder / "c", "--store", root)
     if kind == 3:
-        second = ("synth", "ar1", "--bars", 500, "--symbols", 2, "--interval", "5m", "--store", root)
+        second = (
+            "synth",
+            "ar1",
+            "--bars",
+            500,
+            "--symbols",
+            2,
+            "--interval",
+            "5m",
+            "--store",
+            root,
+        )
     together(folder, *((first, second) if pair % 2 else (second, first)))
     store = Store(root)
     if kind == 1:

@@ -1,4 +1,4 @@
-"""`stormsail bench wicks`: false wicks planted in stored bars, and flags on the bars as they are."""
+"""`stormsail bench wicks`: wicks planted in stored bars, and flags on the bars as they are."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,9 +35,7 @@ class Row:
     factor: float
 
 
-def rows(
-    store: Store, *, factors: Sequence[float], planted: int, first_seed: int
-) -> Iterator[Row]:
+def rows(store: Store, *, factors: Sequence[float], planted: int, first_seed: int) -> Iterator[Row]:
     """Yield a row for each symbol of a store and each factor.
 
     Args:
@@ -55,7 +53,9 @@ def rows(
             for name, change in (("high", factor), ("low", 1.0 / factor)):
                 at = _places(len(bars), planted // 2, generator)
                 places += len(at)
-                found += int(np.isin(at, suspicious_rows(_with_wicks(bars, name, at, change))).sum())
+                found += int(
+                    np.isin(at, suspicious_rows(_with_wicks(bars, name, at, change))).sum()
+                )
             yield Row(symbol, str(interval), len(bars), flags, places, found, factor)
 
 

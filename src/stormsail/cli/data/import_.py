@@ -106,8 +106,7 @@ def _with_stored(
     """Return new rows together with those in the store, or alone if they shall replace them."""
     from stormsail.core.errors import DataError
     from stormsail.market.bars import Funding
-    from stormsail.market.importers.merge import with_stored
-    from stormsail.market.importers.times import span
+    from stormsail.market.importers.merge import span, with_stored
 
     what = "rates" if isinstance(new, Funding) else "bars"
     try:

@@ -66,7 +66,7 @@ def held(path: Path, *, verb: str, wait_s: float, clock: Clock | None = None) ->
     finally:
         # What was done under the lock stays done, whatever happens to the lock file.
         with contextlib.suppress(OSError):
-            os.unlink(path)  # before the lock is free: afterwards it may be another's
+            path.unlink()  # before the lock is free: afterwards it may be another's
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile keeps no lock
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -78,8 +78,7 @@ def _acquired(path: Path, clock: Clock, wait_s: float) -> int:
         descriptor = os.open(path, _OPEN, 0o644)
         holder = None
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(errno.EINVAL, "the lock is no regular file", os.fspath(path))
+            _check_kind(path, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(path, descriptor):
                 return descriptor
@@ -96,9 +95,14 @@ def _acquired(path: Path, clock: Clock, wait_s: float) -> int:
         clock.sleep(_PAUSE_S)
 
 
+def _check_kind(path: Path, descriptor: int) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "the lock is no regular file", os.fspath(path))
+
+
 def _is_at(path: Path, descriptor: int) -> bool:
     try:
-        there = os.stat(path, follow_symlinks=False)
+        there = path.stat(follow_symlinks=False)
     except FileNotFoundError:
         return False
     own = os.fstat(descriptor)

@@ -24,7 +24,7 @@ _KINDS = (
 def other_kind(path: Path | str) -> str | None:
     """Return what is behind a path, if it is there and no regular file: `a named pipe`."""
     try:
-        return _other(os.stat(path).st_mode)
+        return _other(Path(path).stat().st_mode)
     except OSError:
         return None
 
@@ -35,10 +35,8 @@ def check_regular(path: Path | str) -> os.stat_result:
     Raises:
         OSError: EINVAL with the kind in words for anything else, or what the system says.
     """
-    status = os.stat(path)
-    kind = _other(status.st_mode)
-    if kind is not None:
-        raise OSError(errno.EINVAL, f"{kind} instead of a file", os.fspath(path))
+    status = Path(path).stat()
+    _refuse_other(path, status.st_mode)
     return status
 
 
@@ -51,13 +49,17 @@ def open_regular(path: Path | str) -> BinaryIO:
     check_regular(path)
     descriptor = os.open(path, _READ)
     try:
-        kind = _other(os.fstat(descriptor).st_mode)
-        if kind is not None:  # it was exchanged since
-            raise OSError(errno.EINVAL, f"{kind} instead of a file", os.fspath(path))
+        _refuse_other(path, os.fstat(descriptor).st_mode)  # it may have been exchanged since
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _refuse_other(path: Path | str, mode: int) -> None:
+    kind = _other(mode)
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"{kind} instead of a file", os.fspath(path))
 
 
 def _other(mode: int) -> str | None:

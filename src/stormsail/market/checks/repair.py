@@ -16,7 +16,7 @@ from stormsail.core.files import atomic
 from stormsail.core.files.regular import other_kind
 from stormsail.market.bars import PRICES, column_type
 from stormsail.market.checks.columns import KNOWN, Columns, read_columns, rename
-from stormsail.market.checks.files import check_loaded, interval_of, load_file
+from stormsail.market.checks.files import Reading, check_loaded, interval_of, load_file
 from stormsail.market.checks.report import Collector, Report
 from stormsail.market.checks.stamps import MILLISECONDS, TYPED, UNITS
 from stormsail.market.interval import Interval
@@ -217,6 +217,7 @@ def repair_file(
     symbol: str | None = None,
     interval: Interval | None = None,
     now_ms: int | None = None,
+    reading: Reading | None = None,
 ) -> list[str]:
     """Write the repaired rows of a file to another one; return a line for every change.
 
@@ -240,11 +241,14 @@ def repair_file(
             found=kind,
             remedy="Name such a file with `--out`.",
         )
-    loaded = load_file(source)
-    length = interval or interval_of(source, loaded)
-    table = loaded.table
+    reading = reading or Reading()
+    loaded = load_file(source, chosen=reading.columns, every=True)
+    length = interval or interval_of(source, loaded, reading.columns)
+    table = None if loaded.table is None else rename(loaded.table, reading.columns)
     notes = {key: text for key, text in loaded.notes.items() if key != "seal"}  # of other values
-    report = check_loaded(loaded, source, symbol=symbol, interval=length, now_ms=now_ms)
+    report = check_loaded(
+        loaded, source, symbol=symbol, interval=length, now_ms=now_ms, reading=reading
+    )
     if table is None:
         raise DataError(
             "data-repair",

@@ -4,7 +4,14 @@ import numpy as np
 import pyarrow as pa
 
 from stormsail.market.bars import Bars, Funding
-from stormsail.market.checks.columns import BINANCE, check_names, numbers, read_columns, rename
+from stormsail.market.checks.columns import (
+    BINANCE,
+    check_meanings,
+    check_names,
+    numbers,
+    read_columns,
+    rename,
+)
 from stormsail.market.checks.gaps import check_funding_gaps
 from stormsail.market.checks.levels import check_levels
 from stormsail.market.checks.prices import check_prices
@@ -43,6 +50,7 @@ def check_table(
         reference: highs and lows of the mark price or another venue, to judge wicks by.
     """
     collector = Collector() if collector is None else collector
+    check_meanings(collector, table.column_names)
     table = rename(table)
     whole = check_names(collector, table.column_names)
     rows = table.num_rows

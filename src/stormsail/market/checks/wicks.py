@@ -85,15 +85,14 @@ def check_wicks(
         reference: highs and lows of the same market, known at some of the times.
     """
     bars = _possible(columns.values, order)
-    for upward in (True, False):
+    for name in ("high", "low"):
+        upward = name == "high"
         side, slipped, at = _outside(bars, reference, upward=upward)
-        name = "high" if upward else "low"
-        collector.add(
-            "spike",
-            bars.rows[slipped],
-            lambda row, name=name: f"{name}={columns.values[name][row]:g}"
-            f" close={columns.values['close'][row]:g}",
-        )
+        prices, close = columns.values[name], columns.values["close"]
+        words = {
+            int(row): f"{name}={prices[row]:g} close={close[row]:g}" for row in bars.rows[slipped]
+        }
+        collector.add("spike", bars.rows[slipped], words.get)
         _report(collector, side, at, upward=upward)
 
 
@@ -174,7 +173,7 @@ def _usual(bars: _Bars, at: NDArray[np.int64]) -> _Floats:
     usual = np.maximum(np.nanmedian(ranges, axis=1), _MEAN * np.nanmean(ranges, axis=1))
     usual = np.maximum(usual, _BODY * body)
     if bars.volume is None:
-        return usual
+        return np.asarray(usual)
     typical = np.nanmedian(np.where(others, bars.volume[around], np.nan), axis=1)
     traded = np.divide(bars.volume[at], typical, out=np.ones(len(at)), where=typical > 0)
     return np.asarray(usual * np.sqrt(np.fmax(1.0, traded)))

@@ -12,7 +12,10 @@ import pyarrow as pa
 
 from stormsail.core.errors import DataError
 from stormsail.market.bars import Bars, Funding, check_symbol
-from stormsail.market.importers.files import RawFile, find_files, read_files
+from stormsail.market.checks import Loaded
+from stormsail.market.checks.units import TimeUnit
+from stormsail.market.importers.files import find_files, read_files
+from stormsail.market.importers.merge import span
 from stormsail.market.importers.names import (
     Kind,
     Market,
@@ -30,7 +33,6 @@ from stormsail.market.importers.prepare import (
     named_bars,
     named_funding,
 )
-from stormsail.market.importers.times import TimeUnit, span
 from stormsail.market.interval import Interval
 
 __all__ = ["Imported", "Options", "from_frame", "import_files"]
@@ -49,7 +51,7 @@ class _Group:
     symbol: str
     interval: Interval | None
     """None for funding rates."""
-    parts: tuple[tuple[RawFile, Named], ...]
+    parts: tuple[tuple[Loaded, Named], ...]
 
 
 def from_frame(
@@ -82,7 +84,7 @@ def from_frame(
             found=type(frame).__name__,
             remedy="Pass a pyarrow table, or a pandas or polars frame.",
         )
-    file = RawFile(PurePath("frame"), table)
+    file = Loaded(table, path=PurePath("frame"))
     options = Options(columns or {}, time_unit)
     raw = named_bars(file, options, spot=False)
     return checked_bars(raw, check_symbol(symbol), interval, options)[0]
@@ -111,7 +113,8 @@ def import_files(
     """
     options = options or Options()
     paths, left_out = _usable(find_files(sources))
-    groups = _groups(paths, symbol=symbol, interval=interval, market=market)
+    names = options.columns
+    groups = _groups(paths, names, symbol=symbol, interval=interval, market=market)
     imported = [_imported(group, options) for group in groups]
     imported[0] = replace(imported[0], lines=(*left_out, *imported[0].lines))
     return imported
@@ -132,11 +135,16 @@ def _usable(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _groups(
-    paths: Sequence[Path], *, symbol: str | None, interval: Interval | None, market: Market | None
+    paths: Sequence[Path],
+    columns: Mapping[str, str],
+    *,
+    symbol: str | None,
+    interval: Interval | None,
+    market: Market | None,
 ) -> list[_Group]:
-    parts: dict[tuple[str, Interval | None], list[tuple[RawFile, Named]]] = {}
+    parts: dict[tuple[str, Interval | None], list[tuple[Loaded, Named]]] = {}
     for path in paths:
-        for file in read_files(path):
+        for file in read_files(path, columns):
             named = _named(path, file)
             place = file.path.name
             owner = resolve_symbol(named, symbol=symbol, market=market, place=place)
@@ -150,14 +158,15 @@ def _groups(
     return groups
 
 
-def _named(path: Path, file: RawFile) -> Named:
+def _named(path: Path, file: Loaded) -> Named:
     """Return what the file's name says, or that of its archive where it says nothing."""
     named = read_name(path)
     if file.path != path:
         inner = read_name(file.path)
         named = inner if inner.pair and inner.interval else named
     kind: Kind = named.kind
-    names = {name.lower() for name in file.table.column_names}
+    table = file.table
+    names = set() if table is None else {name.lower() for name in table.column_names}
     if kind == "bars" and "funding_rate" in names | {name.replace("last_", "") for name in names}:
         kind = "funding" if "open" not in names else kind
     return replace(named, kind=kind)

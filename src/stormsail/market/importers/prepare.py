@@ -9,10 +9,12 @@ import pyarrow as pa
 from stormsail.core.clock import Clock, iso
 from stormsail.core.errors import DataError
 from stormsail.market.bars import OPTIONAL, REQUIRED, Bars, Funding, column_type
-from stormsail.market.checks import check_funding_table, check_table, repair
+from stormsail.market.checks import Loaded, check_funding_table, check_table, repair
+from stormsail.market.checks.files import rate_is_open
+from stormsail.market.checks.report import Collector, Finding
+from stormsail.market.checks.units import Times, TimeUnit, to_milliseconds
 from stormsail.market.importers.columns import FUNDING_COLUMNS, check_complete, match
-from stormsail.market.importers.files import MARKS, RawFile
-from stormsail.market.importers.times import Times, TimeUnit, to_milliseconds
+from stormsail.market.importers.files import MARKS
 from stormsail.market.interval import Interval
 
 _SHOWN = 3
@@ -45,15 +47,17 @@ class Raw:
     notes: tuple[str, ...] = ()
     time_error: DataError | None = None
     """Why times could not be read with certainty; then `ts` is as the source has it."""
+    findings: tuple[Finding, ...] = ()
+    """What the reader of the files warns of."""
 
 
-def named_bars(file: RawFile, options: Options, *, spot: bool) -> Raw:
+def named_bars(file: Loaded, options: Options, *, spot: bool) -> Raw:
     """Return the columns of bars under our names, times in milliseconds if they are certain.
 
     Raises:
         DataError: if a column is missing or ambiguous, or times name no zone.
     """
-    place, names = file.path.name, file.table.column_names
+    place, names = file.path.name, _names(file)
     if file.binance and options.columns:
         raise DataError(
             "data-column",
@@ -66,19 +70,24 @@ def named_bars(file: RawFile, options: Options, *, spot: bool) -> Raw:
     raw = _timed(file, matched, options, binance_spot=file.binance and spot)
     extra = [name for name in names if name not in matched.values()]
     if extra and not file.binance:
-        raw = replace(raw, notes=(*raw.notes, f"{place}: not read: {', '.join(extra)}"))
+        words = ", ".join(name or "a column without a name" for name in extra)
+        raw = replace(raw, notes=(*raw.notes, f"{place}: not read: {words}"))
     return raw
 
 
-def named_funding(file: RawFile, options: Options) -> Raw:
+def _names(file: Loaded) -> list[str]:
+    return [] if file.table is None else list(file.table.column_names)
+
+
+def named_funding(file: Loaded, options: Options) -> Raw:
     """Return settlement times and rates; freqtrade's older files keep the rate under `open`.
 
     Raises:
         DataError: if a column is missing or times are not certain.
     """
-    place, names = file.path.name, file.table.column_names
+    place, names = file.path.name, _names(file)
     matched = match(names, FUNDING_COLUMNS, options.columns, place=place)
-    if "funding_rate" not in matched and {"open", "close", "volume"} <= set(names):
+    if "funding_rate" not in matched and rate_is_open(file.path, names):
         matched["funding_rate"] = "open"
     missing = [name for name in FUNDING_COLUMNS if name not in matched]
     if missing:
@@ -95,9 +104,18 @@ def named_funding(file: RawFile, options: Options) -> Raw:
 
 
 def _timed(
-    file: RawFile, matched: Mapping[str, str], options: Options, *, binance_spot: bool
+    file: Loaded, matched: Mapping[str, str], options: Options, *, binance_spot: bool
 ) -> Raw:
     place = file.path.name
+    names = _names(file)
+    twice = [theirs for theirs in matched.values() if names.count(theirs) > 1]
+    if file.table is None or twice:
+        raise DataError(
+            "data-column",
+            wrong=f"{place} must have each column once",
+            found=f"`{', '.join(twice)}` more than once",
+            remedy="Drop or rename one of them.",
+        )
     columns = {ours: file.table[theirs] for ours, theirs in matched.items()}
     time_error: DataError | None = None
     try:
@@ -109,7 +127,9 @@ def _timed(
             raise
         times, time_error = Times(columns["ts"], "unknown"), error
     columns["ts"] = times.column
-    return Raw(pa.table(columns), (place,), (times.unit,), (*file.notes, *times.notes), time_error)
+    remarks = (*(f"{place}: {remark}" for remark in file.remarks), *times.notes)
+    findings = tuple(file.collector.findings)
+    return Raw(pa.table(columns), (place,), (times.unit,), remarks, time_error, findings)
 
 
 def joined(parts: Sequence[Raw]) -> Raw:
@@ -134,6 +154,7 @@ def joined(parts: Sequence[Raw]) -> Raw:
         tuple(dict.fromkeys(unit for part in parts for unit in part.units)),
         tuple(note for part in parts for note in part.notes),
         time_error,
+        tuple(finding for part in parts for finding in part.findings),
     )
 
 
@@ -166,8 +187,12 @@ def checked_bars(
     if now_ms is not None and (raw.time_error is None or options.repair):
         table, dropped = _without_unclosed(raw, table, symbol, interval, now_ms)
         lines += dropped
-    report = check_table(table, symbol=symbol, interval=interval, now_ms=now_ms)
-    if report.errors:
+    collector = Collector(findings=list(raw.findings))
+    report = check_table(
+        table, symbol=symbol, interval=interval, now_ms=now_ms, collector=collector
+    )
+    errors = [finding for finding in report.errors if finding.name != "naive-time"]
+    if errors or (report.errors and raw.time_error is None):
         raise _defects(f"{symbol} {interval}", raw, [str(finding) for finding in report.errors])
     if raw.time_error is not None and not options.repair:
         raise raw.time_error
@@ -216,7 +241,8 @@ def _without_unclosed(
 
 def checked_funding(raw: Raw, symbol: str) -> tuple[Funding, list[str]]:
     """Return funding rates that pass the data checks, and the warnings."""
-    report = check_funding_table(raw.table, symbol=symbol)
+    collector = Collector(findings=list(raw.findings))
+    report = check_funding_table(raw.table, symbol=symbol, collector=collector)
     if report.errors:
         raise _defects(f"the funding of {symbol}", raw, [str(finding) for finding in report.errors])
     return Funding(symbol, raw.table), [f"warning: {finding}" for finding in report.warnings]

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
 from stormsail.market.checks.stamps import BINANCE_SWITCH_MS, UNITS, unit_of
 
@@ -187,8 +186,3 @@ def _parsed(column: pa.ChunkedArray, place: str) -> pa.ChunkedArray:
                 found=f"rows with and without a zone: {problem}" if mixed else problem,
                 remedy="Mend the source, or name the right column with `--columns ts=NAME`.",
             ) from plain
-
-
-def span(ts_ms: NDArray[np.int64]) -> str:
-    """Return the first and last time as text."""
-    return f"{iso(ts_ms[0])} to {iso(ts_ms[-1])}" if len(ts_ms) else "no row"
