@@ -38,8 +38,9 @@ _RATIO = 200
 _FLOOR = 1 << 26
 """Unpacked bytes may be 64 MiB, or 200 times the packed ones: digits pack 3 to 10 times."""
 
+_SHORT_MONTH_MS, _LONG_MONTH_MS = 28 * 86_400_000, 31 * 86_400_000
 _META = b"stormsail."
-_NAMED_INTERVAL = re.compile(r"(?:^|[-_. ])(\d{1,4}[smhdwM])(?=[-_. ]|$)")
+_NAMED_INTERVAL = re.compile(r"(?:^|[-_. ])(\d{1,4}(?:mo|[smhdwM]))(?=[-_. ]|$)")
 TEXT_SUFFIXES = (".csv", ".txt", ".tsv")
 _Rows = tuple[pa.Table | None, tuple[str, ...]]
 SUFFIXES = (*TEXT_SUFFIXES, ".gz", ".zip", ".parquet", ".pq", ".feather", ".arrow")
@@ -379,6 +380,8 @@ def interval_of(path: Path, loaded: Loaded, columns: Mapping[str, str] | None = 
         stamps = read_stamps(table.column("ts").slice(0, 10_000).combine_chunks())
         steps = np.diff(np.unique(stamps.ms[stamps.valid]))
         usual = int(np.median(steps)) if len(steps) else 0
+        if _SHORT_MONTH_MS <= usual <= _LONG_MONTH_MS:
+            return Interval.parse("1mo")
         if usual >= 1_000:
             return Interval(usual)
     return Interval(60_000)

@@ -133,12 +133,13 @@ def _time_unit(work: _Work) -> None:
 def _close_to_open(work: _Work) -> None:
     """Move labels at the last millisecond of a bar to its open time."""
     columns = work.columns()
-    stamps, length = columns.stamps, work.interval.milliseconds
-    closing = stamps.valid & ((stamps.ms - work.interval.origin_ms) % length == length - 1)
+    stamps = columns.stamps
+    opening = stamps.ms - work.interval.offset(stamps.ms)
+    closing = stamps.valid & (stamps.ms == work.interval.after(opening) - 1)
     for at in np.flatnonzero(closing):
         work.write("close-to-open", int(at), columns, f"was {int(stamps.ms[at])}")
     if closing.any():
-        work.set_times(np.where(closing, stamps.ms - length + 1, stamps.ms), stamps.valid)
+        work.set_times(np.where(closing, opening, stamps.ms), stamps.valid)
 
 
 def _drop_invalid_rows(work: _Work) -> None:
@@ -193,7 +194,7 @@ def _drop_last_unclosed(work: _Work) -> None:
     if now is None or not stamps.valid.any():
         return
     open_still = stamps.valid & (stamps.ms <= now)
-    open_still &= stamps.ms + work.interval.milliseconds > now
+    open_still &= work.interval.after(stamps.ms) > now
     _drop(work, "drop-last-unclosed", open_still, columns)
 
 

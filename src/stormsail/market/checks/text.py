@@ -6,9 +6,10 @@ cell; otherwise every cell is kept as text, so that the checks can show what sta
 """
 
 import codecs
+import contextlib
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import BinaryIO
@@ -29,6 +30,9 @@ _MARK = b"\xef\xbb\xbf"
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+|nan|inf)\s*", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*[-+]?\d{1,19}\s*")
+_STAMP = re.compile(
+    r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,3})?)?(?P<zone>Z|[+-]\d{2}:?\d{2})?"
+)
 _HEAD = 1 << 16
 _SCANNED = 1 << 22
 _BLOCK = 1 << 22
@@ -43,6 +47,7 @@ class _Scan:
     """What a first pass over the bytes shows."""
 
     size: int = 0
+    lines: int = 0
     returns: int = 0
     strange: bool = False
     """Whether the text is not UTF-8, or has zero bytes."""
@@ -58,6 +63,8 @@ class _Layout:
     separator: str
     start: int
     end: int
+    lines: int
+    """As many rows as there can be."""
     first: list[str] = field(default_factory=list)
     """Cells of the first row, if there is one."""
 
@@ -109,7 +116,9 @@ def _scanned(opened: Opener, limit: int) -> _Scan:
                 raise TooLargeError(f"unpacks to more than {limit} bytes")
             scan.head += block[: max(0, _HEAD - len(scan.head))]
             scan.tail = (scan.tail + block)[-_HEAD:]
-            scan.returns += block.count(b"\r")
+            returns = block.count(b"\r")
+            scan.returns += returns
+            scan.lines += block.count(b"\n") + returns
             if not scan.strange and (pending or not block.isascii()):
                 try:
                     decoder.decode(block)
@@ -169,7 +178,7 @@ def _layout(scan: _Scan, collector: Collector) -> tuple[_Layout | None, tuple[st
     start = lines[headers][0] if headers < len(lines) else scan.size
     cells = lines[headers][1].split(separator) if headers < len(lines) else []
     end = _end(scan, start, separator, len(names), collector)
-    return _Layout(names, separator, start, end, cells), remarks
+    return _Layout(names, separator, start, end, scan.lines + 1, cells), remarks
 
 
 def _lines(head: bytes, start: int) -> list[tuple[int, str]]:
@@ -211,8 +220,7 @@ def _parsed(
     try:
         table = _numeric_table(opened, layout, kinds)
         if table is None:
-            text = {place: pa.string() for place in kinds}
-            table = _with_numbers(_table(opened, layout, text, skip_row), kinds)
+            table = _text_table(opened, layout, kinds, skip_row)
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             return _empty(layout)
@@ -236,10 +244,19 @@ def _kinds(layout: _Layout, chosen: Mapping[str, str], *, every: bool) -> dict[i
     for place, name in enumerate(names):
         if name in times:
             cell = layout.first[place] if place < len(layout.first) else ""
-            read[place] = pa.int64() if _WHOLE.fullmatch(cell) else pa.string()
+            read[place] = _time_kind(cell)
         elif name in wanted or every:
             read[place] = pa.float64() if name in wanted else pa.string()
     return read
+
+
+def _time_kind(cell: str) -> pa.DataType:
+    if _WHOLE.fullmatch(cell):
+        return pa.int64()
+    written = _STAMP.fullmatch(cell)
+    if written is None:
+        return pa.string()
+    return pa.timestamp("ms", "UTC" if written["zone"] else None)
 
 
 def _numeric_table(
@@ -252,22 +269,55 @@ def _numeric_table(
         if kind == pa.float64() and cell and not _NUMBER.fullmatch(cell):
             return None
     try:
-        return _table(opened, layout, kinds, None)
+        return _filled(opened, layout, kinds)
     except pa.ArrowInvalid:
         return None
 
 
-def _table(
+def _filled(opened: Opener, layout: _Layout, kinds: dict[int, pa.DataType]) -> pa.Table | None:
+    """Return the rows, block by block put into arrays of the size that the lines ask for.
+
+    Each number is in memory once. None where a cell is empty: text tells what is not there.
+    """
+    arrays = {
+        place: np.empty(layout.lines, np.int64 if kind != pa.float64() else np.float64)
+        for place, kind in kinds.items()
+        if kind != pa.string()
+    }
+    texts: dict[int, list[pa.Array]] = {place: [] for place in kinds if place not in arrays}
+    rows = 0
+    with _reader(opened, layout, kinds, None) as reader:
+        for batch in reader:
+            for place, column in zip(kinds, batch.columns, strict=True):
+                if place in texts:
+                    texts[place].append(column)
+                    continue
+                if column.null_count:
+                    return None
+                whole = column if kinds[place] == pa.float64() else column.cast(pa.int64())
+                arrays[place][rows : rows + len(column)] = whole.to_numpy()
+            rows += batch.num_rows
+    pa.default_memory_pool().release_unused()  # blocks of text, which nobody needs any more
+    columns = []
+    for place in range(len(layout.names)):
+        if place in arrays:
+            columns.append(pa.array(arrays[place][:rows]).cast(kinds[place]))
+        else:
+            columns.append(pa.chunked_array(texts[place]) if place in texts else pa.nulls(rows))
+    return pa.Table.from_arrays(columns, names=layout.names)
+
+
+@contextlib.contextmanager
+def _reader(
     opened: Opener,
     layout: _Layout,
     kinds: dict[int, pa.DataType],
     skip_row: Callable[[pacsv.InvalidRow], str] | None,
-) -> pa.Table:
+) -> Iterator[pacsv.CSVStreamingReader]:
     # Arrow looks types up by name, ours may repeat.
     names = [str(place) for place in range(len(layout.names))]
-    read = [names[place] for place in kinds]
     with opened() as stream, pa.PythonFile(_Part(stream, layout.start, layout.end), "r") as source:
-        table = pacsv.read_csv(
+        yield pacsv.open_csv(
             source,
             # Arrow's reading threads may outlive an error and abort the interpreter at its exit.
             read_options=pacsv.ReadOptions(
@@ -279,35 +329,37 @@ def _table(
             # Only an empty field is "not there": `N/A` is text, and the data checks shall see it.
             convert_options=pacsv.ConvertOptions(
                 column_types={names[place]: kind for place, kind in kinds.items()},
-                include_columns=read or names[:1],
+                include_columns=[names[place] for place in kinds] or names[:1],
                 strings_can_be_null=True,
                 null_values=[""],
             ),
         )
-    return _whole_columns(table, layout.names, kinds)
 
 
-def _whole_columns(table: pa.Table, names: list[str], kinds: dict[int, pa.DataType]) -> pa.Table:
-    """Return every column in one piece; those that were not read are empty, under their names.
+def _text_table(
+    opened: Opener,
+    layout: _Layout,
+    kinds: dict[int, pa.DataType],
+    skip_row: Callable[[pacsv.InvalidRow], str],
+) -> pa.Table:
+    """Return the rows as text, but columns of numbers alone as numbers; broken lines are left out.
 
-    One after the other: each column is there twice only while it is put together.
+    Columns that were not read are empty, under their names.
     """
-    rows = table.num_rows
-    columns: list[pa.Array] = []
-    for place in range(len(names)):
-        if place not in kinds:
-            columns.append(pa.nulls(rows))
-            continue
-        column = table.column(0)
-        table = table.remove_column(0)
-        columns.append(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
-        del column
-    return pa.Table.from_arrays(columns, names=names)
+    text = dict.fromkeys(kinds, pa.string())
+    with _reader(opened, layout, text, skip_row) as reader:
+        read = reader.read_all()
+    columns = dict(zip(kinds, read.columns, strict=False))
+    none = pa.nulls(read.num_rows)
+    whole = [columns.get(place, none) for place in range(len(layout.names))]
+    return _with_numbers(pa.Table.from_arrays(whole, names=layout.names), kinds)
 
 
 def _with_numbers(table: pa.Table, kinds: dict[int, pa.DataType]) -> pa.Table:
     """Return text columns as numbers where all of their cells are."""
     for place, kind in kinds.items():
+        if pa.types.is_timestamp(kind):
+            continue  # the checks read written times themselves
         for wanted in (kind, pa.float64()) if kind == pa.int64() else (kind,):
             try:
                 column = table.column(place).cast(wanted)

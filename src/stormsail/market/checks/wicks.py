@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stormsail.market.bars import PRICES, Bars
 from stormsail.market.checks.columns import Columns
 from stormsail.market.checks.report import Collector
-from stormsail.market.checks.times import Order
+from stormsail.market.checks.times import Order, in_order
 
 _LEAST = 1.1  # factor of the shortest wick that is looked at
 _SLIPPED = 9.0  # factor from which on a decimal point has slipped
@@ -56,6 +56,12 @@ class _Bars:
     low: _Floats
     close: _Floats
     volume: _Floats | None
+
+    def at(self, kept: NDArray[np.bool_]) -> "_Bars":
+        """Return some of the bars."""
+        volume = None if self.volume is None else self.volume[kept]
+        prices = self.open[kept], self.high[kept], self.low[kept], self.close[kept]
+        return _Bars(self.rows[kept], self.ts[kept], *prices, volume)
 
     def mirrored(self) -> "_Bars":
         """Return the bars of 1 / price: lows become highs."""
@@ -122,11 +128,11 @@ def _outside(
 
 
 def _possible(values: Mapping[str, _Floats], order: Order) -> _Bars:
-    o, h, low, c = (values[name][order.rows] for name in PRICES)
-    volume = values.get("volume")
+    o, h, low, c = (in_order(values[name], order.rows) for name in PRICES)
+    flow = in_order(values["volume"], order.rows) if "volume" in values else None
     kept = np.isfinite(h) & (low > 0) & (low <= np.minimum(o, c)) & (h >= np.maximum(o, c))
-    flow = None if volume is None else volume[order.rows][kept]
-    return _Bars(order.rows[kept], order.ts[kept], o[kept], h[kept], low[kept], c[kept], flow)
+    bars = _Bars(order.rows, order.ts, o, h, low, c, flow)
+    return bars if kept.all() else bars.at(kept)
 
 
 def _candidates(bars: _Bars, *, upward: bool) -> NDArray[np.int64]:

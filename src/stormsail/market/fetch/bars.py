@@ -131,6 +131,7 @@ def fetch_bars(
         ArgumentError: if nothing is stored and `since_ms` is missing.
     """
     check_symbol(symbol)
+    interval.check_fixed("a fetch")
     requester = Requester(client, clock, generator, retry or RetryPolicy())
     stored = _stored(store, symbol, interval)
     wanted = _wanted(stored, symbol, interval, since_ms, until_ms, clock)

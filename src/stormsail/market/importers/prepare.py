@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stormsail.core.clock import Clock, iso
 from stormsail.core.errors import DataError
@@ -223,13 +224,16 @@ def _without_unclosed(
     """Leave out bars that have not closed, wherever they are; refuse those that have not opened."""
     if not table.num_rows or not pa.types.is_integer(table.schema.field("ts").type):
         return table, []
+    last = pc.max(table["ts"]).as_py()
+    if last is None or int(interval.after(np.array(last))) <= now_ms:
+        return table, []
     ts, now = table["ts"].fill_null(0).to_numpy(), iso(now_ms, timespec="seconds")
     future = np.flatnonzero(ts > now_ms)
     if len(future):
         row = int(future[0])
         problem = f"row {row} at {iso(ts[row])}, which is after {now}; {len(future)} such rows"
         raise _defects(f"{symbol} {interval}", raw, [problem])
-    is_open = ts + interval.milliseconds > now_ms
+    is_open = interval.after(ts) > now_ms
     if not is_open.any():
         return table, []
     lines = [

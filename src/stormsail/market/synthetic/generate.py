@@ -184,6 +184,7 @@ def _check_size(bars: int, interval: Interval, start_ms: int) -> None:
         raise RangeError(
             wrong="`bars` must be at least 1", found=str(bars), remedy="Pass for example 20000."
         )
+    interval.check_fixed("a synthetic world")
     if (start_ms - interval.origin_ms) % interval.milliseconds:
         raise RangeError(
             wrong=f"`start_ms` must be a time at which a bar of {interval} opens",
