@@ -14,6 +14,7 @@ from mutants.engines import ENGINES
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
+from mutants.imports import IMPORTS
 from mutants.learner import LEARNER
 from mutants.levels import LEVELS
 from mutants.limits import LIMITS
@@ -36,6 +37,7 @@ MUTANTS = (
     *ADVERSARY,
     *CRITICS,
     *HISTORY,
+    *IMPORTS,
     *MISSED,
     *FORMULAS,
     *MARKET_DATA,

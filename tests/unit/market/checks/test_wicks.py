@@ -93,6 +93,15 @@ def test_the_median_of_48_neighbours_is_usual(count, found):
     assert flagged(columns) == found
 
 
+def test_a_wick_is_not_measured_by_itself():
+    """Of six other bars three range over 0.11 and three over 0.02: usual is 0.065, and log 1.35 =
+    0.30 more than 4 of it, 0.26. With the bar itself the median would be 0.11, and 4 of it 0.44."""
+    columns = quiet(7)
+    columns["high"][[0, 1, 5]] = 99.0 * np.exp(0.11)
+    columns["high"][3] = 135.0
+    assert flagged(columns) == [3]
+
+
 def test_lows_are_judged_as_highs_are():
     columns = quiet()
     columns["low"][AT] = 100.0 / 1.5
