@@ -1,13 +1,14 @@
 """Several processes write to one store at once: no row is lost, and who waits says for whom."""
 
 import os
-import time
 import warnings
 from pathlib import Path
 
 import pytest
 
 from command_lab import _run as run_in_child
+from stormsail.core.clock import SystemClock
+from stormsail.core.files import lock
 from stormsail.market.interval import Interval
 from stormsail.market.store import LOCK, Store
 
@@ -50,9 +51,6 @@ class Command:
 
     def start(self) -> None:
         os.close(self.gate)
-
-    def running(self) -> bool:
-        return os.waitpid(self.child, os.WNOHANG)[0] == 0
 
     def end(self) -> str:
         """Return what was printed, after the command has ended well."""
@@ -125,8 +123,16 @@ def test_two_hundred_pairs_of_writers_lose_no_row(pair, tmp_path):
     meet(tmp_path / "pair", pair, rows=4_000)
 
 
-def test_an_import_waits_for_the_holder_and_keeps_what_that_wrote(tmp_path):
+def test_an_import_waits_for_the_holder_and_keeps_what_that_wrote(tmp_path, monkeypatch):
     """Rows 0 to 9 are stored, the holder adds 10 to 19, the import 20 to 29."""
+    waits, told = os.pipe()
+
+    class TellingClock(SystemClock):
+        def sleep(self, seconds: float) -> None:
+            os.write(told, b".")
+            super().sleep(seconds)
+
+    monkeypatch.setattr(lock, "SystemClock", TellingClock)
     root = tmp_path / "data"
     for place, rows in (("a", range(10)), ("b", range(20)), ("c", range(20, 30))):
         (tmp_path / place).mkdir()
@@ -137,8 +143,7 @@ def test_an_import_waits_for_the_holder_and_keeps_what_that_wrote(tmp_path):
     command = Command(tmp_path, "import", tmp_path / "c", "--store", root)
     with store.writing("the holder"):
         command.start()
-        time.sleep(0.7)
-        assert command.running()  # it waits, and has written nothing
+        assert os.read(waits, 1) == b"."  # it waits, and has written nothing
         assert len(store.read(BARS, LENGTH)) == 10
         store.write(Store(tmp_path / "other").read(BARS, LENGTH))
     assert "joined: 20 stored and 10 new bars" in command.end()

@@ -46,7 +46,7 @@ IMPORTS = (
         LOCK,
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
-        unit("store", "test_a_second_writer_is_told_who_the_first_is", part="market"),
+        unit("store", "test_a_waiting_writer_counts_time_by_its_clock", part="market"),
     ),
     Mutant(
         "threads-share-a-held-store",

@@ -281,7 +281,13 @@ def test_a_waiting_writer_counts_time_by_its_clock(tmp_path):
     with held(path, verb="x", wait_s=0.0, clock=clock):
         told = json.loads(path.read_text())
         assert (told["pid"], told["verb"]) == (os.getpid(), "x")
-        assert told["since"] == "2023-11-14T22:13:20Z"
+        assert told["since"] == "2023-11-14T22:13:20Z"  # 1.7e9 seconds, and 0.1 s of waiting
+        with pytest.raises(BusyError) as caught, held(path, verb="y", wait_s=0.0, clock=clock):
+            pass
+        assert caught.value.holder == (
+            f"process {os.getpid()} on {socket.gethostname()} (x), which holds it since "
+            "2023-11-14T22:13:20Z"
+        )
     assert not path.exists()
 
 

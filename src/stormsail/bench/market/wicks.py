@@ -49,14 +49,14 @@ def rows(store: Store, *, factors: Sequence[float], planted: int, first_seed: in
         flags = len(suspicious_rows(bars))
         for factor in factors:
             generator = Generators(seed).numpy(f"bench.wicks.{factor}")
-            places = found = 0
+            places = noticed = 0
             for name, change in (("high", factor), ("low", 1.0 / factor)):
                 at = _places(len(bars), planted // 2, generator)
                 places += len(at)
-                found += int(
+                noticed += int(
                     np.isin(at, suspicious_rows(_with_wicks(bars, name, at, change))).sum()
                 )
-            yield Row(symbol, str(interval), len(bars), flags, places, found, factor)
+            yield Row(symbol, str(interval), len(bars), flags, places, noticed, factor)
 
 
 def _places(count: int, wanted: int, generator: np.random.Generator) -> NDArray[np.int64]:
@@ -78,12 +78,12 @@ def verdicts(measured: Sequence[Row]) -> list[Verdict]:
     claims = []
     for factor in sorted({row.factor for row in measured}):
         part = [row for row in measured if row.factor == factor]
-        found, planted = sum(row.found for row in part), sum(row.planted for row in part)
-        share = found / planted if planted else 0.0
+        noticed, planted = sum(row.found for row in part), sum(row.planted for row in part)
+        share = noticed / planted if planted else 0.0
         claims.append(
             Verdict(
                 f"wicks of {factor:g} times are found in {FOUND:.0%}",
-                f"{found} of {planted}, {share:.2%}",
+                f"{noticed} of {planted}, {share:.2%}",
                 share >= FOUND,
             )
         )

@@ -117,7 +117,9 @@ def _write(descriptor: int, holder: Holder) -> None:
 def _read(descriptor: int) -> Holder | None:
     """Return who wrote the file; None if that cannot be read."""
     try:
-        told = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
-        return Holder(int(told["pid"]), str(told["host"]), str(told["since"]), str(told["verb"]))
+        record = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
+        return Holder(
+            int(record["pid"]), str(record["host"]), str(record["since"]), str(record["verb"])
+        )
     except (ValueError, KeyError, TypeError):
         return None

@@ -107,8 +107,8 @@ def suspicious_rows(bars: Bars, reference: Reference | None = None) -> NDArray[n
     order = Order(np.arange(len(bars)), bars.ts)
     names = [name for name in (*PRICES, "volume") if name in bars.columns]
     possible = _possible({name: bars.column(name) for name in names}, order)
-    found = [_outside(possible, reference, upward=upward)[1:] for upward in (True, False)]
-    return np.unique(possible.rows[np.concatenate([rows for pair in found for rows in pair])])
+    sides = [_outside(possible, reference, upward=upward)[1:] for upward in (True, False)]
+    return np.unique(possible.rows[np.concatenate([rows for pair in sides for rows in pair])])
 
 
 def _outside(
@@ -218,7 +218,7 @@ def _liquidations(bars: _Bars, at: int, gone: _Floats) -> int:
     first = max(0, at - BEFORE)
     entry = bars.close[first:at]
     later = np.append(bars.high[first + 1 : at], 0.0)
-    reached = np.maximum.accumulate(later[::-1])[::-1]  # highest high after the entry, before `at`
-    reached = np.maximum(reached, max(bars.open[at], bars.close[at]))
+    highest = np.maximum.accumulate(later[::-1])[::-1]  # after the entry, before `at`
+    highest = np.maximum(highest, max(bars.open[at], bars.close[at]))
     limits = entry * gone[:, None]
-    return int(np.count_nonzero((reached < limits) & (limits <= bars.high[at])))
+    return int(np.count_nonzero((highest < limits) & (limits <= bars.high[at])))
