@@ -598,6 +598,10 @@ def _gradient_noise(draw: Draw) -> list[Case]:
     ]
 
 
+TIERS = ((0.01, 0.0), (0.05, 20.0))
+"""Rate and amount of a maintenance margin: 1 % up to a notional of 500, 5 % above."""
+
+
 def _ledger(draw: Draw) -> list[Case]:
     normal, uniform = draw.normal, draw.uniform
     quantity, order = normal(B), normal(B)
@@ -611,6 +615,7 @@ def _ledger(draw: Draw) -> list[Case]:
         tick=torch.zeros(B, dtype=torch.float64),
     )
     steps = torch.full_like(quantity, 0.25)
+    tiers = tuple((torch.full_like(quantity, r), torch.full_like(quantity, a)) for r, a in TIERS)
     equity = 1e3 * uniform(B)
     return [
         Case(
@@ -642,7 +647,21 @@ def _ledger(draw: Draw) -> list[Case]:
             {"maintenance": 0.01},
             (0, 1),
         ),
+        Case(
+            fills.delisting_price,
+            (price, quantity, notional, terms),
+            {"loss": 0.0},
+            (0, 1, 2),
+        ),
         Case(fills.log_growth, (equity, 1e3 * uniform(B)), {"floor": 10.0}, (0, 1)),
+        Case(fills.maintenance_margin, (1e3 * uniform(B), tiers), {}, (0,)),
+        Case(fills.tiered_liquidation_price, (100 * normal(B), quantity, tiers), {}, (0, 1)),
+        Case(
+            fills.borrow_interest,
+            (100 * normal(B), quantity, price, 1e-4 * uniform(B), 1e-4 * uniform(B)),
+            {},
+            (0, 1, 2, 3, 4),
+        ),
     ]
 
 
@@ -704,6 +723,15 @@ def _all_actions(draw: Draw) -> list[Case]:
             risk.mixing_share,
             (normal(B), -uniform(B), uniform(B)),
             {"most_change": 0.4},
+        ),
+        Case(risk.calibration_slope, (normal(B, 5), uniform(B, 5)), {"errors": 1.5}),
+        Case(risk.shrink_to_mean, (normal(T, B, K), uniform(T, B)), {"share": 0.4}, (0, 1)),
+        Case(risk.floor_share, (normal(B, 5), uniform(B, 5)), {"errors": 0.1}),
+        Case(
+            risk.pull_to_action,
+            (normal(T, B, K), probs(T, B, K), torch.tensor(1)),
+            {"share": 0.4},
+            (0, 1),
         ),
         Case(risk.weighted_value_at_risk, (normal(9), weight), {"alpha": 0.3}, (0,)),
         Case(

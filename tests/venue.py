@@ -292,6 +292,9 @@ def _market(name: str, root: str) -> dict:
                 "tickSize": "0.01",
             },
             {"filterType": "LOT_SIZE", "minQty": "0.001", "maxQty": "9000", "stepSize": "0.001"},
+            {"filterType": "NOTIONAL", "minNotional": "5.00", "maxNotional": "9000000"}
+            if root == "/api/v3"
+            else {"filterType": "MIN_NOTIONAL", "notional": "100"},
         ],
     }
     if root == "/fapi/v1":

@@ -12,6 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from backtest_lab import agent_for, panel, plain
+from ledger_lab import rounds, write_ledger
 from stormsail.cli.main import app
 from stormsail.core.generators import Generators
 from stormsail.evaluation.engine.files import write_backtest
@@ -74,7 +75,9 @@ def called(*words):
 
 @pytest.fixture(scope="module")
 def pages(browser, tmp_path_factory):
-    """Return a report and a comparison of the same two backtests, and of a run.
+    """Return a report and a comparison of the same two backtests and of a run.
+
+    The report also shows an attack on the run's agent, and a population.
 
     It asks for the browser first: where there is none, nothing need be computed.
     """
@@ -83,8 +86,12 @@ def pages(browser, tmp_path_factory):
     written(folder / "first", agent_for(bars, seed=0), bars)
     write_backtest(folder / EVIL, backtest(agent_for(bars, seed=4), bars, plain()))
     run_all(small("market", validation__every_updates=2), folder / "run")
+    attacks = ("--attacks", "random,mad", "--epsilons", "0.1,0.4", "--episodes", "8")
+    called("attack", folder / "run", *attacks, "--out", folder / "forged")
+    write_ledger(folder / "bred", rounds())
     both = (folder / "first", folder / EVIL)
-    called("report", *both, "--run", folder / "run", "--out", folder / "report.html")
+    more = (folder / "forged", folder / "bred")
+    called("report", *both, *more, "--run", folder / "run", "--out", folder / "report.html")
     called("compare", *both, folder / "run", "--out", folder / "compare.html")
     return {name: folder / f"{name}.html" for name in ("report", "compare")}
 
@@ -138,6 +145,18 @@ def test_every_chart_is_drawn(page, file):
     assert empty == []
     assert page.ask("return document.querySelectorAll('.chart').length") >= 2
     assert page.complaints() == []
+
+
+def test_attacks_and_populations_have_sections_with_their_figures(page, pages):
+    page.open(pages["report"])
+    ids = page.ask("return [...document.querySelectorAll('section')].map((one) => one.id)")
+    assert {"robustness", "population"} <= set(ids)
+    assert page.ask("return document.querySelectorAll('#robustness .chart').length") >= 1
+    lines = "return document.querySelectorAll('#population svg.lineage circle').length"
+    assert page.ask(lines) > 0
+    assert page.ask("return document.querySelectorAll('#population table tbody tr').length") >= 3
+    words = page.ask("return document.querySelector('#population').textContent")
+    assert "a<b" in words  # a value from a file stays text
 
 
 def test_the_report_of_a_validation_opens_on_a_phone_with_its_verdict_first(page, tmp_path):

@@ -62,14 +62,19 @@ def test_several_symbols_with_funding_in_one_command(venue, tmp_path):
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "BTC/USDT:USDT 1h: 1195 rows added, 1195 stored, 1 gaps (5 bars), 5 requests, 1 retries",
+        "BTC/USDT:USDT terms: kind, lot, tick, min_notional, maker_fee, taker_fee, listed",
+        "  not stated: max_leverage, maintenance",
         "BTC/USDT:USDT funding: 150 rows added, 150 stored, 0 gaps (0 bars), 1 requests, 0 retries",
         # after its last bar, ETH is asked twice for what the exchange does not have
         "ETH/USDT:USDT 1h: 300 rows added, 300 stored, 0 gaps (0 bars), 3 requests, 0 retries",
+        "ETH/USDT:USDT terms: kind, lot, tick, min_notional, maker_fee, taker_fee, listed",
+        "  not stated: max_leverage, maintenance",
         "ETH/USDT:USDT funding: 30 rows added, 30 stored, 0 gaps (0 bars), 1 requests, 0 retries",
     ]
     store = Store(tmp_path / "data")
     assert len(store.read("BTC/USDT:USDT", H1)) == 1195
     assert len(store.read_funding("ETH/USDT:USDT").ts) == 30
+    assert store.read_terms("ETH/USDT:USDT").terms.min_notional == 100.0
     assert "canary" not in out + err + repr(venue.requests)
 
 
@@ -94,7 +99,9 @@ def test_an_interrupt_leaves_a_whole_store_and_the_next_run_continues(venue, tmp
     code, out, _ = run(venue, tmp_path, "BTC/USDT", "--until", "2021-04-15T04:00Z")
     assert (code, out) == (
         0,
-        "BTC/USDT 1h: 500 rows added, 2500 stored, 0 gaps (0 bars), 2 requests, 0 retries\n",
+        "BTC/USDT 1h: 500 rows added, 2500 stored, 0 gaps (0 bars), 2 requests, 0 retries\n"
+        "BTC/USDT terms: kind, lot, tick, min_notional, maker_fee, taker_fee\n"
+        "  not stated: listed\n",
     )
 
 
@@ -139,7 +146,11 @@ def test_warnings_of_the_checks_are_printed(venue, tmp_path):
         venue, tmp_path, "BTC/USDT", "--since", "2021-01-01", "--until", "2021-01-01T01:00"
     )
     assert code == 0
-    assert out.splitlines()[1:] == ["  warning: D12 one-row, 1x, first at 1 row"]
+    assert out.splitlines()[1:] == [
+        "  warning: D12 one-row, 1x, first at 1 row",
+        "BTC/USDT terms: kind, lot, tick, min_notional, maker_fee, taker_fee",
+        "  not stated: listed",
+    ]
 
 
 def test_the_verb_is_listed_without_loading_what_it_needs():

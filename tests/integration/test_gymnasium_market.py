@@ -5,6 +5,7 @@ import subprocess
 import sys
 import warnings
 from datetime import UTC, datetime
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -702,13 +703,19 @@ def test_drawing_without_pillow_says_what_to_install(monkeypatch):
 # --- somebody else's learner
 
 
-def test_stable_baselines3_learns_to_hold_what_only_rises():
+@pytest.mark.parametrize("kind", ["single", "vector"])
+def test_stable_baselines3_learns_to_hold_what_only_rises(kind):
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import DummyVecEnv
 
+    from stormsail.market.gymnasium import StableBaselinesEnv
+
     panel = market(steady([100.0 * 1.02**row for row in range(80)]))
     options = small(panel, episode_bars=16, levels=(-1.0, 0.0, 1.0), **FREE)
-    envs = DummyVecEnv([lambda: gymnasium.make(MARKET, **options) for _ in range(4)])
+    if kind == "vector":
+        envs = StableBaselinesEnv(4, **options)
+    else:
+        envs = DummyVecEnv([lambda: gymnasium.make(MARKET, **options) for _ in range(4)])
     model = PPO("MlpPolicy", envs, n_steps=128, batch_size=64, learning_rate=3e-3, seed=0)
     model.learn(2_000)
     assert model.num_timesteps == 2_048  # whole rollouts of 4 times 128
@@ -721,3 +728,58 @@ def test_stable_baselines3_learns_to_hold_what_only_rises():
         growth, ended = growth + reward, terminated or truncated
     # The first fill is at the next open, after the first rise: 15 of 16 rises can be had.
     assert growth == pytest.approx(15 * math.log(1.02), rel=1e-9)
+
+
+def test_an_account_of_stable_baselines3_is_one_of_the_vector_environment():
+    from stormsail.market.gymnasium import StableBaselinesEnv
+
+    options = small(wild_panel(5, rows=200, symbols=3), **{"stops.drawdown": 0.1})
+    envs, plain = StableBaselinesEnv(3, **options), MarketVectorEnv(3, **options)
+    envs.seed(7)
+    observation, expected = envs.reset(), plain.reset(seed=7)[0]
+    rng, ends, growth, length = np.random.default_rng(1), 0, np.zeros(3), np.zeros(3)
+    for _ in range(60):
+        np.testing.assert_array_equal(observation, expected)
+        actions = rng.integers(5, size=3)
+        observation, reward, done, infos = envs.step(actions)
+        expected, rewards, terminated, truncated, told = plain.step(actions)
+        np.testing.assert_array_equal(reward, rewards.astype(np.float32))
+        np.testing.assert_array_equal(done, terminated | truncated)
+        growth, length = growth + rewards, length + 1
+        for index in np.flatnonzero(done):
+            np.testing.assert_array_equal(infos[index]["terminal_observation"], expected[index])
+            assert infos[index]["TimeLimit.truncated"] == truncated[index]
+            assert infos[index]["equity"] == told["equity"][index]
+            assert infos[index]["episode"] == {"r": growth[index], "l": length[index]}
+        assert [bool(info) for info in infos] == done.tolist()
+        ends += int(done.sum())
+        if done.any():
+            expected = np.where(done[:, None], plain.restart(), expected)
+            growth[done], length[done] = 0.0, 0
+            # a new account: no position, all of the episode left
+            flat = observation[done][:, [-6, -2, -1]]
+            np.testing.assert_array_equal(flat, np.array([[0.0, 0.0, 1.0]] * int(done.sum())))
+    assert ends >= 12
+
+
+def test_restarting_leaves_the_accounts_that_are_running_alone():
+    options = small(wild_panel(5, rows=200, symbols=3), episode_bars=4)
+    kept, restarted = MarketVectorEnv(2, **options), MarketVectorEnv(2, **options)
+    for envs in (kept, restarted):
+        envs.reset(options={"symbol": [0, 1], "row": [10, 50]})
+    restarted.restart()
+    for action in ([4, 0], [1, 3], [2, 2]):
+        for ours, theirs in zip(
+            kept.step(np.array(action))[:2], restarted.step(np.array(action))[:2], strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_recipe_for_stable_baselines3_runs():
+    page = Path(__file__).parents[2] / "docs" / "gymnasium.md"
+    section = page.read_text().partition("## Stable-Baselines3")[2]
+    code = section.partition("```python\n")[2].partition("```")[0]
+    names = {}
+    exec(code.replace("100_000", "4_096"), names)  # noqa: S102 - the page's own lines
+    assert names["model"].num_timesteps == 4_096
+    assert isinstance(names["envs"].market, MarketVectorEnv)

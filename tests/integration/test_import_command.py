@@ -249,3 +249,57 @@ def test_kills_at_random_times_leave_the_old_or_the_new_store(tmp_path):
         assert run(new, *words, root, cwd=tmp_path).returncode == 0
         assert tree(root) == after
     assert (False, False) in ends
+
+
+def test_terms_are_imported_with_the_bars_and_added_later(tmp_path):
+    dump(tmp_path / "dumps", range(30))
+    (tmp_path / "terms.toml").write_text(
+        '["BTC/USDT"]\nkind = "margin"\nborrow_rate = 0.05\nlot = 0.001\n'
+    )
+    result = run("dumps", "--terms", "terms.toml", "--term", "lot=0.00001", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-1] == (
+        "wrote terms (kind, lot, borrow_rate) to data/BTC-USDT/terms.json"
+    )
+    store = Store(tmp_path / "data")
+    stored = store.read_terms("BTC/USDT")
+    assert (stored.terms.kind, stored.terms.lot, stored.terms.borrow_rate) == (
+        "margin",
+        0.00001,  # an option stands before the file
+        0.05,
+    )
+    assert set(stored.sources.values()) == {"given"}
+    later = run("--term", "tick=0.01", cwd=tmp_path)
+    assert later.stdout == (
+        "wrote terms (kind, lot, tick, borrow_rate) to data/BTC-USDT/terms.json\n"
+    )
+    assert store.read_terms("BTC/USDT").terms.tick == 0.01
+    (tmp_path / "terms.json").write_text('{"BTC/USDT": {"kind": "spot"}}')
+    again = run("--terms", "terms.json", "--replace", cwd=tmp_path)
+    assert again.stdout == "wrote terms (kind) to data/BTC-USDT/terms.json\n"
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('["ETH/USDT"]\nlot = 1\n', "`ETH/USDT` and BTC/USDT"),
+        ('["BTC/USDT"]\nkind = "perpetual"\n', "must be `spot` or `margin`"),
+        ('["BTC/USDT"]\nlto = 1\n', "lot"),
+        ('["BTC/USDT"\n', "must be TOML"),
+    ],
+)
+def test_terms_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, text, words):
+    dump(tmp_path / "dumps", range(30))
+    (tmp_path / "terms.toml").write_text(text)
+    result = run("dumps", "--terms", "terms.toml", cwd=tmp_path)
+    assert result.returncode != 0
+    assert words in " ".join(result.stderr.split())
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.refusal
+def test_an_import_of_nothing_is_refused(tmp_path):
+    result = run(cwd=tmp_path)
+    assert result.returncode != 0
+    assert "must have something to import" in " ".join(result.stderr.split())

@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import numpy as np
@@ -114,9 +114,9 @@ def both(world: World, seed: int, rows: int = ROWS) -> tuple[NautilusRun, list[R
     draw = generators.numpy("weights")
     config = world.config
     if config.action == "levels":
-        weights = draw.choice(np.array(config.levels), rows - 1)
+        weights = draw.choice(np.array(config.offered_levels), rows - 1)
     else:
-        weights = draw.uniform(*config.weight_range, rows - 1)
+        weights = draw.uniform(*config.offered_range, rows - 1)
         weights[draw.random(rows - 1) < 0.05] = 0.0
     weights[draw.random(rows - 1) < world.unknown] = np.nan
     run = run_nautilus(panel, SYMBOL, weights, config)
@@ -154,6 +154,26 @@ def test_nautilus_and_the_reference_keep_the_same_books(world):
     turned = [a for a, b in zip(run.position, run.position[1:], strict=False) if a * b < 0]
     assert len(turned) > 0.3 * len(records)
     assert sum(abs(paid) for paid in run.funding) > run.equity[0] / 1000
+
+
+def test_nautilus_pays_the_interest_of_a_margin_account():
+    generators = Generators(3)
+    bars = walk(generators.numpy("walk"), 400, volatility=0.004, start=30_000.0, decimals=2)
+    symbol = "BTC/USDT"
+    panel = replace(bars, symbols=(symbol,), funding=torch.zeros_like(bars.funding))
+    loans = {"kind": "margin", "borrow_rate": 1.0, "quote_borrow_rate": 0.5, "taker_fee": 0.001}
+    config = LEVERED.config.replace(
+        **{"costs.taker_fee": None, "margin.maintenance": None},
+        instruments={symbol: {**loans, "maintenance": [{"notional": 0.0, "rate": 0.02}]}},
+    )
+    weights = generators.numpy("weights").uniform(-3.0, 3.0, 399)
+    run = run_nautilus(panel, symbol, weights, config)
+    decided = [Decimal(repr(float(weight))) for weight in weights]
+    records = replay(config, reference_bars(panel, symbol, impact_window=1), decided, symbol=symbol)
+    assert_equal_ledgers(run, records)
+    # On average 1.5 of equity are short half of the time, at 1 a year; the rest borrows less.
+    assert sum(run.funding) > 100_000 * 0.3 * 400 / 8_760
+    assert min(run.funding) == 0
 
 
 @pytest.mark.campaign

@@ -13,6 +13,7 @@ import pytest
 import market_defects
 from command_lab import forked
 from stormsail.market import importers  # noqa: F401 - loaded here, so that no fork has to
+from stormsail.market.bars import Bars, Mark
 from stormsail.market.interval import Interval
 from stormsail.market.store import Store
 
@@ -245,6 +246,21 @@ def test_a_reference_judges_the_wicks_of_a_file(tmp_path):
     beside = forked("check", path, "--reference", other, cwd=tmp_path)
     shared = forked("check", path, "--reference", path, cwd=tmp_path)
     assert ["D48 false-wick" in x.stdout for x in (alone, beside, shared)] == [True, True, False]
+
+
+def test_stored_mark_prices_judge_the_stored_wicks(tmp_path):
+    high = CLEAN["high"].copy()
+    high[40] *= 2.0
+    store, symbol = Store(tmp_path), "BTC/USDT:USDT"
+    path = store.write(Bars(symbol, HOUR, pa.table({**CLEAN, "high": high})))
+    prices = {name: CLEAN[name] for name in NAMES[:5]}
+    verdicts = []
+    for change in (1.0, 2.0):  # a mark price that stayed, and one that went along
+        marked = prices["high"].copy()
+        marked[40] *= change
+        store.write_mark(Mark(symbol, HOUR, pa.table({**prices, "high": marked})))
+        verdicts.append("D48 false-wick" in forked("check", path, cwd=tmp_path).stdout)
+    assert verdicts == [True, False]
 
 
 @pytest.mark.parametrize("text", ["1s", "1M"])

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -236,6 +237,53 @@ def one_stream(seed):
     weights = drawn_weights(rng, config, ROWS - 1)
     multipliers = [Decimal(str(pick(rng, 1, 0.5, 1.7))) for _ in range(3)]
     return compare(panel, config, weights, multipliers)
+
+
+MARGIN_TIERS = (
+    {"notional": 0.0, "rate": 0.01},
+    {"notional": 8_000.0, "rate": 0.03},
+    {"notional": 30_000.0, "rate": 0.08},
+)
+
+
+def terms_stream(seed, *, kind):
+    """Trade symbols with instrument terms: fees and tiers of their own, and loans on margin."""
+    rng = np.random.default_rng([seed, 7])
+    panel = wild_panel(seed, rows=ROWS, symbols=SYMBOLS)
+    free = ("max_position", "max_turnover", "max_drawdown", "max_daily_loss")
+    config = drawn_config(rng).replace(
+        **{"margin.maintenance": None, "costs.taker_fee": None, "stops.drawdown": None},
+        **{"limits.max_leverage": 8.0, "weight_range": (-8.0, 8.0), "limits.min_equity": 0.0},
+        **{f"limits.{name}": None for name in free},  # so that margin is lost now and then
+    )
+    fees = [None, 0.0, 0.002]
+    terms = [{"maintenance": MARGIN_TIERS, "taker_fee": fees[0]}, {"taker_fee": fees[1]}]
+    terms.append({"maintenance": MARGIN_TIERS[:2], "taker_fee": fees[2]})
+    if kind == "margin":
+        names = tuple(symbol.removesuffix(":USDT") for symbol in panel.symbols)
+        steps = zip(panel.symbols, names, strict=True)
+        filters = {new: config.filters_of(old).model_dump() for old, new in steps}
+        config = config.replace(symbol_filters=filters)
+        panel = replace(panel, symbols=names, funding=torch.zeros_like(panel.funding))
+        rates = {"kind": "margin", "borrow_rate": 4.0, "quote_borrow_rate": 2.0}
+        terms = [{**own, **rates} for own in terms]
+    known = dict(zip(panel.symbols, terms, strict=True))
+    config = config.replace(instruments=known)
+    weights = drawn_weights(rng, config, ROWS - 1)
+    return compare(panel, config, weights, [Decimal(1)] * 3)
+
+
+@pytest.mark.spec("C2", "R18")
+@pytest.mark.parametrize("kind", ["perpetual", "margin"])
+def test_streams_with_instrument_terms_equal_the_decimal_reference(kind):
+    seen = Counter()
+    for seed in range(20):
+        seen += terms_stream(seed, kind=kind)
+    assert seen["steps"] > 1_000
+    assert seen["liquidated inside"] > 5
+    assert seen["liquidated at the open"] > 0
+    assert seen["funding paid"] > 200 if kind == "margin" else seen["funding received"] > 20
+    assert kind == "perpetual" or seen["funding received"] == 0  # nobody pays for a loan
 
 
 EVERYTHING = (

@@ -27,6 +27,9 @@ LOSS = "test_the_loss_counts_values_and_what_actions_add_in_units_of_their_own"
 VALUES_ADDED = "test_every_reward_has_a_value_and_every_action_adds_to_the_last"
 MIXTURE = "test_the_report_is_the_mixture_of_both_scaled_advantages"
 RESUMED = "test_a_restored_learner_computes_what_the_first_one_did"
+TRUST = "test_differences_between_states_are_trusted_as_far_as_fresh_rollouts_bear_them_out"
+VERIFY = "trust = self._verify(rollout, agent, frame)"
+LEARN = 'loss = self.critic.learn(agent, frame, self._stream("memory"), rollout=rollout, rate=rate)'
 DISCOUNT = "discount=torch.stack((self.gamma * goes_on, before_end.float()), -1)"
 
 SHORTFALL = (
@@ -386,5 +389,96 @@ SHORTFALL = (
         'chosen = self.measured if "train/cvar_risk_share" in metrics else self.inferred',
         "chosen = self.inferred",
         unit("alarms", "test_a_limit_that_no_action_keeps_is_said_to_be_measured", part="monitors"),
+    ),
+    # --- trust in the critic
+    _bug(
+        "trust-after-learning",
+        LIMIT,
+        f"{VERIFY}\n        {LEARN}",
+        f"{LEARN}\n        {VERIFY}",
+        "risk/limit_control",
+        TRUST,
+    ),
+    _bug(
+        "trust-forgets-what-follows",
+        CRITIC,
+        "outcome = about_mean(outcome + torch.where(last, 0.0, following))",
+        "outcome = about_mean(outcome)",
+        "risk/limit_control",
+        TRUST,
+    ),
+    _bug(
+        "trust-goes-on-after-the-horizon",
+        CRITIC,
+        "last = step.terminated | (rollout.length >= frame.horizon)[..., None]",
+        "last = step.terminated",
+        "risk/limit_control",
+        TRUST,
+    ),
+    _bug(
+        "trust-not-used",
+        LIMIT,
+        "added = risk.shrink_to_mean(added, rollout.weight, share=trust)",
+        "added = risk.shrink_to_mean(added, rollout.weight, share=1.0)",
+        "risk/limit_control",
+        MIXTURE,
+    ),
+    _bug(
+        "trust-of-the-first-rollouts",
+        LIMIT,
+        "self.verified = torch.cat((earlier, new))[-VERIFIED:]",
+        "self.verified = torch.cat((earlier, new))[:VERIFIED]",
+        "risk/limit_control",
+        "test_the_critic_is_verified_by_the_last_rollouts_alone",
+    ),
+    _bug(
+        "trust-not-saved",
+        LIMIT,
+        '*("scale", "mixed", "balance", "verified"),',
+        '*("scale", "mixed", "balance"),',
+        "risk/saved_limit",
+        RESUMED,
+        "test_the_state_holds_both_memories_and_all_that_follows",
+    ),
+    # --- floor
+    _bug(
+        "floor-that-breaks-the-limit",
+        LIMIT,
+        "best = torch.where(keeps, held.mean(0), -torch.inf).argmax()",
+        "best = held.mean(0).argmax()",
+        "risk/limit_control",
+        "test_the_floor_is_the_best_held_action_that_keeps_the_limit",
+    ),
+    _bug(
+        "floor-without-any-that-keeps-it",
+        LIMIT,
+        "torch.where(keeps.any(), share, 0.0)",
+        "share",
+        "risk/limit_control",
+        "test_there_is_no_floor_where_no_held_action_keeps_the_limit_or_too_little_is_known",
+    ),
+    _bug(
+        "floor-against-the-policy-of-long-ago",
+        DRAWS,
+        "recent = (kept.measured >= since) & self._scored\n        held",
+        "recent = self._scored\n        sample = self.sample(alpha, since=0)\n        held",
+        "risk/limit_control",
+        "test_the_floor_counts_the_results_of_the_present_policy_alone",
+    ),
+    _bug(
+        "floor-not-used",
+        LIMIT,
+        "risk.pull_to_action(mixed / divisor, probability, best, share=floor)",
+        "risk.pull_to_action(mixed / divisor, probability, best, share=0.0)",
+        "risk/limit_control",
+        MIXTURE,
+    ),
+    _bug(
+        "floor-at-another-place-of-the-grid",
+        LIMIT,
+        "HELD, device=self.task.device).round().long()",
+        "HELD, device=self.task.device).floor().long() // 2",
+        "risk/limit_control",
+        "test_a_held_action_of_a_grid_is_pulled_to_at_its_own_place",
     ),
 )

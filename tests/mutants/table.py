@@ -10,11 +10,13 @@ from mutants.attack import ATTACK
 from mutants.bets import BETS
 from mutants.capping import CAPPING
 from mutants.critics import CRITICS
+from mutants.dead_bars import DEAD_BARS
 from mutants.engines import ENGINES
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
 from mutants.imports import IMPORTS
+from mutants.leaks import LEAKS
 from mutants.learner import LEARNER
 from mutants.levels import LEVELS
 from mutants.limits import LIMITS
@@ -31,6 +33,7 @@ from mutants.settings import SETTINGS
 from mutants.shortfall import SHORTFALL
 from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
+from mutants.terms import TERMS
 from mutants.validation import VALIDATION
 
 MUTANTS = (
@@ -42,6 +45,7 @@ MUTANTS = (
     *FORMULAS,
     *MARKET_DATA,
     *SIMULATOR_RULES,
+    *DEAD_BARS,
     *ALTERNATIVES,
     *ALL_ACTIONS,
     *MODULES,
@@ -55,11 +59,13 @@ MUTANTS = (
     *EVALUATION,
     *VALIDATION,
     *TAILS,
+    *TERMS,
     *BETS,
     *CAPPING,
     *LIMITS,
     *REFERENCE,
     *LEVELS,
+    *LEAKS,
     *ATTACK,
     *ENGINES,
     *POPULATION,

@@ -193,7 +193,7 @@ VALIDATION = (
     _own(
         "stops-are-not-ruin",
         JUDGING,
-        'stops=sum(int(flag["stopped"].any(0).sum()) for flag in flags),',
+        "stops=sum(len(backtest.stopped_symbols) for backtest in self.finished),",
         "stops=0,",
         judged("walk_forward/run", "test_an_account_that_was_stopped_rejects"),
     ),

@@ -92,6 +92,41 @@ def liquidation_price(cash, quantity, maintenance):
         return cash / (-quantity * (1 + maintenance))
 
 
+def delisting_price(price, quantity, notional, terms, loss):
+    """Rule 5: worse than the last traded price by spread and impact, at least by a share."""
+    with localcontext(prec=50):
+        price, quantity, notional, loss = exact(price, quantity, notional, loss)
+        _, half_spread, impact, _, _ = exact(*terms)
+        lost = slippage(abs(quantity) * price, notional, half_spread, impact)
+        lost = min(max(lost, loss), Decimal(1))
+        side = (quantity > 0) - (quantity < 0)
+        return price * (1 - side * lost)
+
+
+def tiered_margin(notional, tiers):
+    """Margin of a notional, part by part: (bound, rate) of each tier."""
+    margin, bounds = Decimal(0), [Decimal(bound) for bound, _ in tiers[1:]] + [None]
+    for (low, rate), high in zip(tiers, bounds, strict=True):
+        top = notional if high is None else min(notional, high)
+        margin += Decimal(rate) * max(top - Decimal(low), Decimal(0))
+    return margin
+
+
+def tiered_liquidation_price(cash, quantity, tiers):
+    """Where equity meets that margin, by halving: equity less margin falls to the losing side."""
+    with localcontext(prec=50):
+        cash, quantity = exact(cash, quantity)
+        low, high = Decimal(0), abs(cash) * 100 / abs(quantity)
+        for _ in range(160):
+            price = (low + high) / 2
+            safe = cash + quantity * price > tiered_margin(abs(quantity) * price, tiers)
+            if safe == (quantity > 0):
+                high = price
+            else:
+                low = price
+        return high
+
+
 def log_growth(equity, previous, floor):
     with localcontext(prec=50):
         equity, previous, floor = exact(equity, previous, floor)

@@ -1,4 +1,4 @@
-"""A limit on CVaR: level of the shortfall, share of risk, weighted quantile and error; loops.
+"""A limit on CVaR: level, share of risk, trust in its critic, weighted quantile, error; loops.
 
 Written from the formulas: L is the limit, q the value at risk, c the estimate of CVaR, alpha the
 share of worst outcomes, b and c the rates at which the mean and the risk advantage move CVaR.
@@ -45,6 +45,66 @@ def mixing_share(wanted, mean_rate, risk_rate, most_change):
             result[i] = held(balance + held(r / (c - b), -most_change, most_change), 0.0, 1.0)
         else:
             result[i] = 1.0 if r > 0.0 else 0.0
+    return result
+
+
+def calibration_slope(product, square, errors):
+    """[b + k s] from 0 to 1: b = sum p / sum q, s^2 = n / (n - 1) sum (p - b q)^2 / (sum q)^2.
+
+    1 for fewer than two samples, or where all q are 0.
+    """
+    result = np.ones(np.shape(product)[:-1])
+    n = np.shape(product)[-1]
+    for i in np.ndindex(result.shape):
+        p, q = [float(x) for x in product[i]], [float(x) for x in square[i]]
+        if n < 2 or sum(q) == 0.0:
+            continue
+        b = sum(p) / sum(q)
+        left = sum((p[j] - b * q[j]) ** 2 for j in range(n))
+        s = math.sqrt(n / (n - 1) * left) / sum(q)
+        result[i] = held(b + errors * s, 0.0, 1.0)
+    return result
+
+
+def shrink_to_mean(advantage, weight, share):
+    """M(a) + c (A(s, a) - M(a)) with M(a) = sum_s w_s A(s, a) / sum_s w_s."""
+    result = np.empty(np.shape(advantage))
+    states = list(np.ndindex(np.shape(weight)))
+    whole = sum(float(weight[s]) for s in states)
+    for a in range(np.shape(advantage)[-1]):
+        mean = sum(float(weight[s]) * float(advantage[s][a]) for s in states) / whole
+        for s in states:
+            result[s][a] = mean + share * (float(advantage[s][a]) - mean)
+    return result
+
+
+def floor_share(gap, weight, errors):
+    """[G / s - k] from 0 to 1, halved: G = sum w g / sum w, s^2 = sum w^2 (g - G)^2 / (sum w)^2.
+
+    Where all gaps are equal, a half if they are above 0.
+    """
+    result = np.zeros(np.shape(gap)[:-1])
+    for i in np.ndindex(result.shape):
+        g, w = [float(x) for x in gap[i]], [float(x) for x in weight[i]]
+        whole = sum(w)
+        mean = sum(a * b for a, b in zip(w, g, strict=True)) / whole
+        s = math.sqrt(sum((a * (b - mean)) ** 2 for a, b in zip(w, g, strict=True))) / whole
+        if s > 0.0:
+            result[i] = 0.5 * held(mean / s - errors, 0.0, 1.0)
+        else:
+            result[i] = 0.5 if mean > 0.0 else 0.0
+    return result
+
+
+def pull_to_action(advantage, probability, action, share):
+    """(1 - y) A + y (1[a = c] - p) / sqrt(p (1 - p)) where p = pi(c) is below a half, else A."""
+    result = np.array(advantage, dtype=np.float64)
+    for i in np.ndindex(result.shape[:-1]):
+        p = max(float(probability[i][action]), 1e-6)
+        if p < 0.5:
+            for a in range(result.shape[-1]):
+                pull = ((1.0 if a == action else 0.0) - p) / math.sqrt(max(p * (1.0 - p), 1e-6))
+                result[i][a] = (1.0 - share) * float(advantage[i][a]) + share * pull
     return result
 
 

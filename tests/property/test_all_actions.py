@@ -115,6 +115,55 @@ def test_the_share_is_its_formula(three, most):
     close(actual, limits.mixing_share(wanted, mean_rate, risk_rate, most))
 
 
+@given(
+    stacked(1),
+    shapes.flatmap(lambda shape: arrays.arrays(np.float64, shape, elements=st.floats(0.0, 9.0))),
+    st.floats(0.0, 3.0),
+)
+def test_the_slope_is_its_formula_and_grows_with_the_errors(products, squares, errors):
+    product = np.resize(products[0], squares.shape)
+    assume(squares.sum(-1).min() > 1e-6 or squares.max() == 0.0)
+    actual = risk.calibration_slope(tensor(product), tensor(squares), errors=errors)
+    close(actual, limits.calibration_slope(product, squares, errors), 1e-8)
+    assert (actual >= risk.calibration_slope(tensor(product), tensor(squares), errors=0.0)).all()
+
+
+@given(stacked(1), st.floats(0.0, 1.0), st.integers(0, 2**31))
+def test_shrinking_is_its_formula_and_keeps_the_mean_of_every_action(one, share, seed):
+    advantage = one[0]
+    weight = np.random.default_rng(seed).uniform(0.1, 1.0, advantage.shape[:-1])
+    actual = risk.shrink_to_mean(tensor(advantage), tensor(weight), share=share)
+    close(actual, limits.shrink_to_mean(advantage, weight, share))
+    states = tuple(range(weight.ndim))
+    close(
+        (weight[..., None] * actual.numpy()).sum(states),
+        (weight[..., None] * advantage).sum(states),
+        1e-8,
+    )
+
+
+@given(stacked(2), st.floats(0.0, 3.0))
+def test_the_floor_is_its_formula(two, errors):
+    gap, weight = two[0], np.abs(two[1]) + 0.1
+    spread = (gap.max(-1) - gap.min(-1)).min()
+    assume(gap.shape[-1] == 1 or spread > 1e-3)  # rounding decides whether equal gaps are equal
+    actual = risk.floor_share(tensor(gap), tensor(weight), errors=errors)
+    if gap.shape[-1] > 1:
+        close(actual, limits.floor_share(gap, weight, errors), 1e-7)
+    assert ((actual >= 0.0) & (actual <= 0.5)).all()
+
+
+@given(policies(), st.floats(0.0, 1.0), st.integers(0, 99))
+def test_the_pull_is_its_formula(case, share, place):
+    _, old, advantage = (np.asarray(part) for part in case)
+    probability = np.exp(old)
+    action = place % probability.shape[-1]
+    actual = risk.pull_to_action(
+        tensor(advantage), tensor(probability), torch.tensor(action), share=share
+    )
+    close(actual, limits.pull_to_action(advantage, probability, action, share), 1e-8)
+
+
 @st.composite
 def weighed(draw):
     count = draw(st.integers(1, 8))

@@ -117,6 +117,19 @@ def test_buying_in_parts_gives_the_mean_price(fills, short):
     assert entry.item() == pytest.approx(sum(s * p for s, p in fills) / total, rel=1e-12)
 
 
+@given(prices, quantities, st.one_of(st.just(0.0), notionals), terms_of, floats(0.0, 0.9))
+def test_a_delisted_position_goes_at_the_price_of_the_rule_in_decimals(
+    price, quantity, notional, numbers, loss
+):
+    got = ledger.delisting_price(
+        tensor(price), tensor(quantity), tensor(notional), as_terms(numbers), loss=loss
+    ).item()
+    wanted = float(oracle.delisting_price(price, quantity, notional, numbers, loss))
+    assert got == pytest.approx(wanted, rel=1e-12, abs=1e-12 * price)
+    assert (got - price) * quantity <= 0.0
+    assert 0.0 <= got <= 2.0 * price
+
+
 @given(floats(-1e6, 1e6), floats(0.01, 1e3), floats(0.0, 0.5), st.booleans())
 def test_at_the_liquidation_price_equity_is_the_margin(cash, size, maintenance, short):
     quantity = -size if short else size
@@ -126,6 +139,31 @@ def test_at_the_liquidation_price_equity_is_the_margin(cash, size, maintenance, 
     )
     assert cash + quantity * got == pytest.approx(
         maintenance * size * got, rel=1e-9, abs=1e-9 * abs(cash)
+    )
+
+
+@given(
+    floats(10.0, 1e5),
+    floats(0.1, 1e3),
+    st.lists(st.tuples(floats(1.0, 1e5), floats(0.0, 0.3)), min_size=0, max_size=4),
+    st.booleans(),
+)
+def test_a_tiered_margin_is_met_where_halving_finds_it(cash, size, more, short):
+    bounds = sorted({round(bound) for bound, _ in more})
+    rates = sorted(rate for _, rate in more)[: len(bounds)]
+    tiers = [(0.0, 0.005), *((float(b), 0.005 + r) for b, r in zip(bounds, rates, strict=True))]
+    lines, amount, last = [], 0.0, 0.0
+    for bound, rate in tiers:
+        amount += (rate - last) * bound
+        last = rate
+        lines.append((tensor(rate), tensor(amount)))
+    cash, quantity = (cash, -size) if short else (-cash, size)
+    got = ledger.tiered_liquidation_price(tensor(cash), tensor(quantity), lines).item()
+    assert got == pytest.approx(
+        float(oracle.tiered_liquidation_price(cash, quantity, tiers)), rel=1e-9
+    )
+    assert ledger.maintenance_margin(tensor(size * got), lines).item() == pytest.approx(
+        cash + quantity * got, rel=1e-6, abs=1e-9 * abs(cash)
     )
 
 

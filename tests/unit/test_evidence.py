@@ -7,7 +7,7 @@ import pytest
 
 from stormsail.bench.bets import bets
 from stormsail.bench.learner import learn, vgs
-from stormsail.bench.risk import frontier, frontier_verdicts, tails, tails_verdicts
+from stormsail.bench.risk import frontier, frontier_verdicts, limits, tails, tails_verdicts
 from stormsail.bench.robust import robust
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,7 +26,6 @@ def rows(name, kind):
         ("frontier_unwarned.json", 5),
         ("penalties_600k.json", 5),
         ("frontier_critic.json", 5),
-        ("frontier_tight.json", 5),
     ],
 )
 def test_every_kind_of_agent_stands_in_the_text_with_its_figures(name, seeds):
@@ -118,6 +117,17 @@ def test_every_world_of_bets_stands_in_the_text_with_its_figures():
         )
         assert cells in TEXT, name
     assert sum(row.kept for row in limited) == 77
+
+
+def test_limits_on_real_bars_stand_in_the_text_with_their_tails():
+    rows = sorted((limits.Row.parse(row) for row in lines("limits.jsonl")), key=lambda x: x.seed)
+    for horizon, kept in (("week", 5), ("day", 5)):
+        own = [row for row in rows if row.horizon == horizon]
+        assert [row.seed for row in own] == list(range(880, 885))
+        results = [row.result(limits.LIMIT) for row in own]
+        assert sum(x.is_kept(own[0].limit) for x in results) == kept
+    week = [row.result(limits.LIMIT).cvar for row in rows if row.horizon == "week"]
+    assert f"({', '.join(f'{x:.3f}'.replace('0.', '.') for x in week)})" in TEXT
 
 
 def test_critics_with_other_defaults_stand_in_the_text_with_their_gains():

@@ -35,10 +35,11 @@ PUBLIC = {
         "write_validation"
     ),
     "stormsail.functional.risk": (
-        "ESTIMATORS RANK_TOLERANCE budget_advantage budget_trace categorical_budget_advantage "
-        "categorical_budget_trace categorical_cvar categorical_risk_advantage "
-        "categorical_value_at_risk cvar empirical_cvar empirical_cvar_error mixing_share "
-        "risk_advantage shortfall_increment shortfall_level stratified_cvar_error value_at_risk "
+        "ESTIMATORS RANK_TOLERANCE budget_advantage budget_trace calibration_slope "
+        "categorical_budget_advantage categorical_budget_trace categorical_cvar "
+        "categorical_risk_advantage categorical_value_at_risk cvar empirical_cvar "
+        "empirical_cvar_error floor_share mixing_share pull_to_action risk_advantage "
+        "shortfall_increment shortfall_level shrink_to_mean stratified_cvar_error value_at_risk "
         "weighted_value_at_risk"
     ),
     "stormsail.market": "Bars Funding Interval MarketConfig Panel Simulator Store load_panel",
@@ -50,11 +51,13 @@ PUBLIC = {
     "stormsail.market.features": (
         "ACCOUNT_FEATURES AccountTensors BarTensors Feature FeatureSet FeatureSpec Features "
         "Leak LeakReport REGISTRY Registry Scaler Schema account_features check_leaks "
-        "check_schema default_features default_specs draw_cuts feature sample_bars schema_hash"
+        "check_schema default_features default_specs draw_cuts feature sample_bars schema_hash "
+        "search_leaks"
     ),
     "stormsail.market.fetch": (
         "FetchResult Gap Progress RetryPolicy connect fetch_bars fetch_funding"
     ),
+    "stormsail.market.gymnasium": "MarketEnv MarketVectorEnv StableBaselinesEnv",
     "stormsail.market.importers": "Imported Options from_frame import_files",
     "stormsail.market.simulator": "Info MarketConfig Simulator State",
     "stormsail.market.synthetic": (
@@ -133,6 +136,10 @@ SIGNATURES = {
         "shortfall_increment": "reward, return_so_far, *, level",
         "shortfall_level": "value_at_risk, cvar, *, limit",
         "mixing_share": "wanted, mean_rate, risk_rate, *, most_change",
+        "calibration_slope": "product, square, *, errors",
+        "floor_share": "gap, weight, *, errors",
+        "pull_to_action": "advantage, probability, action, *, share",
+        "shrink_to_mean": "advantage, weight, *, share",
         "weighted_value_at_risk": "sample, weight, *, alpha",
         "stratified_cvar_error": "sample, weight, stratum, *, alpha, level, draws",
     },

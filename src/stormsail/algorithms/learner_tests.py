@@ -135,7 +135,9 @@ def world_config(config: TrainConfig, world: str) -> TrainConfig:
         world_seed=config.seed,
         validation_share=data.validation_share,
     )
-    changed = config.replace(**{"task.data": drawn.model_dump()})
+    # terms and order steps are those of other symbols
+    own: dict[str, object] = {"task.market.instruments": {}, "task.market.symbol_filters": {}}
+    changed = config.replace(**{"task.data": drawn.model_dump()}, **own)
     panel = market_panel(changed)
     there = chosen.available(set(BarTensors.of(panel).columns) - {LEAK})
     specs = [
@@ -206,7 +208,8 @@ def informed_weights(panel: Panel, config: TrainConfig) -> Array:
     """
     market, data = config.task.market, config.task.data
     world = OracleConfig.from_mapping(data.world_parameters)
-    costs = ProportionalCosts(market.costs.taker_fee, market.costs.half_spread)
+    fee = min(map(market.fee_of, panel.symbols))
+    costs = ProportionalCosts(fee, market.costs.half_spread)
     policy = best_policy(leaked_chain(world.volatility), _levels(market), costs, bars=_AHEAD)
     seen = panel.optional[LEAK].double().numpy()
     moved = torch.zeros_like(panel.close)
@@ -220,8 +223,8 @@ def informed_weights(panel: Panel, config: TrainConfig) -> Array:
 
 def _levels(market: MarketConfig) -> tuple[float, ...]:
     if market.action == "levels":
-        return market.levels
-    low, high = market.weight_range
+        return market.offered_levels
+    low, high = market.offered_range
     return tuple(sorted({low, 0.0, high}))
 
 

@@ -73,6 +73,7 @@ ErrorCode = Literal[
     "data-interval",
     "data-mismatch",
     "data-missing",
+    "data-funding",
     "data-order",
     "data-repair",
     "data-source",

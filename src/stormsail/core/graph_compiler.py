@@ -9,11 +9,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.fx import GraphModule
 
 from stormsail.core.errors import ConfigError
 
 TensorFunction = Callable[..., Sequence[Tensor]]
 """Takes tensors, returns a list of tensors, and never reads a value on the host."""
+
+
+def record_graph(function: TensorFunction, arguments: Sequence[Tensor]) -> GraphModule:
+    """Return the operations of a function, recorded for tensors like these."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes long to import
+
+    return make_fx(function)(*arguments)
 
 
 def compile_graph(
@@ -30,11 +38,10 @@ def compile_graph(
         ConfigError: if there is no compiler, or it fails.
     """
     import torch._inductor  # takes seconds, which only those who compile should wait
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     with torch.no_grad():
         arguments: list[Any] = [tensor.detach().clone() for tensor in example]
-        graph = make_fx(function)(*arguments)
+        graph = record_graph(function, arguments)
         try:
             run: TensorFunction = torch._inductor.compile(graph, arguments)
             run(*arguments)

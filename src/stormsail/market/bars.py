@@ -1,4 +1,4 @@
-"""`Bars` and `Funding` of one symbol: Arrow tables with fixed columns, types and order."""
+"""`Bars`, `Funding` and `Mark` of one symbol: Arrow tables with fixed columns, types and order."""
 
 import hashlib
 import re
@@ -20,6 +20,8 @@ OPTIONAL = ("quote_volume", "trades", "taker_buy_base", "taker_buy_quote")
 """Columns that some sources have; absent means absent, never zero."""
 
 PRICES = ("open", "high", "low", "close")
+MARKED = ("open", "high", "low")
+"""Columns of a mark price by which positions are liquidated."""
 INTEGERS = ("ts", "trades")
 
 _SYMBOL = re.compile(r"[A-Z0-9]{1,20}/[A-Z0-9]{1,20}(:[A-Z0-9]{1,20})?")
@@ -137,6 +139,37 @@ class Funding:
     def rate(self) -> NDArray[np.float64]:
         """Funding rates as fractions of the notional."""
         return np.asarray(self.table["funding_rate"].to_numpy(), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Mark prices of one perpetual: open, high, low and close by open time, without volumes.
+
+    An exchange computes them from an index of several venues, so that a single print on its own
+    does not liquidate anybody.
+    """
+
+    symbol: str
+    interval: Interval
+    table: pa.Table
+
+    def __post_init__(self) -> None:
+        check_symbol(self.symbol)
+        wanted = {name: column_type(name) for name in ("ts", *PRICES)}
+        object.__setattr__(self, "table", _cast(self.table, wanted, place=self.symbol))
+        _check_order(self.ts, what="mark prices", by="open time", place=self.symbol)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def ts(self) -> NDArray[np.int64]:
+        """Open times in UTC milliseconds."""
+        return np.asarray(self.table["ts"].to_numpy(), dtype=np.int64)
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return one of the prices."""
+        return np.asarray(self.table[name].to_numpy(), dtype=np.float64)
 
 
 def canonical(table: pa.Table, *, place: str) -> pa.Table:

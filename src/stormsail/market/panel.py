@@ -11,13 +11,15 @@ from torch import Tensor
 
 from stormsail.core.clock import iso
 from stormsail.core.errors import ChoiceError, DataError, DtypeError, nearest
-from stormsail.market.bars import OPTIONAL, PRICES, Bars, Funding
+from stormsail.core.files import documents
+from stormsail.market.bars import MARKED, OPTIONAL, PRICES, Bars, Funding, Mark
+from stormsail.market.instruments import Instrument
 from stormsail.market.interval import Interval
 from stormsail.market.resample import check_alignment
+from stormsail.market.settlements import SETTLEMENT_JITTER_MS, count_settlements
 from stormsail.market.store import Store
 
-SETTLEMENT_JITTER_MS = 15_000
-"""Exchanges stamp a settlement a few milliseconds, and at most some seconds, after its hour."""
+_IF_GIVEN = ("settlements", "rates_missing", "mark")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,7 @@ class Panel:
     volume: Tensor
     """Base currency, [T, S]."""
     tradable: Tensor
-    """Whether there is a bar (with volume, if that was demanded), bool [T, S]."""
+    """Whether there is a bar, bool [T, S]."""
     listed: Tensor
     """Whether the symbol has had its first bar, bool [T, S]."""
     funding: Tensor
@@ -51,8 +53,16 @@ class Panel:
     """Whether rates were given for a symbol, bool [S]."""
     funding_outside: tuple[int, ...]
     """Rates of each symbol that settle before the first row or after the last, and are not used."""
+    settlements: Tensor | None = None
+    """Funding settlements that were due at each row, int64 [T, S]; None where nobody counted."""
+    rates_missing: Tensor | None = None
+    """How many of them have no known rate, int64 [T, S]; they add nothing to `funding`."""
+    mark: Tensor | None = None
+    """Open, high and low of the mark price, [T, S, 3]; NaN where it is not known."""
     optional: Mapping[str, Tensor] = field(default_factory=dict)
     """Further columns, [T, S], only those that every symbol has."""
+    instruments: Mapping[str, Instrument] = field(default_factory=dict)
+    """Stored terms by symbol; a symbol without an entry has none."""
 
     @classmethod
     def from_bars(
@@ -60,27 +70,31 @@ class Panel:
         bars: Sequence[Bars],
         funding: Mapping[str, Funding] | None = None,
         *,
+        marks: Mapping[str, Mark] | None = None,
         signals: Mapping[str, Mapping[str, NDArray[np.float64]]] | None = None,
+        instruments: Mapping[str, Instrument] | None = None,
         dtype: torch.dtype = torch.float64,
-        require_volume: bool = False,
         settlement_jitter_ms: int = SETTLEMENT_JITTER_MS,
     ) -> "Panel":
         """Align bars on the grid from the earliest to the latest open time.
 
         Args:
             bars: one element a symbol, all of one interval.
-            funding: rates by symbol; a symbol without an entry pays none.
+            funding: rates by symbol; a symbol without an entry pays none, and all settlements of a
+                perpetual without one are counted as missing.
+            marks: mark prices by symbol, of the same interval; those between the bars are used.
             signals: further columns by symbol and name, row by row beside its bars, such as the
                 leak of a synthetic world; 0 where there is no bar.
+            instruments: stored terms by symbol. Bars that end before its listing, or open at or
+                after its delisting, are not tradable.
             dtype: type of prices, volumes and rates.
-            require_volume: a bar without volume is not tradable.
             settlement_jitter_ms: a settlement at most this long after a row's open counts for that
                 row. Without it, a rate stamped 08:00:00.003 would be paid a whole bar late.
 
         Raises:
             DataError: if there is no bar, intervals differ, a symbol comes twice, a bar lies off
                 the grid or holds a number that is not finite.
-            ChoiceError: if rates are given for a symbol that has no bars.
+            ChoiceError: if rates or marks are given for a symbol that has no bars.
         """
         if not dtype.is_floating_point:
             raise DtypeError(
@@ -96,10 +110,12 @@ class Panel:
         end = max(int(part.ts[-1]) for part in bars)
         ts = np.arange(start, end + 1, interval.milliseconds, dtype=np.int64)
         rows = [(part.ts - start) // interval.milliseconds for part in bars]
-        fields = _fields(bars, rows, len(ts), require_volume=require_volume)
+        fields = _fields(bars, rows, len(ts))
         extra = _signals(bars, rows, len(ts), signals or {})
         jitter = min(settlement_jitter_ms, interval.milliseconds - 1)
         placed = [_settled(rates.get(name), ts, interval, jitter) for name in symbols]
+        due = [_due(part, rates.get(part.symbol), ts, interval, jitter) for part in bars]
+        marked = _marks(marks or {}, symbols, ts, interval)
 
         def real(columns: Sequence[NDArray[np.float64]]) -> Tensor:
             return torch.from_numpy(np.stack(columns, axis=1)).to(dtype)
@@ -108,17 +124,22 @@ class Panel:
             symbols=symbols,
             interval=interval,
             ts=torch.from_numpy(ts),
-            tradable=torch.from_numpy(np.stack([columns["tradable"] for columns in fields], 1) > 0),
+            tradable=torch.from_numpy(np.stack([columns["tradable"] for columns in fields], 1) > 0)
+            & _open_for_trade(symbols, ts, interval, instruments or {}),
             listed=torch.from_numpy(np.stack([columns["listed"] for columns in fields], 1) > 0),
             funding=real([rate for rate, _ in placed]),
             has_funding=torch.tensor([name in rates for name in symbols]),
             funding_outside=tuple(outside for _, outside in placed),
+            settlements=torch.from_numpy(np.stack([counted for counted, _ in due], 1)),
+            rates_missing=torch.from_numpy(np.stack([missing for _, missing in due], 1)),
+            mark=None if marked is None else torch.from_numpy(marked).to(dtype),
             optional={
                 name: real([columns[name] for columns in fields])
                 for name in OPTIONAL
                 if name in fields[0]
             }
             | {name: real(columns) for name, columns in extra.items()},
+            instruments={name: own for name, own in (instruments or {}).items() if name in symbols},
             **{name: real([columns[name] for columns in fields]) for name in (*PRICES, "volume")},
         )
 
@@ -156,9 +177,21 @@ class Panel:
         return self._each(moved)
 
     def digest(self) -> str:
-        """Return the SHA-256 of symbols, interval and every value, on whatever device they are."""
+        """Return the SHA-256 of symbols, interval and every value, on whatever device they are.
+
+        Stored terms are part of it, whoever stated them; a panel without any has the hash that it
+        had before there were terms.
+        """
         digest = hashlib.sha256(f"panel-1 {self.interval} {' '.join(self.symbols)}\n".encode())
-        for name, tensor in sorted({**self._tensors(), **self.optional}.items()):
+        for symbol in self.symbols:
+            if symbol in self.instruments:
+                terms = self.instruments[symbol].terms.document()
+                digest.update(f"terms {symbol} ".encode() + documents.encode(terms) + b"\n")
+        read = {**self._tensors(), **self.optional}
+        read.pop("settlements", None)  # a count; only what is missing can change money
+        if self.rates_missing is not None and not self.rates_missing.any():
+            del read["rates_missing"]  # complete rates need no word
+        for name, tensor in sorted(read.items()):
             values = tensor.detach().cpu().contiguous()
             digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
             digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -166,7 +199,8 @@ class Panel:
 
     def _tensors(self) -> dict[str, Tensor]:
         names = (*PRICES, "ts", "volume", "tradable", "listed", "funding", "has_funding")
-        return {name: getattr(self, name) for name in names}
+        given = {name: getattr(self, name) for name in (*names, *_IF_GIVEN)}
+        return {name: tensor for name, tensor in given.items() if tensor is not None}
 
     def _each(self, change: Callable[[Tensor], Tensor], *, timed_only: bool = False) -> "Panel":
         tensors = {
@@ -247,14 +281,14 @@ def _check_funding(rates: Mapping[str, Funding], symbols: Sequence[str]) -> None
 
 
 def _fields(
-    bars: Sequence[Bars], rows: Sequence[NDArray[np.int64]], length: int, *, require_volume: bool
+    bars: Sequence[Bars], rows: Sequence[NDArray[np.int64]], length: int
 ) -> list[dict[str, NDArray[np.float64]]]:
     """Return every column of every symbol, filled up to the grid."""
     shared = [name for name in OPTIONAL if all(name in part.columns for part in bars)]
     filled = []
     for part, row in zip(bars, rows, strict=True):
         here = np.zeros(length)
-        here[row] = part.column("volume") > 0.0 if require_volume else 1.0
+        here[row] = 1.0
         last = np.full(length, -1)
         last[row] = np.arange(len(part))
         there = last >= 0
@@ -267,6 +301,25 @@ def _fields(
             columns[name] = np.where(there, part.column(name)[last], 0.0)
         filled.append(columns)
     return filled
+
+
+def _open_for_trade(
+    symbols: Sequence[str],
+    ts: NDArray[np.int64],
+    interval: Interval,
+    instruments: Mapping[str, Instrument],
+) -> Tensor:
+    """Return which rows lie between listing and delisting, bool [T, S]; all where not known."""
+    inside = np.ones((len(ts), len(symbols)), dtype=np.bool_)
+    for column, symbol in enumerate(symbols):
+        if symbol not in instruments:
+            continue
+        terms = instruments[symbol].terms
+        if terms.listed is not None:
+            inside[:, column] &= ts + interval.milliseconds > 1000 * terms.listed.timestamp()
+        if terms.delisted is not None:
+            inside[:, column] &= ts < 1000 * terms.delisted.timestamp()
+    return torch.from_numpy(inside)
 
 
 def _signals(
@@ -303,21 +356,23 @@ def load_panel(
     interval: Interval,
     *,
     dtype: torch.dtype = torch.float64,
-    require_volume: bool = False,
 ) -> Panel:
-    """Return the panel of stored symbols with their funding and signals.
+    """Return the panel of stored symbols with their funding, mark prices, signals and terms.
 
     Raises:
         DataError: if something is not in the store, cannot be read or does not fit.
     """
     bars = [store.read(symbol, interval) for symbol in symbols]
     rates = {symbol: store.read_funding(symbol) for symbol in symbols}
+    marks = {symbol: store.read_mark(symbol, interval) for symbol in symbols}
+    terms = {symbol: store.read_terms(symbol) for symbol in symbols}
     return Panel.from_bars(
         bars,
         {symbol: rate for symbol, rate in rates.items() if rate is not None},
+        marks={symbol: mark for symbol, mark in marks.items() if mark is not None},
         signals={part.symbol: store.read_signals(part) for part in bars},
+        instruments={symbol: own for symbol, own in terms.items() if own is not None},
         dtype=dtype,
-        require_volume=require_volume,
     )
 
 
@@ -328,7 +383,53 @@ def _settled(
     rate = np.zeros(len(ts))
     if funding is None:
         return rate, 0
-    row = -((ts[0] + jitter - funding.ts) // interval.milliseconds)  # first row at or after it
+    row = _settling_row(funding.ts, ts, interval, jitter)
     inside = (row >= 0) & (row < len(ts))
     np.add.at(rate, row[inside], funding.rate[inside])
     return rate, int((~inside).sum())
+
+
+def _settling_row(
+    settled: NDArray[np.int64], ts: NDArray[np.int64], interval: Interval, jitter: int
+) -> NDArray[np.int64]:
+    """Return the first row that opens at or after each settlement, but for the jitter."""
+    row: NDArray[np.int64] = -((ts[0] + jitter - settled) // interval.milliseconds)
+    return row
+
+
+def _due(
+    bars: Bars, funding: Funding | None, ts: NDArray[np.int64], interval: Interval, jitter: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the settlements of each row that were due, and those without a known rate."""
+    due, missing = np.zeros((2, len(ts)), dtype=np.int64)
+    known, unknown = count_settlements(bars, funding, jitter_ms=jitter)
+    for times, counts in ((known, (due,)), (unknown, (due, missing))):
+        row = _settling_row(times, ts, interval, jitter)
+        for count in counts:
+            np.add.at(count, row, 1)
+    return due, missing
+
+
+def _marks(
+    marks: Mapping[str, Mark], symbols: Sequence[str], ts: NDArray[np.int64], interval: Interval
+) -> NDArray[np.float64] | None:
+    """Return open, high and low of the mark prices on the grid, or None if there are none."""
+    for symbol, mark in marks.items():
+        _check_known(symbol, symbols)
+        if mark.symbol != symbol or mark.interval != interval:
+            raise DataError(
+                "data-mismatch",
+                wrong=f"the mark prices of {symbol} must be its own, of {interval}",
+                found=f"{mark.symbol} {mark.interval}",
+                remedy="Import the mark prices of the same symbol and interval.",
+            )
+    if not marks:
+        return None
+    placed = np.full((len(ts), len(symbols), len(MARKED)), np.nan)
+    for column, symbol in enumerate(symbols):
+        if symbol in marks:
+            row, off = np.divmod(marks[symbol].ts - ts[0], interval.milliseconds)
+            there = (row >= 0) & (row < len(ts)) & (off == 0)
+            for place, name in enumerate(MARKED):
+                placed[row[there], column, place] = marks[symbol].column(name)[there]
+    return placed

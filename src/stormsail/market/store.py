@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from stormsail.core.errors import DataError
 from stormsail.core.files import atomic
 from stormsail.core.files.lock import BusyError, held
-from stormsail.core.files.regular import check_regular, other_kind
-from stormsail.market.bars import Bars, Funding, check_symbol
+from stormsail.core.files.regular import check_regular, open_regular, other_kind
+from stormsail.market.bars import Bars, Funding, Mark, check_symbol
+from stormsail.market.instruments import Instrument
 from stormsail.market.interval import Interval
 
 _META = b"stormsail."
@@ -24,12 +25,17 @@ _SEAL = "seal"
 _OWN = ("symbol", "interval", _SEAL)
 FUNDING = "funding"
 SIGNALS = "features"
+MARKS = "mark"
+TERMS = "terms.json"
 _BARS = "bars"
 LOCK = ".lock"
 """File in the root of a store that its writer holds."""
 
 WAIT_S = 60.0
 """How long a writer waits for another one: an import of ten million rows holds a store for less."""
+
+_MOST_TERMS = 1 << 20
+"""Bytes that a file of terms may have."""
 
 
 def folder_name(symbol: str) -> str:
@@ -46,6 +52,8 @@ def symbol_of(folder: str) -> str:
 
 class Store:
     """A folder of bars: `<root>/BTC-USDT/1h.parquet`, `<root>/BTC-USDT_USDT/funding.parquet`.
+
+    Beside them lie the terms of the instrument, `<root>/BTC-USDT/terms.json`, where they are known.
 
     A file is written beside its place, forced onto the disk and renamed over the old one: a killed
     writer leaves the old file or the new one, never a part. Each file carries a hash of its values
@@ -136,6 +144,25 @@ class Store:
             return None
         return Funding(symbol, _read(path, f"{symbol} funding", {"symbol": symbol})[0])
 
+    def mark_path(self, symbol: str, interval: Interval) -> Path:
+        """Return where mark prices lie: `<root>/BTC-USDT_USDT/mark/1h.parquet`."""
+        return self.root / folder_name(symbol) / MARKS / f"{interval}.parquet"
+
+    def write_mark(self, mark: Mark) -> Path:
+        """Replace the mark prices of a symbol and interval; return the file."""
+        path = self.mark_path(mark.symbol, mark.interval)
+        return self._write(
+            path, mark.table, {"symbol": mark.symbol, "interval": str(mark.interval)}
+        )
+
+    def read_mark(self, symbol: str, interval: Interval) -> Mark | None:
+        """Return the stored mark prices, or None if there are none."""
+        path = self.mark_path(symbol, interval)
+        if not os.path.lexists(path):
+            return None
+        owner = {"symbol": symbol, "interval": str(interval)}
+        return Mark(symbol, interval, _read(path, f"{symbol} {interval} mark prices", owner)[0])
+
     def signals_path(self, symbol: str, interval: Interval) -> Path:
         """Return where columns beside the bars lie: `<root>/BTC-USDT/features/1h.parquet`."""
         return self.root / folder_name(symbol) / SIGNALS / f"{interval}.parquet"
@@ -169,6 +196,44 @@ class Store:
                 remedy="Draw the world again, or remove the file.",
             )
         return {name: np.asarray(table[name].to_numpy()) for name in table.column_names}
+
+    def terms_path(self, symbol: str) -> Path:
+        """Return where the terms of a symbol lie."""
+        return self.root / folder_name(symbol) / TERMS
+
+    def write_terms(self, instrument: Instrument) -> Path:
+        """Replace the terms of a symbol; return the file."""
+        path = self.terms_path(instrument.symbol)
+        demand = "written completely before it counts as stored"
+        with self.writing("write"), _opened(path, demand=demand) as folder:
+            atomic.replace_file(folder, path.name, instrument.encode())
+        return path
+
+    def read_terms(self, symbol: str) -> Instrument | None:
+        """Return the stored terms, or None if there are none, as in a store of earlier versions.
+
+        Raises:
+            DataError: if the file cannot be read, was changed, or belongs to another symbol.
+        """
+        path = self.terms_path(symbol)
+        if not os.path.lexists(path):
+            return None
+        try:
+            with open_regular(path) as file:
+                instrument = Instrument.decode(file.read(_MOST_TERMS))
+        except (OSError, ValueError) as error:
+            raise DataError(
+                "data-unreadable",
+                wrong=f"{path} must be terms that the store has written",
+                found=str(error).split("\n")[0] or type(error).__name__,
+                remedy="Remove the file and fetch or give the terms again; it is left as it is.",
+            ) from error
+        _check_owner(path, {"symbol": instrument.symbol}, {"symbol": symbol})
+        return instrument
+
+    def remove_terms(self, symbol: str) -> None:
+        """Remove the terms of a symbol, if there are any."""
+        self._remove(self.terms_path(symbol))
 
     def remove_funding(self, symbol: str) -> None:
         """Remove the funding rates of a symbol, if there are any."""

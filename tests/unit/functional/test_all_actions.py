@@ -194,6 +194,102 @@ def test_the_share_refuses_other_shapes_and_a_negative_distance():
         risk.mixing_share(row(1), row(1), row(1), most_change=-0.1)
 
 
+# ----------------------------------------------------------------------- trust in a critic
+
+
+@pytest.mark.parametrize(
+    ("product", "square", "errors", "slope"),
+    [
+        ((0.2, 0.6), (1.0, 3.0), 5.0, 0.2),  # every sample says .2: no error
+        # b = .8 / 4; both are .4 off, s^2 = 2 (.16 + .16) / 16 = .2^2
+        ((0.0, 0.8), (2.0, 2.0), 0.0, 0.2),
+        ((0.0, 0.8), (2.0, 2.0), 1.0, 0.4),
+        ((0.0, 0.8), (2.0, 2.0), 2.0, 0.6),
+        ((0.0, 0.8), (2.0, 2.0), 9.0, 1.0),  # never more than what was predicted
+        ((-2.0, -2.0), (2.0, 2.0), 2.0, 0.0),  # the opposite came: nothing of it is left
+        ((3.0, 3.0), (2.0, 2.0), 0.0, 1.0),
+        ((0.0,), (2.0,), 0.0, 1.0),  # one sample refutes nothing
+        ((0.0, 0.0), (0.0, 0.0), 0.0, 1.0),  # nothing was predicted
+    ],
+)
+def test_the_trust_in_predictions_by_hand(product, square, errors, slope):
+    close(risk.calibration_slope(row(*product), row(*square), errors=errors), slope)
+
+
+def test_predictions_that_are_half_noise_are_halved():
+    """Outcome x, prediction x + e with e as wide as x: the best multiple of it is a half."""
+    generator = torch.Generator().manual_seed(3)
+    x, e = torch.randn(2, 40, 500, generator=generator, dtype=torch.float64)
+    slope = risk.calibration_slope(((x + e) * x).mean(-1), (x + e).square().mean(-1), errors=0.0)
+    assert float(slope) == pytest.approx(0.5, abs=0.02)
+
+
+def test_shrinking_by_hand():
+    advantage = torch.tensor([[1.0, -1.0], [3.0, -3.0], [9.0, 9.0]], dtype=torch.float64)
+    weight = row(1.0, 3.0, 0.0)  # means 2.5 and -2.5: the last state does not count
+    actual = risk.shrink_to_mean(advantage, weight, share=0.5)
+    close(actual, [[1.75, -1.75], [2.75, -2.75], [5.75, 3.25]])
+    assert torch.equal(risk.shrink_to_mean(advantage, weight, share=1.0), advantage)
+
+
+@pytest.mark.refusal
+def test_trust_and_shrinking_refuse_what_does_not_fit():
+    with pytest.raises(ShapeError, match="`product` and `square`"):
+        risk.calibration_slope(row(1, 2), row(1), errors=1.0)
+    with pytest.raises(RangeError, match="`errors` must be at least 0"):
+        risk.calibration_slope(row(1, 2), row(1, 2), errors=-1.0)
+    with pytest.raises(ShapeError, match="`states` and `weight`"):
+        risk.shrink_to_mean(torch.zeros(3, 2), torch.ones(2), share=1.0)
+    with pytest.raises(RangeError, match="`share`"):
+        risk.shrink_to_mean(torch.zeros(3, 2), torch.ones(3), share=1.5)
+
+
+# ----------------------------------------------------------------------- floor
+
+
+@pytest.mark.parametrize(
+    ("gap", "weight", "errors", "share"),
+    [
+        # mean 2; s^2 = (1 + 1) / 4, so 2 is 2.83 of them
+        ((1.0, 3.0), (1.0, 1.0), 0.0, 0.5),
+        ((1.0, 3.0), (1.0, 1.0), 2.0, 0.5 * (2.0 * math.sqrt(2.0) - 2.0)),
+        ((1.0, 3.0), (5.0, 5.0), 2.0, 0.5 * (2.0 * math.sqrt(2.0) - 2.0)),
+        ((1.0, 3.0), (1.0, 1.0), 2.9, 0.0),
+        ((-1.0, -3.0), (1.0, 1.0), 0.0, 0.0),  # the policy earns more
+        # mean 1.5; s^2 = (3 .5)^2 + 1.5^2 over 16, so s = .530
+        ((1.0, 3.0), (3.0, 1.0), 2.5, 0.5 * (1.5 * 4.0 / math.sqrt(4.5) - 2.5)),
+        ((2.0, 2.0), (1.0, 1.0), 9.0, 0.5),  # no doubt at all
+        ((0.0, 0.0), (1.0, 1.0), 0.0, 0.0),
+    ],
+)
+def test_the_floor_by_hand(gap, weight, errors, share):
+    close(risk.floor_share(row(*gap), row(*weight), errors=errors), share)
+
+
+def test_the_pull_by_hand():
+    """p = .2 in the first state: (1 - .2) / .4 = 2 and -.2 / .4 = -.5; in the second it is over."""
+    probability = torch.tensor([[0.2, 0.8], [0.5, 0.5]], dtype=torch.float64)
+    advantage = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=torch.float64)
+    actual = risk.pull_to_action(advantage, probability, torch.tensor(0), share=0.25)
+    close(actual, [[1.25, -0.875], [1.0, -1.0]])
+    other = risk.pull_to_action(advantage, probability, torch.tensor(1), share=0.25)
+    assert torch.equal(other, advantage)  # likely everywhere
+    whole = risk.pull_to_action(advantage, probability, torch.tensor(0), share=1.0)
+    close((probability * whole).sum(-1)[0], 0.0)
+
+
+@pytest.mark.refusal
+def test_floor_and_pull_refuse_what_does_not_fit():
+    with pytest.raises(ShapeError, match="`gap` and `weight`"):
+        risk.floor_share(row(1, 2), row(1), errors=1.0)
+    with pytest.raises(RangeError, match="`errors` must be at least 0"):
+        risk.floor_share(row(1, 2), row(1, 2), errors=-1.0)
+    with pytest.raises(ShapeError, match="`advantage` and `probability`"):
+        risk.pull_to_action(torch.zeros(3, 2), torch.ones(3, 1), torch.tensor(0), share=1.0)
+    with pytest.raises(RangeError, match="`share`"):
+        risk.pull_to_action(torch.zeros(3, 2), torch.ones(3, 2), torch.tensor(0), share=1.5)
+
+
 # ----------------------------------------------------------------------- quantile and its error
 
 

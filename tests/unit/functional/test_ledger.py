@@ -208,6 +208,57 @@ def test_a_paid_long_is_never_liquidated_and_a_flat_account_has_no_price():
     assert math.isnan(prices[1].item())
 
 
+TIERS = ((tensor(0.01), tensor(0.0)), (tensor(0.05), tensor(40.0)), (tensor(0.1), tensor(290.0)))
+"""1 % up to 1,000, 5 % of what is above, 10 % above 5,000: amounts 0.04 * 1,000 = 40, and
+40 + 0.05 * 5,000 = 290."""
+
+
+@pytest.mark.parametrize(
+    ("notional", "margin"),
+    [
+        (500.0, 5.0),  # 1 % of 500
+        (1_000.0, 10.0),
+        (3_000.0, 110.0),  # 10 + 5 % of 2,000
+        (5_000.0, 210.0),  # 10 + 5 % of 4,000
+        (8_000.0, 510.0),  # 210 + 10 % of 3,000
+    ],
+)
+def test_the_margin_of_each_part_of_the_notional_is_added(notional, margin):
+    assert fills.maintenance_margin(tensor(notional), TIERS).item() == pytest.approx(margin)
+
+
+def test_a_tiered_position_is_lost_at_the_first_line_it_meets():
+    # Long 50, cash -2,800: at x = 58 it is worth 2,900 and equity is 100; the margin of 2,900 is
+    # 10 + 5 % of 1,900 = 105. 50 x - 2,800 = 0.05 * 50 x - 40  =>  x = 2,760 / 47.5.
+    price = fills.tiered_liquidation_price(tensor(-2_800.0), tensor(50.0), TIERS)
+    assert price.item() == pytest.approx(2_760 / 47.5, rel=1e-15)
+    # Short 50, cash 6,800: 6,800 - 50 x = 0.1 * 50 x - 290  =>  x = 7,090 / 55 = 128.9, worth
+    # 6,445, which is in the third tier.
+    price = fills.tiered_liquidation_price(tensor(6_800.0), tensor(-50.0), TIERS)
+    assert price.item() == pytest.approx(7_090 / 55, rel=1e-15)
+
+
+def test_one_tier_is_a_plain_margin_and_a_flat_account_has_no_price():
+    cash, quantity = tensor(-900.0, 2_200.0, 5.0), tensor(10.0, -10.0, 0.0)
+    one = ((torch.full_like(cash, 0.1), torch.zeros_like(cash)),)
+    prices = fills.tiered_liquidation_price(cash, quantity, one)
+    plain = fills.liquidation_price(cash, quantity, maintenance=0.1)
+    assert prices[:2].tolist() == plain[:2].tolist() == [100.0, 200.0]
+    assert math.isnan(prices[2].item())
+
+
+def test_interest_is_paid_on_coins_sold_short_and_on_money_owed():
+    # Short 50 at 100, 1e-4 a bar: 0.5. Cash -3,000 at 2e-4: 0.6. Own coins and own cash: nothing.
+    interest = fills.borrow_interest(
+        tensor(15_000.0, -3_000.0, 4_000.0),
+        tensor(-50.0, 130.0, 60.0),
+        tensor(100.0, 100.0, 100.0),
+        tensor(1e-4, 1e-4, 1e-4),
+        tensor(2e-4, 2e-4, 2e-4),
+    )
+    assert interest.tolist() == pytest.approx([0.5, 0.6, 0.0], rel=1e-14)
+
+
 def test_log_growth_counts_nothing_below_the_floor():
     growth = fills.log_growth(
         tensor(200.0, 10.0, -5.0, 100.0), tensor(100.0, 100.0, 100.0, 10.0), floor=50.0
@@ -237,6 +288,10 @@ def test_shapes_that_differ_are_refused():
         fills.liquidation_price(two, tensor(1.0), maintenance=0.1)
     with pytest.raises(ShapeError, match="`equity` and `previous` must have the same shape"):
         fills.log_growth(two, tensor(1.0), floor=1.0)
+    with pytest.raises(ShapeError):
+        fills.tiered_liquidation_price(two, tensor(1.0), TIERS)
+    with pytest.raises(ShapeError):
+        fills.borrow_interest(two, two, two, two, tensor(1.0))
 
 
 @pytest.mark.refusal

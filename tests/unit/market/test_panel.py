@@ -13,6 +13,8 @@ from stormsail.core.errors import ChoiceError, DataError, DtypeError
 from stormsail.market.bars import Bars, Funding, from_columns
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel
+from stormsail.market.simulator.config import MarketConfig
+from stormsail.market.simulator.tape import traded
 
 H = 3_600_000
 START = 1_609_459_200_000
@@ -107,12 +109,12 @@ def test_rows_up_to_a_time_do_not_depend_on_later_bars(rows, cut):
     assert full.digest() == known.digest()
 
 
-def test_a_bar_without_volume_is_tradable_unless_volume_is_required():
+def test_a_bar_without_volume_is_there_and_the_market_says_whether_it_fills_orders():
     quiet = bars("A/USDT", [0, 1, 2], volume=[1.0, 0.0, 2.0])
-    assert Panel.from_bars([quiet]).tradable.T.tolist() == [[True, True, True]]
-    strict = Panel.from_bars([quiet], require_volume=True)
-    assert strict.tradable.T.tolist() == [[True, False, True]]
-    assert strict.listed.all()
+    panel = Panel.from_bars([quiet])
+    assert panel.tradable.T.tolist() == [[True, True, True]]
+    assert traded(panel, MarketConfig()).T.tolist() == [[True, False, True]]
+    assert traded(panel, MarketConfig(trade_without_volume=True)).all()
 
 
 def test_optional_columns_are_there_only_if_every_symbol_has_them():

@@ -403,6 +403,28 @@ class ActionCritic:
         return self.averaged.value(self.inputs(features, seen, after, elapsed, frame), reward)
 
     @torch.no_grad()
+    def verify(self, agent: Agent, rollout: Rollout, frame: Frame) -> Tensor:
+        """Compare what actions add to the shortfall with a rollout that was not learned from yet.
+
+        Returns:
+            Means of prediction times outcome and of the squared prediction, float64 [2]: about
+            their means over states, with the one-step targets of all actions as outcomes.
+        """
+        step, weight = recorded(rollout).step, rollout.weight[..., None].double()
+        _, predicted = self.predict(rollout, frame)
+        before = rollout.return_so_far[..., None].expand_as(step.reward)
+        last = step.terminated | (rollout.length >= frame.horizon)[..., None]
+        following = self.predict_following(agent, rollout, frame, SHORTFALL)
+        outcome = risk.shortfall_increment(step.reward, before, level=frame.level)
+        outcome = about_mean(outcome + torch.where(last, 0.0, following))
+        rows = weight.sum()
+        predicted, outcome = (
+            x.double() - (weight * x).sum((0, 1)) / rows for x in (predicted, outcome)
+        )
+        parts = (predicted * outcome, predicted.square())
+        return torch.stack([(weight * part).sum() / rows for part in parts])
+
+    @torch.no_grad()
     def _set_unit(self, targets: Targets) -> None:
         """Let the units of each output follow the size of its targets."""
         value = self.averaged.values(targets.own)[:, None]  # [n, 1, R]

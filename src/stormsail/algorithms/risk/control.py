@@ -191,6 +191,10 @@ class RiskReport:
     """Of the risk critic; NaN without one."""
     aim: float = math.nan
     """CVaR that is aimed at, inside the limit."""
+    trust: float = math.nan
+    """Share of the critic's differences between states that outcomes do not refute."""
+    floor: float = math.nan
+    """Share of the pull to the best action that keeps the limit if held throughout."""
 
 
 class RiskControl:

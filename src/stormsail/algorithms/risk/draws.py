@@ -203,6 +203,22 @@ class DrawMemory:
         )[recent]
         return Sample(kept.result[recent], weight / weight.sum(), is_risky[recent])
 
+    def gaps(self, action: Tensor, alpha: float, *, since: int) -> tuple[Tensor, Tensor]:
+        """Return what a held action made of the draws of `sample`, less the policy's results.
+
+        Args:
+            action: place among the actions that draws are scored by.
+            alpha: of the strata.
+            since: first update that counts.
+
+        Returns:
+            Gaps and weights, float64 [m] each.
+        """
+        kept, sample = self._kept, self.sample(alpha, since=since)
+        recent = (kept.measured >= since) & self._scored
+        held = kept.constant[recent].index_select(1, action.reshape(1))[:, 0]
+        return held - sample.result, sample.weight
+
     @torch.no_grad()
     def replay(
         self,

@@ -10,12 +10,17 @@ risk is a second reward (`functional.risk.shortfall_increment`) with values of i
 2. CVaR and value at risk are estimated from all recent outcomes, stratified (`draws`);
 3. the level follows the value at risk, never below the limit, and towards the limit while it is
    broken (`functional.risk.shortfall_level`);
-4. the critic learns; the advantages of all actions, of the mean and of the shortfall, are divided
+4. what the critic says of the rollout is compared with its outcomes, and where outcomes refute
+   how risk differs from state to state, that part is made smaller
+   (`functional.risk.calibration_slope`);
+5. the critic learns; the advantages of all actions, of the mean and of the shortfall, are divided
    by slow scales;
-5. the share x of the risk advantage is the one at which the next step of the policy moves CVaR to
+6. the share x of the risk advantage is the one at which the next step of the policy moves CVaR to
    the aim at a given rate (`functional.risk.mixing_share`); lambda = x / (1 - x) in units of the
    scales;
-6. the mixed advantage is divided by its own slow scale: near the limit both parts nearly cancel.
+7. the mixed advantage is divided by its own slow scale: near the limit both parts nearly cancel;
+8. where an action that is held throughout keeps the limit and earns more than the policy does, by
+   more than chance, the policy is pulled to it (`functional.risk.floor_share`).
 """
 
 import math
@@ -94,6 +99,15 @@ INTEGRAL_STEP = 0.05
 MOST_INTEGRAL = 0.5
 """Largest size of the integral, in rates of the risk advantage."""
 
+VERIFIED = 20
+"""Rollouts by which the critic is verified: the last ones."""
+
+TRUSTED_ERRORS = 2.0
+"""Standard errors above the measured slope up to which the critic is trusted."""
+
+FLOOR_ERRORS = 2.0
+"""Standard errors by which a held action must earn more than the policy to pull it."""
+
 HELD = 5
 """Of continuous actions, how many are held throughout each draw: both ends and evenly between."""
 
@@ -119,6 +133,10 @@ class Mix(NamedTuple):
     """CVaR that the critic predicts where episodes begin."""
     loss: float
     """Of the critic."""
+    trust: float
+    """In differences of risk between states."""
+    floor: float
+    """Share of the pull to the best action that is held throughout."""
 
 
 class LimitControl:
@@ -163,6 +181,8 @@ class LimitControl:
         """Rates at which both advantages move CVaR, [2]."""
         self.integral = 0.0
         """Sum of gaps, bounded."""
+        self.verified: Tensor | None = None
+        """Of the last rollouts, how predictions and outcomes agreed, [n, 2]."""
         self.bound_updates = 0
         """Updates in a row with the largest share."""
 
@@ -226,12 +246,18 @@ class LimitControl:
             )
 
     @property
-    def _held_actions(self) -> Tensor:
-        """Actions that draws are scored by: all classes, or some of a grid."""
-        actions = self.grid
+    def _held_places(self) -> Tensor:
+        """Places of the actions that draws are scored by: all classes, or some of a grid."""
+        count = len(self.grid)
         if isinstance(self.task.actions, DiscreteActions):
-            return actions
-        return actions[torch.linspace(0, len(actions) - 1, HELD).round().long()]
+            return torch.arange(count, device=self.task.device)
+        return torch.linspace(0, count - 1, HELD, device=self.task.device).round().long()
+
+    @property
+    def _held_actions(self) -> Tensor:
+        """Actions that draws are scored by, as the task takes them."""
+        grid = self.grid
+        return grid[self._held_places.to(grid.device)]
 
     def _held(self, state: tuple[Tensor, ...]) -> Tensor:
         """Return what actions make of episodes if held throughout, [n, K]."""
@@ -282,11 +308,13 @@ class LimitControl:
     def _mix(self, rollout: Rollout, agent: Agent, tail: Tail, *, rate: float, moves: bool) -> Mix:
         """Train the critic; return the mixed advantages of all actions."""
         frame = frame_of(self.level, tail.spread, self.horizon, rollout.reward.device)
+        trust = self._verify(rollout, agent, frame)
         loss = self.critic.learn(agent, frame, self._stream("memory"), rollout=rollout, rate=rate)
         probability = grid_log_prob(
             agent.network.head, rollout.parameters, agent.network.grid
         ).exp()
         value, added = self.critic.predict(rollout, frame)
+        added = risk.shrink_to_mean(added, rollout.weight, share=trust)
         raw_mean = policy.centred(self._mean_values(rollout, agent, frame), probability)
         raw_risk = policy.centred(added, probability) / self.config.risk.cvar_alpha
         weight = rollout.weight[..., None]
@@ -303,14 +331,45 @@ class LimitControl:
         self.mixed = _followed(self.mixed, _mean_square(mixed, weight), MIXED_BETA, self.updates)
         divisor = self.mixed.sqrt().clamp(min=LEAST_MIXED)
         likeliest = probability.argmax(-1, keepdim=True)
+        best, floor = self._floor(tail)
         return Mix(
-            options=mixed / divisor,
+            options=risk.pull_to_action(mixed / divisor, probability, best, share=floor),
             risk_options=self.share * scaled_risk / divisor,
             taken=raw_risk.gather(-1, likeliest)[..., 0],
             term=float(_mean_square(raw_risk, weight).sqrt()),
             predicted=self._predicted(rollout, value),
             loss=float(loss),
+            trust=float(trust),
+            floor=float(floor),
         )
+
+    def _floor(self, tail: Tail) -> tuple[Tensor, Tensor]:
+        """Return the best action that keeps the limit if held throughout, and its pull.
+
+        Its place among all actions, and the share; 0 where none keeps the limit, or the policy is
+        not proven to earn less than it.
+        """
+        device, alpha = self.task.device, self.config.risk.cvar_alpha
+        nothing = torch.zeros((), dtype=torch.int64, device=device), torch.zeros((), device=device)
+        if self.config.risk.episode_limit is None or not tail.is_ready:
+            return nothing
+        held = self.draws.constant_returns()  # [n, K]
+        keeps = risk.empirical_cvar(held.T.contiguous(), alpha=alpha) >= self.aim(tail)
+        best = torch.where(keeps, held.mean(0), -torch.inf).argmax()
+        gap, weight = self.draws.gaps(best, alpha, since=self.updates - RECENT * self.rounds)
+        share = risk.floor_share(gap, weight, errors=FLOOR_ERRORS).float()
+        return self._held_places[best], torch.where(keeps.any(), share, 0.0)
+
+    def _verify(self, rollout: Rollout, agent: Agent, frame: Frame) -> Tensor:
+        """Return how far differences of risk between states are trusted, from 0 to 1."""
+        if self.critic.updates > 0:  # what the first weights say is no prediction
+            new = self.critic.verify(agent, rollout, frame)[None]
+            earlier = new[:0] if self.verified is None else self.verified
+            self.verified = torch.cat((earlier, new))[-VERIFIED:]
+        if self.verified is None:
+            return torch.ones((), device=rollout.reward.device)
+        product, square = self.verified.unbind(-1)
+        return risk.calibration_slope(product, square, errors=TRUSTED_ERRORS).float()
 
     def _mean_values(self, rollout: Rollout, agent: Agent, frame: Frame) -> Tensor:
         """Return what every action earned in its step and is expected to earn after it, [T, B, K].
@@ -398,6 +457,8 @@ class LimitControl:
             risk_options=mix.risk_options,
             level=self.level,
             loss=mix.loss,
+            trust=mix.trust,
+            floor=mix.floor,
             aim=math.nan if limit is None else self.aim(tail),
         )
 
@@ -435,12 +496,15 @@ class LimitControl:
         for name, shape in (("scale", (2,)), ("mixed", ()), ("balance", (2,))):
             if state[name] is not None:
                 check_tensor(state[name], Fit(shape, "float"), name=name)
+        if state["verified"] is not None:
+            rows = min(len(state["verified"]), VERIFIED)
+            check_tensor(state["verified"], Fit((rows, 2), "double"), name="verified")
         self.draws.check(state["draws"], self.task, len(self._held_actions))
 
 
 _CARRIED = (
     *("updates", "level", "share", "integral", "bound_updates"),
-    *("scale", "mixed", "balance"),
+    *("scale", "mixed", "balance", "verified"),
 )
 """What the next update depends on beside both memories and the critic."""
 

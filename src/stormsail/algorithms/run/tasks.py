@@ -3,6 +3,7 @@
 Synthetic worlds and Gymnasium take a second to import, so they are imported where they are used.
 """
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -22,9 +23,11 @@ from stormsail.market.features.tensors import BarTensors
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel, load_panel
 from stormsail.market.simulator import MarketConfig, Simulator
+from stormsail.market.simulator.episodes import window_of
+from stormsail.market.simulator.funding import funding_words
 from stormsail.market.splits import Span
-from stormsail.market.store import Store
-from stormsail.market.terms import bound_terms
+from stormsail.market.store import TERMS, Store
+from stormsail.market.terms import bound_terms, stated_document, stated_terms
 from stormsail.modules.agent import ActionSpec, AgentSpec, ImageSpec
 from stormsail.tasks import NAMES, make
 
@@ -33,6 +36,7 @@ GYMNASIUM = "gym:"
 
 Purpose = Literal["train", "evaluation"]
 
+_LOG = logging.getLogger(__name__)
 _FEWEST_BARS = 2
 _CACHED = 8
 """Divided panels in the cache; those of one world or store share its memory."""
@@ -145,7 +149,8 @@ def _stored(data: DataConfig) -> Stored:
     """Return the state of the store; it is part of a cache's key, since bars may be replaced."""
     if data.store is None:
         return ()
-    files = sorted(Path(data.store).rglob("*.parquet"))
+    folder = Path(data.store)
+    files = sorted((*folder.rglob("*.parquet"), *folder.rglob(TERMS)))
     states = ((str(path), path.stat()) for path in files)
     return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)
 
@@ -204,9 +209,16 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
     name, device = config.task.name, torch.device(config.device)
     if name == MARKET:
         data = market_data(config)
+        market = config.task.market
+        if purpose == "train" and market.funding:
+            for words in funding_words(data.panel, market, window_of(data.panel, data.train)):
+                _LOG.warning(words)
+        if purpose == "evaluation":  # judged as a backtest judges
+            market = market.with_terms(data.panel.symbols, data.panel.instruments)
+            market = market.with_exact_filters()
         simulator = Simulator(
             data.panel,
-            config.task.market,
+            market,
             batch=batch,
             device=device,
             features=data.features,
@@ -261,8 +273,10 @@ def binding(config: TrainConfig) -> dict[str, JsonValue]:
     if config.task.name != MARKET:
         return {"task": config.task.name}
     data, market = market_data(config), config.task.market
+    known = market.with_terms(data.panel.symbols, data.panel.instruments)
     terms = bound_terms(
-        market,
+        # what follows from the symbols is fixed; their terms are those of the bars it will trade
+        market.replace(levels=known.offered_levels, weight_range=known.offered_range),
         data.features,
         data.scaler,
         symbols=data.panel.symbols,
@@ -270,4 +284,10 @@ def binding(config: TrainConfig) -> dict[str, JsonValue]:
         validation_span=data.validation,
         gamma=config.ppo.gamma,
     )
-    return {"data": data.panel.digest(), **terms}
+    return {"data": data.panel.digest(), "instruments": instrument_terms(config), **terms}
+
+
+def instrument_terms(config: TrainConfig) -> dict[str, JsonValue]:
+    """Return the terms by which each symbol of a run is traded, with their sources."""
+    panel = market_data(config).panel
+    return stated_document(stated_terms(config.task.market, panel.symbols, panel.instruments))

@@ -103,6 +103,8 @@ def _learned(ppo: Ppo, report: RiskReport) -> Values:
     }
     if report.options is not None:
         values["train/cvar_risk_share"] = report.factor
+        values["train/cvar_critic_trust"] = report.trust
+        values["train/cvar_floor_share"] = report.floor
     return values
 
 

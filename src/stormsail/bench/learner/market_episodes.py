@@ -89,8 +89,9 @@ class Episodes:
     @property
     def costs(self) -> ProportionalCosts:
         """What the market charges."""
-        costs = self.config.task.market.costs
-        return ProportionalCosts(costs.taker_fee, costs.half_spread)
+        market = self.simulator.config
+        fee = min(map(market.fee_of, self.simulator.symbols))
+        return ProportionalCosts(fee, market.costs.half_spread)
 
     @torch.no_grad()
     def trade(self, decide: Decide) -> EpisodeResults:
@@ -120,7 +121,7 @@ class Episodes:
     def chance(self) -> Decide:
         """Return decisions that draw each level with the same probability."""
         generator = Generators(self.config.seed).stream("markets.chance")
-        levels = len(self.config.task.market.levels)
+        levels = len(self.simulator.config.offered_levels)
 
         def decide(_state: State, _observation: Tensor, _left: int) -> Tensor:
             return torch.randint(levels, (len(self.row),), generator=generator)
@@ -132,7 +133,7 @@ class Episodes:
         rows = self.row[None] + torch.arange(1, self.bars + 1)[:, None]  # [bars, E]
         panel = self.data.panel
         opens, closes = (prices[rows, self.symbol].numpy() for prices in (panel.open, panel.close))
-        best = clairvoyant(opens, closes, self.config.task.market.levels, self.costs)
+        best = clairvoyant(opens, closes, self.simulator.config.offered_levels, self.costs)
         choice = torch.from_numpy(best.choice)
         return (lambda _state, _observation, left: choice[self.bars - left]), best.log_growth
 
@@ -182,7 +183,7 @@ class Episodes:
                 found=f"`{data.world}` with {data.world_parameters}",
                 remedy="Change `task.data.world`, or leave `leak_noise` out.",
             )
-        return best_policy(chain, self.config.task.market.levels, self.costs, bars=self.bars)
+        return best_policy(chain, self.simulator.config.offered_levels, self.costs, bars=self.bars)
 
 
 def check_plain(config: TrainConfig) -> None:

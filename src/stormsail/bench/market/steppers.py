@@ -101,5 +101,5 @@ def duration(stepper: Plain, calls: int) -> float:
 
 def _actions(simulator: Simulator, generator: torch.Generator) -> tuple[Tensor, ...]:
     shape = (_ACTIONS, simulator.batch)
-    count = len(simulator.config.levels)
+    count = len(simulator.config.offered_levels)
     return torch.randint(count, shape, generator=generator, device=simulator.device).unbind(0)

@@ -234,7 +234,7 @@ def run(job: Job) -> list[Row]:
     config = settings(job)
     if job.kind == "rule":
         task = make_task(config, batch=1, purpose="evaluation")
-        rule = StepsAside(task.observation_names, len(config.task.market.levels))
+        rule = StepsAside(task.observation_names, len(config.task.market.offered_levels))
         return _rows(job, config, rule, _Training())
     task = make_task(config, batch=config.ppo.n_envs)
     if job.penalty:
@@ -318,7 +318,7 @@ def _accounts(config: TrainConfig, scales: Sequence[float], episodes: int) -> _A
     the work, so one market serves all.
     """
     data, market = market_data(config), config.task.market
-    table = [[scale * level for level in market.levels] for scale in scales]
+    table = [[scale * level for level in market.offered_levels] for scale in scales]
     offered = sorted({weight for row in table for weight in row})
     task = Simulator(
         data.panel,

@@ -9,6 +9,7 @@ from torch import Tensor
 from stormsail.bench.risk.unseen import ALPHA, Account, Episodes, trade_weights
 from stormsail.evaluation.robustness.baselines import volatility_weights
 from stormsail.functional import risk
+from stormsail.market.simulator.tape import traded
 
 VOLATILITY_DAYS = 30
 """Over which realised volatility is measured."""
@@ -40,11 +41,11 @@ def shares(name: str, weights: Tensor) -> Scalable:
 def hold(episodes: Episodes) -> Scalable:
     """Return buy and hold: a share of equity is bought at the start and kept.
 
-    An order that met a missing bar is sent again.
+    An order that met a bar without trades is sent again.
     """
-    tradable = episodes.at_decisions(episodes.panel.tradable)
-    tradable[0] = False
-    bought = torch.where(tradable, torch.nan, 1.0).to(episodes.task.dtype)
+    filled = episodes.at_decisions(traded(episodes.panel, episodes.task.config))
+    filled[0] = False
+    bought = torch.where(filled, torch.nan, 1.0).to(episodes.task.dtype)
     return shares("hold", bought)
 
 

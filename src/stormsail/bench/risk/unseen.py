@@ -95,7 +95,7 @@ class Episodes:
                 found=f"{len(row)} episodes of {bars} bars in one, {span}",
                 remedy="Leave more bars to judge by, or shorten the episodes.",
             )
-        weights = (min(market.levels), max(market.levels))
+        weights = (min(market.offered_levels), max(market.offered_levels))
         task = Simulator(
             data.panel,
             market.model_copy(update={"action": "continuous", "weight_range": weights}),
@@ -196,7 +196,7 @@ def trade_agent(agent: Decider, episodes: Episodes, *, greedy: bool) -> Account:
     """
     memory = agent.initial_memory(len(episodes.row))
     actions = torch.Generator().manual_seed(_ACTION_SEED)
-    offered = torch.tensor(episodes.task.config.levels, dtype=episodes.task.dtype)
+    offered = torch.tensor(episodes.task.config.offered_levels, dtype=episodes.task.dtype)
 
     def decide(_step: int, observation: Tensor) -> Tensor:
         nonlocal memory

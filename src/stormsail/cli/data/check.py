@@ -42,7 +42,11 @@ def check(
         Path | None, typer.Option(help="Mark price or another venue, to judge highs and lows by.")
     ] = None,
     features: Annotated[
-        str | None, typer.Option(help="Check features for leaks instead: default, or a file.")
+        str | None,
+        typer.Option(
+            help="Check features for look-ahead instead: default, or a file; with `--store` also "
+            "on your own bars."
+        ),
     ] = None,
 ) -> None:
     """List the defects of market data; exit with 1 if an error refuses them.
@@ -53,7 +57,7 @@ def check(
     if features is not None:
         from stormsail.cli.data.check_features import run
 
-        raise typer.Exit(run(features, interval=interval or "1h"))
+        raise typer.Exit(run(features, interval=interval, store=store, symbol=symbol))
     from rich.console import Console
 
     from stormsail.core.clock import SystemClock
@@ -113,7 +117,7 @@ def _is_data(inside: Path, suffixes: "Collection[str]") -> bool:
         inside.suffix.lower() in suffixes
         and not inside.name.endswith(".repairs.txt")
         and not any(part.startswith(".") for part in inside.parts)
-        and inside.parent.name != "features"  # columns of a synthetic world, not bars
+        and inside.parent.name not in ("features", "mark")  # beside bars, and sealed by the store
     )
 
 

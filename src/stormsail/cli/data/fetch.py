@@ -1,4 +1,4 @@
-"""`stormsail fetch`: download bars and funding rates from an exchange into the store."""
+"""`stormsail fetch`: download bars, funding rates and terms from an exchange into the store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stormsail.market.fetch import bars as fetching
     from stormsail.market.fetch.bars import OnProgress
     from stormsail.market.fetch.client import Client
+    from stormsail.market.fetch.terms import FetchedTerms
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as a shell reports it."""
@@ -40,7 +41,7 @@ def fetch(
         str | None, typer.Option(hidden=True, help="Replaces every host; for tests and mirrors.")
     ] = None,
 ) -> None:
-    """Download bars from an exchange into the store; stored bars are kept.
+    """Download bars and instrument terms from an exchange into the store; stored bars are kept.
 
     Needs no keys and reads none. A fetch that was interrupted is continued by the same command.
     """
@@ -52,9 +53,10 @@ def fetch(
     span = _milliseconds("--since", since), _milliseconds("--until", until)
     _check_span(*span)
     client = connect(exchange, [*map(check_symbol, symbols)], base_url=base_url, timeout_s=timeout)
-    bars, rates = _fetchers(client, store, span, tries, seed)
+    bars, rates, terms = _fetchers(client, store, span, tries, seed)
     for symbol in symbols:
         _show(f"{symbol} {length}", partial(bars, symbol, length))
+        _show_terms(symbol, terms(symbol))
         if funding:
             _show(f"{symbol} funding", partial(rates, symbol))
 
@@ -77,11 +79,12 @@ def _check_span(since: int | None, until: int | None) -> None:
 
 def _fetchers(
     client: "Client", root: Path, span: tuple[int | None, int | None], tries: int, seed: int
-) -> "tuple[Callable[..., FetchResult], Callable[..., FetchResult]]":
-    """Return the fetches of bars and of funding rates, with everything given but the symbol."""
+) -> "tuple[Callable[..., FetchResult], Callable[..., FetchResult], Callable[[str], FetchedTerms]]":
+    """Return the fetches of bars, rates and terms, with everything given but the symbol."""
     from stormsail.core.clock import SystemClock
     from stormsail.core.generators import Generators
     from stormsail.market.fetch import RetryPolicy, fetch_bars, fetch_funding
+    from stormsail.market.fetch.terms import fetch_terms
     from stormsail.market.store import Store
 
     clock, store, retry = SystemClock(), Store(root), RetryPolicy(tries=tries)
@@ -99,7 +102,16 @@ def _fetchers(
             retry=retry,
         )
 
-    return prepared(fetch_bars), prepared(fetch_funding)
+    terms = partial(fetch_terms, client, store, clock=clock, generator=generator, retry=retry)
+    return prepared(fetch_bars), prepared(fetch_funding), terms
+
+
+def _show_terms(symbol: str, fetched: "FetchedTerms") -> None:
+    """Print which terms of a symbol are known."""
+    names = ", ".join(fetched.instrument.terms.known())
+    typer.echo(f"{symbol} terms: {names}{'' if fetched.changed else ', as stored'}")
+    if fetched.unknown:
+        typer.echo(f"  not stated: {', '.join(fetched.unknown)}")
 
 
 def _show(what: str, call: "Callable[..., FetchResult]") -> None:

@@ -1,4 +1,4 @@
-"""`stormsail import`: import bars and funding rates from files of other sources."""
+"""`stormsail import`: import bars, funding rates and mark prices from files of other sources."""
 
 import os
 from pathlib import Path
@@ -10,19 +10,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stormsail.core.clock import Clock
-    from stormsail.market.bars import Bars, Funding
+    from stormsail.market.bars import Bars, Funding, Mark
     from stormsail.market.interval import Interval
     from stormsail.market.store import Store
 
 
 def import_bars(
-    sources: Annotated[list[str], typer.Argument(help="Files, folders or quoted patterns.")],
+    sources: Annotated[
+        list[str] | None, typer.Argument(help="Files, folders or quoted patterns.")
+    ] = None,
     store: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("data"),
     symbol: Annotated[str | None, typer.Option(help="Such as BTC/USDT:USDT.")] = None,
     interval: Annotated[str | None, typer.Option(help="Such as 1h.")] = None,
     market: Annotated[
         Literal["spot", "perp"] | None, typer.Option(help="What a name like BTCUSDT means.")
     ] = None,
+    mark: Annotated[
+        bool, typer.Option("--mark", help="The files hold mark prices of perpetuals.")
+    ] = False,
     resample: Annotated[
         list[str] | None, typer.Option(help="Also store longer bars, such as 4h; repeatable.")
     ] = None,
@@ -36,6 +41,13 @@ def import_bars(
     repair: Annotated[
         list[str] | None, typer.Option(help="Rule of `stormsail check` to apply; repeatable.")
     ] = None,
+    terms: Annotated[
+        Path | None, typer.Option(help="TOML or JSON file with a table of terms for each symbol.")
+    ] = None,
+    term: Annotated[
+        list[str] | None,
+        typer.Option(help="name=value for every symbol of this import: lot=0.001; repeatable."),
+    ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace what is stored; else rows are added to it.")
     ] = False,
@@ -43,7 +55,13 @@ def import_bars(
         str | None, typer.Option(help="The present, in UTC; else the machine's clock says it.")
     ] = None,
 ) -> None:
-    """Import bars or funding rates; nothing is repaired unless a rule is named."""
+    """Import bars, funding rates, mark prices and instrument terms.
+
+    Nothing is repaired unless a rule is named. Without sources the terms alone are stored, beside
+    bars that are there already.
+    """
+    from stormsail.cli.data.terms import given_terms, write_terms
+    from stormsail.core.errors import ArgumentError
     from stormsail.market.bars import Bars
     from stormsail.market.importers import Options, import_files
     from stormsail.market.importers.columns import parse_columns
@@ -51,41 +69,63 @@ def import_bars(
     from stormsail.market.resample import check_multiple
     from stormsail.market.store import Store
 
+    target, given = Store(store), given_terms(sources, terms, term or [])
     lengths = [Interval.parse(text) for text in resample or []]
+    if mark and lengths:
+        raise ArgumentError(
+            "config-inconsistent",
+            wrong="`--resample` must be left out with `--mark`",
+            found=f"`--resample {lengths[0]}`",
+            remedy="Import mark prices of the interval that is traded.",
+        )
     options = Options(
         columns=parse_columns(columns) if columns else {},
         time_unit=time_unit,
         repair=tuple(repair or ()),
         clock=_clock(now),
+        mark=mark,
     )
-    imported = import_files(
-        sources,
-        options,
-        symbol=symbol,
-        interval=Interval.parse(interval) if interval else None,
-        market=market,
+    length = Interval.parse(interval) if interval else None
+    imported = (
+        import_files(sources, options, symbol=symbol, interval=length, market=market)
+        if sources
+        else []
     )
     for new in imported:
         if isinstance(new.data, Bars):
-            for length in lengths:
-                check_multiple(new.data, length)
+            for longer in lengths:
+                check_multiple(new.data, longer)
     # Everything is read, checked and merged before the first file is written; and nobody else
     # writes between the reading of what is stored and the writing of what it was merged into.
-    target = Store(store)
+    symbols = [new.data.symbol for new in imported] or [name for name, _ in target.contents()]
+    given.check(symbols)
     with target.writing("stormsail import"):
+        instruments = given.instruments(target, list(dict.fromkeys(symbols)), replace=replace)
         results = []
         for new in imported:
             data, more = _with_stored(target, new.data, replace=replace)
             results.append(((*new.lines, *more), _all_lengths(data, lengths)))
         for lines, items in results:
-            for line in lines:
-                typer.echo(line)
-            for item in items:
-                if isinstance(item, Bars):
-                    joined = f" ({item.notes['resampled']})" if "resampled" in item.notes else ""
-                    typer.echo(f"wrote {len(item)} bars to {target.write(item)}{joined}")
-                else:
-                    typer.echo(f"wrote {len(item)} rates to {target.write_funding(item)}")
+            _write(target, lines, items)
+        write_terms(target, instruments)
+
+
+def _write(
+    target: "Store", lines: "Sequence[str]", items: "Sequence[Bars | Funding | Mark]"
+) -> None:
+    """Write what was imported, and say what was read and where it went."""
+    from stormsail.market.bars import Bars, Mark
+
+    for line in lines:
+        typer.echo(line)
+    for item in items:
+        if isinstance(item, Bars):
+            joined = f" ({item.notes['resampled']})" if "resampled" in item.notes else ""
+            typer.echo(f"wrote {len(item)} bars to {target.write(item)}{joined}")
+        elif isinstance(item, Mark):
+            typer.echo(f"wrote {len(item)} mark prices to {target.write_mark(item)}")
+        else:
+            typer.echo(f"wrote {len(item)} rates to {target.write_funding(item)}")
 
 
 def _clock(now: str | None) -> "Clock":
@@ -101,14 +141,15 @@ def _clock(now: str | None) -> "Clock":
 
 
 def _with_stored(
-    store: "Store", new: "Bars | Funding", *, replace: bool
-) -> "tuple[Bars | Funding, list[str]]":
+    store: "Store", new: "Bars | Funding | Mark", *, replace: bool
+) -> "tuple[Bars | Funding | Mark, list[str]]":
     """Return new rows together with those in the store, or alone if they shall replace them."""
     from stormsail.core.errors import DataError
-    from stormsail.market.bars import Funding
+    from stormsail.market.bars import Bars, Funding
     from stormsail.market.importers.merge import span, with_stored
 
     what = "rates" if isinstance(new, Funding) else "bars"
+    what = what if isinstance(new, Bars | Funding) else "mark prices"
     try:
         stored = _stored(store, new)
     except DataError as error:
@@ -125,23 +166,25 @@ def _with_stored(
     return with_stored(new, stored)
 
 
-def _stored(store: "Store", new: "Bars | Funding") -> "Bars | Funding | None":
-    from stormsail.market.bars import Funding
+def _stored(store: "Store", new: "Bars | Funding | Mark") -> "Bars | Funding | Mark | None":
+    from stormsail.market.bars import Funding, Mark
 
     if isinstance(new, Funding):
         return store.read_funding(new.symbol)
+    if isinstance(new, Mark):
+        return store.read_mark(new.symbol, new.interval)
     if not os.path.lexists(store.path(new.symbol, new.interval)):
         return None
     return store.read(new.symbol, new.interval)
 
 
 def _all_lengths(
-    data: "Bars | Funding", lengths: "Sequence[Interval]"
-) -> "list[Bars] | list[Funding]":
+    data: "Bars | Funding | Mark", lengths: "Sequence[Interval]"
+) -> "Sequence[Bars | Funding | Mark]":
     """Return bars as they are and in every longer interval of `lengths`."""
-    from stormsail.market.bars import Funding
+    from stormsail.market.bars import Bars
     from stormsail.market.resample import resample
 
-    if isinstance(data, Funding):
+    if not isinstance(data, Bars):
         return [data]
     return [data, *(resample(data, length) for length in lengths)]

@@ -9,7 +9,7 @@ from stormsail.cli.judging.agents import POPULATION, agent_folder
 from stormsail.cli.times import utc_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
@@ -273,7 +273,12 @@ def _cell(figure: "Statement", form: str) -> str:
 
 
 def _conclude(result: "Backtest", out: Path) -> None:
-    """Print warnings about the span and the symbols, the hash of the orders, and the folder."""
+    """Print terms, warnings about span and symbols, the hash of the orders, and the folder."""
+    from stormsail.market.terms import term_lines
+
+    terms = result.notes.get("instruments")
+    for line in term_lines(terms if isinstance(terms, dict) else {}):
+        typer.echo(line)
     unseen = result.notes.get("unseen_symbols")
     if isinstance(unseen, list) and unseen:
         typer.echo(f"not trained on: {', '.join(str(symbol) for symbol in unseen)}")
@@ -283,13 +288,14 @@ def _conclude(result: "Backtest", out: Path) -> None:
         typer.echo(
             "the span overlaps the bars on which the agent was chosen: expect less elsewhere"
         )
-    stopped: Sequence[str] = [
-        symbol
-        for column, symbol in enumerate(result.symbols)
-        if bool(result.flags["stopped"][:, column].any())
-    ]
-    if stopped:
-        typer.echo(f"stopped before the end: {', '.join(stopped)}")
+    if result.stopped_symbols:
+        typer.echo(f"stopped before the end: {', '.join(result.stopped_symbols)}")
+    if result.delisted_symbols:
+        typer.echo(f"delisted before the end: {', '.join(result.delisted_symbols)}")
+    assumed = result.notes.get("assumptions")
+    if isinstance(assumed, dict) and isinstance(words := assumed["words"], list):
+        for sentence in words:
+            typer.echo(str(sentence))
     typer.echo(f"{result.config.policy} policy")
     typer.echo(f"orders {result.order_hash}")
     typer.echo(f"wrote {out}")

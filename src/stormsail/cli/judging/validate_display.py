@@ -103,6 +103,8 @@ Display = _Lines | _Bars
 
 def print_validation(validation: "Validation") -> None:
     """Print the verdict and every reason, then the self-tests and the main metrics."""
+    from stormsail.market.terms import term_lines
+
     verdict = validation.verdict
     typer.echo(f"verdict: {verdict.decision}")
     typer.echo(verdict.words)
@@ -117,6 +119,10 @@ def print_validation(validation: "Validation") -> None:
         if run.backtest is None:
             typer.echo(f"fold {run.fold.number}, seed {run.seed} failed: {run.reason}")
     typer.echo(_policies(validation))
+    traded = [run.backtest.notes for run in validation.runs if run.backtest is not None]
+    terms = traded[0].get("instruments") if traded else None
+    for line in term_lines(terms if isinstance(terms, dict) else {}):
+        typer.echo(line)
     metrics = validation.judgement.metrics
     statements = metrics.statements()
     figures = [

@@ -114,6 +114,7 @@ def run(
 
     services = [make_logger(name) for name in dict.fromkeys(loggers)]
     clock = SystemClock()
+    _show_terms(config)
     with _alerts(), _display(clock) as on_progress:
         return learn(
             config,
@@ -123,6 +124,16 @@ def run(
             loggers=services,
             **growth._asdict(),
         )
+
+
+def _show_terms(config: "TrainConfig") -> None:
+    """Print by which instrument terms the symbols are traded, and which of them are defaults."""
+    from stormsail.algorithms.run.tasks import MARKET, instrument_terms
+    from stormsail.market.terms import term_lines
+
+    if config.task.name == MARKET:
+        for line in term_lines(instrument_terms(config)):
+            typer.echo(line)
 
 
 class _Echo(logging.Handler):

@@ -140,6 +140,8 @@ def _backtest(result: Result) -> tuple[Document, Document, list[str]]:
         notes.append(f"liquidations: {liquidated}")
     if stopped := _listed(document.get("stopped_symbols")):
         notes.append(f"stopped before the end: {stopped}")
+    if delisted := _listed(document.get("delisted_symbols")):
+        notes.append(f"delisted before the end: {delisted}")
     settings = flat(mapping(document.get("settings")))
     policy = document.get("policy", _former_policy(settings))
     terms: Document = {"seen": bool(seen), "chosen_on": bool(chosen_on), "policy": policy}

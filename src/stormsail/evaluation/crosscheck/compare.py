@@ -36,7 +36,8 @@ def compare_nautilus(result: Backtest, panel: Panel) -> tuple[Difference, ...]:
     """Trade the weights of a backtest in NautilusTrader, symbol by symbol, and compare every mark.
 
     Sizes, fills and money are Nautilus's own, from the weights that reached the gate. Where a stop
-    ended an account, both are compared up to that bar.
+    ended an account, both are compared up to that bar; where a symbol was delisted, up to its last
+    traded one.
 
     Args:
         result: of a backtest or replay whose accounts were not pooled.
@@ -47,14 +48,18 @@ def compare_nautilus(result: Backtest, panel: Panel) -> tuple[Difference, ...]:
             tick, limits other than leverage; see `nautilus.run_nautilus`.
         DataError: if prices do not fit it, or an account was liquidated.
     """
-    span = result.span
-    part = panel.between(span.start_ms, span.end_ms)
     return tuple(
-        _difference(
-            result, column, run_nautilus(part, symbol, result.weights[:, column], result.market)
-        )
-        for column, symbol in enumerate(result.symbols)
+        _difference(result, column, _run(result, column, panel))
+        for column in range(len(result.symbols))
     )
+
+
+def _run(result: Backtest, column: int, panel: Panel) -> NautilusRun:
+    ended = result.flags["delisted"][:, column]
+    count = int(ended.argmax()) if ended.any() else len(ended)
+    part = panel.between(result.span.start_ms, int(result.ts[count]))
+    weights = result.weights[:count, column]
+    return run_nautilus(part, result.symbols[column], weights, result.market)
 
 
 def _difference(result: Backtest, column: int, run: NautilusRun) -> Difference:

@@ -39,7 +39,7 @@ class NautilusRun:
         balance: the account's own balance: start, realised profit, fees and funding.
         cash: equity less position times close, the cash of the other two ledgers.
         position: signed quantity held.
-        funding: paid at the row's open; negative where received.
+        funding: paid at the row's open, with interest on loans; negative where received.
         fills: in order of time.
         version: of NautilusTrader.
     """
@@ -57,9 +57,9 @@ def run_nautilus(panel: Panel, symbol: str, weights: Weights, config: MarketConf
     """Trade one symbol of a panel in NautilusTrader: decide at each close, fill at the next open.
 
     The account starts at the first row's close with `config.initial_equity` and trades to the last
-    row, or to the close at which one of `stops` is reached: `episode_bars`, rewards and `degrade`
-    have no part in it. Decisions come from the account that Nautilus keeps, so its roundings (8
-    decimals a fill) act on the orders as well.
+    row, or to the close at which one of `stops` is reached or the symbol delisted: `episode_bars`,
+    rewards and `degrade` have no part in it. Decisions come from the account that Nautilus keeps,
+    so its roundings (8 decimals a fill) act on the orders as well.
 
     Args:
         panel: bars in float64, and the funding rates.
@@ -72,12 +72,13 @@ def run_nautilus(panel: Panel, symbol: str, weights: Weights, config: MarketConf
             express: impact, drawn costs, limits other than leverage, no lot or tick, more money
             than it can count.
         DataError: if a price has too many decimals or bars contradict themselves, if the account
-            would have been liquidated, which Nautilus 1.221 does not do, or if Nautilus did not
-            fill every order whole and at the quoted price.
+            would have been liquidated, which Nautilus 1.221 does not do, or held a symbol as it
+            was delisted, or if Nautilus did not fill every order whole and at the quoted price.
         ShapeError: if there is not one weight for each row but the last.
         DtypeError: if the panel is not in float64.
         ChoiceError: if the panel has no such symbol.
     """
+    config = config.with_terms((symbol,), panel.instruments)
     _check_config(config, symbol)
     engine = _load_engine()
     with localcontext() as context:
@@ -156,6 +157,14 @@ def _check_journal(journal: Journal) -> None:
             wrong="no position may lose its maintenance margin: Nautilus 1.221 never liquidates",
             found=f"a liquidation in the bar of {iso(rows[journal.liquidated].ts_ms)}",
             remedy="Use smaller weights, a span that ends before, or the built-in engine.",
+        )
+    if journal.delisted is not None:
+        raise DataError(
+            "engine-limit",
+            wrong="no position may be held as a symbol is delisted: Nautilus would have to fill "
+            "where nothing is quoted",
+            found=f"one in the bar of {iso(rows[journal.delisted].ts_ms)}",
+            remedy="Close it before, choose a span that ends before, or use the built-in engine.",
         )
     if journal.overflown is not None:
         raise _refusal(

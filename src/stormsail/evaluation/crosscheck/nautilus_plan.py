@@ -38,9 +38,11 @@ DEPTH = Decimal(10**13)
 Weights = Sequence[float] | NDArray[np.float64] | Tensor
 
 _MINUTE_MS = 60_000
+_YEAR_MS = Decimal(365 * 24 * 60 * _MINUTE_MS)
 _DAY_MINUTES = 24 * 60
 _FUNDING_MINUTES = 8 * 60
 _ZERO, _ONE = Decimal(0), Decimal(1)
+Prices = tuple[Decimal, Decimal, Decimal]
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,9 @@ class Row:
     ask: Decimal
     rate: Decimal
     blocked: bool
+    delisted: bool
+    watched: Prices
+    """Open, high and low by which margin is watched."""
 
     @property
     def prices(self) -> tuple[Decimal, Decimal, Decimal, Decimal]:
@@ -73,7 +78,10 @@ class Plan:
     initial: Decimal
     fee: Decimal
     half_spread: Decimal
-    maintenance: Decimal
+    maintenance: tuple[tuple[Decimal, Decimal], ...]
+    """Bound and rate of each tier."""
+    interest: tuple[Decimal, Decimal]
+    """Of a bar, on borrowed base and quote currency."""
     equity_floor: Decimal
     drawdown: Decimal | None
     min_rebalance: Decimal
@@ -134,7 +142,16 @@ class Plan:
 
     def liquidates(self, price: Decimal, held: Decimal, equity: Decimal) -> bool:
         """Return whether the equity at a price no longer covers the maintenance margin."""
-        return held != 0 and equity <= self.maintenance * abs(held) * price
+        worth = abs(held) * price
+        bounds = [*(bound for bound, _ in self.maintenance[1:]), worth]
+        margin = sum(
+            (
+                rate * max(min(worth, upper) - bound, _ZERO)
+                for (bound, rate), upper in zip(self.maintenance, bounds, strict=True)
+            ),
+            _ZERO,
+        )
+        return held != 0 and equity <= margin
 
     def ends(self, equity: Decimal, peak: Decimal) -> bool:
         """Return whether a stop ends the run at this mark."""
@@ -164,12 +181,14 @@ class Journal:
 
     Attributes:
         equity, balance, position: at the close of each row so far.
-        funding: paid at the open of each row.
+        funding: paid at the open of each row, interest on loans included.
         orders: row, signed quantity and quoted price of all that was sent.
         fills: of those orders.
         liquidated: row in which the maintenance margin was gone, or None.
+        delisted: row in which a position was held in a symbol that was delisted, or None.
         overflown: row in which the balance passed what Nautilus can count, or None.
-        ended: row at whose close the account was ruined or the drawdown stop reached, or None.
+        ended: row at whose close the account was ruined, the drawdown stop reached or the symbol
+            delisted, or None.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -181,6 +200,7 @@ class Journal:
         self.orders: list[tuple[int, Decimal, Decimal]] = []
         self.fills: list[Fill] = []
         self.liquidated: int | None = None
+        self.delisted: int | None = None
         self.overflown: int | None = None
         self.ended: int | None = None
         self._target: Decimal | None = None
@@ -194,25 +214,37 @@ class Journal:
     @property
     def halted(self) -> bool:
         """Whether it is over: ended by a stop, or certain to be refused."""
-        return not (self.liquidated is self.overflown is self.ended is None)
+        ends = (self.liquidated, self.delisted, self.overflown, self.ended)
+        return any(end is not None for end in ends)
 
     def settle(self, held: Decimal) -> Decimal:
-        """Return the funding that a position pays at the open of the next row, to 8 decimals."""
-        row = self.plan.rows[self.next]
-        paid = round(held * row.open * row.rate, MONEY_DECIMALS)
-        self.funding[self.next] = paid
+        """Return what a position pays at the open of the next row, to 8 decimals.
+
+        Its funding, and interest on what was borrowed over the bar: the coins of a short position,
+        and the money by which cash is below 0.
+        """
+        n, row = self.next, self.plan.rows[self.next]
+        coins, money = self.plan.interest
+        cash = self.equity[-1] - held * self.plan.rows[n - 1].close if n else _ZERO
+        paid = held * row.open * row.rate
+        paid += coins * max(-held, _ZERO) * row.open + money * max(-cash, _ZERO)
+        self.funding[n] = paid = round(paid, MONEY_DECIMALS)
         return paid
 
     def open(self, held: Decimal, equity: Decimal) -> Decimal:
         """Return the signed quantity to trade at the next row's open, given the equity there."""
         n = self.next
-        if not self.halted and self.plan.liquidates(self.plan.rows[n].open, held, equity):
+        row = self.plan.rows[n]
+        opened = row.watched[0]
+        worth = equity + held * (opened - row.open)
+        if not self.halted and self.plan.liquidates(opened, held, worth):
             self.liquidated = n
+        if row.delisted and held != 0 and not self.halted:
+            self.delisted = n
         if self.halted or self._target is None:
             return _ZERO
         quantity = self.plan.order(n, self._target, held, equity)
         if quantity != 0:
-            row = self.plan.rows[n]
             self.orders.append((n, quantity, row.ask if quantity > 0 else row.bid))
         # A larger order could not be written, or would fill in parts; unfilled, it is refused.
         return quantity if abs(quantity) <= DEPTH else _ZERO
@@ -223,7 +255,8 @@ class Journal:
             return
         n = self.next
         row = self.plan.rows[n]
-        worst = row.low if held > 0 else row.high
+        _, high, low = row.watched
+        worst = low if held > 0 else high
         if self.plan.liquidates(worst, held, equity + held * (worst - row.close)):
             self.liquidated = n
         if balance > LARGEST_BALANCE:
@@ -232,7 +265,7 @@ class Journal:
         self.balance.append(balance)
         self.position.append(held)
         self._peak = max(self._peak, equity)
-        if self.plan.ends(equity, self._peak):
+        if self.plan.ends(equity, self._peak) or row.delisted:
             self.ended = n
         last = n == len(self.plan.rows) - 1
         self._target = None if last or self.halted else self.plan.target(n, held, equity)
@@ -259,14 +292,18 @@ def make_plan(panel: Panel, symbol: str, weights: Weights, config: MarketConfig)
     half_spread = exact(config.costs.half_spread)
     rows = tuple(_rows(panel, column, config, tick=tick, half_spread=half_spread))
     drawdown = config.stops.drawdown
+    (coins, money), bar = config.borrow_of(symbol), Decimal(panel.interval.milliseconds)
     return Plan(
         rows=rows,
         weights=_targets(weights, len(rows) - 1),
         interval_ms=panel.interval.milliseconds,
         initial=exact(config.initial_equity),
-        fee=exact(config.costs.taker_fee),
+        fee=exact(config.fee_of(symbol)),
         half_spread=half_spread,
-        maintenance=exact(config.margin.maintenance),
+        maintenance=tuple(
+            (exact(tier.notional), exact(tier.rate)) for tier in config.maintenance_of(symbol)
+        ),
+        interest=(exact(coins) * bar / _YEAR_MS, exact(money) * bar / _YEAR_MS),
         equity_floor=exact(config.stops.equity_floor),
         drawdown=None if drawdown is None else exact(drawdown),
         min_rebalance=exact(config.min_rebalance),
@@ -275,10 +312,7 @@ def make_plan(panel: Panel, symbol: str, weights: Weights, config: MarketConfig)
         tick=tick,
         min_notional=exact(filters.min_notional),
         price_decimals=_price_decimals(rows, tick, symbol),
-        offered=tuple(
-            exact(weight)
-            for weight in (config.levels if config.action == "levels" else config.weight_range)
-        ),
+        offered=tuple(exact(weight) for weight in config.offered),
         continuous=config.action == "continuous",
     )
 
@@ -308,8 +342,19 @@ def _rows(
     panel: Panel, column: int, config: MarketConfig, *, tick: Decimal, half_spread: Decimal
 ) -> Iterator[Row]:
     prices = zip(*(getattr(panel, name)[:, column].tolist() for name in PRICES), strict=True)
-    rates = panel.funding[:, column].tolist()
-    tradable = panel.tradable[:, column].tolist()
+    rates = [exact(rate) for rate in panel.funding[:, column].tolist()]
+    assumed = config.funding_missing
+    if not isinstance(assumed, str) and panel.rates_missing is not None:
+        missing = panel.rates_missing[:, column].tolist()
+        rates = [rate + n * exact(assumed) for rate, n in zip(rates, missing, strict=True)]
+    marks = None if panel.mark is None else panel.mark[:, column].tolist()
+    alive = [
+        bar and (volume > 0.0 or config.trade_without_volume)
+        for bar, volume in zip(
+            panel.tradable[:, column].tolist(), panel.volume[:, column].tolist(), strict=True
+        )
+    ]
+    ends = _delisted(panel.ts.tolist(), alive, config.delisting.silent_days)
     for n, (ts_ms, four) in enumerate(zip(panel.ts.tolist(), prices, strict=True)):
         first, high, low, last = (exact(price) for price in four)
         if not 0 < low <= min(first, last) <= max(first, last) <= high:
@@ -328,9 +373,27 @@ def _rows(
             # Away from the trader: she sells at the lower, buys at the higher multiple of a tick.
             bid=(first * (1 - half_spread) / tick).to_integral_value(ROUND_FLOOR) * tick,
             ask=(first * (1 + half_spread) / tick).to_integral_value(ROUND_CEILING) * tick,
-            rate=exact(rates[n]) if config.funding else _ZERO,
-            blocked=not tradable[n] or _in_window(ts_ms, config),
+            rate=rates[n] if config.funding else _ZERO,
+            blocked=not alive[n] or _in_window(ts_ms, config),
+            delisted=n == ends,
+            watched=_watched((first, high, low), None if marks is None else marks[n]),
         )
+
+
+def _watched(traded: Prices, mark: Sequence[float] | None) -> Prices:
+    """Return open, high and low by which margin is watched: of the mark price if it is known."""
+    if mark is None or any(price != price for price in mark):
+        return traded
+    opened, high, low = (exact(price) for price in mark)
+    return opened, high, low
+
+
+def _delisted(ts_ms: Sequence[int], alive: Sequence[bool], silent_days: float) -> int | None:
+    """Return the row after the last one traded, if the data go on for long enough after that."""
+    last = max((n for n, there in enumerate(alive) if there), default=None)
+    if last is None or ts_ms[-1] - ts_ms[last] < silent_days * _DAY_MINUTES * _MINUTE_MS:
+        return None
+    return last + 1
 
 
 def _in_window(ts_ms: int, config: MarketConfig) -> bool:

@@ -8,6 +8,7 @@ once, before it touches money, and against the account:
 - quantity: down, to the lot, or to 1e-24 without one;
 - impact: up, to 1e-24 of the open; without a tick the price that follows is exact;
 - price of a liquidation inside a bar: 36 digits, down for a long, up for a short;
+- interest on what is borrowed: up, to 1e-24;
 - weights, turnover, entry price, thresholds of the gate: 60 digits; none of them is money.
 
 So each quantity, price and rate has a bounded number of decimals, and cash never gains more of
@@ -16,7 +17,8 @@ is five ten-thousandths); `reference_bars` takes the data as they are stored, De
 """
 
 import decimal
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,6 +35,7 @@ from stormsail.evaluation.crosscheck.reference_account import (
     written,
 )
 from stormsail.evaluation.crosscheck.reference_gate import (
+    DAY_MS,
     GateInputs,
     NoTradeTimes,
     Reason,
@@ -49,6 +52,7 @@ _DUST = Decimal("1e-12")
 """A gap of this share of the position is rounding and not an order."""
 
 _QUANTUM = Decimal("1e-24")
+_YEAR_MS = Decimal(365 * 24 * 60 * 60 * 1000)
 _FLOOR = decimal.Context(prec=36, rounding=decimal.ROUND_FLOOR)
 _CEILING = decimal.Context(prec=36, rounding=decimal.ROUND_CEILING)
 _LOG = decimal.Context(prec=30)
@@ -70,6 +74,16 @@ class ReferenceBar(NamedTuple):
     """Sum of the rates that settle after the open of row n - 1 and up to the open of row n."""
     trailing_notional: Decimal = ZERO
     """M of row n - 1, the newest one known at the decision: mean notional of the rows up to it."""
+    volume: Decimal = ONE
+    """What was traded in row n, in base currency."""
+    delisted: bool = False
+    """Whether the symbol was last traded in row n - 1."""
+    rates_missing: int = 0
+    """Settlements at row n whose rate is not known."""
+    mark_open: Decimal | None = None
+    """Open of the mark price in row n, if there is one; so high and low."""
+    mark_high: Decimal | None = None
+    mark_low: Decimal | None = None
 
 
 class Record(NamedTuple):
@@ -93,6 +107,8 @@ class Record(NamedTuple):
     turnover: Decimal
     liquidated: bool
     liquidation_price: Decimal | None
+    """Price at which a liquidation or a delisting took the position."""
+    delisted: bool
     blocked: bool
     """An order was wanted, and not allowed to go out at this row."""
     reason: Reason
@@ -125,6 +141,8 @@ class _BarEvents(NamedTuple):
     fill: Fill | None
     weight_after: Decimal
     liquidation_price: Decimal | None
+    settled: bool
+    """Whether that is the price of a delisting."""
 
 
 class ReferenceLedger:
@@ -165,13 +183,17 @@ class ReferenceLedger:
         self._lot, self._tick = written(filters.lot), written(filters.tick)
         self._min_notional = written(filters.min_notional)
         with localcontext(EXACT):
-            self._fee = written(config.costs.taker_fee) * fee_multiplier
+            self._fee = written(config.fee_of(symbol)) * fee_multiplier
             self._half_spread = written(config.costs.half_spread) * half_spread_multiplier
             self._impact = written(config.costs.impact) * impact_multiplier
             self._liquidation_fee = self._fee + written(config.margin.liquidation_fee)
             initial = written(config.initial_equity)
             self._floor = written(config.stops.equity_floor) * initial
-        self._maintenance = written(config.margin.maintenance)
+        self._delisting_loss = written(config.delisting.loss)
+        self._tiers = [
+            (written(tier.notional), written(tier.rate)) for tier in config.maintenance_of(symbol)
+        ]
+        self._base_interest, self._quote_interest = map(written, config.borrow_of(symbol))
         self._min_rebalance = written(config.min_rebalance)
         drawdown = config.stops.drawdown
         self._stop_drawdown = None if drawdown is None else written(drawdown)
@@ -216,7 +238,7 @@ class ReferenceLedger:
         account.move(bar.close)
         self._ts_ms = bar.ts_ms
         self._peak = max(self._peak, account.equity)
-        terminated, truncated = self._end()
+        terminated, truncated = self._end(delisted=bar.delisted)
         raw, used = self._reward(before)
         fee_total, slippage = account.fees - fees, account.slippage - slippage
         costs = fee_total + slippage + events.funding
@@ -234,8 +256,9 @@ class ReferenceLedger:
             slippage=slippage,
             funding=events.funding,
             turnover=fill.turnover if fill else ZERO,
-            liquidated=events.liquidation_price is not None,
+            liquidated=events.liquidation_price is not None and not events.settled,
             liquidation_price=events.liquidation_price,
+            delisted=bar.delisted,
             blocked=events.blocked,
             reason=events.reason,
             reward_raw_fraction=raw,
@@ -251,6 +274,7 @@ class ReferenceLedger:
     def _trade(self, bar: ReferenceBar, weight: Decimal | None) -> _BarEvents:
         """Do everything from the decision to the bar's worst price: steps 1 to 8 of the rules."""
         account, before = self.account, self.account.equity
+        last_traded = account.mark
         if not same_day(bar.ts_ms, self._ts_ms):
             self._day_start, self._day_turnover = before, ZERO
         held = RATIO.divide(account.quantity * account.mark, before)
@@ -258,9 +282,10 @@ class ReferenceLedger:
         allowed, reason = reference_gate(weight, inputs, self._limits)
 
         account.move(bar.open)
-        funding = account.quantity * bar.open * bar.funding_rate if self._config.funding else ZERO
+        funding = account.quantity * bar.open * self._rate(bar) + self._interest(bar)
         account.pay_funding(funding)
-        lost_at = self._liquidate(bar.open) if self._margin_gone(bar.open) else None
+        watched = bar.open if bar.mark_open is None else bar.mark_open
+        lost_at = self._liquidate(self._worse_open(bar)) if self._margin_gone(watched) else None
         holds = allowed == held and reason is not Reason.NONE
         wanted = lost_at is None and not holds
         size = self._size(bar, allowed) if wanted else ZERO
@@ -268,15 +293,46 @@ class ReferenceLedger:
         price = self._price(bar, size, buy=buy)
         blocked = size != 0 and (self._is_blocked(bar) or price <= 0)
         fill = None if blocked or size == 0 else self._filled(bar, size, price, buy=buy)
+        settled = bar.delisted and account.quantity != 0
+        if settled:
+            lost_at = self._settle(bar, last_traded)
         weight_after = _share(account.quantity * bar.open, account.equity)
         if lost_at is None:
             lost_at = self._liquidate_inside(bar)
-        return _BarEvents(reason, funding, blocked, fill, weight_after, lost_at)
+        return _BarEvents(reason, funding, blocked, fill, weight_after, lost_at, settled)
+
+    def _rate(self, bar: ReferenceBar) -> Decimal:
+        """Return the rate that is paid, with the one assumed where none is known."""
+        if not self._config.funding:
+            return ZERO
+        assumed = self._config.funding_missing
+        extra = ZERO if isinstance(assumed, str) else written(assumed) * bar.rates_missing
+        return bar.funding_rate + extra
+
+    def _worse_open(self, bar: ReferenceBar) -> Decimal:
+        """Return the open, or that of the mark where the position would bring less there."""
+        if bar.mark_open is None:
+            return bar.open
+        pair = (bar.open, bar.mark_open)
+        return min(pair) if self.account.quantity > 0 else max(pair)
+
+    def _interest(self, bar: ReferenceBar) -> Decimal:
+        """Return what the loans since the row before cost: coins sold short, and money owed."""
+        account, held_ms = self.account, bar.ts_ms - self._ts_ms
+        yearly = ZERO
+        if account.quantity < 0:
+            yearly += -account.quantity * bar.open * self._base_interest
+        if account.cash < 0:
+            yearly += -account.cash * self._quote_interest
+        interest = RATIO_UP.divide(yearly * held_ms, _YEAR_MS)
+        return interest.quantize(_QUANTUM, context=RATIO_UP)
 
     def _is_blocked(self, bar: ReferenceBar) -> bool:
+        frozen = bar.volume == 0 and not self._config.trade_without_volume
         unknown_impact = self._impact > 0 and bar.trailing_notional == 0
         insolvent = self.account.equity <= 0
-        return not bar.tradable or unknown_impact or insolvent or bar.ts_ms in self._closed
+        shut = not bar.tradable or frozen or bar.delisted or bar.ts_ms in self._closed
+        return shut or unknown_impact or insolvent
 
     def _filled(
         self, bar: ReferenceBar, size: Decimal, price: Decimal, *, buy: bool
@@ -335,18 +391,42 @@ class ReferenceLedger:
     def _liquidate_inside(self, bar: ReferenceBar) -> Decimal | None:
         """Take the position away where the margin ran out between open and the worst price."""
         cash, quantity = self.account.cash, self.account.quantity
-        if not self._margin_gone(bar.low if quantity > 0 else bar.high):
+        low = bar.low if bar.mark_low is None else bar.mark_low
+        high = bar.high if bar.mark_high is None else bar.mark_high
+        if not self._margin_gone(low if quantity > 0 else high):
             return None
         if quantity > 0:
-            price = _FLOOR.divide(-cash, quantity * (1 - self._maintenance))
-            return self._liquidate(min(price, bar.open))
-        price = _CEILING.divide(cash, -quantity * (1 + self._maintenance))
-        return self._liquidate(max(price, bar.open))
+            for bound, rate, below in self._brackets():
+                # cash + worth = below + rate (worth - bound), and the worth lies in this bracket
+                price = _FLOOR.divide(below - rate * bound - cash, quantity * (1 - rate))
+                if quantity * price <= self._above(bound):
+                    break
+            return self._liquidate(min(price, self._worse_open(bar)))
+        for bound, rate, below in self._brackets():
+            price = _CEILING.divide(cash - below + rate * bound, -quantity * (1 + rate))
+            if -quantity * price <= self._above(bound):
+                break
+        return self._liquidate(max(price, self._worse_open(bar)))
+
+    def _brackets(self) -> Iterator[tuple[Decimal, Decimal, Decimal]]:
+        """Yield the bound and rate of each tier, and the margin of all below it."""
+        below, last_bound, last_rate = ZERO, ZERO, ZERO
+        for bound, rate in self._tiers:
+            below += last_rate * (bound - last_bound)
+            yield bound, rate, below
+            last_bound, last_rate = bound, rate
+
+    def _above(self, bound: Decimal) -> Decimal:
+        """Return the bound of the next tier."""
+        higher = [other for other, _ in self._tiers if other > bound]
+        return min(higher, default=Decimal("Infinity"))
 
     def _margin_gone(self, price: Decimal) -> bool:
         cash, quantity = self.account.cash, self.account.quantity
-        equity = cash + quantity * price
-        return quantity != 0 and equity <= self._maintenance * abs(quantity) * price
+        worth, margin = abs(quantity) * price, ZERO
+        for bound, rate in self._tiers:
+            margin += rate * max(min(worth, self._above(bound)) - bound, ZERO)
+        return quantity != 0 and cash + quantity * price <= margin
 
     def _liquidate(self, price: Decimal) -> Decimal:
         quantity = self.account.quantity
@@ -354,12 +434,23 @@ class ReferenceLedger:
         self.account.fill(-quantity, price, self._liquidation_fee * abs(quantity) * price)
         return price
 
-    def _end(self) -> tuple[bool, bool]:
+    def _settle(self, bar: ReferenceBar, price: Decimal) -> Decimal:
+        """Close the position in a delisted symbol, without a fee; return the price."""
+        account, quantity = self.account, self.account.quantity
+        slip = self._half_spread + self._impact_share(abs(quantity) * price, bar)
+        lost = min(max(slip, self._delisting_loss), ONE)
+        paid = price * (1 - ONE.copy_sign(quantity) * lost)
+        account.move(paid)
+        account.fill(-quantity, paid, ZERO)
+        account.slippage += abs(quantity) * abs(paid - price)
+        return paid
+
+    def _end(self, *, delisted: bool) -> tuple[bool, bool]:
         equity, peak = self.account.equity, self._peak
         self._steps_left -= 1
         stop = self._stop_drawdown
         fell = stop is not None and peak - equity >= stop * peak
-        terminated = equity <= self._floor or fell
+        terminated = equity <= self._floor or fell or delisted
         self.ended = terminated or self._steps_left <= 0
         return terminated, self.ended and not terminated
 
@@ -438,11 +529,24 @@ def trailing_notional(
     return means
 
 
-def reference_bars(panel: "Panel", symbol: str, *, impact_window: int) -> list[ReferenceBar]:
+def _marked(bar: ReferenceBar, mark: Sequence[float]) -> ReferenceBar:
+    opened, high, low = (Decimal(price) for price in mark)
+    return bar._replace(mark_open=opened, mark_high=high, mark_low=low)
+
+
+def reference_bars(
+    panel: "Panel",
+    symbol: str,
+    *,
+    impact_window: int,
+    silent_days: float = 7.0,
+    trade_without_volume: bool = False,
+) -> list[ReferenceBar]:
     """Return the rows of one symbol, each number the exact value of the double in the panel.
 
     The trailing notional of a row is that of the row before it, over the bars that the symbol has
-    had; up to the first of them, at which no order can fill, it is 0.
+    had; up to the first of them, at which no order can fill, it is 0. A symbol is delisted in the
+    row after its last traded one, if the panel goes on for `silent_days` from there.
     """
     column = panel.index(symbol)
 
@@ -466,6 +570,22 @@ def reference_bars(panel: "Panel", symbol: str, *, impact_window: int) -> list[R
         panel.tradable[:, column].tolist(),
         exact("funding"),
         [ZERO, *traded[:-1]],
+        exact("volume"),
         strict=True,
     )
-    return [ReferenceBar(*row) for row in columns]
+    bars = [ReferenceBar(*row) for row in columns]
+    alive = [
+        number
+        for number, bar in enumerate(bars)
+        if bar.tradable and (trade_without_volume or bar.volume > 0)
+    ]
+    if panel.rates_missing is not None:
+        missing = panel.rates_missing[:, column].tolist()
+        pairs = zip(bars, missing, strict=True)
+        bars = [bar._replace(rates_missing=count) for bar, count in pairs]
+    if panel.mark is not None:
+        marks = zip(bars, panel.mark[:, column].tolist(), strict=True)
+        bars = [bar if math.isnan(mark[0]) else _marked(bar, mark) for bar, mark in marks]
+    if alive and bars[-1].ts_ms - bars[alive[-1]].ts_ms >= silent_days * DAY_MS:
+        bars[alive[-1] + 1] = bars[alive[-1] + 1]._replace(delisted=True)
+    return bars

@@ -14,7 +14,7 @@ from stormsail.evaluation.crosscheck.reference_account import EXACT, RATIO_DOWN,
 if TYPE_CHECKING:
     from stormsail.market.simulator.config import NoTrade, RiskLimits
 
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 _MINUTE_MS = 60_000
 _FUNDING_MS = 8 * 60 * _MINUTE_MS
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -154,7 +154,7 @@ _STAGES: tuple[tuple[Reason, Callable[[Decimal, GateInputs, ReferenceLimits], De
 
 def same_day(ts_ms: int, other_ms: int) -> bool:
     """Return whether two instants lie on one UTC day."""
-    return ts_ms // _DAY_MS == other_ms // _DAY_MS
+    return ts_ms // DAY_MS == other_ms // DAY_MS
 
 
 class NoTradeTimes:
@@ -168,7 +168,7 @@ class NoTradeTimes:
         self._around_ms = no_trade.around_funding_minutes * _MINUTE_MS
 
     def __contains__(self, ts_ms: int) -> bool:
-        since_midnight = ts_ms % _DAY_MS
+        since_midnight = ts_ms % DAY_MS
         for start, end in self._daily:
             if start < end and start <= since_midnight < end:
                 return True

@@ -98,19 +98,22 @@ def with_market(agent: Agent, terms: AgentTerms, config: BacktestConfig) -> Back
     Raises:
         ConfigError: if costs, horizon or actions differ; it names the setting.
     """
-    market = config.market
-    if market is None:
-        return config.replace(market=terms.market.model_dump())
+    own = terms.market
+    if config.market is None:
+        return config.replace(market=own.model_dump())
+    market = config.market.replace(  # what is left out follows the agent, not the kinds
+        levels=config.market.levels or own.levels,
+        weight_range=config.market.weight_range or own.weight_range,
+    )
     given: dict[str, JsonValue] = {
         "costs": market.costs.model_dump(mode="json"),
         "episode_bars": market.episode_bars,
         "action": market.action,
-        "levels": list(market.levels),
-        "weight_range": list(market.weight_range),
+        "levels": list(market.offered_levels),
+        "weight_range": list(market.offered_range),
     }
     fixed = {name: value for name, value in given.items() if name not in config.allow}
     agent.binding.check(**fixed)
-    own = terms.market
     if market.features is not None and market.features != own.features:
         raise ConfigError(
             "config-inconsistent",
@@ -118,7 +121,7 @@ def with_market(agent: Agent, terms: AgentTerms, config: BacktestConfig) -> Back
             found=", ".join(feature.name for feature in market.features),
             remedy="Leave the setting out: the agent brings its own features.",
         )
-    return config
+    return config.replace(market=market.model_dump())
 
 
 def _lacking(found: str) -> ArtifactError:

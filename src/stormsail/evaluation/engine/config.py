@@ -1,11 +1,13 @@
 """Configuration of a backtest: which bars, which rules, and how the agent decides."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from stormsail.core.config import Config
+from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import Degrade, Filters, MarketConfig, Randomise
 from stormsail.market.splits import Span
 from stormsail.modules.agent import JudgedPolicy
@@ -48,7 +50,8 @@ class BacktestConfig(Config):
     market's `initial_equity`, as in training."""
 
     filters: Filters | None = None
-    """Order steps of every symbol without its own; None takes those of the market."""
+    """Order steps of every symbol without its own, 0 for none; None takes those of the market, and
+    where it states none those of the instrument terms."""
 
     symbol_filters: dict[str, Filters] = Field(default_factory=dict)
     """Order steps by symbol, before those of the market; only symbols that are traded."""
@@ -94,24 +97,42 @@ class BacktestConfig(Config):
             return None
         return "greedy" if self.greedy else "sampled"
 
-    def ledger(self, symbols: tuple[str, ...]) -> MarketConfig:
-        """Return the rules by which the accounts of these symbols are kept.
-
-        Weights come as numbers, so the action is continuous and as wide as the leverage limit; the
-        gate and the rest stay. An "episode" of one bar only keeps a simulator from asking for
-        bars that a backtest does not need: horizons are counted in `loop.py`.
-        """
+    def configured(self, symbols: Sequence[str]) -> MarketConfig:
+        """Return the market as it is configured for some symbols, order steps included."""
         market = self.market or MarketConfig()
-        widest = market.limits.max_leverage
         own = {name: steps for name, steps in market.symbol_filters.items() if name in symbols}
+        known = {name: terms for name, terms in market.instruments.items() if name in symbols}
+        if self.filters == Filters():  # none at all was asked for, whatever the terms state
+            own = {**dict.fromkeys(symbols, self.filters), **own}
         return market.replace(
-            episode_bars=1,
-            initial_equity=self.start_equity(len(symbols)),
-            action="continuous",
-            weight_range=(-widest, widest),
-            levels=(-widest, 0.0, widest),
             filters=market.filters if self.filters is None else self.filters,
             symbol_filters={**own, **self.symbol_filters},
+            instruments=known,
+        )
+
+    def rules(self, panel: Panel) -> MarketConfig:
+        """Return the market of these bars, with all that is known about its symbols."""
+        return self.configured(panel.symbols).with_terms(panel.symbols, panel.instruments)
+
+    def ledger(self, panel: Panel) -> MarketConfig:
+        """Return the rules by which the accounts of these symbols are kept.
+
+        Weights come as numbers, so the action is continuous and as wide as the leverage limit and
+        the kinds of the symbols; the gate and the rest stay. Order steps are exact where the
+        instrument terms state them. An "episode" of one bar only keeps a simulator from asking for
+        bars that a backtest does not need: horizons are counted in `loop.py`.
+        """
+        market = self.rules(panel)
+        widest = market.limits.max_leverage
+        bounds = [market.weight_bounds(symbol) for symbol in panel.symbols]
+        low = max(-widest, min(low for low, _ in bounds))
+        high = min(widest, max(high for _, high in bounds))
+        return market.with_exact_filters().replace(
+            episode_bars=1,
+            initial_equity=self.start_equity(len(panel.symbols)),
+            action="continuous",
+            weight_range=(low, high),
+            levels=tuple(sorted({low, 0.0, high})),
             randomise=Randomise(),
             degrade=self.degrade,
             features=None,

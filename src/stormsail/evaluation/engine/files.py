@@ -1,8 +1,8 @@
 """A backtest as files: an artifact of three Parquet tables and one summary, the same bytes always.
 
 `equity.parquet`   one row a mark: `ts` (UTC ms, close of the bar), `total`, and a column a symbol.
-`trades.parquet`   one row a fill or liquidation: time, symbol, side, quantity, price, fee,
-                   slippage, reason.
+`trades.parquet`   one row a fill, liquidation or delisting: time, symbol, side, quantity, price,
+                   fee, slippage, reason.
 `decisions.parquet` one row a decision and symbol: the weight decided, the weight requested of the
                    risk gate and its reason, what the bar did to the account, and the critic's
                    predictions.
@@ -50,17 +50,16 @@ def summary_of(backtest: Backtest) -> dict[str, JsonValue]:
         "trades": len(backtest.trades),
         "liquidations": int(backtest.flags["liquidated"].sum()),
         "blocked_orders": int(backtest.flags["blocked"].sum()),
-        "stopped_symbols": [
-            symbol
-            for column, symbol in enumerate(backtest.symbols)
-            if bool(backtest.flags["stopped"][:, column].any())
-        ],
+        "stopped_symbols": list(backtest.stopped_symbols),
+        "delisted_symbols": list(backtest.delisted_symbols),
         "policy": backtest.config.policy,
         "order_hash": backtest.order_hash,
         "hashes": {name: backtest.notes.get(name) for name in ("data", "config", "agent")},
         "unseen_symbols": backtest.notes.get("unseen_symbols", []),
         "overlaps_training": backtest.notes.get("overlaps_training"),
         "overlaps_validation": backtest.notes.get("overlaps_validation"),
+        "assumptions": backtest.notes.get("assumptions"),
+        "instruments": backtest.notes.get("instruments", {}),
         "metrics": backtest.metrics.document(),
         "settings": backtest.config.model_dump(mode="json"),
     }

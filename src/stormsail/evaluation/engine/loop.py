@@ -18,7 +18,7 @@ training:
   without faults; the decisions there are discarded. The episodes are counted backwards there.
 - A stop (equity at the floor, or the drawdown that ends an episode) ends the decisions of that
   account for good: its position is closed at the next open that can be traded, at the usual costs,
-  and it stays in cash.
+  and it stays in cash. So does a delisting, which closes the position itself.
 """
 
 from collections import deque
@@ -43,7 +43,7 @@ from stormsail.market.simulator.account import (
 from stormsail.market.simulator.episodes import drawn_rows, feed_fails, split_draws
 from stormsail.market.simulator.observation import Observer
 from stormsail.market.simulator.tape import Tape
-from stormsail.market.simulator.trade import OrderSteps, Rules, trade
+from stormsail.market.simulator.trade import Rules, SymbolRules, joined, trade
 from stormsail.modules.agent import Agent
 from stormsail.modules.agent import Decision as AgentDecision
 
@@ -280,7 +280,7 @@ class _Batch(NamedTuple):
     """Bars of all scenarios, one after the other."""
     offset: Tensor
     """Row of the tape at which the account's symbol begins."""
-    steps: OrderSteps
+    steps: SymbolRules
     stop_equity: Tensor
     """See `StopLevels`."""
     stop_share: Tensor | None
@@ -306,12 +306,16 @@ class _Batch(NamedTuple):
             equities.append(like * stop.equity)
             shares.append(like * (-1.0 if stop.peak_share is None else stop.peak_share))
         rows = tapes[0].rows if len(tapes) == 1 else torch.cat([tape.rows for tape in tapes])
-        steps = [scenario.order_steps() for scenario in scenarios]
         share = torch.cat(shares)
         return cls(
-            tape=Tape(rows, 1),
+            tape=Tape(
+                rows,
+                1,
+                marks=any(tape.marks for tape in tapes),
+                delists=any(tape.delists for tape in tapes),
+            ),
             offset=torch.cat(offsets),
-            steps=OrderSteps(*(torch.cat(parts) for parts in zip(*steps, strict=True))),
+            steps=joined([scenario.symbol_rules() for scenario in scenarios]),
             stop_equity=torch.cat(equities),
             stop_share=share if bool((share >= 0.0).any()) else None,
             rules=scenarios[0].rules,
@@ -375,7 +379,7 @@ def run_scenarios(
         transfer = _transfers(slots, state, step)
         state, fill = batch.step(_with_cash(state, transfer), requested)
         yield BarRecord(decisions, weight, requested, stopped, transfer, fill, held_weight(state))
-        stopped = stopped | batch.stopped(state)
+        stopped = stopped | batch.stopped(state) | fill.delisted
 
 
 def _transfers(slots: Sequence[Slot], state: State, step: int) -> Tensor:

@@ -39,13 +39,13 @@ MONEY = (
 _DUST = 1e-9
 """Share of a fill below which what is left of a position is rounding."""
 
-FLAGS = ("liquidated", "blocked")
+FLAGS = ("liquidated", "blocked", "delisted")
 ENGINE_COLUMNS = ("requested", "decided", "transfer")
 """Columns of `Backtest.bars` that the simulator does not have."""
 
 
 class Trade(NamedTuple):
-    """One fill, or one liquidation."""
+    """One fill, or what took a position away: a liquidation or a delisting."""
 
     ts_ms: int
     """Open of the bar in which it happened, UTC."""
@@ -57,10 +57,10 @@ class Trade(NamedTuple):
     price: float
     fee: float
     slippage: float
-    """Quote currency lost to spread, impact and tick."""
+    """Quote currency lost to spread, impact and tick, or to a delisting."""
     reason: str
-    """`decision`, `stop`, `liquidation`, or the limit of the risk gate that changed the weight;
-    `limit` where a position that was only held had grown past one."""
+    """`decision`, `stop`, `liquidation`, `delisting`, or the limit of the risk gate that changed
+    the weight; `limit` where a position that was only held had grown past one."""
 
     def line(self) -> str:
         """Return the order as text that is the same everywhere: shortest exact decimals."""
@@ -90,7 +90,7 @@ class Backtest:
     the risk gate, NaN to hold; `decided`: weight that was decided at that close; `transfer`: cash
     that came from the other accounts before the bar; and `MONEY`."""
     flags: Mapping[str, NDArray[np.bool_]]
-    """Columns [N, S]: `liquidated`, `blocked`, `stopped`."""
+    """Columns [N, S]: `liquidated`, `blocked`, `delisted`, `stopped`."""
     reasons: NDArray[np.int64]
     """`Reason` of the risk gate, [N, S]; NONFINITE where the position was held."""
     value: Array | None = None
@@ -102,13 +102,29 @@ class Backtest:
     distribution_support: Array | None = None
     """Levels of the quantiles or values of the atoms, [W]."""
     notes: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Hashes of data, configuration and agent, and overlaps with the agent's training."""
+    """Hashes of data, configuration and agent, overlaps with the agent's training, and what is
+    assumed of funding and margin."""
 
     @property
     def span(self) -> Span:
         """The bars of the run, by their open times."""
         length = self.interval.milliseconds
         return Span(int(self.ts[0]) - length, int(self.ts[-1]))
+
+    @property
+    def delisted_symbols(self) -> tuple[str, ...]:
+        """Symbols that were delisted within the span."""
+        return self._where(self.flags["delisted"])
+
+    @property
+    def stopped_symbols(self) -> tuple[str, ...]:
+        """Symbols whose account a stop of the market's `stops` ended."""
+        delisted = np.maximum.accumulate(self.flags["delisted"])
+        return self._where(self.flags["stopped"] & ~delisted)
+
+    def _where(self, flag: NDArray[np.bool_]) -> tuple[str, ...]:
+        """Return the symbols that ever have a flag of [N, S]."""
+        return tuple(name for place, name in enumerate(self.symbols) if flag[:, place].any())
 
     @property
     def weights(self) -> Array:
@@ -162,7 +178,7 @@ class Backtest:
     def _trips(self, column: int) -> Iterator[float]:
         fills = iter([trade for trade in self.trades if trade.symbol == self.symbols[column]])
         filled = self.bars["traded"][:, column] != 0.0
-        count = filled.astype(np.int64) + self.flags["liquidated"][:, column]
+        count = filled.astype(np.int64) + _taken(self.bars, self.flags)[:, column]
         cash, held = 0.0, 0.0
         for row, number in enumerate(count.tolist()):
             cash -= float(self.bars["funding"][row, column])
@@ -218,9 +234,9 @@ class TradeLog:
     reasons: NDArray[np.int64]
 
     def trades(self) -> Iterator[Trade]:
-        """Yield fills and liquidations in order."""
+        """Yield fills and what took positions away, in order."""
         filled = self.bars["traded"] != 0.0
-        gone = self.flags["liquidated"]
+        gone = _taken(self.bars, self.flags)
         where = np.argwhere(filled | gone)
         picked = tuple(where.T)
         taken = [self.bars[name][picked].tolist() for name in _OF_FILLS]
@@ -239,7 +255,7 @@ class TradeLog:
                     reason="stop" if stop else _WORDS[reason],
                 )
             if taken_away:
-                yield self._liquidation(row, column)
+                yield self._closing(row, column)
 
     def _number(self, name: str, row: int, column: int) -> float:
         return float(self.bars[name][row, column])
@@ -251,13 +267,19 @@ class TradeLog:
         traded = self._number("traded", row, column)
         if traded == 0.0:
             return 0.0
-        return self.market.costs.taker_fee * abs(traded) * self._number("price", row, column)
+        return (
+            self.market.fee_of(self.symbols[column])
+            * abs(traded)
+            * self._number("price", row, column)
+        )
 
-    def _liquidation(self, row: int, column: int) -> Trade:
+    def _closing(self, row: int, column: int) -> Trade:
         """Return the trade that took a position away; its price follows from the cash it left.
 
         Cash after = cash before − funding − fill − its fee + q · price − fee of the liquidation.
+        A delisting has no fee.
         """
+        liquidated = bool(self.flags["liquidated"][row, column])
         traded = self._number("traded", row, column)
         cash, held = self.market.initial_equity, 0.0
         if row > 0:
@@ -281,9 +303,16 @@ class TradeLog:
             quantity=abs(quantity),
             price=price,
             fee=fee,
-            slippage=0.0,
-            reason="liquidation",
+            slippage=0.0 if liquidated else self._number("slippage", row, column),
+            reason="liquidation" if liquidated else "delisting",
         )
+
+
+def _taken(bars: Mapping[str, Array], flags: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    """Return where a position was taken away by a liquidation or a delisting, [N, S]."""
+    held = np.zeros_like(flags["delisted"])
+    held[1:] = bars["quantity"][:-1] != 0.0
+    return np.asarray(flags["liquidated"] | (flags["delisted"] & held))
 
 
 def _share(part: Array, whole: Array) -> Array:

@@ -28,7 +28,9 @@ from stormsail.evaluation.engine.recorder import PreparedRun, run_all
 from stormsail.evaluation.engine.result import Array, Backtest
 from stormsail.evaluation.engine.scenario import ScenarioCache
 from stormsail.market.panel import Panel
-from stormsail.market.simulator.config import Costs
+from stormsail.market.simulator.config import Costs, MarketConfig
+from stormsail.market.simulator.funding import assumptions
+from stormsail.market.terms import stated_document, stated_terms
 from stormsail.modules.agent import KIND, Agent
 
 Weights = NDArray[np.float64] | Tensor
@@ -116,7 +118,7 @@ class ReplayRequest:
         rows = rows_of(panel, config, lookback=1, burn_in=0)
         used = given[rows[0] : rows[1]].clone()
         used[0] = _standing(given[: rows[0] + 1])
-        _check_range(used, config.ledger(panel.symbols).limits.max_leverage)
+        _check_range(used, config.ledger(panel), panel.symbols)
         scenario = cache.scenario(panel, config, rows, costs=self.costs)
         return PreparedRun(scenario, WeightsDecider(used, len(scenario.costs)), self.whole)
 
@@ -125,6 +127,8 @@ class ReplayRequest:
         notes: dict[str, JsonValue] = {
             "data": self.panel.digest(),
             "config": self.config.config_hash(),
+            "assumptions": _assumptions(results[0], self.panel),
+            "instruments": _instruments(self.panel, self.config),
         }
         return [replace(result, notes=notes) for result in results]
 
@@ -159,7 +163,8 @@ class BacktestRequest:
             burn_in=burn_in,
             costs=self.costs,
         )
-        levels = terms.market.levels if terms.market.action == "levels" else None
+        config.rules(self.panel).check_offered()
+        levels = terms.market.offered_levels if terms.market.action == "levels" else None
         local = copy.deepcopy(self.agent).cpu()
         agent_digest(local)  # what cannot be saved is not traded
         accounts, settings = scenario.accounts, len(scenario.costs)
@@ -170,6 +175,7 @@ class BacktestRequest:
         """Return the results with their notes and the support of the critic's distribution."""
         terms, span = terms_of(self.agent, self.panel), results[0].span
         notes = _notes(self.agent, terms, self.panel, results[0].config)
+        notes["assumptions"] = _assumptions(results[0], self.panel)
         # other data may share the years, so this is a mark and not a refusal
         notes["overlaps_training"] = span.overlaps(terms.train_span)
         if terms.validation_span is not None:
@@ -244,15 +250,26 @@ def _edges(ts: NDArray[np.int64], config: BacktestConfig, ready: int) -> tuple[i
     return first, stop - 1
 
 
-def _check_range(weights: Tensor, widest: float) -> None:
-    beyond = weights.abs() > widest  # NaN is not, and holds
-    if bool(beyond.any()):
-        row, column = beyond.nonzero()[0].tolist()
-        raise RangeError(
-            wrong=f"every weight must stay within `limits.max_leverage` {widest:g}",
-            found=f"{weights[row, column]:g} in decision {row} of column {column}",
-            remedy="Cut the weights, or raise the limit of the market.",
-        )
+def _check_range(weights: Tensor, market: MarketConfig, symbols: Sequence[str]) -> None:
+    """Refuse weights beyond the leverage limit, or beyond what a symbol's kind allows."""
+    widest = market.limits.max_leverage
+    bounds = torch.tensor([market.weight_bounds(symbol) for symbol in symbols]).double()
+    beyond = (weights.abs() > widest) | (weights < bounds[:, 0]) | (weights > bounds[:, 1])
+    if not bool(beyond.any()):  # NaN is not, and holds
+        return
+    row, column = beyond.nonzero()[0].tolist()
+    weight = float(weights[row, column])
+    low, high = market.weight_bounds(symbols[column])
+    words = f"within `limits.max_leverage` {widest:g}"
+    remedy = "Cut the weights, or raise the limit of the market."
+    if not low <= weight <= high:
+        words = f"in {low:g} to {high:g}: {market.why_bounded(symbols[column])}"
+        remedy = "Cut the weights, or choose margin with a borrow rate in `market.instruments`."
+    raise RangeError(
+        wrong=f"every weight of {symbols[column]} must stay {words}",
+        found=f"{weight:g} in decision {row} of column {column}",
+        remedy=remedy,
+    )
 
 
 def _standing(weights: Tensor) -> Tensor:
@@ -269,10 +286,23 @@ def _notes(
     return {
         "data": panel.digest(),
         "config": config.config_hash(),
+        "instruments": _instruments(panel, config),
         "agent": agent_digest(agent),
         "unseen_symbols": list(terms.unseen(panel.symbols)),
         "gamma": agent.binding.values.get("gamma"),
     }
+
+
+def _assumptions(result: Backtest, panel: Panel) -> JsonValue:
+    rows = result.span.rows(panel.ts.cpu().numpy())
+    return assumptions(panel, result.market, (rows.start + 1, rows.stop))
+
+
+def _instruments(panel: Panel, config: BacktestConfig) -> JsonValue:
+    """Return the terms by which each symbol was traded, with their sources."""
+    return stated_document(
+        stated_terms(config.configured(panel.symbols), panel.symbols, panel.instruments)
+    )
 
 
 def agent_digest(agent: Agent) -> str:

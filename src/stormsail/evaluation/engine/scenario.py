@@ -14,8 +14,9 @@ from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.account import CostRates, State, open_accounts
 from stormsail.market.simulator.config import Costs, MarketConfig
+from stormsail.market.simulator.funding import check_funding
 from stormsail.market.simulator.tape import Tape
-from stormsail.market.simulator.trade import OrderSteps, Rules
+from stormsail.market.simulator.trade import Rules, SymbolRules
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class Scenario:
     @property
     def rules(self) -> Rules:
         """What must be the same in all scenarios that run in one batch."""
-        return Rules.of(self.market)
+        return Rules.of(self.market, self.symbols)
 
     @property
     def symbol(self) -> Tensor:
@@ -74,13 +75,19 @@ class Scenario:
             rows,
             torch.full_like(rows, self.last),
             self.tape.close(rows, self.symbol),
-            CostRates(self._each("taker_fee"), self._each("half_spread"), self._each("impact")),
+            CostRates(self._fees(), self._each("half_spread"), self._each("impact")),
             equity=self.market.initial_equity,
         )
 
-    def order_steps(self) -> OrderSteps:
-        """Return the order steps of each account."""
-        return OrderSteps.of(self.market, self.symbols, like=self.tape.rows).select(self.symbol)
+    def symbol_rules(self) -> SymbolRules:
+        """Return order steps, margin and interest of each account."""
+        rules = SymbolRules.of(self.market, self.symbols, self.interval, like=self.tape.rows)
+        return rules.select(self.symbol)
+
+    def _fees(self) -> Tensor:
+        """Return the taker fee of each account, [K * S]."""
+        fees = [[self.market.fee_of(name, costs) for name in self.symbols] for costs in self.costs]
+        return self.tape.rows.new_tensor(fees).reshape(-1)
 
     def _each(self, name: str) -> Tensor:
         """Return a cost of each account, [K * S]."""
@@ -94,6 +101,10 @@ class Scenario:
             return torch.zeros_like(equity)
         table = equity.reshape(len(self.costs), len(self.symbols))
         return (table.mean(1, keepdim=True) - table).reshape(-1)
+
+
+_OF_TAPE = {"funding", "funding_missing", "trade_without_volume", "delisting", "no_trade"}
+"""Settings by which bars are laid out, beside the window of the impact."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,10 +136,12 @@ class ScenarioCache:
             costs: the cost settings; none takes that of the market.
 
         Raises:
-            DataError: if order steps are given for a symbol that is not there.
+            DataError: if order steps are given for a symbol that is not there, or funding rates
+                are missing.
         """
-        market = config.ledger(panel.symbols)
+        market = config.ledger(panel)
         market.check_symbols(panel.symbols)
+        check_funding(panel, market, (rows[0] + 1, rows[1] + 1))
         trained = config.market
         return Scenario(
             config=config,
@@ -146,8 +159,8 @@ class ScenarioCache:
         )
 
     def _tape(self, panel: Panel, market: MarketConfig) -> Tape:
-        settings = (market.costs.impact_window, market.funding, market.no_trade.model_dump_json())
-        key = f"{self._number(panel)} {settings}"
+        read = market.model_dump(include=_OF_TAPE, mode="json")
+        key = f"{self._number(panel)} {market.costs.impact_window} {read}"
         if key not in self._tapes:
             exact = panel.to(dtype=torch.float64)
             cpu = torch.device("cpu")

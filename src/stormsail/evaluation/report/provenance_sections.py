@@ -20,6 +20,7 @@ from stormsail.evaluation.report.sections import reasons
 from stormsail.evaluation.report.training_charts import training_figures
 from stormsail.evaluation.saved import Result, TrainingRun, column, flat, items, mapping, texts
 from stormsail.evaluation.walk_forward.verdict import Reason
+from stormsail.market.terms import term_lines
 
 MOST_TRADES = 20_000
 """Trades that the page holds; the folder holds all."""
@@ -110,6 +111,8 @@ def origin_section(results: Sequence[Result]) -> str:
     names = [result.name for result in results]
     trained = [_settings(result, "training") for result in results]
     body = f"<h3>Hashes</h3>{_columns(names, [_hashes(result) for result in results])}"
+    body += _assumptions(results)
+    body += f"<h3>Instrument terms</h3>{_terms(results)}"
     settings = [_settings(result, "settings") for result in results]
     body += folded("Settings", _columns(names, settings))
     if any(trained):
@@ -118,6 +121,22 @@ def origin_section(results: Sequence[Result]) -> str:
     if len(results) > 1:
         lead += " Rows in which the results differ are marked."
     return section("origin", "Data, configuration, agent", body, lead=lead)
+
+
+def _assumptions(results: Sequence[Result]) -> str:
+    """Return what is assumed of funding and margin, result by result."""
+    told = {
+        result.name: items(mapping(result.document.get("assumptions")).get("words"))
+        for result in results
+    }
+    if not any(told.values()):
+        return ""
+    lines = [
+        note(f"{name}: {words}" if len(results) > 1 else str(words))
+        for name, texts_ in told.items()
+        for words in texts_
+    ]
+    return f"<h3>Funding and margin</h3>{''.join(lines)}"
 
 
 def _hashes(result: Result) -> dict[str, str]:
@@ -134,6 +153,19 @@ def _hashes(result: Result) -> dict[str, str]:
         hashes["trials"] = ", ".join(f"{name} {_text(value)}" for name, value in trials.items())
     hashes["version"] = f"stormsail {document.get('code_version')}"
     return hashes
+
+
+def _terms(results: Sequence[Result]) -> str:
+    """Return by which terms each symbol was traded and who stated them; defaults are named."""
+    rows = []
+    for result in results:
+        for line in term_lines(mapping(result.document.get("instruments"))):
+            symbols, _, words = line.partition(": ")
+            rows.append([*([result.name] if len(results) > 1 else []), symbols, words])
+    if not rows:
+        return missing("none are recorded")
+    heads = [*(["result"] if len(results) > 1 else []), "symbols", "kind, order steps, costs"]
+    return table(heads, rows)
 
 
 def _settings(result: Result, key: str) -> dict[str, str]:

@@ -229,6 +229,8 @@ def _provenance(result: Result) -> list[Reason]:
     if stopped := items(document.get("stopped_symbols")):
         texts.append(f"Stopped before the end: {_listed(stopped)}.")
     reasons = [Reason("provenance", holds=False, words=text) for text in texts]
+    if delisted := items(document.get("delisted_symbols")):
+        reasons.append(Reason("provenance", None, f"Delisted before the end: {_listed(delisted)}."))
     if unseen := items(document.get("unseen_symbols")):
         reasons.append(Reason("provenance", None, f"Not trained on: {_listed(unseen)}."))
     return reasons

@@ -22,7 +22,7 @@ from stormsail.evaluation.robustness.hindsight import Hindsight, ProportionalCos
 from stormsail.evaluation.stats.figures import bars_per_year
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig
-from stormsail.market.simulator.tape import closed_times
+from stormsail.market.simulator.tape import may_trade, paid_rates, traded
 
 _DAY_MS = 86_400_000
 
@@ -32,13 +32,14 @@ def flat_weights(panel: Panel) -> Tensor:
     return torch.zeros(panel.shape, dtype=torch.float64)
 
 
-def hold_weights(panel: Panel) -> Tensor:
-    """Return 1 in the first row and after a missing bar, and else hold: buy and hold.
+def hold_weights(panel: Panel, market: MarketConfig | None = None) -> Tensor:
+    """Return 1 in the first row and after a bar without trades, and else hold: buy and hold.
 
     Each symbol has its own capital. Funding that is paid may push the weight past a leverage limit
     of 1; the gate then sells a little.
     """
-    return _on_change(torch.ones(panel.shape, dtype=torch.float64), panel.tradable)
+    weight = torch.ones(panel.shape, dtype=torch.float64)
+    return _on_change(weight, traded(panel, market or MarketConfig()))
 
 
 def equal_weights(panel: Panel) -> Tensor:
@@ -46,24 +47,28 @@ def equal_weights(panel: Panel) -> Tensor:
     return torch.ones(panel.shape, dtype=torch.float64)
 
 
-def momentum_weights(panel: Panel, *, lookback: int, short: bool = True) -> Tensor:
+def momentum_weights(
+    panel: Panel, *, lookback: int, short: bool = True, market: MarketConfig | None = None
+) -> Tensor:
     """Return the sign of the return over the last `lookback` bars; time-series momentum.
 
     Moskowitz, Ooi & Pedersen 2012 without their scaling by volatility. A weight is asked for when
-    the sign changes, again after a bar that was missing, and held otherwise, so that drift costs
+    the sign changes, again after a bar without trades, and held otherwise, so that drift costs
     nothing. 0 before there are enough bars.
 
     Args:
         panel: closed bars.
         lookback: bars over which the return is taken, at least 1.
         short: whether a falling price is sold short; otherwise it means cash.
+        market: says in which bars orders fill; None takes the defaults.
     """
     _at_least_one("lookback", lookback)
     sign = torch.zeros(panel.shape, dtype=torch.float64)
     close = panel.close.double()
     sign[lookback:] = (close[lookback:] / close[:-lookback] - 1.0).sign()
     sign = torch.where(_aged(panel, lookback), sign, 0.0)
-    return _on_change(sign if short else sign.clamp(min=0.0), panel.tradable)
+    may = traded(panel, market or MarketConfig())
+    return _on_change(sign if short else sign.clamp(min=0.0), may)
 
 
 def volatility_weights(
@@ -138,7 +143,8 @@ def hindsight(
     """Return the best weights for someone who knows all bars, and the log growth they bound.
 
     Exact for fee, half spread and funding, by the dynamic programming of `robustness.hindsight`;
-    impact, lots, ticks and limits, which it does not know, make a replay fall short of the bound.
+    impact, lots, ticks, limits and borrow rates, which it does not know, make a replay fall short
+    of the bound. Where symbols differ in their fees it knows the lowest, and stays a bound.
 
     Args:
         panel: bars.
@@ -147,14 +153,13 @@ def hindsight(
         rows: of the first decision and of the last mark.
     """
     ahead = slice(rows[0] + 1, rows[1] + 1)
-    may = panel.tradable & ~closed_times(panel.ts, market.no_trade)[:, None]
     return clairvoyant(
         panel.open[ahead].double().cpu().numpy(),
         panel.close[ahead].double().cpu().numpy(),
         levels,
-        ProportionalCosts(market.costs.taker_fee, market.costs.half_spread),
-        funding=panel.funding[ahead].double().cpu().numpy() if market.funding else None,
-        tradable=may[ahead].cpu().numpy(),
+        ProportionalCosts(min(map(market.fee_of, panel.symbols)), market.costs.half_spread),
+        funding=paid_rates(panel, market)[ahead].double().cpu().numpy(),
+        tradable=may_trade(panel, market)[ahead].cpu().numpy(),
     )
 
 
@@ -182,12 +187,15 @@ class _Setting(NamedTuple):
 
 def _long(setting: _Setting) -> float:
     """Return the largest long weight up to 1 that the limits allow."""
-    return min(1.0, setting.config.ledger(setting.panel.symbols).limits.max_leverage)
+    return min(1.0, setting.config.ledger(setting.panel).limits.max_leverage)
 
 
 def _momentum(setting: _Setting) -> Tensor:
     return momentum_weights(
-        setting.panel, lookback=30 * setting.day, short=min(setting.levels) < 0.0
+        setting.panel,
+        lookback=30 * setting.day,
+        short=min(setting.levels) < 0.0,
+        market=setting.config.market,
     )
 
 
@@ -205,13 +213,15 @@ def _random(setting: _Setting) -> Tensor:
 
 
 def _clairvoyant(setting: _Setting) -> Tensor:
-    market = setting.config.ledger(setting.panel.symbols)
+    market = setting.config.ledger(setting.panel)
     return clairvoyant_weights(setting.panel, market, setting.levels, rows=setting.rows)
 
 
 BASELINES: Mapping[str, Callable[[_Setting], Tensor]] = {
     "flat": lambda setting: flat_weights(setting.panel),
-    "buy and hold": lambda setting: hold_weights(setting.panel) * _long(setting),
+    "buy and hold": lambda setting: (
+        hold_weights(setting.panel, setting.config.market) * _long(setting)
+    ),
     "equal weight": lambda setting: equal_weights(setting.panel) * _long(setting),
     "momentum": _momentum,
     "volatility target": _volatility,
@@ -259,10 +269,10 @@ def baseline_requests(
     for name in names:
         _check_name(name)
     chosen = config if like is None else like.config.during(like.span)
-    market = chosen.market or MarketConfig()
+    market = chosen.rules(panel)
     day = max(1, _DAY_MS // panel.interval.milliseconds)
     turnover = 1.0 / day if like is None else float(like.bars["turnover"].mean())
-    levels = market.levels if market.action == "levels" else (*market.weight_range, 0.0)
+    levels = market.offered if market.action == "levels" else (*market.offered, 0.0)
     rows = rows_of(panel, chosen, lookback=1, burn_in=0)
     setting = _Setting(panel, chosen, rows, levels, turnover, day)
     # decisions of the agent may come late; a bound and a yardstick come in time
@@ -297,7 +307,7 @@ def _aged(panel: Panel, bars: int) -> Tensor:
 
 
 def _on_change(weight: Tensor, tradable: Tensor) -> Tensor:
-    """Return the weights where they differ from the row before, or its order found no bar."""
+    """Return the weights where they differ from the row before, or its order met no trade."""
     same = torch.zeros_like(weight, dtype=torch.bool)
     same[1:] = (weight[1:] == weight[:-1]) & tradable[1:]
     return torch.where(same, torch.nan, weight)

@@ -95,7 +95,7 @@ def oracle_request(weights: Weights, panel: Panel, config: BacktestConfig) -> Re
     """Return what `oracle_return` trades: the clairvoyant's weights at the rows of the panel."""
     market = _smooth(_unlimited(config.market or MarketConfig()))
     smooth = config.replace(market=market.model_dump(), delay_bars=0)
-    return ReplayRequest(weights, panel, smooth.replace(filters=None, symbol_filters={}))
+    return ReplayRequest(weights, panel, smooth.replace(filters=Filters(), symbol_filters={}))
 
 
 def noise_stays_noise(
@@ -163,7 +163,8 @@ def noise_requests(
         return []
     market = _free(_smooth(_unlimited(result.config.market or MarketConfig())))
     world = flipped(panel, where, count=STRATEGIES, seed=seed)
-    levels = market.levels if market.action == "levels" else (*market.weight_range, 0.0)
+    own = result.config.rules(panel)
+    levels = own.offered if own.action == "levels" else (*own.offered, 0.0)
     turnover = float(result.bars["turnover"].mean())
     weights = random_weights(world, levels, turnover=turnover, seed=seed)
     return [ReplayRequest(weights.numpy(), world, BacktestConfig(market=market, burn_in=0))]
@@ -234,8 +235,9 @@ def fee_requests(result: Backtest, panel: Panel) -> list[ReplayRequest]:
         return []
     market = _unlimited(result.config.market or MarketConfig())
     costs = market.costs
+    fee = max(map(result.market.fee_of, result.symbols))
     dear = costs.replace(
-        taker_fee=min(2.0 * costs.taker_fee or _LEAST_FEE, 0.5),
+        taker_fee=min(2.0 * fee or _LEAST_FEE, 0.5),
         half_spread=min(2.0 * costs.half_spread, 0.5),
         impact=2.0 * costs.impact,
     )
@@ -312,7 +314,7 @@ def flipped(panel: Panel, span: Span, *, count: int, seed: int) -> Panel:
     begins = torch.cat((ends[:1], ends[:-1]))
     every = torch.ones_like(ends, dtype=torch.bool)
     return Panel(
-        symbols=tuple(f"N{number:03d}/USDT" for number in range(count)),
+        symbols=tuple(f"N{number:03d}/USDT:USDT" for number in range(count)),
         interval=panel.interval,
         ts=part.ts.cpu(),
         open=begins,

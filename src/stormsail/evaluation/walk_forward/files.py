@@ -86,6 +86,8 @@ def validation_document(validation: Validation) -> dict[str, JsonValue]:
         "hashes": {"data": validation.data_hash, "config": validation.config.config_hash()},
         "settings": plain(validation.config.model_dump(mode="json")),
         "training": validation.training,
+        "assumptions": validation.assumptions,
+        "instruments": _instruments(judgement),
         "test": _final(validation.final, validation.config.alpha),
     }
 
@@ -111,6 +113,12 @@ def further_documents(judgement: Judgement, alpha: float) -> dict[str, JsonValue
             name: pooled.figures(alpha) for name, pooled in judgement.stress.items()
         }
     return documents
+
+
+def _instruments(judgement: Judgement) -> JsonValue:
+    """Return the terms by which the symbols were traded, the same in every backtest."""
+    notes = [run.backtest.notes for run in judgement.runs if run.backtest is not None]
+    return notes[0].get("instruments", {}) if notes else {}
 
 
 def _results(judgement: Judgement) -> dict[str, JsonValue]:

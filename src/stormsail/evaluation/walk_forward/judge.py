@@ -281,7 +281,7 @@ class _RunSet:
             total_return=measured.total_return,
             mean_return=tested.intervals.mean_return,
             liquidations=sum(int(flag["liquidated"].sum()) for flag in flags),
-            stops=sum(int(flag["stopped"].any(0).sum()) for flag in flags),
+            stops=sum(len(backtest.stopped_symbols) for backtest in self.finished),
             deflated=tested.deflated,
             superiority=tested.superiority or NOT_MEASURED,
             overfitting=tested.overfitting if several else None,

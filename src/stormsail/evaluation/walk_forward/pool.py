@@ -122,9 +122,9 @@ def growth(backtest: Backtest | None, bars: int, *, closed: bool) -> Array:
 
 def closing_costs(backtest: Backtest) -> tuple[float, float]:
     """Return fee and half spread of selling, at the last close, whatever is held there."""
-    held = float(np.abs(backtest.bars["weight"][-1] * backtest.bars["equity"][-1]).sum())
-    costs = backtest.market.costs
-    return held * costs.taker_fee, held * costs.half_spread
+    held = np.abs(backtest.bars["weight"][-1] * backtest.bars["equity"][-1])
+    fees = np.array([backtest.market.fee_of(symbol) for symbol in backtest.symbols])
+    return float((held * fees).sum()), float(held.sum()) * backtest.market.costs.half_spread
 
 
 def pool(folds: Sequence[FoldBacktests], interval: Interval, *, capital: float) -> Pooled:

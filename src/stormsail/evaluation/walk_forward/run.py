@@ -35,6 +35,7 @@ from stormsail.market.bars import Bars
 from stormsail.market.features import FeatureSet, default_features
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig
+from stormsail.market.simulator.funding import assumptions, check_funding
 from stormsail.market.splits import Span
 from stormsail.modules.agent import Agent
 
@@ -78,6 +79,8 @@ class Validation:
     """Bars of the final test span."""
     training: JsonValue = None
     """Settings of the trainings, as JSON."""
+    assumptions: JsonValue = None
+    """What is assumed of funding and margin in the bars that were seen."""
 
     @property
     def equity(self) -> Array:
@@ -118,7 +121,8 @@ def validate(
         on_progress: called before each step.
 
     Raises:
-        DataError: if there are too few bars; it names how many are needed.
+        DataError: if there are too few bars, and it names how many are needed; or if funding rates
+            are missing.
         RangeError: if the embargo is too small, or an agent has seen other bars than its span.
         ConfigError: if the final test span has been opened before, or settings do not fit.
         ArgumentError: if it is to be opened and there is no ledger.
@@ -127,6 +131,8 @@ def validate(
     ts = panel.ts.cpu().numpy()
     plan = plan_folds(ts, panel.interval, config, lookback=_lookback(panel, config))
     seen = panel.between(plan.development.start_ms, plan.development.end_ms)
+    market, used = config.backtest.market or MarketConfig(), panel if config.open_test else seen
+    check_funding(used, market, (0, len(used.ts)))
     trial = ValidationTrial.start(
         ledger, name, config=config, data=seen, final=plan.final.test, training=training
     )
@@ -159,6 +165,7 @@ def validate(
             openings=trial.openings(),
             final_bars=plan.final.test.count(ts),
             training=training,
+            assumptions=assumptions(used, market, (0, len(used.ts))),
         )
         _record_end(trial, validation)
     return validation

@@ -1,5 +1,6 @@
 """What an order does to an account: its size, its price, its costs, and when margin is gone."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -176,6 +177,116 @@ def liquidation_price(
     check.check_below_one(maintenance, name="maintenance", remedy=remedy)
     slope = quantity - quantity.abs() * scalar(maintenance, like=cash).to(cash.dtype)
     return torch.where(quantity == 0.0, torch.nan, -cash / slope)
+
+
+def delisting_price(
+    price: Float[Tensor, "*batch"],
+    quantity: Float[Tensor, "*batch"],
+    notional: Float[Tensor, "*batch"],
+    terms: Terms,
+    *,
+    loss: Number,
+) -> Float[Tensor, "*batch"]:
+    r"""Return the price at which a position in a delisted symbol is closed.
+
+    $$x = p\,(1 - s\,l),\qquad l = \min\bigl(\max(L,\; h + k\sqrt{|q|\,p / M}),\; 1\bigr)$$
+
+    for the last traded price p, a position q of sign s, half spread h, impact k, and the mean
+    notional M of the last traded bars: worse than that price by spread and impact of selling
+    all at once, and by L at least. There is no tick and no fee. Ours.
+
+    Args:
+        price: last traded price.
+        quantity: position held.
+        notional: mean notional M of a bar before the end; 0 leaves impact out.
+        terms: costs.
+        loss: L, a share of the price.
+
+    Raises:
+        ShapeError: if the tensors differ in shape.
+        RangeError: if `loss` is a number outside [0, 1).
+    """
+    _check_terms(terms, price=price, quantity=quantity, notional=notional)
+    check.check_below_one(loss, name="loss", remedy="It is a share of the price, such as 0.05.")
+    lost = _slippage(quantity.abs() * price, notional, terms).clamp(min=loss).clamp(max=1.0)
+    return price * (1.0 - quantity.sign() * lost)
+
+
+def maintenance_margin(
+    notional: Float[Tensor, "*batch"], tiers: Sequence[tuple[Tensor, Tensor]]
+) -> Float[Tensor, "*batch"]:
+    r"""Return the margin that a position must keep, by tiers of its notional.
+
+    Each tier has a rate r_k on the part of the notional above its bound N_k, and the rates never
+    fall, so the margin is the largest of K straight lines
+
+    $$M(N) = \max_k\,(r_k N - a_k),\qquad a_0 = 0,\quad a_k = a_{k-1} + (r_k - r_{k-1}) N_k$$
+
+    Exchanges state the same with a_k as the "maintenance amount". Textbook: a convex piecewise
+    linear function is the largest of its lines.
+
+    Args:
+        notional: size of the position times a price, not negative.
+        tiers: rate r_k and amount a_k of each, of the same shape; at least one.
+    """
+    margin = tiers[0][0] * notional - tiers[0][1]
+    for rate, amount in tiers[1:]:
+        margin = torch.maximum(margin, rate * notional - amount)
+    return margin
+
+
+def tiered_liquidation_price(
+    cash: Float[Tensor, "*batch"],
+    quantity: Float[Tensor, "*batch"],
+    tiers: Sequence[tuple[Tensor, Tensor]],
+) -> Float[Tensor, "*batch"]:
+    r"""Return the price at which equity has fallen to a maintenance margin by tiers.
+
+    Equity C + q x meets the line of tier k at x_k = -(C + a_k) / (q - r_k |q|). The margin is the
+    largest of the lines, so a position is lost at the first of these prices that it comes to: the
+    highest for a long position, the lowest for a short one. One tier with a_0 = 0 is
+    `liquidation_price`. NaN for a flat account. Ours.
+
+    Raises:
+        ShapeError: if cash and quantity differ in shape.
+    """
+    check.check_same_shape(cash=cash, quantity=quantity)
+    prices = [-(cash + amount) / (quantity - rate * quantity.abs()) for rate, amount in tiers]
+    highest = lowest = prices[0]
+    for price in prices[1:]:
+        highest, lowest = torch.maximum(highest, price), torch.minimum(lowest, price)
+    first = torch.where(quantity > 0.0, highest, lowest)
+    return torch.where(quantity == 0.0, torch.nan, first)
+
+
+def borrow_interest(
+    cash: Float[Tensor, "*batch"],
+    quantity: Float[Tensor, "*batch"],
+    price: Float[Tensor, "*batch"],
+    base_rate: Float[Tensor, "*batch"],
+    quote_rate: Float[Tensor, "*batch"],
+) -> Float[Tensor, "*batch"]:
+    r"""Return the interest on what an account has borrowed, at the rates of the time held.
+
+    $$I = b\,\max(-q, 0)\,x + c\,\max(-C, 0)$$
+
+    A short position q < 0 borrows base currency, valued at the price x; negative cash C is borrowed
+    quote currency. Definition of simple interest.
+
+    Args:
+        cash: in quote currency.
+        quantity: signed position, in base currency.
+        price: at which the borrowed base currency is valued.
+        base_rate: b, of the whole time held.
+        quote_rate: c, likewise.
+
+    Raises:
+        ShapeError: if the tensors differ in shape.
+    """
+    check.check_same_shape(
+        cash=cash, quantity=quantity, price=price, base_rate=base_rate, quote_rate=quote_rate
+    )
+    return base_rate * (-quantity).clamp(min=0.0) * price + quote_rate * (-cash).clamp(min=0.0)
 
 
 def log_growth(

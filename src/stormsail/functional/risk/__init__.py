@@ -9,7 +9,14 @@ from stormsail.functional.risk.advantage import (
     risk_advantage,
     shortfall_increment,
 )
-from stormsail.functional.risk.limit import mixing_share, shortfall_level
+from stormsail.functional.risk.limit import (
+    calibration_slope,
+    floor_share,
+    mixing_share,
+    pull_to_action,
+    shortfall_level,
+    shrink_to_mean,
+)
 from stormsail.functional.risk.tail import (
     ESTIMATORS,
     RANK_TOLERANCE,
@@ -28,6 +35,7 @@ __all__ = [
     "RANK_TOLERANCE",
     "budget_advantage",
     "budget_trace",
+    "calibration_slope",
     "categorical_budget_advantage",
     "categorical_budget_trace",
     "categorical_cvar",
@@ -36,10 +44,13 @@ __all__ = [
     "cvar",
     "empirical_cvar",
     "empirical_cvar_error",
+    "floor_share",
     "mixing_share",
+    "pull_to_action",
     "risk_advantage",
     "shortfall_increment",
     "shortfall_level",
+    "shrink_to_mean",
     "stratified_cvar_error",
     "value_at_risk",
     "weighted_value_at_risk",

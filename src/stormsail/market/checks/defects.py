@@ -365,6 +365,13 @@ DEFECTS: tuple[Defect, ...] = (
         "A high or low lies far outside of what its neighbours, bodies and volume bear out.",
         "Compare with the mark price or another venue (`--reference`): it may end a position.",
     ),
+    Defect(
+        "D49",
+        "funding-coverage",
+        "warning",
+        "A stored perpetual has rates for less than 99 % of the settlements of its bars.",
+        "Import or fetch the rates; until then training and backtests refuse the symbol.",
+    ),
 )
 
 BY_NAME = {defect.name: defect for defect in DEFECTS}

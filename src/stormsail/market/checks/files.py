@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from stormsail.core.errors import DataError
 from stormsail.core.files.regular import check_regular, open_regular
+from stormsail.market.bars import Bars, Funding, Mark
 from stormsail.market.checks.columns import BINANCE, IGNORED, likely, plain_name, rename
 from stormsail.market.checks.report import Collector, Report
 from stormsail.market.checks.stamps import read_stamps
@@ -28,6 +29,7 @@ from stormsail.market.checks.text import Opener, TooLargeError, read_text
 from stormsail.market.checks.units import TimeUnit, to_milliseconds
 from stormsail.market.checks.wicks import Reference
 from stormsail.market.interval import Interval
+from stormsail.market.settlements import LEAST_COVERAGE, count_settlements
 from stormsail.market.store import FUNDING, Store, symbol_of
 
 MOST_ROWS = 100_000_000
@@ -66,6 +68,8 @@ class Loaded:
     """The file, or the name of its text inside an archive."""
     remarks: tuple[str, ...] = ()
     """What a person should know about how it was read."""
+    reference: Reference | None = None
+    """Mark prices that lie in the store beside the bars."""
 
     @property
     def binance(self) -> bool:
@@ -149,7 +153,7 @@ def check_loaded(
             now_ms=now_ms,
             what=str(path),
             collector=collector,
-            reference=reading.reference,
+            reference=reading.reference or loaded.reference,
         )
     if problem is None or report.errors:
         return report
@@ -295,7 +299,7 @@ def load_files(
         loaded.collector.whole("truncated-file", lines[0] if lines else type(error).__name__)
         loaded.table = None
     if "seal" in loaded.notes:
-        _check_seal(path.absolute(), loaded.collector)
+        _check_seal(path.absolute(), loaded)
     return [loaded]
 
 
@@ -350,7 +354,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> Opener:
     return lambda: cast("BinaryIO", archive.open(name))
 
 
-def _check_seal(path: Path, collector: Collector) -> None:
+def _check_seal(path: Path, loaded: Loaded) -> None:
     """Report a file of a store that the store itself would refuse: changed, or put elsewhere."""
     store = Store(path.parent.parent)
     try:
@@ -360,11 +364,28 @@ def _check_seal(path: Path, collector: Collector) -> None:
         return
     try:
         if interval is not None and store.path(symbol, interval) == path:
-            store.read(symbol, interval)
+            bars, funding = store.read(symbol, interval), store.read_funding(symbol)
+            _check_coverage(bars, funding, loaded.collector)
+            loaded.reference = _marks(store.read_mark(symbol, interval))
         elif interval is None and store.funding_path(symbol) == path:
             store.read_funding(symbol)
     except DataError as error:
-        collector.whole("truncated-file", f"not as the store wrote it: {error.found}")
+        loaded.collector.whole("truncated-file", f"not as the store wrote it: {error.found}")
+
+
+def _marks(mark: Mark | None) -> Reference | None:
+    """Return mark prices as what highs and lows are judged by."""
+    return None if mark is None else Reference(mark.ts, mark.column("high"), mark.column("low"))
+
+
+def _check_coverage(bars: Bars, funding: Funding | None, collector: Collector) -> None:
+    """Report a stored perpetual whose funding is not known well enough to trade it."""
+    known, missing = (len(times) for times in count_settlements(bars, funding))
+    if missing and known < LEAST_COVERAGE * (known + missing):
+        share = known / (known + missing)
+        collector.whole(
+            "funding-coverage", f"rates for {known} of {known + missing} settlements, {share:.1%}"
+        )
 
 
 def interval_of(path: Path, loaded: Loaded, columns: Mapping[str, str] | None = None) -> Interval:

@@ -41,6 +41,8 @@ class Client(Protocol):
     has: dict[str, object]
     options: dict[str, object]
     timeframes: Mapping[str, str]
+    fees: Mapping[str, object]
+    precisionMode: int  # noqa: N815 - ccxt's name
     markets: Mapping[str, Mapping[str, object]] | None
     session: Session
     enableLastJsonResponse: bool  # noqa: N815 - ccxt's name
@@ -59,6 +61,12 @@ class Client(Protocol):
         self, symbol: str, since: int, limit: int, params: Mapping[str, object]
     ) -> object:
         """Return one page of funding rates."""
+
+    def fetch_market_leverage_tiers(self, symbol: str) -> object:
+        """Return the margin tiers of one market."""
+
+    def fetch_leverage_tiers(self, symbols: Sequence[str]) -> object:
+        """Return the margin tiers of markets."""
 
 
 @dataclass(frozen=True)

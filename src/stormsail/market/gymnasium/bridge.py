@@ -125,16 +125,16 @@ class Bridge:
         span: Span | None,
     ) -> None:
         self.panel = panel
-        self.config = config or MarketConfig()
         self.simulator = Simulator(
             panel,
-            self.config,
+            config or MarketConfig(),
             batch=batch,
             dtype=torch.float64,
             features=features,
             scaler=scaler,
             span=span,
         )
+        self.config = self.simulator.config
         self.observation_space = self._observation_space()
         self.action_space = self._action_space()
 
@@ -147,8 +147,8 @@ class Bridge:
 
     def _action_space(self) -> gymnasium.Space[Any]:
         if self.config.action == "levels":
-            return gymnasium.spaces.Discrete(len(self.config.levels))
-        low, high = self.config.weight_range
+            return gymnasium.spaces.Discrete(len(self.config.offered_levels))
+        low, high = self.config.offered_range
         return gymnasium.spaces.Box(low, high, shape=(1,), dtype=np.float32)
 
     def start(
@@ -187,7 +187,7 @@ class Bridge:
 
     def _inside(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return weights without the rounding by which the space's float32 bounds stick out."""
-        for bound in self.config.weight_range:
+        for bound in self.config.offered_range:
             edge = float(np.float32(bound))
             low, high = min(bound, edge), max(bound, edge)
             weight = np.where((weight >= low) & (weight <= high), bound, weight)
@@ -200,7 +200,7 @@ class Bridge:
         clip = self.config.reward_clip
         events = dict.fromkeys(Info._fields, nothing)
         events |= dict.fromkeys(
-            ("liquidated", "blocked", "bad_action", "time_limit_truncated"), never
+            ("liquidated", "blocked", "delisted", "bad_action", "time_limit_truncated"), never
         )
         return Info(**events)._replace(
             equity=state.equity,
@@ -217,7 +217,7 @@ class Bridge:
     def trace(self, state: State, index: int) -> Trace:
         """Return the picture of an episode that has just started."""
         symbol = int(state.symbol[index])
-        offered = self.config.levels if self.config.action == "levels" else self.config.weight_range
+        offered = self.config.offered
         trace = Trace(
             symbol=self.panel.symbols[symbol],
             bars=int(state.last_row[index] - state.row[index]),

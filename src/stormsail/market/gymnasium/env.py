@@ -1,6 +1,7 @@
 """One account as a Gymnasium environment: `gymnasium.make("stormsail/Market-v0")`."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stormsail.core.graph_numbers import Number
 from stormsail.market.features import FeatureSet, Scaler
 from stormsail.market.gymnasium.bridge import (
     FRAMES_A_SECOND,
@@ -27,6 +29,7 @@ from stormsail.market.gymnasium.render import Trace, draw, one_line
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel
 from stormsail.market.simulator import Info, MarketConfig, State
+from stormsail.market.simulator.one_account import OneAccount
 from stormsail.market.splits import Span
 from stormsail.market.store import Store
 
@@ -91,7 +94,7 @@ class MarketEnv(Bridged, gymnasium.Env[Observation, Any]):
         self.action_space = self._bridge.action_space
         self._shape = self.action_space.shape or ()
         self._generator: torch.Generator | None = None
-        self._state: State | None = None
+        self._state: tuple[Number, ...] | None = None
         self._trace: Trace | None = None
 
     def reset(
@@ -110,11 +113,12 @@ class MarketEnv(Bridged, gymnasium.Env[Observation, Any]):
         if seed is not None or self._generator is None:
             self._generator = own_generator(self.np_random)
         state, observation = self._bridge.start(options, self._generator)
-        self._state = state
+        self._state = _numbers(state)
         if self.render_mode is not None:
             self._trace = self._bridge.trace(state, 0)
         info = self._bridge.opened(state, observation)
-        return observed(observation)[0], _numbers(info, ended=False)
+        numbers = {name: value.item() for name, value in zip(Info._fields[:-1], info, strict=False)}
+        return observed(observation)[0], _known(numbers)
 
     def step(self, action: object) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Do one action.
@@ -126,14 +130,27 @@ class MarketEnv(Bridged, gymnasium.Env[Observation, Any]):
         if self._state is None or self._generator is None:
             raise reset_needed()
         chosen = self._bridge.action(action, self._shape)
-        state, step = self._bridge.simulator.step(self._state, chosen, self._generator)
+        simulator = self._bridge.simulator
+        number = chosen.item()
+        least, most = simulator.action_range
+        if not least <= number <= most:
+            simulator.refuse_bad(chosen, torch.zeros_like(chosen, dtype=torch.bool))
+        uniform = simulator.draw(self._generator).flatten().tolist()
+        state, step = self._account.step(self._state, number, uniform)
         if self._trace is not None:
-            self._bridge.follow(self._trace, state, 0)
-        terminated, truncated = bool(step.terminated), bool(step.truncated)
-        ended = terminated or truncated
+            self._bridge.follow(self._trace, _tensors(state), 0)
+        ended = step.terminated or step.truncated
         self._state = None if ended else state
-        info = _numbers(step.info, ended=ended)
-        return observed(step.observation)[0], float(step.reward), terminated, truncated, info
+        observation = np.array(step.observation, dtype=np.float32)
+        info = _known(step.info)
+        if ended:
+            info["terminal_observation"] = observation.copy()
+        return observation, step.reward, step.terminated, step.truncated, info
+
+    @cached_property
+    def _account(self) -> OneAccount:
+        """The account's rules, recorded at the first step: it takes a second or two."""
+        return OneAccount(self._bridge.simulator)
 
     def render(self) -> NDArray[np.uint8] | str | None:
         """Return a picture or a line of the episode, the last one if it has just ended.
@@ -153,13 +170,18 @@ class MarketEnv(Bridged, gymnasium.Env[Observation, Any]):
         return draw(self._trace) if self.render_mode == "rgb_array" else one_line(self._trace)
 
 
-def _numbers(info: Info, *, ended: bool) -> dict[str, Any]:
-    """Return an info of one environment as plain numbers, without those that it does not have."""
-    numbers: dict[str, Any] = {}
-    for name, value in info._asdict().items():
-        if name == "terminal_observation":
-            if ended:
-                numbers[name] = observed(value)[0]
-        elif name not in OPTIONAL_INFO or not value.isnan():
-            numbers[name] = value.item()
-    return numbers
+def _numbers(state: State) -> tuple[Number, ...]:
+    return tuple(tensor.item() for tensor in state)
+
+
+def _tensors(state: tuple[Number, ...]) -> State:
+    """Return the state of an account as tensors of one environment."""
+    return State(*(torch.tensor([number]) for number in state))
+
+
+def _known(info: dict[str, Any]) -> dict[str, Any]:
+    """Return an info without the numbers that it does not have."""
+    for name in OPTIONAL_INFO:
+        if info[name] != info[name]:
+            del info[name]
+    return info

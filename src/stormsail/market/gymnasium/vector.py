@@ -131,6 +131,26 @@ class MarketVectorEnv(Bridged, gymnasium.vector.VectorEnv[Observation, NDArray[A
         info = _arrays(step.info, ended=terminated | truncated)
         return observed(step.observation), _copied(step.reward), terminated, truncated, info
 
+    def restart(self) -> Observation:
+        """Start the next episodes at once where one has ended, rather than in the next step.
+
+        Returns:
+            Observations [B, F], new ones; only those of the environments that ended mean something.
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first `reset`.
+        """
+        if self._state is None or self._generator is None:
+            raise reset_needed()
+        before, simulator = self._state, self._bridge.simulator
+        action, uniform = simulator.example()[1], simulator.draw(self._generator)
+        opened, step = simulator.transition(before, action, uniform)
+        pairs = zip(opened, before, strict=True)
+        self._state = State(*(torch.where(before.done, new, old) for new, old in pairs))
+        for index in before.done.nonzero().flatten().tolist() if self._traces else ():
+            self._traces[index] = self._bridge.trace(self._state, index)
+        return observed(step.observation)
+
     def _follow(self, before: State, state: State) -> None:
         for index, trace in enumerate(self._traces):
             if before.done[index]:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 import pyarrow as pa
 
 from stormsail.core.errors import DataError
-from stormsail.market.bars import Bars, Funding, check_symbol
+from stormsail.market.bars import Bars, Funding, Mark, check_symbol
 from stormsail.market.checks import Loaded
 from stormsail.market.checks.units import TimeUnit
 from stormsail.market.importers.files import find_files, read_files
@@ -29,9 +29,11 @@ from stormsail.market.importers.prepare import (
     Raw,
     checked_bars,
     checked_funding,
+    checked_marks,
     joined,
     named_bars,
     named_funding,
+    named_marks,
 )
 from stormsail.market.interval import Interval
 
@@ -42,7 +44,7 @@ __all__ = ["Imported", "Options", "from_frame", "import_files"]
 class Imported:
     """Imported data of one symbol, and lines for the user about how they were read."""
 
-    data: Bars | Funding
+    data: Bars | Funding | Mark
     lines: tuple[str, ...]
 
 
@@ -112,9 +114,13 @@ def import_files(
         DataError: whatever is wrong with the first file that is not right.
     """
     options = options or Options()
-    paths, left_out = _usable(find_files(sources))
-    names = options.columns
-    groups = _groups(paths, names, symbol=symbol, interval=interval, market=market)
+    paths = find_files(sources)
+    left_out: list[str] = []
+    if options.mark:
+        market = "perp"
+    else:
+        paths, left_out = _usable(paths)
+    groups = _groups(paths, options, symbol=symbol, interval=interval, market=market)
     imported = [_imported(group, options) for group in groups]
     imported[0] = replace(imported[0], lines=(*left_out, *imported[0].lines))
     return imported
@@ -136,7 +142,7 @@ def _usable(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 def _groups(
     paths: Sequence[Path],
-    columns: Mapping[str, str],
+    options: Options,
     *,
     symbol: str | None,
     interval: Interval | None,
@@ -144,12 +150,12 @@ def _groups(
 ) -> list[_Group]:
     parts: dict[tuple[str, Interval | None], list[tuple[Loaded, Named]]] = {}
     for path in paths:
-        for file in read_files(path, columns):
+        for file in read_files(path, options.columns):
             named = _named(path, file)
             place = file.path.name
             owner = resolve_symbol(named, symbol=symbol, market=market, place=place)
             length = None
-            if named.kind == "bars":
+            if options.mark or named.kind == "bars":
                 length = resolve_interval(named, interval=interval, place=place)
             parts.setdefault((owner, length), []).append((file, named))
     groups = [_Group(*key, tuple(files)) for key, files in parts.items()]
@@ -187,7 +193,7 @@ def _check_perpetual(symbol: str) -> None:
     if ":" not in symbol:
         raise DataError(
             "data-symbol",
-            wrong="funding rates must belong to a perpetual",
+            wrong="funding rates and mark prices must belong to a perpetual",
             found=f"`{symbol}`",
             remedy=f"Write `--symbol {symbol}:{symbol.partition('/')[2]}`, or leave it out.",
         )
@@ -200,6 +206,12 @@ def _imported(group: _Group, options: Options) -> Imported:
         funding, lines = checked_funding(raw, group.symbol)
         head = _read_line(raw, f"{group.symbol} funding", funding)
         return Imported(funding, (head, *raw.notes, *lines))
+    if options.mark:
+        _check_perpetual(group.symbol)
+        raw = joined([named_marks(file, options) for file, _ in group.parts])
+        mark, lines = checked_marks(raw, group.symbol, group.interval, options)
+        head = _read_line(raw, f"{group.symbol} {group.interval} mark prices", mark)
+        return Imported(mark, (head, *raw.notes, *lines))
     spot = ":" not in group.symbol
     raw = joined([named_bars(file, options, spot=spot) for file, _ in group.parts])
     bars, lines = checked_bars(raw, group.symbol, group.interval, options)
@@ -210,7 +222,7 @@ def _imported(group: _Group, options: Options) -> Imported:
     return Imported(bars, (head, *raw.notes, *lines))
 
 
-def _read_line(raw: Raw, what: str, data: Bars | Funding) -> str:
+def _read_line(raw: Raw, what: str, data: Bars | Funding | Mark) -> str:
     units = " and ".join(raw.units)
     files = "1 file" if len(raw.names) == 1 else f"{len(raw.names)} files"
     return f"{what}: read {raw.table.num_rows} rows from {files}, {span(data.ts)}, times in {units}"

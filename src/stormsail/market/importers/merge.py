@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 
 from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
-from stormsail.market.bars import Bars, Funding
+from stormsail.market.bars import Bars, Funding, Mark
 from stormsail.market.merge import Conflict, merge_rows
 
+Data = Bars | Funding | Mark
 
-def with_stored(new: Bars | Funding, stored: Bars | Funding) -> tuple[Bars | Funding, list[str]]:
+
+def with_stored(new: Data, stored: Data) -> tuple[Data, list[str]]:
     """Return the rows of both, and lines for the user about what that changed.
 
     Where one of the two holds all of it already, its notes stay: importing the same files again
@@ -20,13 +22,15 @@ def with_stored(new: Bars | Funding, stored: Bars | Funding) -> tuple[Bars | Fun
 
     Raises:
         DataError: if two rows of one time differ; it names the first such time.
-        TypeError: if one has bars and the other funding rates.
+        TypeError: if the two are of different kinds.
     """
     if isinstance(new, Bars) and isinstance(stored, Bars):
         return _bars(new, stored)
     if isinstance(new, Funding) and isinstance(stored, Funding):
         return _funding(new, stored)
-    raise TypeError("bars and funding rates cannot be joined")
+    if isinstance(new, Mark) and isinstance(stored, Mark):
+        return _marks(new, stored)
+    raise TypeError("rows of different kinds cannot be joined")
 
 
 def _bars(new: Bars, stored: Bars) -> tuple[Bars, list[str]]:
@@ -49,6 +53,13 @@ def _funding(new: Funding, stored: Funding) -> tuple[Funding, list[str]]:
     table = _merged(stored.table, new.table, columns, f"the funding of {new.symbol}")
     lines = _lines(len(stored), len(new), table.num_rows, "rates")
     return Funding(new.symbol, table), lines
+
+
+def _marks(new: Mark, stored: Mark) -> tuple[Mark, list[str]]:
+    what = f"the mark prices of {new.symbol} {new.interval}"
+    table = _merged(stored.table, new.table, new.table.column_names, what)
+    lines = _lines(len(stored), len(new), table.num_rows, "mark prices")
+    return Mark(new.symbol, new.interval, table), lines
 
 
 def _lines(stored: int, new: int, both: int, what: str) -> list[str]:

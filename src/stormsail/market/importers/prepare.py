@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from stormsail.core.clock import Clock, iso
 from stormsail.core.errors import DataError
-from stormsail.market.bars import OPTIONAL, REQUIRED, Bars, Funding, column_type
+from stormsail.market.bars import OPTIONAL, PRICES, REQUIRED, Bars, Funding, Mark, column_type
 from stormsail.market.checks import Loaded, check_funding_table, check_table, repair
 from stormsail.market.checks.files import rate_is_open
 from stormsail.market.checks.report import Collector, Finding
@@ -19,6 +19,7 @@ from stormsail.market.importers.files import MARKS
 from stormsail.market.interval import Interval
 
 _SHOWN = 3
+_VOLUME = "volume"
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,14 @@ class Options:
         time_unit: what times count; None lets their size decide.
         repair: names of the repair rules of `market.checks` that are applied.
         clock: the present, to leave out a bar that has not closed; None trusts the source.
+        mark: the files hold mark prices of perpetuals, which have no volumes.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     time_unit: TimeUnit | None = None
     repair: Sequence[str] = ()
     clock: Clock | None = None
+    mark: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,21 @@ def named_bars(file: Loaded, options: Options, *, spot: bool) -> Raw:
 
 def _names(file: Loaded) -> list[str]:
     return [] if file.table is None else list(file.table.column_names)
+
+
+def named_marks(file: Loaded, options: Options) -> Raw:
+    """Return times and prices like those of bars; whatever stands for a volume is left out.
+
+    Raises:
+        DataError: if a column is missing or ambiguous, or times name no zone.
+    """
+    table = file.table
+    if table is not None and not any(name.lower() == _VOLUME for name in table.column_names):
+        table = table.append_column(_VOLUME, pa.array(np.ones(table.num_rows)))
+    raw = named_bars(replace(file, table=table), options, spot=False)
+    priced = raw.table.select(["ts", *PRICES])
+    priced = priced.append_column(_VOLUME, pa.array(np.ones(priced.num_rows)))  # for the checks
+    return replace(raw, table=priced)
 
 
 def named_funding(file: Loaded, options: Options) -> Raw:
@@ -241,6 +259,14 @@ def _without_unclosed(
         for when in np.unique(ts[is_open])
     ]
     return table.filter(pa.array(~is_open)), lines
+
+
+def checked_marks(
+    raw: Raw, symbol: str, interval: Interval, options: Options
+) -> tuple[Mark, list[str]]:
+    """Return mark prices that pass the data checks of bars, and lines like theirs."""
+    bars, lines = checked_bars(raw, symbol, interval, options)
+    return Mark(symbol, interval, bars.table), lines
 
 
 def checked_funding(raw: Raw, symbol: str) -> tuple[Funding, list[str]]:

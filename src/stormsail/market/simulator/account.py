@@ -84,6 +84,7 @@ class Fill(NamedTuple):
     weight_after: Tensor
     liquidated: Tensor
     blocked: Tensor
+    delisted: Tensor
 
 
 class StopLevels(NamedTuple):

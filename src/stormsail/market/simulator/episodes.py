@@ -10,6 +10,7 @@ from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig
+from stormsail.market.simulator.tape import may_trade
 from stormsail.market.splits import Span
 
 
@@ -49,17 +50,26 @@ class Starts:
     ) -> "Starts":
         """Find the starts from which a whole episode and its features have data.
 
+        At least one of the episode's bars must be one in which an order can fill: where nothing
+        can be traded nothing can be learned.
+
         Raises:
             DataError: if there is none.
         """
-        latest = window.last - 1 - config.episode_bars
+        length = config.episode_bars
+        latest = window.last - 1 - length
         known = panel.listed.cpu()
         seen = known.long().cumsum(0)  # bars of each symbol so far
         row = torch.arange(len(panel.ts))[:, None]
         fits = known & (seen >= lookback) & (row >= window.first) & (row <= latest)
-        where = fits.nonzero()
-        if not len(where):
+        if not fits.any():
             raise _too_short(panel, config, window, lookback)
+        filled = may_trade(panel, config).cpu().long().cumsum(0)
+        alive = torch.zeros_like(fits)
+        alive[:-length] = filled[length:] > filled[:-length]  # after the row, up to the end
+        where = (fits & alive).nonzero()
+        if not len(where):
+            raise _nothing_to_trade(panel, config, int(fits.sum()))
         return cls(where[:, 1].to(device), where[:, 0].to(device))
 
     def pick(self, uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,6 +88,17 @@ def _too_short(panel: Panel, config: MarketConfig, window: Window, lookback: int
         f"{lookback} bars of some symbol that the first observation needs",
         found=f"{bars} bars from {since}, {len(panel.ts)} in the whole panel",
         remedy="Use more data, fewer `episode_bars`, or features with a shorter lookback.",
+    )
+
+
+def _nothing_to_trade(panel: Panel, config: MarketConfig, starts: int) -> DataError:
+    bars, silent = int(panel.tradable.sum()), int((panel.volume[panel.tradable] <= 0.0).sum())
+    return DataError(
+        "data-span",
+        wrong=f"an episode of {config.episode_bars} bars must hold one in which an order can fill",
+        found=f"none in {starts} episodes that fit; {silent} of {bars} bars have no volume",
+        remedy="Use bars with volume and shorter no-trade windows; set "
+        "`task.market.trade_without_volume` where the source has no volumes.",
     )
 
 

@@ -28,11 +28,11 @@ class Info(NamedTuple):
     price: Tensor
     """Price of the fill; NaN where there was none."""
     traded: Tensor
-    """Signed quantity filled, without what a liquidation closed."""
+    """Signed quantity filled, without what a liquidation or a delisting closed."""
     fee_total: Tensor
     """All fees of the step, a liquidation's included."""
     slippage: Tensor
-    """Quote currency lost to spread, impact and tick."""
+    """Quote currency lost to spread, impact and tick, or to a delisting."""
     funding: Tensor
     """Funding paid; negative where it was received."""
     turnover: Tensor
@@ -41,6 +41,8 @@ class Info(NamedTuple):
     """Whether margin was gone, bool."""
     blocked: Tensor
     """Whether an order was wanted and could not be sent, bool."""
+    delisted: Tensor
+    """Whether the symbol was delisted, which closes a position and ends the episode, bool."""
     reason: Tensor
     """`Reason` of the risk gate, int64."""
     bad_action: Tensor
@@ -111,6 +113,7 @@ def step_info(before: State, state: State, outcome: Outcome, config: MarketConfi
         turnover=event(fill.turnover),
         liquidated=event(fill.liquidated),
         blocked=event(fill.blocked),
+        delisted=event(fill.delisted),
         reason=event(fill.reason),
         bad_action=outcome.bad_action,
         data_age=state.row - state.shown_row,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.errors import DtypeError, RangeError, ShapeError
-from stormsail.core.graph_compiler import compile_graph
+from stormsail.core.graph_compiler import TensorFunction, compile_graph
 from stormsail.core.task import Actions, Alternatives, ContinuousActions, DiscreteActions, Step
 from stormsail.functional.market import fills
 from stormsail.market.features import (
@@ -30,10 +30,11 @@ from stormsail.market.simulator.account import (
 )
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.simulator.episodes import Draws, Starts, drawn_rows, split_draws, window_of
+from stormsail.market.simulator.funding import check_funding
 from stormsail.market.simulator.info import Info, Outcome, step_info
 from stormsail.market.simulator.observation import Observer
 from stormsail.market.simulator.tape import Bar, Tape
-from stormsail.market.simulator.trade import OrderSteps, Rules, trade
+from stormsail.market.simulator.trade import Rules, SymbolRules, trade
 from stormsail.market.splits import Span
 
 Transition = Callable[[State, Tensor, Tensor], tuple[State, Step[Info]]]
@@ -45,7 +46,7 @@ class _Coming(NamedTuple):
     row: Tensor
     """int64 [B]."""
     bar: Bar
-    steps: OrderSteps
+    steps: SymbolRules
 
 
 class _Booked(NamedTuple):
@@ -78,7 +79,8 @@ class Simulator:
 
     Args:
         panel: bars of one or more symbols, with what the features need of the past.
-        config: the market's rules.
+        config: the market's rules; instrument terms of the panel complete them, and `config` of the
+            simulator has both.
         batch: number of environments.
         device: where everything lives.
         dtype: float32 to learn, float64 where money counts.
@@ -88,7 +90,9 @@ class Simulator:
         span: episodes lie inside it; None allows all rows. Earlier rows only warm features up.
 
     Raises:
-        DataError: if no episode fits into the data, or the scaler belongs to other features.
+        DataError: if no episode fits into the data, funding rates are missing, or the scaler
+            belongs to other features.
+        ConfigError: if weights are on offer that the kind of a symbol does not allow.
         RangeError: if `batch` is less than 1.
         DtypeError: if `dtype` is not float32 or float64.
     """
@@ -106,11 +110,14 @@ class Simulator:
         span: Span | None = None,
     ) -> None:
         _check_arguments(panel, config, batch, dtype)
+        config = config.with_terms(panel.symbols, panel.instruments)
+        config.check_offered()
         self.config, self.batch, self.dtype = config, batch, dtype
         self.device = torch.device(device)
         self.symbols = panel.symbols
         self.features = features or _features_of(panel, config)
         window = window_of(panel, span)
+        check_funding(panel, config, window)
         self._end = window.last - 1
         listed = panel.listed.cpu().to(torch.int8).argmax(0)  # first row of each symbol
         self._first = listed.clamp(min=window.first)
@@ -123,17 +130,20 @@ class Simulator:
         self._observer = Observer(scaled, config)
         self._tape = Tape.of(panel, config, device=self.device, dtype=dtype)
         self._draws = drawn_rows(config)
-        self._stops, self._rules = StopLevels.of(config), Rules.of(config)
+        self._stops, self._rules = StopLevels.of(config), Rules.of(config, panel.symbols)
         self._floor = config.ruin_equity
-        self._steps = OrderSteps.of(config, panel.symbols, like=scaled)
-        self._levels = scaled.new_tensor(config.levels)
+        self._steps = SymbolRules.of(config, panel.symbols, panel.interval, like=scaled)
+        fees = [config.fee_of(symbol) for symbol in panel.symbols]
+        self._fee = fees[0] if len(set(fees)) == 1 else None  # of all symbols
+        self._fees = scaled.new_tensor(fees)
+        self._levels = scaled.new_tensor(config.offered_levels)
         self.actions: Actions
         if config.action == "levels":
-            self.actions = DiscreteActions(len(config.levels))
-            self._lowest, self._highest = 0.0, len(config.levels) - 1.0
+            self.actions = DiscreteActions(len(config.offered_levels))
+            self.action_range = 0.0, len(config.offered_levels) - 1.0
         else:
-            self._lowest, self._highest = config.weight_range
-            self.actions = ContinuousActions((self._lowest,), (self._highest,))
+            self.action_range = config.offered_range
+            self.actions = ContinuousActions(self.action_range[:1], self.action_range[1:])
         self._transition: Transition = self.transition
 
     account_names: tuple[str, ...] = ACCOUNT_FEATURES
@@ -165,18 +175,22 @@ class Simulator:
         Raises:
             ConfigError: if no compiler is found.
         """
+        self._transition = _compiled(self.transition, self.example())
+
+    def example(self) -> tuple[State, Tensor, Tensor]:
+        """Return arguments of `transition`: accounts just opened, an action, uniform numbers."""
         generator = torch.Generator(device=self.device).manual_seed(0)
         state, _ = self.reset(generator)
         kind = torch.int64 if self.config.action == "levels" else self.dtype
         action = torch.zeros(self.batch, dtype=kind, device=self.device)
-        self._transition = _compiled(self.transition, (state, action, self.draw(generator)))
+        return state, action, self.draw(generator)
 
     def reset(self, generator: torch.Generator) -> tuple[State, Tensor]:
         """Start B episodes at random; return state and observation [B, F]."""
         draws = split_draws(self.draw(generator), self.config)
         symbol, row = self._starts.pick(draws.start)
         last = row + self.config.episode_bars
-        state = _own(self._opened(symbol, row, last, self._costs(draws)))
+        state = _own(self._opened(symbol, row, last, self._costs(symbol, draws)))
         return state, self._observer.first(state)
 
     def place(
@@ -206,7 +220,7 @@ class Simulator:
             _check_places(*place, self.batch)
         self._check_known(symbol.cpu(), row.cpu())
         symbol, row, last = (tensor.to(self.device) for tensor in (symbol, row, last))
-        state = _own(self._opened(symbol, row, last, self._costs(None)))
+        state = _own(self._opened(symbol, row, last, self._costs(symbol, None)))
         return state, self._observer.first(state)
 
     def _check_known(self, symbol: Tensor, row: Tensor) -> None:
@@ -240,12 +254,17 @@ class Simulator:
         """
         action = self._shaped(action)
         if self.device.type == "cpu" and not torch.compiler.is_compiling():
-            low, high = action.aminmax()  # cheaper than a look at each, which is rarely needed
-            if not (low >= self._lowest and high <= self._highest):
-                bad = self._bad(action) & ~state.done
-                if bad.any():
-                    raise _bad_action(self.config, action, bad)
+            self.refuse_bad(action, state.done)
         return self._transition(state, action, self.draw(generator))
+
+    def refuse_bad(self, action: Tensor, done: Tensor) -> None:
+        """Raise a `RangeError` if an action [B] is not on offer where an episode is running."""
+        low, high = action.aminmax()  # cheaper than a look at each, which is rarely needed
+        least, most = self.action_range
+        if not (low >= least and high <= most):
+            bad = self._bad(action) & ~done
+            if bad.any():
+                raise _bad_action(self.config, action, bad)
 
     def transition(self, state: State, action: Tensor, uniform: Tensor) -> tuple[State, Step[Info]]:
         """Return what `step` returns, for uniform numbers from `draw`; pure, without a sync."""
@@ -259,7 +278,7 @@ class Simulator:
 
         symbol, start = self._starts.pick(draws.start)
         last = start + self.config.episode_bars
-        fresh = self._opened(symbol, start, last, self._costs(draws))
+        fresh = self._opened(symbol, start, last, self._costs(symbol, draws))
         over = state.done
         new = State(*(torch.where(over, a, b) for a, b in zip(fresh, moved, strict=True)))
         new = new._replace(bad_actions=state.bad_actions + bad)
@@ -303,8 +322,8 @@ class Simulator:
         each = State(*(tensor.expand(shape) for tensor in state))
         coming = _Coming(
             row.expand(shape),
-            Bar(*(tensor.expand(shape) for tensor in bar)),
-            OrderSteps(*(tensor.expand(shape) for tensor in steps)),
+            bar.expand(shape),
+            steps.each(lambda column: column.expand(shape)),
         )
         booked = self._booked(each, requested[:, None].expand(shape), coming)
         shown = torch.where(state.done[:, None], 0.0, self._observer.account(booked.account))
@@ -325,7 +344,10 @@ class Simulator:
         moved = apply_fill(state, fill, row, bar.close)
         raw = fills.log_growth(moved.equity, state.equity, floor=self._floor)
         raw = torch.where(moved.equity <= self._floor, raw - self.config.ruin_penalty, raw)
-        return _Booked(fill, moved, raw, self._clipped(raw), stop_hit(moved, self._stops))
+        ended = stop_hit(moved, self._stops)
+        if bar.delisted is not None:
+            ended = ended | bar.delisted
+        return _Booked(fill, moved, raw, self._clipped(raw), ended)
 
     def _shaped(self, action: Tensor) -> Tensor:
         """Return the action as [B], after refusing what is shaped or typed otherwise."""
@@ -336,24 +358,28 @@ class Simulator:
 
     def _bad(self, action: Tensor) -> Tensor:
         if self.config.action == "levels":
-            return (action < 0) | (action >= len(self.config.levels))
-        low, high = self.config.weight_range
+            return (action < 0) | (action >= len(self._levels))
+        low, high = self.action_range
         return ~((action >= low) & (action <= high))  # NaN is bad
 
     def _requested(self, action: Tensor, bad: Tensor) -> Tensor:
         """Return the target weight; NaN, which the gate reads as hold, for a bad action."""
         weight = action
         if self.config.action == "levels":
-            weight = self._levels[action.clamp(0, len(self.config.levels) - 1)]
+            weight = self._levels[action.clamp(0, len(self._levels) - 1)]
         return torch.where(bad, torch.nan, weight)
 
-    def _costs(self, draws: Draws | None) -> CostRates:
+    def _costs(self, symbol: Tensor, draws: Draws | None) -> CostRates:
         """Return the costs of an episode, drawn where the market randomises them."""
         costs, ranges = self.config.costs, self.config.randomise
         uniform = None if draws is None else draws.costs
         rates = []
         for index, name in enumerate(("taker_fee", "half_spread", "impact")):
-            base = self._levels.new_full((self.batch,), getattr(costs, name))
+            rate: float | None = self._fee if name == "taker_fee" else getattr(costs, name)
+            if rate is None:
+                base = self._fees[symbol]
+            else:
+                base = self._levels.new_full((self.batch,), rate)
             low, high = getattr(ranges, name)
             if uniform is not None:
                 base = base * (low + (high - low) * uniform[index]).to(self.dtype)
@@ -369,20 +395,28 @@ class Simulator:
         return raw if bound is None else raw.clamp(-bound, bound)
 
 
+def flat(transition: Transition) -> TensorFunction:
+    """Return a transition from tensors to a list of tensors.
+
+    In: those of `State`, action and uniform numbers. Out: those of `State`, `Step` and `Info`.
+    """
+    width = len(State._fields)
+
+    def run(*tensors: Tensor) -> list[Tensor]:
+        action, uniform = tensors[width:]
+        state, step = transition(State(*tensors[:width]), action, uniform)
+        return [*state, *step[:-1], *step.info]
+
+    return run
+
+
 def _compiled(transition: Transition, example: tuple[State, Tensor, Tensor]) -> Transition:
     """Return the same function as machine code for tensors like the example's.
 
     It needs no guards: a simulator never changes, and `step` checks shapes and types.
     """
     width, shown = len(State._fields), len(Step._fields) - 1
-
-    def flat(*tensors: Tensor) -> list[Tensor]:
-        action, uniform = tensors[width:]
-        state, step = transition(State(*tensors[:width]), action, uniform)
-        flags = (step.terminated, step.truncated)
-        return [*state, step.observation, step.reward, *flags, *step.info]
-
-    run = compile_graph(flat, [*example[0], *example[1:]], instead="do not compile")
+    run = compile_graph(flat(transition), [*example[0], *example[1:]], instead="do not compile")
 
     def call(state: State, action: Tensor, uniform: Tensor) -> tuple[State, Step[Info]]:
         tensors = run(*state, action, uniform)
@@ -423,9 +457,10 @@ def _check_arguments(panel: Panel, config: MarketConfig, batch: int, dtype: torc
 def _bad_action(config: MarketConfig, action: Tensor, bad: Tensor) -> RangeError:
     where = int(bad.nonzero()[0])
     if config.action == "levels":
-        allowed = f"the index of one of {len(config.levels)} levels, 0 to {len(config.levels) - 1}"
+        count = len(config.offered_levels)
+        allowed = f"the index of one of {count} levels, 0 to {count - 1}"
     else:
-        allowed = f"a finite weight from {config.weight_range[0]} to {config.weight_range[1]}"
+        allowed = "a finite weight from {} to {}".format(*config.offered_range)
     return RangeError(
         wrong=f"every action must be {allowed}",
         found=f"{action[where].item()} in environment {where}, and {int(bad.sum())} bad in all",

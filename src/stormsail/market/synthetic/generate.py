@@ -147,6 +147,7 @@ def write_world(store: Store, world: World) -> list[FilePath]:
     with store.writing("stormsail synth"):
         for bars in world.bars:
             written.append(store.write(bars))
+            store.remove_terms(bars.symbol)
             if bars.symbol in world.funding:
                 written.append(store.write_funding(world.funding[bars.symbol]))
             else:

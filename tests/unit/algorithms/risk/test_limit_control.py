@@ -12,6 +12,7 @@ from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.risk import limit
 from stormsail.algorithms.risk.build import build_control
 from stormsail.algorithms.risk.control import NOTHING, SOURCES, RiskControl, Tail
+from stormsail.algorithms.risk.draws import Draws
 from stormsail.algorithms.risk.limit import LimitControl
 from stormsail.algorithms.run.tasks import agent_spec
 from stormsail.algorithms.update.estimates import estimate
@@ -299,19 +300,24 @@ def test_the_report_is_the_mixture_of_both_scaled_advantages():
     ppo = bets_learner(WORLD, **BROKEN)
     ppo.update()
     ppo.risk._move_share = lambda _: setattr(ppo.risk, "share", 0.3)
+    ppo.risk._floor = lambda _: (torch.tensor(1), torch.tensor(0.25))
+    ppo.risk.verified = torch.tensor([[6e5, 2e6], [3e5, 1e6]], dtype=torch.float64)
     ppo.env_state, rollout = ppo._collect()
     estimates = estimate(ppo.agent, rollout, ppo.config)
     report = ppo.risk.act(rollout, estimates, math.nan, ppo.agent)
+    assert report.trust == pytest.approx(0.3, abs=1e-3)
     head, grid = ppo.agent.network.head, ppo.agent.network.grid
     probability = grid_log_prob(head, rollout.parameters, grid).exp()
-    for part in (report.options, report.risk_options):
-        mean = (part * probability).sum(-1)
-        torch.testing.assert_close(mean, torch.zeros_like(mean), rtol=0.0, atol=1e-5)
+    mean = (report.risk_options * probability).sum(-1)
+    torch.testing.assert_close(mean, torch.zeros_like(mean), rtol=0.0, atol=1e-5)
+    assert report.floor == 0.25
     assert report.factor == ppo.risk.share == 0.3
     assert report.multiplier == ppo.risk.multiplier
     divisor = max(math.sqrt(float(ppo.risk.mixed)), limit.LEAST_MIXED)
     frame = limit.frame_of(ppo.risk.level, report.tail.spread, WORLD.bars, rollout.reward.device)
     _, added = ppo.risk.critic.predict(rollout, frame)
+    mean = added[rollout.weight > 0.0].mean(0)  # [K]; weights are 0 or 1
+    added = mean + report.trust * (added - mean)
     centred = added - (added * probability).sum(-1, keepdim=True)
     unit = float(ppo.risk.scale[1].sqrt()) * WORLD.alpha
     torch.testing.assert_close(
@@ -322,7 +328,150 @@ def test_the_report_is_the_mixture_of_both_scaled_advantages():
     earns = step.reward + torch.where(step.terminated, 0.0, following)
     own = earns - (earns * probability).sum(-1, keepdim=True)
     whole = (1.0 - ppo.risk.share) * own / float(ppo.risk.scale[0].sqrt()) / divisor
-    torch.testing.assert_close(report.options, whole + report.risk_options, rtol=1e-4, atol=1e-4)
+    mixed = whole + report.risk_options
+    p = probability[..., 1:2]
+    pull = (torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0]) - p) / (p * (1.0 - p)).sqrt()
+    pulled = torch.where(p < 0.5, 0.75 * mixed + 0.25 * pull, mixed)
+    torch.testing.assert_close(report.options, pulled, rtol=1e-4, atol=1e-4)
+
+
+def test_differences_between_states_are_trusted_as_far_as_fresh_rollouts_bear_them_out():
+    """By loops over rows and actions: what was predicted before the rollout was learned from."""
+    ppo = bets_learner(WORLD, **BROKEN)
+    pairs = []
+    for update in range(4):
+        ppo.env_state, rollout = ppo._collect()
+        estimates = estimate(ppo.agent, rollout, ppo.config)
+        critic, learn = ppo.risk.critic, ppo.risk.critic.learn
+
+        def learn_after(agent, frame, *rest, learn=learn, critic=critic, rollout=rollout, **more):
+            if critic.updates > 0:
+                pairs.append(agreement(critic, agent, rollout, frame))
+            return learn(agent, frame, *rest, **more)
+
+        critic.learn = learn_after
+        report = ppo.risk.act(rollout, estimates, math.nan, ppo.agent)
+        critic.learn = learn
+        if update < 2:  # one rollout refutes nothing
+            assert report.trust == 1.0
+    assert len(pairs) == 3
+    torch.testing.assert_close(
+        ppo.risk.verified, torch.tensor(pairs, dtype=torch.float64), rtol=1e-4, atol=1e-12
+    )
+    shorter = limit.frame_of(report.level, report.tail.spread, 2, rollout.reward.device)
+    torch.testing.assert_close(
+        critic.verify(ppo.agent, rollout, shorter),
+        torch.tensor(agreement(critic, ppo.agent, rollout, shorter), dtype=torch.float64),
+        rtol=1e-4,
+        atol=1e-12,
+    )
+    (p, q), n = zip(*pairs, strict=True), len(pairs)
+    slope = sum(p) / sum(q)
+    squares = sum((x - slope * y) ** 2 for x, y in pairs)
+    error = math.sqrt(n / (n - 1) * squares) / sum(q)
+    assert report.trust == pytest.approx(min(max(slope + 2.0 * error, 0.0), 1.0), rel=1e-4)
+
+
+def agreement(critic, agent, rollout, frame):
+    """Return the means of prediction times outcome and of the squared prediction."""
+    _, added = critic.predict(rollout, frame)
+    following = critic.predict_following(agent, rollout, frame, 1)
+    step, (rows, batch, count) = rollout.options.step, added.shape
+    level, states = float(frame.level), []
+    for t in range(rows):
+        for b in range(batch):
+            before = float(rollout.return_so_far[t, b])
+            worth = []
+            for a in range(count):
+                reward = float(step.reward[t, b, a])
+                own = min(before + reward - level, 0.0) - min(before - level, 0.0)
+                ends = bool(step.terminated[t, b, a]) or int(rollout.length[t, b]) >= frame.horizon
+                worth.append(own + (0.0 if ends else float(following[t, b, a])))
+            middle = sum(worth) / count
+            states.append(
+                (float(rollout.weight[t, b]), added[t, b].tolist(), [x - middle for x in worth])
+            )
+    whole = sum(weight for weight, _, _ in states)
+    product = square = 0.0
+    for a in range(count):
+        said = sum(w * x[a] for w, x, _ in states) / whole
+        came = sum(w * y[a] for w, _, y in states) / whole
+        product += sum(w * (x[a] - said) * (y[a] - came) for w, x, y in states) / whole
+        square += sum(w * (x[a] - said) ** 2 for w, x, _ in states) / whole
+    return product, square
+
+
+def test_the_critic_is_verified_by_the_last_rollouts_alone(monkeypatch):
+    monkeypatch.setattr(limit, "VERIFIED", 2)
+    ppo = bets_learner(WORLD, **BROKEN)
+    seen = []
+    for _ in range(4):
+        ppo.update()
+        seen.append(None if ppo.risk.verified is None else ppo.risk.verified.clone())
+    assert seen[0] is None
+    assert seen[1].shape == (1, 2)
+    assert torch.equal(seen[3], torch.stack((seen[2][1], seen[3][1])))
+
+
+# --- floor ---------------------------------------------------------------------------------------
+
+
+def filled(made, constant, result, *, update=0):
+    """Give a control remembered draws: what held actions made of them, and the policy."""
+    ppo = bets_learner(WORLD, **HELD)
+    ppo.update()
+    kept, count = ppo.risk.draws.kept, len(result)
+    whole = Draws(
+        state=tuple(column[:1].expand(count, *column.shape[1:]) for column in kept.state),
+        observation=kept.observation[:1].expand(count, -1),
+        score=torch.arange(count, dtype=torch.float64),
+        result=torch.tensor(result, dtype=torch.float64),
+        measured=torch.full((count,), update),
+        constant=torch.tensor(constant, dtype=torch.float64),
+        is_scored=torch.ones(count, dtype=torch.bool),
+    )
+    made.draws.kept = whole
+    return made
+
+
+def test_the_floor_is_the_best_held_action_that_keeps_the_limit():
+    """Action 4 earns most and loses 20 in a tenth of the draws; of the others 2 earns most."""
+    made, count = control(0), 40
+    lost = [i < count // 10 for i in range(count)]
+    constant = [[0.0, 1.0, 2.0, 1.5, -20.0 if out else 9.0] for out in lost]
+    filled(made, constant, [0.1 * (i % 3) for i in range(count)])
+    best, share = made._floor(tail(-4.0, error=0.1))
+    assert int(best) == 2
+    assert float(share) == 0.5  # the gaps are 2 less .0, .1 and .2
+    filled(made, constant, [2.5 + 0.1 * (i % 3) for i in range(count)])
+    best, share = made._floor(tail(-4.0, error=0.1))
+    assert (int(best), float(share)) == (2, 0.0)  # the policy earns more
+
+
+def test_the_floor_counts_the_results_of_the_present_policy_alone():
+    made = filled(control(0), [[0.0, 1.0, 2.0, 0.0, 0.0]] * 40, [0.0] * 20 + [3.0] * 20)
+    made.draws.kept.measured[:20] = 0
+    made.draws.kept.measured[20:] = 9
+    made.updates = 9
+    assert float(made._floor(tail(-4.0))[1]) == 0.0
+    made.draws.kept.result[20:] = 1.0
+    assert float(made._floor(tail(-4.0))[1]) == 0.5
+
+
+def test_there_is_no_floor_where_no_held_action_keeps_the_limit_or_too_little_is_known():
+    made = filled(control(0), [[-9.0, -9.0, -10.0, -11.0, -12.0]] * 40, [-30.0] * 40)
+    assert float(made._floor(tail(-30.0))[1]) == 0.0
+    made = filled(control(0), [[0.0, 0.0, 0.0, 0.0, 0.0]] * 40, [-30.0] * 40)
+    assert float(made._floor(tail(-30.0))[1]) == 0.5
+    assert float(made._floor(tail(-30.0, ready=False))[1]) == 0.0
+
+
+def test_a_held_action_of_a_grid_is_pulled_to_at_its_own_place():
+    world = dataclasses.replace(COST, continuous=True)
+    made = bets_learner(world, **limited(world, **{"risk.cvar_limit": -0.9})).risk
+    places = made._held_places
+    assert places.tolist() == [0, 5, 10, 15, 20]
+    assert torch.equal(made._held_actions, made.grid[places])
 
 
 def test_all_of_the_worst_draws_have_an_outcome_of_the_last_replay():

@@ -118,7 +118,7 @@ def test_the_state_holds_both_memories_and_all_that_follows():
     state = saved(ppo)["risk"]
     assert set(state) == {
         "critic", "draws", "updates", "level", "share", "integral", "bound_updates", "scale",
-        "mixed", "balance",
+        "mixed", "balance", "verified",
     }  # fmt: skip
     assert set(state["critic"]) == {"values", "averaged", "optimizer", "memory", "updates"}
     assert set(state["draws"]) == {"kept", "open"}
@@ -159,6 +159,7 @@ def needed(part):
     "part",
     [
         *(("risk", name) for name in ("updates", "level", "integral", "scale", "mixed", "balance")),
+        ("risk", "verified"),
         *(("critic", name) for name in ("values", "memory", "updates")),
         *(("draws", name) for name in ("kept", "_open")),
     ],
@@ -223,6 +224,8 @@ DAMAGE = {
     ),
     "not known which began": instead(lambda x: x[:1], "draws", "open"),
     "a scale is missing": instead(lambda x: x[:1], "scale"),
+    "half a verification": instead(lambda x: x[:, :1], "verified"),
+    "a verification more than is kept": instead(lambda x: x.repeat(30, 1), "verified"),
     "a rate is missing": instead(lambda x: x[:1], "balance"),
     "two sizes of the mixture": instead(lambda x: x.repeat(2), "mixed"),
     "a share of all": instead(1.0, "share"),

@@ -722,6 +722,7 @@ def test_bars_of_a_panel_are_its_doubles_and_know_only_closed_volume():
         tradable=True,
         funding_rate=Decimal(0),
         trailing_notional=Decimal(0),
+        volume=Decimal(2),
     )
     with localcontext(EXACT):
         assert second.trailing_notional == Decimal.from_float(100.1) * 2

@@ -1,6 +1,5 @@
 """The lineage of a population: read from its ledger, refused where damaged, drawn in a report."""
 
-import json
 import math
 import re
 import xml.etree.ElementTree as ET
@@ -10,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from ledger_lab import RATE, SCALE, rounds, write_ledger
 from page_reader import PageReader
 from stormsail.cli.judging.report import report
 from stormsail.core.errors import ArtifactError
@@ -24,69 +24,10 @@ from stormsail.evaluation.report.population_section import (
     values_of_line,
 )
 
-RATE, SCALE = "ppo.learning_rate", "optimizer.noise_scale"
-CONFIG = """
-[population]
-population_size = 3
-metric_mode = "{mode}"
-[population.search."ppo.learning_rate"]
-min = 0.001
-max = 0.1
-is_log_scale = true
-[population.search."optimizer.noise_scale"]
-values = ["rms_grad", "a<b"]
-is_log_scale = false
-"""
-FIRST = ((0.01, "rms_grad"), (0.02, "a<b"), (0.04, "rms_grad"))
-
-
-def decision(member, source, rate, scale):
-    values = {RATE: rate, SCALE: scale}
-    reason = {"reason": "", "stream": "", "explored": source != member}
-    return {"member": member, "source": source, "values": values, **reason}
-
-
-def line(number, raw, fitness, decisions):
-    outcomes = [
-        {
-            "member": member, "round": number, "fitness": value, "updates": 10 * (number + 1),
-            "digest": "", "applied": {}, "metrics": {}, "stopped": value is None,
-        }
-        for member, value in enumerate(raw)
-    ]  # fmt: skip
-    kept = [decision(member, *entry) for member, entry in enumerate(decisions)]
-    return {"round": number, "outcomes": outcomes, "fitness": fitness, "decisions": kept}
-
-
-def rounds():
-    """Member 2 copies 1, then 0 copies 2: the weights of 0 came from 1, 2 and itself."""
-    zero, one, two = (0, 0.01, "rms_grad"), (1, 0.02, "a<b"), (2, 0.024, "a<b")
-    return [
-        line(0, [1.0, 2.0, None], [1.0, 2.0, None], [zero, one, (1, 0.024, "a<b")]),
-        line(1, [0.5, 2.0, 4.0], [0.75, 2.0, 3.0], [(2, 0.0288, "rms_grad"), one, two]),
-        line(2, [9.0, 2.0, 4.0], [6.0, 2.0, 3.5], []),
-    ]
-
-
-def written(root, lines, mode="max"):
-    root.mkdir(parents=True)
-    (root / "config.toml").write_text(CONFIG.format(mode=mode))
-    (root / "population.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    for member, (rate, scale) in enumerate(FIRST):
-        own = root / "members" / f"{member:02d}"
-        own.mkdir(parents=True)
-        values = {RATE: rate, SCALE: scale}
-        copies = [{"old": values, "new": {}}, {"old": {}, "new": {}}] if member == 2 else []
-        (own / "lineage.json").write_text(json.dumps({"copies": copies}))
-        rate = 0.5 if copies else rate  # a configuration holds the values after copies
-        text = f'[ppo]\nlearning_rate = {rate}\n[optimizer]\nnoise_scale = "{scale}"\n'
-        (own / "config.toml").write_text(text)
-    return root
-
 
 @pytest.fixture
 def saved(tmp_path):
-    return read_population(written(tmp_path / "bred", rounds()))
+    return read_population(write_ledger(tmp_path / "bred", rounds()))
 
 
 def test_rounds_values_and_copies_are_those_of_the_ledger(saved):
@@ -113,7 +54,7 @@ def test_the_line_of_the_best_goes_through_everybody_who_trained_its_weights(sav
 
 def test_the_ranking_is_that_of_the_population(saved, tmp_path):
     assert [saved.ranking(place) for place in range(3)] == [[1, 0, 2], [2, 1, 0], [0, 2, 1]]
-    small = read_population(written(tmp_path / "small", rounds(), mode="min"))
+    small = read_population(write_ledger(tmp_path / "small", rounds(), mode="min"))
     assert [small.ranking(place) for place in range(3)] == [[0, 1, 2], [0, 1, 2], [1, 2, 0]]
     last = replace(saved.rounds[-1], fitness=(2.0, 2.0, math.nan))
     assert replace(saved, rounds=(last,)).ranking(0) == [0, 1, 2]
@@ -184,7 +125,7 @@ def test_the_section_shows_the_best_first_and_names_are_inert(saved):
 
 
 def test_the_command_writes_a_page_of_a_population_alone(tmp_path):
-    root, out = written(tmp_path / "bred", rounds()), tmp_path / "page.html"
+    root, out = write_ledger(tmp_path / "bred", rounds()), tmp_path / "page.html"
     with (root / "population.jsonl").open("a") as file:
         file.write('{"round": 3, "outco')  # a line that is not finished
     app = typer.Typer()
@@ -220,7 +161,7 @@ def changed(edit):
     ],
 )
 def test_a_damaged_ledger_is_refused_in_words(tmp_path, edit, problem):
-    root = written(tmp_path / "bred", changed(edit))
+    root = write_ledger(tmp_path / "bred", changed(edit))
     with pytest.raises(ArtifactError, match=problem) as refused:
         read_population(root)
     assert refused.value.code == "artifact-document"
@@ -228,7 +169,7 @@ def test_a_damaged_ledger_is_refused_in_words(tmp_path, edit, problem):
 
 @pytest.mark.refusal
 def test_a_damaged_or_missing_file_is_refused_in_words(tmp_path):
-    root = written(tmp_path / "bred", rounds())
+    root = write_ledger(tmp_path / "bred", rounds())
     own = root / "members" / "01" / "config.toml"
     whole = (root / "population.jsonl").read_text()
     (root / "population.jsonl").write_text("{\n" + whole)

@@ -83,7 +83,7 @@ def test_the_document_has_the_keys_that_readers_rely_on(result):
         "format", "code_version", "verdict", "symbols", "interval", "bars", "first_bar", "end",
         "start_equity", "final_equity", "order_hash", "embargo_bars", "purged", "test_span",
         "folds", "seeds", "runs", "metrics", "self_tests", "trials", "hashes", "settings",
-        "training", "test",
+        "training", "test", "instruments",
     }  # fmt: skip
     assert set(main["verdict"]) == {"decision", "words", "reasons"}
     assert set(main["verdict"]["reasons"][0]) == {"name", "holds", "words", "value", "needed"}

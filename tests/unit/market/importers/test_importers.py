@@ -12,10 +12,11 @@ import pytest
 
 from stormsail.core.clock import ManualClock
 from stormsail.core.errors import DataError
-from stormsail.market.bars import Bars, Funding
+from stormsail.market.bars import Bars, Funding, Mark
 from stormsail.market.checks.units import to_milliseconds
 from stormsail.market.importers import Options, from_frame, import_files
 from stormsail.market.importers.columns import parse_columns
+from stormsail.market.importers.merge import with_stored
 from stormsail.market.importers.names import QUOTES, read_name, split_pair
 from stormsail.market.interval import Interval
 
@@ -804,3 +805,49 @@ def test_a_frame_with_times_without_a_zone_needs_the_users_word(pd):
     words = {"symbol": "BTC/USDT", "interval": HOUR}
     assert refusal(lambda: from_frame(frame, **words)).code == "data-time-zone"
     assert same(from_frame(frame, **words, time_unit="iso"), rows())
+
+
+# --- mark prices
+
+
+def mark_file(folder, name="BTCUSDT_1h.parquet", rows=6):
+    """Write mark prices as exchanges give them: without a volume."""
+    price = 100.0 + np.arange(float(rows))
+    columns = {"ts": 1_609_459_200_000 + 3_600_000 * np.arange(rows), "open": price}
+    columns |= {"high": price + 2.0, "low": price - 2.0, "close": price + 1.0}
+    pq.write_table(pa.table(columns), folder / name)
+    return folder / name
+
+
+def test_mark_prices_need_no_volume_and_belong_to_the_perpetual(tmp_path):
+    (imported,) = import_files([mark_file(tmp_path)], Options(mark=True))
+    mark = imported.data
+    assert isinstance(mark, Mark)
+    assert (mark.symbol, str(mark.interval), len(mark)) == ("BTC/USDT:USDT", "1h", 6)
+    assert mark.table.column_names == ["ts", "open", "high", "low", "close"]
+    assert mark.column("low").tolist() == [98.0, 99.0, 100.0, 101.0, 102.0, 103.0]
+
+
+def test_a_file_named_as_mark_prices_is_read_with_the_option_only(tmp_path):
+    path = mark_file(tmp_path, "BTC_USDT_USDT-1h-mark.parquet")
+    with pytest.raises(DataError, match="named as something else"):
+        import_files([path])
+    (imported,) = import_files([path], Options(mark=True))
+    assert imported.data.symbol == "BTC/USDT:USDT"
+
+
+@pytest.mark.refusal
+def test_mark_prices_of_spot_are_refused(tmp_path):
+    with pytest.raises(DataError, match="must belong to a perpetual"):
+        import_files([mark_file(tmp_path)], Options(mark=True), symbol="BTC/USDT")
+
+
+def test_mark_prices_join_those_that_are_stored(tmp_path):
+    (first,) = import_files([mark_file(tmp_path, rows=4)], Options(mark=True))
+    (second,) = import_files([mark_file(tmp_path, rows=6)], Options(mark=True))
+    both, lines = with_stored(second.data, first.data)
+    assert (len(both), lines) == (6, [])
+    moved = Mark(first.data.symbol, first.data.interval, first.data.table.slice(0, 1))
+    changed = moved.table.set_column(1, "open", pa.array([1.0]))
+    with pytest.raises(DataError, match="the mark prices of BTC/USDT:USDT 1h"):
+        with_stored(Mark(moved.symbol, moved.interval, changed), first.data)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,20 @@ from stormsail.core.errors import ConfigError
 from stormsail.market import MarketConfig
 from stormsail.market.features import FeatureSet
 
-PANEL = wild_panel(21, rows=60)
+ENDED = 14
+
+
+def _panel():
+    """Return wild bars: the last symbol is dead from a row on, and the rates of one are unknown."""
+    panel = wild_panel(21, rows=60)
+    panel.volume[ENDED:, 2] = 0.0
+    missing = torch.zeros(panel.shape, dtype=torch.int64)
+    missing[::8, 1] = 1
+    panel.funding[:, 1] = 0.0
+    return replace(panel, settlements=missing.clone(), rates_missing=missing)
+
+
+PANEL = _panel()
 BATCH = 12
 BASE = MarketConfig().replace(
     **{
@@ -24,6 +38,7 @@ BASE = MarketConfig().replace(
         "features": [{"name": "log_return"}],
         "costs.impact_window": 3,
         "margin.maintenance": 0.05,
+        "funding_missing": "zero",
     }
 )
 LEVELS = {"action": "levels"}
@@ -38,6 +53,10 @@ TABLE = {
     "weight_range": ((-3.0, 4.0), {}),
     "min_rebalance": (0.5, {}),
     "funding": (False, {}),
+    "funding_missing": (0.01, {}),
+    "trade_without_volume": (True, {"costs.impact": 0.0}),
+    "delisting.silent_days": (1.0, {}),
+    "delisting.loss": (0.3, {"delisting.silent_days": 1.0}),
     "ruin_penalty": (1.0, {"stops.equity_floor": 0.9}),
     "reward_clip": (0.01, {}),
     "costs.taker_fee": (0.001, {}),
@@ -50,6 +69,7 @@ TABLE = {
     "filters.tick": (0.5, {}),
     "filters.min_notional": (5_000.0, {}),
     "symbol_filters": ({SYMBOL: {"lot": 1.0}}, {}),
+    "instruments": ({SYMBOL: {"taker_fee": 0.001}}, {}),
     "limits.max_position": (20_000.0, {}),
     "limits.max_leverage": (4.0, {}),
     "limits.max_turnover": (5.0, {}),
