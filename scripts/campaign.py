@@ -77,6 +77,20 @@ CAMPAIGNS = (
         (*PYTEST, "-m", "campaign", "tests/unit/market"),
     ),
     Campaign(
+        "data: 200 pairs of processes write to one store at once, no row lost",
+        (
+            *(sys.executable, "-m", "pytest", "-q", "-m", "campaign"),
+            "tests/integration/test_two_writers.py",
+        ),
+    ),
+    Campaign(
+        "data: ten million rows of CSV imported within 1.5 GB",
+        (
+            *(sys.executable, "-m", "pytest", "-q", "-m", "campaign"),
+            "tests/campaign/test_large_import.py",
+        ),
+    ),
+    Campaign(
         "ledgers: 1,000 streams of the simulator against exact decimals",
         (*PYTEST, "-m", "campaign", "tests/integration/test_three_ledgers.py"),
     ),

@@ -183,6 +183,8 @@ PLANTERS["vwap-below"] = _cell(
     "D23", "quote_volume", lambda x: 0.8 * x, severity="warning", with_it=frozenset({"D22"})
 )
 PLANTERS["no-trades"] = _cell("D24", "trades", lambda _: 0, severity="warning")
+PLANTERS["false-high"] = _cell("D48", "high", lambda x: 2.5 * x, severity="warning")
+PLANTERS["false-low"] = _cell("D48", "low", lambda x: x / 2.5, severity="warning")
 PLANTERS["wick"] = _cell("D44", "high", lambda x: 10.0 * x, severity="warning")
 
 
@@ -354,12 +356,12 @@ for _name, _factor in (("s", 1e-3), ("us", 1e3), ("ns", 1e6)):
 @plants("naive-time")
 def _naive(world: World) -> Case:
     ts = [str(np.datetime64(int(x), "ms"))[:19].replace("T", " ") for x in world.bars["ts"]]
-    return Case("D28", -1, "warning", {**world.bars, "ts": ts})
+    return Case("D28", -1, "error", {**world.bars, "ts": ts})
 
 
 @plants("naive-type")
 def _naive_type(world: World) -> Case:
-    return Case("D28", -1, "warning", world.with_times(world.bars["ts"].astype("datetime64[ms]")))
+    return Case("D28", -1, "error", world.with_times(world.bars["ts"].astype("datetime64[ms]")))
 
 
 @plants("misaligned")
@@ -681,7 +683,10 @@ def _crlf(world: World) -> Case:
 def _header(world: World) -> Case:
     lines = csv(world.bars).split(b"\n")
     row = 0 if world.rng.random() < 0.5 else world.somewhere()
-    return Case("D06", row, content=b"\n".join([*lines[: row + 1], lines[0], *lines[row + 1 :]]))
+    content = b"\n".join([*lines[: row + 1], lines[0], *lines[row + 1 :]])
+    if row == 0:  # twice at the top: it is read once, and nothing else is wrong
+        return Case("D06", -1, "warning", content=content)
+    return Case("D06", row, content=content)
 
 
 @plants("row-claim-parquet")

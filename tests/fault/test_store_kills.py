@@ -12,11 +12,11 @@ import pytest
 
 from fault.faulty_os import ERRORS, FaultyOs, fail_at, kill_at, never
 from stormsail.core.errors import DataError
-from stormsail.core.files import atomic
+from stormsail.core.files import atomic, lock
 from stormsail.market.bars import Bars
 from stormsail.market.importers import import_files
 from stormsail.market.interval import Interval
-from stormsail.market.store import Store
+from stormsail.market.store import LOCK, Store
 
 HOUR = Interval.parse("1h")
 START = 1_609_459_200_000
@@ -41,6 +41,12 @@ def run(source: Path, root: Path) -> None:
 def tree(root: Path) -> dict[str, bytes]:
     files = (path for path in sorted(root.rglob("*")) if path.is_file())
     return {str(path.relative_to(root)): path.read_bytes() for path in files}
+
+
+def visible(root: Path) -> dict[str, bytes]:
+    """Return the files of a store without what a dead writer may leave: parts and its lock."""
+    left = tree(root).items()
+    return {name: data for name, data in left if "/.tmp-" not in name and name != LOCK}
 
 
 @pytest.fixture
@@ -72,7 +78,7 @@ def import_and_die(source: Path, root: Path, fault) -> int:
         child = os.fork()
     if child == 0:
         try:
-            atomic.os = FaultyOs(fault)
+            atomic.os = lock.os = FaultyOs(fault)
             bars = Store(root)
             bars.write(READY[source])
         finally:
@@ -99,7 +105,7 @@ def test_every_kill_leaves_the_old_or_the_new_file_and_a_second_run_heals(
         shutil.copytree(template, root)
         status = import_and_die(new, root, kill_at(number, tear=tear))
         assert status in {0, signal.SIGKILL}
-        now = {name: data for name, data in tree(root).items() if "/.tmp-" not in name}
+        now = visible(root)
         assert now in (old, expected)
         changed.append(now == expected)
         run(new, root)
@@ -132,10 +138,35 @@ def test_no_failing_call_is_silent_or_costs_the_old_file(
             with pytest.raises(DataError) as caught:
                 run(new, root)
         assert caught.value.code == "data-write"
-        now = {name: data for name, data in tree(root).items() if "/.tmp-" not in name}
+        now = visible(root)
         assert now in (old, expected)
         run(new, root)
         assert tree(root) == expected
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+def test_a_lock_that_cannot_be_taken_is_said_and_nothing_is_written(
+    code, sources, tmp_path, monkeypatch
+):
+    root = tmp_path / "data"
+    run(sources[0], root)
+    before = tree(root)
+    recorder = FaultyOs(never)
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "os", recorder)
+        run(sources[0], root)
+    assert recorder.calls == ["open", "fstat", "fstat", "close"]
+    for number in (1, 2, 3):
+        with monkeypatch.context() as patch:
+            patch.setattr(lock, "os", FaultyOs(fail_at(number, code, forever=False)))
+            with pytest.raises(DataError) as caught:
+                run(sources[1], root)
+        assert caught.value.code == "data-write"
+        assert visible(root) == before
+    with monkeypatch.context() as patch:  # once the bars are stored, a lock is no failure
+        patch.setattr(lock, "os", FaultyOs(fail_at(4, code, forever=False)))
+        run(sources[0], root)
+    assert tree(root) == before
 
 
 @pytest.mark.refusal

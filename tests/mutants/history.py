@@ -6,7 +6,7 @@ from mutants.nodes import unit
 CONTROL = "algorithms/risk/control.py"
 LOSSES = "algorithms/update/losses.py"
 TASKS = "algorithms/run/tasks.py"
-TIMES = "market/importers/times.py"
+TIMES = "market/checks/units.py"
 SCENARIO = "evaluation/engine/scenario.py"
 BATCH = "evaluation/walk_forward/batch.py"
 AGENT = "modules/agent.py"

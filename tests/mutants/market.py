@@ -44,8 +44,8 @@ MARKET_DATA = (
         "longer-bar-labelled-by-its-end",
         "M27",
         "market/resample.py",
-        "group[first] * interval.milliseconds + interval.origin_ms}",
-        "(group[first] + 1) * interval.milliseconds + interval.origin_ms}",
+        '{"ts": opening}',
+        '{"ts": interval.after(opening)}',
         unit("resample", "test_four_quarters_of_an_hour_worked_out_by_hand", part="market"),
     ),
     Mutant(

@@ -15,6 +15,7 @@ from mutants.engines import ENGINES
 from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
+from mutants.imports import IMPORTS
 from mutants.leaks import LEAKS
 from mutants.learner import LEARNER
 from mutants.levels import LEVELS
@@ -39,6 +40,7 @@ MUTANTS = (
     *ADVERSARY,
     *CRITICS,
     *HISTORY,
+    *IMPORTS,
     *MISSED,
     *FORMULAS,
     *MARKET_DATA,

@@ -46,7 +46,7 @@ PUBLIC = {
     "stormsail.market.checks": (
         "BY_NAME BY_NUMBER DEFECTS Defect Finding Loaded Place RULES Report SUFFIXES check_bars "
         "check_file check_funding check_funding_table check_loaded check_table interval_of "
-        "load_file repair repair_file"
+        "Reading Reference load_file read_reference repair repair_file"
     ),
     "stormsail.market.features": (
         "ACCOUNT_FEATURES AccountTensors BarTensors Feature FeatureSet FeatureSpec Features "

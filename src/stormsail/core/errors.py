@@ -67,6 +67,7 @@ ErrorCode = Literal[
     "venue-unreachable",
     # market data
     "data-alignment",
+    "data-busy",
     "data-column",
     "data-defects",
     "data-interval",

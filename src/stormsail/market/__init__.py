@@ -2,15 +2,21 @@
 
 `bars`, `store` and `panel` hold data; `importers` and `fetch` bring it in; `checks` finds defects;
 `synthetic` draws markets whose best strategy is known; `features` and `splits` prepare data for
-learning; `simulator` trades it and `gymnasium` wraps the simulator as an environment.
+learning; `simulator` trades it and `gymnasium` wraps the simulator as an environment. Names are
+imported on first use (PEP 562): importing and checking data load no torch.
 """
 
+from typing import TYPE_CHECKING
+
 from stormsail.core.gymnasium_hook import register_with_gymnasium
-from stormsail.market.bars import Bars, Funding
-from stormsail.market.interval import Interval
-from stormsail.market.panel import Panel, load_panel
-from stormsail.market.simulator import MarketConfig, Simulator
-from stormsail.market.store import Store
+from stormsail.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from stormsail.market.bars import Bars, Funding
+    from stormsail.market.interval import Interval
+    from stormsail.market.panel import Panel, load_panel
+    from stormsail.market.simulator import MarketConfig, Simulator
+    from stormsail.market.store import Store
 
 __all__ = [
     "Bars",
@@ -22,5 +28,16 @@ __all__ = [
     "Store",
     "load_panel",
 ]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "bars": ("Bars", "Funding"),
+        "interval": ("Interval",),
+        "panel": ("Panel", "load_panel"),
+        "simulator": ("MarketConfig", "Simulator"),
+        "store": ("Store",),
+    },
+)
 
 register_with_gymnasium()

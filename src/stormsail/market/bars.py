@@ -220,7 +220,8 @@ def _cast_column(column: pa.ChunkedArray, kind: pa.DataType, name: str, place: s
         problem = f"{column.null_count} rows without a time"
     if problem is None:
         try:
-            return column.cast(kind).combine_chunks()
+            cast = column if column.type == kind else column.cast(kind)
+            return cast.chunk(0) if cast.num_chunks == 1 else cast.combine_chunks()
         except pa.ArrowException as error:
             problem = str(error).split("\n")[0]
     raise DataError(

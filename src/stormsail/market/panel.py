@@ -229,6 +229,7 @@ def _common_interval(bars: Sequence[Bars]) -> Interval:
             found=", ".join(f"{symbol} {interval}" for interval, symbol in intervals.items()),
             remedy="Resample the shorter ones with `market.resample`.",
         )
+    bars[0].interval.check_fixed("a panel")
     symbols = [part.symbol for part in bars]
     twice = sorted({symbol for symbol in symbols if symbols.count(symbol) > 1})
     if twice:

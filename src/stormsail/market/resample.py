@@ -17,7 +17,7 @@ _Values = NDArray[Any]
 def resample(bars: Bars, interval: Interval, *, keep_partial: bool = False) -> Bars:
     """Return the bars of a longer interval, labelled by open time.
 
-    A bar opens where `floor((ts - origin) / interval)` changes: first open, highest high, lowest
+    A bar opens where `Interval.number` changes: first open, highest high, lowest
     low, last close, sums of volumes and trades. The input must hold closed bars only, so a whole
     group is closed, too: no bar after its end can change it.
 
@@ -30,22 +30,19 @@ def resample(bars: Bars, interval: Interval, *, keep_partial: bool = False) -> B
     Raises:
         DataError: if the interval is no multiple, or a bar does not open on its own grid.
     """
-    if not bars.interval.divides(interval):
-        raise DataError(
-            "data-interval",
-            wrong="bars can be joined only to a multiple of their own interval",
-            found=f"{bars.interval} bars of {bars.symbol} and `{interval}`",
-            remedy="Choose a multiple, or import shorter bars.",
-        )
+    check_multiple(bars, interval)
     check_alignment(bars)
     if not len(bars):
         return Bars(bars.symbol, interval, bars.table, _note(bars, interval, 0, keep_partial))
-    group = (bars.ts - interval.origin_ms) // interval.milliseconds
+    group = interval.number(bars.ts)
     first = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
     count = np.diff(first, append=len(group))
-    whole = count == interval.milliseconds // bars.interval.milliseconds
+    opening = interval.opening(group[first])
+    step = bars.interval
+    parts = step.number(interval.after(opening)) - step.number(opening)
+    whole = count == parts
     keep = np.ones_like(whole) if keep_partial else whole
-    columns: dict[str, _Values] = {"ts": group[first] * interval.milliseconds + interval.origin_ms}
+    columns: dict[str, _Values] = {"ts": opening}
     for name in bars.columns[1:]:
         columns[name] = _joined(name, bars.table[name].to_numpy(), first)
     arrays = {name: _array(name, values[keep]) for name, values in columns.items()}
@@ -53,9 +50,20 @@ def resample(bars: Bars, interval: Interval, *, keep_partial: bool = False) -> B
     return Bars(bars.symbol, interval, pa.table(arrays), notes)
 
 
+def check_multiple(bars: Bars, interval: Interval) -> None:
+    """Refuse an interval that is no multiple of the bars' own."""
+    if not bars.interval.divides(interval):
+        raise DataError(
+            "data-interval",
+            wrong="bars can be joined only to a multiple of their own interval",
+            found=f"{bars.interval} bars of {bars.symbol} and `{interval}`",
+            remedy="Choose a multiple, or import shorter bars.",
+        )
+
+
 def check_alignment(bars: Bars) -> None:
     """Refuse bars that do not open on the grid of their interval."""
-    off = np.flatnonzero((bars.ts - bars.interval.origin_ms) % bars.interval.milliseconds)
+    off = np.flatnonzero(bars.interval.offset(bars.ts))
     if len(off):
         raise DataError(
             "data-alignment",

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 
 from stormsail.core.errors import DataError
 from stormsail.core.files import atomic
+from stormsail.core.files.lock import BusyError, held
+from stormsail.core.files.regular import check_regular, open_regular, other_kind
 from stormsail.market.bars import Bars, Funding, Mark, check_symbol
 from stormsail.market.instruments import Instrument
 from stormsail.market.interval import Interval
@@ -25,6 +28,12 @@ SIGNALS = "features"
 MARKS = "mark"
 TERMS = "terms.json"
 _BARS = "bars"
+LOCK = ".lock"
+"""File in the root of a store that its writer holds."""
+
+WAIT_S = 60.0
+"""How long a writer waits for another one: an import of ten million rows holds a store for less."""
+
 _MOST_TERMS = 1 << 20
 """Bytes that a file of terms may have."""
 
@@ -50,11 +59,53 @@ class Store:
     writer leaves the old file or the new one, never a part. Each file carries a hash of its values
     and notes, which every read compares: a flipped bit, or a file put under another symbol's name,
     is refused. The same bars give the same bytes. Where the system does not let a file be read,
-    written or removed, methods raise a `DataError`, and what was there is untouched.
+    written or removed, methods raise a `DataError`, and what was there is untouched. One process
+    writes at a time: who reads bars to write them again with others holds `writing` meanwhile.
     """
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
+        self._writer: int | None = None  # the thread that holds the lock through this object
+
+    @contextlib.contextmanager
+    def writing(self, verb: str, *, wait_s: float = WAIT_S) -> Iterator[None]:
+        """Be the only writer of the store, across processes; writes inside take part in it.
+
+        Args:
+            verb: what is done, such as `stormsail import`: other writers are told.
+            wait_s: seconds after which waiting for another writer ends.
+
+        Raises:
+            DataError: `data-busy`, with the holder, if another writer went on for so long;
+                `data-write` if the store is no folder, or cannot be written.
+        """
+        if self._writer == threading.get_ident():
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                atomic.make_folders(self.root)
+                stack.enter_context(held(self.root / LOCK, verb=verb, wait_s=wait_s))
+            except BusyError as error:
+                raise DataError(
+                    "data-busy",
+                    wrong=f"the store {self.root} must have one writer at a time",
+                    found=error.holder,
+                    remedy="Wait until it has ended and run the same again; nothing was written.",
+                ) from error
+            except OSError as error:
+                kind = other_kind(self.root)
+                raise DataError(
+                    "data-write",
+                    wrong=f"the store {self.root} must be a folder that can be written",
+                    found=str(error) if kind in (None, "a folder") else str(kind),
+                    remedy="Name another folder with `--store`, or free space or permissions.",
+                ) from error
+            self._writer = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._writer = None
 
     def path(self, symbol: str, interval: Interval) -> Path:
         """Return where the bars of a symbol lie."""
@@ -68,7 +119,7 @@ class Store:
         """Replace the bars of a symbol and interval; return the file."""
         path = self.path(bars.symbol, bars.interval)
         notes = {**bars.notes, "symbol": bars.symbol, "interval": str(bars.interval)}
-        return _write(path, bars.table, notes)
+        return self._write(path, bars.table, notes)
 
     def read(self, symbol: str, interval: Interval) -> Bars:
         """Return the stored bars.
@@ -83,7 +134,8 @@ class Store:
 
     def write_funding(self, funding: Funding) -> Path:
         """Replace the funding rates of a symbol; return the file."""
-        return _write(self.funding_path(funding.symbol), funding.table, {"symbol": funding.symbol})
+        path = self.funding_path(funding.symbol)
+        return self._write(path, funding.table, {"symbol": funding.symbol})
 
     def read_funding(self, symbol: str) -> Funding | None:
         """Return the stored funding rates, or None if there are none."""
@@ -99,7 +151,9 @@ class Store:
     def write_mark(self, mark: Mark) -> Path:
         """Replace the mark prices of a symbol and interval; return the file."""
         path = self.mark_path(mark.symbol, mark.interval)
-        return _write(path, mark.table, {"symbol": mark.symbol, "interval": str(mark.interval)})
+        return self._write(
+            path, mark.table, {"symbol": mark.symbol, "interval": str(mark.interval)}
+        )
 
     def read_mark(self, symbol: str, interval: Interval) -> Mark | None:
         """Return the stored mark prices, or None if there are none."""
@@ -121,7 +175,7 @@ class Store:
         path = self.signals_path(bars.symbol, bars.interval)
         table = pa.table({"ts": bars.ts, **columns})
         notes = {"symbol": bars.symbol, "interval": str(bars.interval), _BARS: bars.digest()}
-        return _write(path, table, notes)
+        return self._write(path, table, notes)
 
     def read_signals(self, bars: Bars) -> dict[str, NDArray[np.float64]]:
         """Return the columns beside these bars by name, `ts` among them; empty if there are none.
@@ -150,7 +204,8 @@ class Store:
     def write_terms(self, instrument: Instrument) -> Path:
         """Replace the terms of a symbol; return the file."""
         path = self.terms_path(instrument.symbol)
-        with _held(path, demand="written completely before it counts as stored") as folder:
+        demand = "written completely before it counts as stored"
+        with self.writing("write"), _opened(path, demand=demand) as folder:
             atomic.replace_file(folder, path.name, instrument.encode())
         return path
 
@@ -164,7 +219,7 @@ class Store:
         if not os.path.lexists(path):
             return None
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 instrument = Instrument.decode(file.read(_MOST_TERMS))
         except (OSError, ValueError) as error:
             raise DataError(
@@ -178,15 +233,15 @@ class Store:
 
     def remove_terms(self, symbol: str) -> None:
         """Remove the terms of a symbol, if there are any."""
-        _remove(self.terms_path(symbol))
+        self._remove(self.terms_path(symbol))
 
     def remove_funding(self, symbol: str) -> None:
         """Remove the funding rates of a symbol, if there are any."""
-        _remove(self.funding_path(symbol))
+        self._remove(self.funding_path(symbol))
 
     def remove_signals(self, symbol: str, interval: Interval) -> None:
         """Remove the columns beside the bars of a symbol and interval, if there are any."""
-        _remove(self.signals_path(symbol, interval))
+        self._remove(self.signals_path(symbol, interval))
 
     def contents(self) -> list[tuple[str, Interval]]:
         """Return every symbol and interval that is here, sorted."""
@@ -195,6 +250,33 @@ class Store:
             for path in self.root.glob("*/*.parquet")
             if path.stem != FUNDING
         )
+
+    def sweep(self, symbol: str) -> None:
+        """Remove temporary files that killed writers left beside the bars of a symbol."""
+        folder = self.root / folder_name(symbol)
+        if any(folder.glob(f"{atomic.TEMPORARY}*")):
+            with self.writing("sweep"), _opened(folder / "*", demand="free of temporary files"):
+                pass
+
+    def _write(self, path: Path, table: pa.Table, notes: dict[str, str]) -> Path:
+        sealed = {**notes, _SEAL: _seal(table, notes)}
+        metadata = {_META + key.encode(): text.encode() for key, text in sorted(sealed.items())}
+        demand = "written completely before it counts as stored"
+        with (
+            self.writing("write"),
+            _opened(path, demand=demand) as folder,
+            atomic.replacing_file(folder, path.name) as sink,
+        ):
+            pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
+        return path
+
+    def _remove(self, path: Path) -> None:
+        if not os.path.lexists(path):
+            return
+        demand = "removed, because what it belonged to was replaced"
+        with self.writing("remove"), _opened(path, demand=demand) as folder:
+            if atomic.exists(folder, path.name):  # or somebody else removed it meanwhile
+                atomic.remove_tree(folder, path.name)
 
 
 def _seal(table: pa.Table, notes: dict[str, str]) -> str:
@@ -211,45 +293,24 @@ def _seal(table: pa.Table, notes: dict[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _write(path: Path, table: pa.Table, notes: dict[str, str]) -> Path:
-    sealed = {**notes, _SEAL: _seal(table, notes)}
-    metadata = {_META + key.encode(): text.encode() for key, text in sorted(sealed.items())}
-    sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
-    with _held(path, demand="written completely before it counts as stored") as folder:
-        atomic.replace_file(folder, path.name, sink.getvalue().to_pybytes())
-    return path
-
-
-def _remove(path: Path) -> None:
-    if not os.path.lexists(path):
-        return
-    with _held(path, demand="removed, because what it belonged to was replaced") as folder:
-        if atomic.exists(folder, path.name):  # or somebody else removed it meanwhile
-            atomic.remove_tree(folder, path.name)
-
-
 @contextlib.contextmanager
-def _held(path: Path, *, demand: str) -> Iterator[int]:
-    """Lock the folder of a file and remove temporary files; turn failures into `data-write`."""
-    cause: Exception
+def _opened(path: Path, *, demand: str) -> Iterator[int]:
+    """Open the folder of a file and remove temporary files; turn failures into `data-write`.
+
+    The caller holds the store: what a living writer has begun is never removed.
+    """
     try:
         atomic.make_folders(path.parent)
-        with atomic.locked_folder(path.parent) as folder:
-            # A temporary file is left by a dead process: a living one would hold the lock.
+        with atomic.open_folder(path.parent, follow=True) as folder:
             atomic.remove_leftovers(folder)
             yield folder
-            return
     except OSError as error:
-        cause, problem = error, str(error)
-    except atomic.FolderBusyError as error:
-        cause, problem = error, "another process that writes there"
-    raise DataError(
-        "data-write",
-        wrong=f"{path} must be {demand}",
-        found=problem,
-        remedy="Free space or permissions and run it again; what was stored is untouched.",
-    ) from cause
+        raise DataError(
+            "data-write",
+            wrong=f"{path} must be {demand}",
+            found=str(error),
+            remedy="Free space or permissions and run it again; what was stored is untouched.",
+        ) from error
 
 
 def _read(path: Path, what: str, owner: dict[str, str]) -> tuple[pa.Table, dict[str, str]]:
@@ -263,6 +324,7 @@ def _read(path: Path, what: str, owner: dict[str, str]) -> tuple[pa.Table, dict[
     problem = "values or notes that do not fit the hash written with them"
     cause: Exception | None = None
     try:
+        check_regular(path)
         with pq.ParquetFile(path) as file:
             table = file.read()
         table.validate(full=True)

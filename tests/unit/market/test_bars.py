@@ -46,6 +46,9 @@ def refusal(call) -> DataError:
         ("24h", 86_400_000, "1d"),
         ("7d", 604_800_000, "1w"),
         ("90m", 5_400_000, "90m"),
+        ("1s", 1_000, "1s"),
+        ("90s", 90_000, "90s"),
+        ("60s", 60_000, "1m"),
     ],
 )
 def test_an_interval_is_read_and_written(text, milliseconds, written):
@@ -56,7 +59,24 @@ def test_an_interval_is_read_and_written(text, milliseconds, written):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "h", "0h", "01h", "1H", "1M", "1s", "-1h", "1.5h", "1h1h", "10000m", "1٣m"]
+    "text",
+    [
+        "",
+        "1",
+        "h",
+        "0h",
+        "01h",
+        "1H",
+        "1S",
+        "1Mo",
+        "1ms",
+        "1y",
+        "-1h",
+        "1.5h",
+        "1h1h",
+        "10000m",
+        "1٣m",
+    ],
 )
 def test_what_is_no_interval_is_refused(text):
     assert refusal(lambda: Interval.parse(text)).code == "data-interval"
@@ -78,10 +98,67 @@ def test_an_interval_takes_time(milliseconds):
         ("2d", "2w", True),
         ("3d", "3w", False),  # 21 days are 7 times 3, but 1970-01-05 is no multiple of 3 days
         ("1w", "2w", True),
+        ("1d", "1mo", True),
+        ("1h", "3mo", True),
+        ("1w", "1mo", False),
+        ("1mo", "3mo", True),
+        ("3mo", "1mo", False),
+        ("2mo", "3mo", False),
+        ("1mo", "1d", False),
     ],
 )
 def test_an_interval_divides_another_only_if_their_grids_meet(short, long, expected):
     assert Interval.parse(short).divides(Interval.parse(long)) is expected
+
+
+def days(*texts: str) -> np.ndarray:
+    return np.array(texts, "datetime64[ms]").astype(np.int64)
+
+
+@pytest.mark.parametrize(("text", "months"), [("1M", 1), ("1mo", 1), ("3mo", 3), ("12M", 12)])
+def test_months_are_read_and_are_no_minutes(text, months):
+    """A twelfth of 365.2425 days are 2,629,746 seconds; a year has twelve of them."""
+    interval = Interval.parse(text)
+    assert (interval.months, interval.milliseconds) == (months, months * 2_629_746_000)
+    assert str(interval) == f"{months}mo"
+    assert Interval.parse(str(interval)) == interval
+    assert interval != Interval.parse("1m")
+
+
+def test_a_bar_of_months_opens_on_the_first_and_closes_when_the_next_opens():
+    month, quarter = Interval.parse("1mo"), Interval.parse("3mo")
+    ts = days("2024-01-01", "2024-02-01", "2024-02-29T12:00", "2023-12-31T23:59:59.999")
+    assert month.number(ts).tolist() == [648, 649, 649, 647]  # 54 years are 648 months
+    assert (
+        month.after(ts).tolist()
+        == days("2024-02-01", "2024-03-01", "2024-03-01", "2024-01-01").tolist()
+    )
+    assert month.offset(ts).tolist() == [0, 0, 28 * 86_400_000 + 43_200_000, 31 * 86_400_000 - 1]
+    assert quarter.after(ts[:1]).tolist() == days("2024-04-01").tolist()
+    gaps = days("2024-01-01", "2024-02-01", "2024-04-01", "2024-04-03")
+    one = month.milliseconds
+    assert month.steps(gaps).tolist() == [one, 2 * one, 2 * 86_400_000]
+
+
+def test_methods_of_a_fixed_length_are_plain_arithmetic():
+    """1970-01-12 is the second Monday: the weekly bar 1."""
+    week = Interval.parse("1w")
+    ts = days("1970-01-12", "1970-01-14")
+    assert week.number(ts).tolist() == [1, 1]
+    assert week.opening(np.array([1])).tolist() == days("1970-01-12").tolist()
+    assert week.offset(ts).tolist() == [0, 2 * 86_400_000]
+    assert week.after(ts).tolist() == days("1970-01-19", "1970-01-21").tolist()
+    assert week.steps(ts).tolist() == [2 * 86_400_000]
+
+
+@pytest.mark.refusal
+def test_what_needs_a_fixed_length_refuses_months():
+    error = refusal(lambda: Interval.parse("1mo").check_fixed("a panel"))
+    assert str(error) == (
+        "a panel must have bars of a fixed length; found `1mo`. Take `1w` or `1d`; bars of months "
+        "can be imported, checked and stored. [data-interval]"
+    )
+    Interval.parse("1w").check_fixed("a panel")
 
 
 def test_weeks_open_on_mondays():

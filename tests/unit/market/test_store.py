@@ -1,18 +1,25 @@
 """The store: the same bars give the same bytes, and every changed byte is seen or harmless."""
 
 import fcntl
+import json
 import os
 import random
+import socket
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stormsail.core.clock import ManualClock
 from stormsail.core.errors import DataError
+from stormsail.core.files.lock import BusyError, held
 from stormsail.market.bars import Bars, Funding, from_columns
 from stormsail.market.interval import Interval
-from stormsail.market.store import Store, folder_name, symbol_of
+from stormsail.market.store import LOCK, Store, folder_name, symbol_of
 
 HOUR = Interval.parse("1h")
 START = 1_609_459_200_000
@@ -202,22 +209,118 @@ def test_damage_is_refused_or_changes_nothing(seed, tmp_path):
 
 
 @pytest.mark.refusal
-def test_a_second_writer_of_the_same_symbol_is_told_so(tmp_path):
+def test_a_second_writer_is_told_who_the_first_is(tmp_path):
     store = Store(tmp_path)
-    before = store.write(sample()).read_bytes()
-    folder = os.open(tmp_path / "BTC-USDT", os.O_RDONLY)
-    fcntl.flock(folder, fcntl.LOCK_EX)
-    try:
-        error = refusal(lambda: store.write(sample(rows=60)))
-    finally:
-        os.close(folder)
-    path = store.path("BTC/USDT", HOUR)
-    assert str(error) == (
-        f"{path} must be written completely before it counts as stored; found another process "
-        "that writes there. Free space or permissions and run it again; what was stored is "
-        "untouched. [data-write]"
+    path = store.write(sample())
+    before = path.read_bytes()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert path.read_bytes() == before
+    try:
+        assert holder.stdout.readline() == b"held\n"
+
+        def second():
+            with store.writing("stormsail import", wait_s=0.1):
+                store.write(sample(rows=60))
+
+        error = refusal(second)
+        since = json.loads((tmp_path / LOCK).read_text())["since"]
+        assert str(error) == (
+            f"the store {tmp_path} must have one writer at a time; found process {holder.pid} on "
+            f"{socket.gethostname()} (stormsail fetch), which holds it since {since}. Wait until "
+            "it has ended and run the same again; nothing was written. [data-busy]"
+        )
+        assert path.read_bytes() == before
+    finally:
+        holder.kill()  # the kernel frees what a killed process held
+        holder.communicate()
+    second()
+    assert len(store.read("BTC/USDT", HOUR)) == 60
+    assert not (tmp_path / LOCK).exists()
+
+
+HOLD = """
+import sys
+from stormsail.market.store import Store
+
+with Store(sys.argv[1]).writing("stormsail fetch"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_writes_inside_of_a_held_store_take_part_and_other_threads_wait(tmp_path):
+    store = Store(tmp_path)
+    order = []
+
+    def other():
+        with store.writing("other"):
+            order.append(len(store.read("BTC/USDT", HOUR)))
+
+    with store.writing("first"):
+        thread = threading.Thread(target=other)
+        thread.start()
+        with store.writing("again"):
+            store.write(sample(rows=10))
+        order.append("first")
+        store.write(sample(rows=20))
+    thread.join()
+    assert order == ["first", 20]
+
+
+def test_a_waiting_writer_counts_time_by_its_clock(tmp_path):
+    """A pause is 20 ms: 0.1 s are five of them, and a holder that says nothing is named so."""
+    path = tmp_path / "x.lock"
+    clock = ManualClock(1_700_000_000_000_000_000)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(BusyError) as caught, held(path, verb="x", wait_s=0.1, clock=clock):
+            pass
+        assert caught.value.holder == "another process, which did not say who it is"
+        assert clock.monotonic_ns() == 100_000_000
+    with held(path, verb="x", wait_s=0.0, clock=clock):
+        told = json.loads(path.read_text())
+        assert (told["pid"], told["verb"]) == (os.getpid(), "x")
+        assert told["since"] == "2023-11-14T22:13:20Z"  # 1.7e9 seconds, and 0.1 s of waiting
+        with pytest.raises(BusyError) as caught, held(path, verb="y", wait_s=0.0, clock=clock):
+            pass
+        assert caught.value.holder == (
+            f"process {os.getpid()} on {socket.gethostname()} (x), which holds it since "
+            "2023-11-14T22:13:20Z"
+        )
+    assert not path.exists()
+
+
+@pytest.mark.refusal
+def test_a_pipe_in_the_place_of_a_store_or_its_files_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    error = refusal(lambda: Store(tmp_path / "pipe").write(sample()))
+    assert (error.code, error.found) == ("data-write", "a named pipe")
+    error = refusal(lambda: Store("/dev/null").write(sample()))
+    assert (error.code, error.found) == ("data-write", "a device")
+    store = Store(tmp_path / "data")
+    path = store.write(sample())
+    path.unlink()
+    os.mkfifo(path)
+    error = refusal(lambda: store.read("BTC/USDT", HOUR))
+    assert error.code == "data-unreadable"
+    assert "a named pipe instead of a file" in error.found
+    os.mkfifo(store.funding_path("BTC/USDT"))
+    assert refusal(lambda: store.read_funding("BTC/USDT")).code == "data-unreadable"
+    os.mkfifo(tmp_path / "data" / LOCK)
+    error = refusal(lambda: store.write(sample()))
+    assert (error.code, "the lock is no regular file" in error.found) == ("data-write", True)
+
+
+def test_a_store_behind_a_link_is_that_store(tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "near").symlink_to(tmp_path / "far")
+    Store(tmp_path / "near").write(sample())
+    path = Store(tmp_path / "far").path("BTC/USDT", HOUR)
+    assert len(Store(tmp_path / "far").read("BTC/USDT", HOUR)) == 50
+    moved = path.rename(tmp_path / "elsewhere.parquet")
+    path.symlink_to(moved)
+    assert len(Store(tmp_path / "near").read("BTC/USDT", HOUR)) == 50
 
 
 def test_a_store_that_is_a_file_cannot_be_written(tmp_path):

@@ -7,7 +7,7 @@ from stormsail.cli.bench.capping import capping
 from stormsail.cli.bench.formulas import functional
 from stormsail.cli.bench.learner import drift, learn, markets, train
 from stormsail.cli.bench.limits import limits
-from stormsail.cli.bench.market import features, simulator
+from stormsail.cli.bench.market import features, simulator, wicks
 from stormsail.cli.bench.optimizers import continual, optim, shrinkage
 from stormsail.cli.bench.population import population
 from stormsail.cli.bench.risk import frontier, tails
@@ -26,6 +26,6 @@ def _help(context: typer.Context) -> None:
 for _command in (
     *(functional, features, continual, shrinkage, optim, learn),
     *(simulator, markets, train, drift, tails, frontier, bets, capping, limits, vgs, robust),
-    population,
+    *(population, wicks),
 ):
     app.command()(_command)

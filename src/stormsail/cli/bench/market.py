@@ -1,4 +1,4 @@
-"""`stormsail bench simulator` and `features`: speed of the market beside other libraries."""
+"""`stormsail bench simulator`, `features` and `wicks`: the market measured."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stormsail.cli.bench.output import Device, Out, Seconds, Threads, check_folders, write_json
+from stormsail.cli.bench.output import (
+    Device,
+    FirstSeed,
+    Out,
+    Seconds,
+    Threads,
+    check_folders,
+    exit_unless_held,
+    print_verdicts,
+    wide_console,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,6 +68,36 @@ def features(
         console.print(f"{library} is not installed: its columns have no peer here")
     columns = [{**asdict(row), "peer": library} for library, row in measured]
     write_json(out, {"columns": columns, "total": asdict(sums)})
+
+
+def wicks(
+    store: Annotated[Path, typer.Argument(help="A store of bars that no threshold was made for.")],
+    factors: Annotated[str, typer.Option(help="Highs times it, lows divided by it.")] = "1.5,3",
+    planted: Annotated[int, typer.Option(min=2, help="Wicks a symbol and factor.")] = 400,
+    first_seed: FirstSeed = 0,
+    out: Out = None,
+) -> None:
+    """Plant false wicks in stored bars: how many are found, and what else is flagged."""
+    from rich.table import Table
+
+    from stormsail.bench.market.wicks import rows, verdicts
+    from stormsail.bench.options import numbers
+    from stormsail.market.store import Store
+
+    check_folders(out)
+    chosen = numbers(factors, option="factors", example="1.5,3", positive=True)
+    table = Table("symbol", "interval", "bars", "flags", "factor", "planted", "found")
+    measured = []
+    for row in rows(Store(store), factors=chosen, planted=planted, first_seed=first_seed):
+        measured.append(row)
+        cells = row.symbol, row.interval, row.bars, row.flags, row.factor, row.planted, row.found
+        table.add_row(*map(str, cells))
+    console = wide_console()
+    console.print(table)
+    claims = verdicts(measured)
+    print_verdicts(console, claims)
+    write_json(out, {"rows": [asdict(row) for row in measured]})
+    exit_unless_held(claims)
 
 
 def simulator(

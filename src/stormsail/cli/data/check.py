@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from stormsail.market.checks import Report
+    from stormsail.market.checks import Reading, Report
     from stormsail.market.interval import Interval
 
 
@@ -30,6 +30,16 @@ def check(
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the repaired rows go: .parquet or .csv.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Unusual column names: ts=time,open=o,...")
+    ] = None,
+    time_unit: Annotated[
+        Literal["s", "ms", "us", "ns", "iso"] | None,
+        typer.Option(help="What times count; `iso` also reads times without a zone as UTC."),
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Mark price or another venue, to judge highs and lows by.")
     ] = None,
     features: Annotated[
         str | None,
@@ -51,19 +61,28 @@ def check(
     from rich.console import Console
 
     from stormsail.core.clock import SystemClock
-    from stormsail.market.checks import check_file
+    from stormsail.market.checks import Reading, check_file, read_reference
+    from stormsail.market.importers.columns import parse_columns
     from stormsail.market.interval import Interval
 
+    reading = Reading(
+        parse_columns(columns) if columns else {},
+        time_unit,
+        None if reference is None else read_reference(reference),
+    )
     files = _files([*(paths or []), *([store] if store else [])])
     length = None if interval is None else Interval.parse(interval)
     now_ms = SystemClock().now_ns() // 1_000_000
     console = Console(soft_wrap=True, highlight=False)
     if repair:
-        reports = [_repaired(files, repair, out, symbol, length, now_ms, console)]
+        reports = [_repaired(files, repair, out, symbol, length, now_ms, reading, console)]
     else:
         reports = []
         for path in files:
-            reports.append(check_file(path, symbol=symbol, interval=length, now_ms=now_ms))
+            report = check_file(
+                path, symbol=symbol, interval=length, now_ms=now_ms, reading=reading
+            )
+            reports.append(report)
             _show(console, reports[-1])
     _finish(console, reports, json_out)
 
@@ -79,7 +98,8 @@ def _files(paths: list[Path]) -> list[Path]:
         files += [
             file
             for file in sorted(inside)
-            if not path.is_dir() or (file.is_file() and _is_data(file.relative_to(path), SUFFIXES))
+            if not path.is_dir()
+            or (not file.is_dir() and _is_data(file.relative_to(path), SUFFIXES))
         ]
     if not files:
         raise DataError(
@@ -108,6 +128,7 @@ def _repaired(
     symbol: str | None,
     interval: "Interval | None",
     now_ms: int,
+    reading: "Reading",
     console: "Console",
 ) -> "Report":
     """Repair one file into another; return the report about the result."""
@@ -121,7 +142,15 @@ def _repaired(
             found=f"{len(files)} files and {'no `--out`' if out is None else f'`{out}`'}",
             remedy="Repair files one by one; a file is never changed in place.",
         )
-    log = repair_file(files[0], out, rules, symbol=symbol, interval=interval, now_ms=now_ms)
+    log = repair_file(
+        files[0],
+        out,
+        rules,
+        symbol=symbol,
+        interval=interval,
+        now_ms=now_ms,
+        reading=reading,
+    )
     for line in log:
         console.print(line, markup=False)
     console.print(f"{len(log)} changes, {files[0]} to {out}", markup=False)
@@ -168,8 +197,11 @@ def _finish(console: "Console", reports: "list[Report]", json_out: Path | None) 
 
 def _write_json(path: Path, reports: "list[Report]") -> None:
     from stormsail.core.errors import DataError
+    from stormsail.core.files.regular import check_regular
 
     try:
+        if path.exists():
+            check_regular(path)
         path.write_text(json.dumps([report.as_dict() for report in reports], indent=2))
     except OSError as error:
         raise DataError(

@@ -1,5 +1,6 @@
 """`stormsail import`: import bars, funding rates and mark prices from files of other sources."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -61,10 +62,11 @@ def import_bars(
     """
     from stormsail.cli.data.terms import given_terms, write_terms
     from stormsail.core.errors import ArgumentError
-    from stormsail.market.bars import Bars, Mark
+    from stormsail.market.bars import Bars
     from stormsail.market.importers import Options, import_files
     from stormsail.market.importers.columns import parse_columns
     from stormsail.market.interval import Interval
+    from stormsail.market.resample import check_multiple
     from stormsail.market.store import Store
 
     target, given = Store(store), given_terms(sources, terms, term or [])
@@ -89,25 +91,41 @@ def import_bars(
         if sources
         else []
     )
-    # Everything is read, checked and merged before the first file is written.
-    symbols = [new.data.symbol for new in imported] or [name for name, _ in target.contents()]
-    instruments = given.instruments(target, list(dict.fromkeys(symbols)), replace=replace)
-    results = []
     for new in imported:
-        data, more = _with_stored(target, new.data, replace=replace)
-        results.append(((*new.lines, *more), _all_lengths(data, lengths)))
-    for lines, items in results:
-        for line in lines:
-            typer.echo(line)
-        for item in items:
-            if isinstance(item, Bars):
-                joined = f" ({item.notes['resampled']})" if "resampled" in item.notes else ""
-                typer.echo(f"wrote {len(item)} bars to {target.write(item)}{joined}")
-            elif isinstance(item, Mark):
-                typer.echo(f"wrote {len(item)} mark prices to {target.write_mark(item)}")
-            else:
-                typer.echo(f"wrote {len(item)} rates to {target.write_funding(item)}")
-    write_terms(target, instruments)
+        if isinstance(new.data, Bars):
+            for longer in lengths:
+                check_multiple(new.data, longer)
+    # Everything is read, checked and merged before the first file is written; and nobody else
+    # writes between the reading of what is stored and the writing of what it was merged into.
+    symbols = [new.data.symbol for new in imported] or [name for name, _ in target.contents()]
+    given.check(symbols)
+    with target.writing("stormsail import"):
+        instruments = given.instruments(target, list(dict.fromkeys(symbols)), replace=replace)
+        results = []
+        for new in imported:
+            data, more = _with_stored(target, new.data, replace=replace)
+            results.append(((*new.lines, *more), _all_lengths(data, lengths)))
+        for lines, items in results:
+            _write(target, lines, items)
+        write_terms(target, instruments)
+
+
+def _write(
+    target: "Store", lines: "Sequence[str]", items: "Sequence[Bars | Funding | Mark]"
+) -> None:
+    """Write what was imported, and say what was read and where it went."""
+    from stormsail.market.bars import Bars, Mark
+
+    for line in lines:
+        typer.echo(line)
+    for item in items:
+        if isinstance(item, Bars):
+            joined = f" ({item.notes['resampled']})" if "resampled" in item.notes else ""
+            typer.echo(f"wrote {len(item)} bars to {target.write(item)}{joined}")
+        elif isinstance(item, Mark):
+            typer.echo(f"wrote {len(item)} mark prices to {target.write_mark(item)}")
+        else:
+            typer.echo(f"wrote {len(item)} rates to {target.write_funding(item)}")
 
 
 def _clock(now: str | None) -> "Clock":
@@ -128,8 +146,7 @@ def _with_stored(
     """Return new rows together with those in the store, or alone if they shall replace them."""
     from stormsail.core.errors import DataError
     from stormsail.market.bars import Bars, Funding
-    from stormsail.market.importers.merge import with_stored
-    from stormsail.market.importers.times import span
+    from stormsail.market.importers.merge import span, with_stored
 
     what = "rates" if isinstance(new, Funding) else "bars"
     what = what if isinstance(new, Bars | Funding) else "mark prices"
@@ -156,7 +173,7 @@ def _stored(store: "Store", new: "Bars | Funding | Mark") -> "Bars | Funding | M
         return store.read_funding(new.symbol)
     if isinstance(new, Mark):
         return store.read_mark(new.symbol, new.interval)
-    if not store.path(new.symbol, new.interval).exists():
+    if not os.path.lexists(store.path(new.symbol, new.interval)):
         return None
     return store.read(new.symbol, new.interval)
 

@@ -23,14 +23,11 @@ class GivenTerms:
     of_all: "InstrumentTerms"
     """Of the options; they stand before those of the file."""
 
-    def instruments(
-        self, store: "Store", symbols: Sequence[str], *, replace: bool
-    ) -> "list[Instrument]":
-        """Return the terms to store for these symbols, with what is stored already beside them.
+    def check(self, symbols: Sequence[str]) -> None:
+        """Refuse terms of other symbols than these.
 
         Raises:
-            DataError: if the file names another symbol, a kind contradicts its symbol, or stored
-                terms cannot be read and are not to be replaced.
+            DataError: if the file names another symbol.
         """
         from stormsail.core.errors import DataError, nearest
 
@@ -44,6 +41,16 @@ class GivenTerms:
                     found=f"`{symbol}` and {', '.join(symbols) or 'no symbol'}",
                     remedy=f"Did you mean `{near}`?" if near else "Import its bars first.",
                 )
+
+    def instruments(
+        self, store: "Store", symbols: Sequence[str], *, replace: bool
+    ) -> "list[Instrument]":
+        """Return the terms to store for these symbols, with what is stored already beside them.
+
+        Raises:
+            DataError: if a kind contradicts its symbol, or stored terms cannot be read and are not
+                to be replaced.
+        """
         changed = []
         for symbol in symbols:
             own = self.by_symbol.get(symbol)

@@ -12,13 +12,18 @@ is no pathlib form of that, of forcing a folder to the disk, or of refusing link
 import contextlib
 import errno
 import fcntl
+import io
 import itertools
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stormsail.core.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 TEMPORARY = ".tmp-"
 
@@ -99,15 +104,48 @@ def write_folder(parent: int, name: str, files: Mapping[str, bytes]) -> None:
 
 def replace_file(parent: int, name: str, data: bytes) -> None:
     """Write a small file so that a reader sees the old content or the new, never a mixture."""
+    with replacing_file(parent, name) as sink:
+        sink.write(data)
+
+
+@contextlib.contextmanager
+def replacing_file(parent: int, name: str) -> Iterator["Sink"]:
+    """Give a file to write to, which takes the place of another one when it is complete."""
     temporary = _temporary_name()
     try:
-        _write_file(parent, temporary, data)
+        with _new_file(parent, temporary) as sink:
+            yield sink
         os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
         os.fsync(parent)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary, dir_fd=parent)
         raise
+
+
+class Sink(io.RawIOBase):
+    """An open file that is written completely, piece by piece."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._written = 0
+
+    def writable(self) -> bool:
+        """Return that it can be written."""
+        return True
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """Write all the bytes; return how many they are."""
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+        self._written += size
+        return size
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self._written
 
 
 def remove_leftovers(folder: int) -> None:
@@ -222,11 +260,16 @@ def _make_temporary_folder(parent: int) -> str:
 
 
 def _write_file(folder: int, name: str, data: bytes) -> None:
+    with _new_file(folder, name) as sink:
+        sink.write(data)
+
+
+@contextlib.contextmanager
+def _new_file(folder: int, name: str) -> Iterator[Sink]:
+    """Give a new file to write to, and force it onto the disk."""
     descriptor = os.open(name, _CREATE, 0o644, dir_fd=folder)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        yield Sink(descriptor)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)  # a full remote disk may complain only here

@@ -4,10 +4,12 @@ from stormsail.market.checks.defects import BY_NAME, BY_NUMBER, DEFECTS, Defect
 from stormsail.market.checks.files import (
     SUFFIXES,
     Loaded,
+    Reading,
     check_file,
     check_loaded,
     interval_of,
     load_file,
+    read_reference,
 )
 from stormsail.market.checks.repair import RULES, repair, repair_file
 from stormsail.market.checks.report import Finding, Place, Report
@@ -17,6 +19,7 @@ from stormsail.market.checks.table import (
     check_funding_table,
     check_table,
 )
+from stormsail.market.checks.wicks import Reference
 
 __all__ = [
     "BY_NAME",
@@ -28,6 +31,8 @@ __all__ = [
     "Finding",
     "Loaded",
     "Place",
+    "Reading",
+    "Reference",
     "Report",
     "check_bars",
     "check_file",
@@ -37,6 +42,7 @@ __all__ = [
     "check_table",
     "interval_of",
     "load_file",
+    "read_reference",
     "repair",
     "repair_file",
 ]

@@ -1,6 +1,6 @@
 """Raw columns of any type as numbers, with a report of every cell that is none."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,10 @@ from stormsail.market.checks.stamps import Stamps, read_stamps
 KNOWN = (*REQUIRED, *OPTIONAL)
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
-    "ts": ("timestamp", "time", "date", "datetime", "open_time", "opentime", "unix"),
+    "ts": (
+        *("timestamp", "time", "date", "datetime", "open_time", "opentime", "unix"),
+        *("calc_time", "funding_time", "fundingtime"),
+    ),
     "open": ("o",),
     "high": ("h",),
     "low": ("l",),
@@ -28,6 +31,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "funding_rate": ("fundingrate", "last_funding_rate"),
 }
 """Names under which common sources keep our columns, in lower case with underscores."""
+
+INDEX = ("", "unnamed:_0", "__index_level_0__")
+"""Names under which pandas writes an index that has none; it holds times if no column does."""
 
 IGNORED = ("close_time", "ignore")
 """Columns of Binance's own dumps that hold nothing which the other columns do not."""
@@ -72,18 +78,48 @@ def plain_name(name: str) -> str:
     return next((ours for ours, theirs in ALIASES.items() if name == ours or name in theirs), name)
 
 
-def rename(table: pa.Table) -> pa.Table:
-    """Return the table with the names of this package where its own are known to mean them."""
-    names = [plain_name(name) for name in table.column_names]
-    # An alias gives way to the real name, and the first of two aliases to none: Binance's files
-    # have `open_time`, some exports have `timestamp` and `date` side by side.
-    seen: set[str] = set()
-    result = []
-    for name, own in zip(names, table.column_names, strict=True):
-        clash = name in seen or (name != own and name in table.column_names)
-        result.append(own if clash else name)
-        seen.add(result[-1])
-    return table.rename_columns(result)
+def likely(names: Sequence[str], ours: str) -> list[str]:
+    """Return the names that can mean one of our columns; more than one is for people to decide.
+
+    Our own name, written exactly, outranks names that merely mean the same.
+    """
+    theirs = [name for name in dict.fromkeys(names) if plain_name(name) == ours]
+    theirs = [name for name in theirs if name == ours] or theirs
+    if ours == "ts" and not theirs:
+        theirs = [name for name in dict.fromkeys(names[:1]) if tidy(name) in INDEX]
+        theirs = theirs or [name for name in dict.fromkeys(names) if tidy(name) == INDEX[-1]]
+    return theirs
+
+
+def rename(table: pa.Table, chosen: Mapping[str, str] | None = None) -> pa.Table:
+    """Return the table with the names of this package where its own are known to mean them.
+
+    Where several could mean the same, the first is renamed; `check_meanings` reports them.
+
+    Args:
+        table: columns under the names of its source.
+        chosen: our names to the source's, where a person has decided.
+    """
+    names = table.column_names
+    chosen = dict(chosen or {})
+    free = [name for name in names if name not in chosen.values()]
+    means = {theirs: ours for ours, theirs in chosen.items()}
+    for ours in ALIASES:
+        if ours not in chosen:
+            means |= dict.fromkeys(likely(free, ours)[:1], ours)
+    return table.rename_columns([means.get(name, name) for name in names])
+
+
+def check_meanings(
+    collector: Collector, names: Sequence[str], chosen: Mapping[str, str] | None = None
+) -> None:
+    """Report names of a source of which several could be the same column of ours."""
+    free = [name for name in names if name not in (chosen or {}).values()]
+    for ours in KNOWN:
+        theirs = likely(free, ours)
+        if len(theirs) > 1 and ours not in (chosen or {}):
+            words = " and ".join(f"`{name}`" for name in theirs)
+            collector.whole("duplicate-header", f"{words} could each be `{ours}`")
 
 
 def check_names(collector: Collector, names: list[str]) -> bool:
@@ -95,7 +131,7 @@ def check_names(collector: Collector, names: list[str]) -> bool:
         collector.whole("missing-column", ", ".join(missing))
     extra = [name for name in names if name not in (*KNOWN, *IGNORED)]
     if extra:
-        collector.whole("extra-column", ", ".join(extra))
+        collector.whole("extra-column", ", ".join(name or "one without a name" for name in extra))
     known = list(dict.fromkeys(name for name in names if name in KNOWN))
     if known != [name for name in KNOWN if name in known]:
         collector.whole("reordered-columns", ", ".join(known))

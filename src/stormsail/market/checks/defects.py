@@ -216,9 +216,9 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(
         "D28",
         "naive-time",
-        "warning",
-        "Times name no time zone; they are read as UTC.",
-        "Make sure that they are UTC, and export them with `Z` or as milliseconds.",
+        "error",
+        "Times name no time zone.",
+        "Find out the zone; if it is UTC, say so with `--time-unit iso`, or export them with `Z`.",
     ),
     Defect(
         "D29",
@@ -357,6 +357,13 @@ DEFECTS: tuple[Defect, ...] = (
         "warning",
         "Funding rates are implausibly large: percent or basis points instead of fractions?",
         "Divide them by 100 or by 10,000, or compare with another source.",
+    ),
+    Defect(
+        "D48",
+        "false-wick",
+        "warning",
+        "A high or low lies far outside of what its neighbours, bodies and volume bear out.",
+        "Compare with the mark price or another venue (`--reference`): it may end a position.",
     ),
     Defect(
         "D49",

@@ -28,7 +28,7 @@ def find_gaps(
     ts: NDArray[np.int64], interval: Interval
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the positions of the bars before gaps, and the number of bars missing in each."""
-    missing = np.diff(ts) // interval.milliseconds - 1
+    missing = interval.steps(ts) // interval.milliseconds - 1
     at = np.flatnonzero(missing > 0)
     return at, missing[at]
 
@@ -125,7 +125,7 @@ def _runs(times: NDArray[np.int64], interval: Interval) -> list[tuple[int, int]]
     """Return the stretches [first, last) of doubled bars that follow one another."""
     if len(times) == 0:
         return []
-    cuts = np.flatnonzero(np.diff(times) != interval.milliseconds) + 1
+    cuts = np.flatnonzero(interval.steps(times) != interval.milliseconds) + 1
     edges = [0, *cuts[:_MOST_RUNS].tolist(), len(times)]
     return list(pairwise(edges))
 
@@ -170,11 +170,11 @@ def _report_gaps(
 
     def words(row: int) -> str:
         before, count = after[row]
-        return f"{count} missing from {iso(int(ts[before]) + length)}"
+        return f"{count} missing from {iso(int(interval.after(ts[before])))}"
 
     if len(at):
         longest = int(np.argmax(missing))
-        start = iso(int(ts[at[longest]]) + length)
+        start = iso(int(interval.after(ts[at[longest]])))
         detail = f"{int(missing.sum())} bars missing, at most {int(missing[longest])} from {start}"
         collector.add("gap", rows[at + 1], words, detail=detail)
 

@@ -24,7 +24,7 @@ from stormsail.core.clock import iso
 from stormsail.market.bars import PRICES
 from stormsail.market.checks.columns import Columns
 from stormsail.market.checks.report import Collector
-from stormsail.market.checks.times import Order
+from stormsail.market.checks.times import Order, in_order
 from stormsail.market.interval import Interval
 
 _BLOCK = 256  # bars whose median absolute return is one local scale
@@ -34,10 +34,13 @@ _SPIKE = np.log(1.05)  # smallest move that is called a spike
 _BREAK = np.log(1.5)  # smallest step between two bars that is called a break of the level
 _LONE_BREAK = np.log(3.0)  # the same, if the level never comes back
 _REVERTED = 0.1  # share of a move that may be left when it is called taken back
+_BLOCKS = 1_024  # of them at once
 _STUCK = 12  # bars in a row at one price, with volume
 _SHORTEST = 8  # bars below which there are no neighbours to compare with
 _CANDIDATES = 10_000  # breaks that are matched one by one
 _SPLITS = np.log(np.array([2, 3, 4, 5, 6, 7, 8, 15, 20, 25, 30, 40, 50]))
+
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,8 @@ class Motion:
     price: NDArray[np.float64]
     move: NDArray[np.float64]
     step: NDArray[np.float64]
-    move_scale: NDArray[np.float64]
-    step_scale: NDArray[np.float64]
+    move_scale: "LocalScale"
+    step_scale: "LocalScale"
 
 
 def check_levels(collector: Collector, columns: Columns, order: Order, interval: Interval) -> None:
@@ -76,7 +79,6 @@ def check_levels(collector: Collector, columns: Columns, order: Order, interval:
     series = _series(columns, order, interval)
     if len(series.rows) < _SHORTEST:
         return
-    _check_wicks(collector, columns)
     motion = _motion(series)
     _check_breaks(collector, series, motion, _check_spikes(collector, series, motion))
 
@@ -91,11 +93,11 @@ def _check_volume(collector: Collector, columns: Columns, order: Order) -> None:
     if "volume" not in columns.values:
         return
     rows = order.rows
-    volume = _ordered(columns.values["volume"], rows)
+    volume = in_order(columns.values["volume"], rows)
     zero = volume == 0
     if zero.any():
         _report_zero(collector, columns, order, zero)
-    o, h, low, c = (_ordered(columns.values[name], rows) for name in PRICES)
+    o, h, low, c = (in_order(columns.values[name], rows) for name in PRICES)
     single = (h == low) & (o == c) & (o == h)
     if np.count_nonzero(single) < _STUCK:
         return
@@ -138,20 +140,15 @@ def _report_runs(
     )
 
 
-def _ordered(values: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return values in the order of rows, without a copy where they already are."""
-    whole = len(rows) == len(values) and (len(rows) == 0 or bool((rows[1:] > rows[:-1]).all()))
-    return values if whole else values[rows]
-
-
 def _series(columns: Columns, order: Order, interval: Interval) -> Series:
-    values = {name: _ordered(columns.values[name], order.rows) for name in PRICES}
+    values = {name: in_order(columns.values[name], order.rows) for name in PRICES}
     usable = np.ones(len(order.rows), bool)
     for column in values.values():
         usable &= np.isfinite(column) & (column > 0)
-    adjacent = np.diff(order.ts, prepend=order.ts[:1]) == interval.milliseconds
+    adjacent = np.zeros(len(order.ts), bool)
+    adjacent[1:] = interval.steps(order.ts) == interval.milliseconds
     if "volume" in columns.values:  # after an outage a market may open anywhere
-        adjacent[1:] &= _ordered(columns.values["volume"], order.rows)[:-1] != 0
+        adjacent[1:] &= in_order(columns.values["volume"], order.rows)[:-1] != 0
     if usable.all():
         return Series(order.rows, values["open"], values["close"], adjacent)
     adjacent[1:] &= usable[:-1]
@@ -162,38 +159,48 @@ def _series(columns: Columns, order: Order, interval: Interval) -> Series:
 
 def _motion(series: Series) -> Motion:
     price = np.log(series.close)
-    move = np.diff(price, prepend=price[0])
-    step = np.zeros(len(price))
-    step[1:] = np.where(series.adjacent[1:], np.log(series.open[1:]) - price[:-1], 0.0)
+    move = np.zeros(len(price))
+    np.subtract(price[1:], price[:-1], out=move[1:])
+    step = np.log(series.open)
+    step[1:] -= price[:-1]
+    step[~series.adjacent] = 0.0
     return Motion(
         price, move, step, _local_scale(move, mean_share=0.5), _local_scale(step, mean_share=0.0)
     )
 
 
-def _local_scale(move: NDArray[np.float64], *, mean_share: float) -> NDArray[np.float64]:
+@dataclass(frozen=True)
+class LocalScale:
+    """The usual size of a move around every bar, kept once for each block of bars."""
+
+    length: int
+    sizes: NDArray[np.float64]
+
+    def __getitem__(self, rows: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        return np.asarray(self.sizes[np.minimum(rows // self.length, len(self.sizes) - 1)])
+
+
+def _local_scale(move: NDArray[np.float64], *, mean_share: float) -> LocalScale:
     """Return the usual size of a move around every bar: a median, or a share of the mean."""
-    size = np.abs(move)
-    blocks = max(len(size) // _BLOCK, 1)
-    length = len(size) // blocks
-    whole = size[: blocks * length].reshape(blocks, length)
-    scale = np.maximum(np.median(whole, axis=1), mean_share * np.mean(whole, axis=1))
+    blocks = max(len(move) // _BLOCK, 1)
+    length = len(move) // blocks
+    scale = np.empty(blocks)
+    for first in range(0, blocks, _BLOCKS):
+        last = min(first + _BLOCKS, blocks)
+        whole = np.abs(move[first * length : last * length]).reshape(-1, length)
+        scale[first:last] = np.maximum(
+            np.median(whole, axis=1), mean_share * np.mean(whole, axis=1)
+        )
     beside = scale.copy()
     beside[1:] = np.maximum(beside[1:], scale[:-1])
     beside[:-1] = np.maximum(beside[:-1], scale[1:])
-    spread = np.repeat(beside, length)
-    return np.concatenate((spread, np.full(len(size) - len(spread), beside[-1])))
+    return LocalScale(length, beside)
 
 
-def _check_wicks(collector: Collector, columns: Columns) -> None:
-    """Report highs and lows ten times away from open and close.
-
-    Real wicks are long, the longest of 1.4 million real bars had a factor of 6.5, so only a slipped
-    decimal point is reported.
-    """
-    o, h, low, c = (columns.values[name] for name in PRICES)
-    wick = (h > 9.0 * np.maximum(o, c)) | (np.minimum(o, c) > 9.0 * low)
-    wick &= (np.minimum(o, c) > 0) & (low > 0) & (h >= low) & np.isfinite(h)
-    collector.mark("spike", wick, lambda row: f"high={h[row]:g} low={low[row]:g} close={c[row]:g}")
+def _larger(move: NDArray[np.float64], least: float, times: float, scale: LocalScale) -> Rows:
+    """Return where a move is larger than a least size and than so many usual ones."""
+    at = np.flatnonzero((move > least) | (move < -least))
+    return np.asarray(at[np.abs(move[at]) > times * scale[at]])
 
 
 def _check_spikes(collector: Collector, series: Series, motion: Motion) -> NDArray[np.int64]:
@@ -207,7 +214,7 @@ def _check_spikes(collector: Collector, series: Series, motion: Motion) -> NDArr
     blind spot: a source that writes every open as the close before it hides its spikes.
     """
     price, move, step = motion.price, motion.move, motion.step
-    at = np.flatnonzero(np.abs(move) > np.maximum(_USUAL_MOVES * motion.move_scale, _SPIKE))
+    at = _larger(move, _SPIKE, _USUAL_MOVES, motion.move_scale)
     at = at[(at > 0) & (at < len(price) - 1)]
     if len(at) == 0:
         return at
@@ -242,10 +249,8 @@ def _check_breaks(
     foreign tail. Blocks of one or two bars are spikes.
     """
     step = motion.step
-    broken = np.abs(step) > np.maximum(_USUAL_STEPS * motion.step_scale, _BREAK)
-    for after in range(3):
-        broken[np.minimum(spikes + after, len(broken) - 1)] = False
-    at = np.flatnonzero(broken)
+    at = _larger(step, _BREAK, _USUAL_STEPS, motion.step_scale)
+    at = at[~np.isin(at, spikes[:, None] + np.arange(3))]
     if len(at) == 0 or len(at) > max(_CANDIDATES, len(step) // 10):
         return
     taken = np.zeros(len(at), bool)

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from stormsail.core.clock import iso
 from stormsail.core.errors import ChoiceError, DataError, nearest
 from stormsail.core.files import atomic
+from stormsail.core.files.regular import other_kind
 from stormsail.market.bars import PRICES, column_type
 from stormsail.market.checks.columns import KNOWN, Columns, read_columns, rename
-from stormsail.market.checks.files import check_loaded, interval_of, load_file
+from stormsail.market.checks.files import Reading, check_loaded, interval_of, load_file
 from stormsail.market.checks.report import Collector, Report
 from stormsail.market.checks.stamps import MILLISECONDS, TYPED, UNITS
 from stormsail.market.interval import Interval
+from stormsail.market.store import Store, symbol_of
 
 _AGAINST_SORTING = ("shifted-block", "dst-duplicate", "dst-hole")
 
@@ -131,12 +133,13 @@ def _time_unit(work: _Work) -> None:
 def _close_to_open(work: _Work) -> None:
     """Move labels at the last millisecond of a bar to its open time."""
     columns = work.columns()
-    stamps, length = columns.stamps, work.interval.milliseconds
-    closing = stamps.valid & ((stamps.ms - work.interval.origin_ms) % length == length - 1)
+    stamps = columns.stamps
+    opening = stamps.ms - work.interval.offset(stamps.ms)
+    closing = stamps.valid & (stamps.ms == work.interval.after(opening) - 1)
     for at in np.flatnonzero(closing):
         work.write("close-to-open", int(at), columns, f"was {int(stamps.ms[at])}")
     if closing.any():
-        work.set_times(np.where(closing, stamps.ms - length + 1, stamps.ms), stamps.valid)
+        work.set_times(np.where(closing, opening, stamps.ms), stamps.valid)
 
 
 def _drop_invalid_rows(work: _Work) -> None:
@@ -191,7 +194,7 @@ def _drop_last_unclosed(work: _Work) -> None:
     if now is None or not stamps.valid.any():
         return
     open_still = stamps.valid & (stamps.ms <= now)
-    open_still &= stamps.ms + work.interval.milliseconds > now
+    open_still &= work.interval.after(stamps.ms) > now
     _drop(work, "drop-last-unclosed", open_still, columns)
 
 
@@ -215,6 +218,7 @@ def repair_file(
     symbol: str | None = None,
     interval: Interval | None = None,
     now_ms: int | None = None,
+    reading: Reading | None = None,
 ) -> list[str]:
     """Write the repaired rows of a file to another one; return a line for every change.
 
@@ -230,11 +234,22 @@ def repair_file(
             found=f"{source} to {target}",
             remedy="Name such a file with `--out`.",
         )
-    loaded = load_file(source)
-    length = interval or interval_of(source, loaded)
-    table = loaded.table
+    kind = other_kind(target)
+    if kind is not None:
+        raise DataError(
+            "data-repair",
+            wrong=f"{target} must be a file, or not exist yet",
+            found=kind,
+            remedy="Name such a file with `--out`.",
+        )
+    reading = reading or Reading()
+    loaded = load_file(source, chosen=reading.columns, every=True)
+    length = interval or interval_of(source, loaded, reading.columns)
+    table = None if loaded.table is None else rename(loaded.table, reading.columns)
     notes = {key: text for key, text in loaded.notes.items() if key != "seal"}  # of other values
-    report = check_loaded(loaded, source, symbol=symbol, interval=length, now_ms=now_ms)
+    report = check_loaded(
+        loaded, source, symbol=symbol, interval=length, now_ms=now_ms, reading=reading
+    )
     if table is None:
         raise DataError(
             "data-repair",
@@ -243,6 +258,13 @@ def repair_file(
             remedy="Mend the source.",
         )
     repaired, log = repair(table, report, rules, interval=length)
+    if not repaired.num_rows:
+        raise DataError(
+            "data-repair",
+            wrong=f"{source} must keep at least one row when it is repaired",
+            found=f"{table.num_rows} rows, of which the rules {', '.join(rules)} keep none",
+            remedy="Mend the source; a file without a good row is refused, not made empty.",
+        )
     metadata = {b"stormsail." + key.encode(): text.encode() for key, text in notes.items()}
     _write_repaired(target, _numbers(repaired).replace_schema_metadata(metadata), log)
     return log
@@ -279,18 +301,29 @@ def _write_repaired(target: Path, table: pa.Table, log: list[str]) -> None:
     else:
         pq.write_table(table, sink, compression="zstd")
     lines = "".join(f"{line}\n" for line in log).encode()
+    with Store(_owner(target)).writing("stormsail check --repair"):
+        try:
+            atomic.make_folders(target.parent)
+            with atomic.open_folder(target.parent, follow=True) as folder:
+                atomic.replace_file(folder, target.name, sink.getvalue().to_pybytes())
+                atomic.replace_file(folder, f"{target.name}.repairs.txt", lines)
+        except OSError as error:
+            raise DataError(
+                "data-write",
+                wrong=f"{target} must be written completely before it counts as stored",
+                found=str(error) or type(error).__name__,
+                remedy="Free space or permissions and run it again; what was stored is untouched.",
+            ) from error
+
+
+def _owner(target: Path) -> Path:
+    """Return the root of the store in which a file lies, or else its folder."""
+    target = target.absolute()
     try:
-        atomic.make_folders(target.parent)
-        with atomic.locked_folder(target.parent) as folder:
-            atomic.replace_file(folder, target.name, sink.getvalue().to_pybytes())
-            atomic.replace_file(folder, f"{target.name}.repairs.txt", lines)
-    except (OSError, atomic.FolderBusyError) as error:
-        raise DataError(
-            "data-write",
-            wrong=f"{target} must be written completely before it counts as stored",
-            found=str(error) or type(error).__name__,
-            remedy="Free space or permissions and run it again; what was stored is untouched.",
-        ) from error
+        symbol_of(target.parent.name)
+    except DataError:
+        return target.parent
+    return target.parent.parent
 
 
 def _quoted(name: str) -> str:

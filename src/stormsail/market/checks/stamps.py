@@ -82,7 +82,8 @@ def _numeric(column: pa.Array) -> Stamps:
     """Return times from whole or broken numbers, each converted by its own unit."""
     missing = _mask(column.is_null())
     if pa.types.is_integer(column.type) and column.type != pa.uint64():
-        whole = np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+        filled = column.fill_null(0) if column.null_count else column  # filling copies
+        whole = np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.int64)
         return _stamps(*_from_whole(whole), ~missing & (whole != np.iinfo(np.int64).min), missing)
     number = np.asarray(
         column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64

@@ -4,13 +4,21 @@ import numpy as np
 import pyarrow as pa
 
 from stormsail.market.bars import Bars, Funding
-from stormsail.market.checks.columns import BINANCE, check_names, numbers, read_columns, rename
+from stormsail.market.checks.columns import (
+    BINANCE,
+    check_meanings,
+    check_names,
+    numbers,
+    read_columns,
+    rename,
+)
 from stormsail.market.checks.gaps import check_funding_gaps
 from stormsail.market.checks.levels import check_levels
 from stormsail.market.checks.prices import check_prices
 from stormsail.market.checks.report import Collector, Report
 from stormsail.market.checks.stamps import read_stamps
 from stormsail.market.checks.times import check_times
+from stormsail.market.checks.wicks import Reference, check_wicks
 from stormsail.market.interval import Interval
 
 _LARGE_RATE = 0.003
@@ -28,6 +36,7 @@ def check_table(
     now_ms: int | None = None,
     what: str | None = None,
     collector: Collector | None = None,
+    reference: Reference | None = None,
 ) -> Report:
     """Check raw rows of any order and type; nothing is changed.
 
@@ -38,8 +47,10 @@ def check_table(
         now_ms: the present in UTC milliseconds; without it, nothing can be unclosed or too new.
         what: name of the table in the report; symbol and interval, if None.
         collector: holds the findings of the reader of a file, which the report includes.
+        reference: highs and lows of the mark price or another venue, to judge wicks by.
     """
     collector = Collector() if collector is None else collector
+    check_meanings(collector, table.column_names)
     table = rename(table)
     whole = check_names(collector, table.column_names)
     rows = table.num_rows
@@ -49,7 +60,7 @@ def check_table(
         collector.whole("one-row", "1 row")
     if whole and rows:
         with np.errstate(all="ignore"):  # NaN and infinities are expected here
-            _check_rows(collector, table, interval, now_ms)
+            _check_rows(collector, table, interval, now_ms, reference)
     return collector.report(
         what or f"{symbol} {interval}",
         rows,
@@ -60,7 +71,11 @@ def check_table(
 
 
 def _check_rows(
-    collector: Collector, table: pa.Table, interval: Interval, now_ms: int | None
+    collector: Collector,
+    table: pa.Table,
+    interval: Interval,
+    now_ms: int | None,
+    reference: Reference | None,
 ) -> None:
     columns = read_columns(collector, table)
     names = table.column_names
@@ -68,11 +83,20 @@ def _check_rows(
     order = check_times(collector, columns, interval, now_ms, dump=dump)
     if check_prices(collector, columns, order):
         check_levels(collector, columns, order, interval)
+        check_wicks(collector, columns, order, reference)
 
 
-def check_bars(bars: Bars, *, now_ms: int | None = None) -> Report:
-    """Check bars whose form is right already: gaps, ranges, volumes, levels."""
-    return check_table(bars.table, symbol=bars.symbol, interval=bars.interval, now_ms=now_ms)
+def check_bars(
+    bars: Bars, *, now_ms: int | None = None, reference: Reference | None = None
+) -> Report:
+    """Check bars whose form is right already: gaps, ranges, volumes, levels, wicks."""
+    return check_table(
+        bars.table,
+        symbol=bars.symbol,
+        interval=bars.interval,
+        now_ms=now_ms,
+        reference=reference,
+    )
 
 
 def check_funding(funding: Funding, *, now_ms: int | None = None) -> Report:

@@ -94,15 +94,12 @@ def _check_present(
     if now_ms is None:
         return
     ts, valid = stamps.ms, stamps.valid
-    late = valid & (ts > now_ms - interval.milliseconds)
+    late = valid & (interval.after(ts) > now_ms)
     if not late.any():
         return
     from_future = late & (ts > now_ms)
     collector.mark("future-time", from_future)
-    collector.mark(
-        "unclosed-bar",
-        late & ~from_future & (ts + interval.milliseconds > now_ms),
-    )
+    collector.mark("unclosed-bar", late & ~from_future)
 
 
 def _rising(ts: NDArray[np.int64]) -> bool:
@@ -155,7 +152,7 @@ def _check_interval(
 ) -> list[tuple[int, int]]:
     """Report stretches of bars of another length; return their spans of time."""
     length = interval.milliseconds
-    step = np.diff(order.ts)
+    step = interval.steps(order.ts)
     if len(step) == 0 or bool((step == length).all()):
         return []
     edges = np.flatnonzero(np.concatenate(([True], step[1:] != step[:-1])))
@@ -187,10 +184,11 @@ def _check_alignment(
 
     Labels by the last millisecond and leap seconds have offsets of their own, and are told apart.
     """
-    stamps, length = columns.stamps, interval.milliseconds
-    offset = (stamps.ms - interval.origin_ms) % length
+    stamps = columns.stamps
+    offset = interval.offset(stamps.ms)
     if not offset.any():
         return
+    length = interval.after(stamps.ms - offset) - (stamps.ms - offset)
     odd = stamps.valid & (offset != 0)
     for start, end in spans:
         odd &= (stamps.ms < start) | (stamps.ms > end)
@@ -203,3 +201,9 @@ def _check_alignment(
         collector.mark("leap-second", leap, lambda _: "one second off")
     odd &= ~leap
     collector.mark("misaligned-bar", odd, lambda row: f"{int(offset[row])} ms after a tick")
+
+
+def in_order(values: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return values in the order of rows, without a copy where they already are."""
+    whole = len(rows) == len(values) and (len(rows) == 0 or bool((rows[1:] > rows[:-1]).all()))
+    return values if whole else values[rows]

@@ -20,12 +20,13 @@ from stormsail.market.bars import Bars, canonical, check_symbol
 from stormsail.market.checks import check_bars
 from stormsail.market.fetch.client import Client, Requester, RetryPolicy
 from stormsail.market.fetch.journal import (
+    FETCH,
     Journal,
     Part,
+    clear_lock,
     journal_path,
     open_journal,
     remove_journal,
-    sweep,
 )
 from stormsail.market.fetch.merge import accepted, merged
 from stormsail.market.fetch.pages import Row, Source, open_source
@@ -130,16 +131,19 @@ def fetch_bars(
         ArgumentError: if nothing is stored and `since_ms` is missing.
     """
     check_symbol(symbol)
+    interval.check_fixed("a fetch")
     requester = Requester(client, clock, generator, retry or RetryPolicy())
     stored = _stored(store, symbol, interval)
     wanted = _wanted(stored, symbol, interval, since_ms, until_ms, clock)
     path = store.path(symbol, interval)
-    sweep(path.parent)
+    store.sweep(symbol)
     if not journal_path(path).exists() and not missing(wanted, _covered(stored)):
+        clear_lock(path)
         return _nothing_to_do(stored, path, symbol)
     source = open_source(requester, symbol, interval, page)
     _check_columns(stored, source, path)
     with open_journal(path, f"{client.id} {symbol} {interval} {' '.join(source.columns)}") as kept:
+        stored = _stored(store, symbol, interval)  # another fetch may have ended meanwhile
         running = _BarFetch(source, stored, kept, wanted)
         with running.stored_at_the_end(store) as outcome:
             running.run(on_progress)
@@ -170,15 +174,12 @@ class _BarFetch:
         self._journal = journal
         parts = journal.parts()
         self._step = source.interval.milliseconds
-        self._columns = stored.columns if stored is not None else source.columns
-        self._tables = [part.table.select(list(self._columns)) for part in parts]
-        if stored is not None:
-            self._tables.insert(0, stored.table)
+        self._fetched = [part.table for part in parts]
         self._requested = [
             *read_requested(stored.notes if stored else {}),
             *(part.span for part in parts),
         ]
-        self._before = self._merged()
+        self._before = self._merged(stored)
         self._newest = wanted.end
         self._spans = missing(wanted, [*_covered(stored), *self._requested])
         self._pending = _Pending(wanted.start, wanted.start)
@@ -232,10 +233,12 @@ class _BarFetch:
     def _has_gap(self, rows: list[Row], start: int) -> bool:
         return int(rows[-1][0]) - start >= len(rows) * self._step
 
-    def _merged(self) -> pa.Table:
-        if not self._tables:
-            self._tables = [_table((), self._columns)]
-        return merged(self._tables, self._columns, self._source.what)
+    def _merged(self, stored: Bars | None) -> pa.Table:
+        """Return the stored bars and those that were fetched, with the columns of the store."""
+        columns = stored.columns if stored is not None else self._source.columns
+        tables = [] if stored is None else [stored.table]
+        tables += [part.select(list(columns)) for part in self._fetched]
+        return merged(tables or [_table((), columns)], columns, self._source.what)
 
     def _known(self, ts: int) -> Row | None:
         """Return the bar of that time if it was there before this fetch; NaN in absent columns."""
@@ -261,7 +264,7 @@ class _BarFetch:
             table = _table(pending.rows, self._source.columns)
             part = Part(Span(pending.start, pending.end), table)
             self._journal.write(part)
-            self._tables.append(table.select(list(self._columns)))
+            self._fetched.append(table)
             self._requested.append(part.span)
         self._pending = _Pending(pending.end, pending.end)
 
@@ -282,26 +285,30 @@ class _BarFetch:
                 outcome.fetched = self._settle(store)
 
     def _settle(self, store: Store) -> FetchResult:
+        """Store what was fetched together with what is stored now, as one step."""
         symbol, interval = self._source.symbol, self._source.interval
-        table = self._merged()
         path = store.path(symbol, interval)
         found_gaps: list[Gap] = []
         warnings: tuple[str, ...] = ()
-        if table.num_rows:
-            old = dict(self._stored.notes) if self._stored is not None else {}
-            bars = Bars(symbol, interval, table)
-            found_gaps = gaps(bars.ts, interval, self._requested)
-            notes = old | {
-                EXCHANGE: self._source.requester.client.id,
-                REQUESTED: requested_note(self._requested),
-                GAPS: gaps_note(found_gaps),
-            }
-            if self._stored is None or len(bars) > len(self._stored) or notes != old:
-                report = check_bars(bars, now_ms=self._source.requester.now_ms())
-                warnings = accepted(report, f"remove {journal_path(path)} and fetch again")
-                store.write(replace(bars, notes=dict(sorted(notes.items()))))
+        with store.writing(FETCH):
+            stored = _stored(store, symbol, interval)
+            _check_columns(stored, self._source, path)  # an import may have replaced the bars
+            table = self._merged(stored)
+            if table.num_rows:
+                old = dict(stored.notes) if stored is not None else {}
+                bars = Bars(symbol, interval, table)
+                found_gaps = gaps(bars.ts, interval, self._requested)
+                notes = old | {
+                    EXCHANGE: self._source.requester.client.id,
+                    REQUESTED: requested_note(self._requested),
+                    GAPS: gaps_note(found_gaps),
+                }
+                if stored is None or len(bars) > len(stored) or notes != old:
+                    report = check_bars(bars, now_ms=self._source.requester.now_ms())
+                    warnings = accepted(report, f"remove {journal_path(path)} and fetch again")
+                    store.write(replace(bars, notes=dict(sorted(notes.items()))))
         remove_journal(path)
-        before = 0 if self._stored is None else len(self._stored)
+        before = 0 if stored is None else len(stored)
         there = path if table.num_rows else None
         added = table.num_rows - before
         return FetchResult(symbol, there, added, table.num_rows, 0, 0, tuple(found_gaps), warnings)

@@ -18,7 +18,7 @@ from stormsail.market.fetch.client import (
     response_error,
     symbol_error,
 )
-from stormsail.market.fetch.journal import sweep
+from stormsail.market.fetch.journal import FETCH
 from stormsail.market.fetch.merge import accepted, merged
 from stormsail.market.fetch.pages import find_market, number_of, whole
 from stormsail.market.fetch.plan import Span
@@ -61,7 +61,7 @@ def fetch_funding(
     """
     check_symbol(symbol)
     requester = Requester(client, clock, generator, retry or RetryPolicy())
-    sweep(store.funding_path(symbol).parent)
+    store.sweep(symbol)
     stored = store.read_funding(symbol)
     now = clock.now_ns() // _NANOSECONDS_PER_MS
     end = now + 1 if until_ms is None else min(until_ms, now + 1)
@@ -203,10 +203,19 @@ def _table(rates: list[_Rate]) -> pa.Table:
 
 
 def _stored_together(store: Store, symbol: str, tables: list[pa.Table]) -> pa.Table:
-    """Return the rates of all tables, after storing them if there is something new."""
-    table = merged(tables, _COLUMNS, f"{symbol} funding")
-    if table.num_rows > tables[0].num_rows:
-        funding = Funding(symbol, table)
-        accepted(check_funding(funding), "fetch again")
-        store.write_funding(funding)
+    """Return the rates of all tables, after storing them if there is something new.
+
+    They are merged with what is stored at that moment: an import may have added rates meanwhile.
+    """
+    what = f"{symbol} funding"
+    if not any(table.num_rows for table in tables[1:]):
+        return merged(tables, _COLUMNS, what)
+    with store.writing(FETCH):
+        stored = store.read_funding(symbol)
+        known = [] if stored is None else [stored.table]
+        table = merged([*known, *tables], _COLUMNS, what)
+        if stored is None or table.num_rows > len(stored):
+            funding = Funding(symbol, table)
+            accepted(check_funding(funding), "fetch again")
+            store.write_funding(funding)
     return table

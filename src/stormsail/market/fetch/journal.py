@@ -16,11 +16,16 @@ import pyarrow.parquet as pq
 
 from stormsail.core.errors import DataError
 from stormsail.core.files import atomic
+from stormsail.core.files.lock import BusyError, held
 from stormsail.market.fetch.plan import Span
 
 _STAMP = b"stormsail.fetch"
 _LIMIT = 1 << 28  # bytes of one part; ours are far smaller
 _SUFFIX = ".parquet"
+FETCH = "stormsail fetch"
+"""What a fetch holds locks for, in the words of its user."""
+
+_WAIT_S = 5.0  # a fetch of years takes hours: nobody waits for its end
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,22 @@ def open_journal(bars: Path, stamp: str) -> Iterator[Journal]:
     with contextlib.ExitStack() as stack:
         with _loud(path):
             atomic.make_folders(path)
-            folder = stack.enter_context(atomic.locked_folder(path))
+            stack.enter_context(held(_lock_path(bars), verb=FETCH, wait_s=_WAIT_S))
+            atomic.make_folders(path)  # another fetch may have removed it when it was done
+            folder = stack.enter_context(atomic.open_folder(path))
         yield Journal(folder, path, stamp)
+
+
+def clear_lock(bars: Path) -> None:
+    """Remove the lock file that a killed fetch left, if there is one."""
+    path = _lock_path(bars)
+    if path.exists():
+        with contextlib.suppress(BusyError, OSError), held(path, verb=FETCH, wait_s=0.0):
+            pass
+
+
+def _lock_path(bars: Path) -> Path:
+    return bars.parent / f".fetch-{bars.stem}.lock"
 
 
 def remove_journal(bars: Path) -> None:
@@ -103,27 +122,15 @@ def remove_journal(bars: Path) -> None:
         atomic.remove_tree(parent, path.name)
 
 
-def sweep(folder: Path) -> None:
-    """Remove temporary files of killed writers; a living one would hold the folder's lock."""
-    if not folder.is_dir():
-        return
-    with (
-        _loud(folder),
-        contextlib.suppress(atomic.FolderBusyError),
-        atomic.locked_folder(folder) as parent,
-    ):
-        atomic.remove_leftovers(parent)
-
-
 @contextlib.contextmanager
 def _loud(path: Path) -> Iterator[None]:
     try:
         yield
-    except atomic.FolderBusyError as error:
+    except BusyError as error:
         raise DataError(
-            "data-write",
+            "data-busy",
             wrong=f"{path} must be used by one fetch at a time",
-            found="another process that holds it",
+            found=error.holder,
             remedy="Wait for the other fetch to end, or stop it.",
         ) from error
     except OSError as error:

@@ -14,6 +14,7 @@ import numpy as np
 from stormsail.core.clock import Clock
 from stormsail.core.errors import StormsailError, VenueError
 from stormsail.market.fetch.client import Client, Requester, RetryPolicy, load_ccxt, response_error
+from stormsail.market.fetch.journal import FETCH
 from stormsail.market.fetch.pages import find_market, number_of, whole
 from stormsail.market.instruments import Instrument, InstrumentTerms
 from stormsail.market.store import Store
@@ -78,16 +79,17 @@ def fetch_terms(
     if market.get("swap") and market.get("linear"):
         read |= _margin(requester, symbol)
     sources = {name: _source(client, name, value) for name, value in read.items()}
-    try:
-        fetched = InstrumentTerms.from_mapping(read)
-        before = stored or Instrument(symbol, InstrumentTerms())
-        instrument = before.with_fetched(fetched, sources)
-    except StormsailError as error:
-        raise response_error(client, f"the terms of {symbol}", error.found) from error
-    if instrument == stored:
-        return FetchedTerms(instrument, changed=False)
-    store.write_terms(instrument)
-    return FetchedTerms(instrument, changed=True)
+    with store.writing(FETCH):
+        stored = store.read_terms(symbol)  # a person may have given some meanwhile
+        try:
+            fetched = InstrumentTerms.from_mapping(read)
+            before = stored or Instrument(symbol, InstrumentTerms())
+            instrument = before.with_fetched(fetched, sources)
+        except StormsailError as error:
+            raise response_error(client, f"the terms of {symbol}", error.found) from error
+        if instrument != stored:
+            store.write_terms(instrument)
+    return FetchedTerms(instrument, changed=instrument != stored)
 
 
 def _read(client: Client, market: Mapping[str, object]) -> dict[str, object]:

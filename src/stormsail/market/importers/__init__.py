@@ -12,7 +12,10 @@ import pyarrow as pa
 
 from stormsail.core.errors import DataError
 from stormsail.market.bars import Bars, Funding, Mark, check_symbol
-from stormsail.market.importers.files import RawFile, find_files, read_files
+from stormsail.market.checks import Loaded
+from stormsail.market.checks.units import TimeUnit
+from stormsail.market.importers.files import find_files, read_files
+from stormsail.market.importers.merge import span
 from stormsail.market.importers.names import (
     Kind,
     Market,
@@ -32,7 +35,6 @@ from stormsail.market.importers.prepare import (
     named_funding,
     named_marks,
 )
-from stormsail.market.importers.times import TimeUnit, span
 from stormsail.market.interval import Interval
 
 __all__ = ["Imported", "Options", "from_frame", "import_files"]
@@ -51,7 +53,7 @@ class _Group:
     symbol: str
     interval: Interval | None
     """None for funding rates."""
-    parts: tuple[tuple[RawFile, Named], ...]
+    parts: tuple[tuple[Loaded, Named], ...]
 
 
 def from_frame(
@@ -84,7 +86,7 @@ def from_frame(
             found=type(frame).__name__,
             remedy="Pass a pyarrow table, or a pandas or polars frame.",
         )
-    file = RawFile(PurePath("frame"), table)
+    file = Loaded(table, path=PurePath("frame"))
     options = Options(columns or {}, time_unit)
     raw = named_bars(file, options, spot=False)
     return checked_bars(raw, check_symbol(symbol), interval, options)[0]
@@ -118,7 +120,7 @@ def import_files(
         market = "perp"
     else:
         paths, left_out = _usable(paths)
-    groups = _groups(paths, symbol=symbol, interval=interval, market=market, mark=options.mark)
+    groups = _groups(paths, options, symbol=symbol, interval=interval, market=market)
     imported = [_imported(group, options) for group in groups]
     imported[0] = replace(imported[0], lines=(*left_out, *imported[0].lines))
     return imported
@@ -140,20 +142,20 @@ def _usable(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 def _groups(
     paths: Sequence[Path],
+    options: Options,
     *,
     symbol: str | None,
     interval: Interval | None,
     market: Market | None,
-    mark: bool,
 ) -> list[_Group]:
-    parts: dict[tuple[str, Interval | None], list[tuple[RawFile, Named]]] = {}
+    parts: dict[tuple[str, Interval | None], list[tuple[Loaded, Named]]] = {}
     for path in paths:
-        for file in read_files(path):
+        for file in read_files(path, options.columns):
             named = _named(path, file)
             place = file.path.name
             owner = resolve_symbol(named, symbol=symbol, market=market, place=place)
             length = None
-            if mark or named.kind == "bars":
+            if options.mark or named.kind == "bars":
                 length = resolve_interval(named, interval=interval, place=place)
             parts.setdefault((owner, length), []).append((file, named))
     groups = [_Group(*key, tuple(files)) for key, files in parts.items()]
@@ -162,14 +164,15 @@ def _groups(
     return groups
 
 
-def _named(path: Path, file: RawFile) -> Named:
+def _named(path: Path, file: Loaded) -> Named:
     """Return what the file's name says, or that of its archive where it says nothing."""
     named = read_name(path)
     if file.path != path:
         inner = read_name(file.path)
         named = inner if inner.pair and inner.interval else named
     kind: Kind = named.kind
-    names = {name.lower() for name in file.table.column_names}
+    table = file.table
+    names = set() if table is None else {name.lower() for name in table.column_names}
     if kind == "bars" and "funding_rate" in names | {name.replace("last_", "") for name in names}:
         kind = "funding" if "open" not in names else kind
     return replace(named, kind=kind)

@@ -4,18 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from stormsail.core.errors import DataError
 from stormsail.market.bars import OPTIONAL, REQUIRED
-from stormsail.market.checks.columns import ALIASES, BINANCE, tidy
+from stormsail.market.checks.columns import likely
 
 FUNDING_COLUMNS = ("ts", "funding_rate")
-
-_TIMES = ("calc_time", "funding_time", "fundingtime", "__index_level_0__")
-"""Further names of times, in funding dumps and in frames with an index."""
-
-
-def is_binance(names: Sequence[str]) -> bool:
-    """Return whether a header is that of Binance's kline dumps."""
-    header = [tidy(name) for name in names]
-    return len(header) == len(BINANCE) and (header[0], header[6]) == ("open_time", "close_time")
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -50,11 +41,7 @@ def match(
         if ours in chosen:
             theirs = [name for name in names if name == chosen[ours]]
         else:
-            free = [name for name in names if name not in chosen.values()]
-            known = (ours, *ALIASES[ours], *(_TIMES if ours == "ts" else ()))
-            theirs = [name for name in free if tidy(name) in known]
-            # Our own name, written exactly, outranks names that merely mean the same.
-            theirs = [name for name in theirs if name == ours] or theirs
+            theirs = likely([name for name in names if name not in chosen.values()], ours)
         if len(theirs) > 1 or (ours in chosen and not theirs):
             raise DataError(
                 "data-column",

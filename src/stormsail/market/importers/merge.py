@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
@@ -86,3 +88,8 @@ def _merged(stored: pa.Table, new: pa.Table, columns: list[str], what: str) -> p
         )
 
     return merge_rows([stored, new], columns, refusal=refusal)
+
+
+def span(ts_ms: NDArray[np.int64]) -> str:
+    """Return the first and last time as text."""
+    return f"{iso(ts_ms[0])} to {iso(ts_ms[-1])}" if len(ts_ms) else "no row"

@@ -25,7 +25,7 @@ _OTHER = re.compile(
 _FUNDING = re.compile(r"funding|fundingrate|funding_rate", re.IGNORECASE)
 _FREQTRADE = re.compile(
     r"(?P<base>[A-Z0-9]+)_(?P<quote>[A-Z0-9]+)(_(?P<settle>[A-Z0-9]+))?"
-    r"-(?P<interval>[1-9][0-9]*[mhdw])(-(?P<kind>\w+))?"
+    r"-(?P<interval>[1-9][0-9]*(?:mo|[smhdwM]))(-(?P<kind>\w+))?"
 )
 _PERPETUAL = ("PERP", "SWAP")
 _DATE = re.compile("[0-9]{6}")
@@ -138,7 +138,7 @@ def _pair(words: list[str]) -> tuple[str | None, str | None, range]:
 
 
 def _interval(word: str) -> Interval | None:
-    return Interval.parse(word) if re.fullmatch(r"[1-9][0-9]{0,3}[mhdw]", word) else None
+    return Interval.parse(word) if re.fullmatch(r"[1-9][0-9]{0,3}(mo|[smhdwM])", word) else None
 
 
 def _kind(word: str) -> Kind:

@@ -5,14 +5,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stormsail.core.clock import Clock, iso
 from stormsail.core.errors import DataError
 from stormsail.market.bars import OPTIONAL, PRICES, REQUIRED, Bars, Funding, Mark, column_type
-from stormsail.market.checks import check_funding_table, check_table, repair
+from stormsail.market.checks import Loaded, check_funding_table, check_table, repair
+from stormsail.market.checks.files import rate_is_open
+from stormsail.market.checks.report import Collector, Finding
+from stormsail.market.checks.units import Times, TimeUnit, to_milliseconds
 from stormsail.market.importers.columns import FUNDING_COLUMNS, check_complete, match
-from stormsail.market.importers.files import MARKS, RawFile
-from stormsail.market.importers.times import Times, TimeUnit, to_milliseconds
+from stormsail.market.importers.files import MARKS
 from stormsail.market.interval import Interval
 
 _SHOWN = 3
@@ -48,15 +51,17 @@ class Raw:
     notes: tuple[str, ...] = ()
     time_error: DataError | None = None
     """Why times could not be read with certainty; then `ts` is as the source has it."""
+    findings: tuple[Finding, ...] = ()
+    """What the reader of the files warns of."""
 
 
-def named_bars(file: RawFile, options: Options, *, spot: bool) -> Raw:
+def named_bars(file: Loaded, options: Options, *, spot: bool) -> Raw:
     """Return the columns of bars under our names, times in milliseconds if they are certain.
 
     Raises:
         DataError: if a column is missing or ambiguous, or times name no zone.
     """
-    place, names = file.path.name, file.table.column_names
+    place, names = file.path.name, _names(file)
     if file.binance and options.columns:
         raise DataError(
             "data-column",
@@ -69,18 +74,23 @@ def named_bars(file: RawFile, options: Options, *, spot: bool) -> Raw:
     raw = _timed(file, matched, options, binance_spot=file.binance and spot)
     extra = [name for name in names if name not in matched.values()]
     if extra and not file.binance:
-        raw = replace(raw, notes=(*raw.notes, f"{place}: not read: {', '.join(extra)}"))
+        words = ", ".join(name or "a column without a name" for name in extra)
+        raw = replace(raw, notes=(*raw.notes, f"{place}: not read: {words}"))
     return raw
 
 
-def named_marks(file: RawFile, options: Options) -> Raw:
+def _names(file: Loaded) -> list[str]:
+    return [] if file.table is None else list(file.table.column_names)
+
+
+def named_marks(file: Loaded, options: Options) -> Raw:
     """Return times and prices like those of bars; whatever stands for a volume is left out.
 
     Raises:
         DataError: if a column is missing or ambiguous, or times name no zone.
     """
     table = file.table
-    if not any(name.lower() == _VOLUME for name in table.column_names):
+    if table is not None and not any(name.lower() == _VOLUME for name in table.column_names):
         table = table.append_column(_VOLUME, pa.array(np.ones(table.num_rows)))
     raw = named_bars(replace(file, table=table), options, spot=False)
     priced = raw.table.select(["ts", *PRICES])
@@ -88,15 +98,15 @@ def named_marks(file: RawFile, options: Options) -> Raw:
     return replace(raw, table=priced)
 
 
-def named_funding(file: RawFile, options: Options) -> Raw:
+def named_funding(file: Loaded, options: Options) -> Raw:
     """Return settlement times and rates; freqtrade's older files keep the rate under `open`.
 
     Raises:
         DataError: if a column is missing or times are not certain.
     """
-    place, names = file.path.name, file.table.column_names
+    place, names = file.path.name, _names(file)
     matched = match(names, FUNDING_COLUMNS, options.columns, place=place)
-    if "funding_rate" not in matched and {"open", "close", "volume"} <= set(names):
+    if "funding_rate" not in matched and rate_is_open(file.path, names):
         matched["funding_rate"] = "open"
     missing = [name for name in FUNDING_COLUMNS if name not in matched]
     if missing:
@@ -113,9 +123,18 @@ def named_funding(file: RawFile, options: Options) -> Raw:
 
 
 def _timed(
-    file: RawFile, matched: Mapping[str, str], options: Options, *, binance_spot: bool
+    file: Loaded, matched: Mapping[str, str], options: Options, *, binance_spot: bool
 ) -> Raw:
     place = file.path.name
+    names = _names(file)
+    twice = [theirs for theirs in matched.values() if names.count(theirs) > 1]
+    if file.table is None or twice:
+        raise DataError(
+            "data-column",
+            wrong=f"{place} must have each column once",
+            found=f"`{', '.join(twice)}` more than once",
+            remedy="Drop or rename one of them.",
+        )
     columns = {ours: file.table[theirs] for ours, theirs in matched.items()}
     time_error: DataError | None = None
     try:
@@ -127,7 +146,9 @@ def _timed(
             raise
         times, time_error = Times(columns["ts"], "unknown"), error
     columns["ts"] = times.column
-    return Raw(pa.table(columns), (place,), (times.unit,), (*file.notes, *times.notes), time_error)
+    remarks = (*(f"{place}: {remark}" for remark in file.remarks), *times.notes)
+    findings = tuple(file.collector.findings)
+    return Raw(pa.table(columns), (place,), (times.unit,), remarks, time_error, findings)
 
 
 def joined(parts: Sequence[Raw]) -> Raw:
@@ -152,6 +173,7 @@ def joined(parts: Sequence[Raw]) -> Raw:
         tuple(dict.fromkeys(unit for part in parts for unit in part.units)),
         tuple(note for part in parts for note in part.notes),
         time_error,
+        tuple(finding for part in parts for finding in part.findings),
     )
 
 
@@ -184,8 +206,12 @@ def checked_bars(
     if now_ms is not None and (raw.time_error is None or options.repair):
         table, dropped = _without_unclosed(raw, table, symbol, interval, now_ms)
         lines += dropped
-    report = check_table(table, symbol=symbol, interval=interval, now_ms=now_ms)
-    if report.errors:
+    collector = Collector(findings=list(raw.findings))
+    report = check_table(
+        table, symbol=symbol, interval=interval, now_ms=now_ms, collector=collector
+    )
+    errors = [finding for finding in report.errors if finding.name != "naive-time"]
+    if errors or (report.errors and raw.time_error is None):
         raise _defects(f"{symbol} {interval}", raw, [str(finding) for finding in report.errors])
     if raw.time_error is not None and not options.repair:
         raise raw.time_error
@@ -216,13 +242,16 @@ def _without_unclosed(
     """Leave out bars that have not closed, wherever they are; refuse those that have not opened."""
     if not table.num_rows or not pa.types.is_integer(table.schema.field("ts").type):
         return table, []
+    last = pc.max(table["ts"]).as_py()
+    if last is None or int(interval.after(np.array(last))) <= now_ms:
+        return table, []
     ts, now = table["ts"].fill_null(0).to_numpy(), iso(now_ms, timespec="seconds")
     future = np.flatnonzero(ts > now_ms)
     if len(future):
         row = int(future[0])
         problem = f"row {row} at {iso(ts[row])}, which is after {now}; {len(future)} such rows"
         raise _defects(f"{symbol} {interval}", raw, [problem])
-    is_open = ts + interval.milliseconds > now_ms
+    is_open = interval.after(ts) > now_ms
     if not is_open.any():
         return table, []
     lines = [
@@ -242,7 +271,8 @@ def checked_marks(
 
 def checked_funding(raw: Raw, symbol: str) -> tuple[Funding, list[str]]:
     """Return funding rates that pass the data checks, and the warnings."""
-    report = check_funding_table(raw.table, symbol=symbol)
+    collector = Collector(findings=list(raw.findings))
+    report = check_funding_table(raw.table, symbol=symbol, collector=collector)
     if report.errors:
         raise _defects(f"the funding of {symbol}", raw, [str(finding) for finding in report.errors])
     return Funding(symbol, raw.table), [f"warning: {finding}" for finding in report.warnings]

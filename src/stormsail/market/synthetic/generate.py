@@ -144,17 +144,18 @@ def write_world(store: Store, world: World) -> list[FilePath]:
     not stand beside other bars.
     """
     written = []
-    for bars in world.bars:
-        written.append(store.write(bars))
-        store.remove_terms(bars.symbol)
-        if bars.symbol in world.funding:
-            written.append(store.write_funding(world.funding[bars.symbol]))
-        else:
-            store.remove_funding(bars.symbol)
-        if world.features is not None:
-            written.append(store.write_signals(bars, world.features[bars.symbol]))
-        else:
-            store.remove_signals(bars.symbol, bars.interval)
+    with store.writing("stormsail synth"):
+        for bars in world.bars:
+            written.append(store.write(bars))
+            store.remove_terms(bars.symbol)
+            if bars.symbol in world.funding:
+                written.append(store.write_funding(world.funding[bars.symbol]))
+            else:
+                store.remove_funding(bars.symbol)
+            if world.features is not None:
+                written.append(store.write_signals(bars, world.features[bars.symbol]))
+            else:
+                store.remove_signals(bars.symbol, bars.interval)
     return written
 
 
@@ -184,6 +185,7 @@ def _check_size(bars: int, interval: Interval, start_ms: int) -> None:
         raise RangeError(
             wrong="`bars` must be at least 1", found=str(bars), remedy="Pass for example 20000."
         )
+    interval.check_fixed("a synthetic world")
     if (start_ms - interval.origin_ms) % interval.milliseconds:
         raise RangeError(
             wrong=f"`start_ms` must be a time at which a bar of {interval} opens",

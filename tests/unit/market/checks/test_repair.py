@@ -131,7 +131,7 @@ def test_a_table_without_prices_cannot_be_repaired():
 
 def test_a_repaired_file_is_another_file_and_its_log_lies_beside_it(tmp_path):
     source, target = tmp_path / "bars_1h.csv", tmp_path / "new" / "bars_1h.parquet"
-    content = market_defects.planted("duplicate-header", 0, HOUR).content
+    content = market_defects.planted("duplicate-header", 3, HOUR).content
     source.write_bytes(content)
     log = repair_file(source, target, ["drop-duplicate-header"])
     assert source.read_bytes() == content

@@ -2,7 +2,10 @@
 
 import json
 import logging
+import os
+import socket
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +24,7 @@ from stormsail.core.errors import (
 from stormsail.core.files import atomic
 from stormsail.core.generators import Generators
 from stormsail.market.bars import OPTIONAL, REQUIRED, Bars, Funding
+from stormsail.market.fetch import journal as journal_module
 from stormsail.market.fetch.bars import PAGES_PER_PART, Progress, fetch_bars
 from stormsail.market.fetch.client import RetryPolicy, connect
 from stormsail.market.fetch.funding import fetch_funding
@@ -870,14 +874,51 @@ def test_a_part_with_another_stamp_is_not_used(fetcher, venue):
 
 
 @pytest.mark.refusal
-def test_two_fetches_of_the_same_are_refused(fetcher):
+def test_two_fetches_of_the_same_are_refused(fetcher, monkeypatch):
+    monkeypatch.setattr(journal_module, "_WAIT_S", 0.05)
     path = fetcher.store.path(SPOT, H1)
     with open_journal(path, "another"):
         error = refused(fetcher.bars)
-    assert str(error) == (
-        f"{journal_path(path)} must be used by one fetch at a time; found another process that "
-        "holds it. Wait for the other fetch to end, or stop it. [data-write]"
+    words = str(error).partition(", which holds it since ")
+    assert words[0] == (
+        f"{journal_path(path)} must be used by one fetch at a time; found process {os.getpid()} "
+        f"on {socket.gethostname()} (stormsail fetch)"
     )
+    assert words[2][20:] == ". Wait for the other fetch to end, or stop it. [data-busy]"
+    assert [entry.name for entry in path.parent.iterdir() if entry.name.endswith("lock")] == []
+
+
+def test_bars_that_are_imported_during_a_fetch_are_kept(fetcher):
+    """The fetch wants 100 bars, an import adds 120 meanwhile: all 120 are there in the end."""
+    fetcher.bars()
+    whole = fetcher.stored()
+    fetcher.store.write(replace(whole, table=whole.table.slice(0, 50), notes={}))
+    calls = []
+
+    def imported(progress):
+        calls.append(progress)
+        notes = {"source": "file.csv"}
+        fetcher.store.write(replace(whole, table=whole.table.slice(0, 120), notes=notes))
+
+    fetched = fetcher.bars(until_ms=START + 100 * HOUR, on_progress=imported)
+    assert calls
+    assert (fetched.rows, fetched.added) == (120, 0)
+    assert fetcher.stored().table.equals(whole.table.slice(0, 120))
+    assert fetcher.stored().notes["source"] == "file.csv"
+
+
+def test_rates_that_are_imported_during_a_fetch_are_kept(venue, store):
+    fetcher = Fetcher(venue, store, symbol=PERP)
+    fetcher.funding()
+    whole = store.read_funding(PERP).table
+    store.write_funding(Funding(PERP, whole.slice(10, 10)))
+
+    def imported(_progress):
+        if len(store.read_funding(PERP)) == 10:
+            store.write_funding(Funding(PERP, whole.slice(5, 15)))
+
+    fetcher.funding(since_ms=int(whole["ts"][8].as_py()), page=5, on_progress=imported)
+    assert store.read_funding(PERP).table.equals(whole.slice(5))
 
 
 def test_a_full_disk_is_loud_and_harmless(fetcher, venue, monkeypatch):

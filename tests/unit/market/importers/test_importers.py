@@ -13,11 +13,11 @@ import pytest
 from stormsail.core.clock import ManualClock
 from stormsail.core.errors import DataError
 from stormsail.market.bars import Bars, Funding, Mark
+from stormsail.market.checks.units import to_milliseconds
 from stormsail.market.importers import Options, from_frame, import_files
 from stormsail.market.importers.columns import parse_columns
 from stormsail.market.importers.merge import with_stored
 from stormsail.market.importers.names import QUOTES, read_name, split_pair
-from stormsail.market.importers.times import to_milliseconds
 from stormsail.market.interval import Interval
 
 H = 3_600_000

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
 from stormsail.market.checks.stamps import BINANCE_SWITCH_MS, UNITS, unit_of
 
@@ -65,6 +65,8 @@ def _uncertain(place: str, must: str, found: str) -> DataError:
 def _from_numbers(
     column: pa.ChunkedArray, unit: TimeUnit | None, place: str, *, binance_spot: bool
 ) -> Times:
+    if unit in (None, "ms") and _are_milliseconds(column):
+        return Times(column, "ms")
     # Filled with zeros, integers stay integers: float64 would round nanoseconds.
     values = column.fill_null(0).to_numpy()
     valid = column.is_valid().to_numpy()
@@ -82,6 +84,15 @@ def _from_numbers(
     result = _scaled(values, units, valid, place)
     name = " and ".join(UNITS[index] for index in used) or "ms"
     return Times(pa.chunked_array([pa.array(result, mask=~valid)]), name, notes)
+
+
+def _are_milliseconds(column: pa.ChunkedArray) -> bool:
+    """Return whether all are whole numbers of the size of milliseconds: nothing is to be done."""
+    if column.type != pa.int64() or column.null_count or not len(column):
+        return False
+    ends = pc.min_max(column).as_py()
+    sizes = unit_of(np.array([ends["min"], ends["max"]], dtype=np.float64))
+    return ends["min"] > 0 and ends["max"] <= _LAST_MS and bool((sizes == _MS).all())
 
 
 def _is_switch(values: NDArray[Any], units: NDArray[np.int8], valid: NDArray[np.bool_]) -> bool:
@@ -187,8 +198,3 @@ def _parsed(column: pa.ChunkedArray, place: str) -> pa.ChunkedArray:
                 found=f"rows with and without a zone: {problem}" if mixed else problem,
                 remedy="Mend the source, or name the right column with `--columns ts=NAME`.",
             ) from plain
-
-
-def span(ts_ms: NDArray[np.int64]) -> str:
-    """Return the first and last time as text."""
-    return f"{iso(ts_ms[0])} to {iso(ts_ms[-1])}" if len(ts_ms) else "no row"
