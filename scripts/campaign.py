@@ -95,6 +95,10 @@ CAMPAIGNS = (
         (*PYTEST, "-m", "campaign", "tests/integration/test_three_ledgers.py"),
     ),
     Campaign(
+        "ledgers: a ledger written from the page alone",
+        (*PYTEST, "-m", "campaign", "tests/integration/test_written_rules.py"),
+    ),
+    Campaign(
         "ledgers: 100 streams of exact decimals against NautilusTrader",
         (*PYTEST, "-m", "campaign", "tests/integration/test_nautilus_ledger.py"),
     ),

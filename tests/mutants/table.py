@@ -16,7 +16,7 @@ from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
 from mutants.imports import IMPORTS
-from mutants.leaks import LEAKS
+from mutants.one_account import ONE_ACCOUNT
 from mutants.learner import LEARNER
 from mutants.levels import LEVELS
 from mutants.limits import LIMITS
@@ -65,7 +65,7 @@ MUTANTS = (
     *LIMITS,
     *REFERENCE,
     *LEVELS,
-    *LEAKS,
+    *ONE_ACCOUNT,
     *ATTACK,
     *ENGINES,
     *POPULATION,

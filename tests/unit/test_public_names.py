@@ -51,8 +51,7 @@ PUBLIC = {
     "stormsail.market.features": (
         "ACCOUNT_FEATURES AccountTensors BarTensors Feature FeatureSet FeatureSpec Features "
         "Leak LeakReport REGISTRY Registry Scaler Schema account_features check_leaks "
-        "check_schema default_features default_specs draw_cuts feature sample_bars schema_hash "
-        "search_leaks"
+        "check_schema default_features default_specs draw_cuts feature sample_bars schema_hash"
     ),
     "stormsail.market.fetch": (
         "FetchResult Gap Progress RetryPolicy connect fetch_bars fetch_funding"

@@ -42,11 +42,7 @@ def check(
         Path | None, typer.Option(help="Mark price or another venue, to judge highs and lows by.")
     ] = None,
     features: Annotated[
-        str | None,
-        typer.Option(
-            help="Check features for look-ahead instead: default, or a file; with `--store` also "
-            "on your own bars."
-        ),
+        str | None, typer.Option(help="Check features for leaks instead: default, or a file.")
     ] = None,
 ) -> None:
     """List the defects of market data; exit with 1 if an error refuses them.
@@ -57,7 +53,7 @@ def check(
     if features is not None:
         from stormsail.cli.data.check_features import run
 
-        raise typer.Exit(run(features, interval=interval, store=store, symbol=symbol))
+        raise typer.Exit(run(features, interval=interval or "1h"))
     from rich.console import Console
 
     from stormsail.core.clock import SystemClock

@@ -125,15 +125,15 @@ def origin_section(results: Sequence[Result]) -> str:
 
 def _assumptions(results: Sequence[Result]) -> str:
     """Return what is assumed of funding and margin, result by result."""
-    told = {
+    sentences = {
         result.name: items(mapping(result.document.get("assumptions")).get("words"))
         for result in results
     }
-    if not any(told.values()):
+    if not any(sentences.values()):
         return ""
     lines = [
         note(f"{name}: {words}" if len(results) > 1 else str(words))
-        for name, texts_ in told.items()
+        for name, texts_ in sentences.items()
         for words in texts_
     ]
     return f"<h3>Funding and margin</h3>{''.join(lines)}"

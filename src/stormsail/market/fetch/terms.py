@@ -22,10 +22,10 @@ from stormsail.market.store import Store
 _NEVER_MS = 4_102_444_800_000
 """2100: Binance dates the delivery of a perpetual that goes on after this."""
 
-ASKED = ("kind", "lot", "tick", "min_notional", "maker_fee", "taker_fee", "listed")
+EXPECTED = ("kind", "lot", "tick", "min_notional", "maker_fee", "taker_fee", "listed")
 """Terms that an exchange can state of every symbol; of perpetuals also those below."""
 
-ASKED_OF_PERPETUALS = ("max_leverage", "maintenance")
+PERPETUAL_TERMS = ("max_leverage", "maintenance")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class FetchedTerms:
         """Terms that nobody has stated."""
         known = self.instrument.terms.known()
         perpetual = self.instrument.terms.kind == "perpetual"
-        asked = (*ASKED, *(ASKED_OF_PERPETUALS if perpetual else ()))
-        return tuple(name for name in asked if name not in known)
+        expected = (*EXPECTED, *(PERPETUAL_TERMS if perpetual else ()))
+        return tuple(name for name in expected if name not in known)
 
 
 def fetch_terms(

@@ -52,7 +52,7 @@ class StableBaselinesEnv(VecEnv):
         self,
     ) -> tuple[Observation, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
         """Do the actions."""
-        observation, reward, terminated, truncated, told = self.market.step(self._actions)
+        observation, reward, terminated, truncated, info = self.market.step(self._actions)
         self._return += reward
         self._length += 1
         ended = terminated | truncated
@@ -60,7 +60,7 @@ class StableBaselinesEnv(VecEnv):
         if ended.any():
             fresh = self.market.restart()
             for index in np.flatnonzero(ended).tolist():
-                infos[index] = {name: told[name][index] for name in told if _has(told, name, index)}
+                infos[index] = {name: info[name][index] for name in info if _has(info, name, index)}
                 infos[index][_LAST] = observation[index].copy()
                 infos[index]["TimeLimit.truncated"] = bool(truncated[index])
                 infos[index]["episode"] = {
@@ -110,5 +110,5 @@ class StableBaselinesEnv(VecEnv):
         return list(pictures)
 
 
-def _has(told: dict[str, Any], name: str, index: int) -> bool:
-    return not name.startswith("_") and name != _LAST and bool(told[f"_{name}"][index])
+def _has(info: dict[str, Any], name: str, index: int) -> bool:
+    return not name.startswith("_") and name != _LAST and bool(info[f"_{name}"][index])

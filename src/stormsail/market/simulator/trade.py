@@ -106,8 +106,8 @@ def joined(parts: Sequence[SymbolRules]) -> SymbolRules:
     def cat(columns: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(columns))
 
-    deepest = max(len(part.tiers) for part in parts)
-    padded = [_padded(part, deepest) for part in parts]
+    most_tiers = max(len(part.tiers) for part in parts)
+    padded = [_padded(part, most_tiers) for part in parts]
     return SymbolRules(
         cat([part.lot for part in parts]),
         cat([part.tick for part in parts]),
