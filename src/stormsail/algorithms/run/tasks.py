@@ -208,11 +208,6 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
     name, device = config.task.name, torch.device(config.device)
     if name == MARKET:
         data = market_data(config)
-        if purpose == "train" and config.task.market.funding:
-            for words in funding_words(
-                data.panel, config.task.market, window_of(data.panel, data.train)
-            ):
-                _LOG.warning(words)
         simulator = Simulator(
             data.panel,
             config.task.market,
@@ -222,6 +217,10 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
             scaler=data.scaler,
             span=data.train if purpose == "train" else data.validation,
         )
+        if purpose == "train" and config.task.market.funding:
+            rows = window_of(data.panel, data.train)
+            for words in funding_words(data.panel, config.task.market, rows):
+                _LOG.warning(words)
         if config.task.compile_step:
             simulator.compile()
         return simulator
