@@ -107,16 +107,17 @@ def test_a_panel_is_used_as_it_is_and_not_copied():
 
 
 def test_stored_bars_are_the_panel_of_that_store(tmp_path):
-    world = generate("noise", symbols=2, bars=40, interval=Interval.parse("1h"), seed=1, spot=True)
+    world = generate("noise", symbols=2, bars=40, interval=Interval.parse("1h"), seed=1)
     store = Store(tmp_path)
     for bars in world.bars:
         store.write(bars)
+        store.write_funding(world.funding[bars.symbol])
     names = [bars.symbol for bars in world.bars]
     options = small(wild_panel(3, rows=14, symbols=1))
     del options["panel"]
     for place in (store, tmp_path, str(tmp_path)):
         env = MarketEnv(store=place, symbols=names, interval="1h", **options)
-        assert env.panel.digest() == Panel.from_bars(world.bars).digest()
+        assert env.panel.digest() == Panel.from_bars(world.bars, world.funding).digest()
 
 
 def test_a_span_holds_every_start_and_every_end():

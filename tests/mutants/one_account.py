@@ -14,7 +14,7 @@ def numbers(*names: str) -> tuple[str, ...]:
 ONE_ACCOUNT = (
     Mutant(
         "a-quotient-by-zero-is-zero",
-        "M37",
+        "one-account",
         NUMBERS,
         "    if b == 0.0:\n",
         "    if b == 0.0:\n        return 0.0\n",
@@ -22,7 +22,7 @@ ONE_ACCOUNT = (
     ),
     Mutant(
         "a-maximum-loses-nan",
-        "M37",
+        "one-account",
         NUMBERS,
         "return b if a < b or b != b else a",
         "return b if a < b else a",
@@ -30,7 +30,7 @@ ONE_ACCOUNT = (
     ),
     Mutant(
         "equal-numbers-are-one-number",
-        "M37",
+        "one-account",
         NUMBERS,
         "key = (function, *map(repr, args))",
         "key = (function, *args)",
@@ -38,7 +38,7 @@ ONE_ACCOUNT = (
     ),
     Mutant(
         "float32-is-not-rounded",
-        "M37",
+        "one-account",
         NUMBERS,
         "return ctypes.c_float(value).value",
         "return value",
@@ -46,7 +46,7 @@ ONE_ACCOUNT = (
     ),
     Mutant(
         "a-restart-moves-running-accounts",
-        "M37",
+        "one-account",
         "market/gymnasium/vector.py",
         "torch.where(before.done, new, old) for new, old in pairs",
         "torch.where(before.done | True, new, old) for new, old in pairs",
@@ -56,7 +56,7 @@ ONE_ACCOUNT = (
     ),
     Mutant(
         "a-new-episode-shows-the-old-one",
-        "M37",
+        "one-account",
         "market/gymnasium/stable_baselines.py",
         "observation[ended] = fresh[ended]",
         "observation[~ended] = fresh[~ended]",

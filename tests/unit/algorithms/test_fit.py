@@ -79,6 +79,7 @@ def test_bars_outside_the_span_change_nothing_that_is_learned(tmp_path):
                 data[name][:100] *= factor
                 data[name][500:] *= factor
             store.write(from_columns(bars.symbol, bars.interval, data))
+            store.write_funding(world.funding[bars.symbol])
         own = config(task__data__store=str(tmp_path / place))
         fit = fitter(own, workspace=tmp_path / f"runs-{place}", name="v")
         agents.append(fit(VALIDATION, span(100, 500), 3).state_dict())

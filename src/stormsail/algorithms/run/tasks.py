@@ -210,9 +210,6 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
     if name == MARKET:
         data = market_data(config)
         market = config.task.market
-        if purpose == "train" and market.funding:
-            for words in funding_words(data.panel, market, window_of(data.panel, data.train)):
-                _LOG.warning(words)
         if purpose == "evaluation":  # judged as a backtest judges
             market = market.with_terms(data.panel.symbols, data.panel.instruments)
             market = market.with_exact_filters()
@@ -225,6 +222,10 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
             scaler=data.scaler,
             span=data.train if purpose == "train" else data.validation,
         )
+        if purpose == "train" and config.task.market.funding:
+            rows = window_of(data.panel, data.train)
+            for words in funding_words(data.panel, config.task.market, rows):
+                _LOG.warning(words)
         if config.task.compile_step:
             simulator.compile()
         return simulator
