@@ -277,8 +277,8 @@ SHORTFALL = (
     _bug(
         "limit-only-watched-yet-acting",
         LIMIT,
-        "if self.config.risk.episode_limit is None or self.balance",
-        "if self.config.risk.cvar_limit is None or self.balance",
+        "if self.config.risk.episode_limit is None or",
+        "if self.config.risk.cvar_limit is None or",
         "risk/limit_control",
         "test_a_limit_that_is_only_watched_moves_nothing",
     ),

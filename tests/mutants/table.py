@@ -16,7 +16,6 @@ from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
 from mutants.imports import IMPORTS
-from mutants.one_account import ONE_ACCOUNT
 from mutants.learner import LEARNER
 from mutants.levels import LEVELS
 from mutants.limits import LIMITS
@@ -24,6 +23,7 @@ from mutants.market import MARKET_DATA
 from mutants.missed import MISSED
 from mutants.modules import MODULES
 from mutants.monitors import MONITORS
+from mutants.one_account import ONE_ACCOUNT
 from mutants.optimizers import OPTIMIZERS
 from mutants.population import POPULATION
 from mutants.reference import REFERENCE

@@ -134,8 +134,9 @@ def test_simulator_and_backtest_refuse_a_perpetual_without_rates_and_spot_goes_t
         simulator(perpetual, config.replace(funding_missing=decided))
     simulator(perpetual, config.replace(funding=False))
     spot = Panel.from_bars([bars(100, symbol="BTC/USDT")])
-    simulator(spot, config)
-    replay(weights, spot, BacktestConfig(market=config))
+    bought = config.replace(weight_range=(0.0, 1.0), levels=(0.0, 1.0))
+    simulator(spot, bought)
+    replay(weights, spot, BacktestConfig(market=bought))
 
 
 def test_only_the_span_that_is_used_counts():

@@ -112,7 +112,7 @@ NEEDS = (
         off=("uniform",),
     ),
     Needs(
-        ("risk.cvar_margin",),
+        ("risk.cvar_margin", "risk.cvar_trust", "risk.cvar_floor"),
         "risk.form",
         lambda config: config.risk.form != "budget",
         "Set `risk.form` to critic",

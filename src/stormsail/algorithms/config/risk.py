@@ -79,6 +79,15 @@ class RiskConfig(Config):
     """Standard errors of the estimated CVaR by which the form `critic` aims inside the limit, at
     most 15 % of its size. More keeps it surer on draws not seen yet, and costs mean."""
 
+    cvar_trust: Literal["full", "verified"] = "full"
+    """How far the form `critic` follows what its critic says of single states where all actions are
+    valued: whole, or as far as new rollouts bear it out. `verified` helps where single bars are
+    noise, as on hourly bars, and finds warnings later."""
+
+    cvar_floor: bool = False
+    """Whether the policy is pulled to an action that keeps the limit if held throughout and earns
+    more than the policy does, where all actions are valued."""
+
     dual_controller: Literal["pid", "integral"] = "pid"
     """What moves the multiplier, once an update."""
 

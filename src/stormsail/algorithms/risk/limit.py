@@ -10,17 +10,18 @@ risk is a second reward (`functional.risk.shortfall_increment`) with values of i
 2. CVaR and value at risk are estimated from all recent outcomes, stratified (`draws`);
 3. the level follows the value at risk, never below the limit, and towards the limit while it is
    broken (`functional.risk.shortfall_level`);
-4. what the critic says of the rollout is compared with its outcomes, and where outcomes refute
-   how risk differs from state to state, that part is made smaller
-   (`functional.risk.calibration_slope`);
+4. with `risk.cvar_trust = "verified"` what the critic says of the rollout is compared with its
+   outcomes, and where outcomes refute how risk differs from state to state, that part is made
+   smaller (`functional.risk.calibration_slope`);
 5. the critic learns; the advantages of all actions, of the mean and of the shortfall, are divided
    by slow scales;
 6. the share x of the risk advantage is the one at which the next step of the policy moves CVaR to
    the aim at a given rate (`functional.risk.mixing_share`); lambda = x / (1 - x) in units of the
    scales;
 7. the mixed advantage is divided by its own slow scale: near the limit both parts nearly cancel;
-8. where an action that is held throughout keeps the limit and earns more than the policy does, by
-   more than chance, the policy is pulled to it (`functional.risk.floor_share`).
+8. with `risk.cvar_floor`, where an action that is held throughout keeps the limit and earns more
+   than the policy does, by more than chance, the policy is pulled to it
+   (`functional.risk.floor_share`).
 """
 
 import math
@@ -351,7 +352,7 @@ class LimitControl:
         """
         device, alpha = self.task.device, self.config.risk.cvar_alpha
         nothing = torch.zeros((), dtype=torch.int64, device=device), torch.zeros((), device=device)
-        if self.config.risk.episode_limit is None or not tail.is_ready:
+        if not (self.config.risk.cvar_floor and tail.is_ready):
             return nothing
         held = self.draws.constant_returns()  # [n, K]
         keeps = risk.empirical_cvar(held.T.contiguous(), alpha=alpha) >= self.aim(tail)
@@ -362,6 +363,8 @@ class LimitControl:
 
     def _verify(self, rollout: Rollout, agent: Agent, frame: Frame) -> Tensor:
         """Return how far differences of risk between states are trusted, from 0 to 1."""
+        if self.config.risk.cvar_trust == "full":
+            return torch.ones((), device=rollout.reward.device)
         if self.critic.updates > 0:  # what the first weights say is no prediction
             new = self.critic.verify(agent, rollout, frame)[None]
             earlier = new[:0] if self.verified is None else self.verified

@@ -23,6 +23,8 @@ from stormsail.modules.agent import Agent
 
 WORLD, ONE_BET = KNOWN["stakes-8"], KNOWN["one-bet-10"]
 HELD = limited(WORLD)
+PARTS = {"risk.cvar_trust": "verified", "risk.cvar_floor": True}
+"""What is off by default."""
 BROKEN = {**HELD, "risk.cvar_limit": 3.0, "ppo.n_envs": 32}
 """By the first policy, whatever it draws: two in three episodes win more."""
 
@@ -297,7 +299,7 @@ def test_the_largest_share_leaves_the_multiplier_finite():
 
 def test_the_report_is_the_mixture_of_both_scaled_advantages():
     """(1 - x) of the mean's and x of risk's, centred under the policy, over the mixture's scale."""
-    ppo = bets_learner(WORLD, **BROKEN)
+    ppo = bets_learner(WORLD, **{**BROKEN, **PARTS})
     ppo.update()
     ppo.risk._move_share = lambda _: setattr(ppo.risk, "share", 0.3)
     ppo.risk._floor = lambda _: (torch.tensor(1), torch.tensor(0.25))
@@ -337,7 +339,7 @@ def test_the_report_is_the_mixture_of_both_scaled_advantages():
 
 def test_differences_between_states_are_trusted_as_far_as_fresh_rollouts_bear_them_out():
     """By loops over rows and actions: what was predicted before the rollout was learned from."""
-    ppo = bets_learner(WORLD, **BROKEN)
+    ppo = bets_learner(WORLD, **{**BROKEN, **PARTS})
     pairs = []
     for update in range(4):
         ppo.env_state, rollout = ppo._collect()
@@ -403,7 +405,7 @@ def agreement(critic, agent, rollout, frame):
 
 def test_the_critic_is_verified_by_the_last_rollouts_alone(monkeypatch):
     monkeypatch.setattr(limit, "VERIFIED", 2)
-    ppo = bets_learner(WORLD, **BROKEN)
+    ppo = bets_learner(WORLD, **{**BROKEN, **PARTS})
     seen = []
     for _ in range(4):
         ppo.update()
@@ -411,6 +413,13 @@ def test_the_critic_is_verified_by_the_last_rollouts_alone(monkeypatch):
     assert seen[0] is None
     assert seen[1].shape == (1, 2)
     assert torch.equal(seen[3], torch.stack((seen[2][1], seen[3][1])))
+
+
+def test_trust_and_floor_are_off_unless_asked_for():
+    ppo = bets_learner(WORLD, **BROKEN)
+    for _ in range(4):
+        report = ppo.update().risk
+    assert (report.trust, report.floor, ppo.risk.verified) == (1.0, 0.0, None)
 
 
 # --- floor ---------------------------------------------------------------------------------------
@@ -436,7 +445,7 @@ def filled(made, constant, result, *, update=0):
 
 def test_the_floor_is_the_best_held_action_that_keeps_the_limit():
     """Action 4 earns most and loses 20 in a tenth of the draws; of the others 2 earns most."""
-    made, count = control(0), 40
+    made, count = control(0, **PARTS), 40
     lost = [i < count // 10 for i in range(count)]
     constant = [[0.0, 1.0, 2.0, 1.5, -20.0 if out else 9.0] for out in lost]
     filled(made, constant, [0.1 * (i % 3) for i in range(count)])
@@ -449,7 +458,7 @@ def test_the_floor_is_the_best_held_action_that_keeps_the_limit():
 
 
 def test_the_floor_counts_the_results_of_the_present_policy_alone():
-    made = filled(control(0), [[0.0, 1.0, 2.0, 0.0, 0.0]] * 40, [0.0] * 20 + [3.0] * 20)
+    made = filled(control(0, **PARTS), [[0.0, 1.0, 2.0, 0.0, 0.0]] * 40, [0.0] * 20 + [3.0] * 20)
     made.draws.kept.measured[:20] = 0
     made.draws.kept.measured[20:] = 9
     made.updates = 9
@@ -459,9 +468,9 @@ def test_the_floor_counts_the_results_of_the_present_policy_alone():
 
 
 def test_there_is_no_floor_where_no_held_action_keeps_the_limit_or_too_little_is_known():
-    made = filled(control(0), [[-9.0, -9.0, -10.0, -11.0, -12.0]] * 40, [-30.0] * 40)
+    made = filled(control(0, **PARTS), [[-9.0, -9.0, -10.0, -11.0, -12.0]] * 40, [-30.0] * 40)
     assert float(made._floor(tail(-30.0))[1]) == 0.0
-    made = filled(control(0), [[0.0, 0.0, 0.0, 0.0, 0.0]] * 40, [-30.0] * 40)
+    made = filled(control(0, **PARTS), [[0.0, 0.0, 0.0, 0.0, 0.0]] * 40, [-30.0] * 40)
     assert float(made._floor(tail(-30.0))[1]) == 0.5
     assert float(made._floor(tail(-30.0, ready=False))[1]) == 0.0
 
@@ -593,7 +602,7 @@ def test_an_action_that_keeps_it_in_the_tail_of_all_draws_is_enough():
 
 
 def test_updates_at_the_largest_share_are_counted_in_a_row():
-    made = control(0)
+    made = control(0, **PARTS)
     made.scale, made.balance = torch.ones(2), torch.tensor([9.0, 9.0])
     for count in (1, 2, 3):
         made._move_share(tail(-10.0, error=0.0))

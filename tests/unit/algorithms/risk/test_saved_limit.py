@@ -39,7 +39,8 @@ TAKEN = {
 
 def bets():
     """Return a learner whose rollouts end within episodes, and whose limit is broken a little."""
-    return bets_learner(COST, **limited(COST, **HARD), **{"ppo.n_steps": 4})
+    parts = {"risk.cvar_trust": "verified", "risk.cvar_floor": True}
+    return bets_learner(COST, **limited(COST, **HARD), **{"ppo.n_steps": 4}, **parts)
 
 
 def pole():
