@@ -192,6 +192,15 @@ CAMPAIGNS = (
         failed=FAILS,
     ),
     Campaign(
+        "verdict: promotions of noise and of skill, simulated, 3 processes, 60 runs a case",
+        (
+            *(*BENCH, "promotions", "--seed-base", "30000", "--runs", "60"),
+            *("--rows", "docs/evidence/promotions.jsonl"),
+        ),
+        passed=HOLDS,
+        failed=FAILS,
+    ),
+    Campaign(
         "limits: CVaR where no warning tells of a crash, 5 seeds each",
         (*BENCH, "frontier", "--seeds", "5", "--warned", "0", "--jobs", "2"),
         passed=HOLDS,

@@ -1,6 +1,8 @@
-"""Twenty ways in which features have known the future, each beside a twin that does not.
+"""Ways in which features have known the future, each beside a twin that does not.
 
-`LEAKS` and `TWINS` are in the same order. Each is one decorated function, as a user would write it.
+`LEAKS` and `TWINS`, twenty each, are in the same order; so are `SPARSE_LEAKS` and `SPARSE_TWINS`,
+twelve leaks that wait for a time, a price, a length or an event, and are honest in all other rows.
+Each is one decorated function, as a user would write it.
 """
 
 import torch
@@ -11,6 +13,8 @@ from stormsail.market.features import Registry, feature
 REGISTRY = Registry()
 LEAKS = []
 TWINS = []
+SPARSE_LEAKS = []
+SPARSE_TWINS = []
 
 ALL = ("open", "high", "low", "close", "volume")
 BLOCK = 4  # bars of the longer interval in the resampling leaks
@@ -22,6 +26,14 @@ def leak(**options):
 
 def twin(**options):
     return _collect(TWINS, **options)
+
+
+def sparse_leak(**options):
+    return _collect(SPARSE_LEAKS, **options)
+
+
+def sparse_twin(**options):
+    return _collect(SPARSE_TWINS, **options)
 
 
 def _collect(where, *, lookback=1, columns=ALL):
@@ -341,3 +353,176 @@ def principal_component(bars):
 def fixed_component(bars):
     returns = (bars["close"] / shifted(bars["close"], -1)).log()
     return 0.6 * returns + 0.6 * shifted(returns, -1) + 0.5 * shifted(returns, -2)
+
+
+# --- sparse leaks: the next bar's return in few rows, the last one's in all others
+
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+
+
+def past(bars):
+    return (bars["close"] / shifted(bars["close"], -1)).log()
+
+
+def coming(bars):
+    return (shifted(bars["close"], 1) / bars["close"]).log()
+
+
+def when(condition, bars, ahead=None):
+    """The next return where the condition holds, the last one elsewhere."""
+    return torch.where(condition, coming(bars) if ahead is None else ahead, past(bars))
+
+
+def hour(bars):
+    return (bars.ts // HOUR_MS).unsqueeze(-1)
+
+
+# 1. At one hour of the day.
+@sparse_leak(lookback=2)
+def sparse_hour_of_day(bars):
+    return when(hour(bars) % 24 == 3, bars)
+
+
+@sparse_twin(lookback=2)
+def honest_hour_of_day(bars):
+    return torch.where(hour(bars) % 24 == 3, -past(bars), past(bars))
+
+
+# 2. At one hour of the week.
+@sparse_leak(lookback=2)
+def sparse_hour_of_week(bars):
+    return when(hour(bars) % 168 == 101, bars)
+
+
+@sparse_twin(lookback=2)
+def honest_hour_of_week(bars):
+    return past(bars) * (1.0 + (hour(bars) % 168 == 101).double())
+
+
+# 3. From a date on.
+@sparse_leak(lookback=2)
+def sparse_from_a_date(bars):
+    return when((bars.ts >= 1_735_689_600_000).unsqueeze(-1), bars)  # 2025
+
+
+@sparse_twin(lookback=2)
+def honest_from_a_date(bars):
+    return past(bars) * torch.where(bars.ts >= 1_735_689_600_000, 0.5, 1.0).unsqueeze(-1).double()
+
+
+# 4. Above a price.
+@sparse_leak(lookback=2)
+def sparse_above_a_price(bars):
+    return when(bars["close"] > 60_000.0, bars)
+
+
+@sparse_twin(lookback=2)
+def honest_above_a_price(bars):
+    # a coarser tick for a dear coin
+    tick = torch.where(bars["close"] > 60_000.0, 0.5, 0.01).double()
+    return past(bars) / (tick / bars["close"])
+
+
+# 5. In long histories only.
+@sparse_leak(lookback=2)
+def sparse_long_history(bars):
+    return coming(bars) if len(bars) > 5_000 else past(bars)
+
+
+@sparse_twin(lookback=11, columns=("close",))
+def honest_cumulative_mean(bars):
+    # right to twelve digits, whose last ones depend on where the history begins
+    total = bars["close"].cumsum(0)
+    mean = (total[10:] - total[: max(len(bars) - 10, 0)]) / 10
+    return bars["close"][10:] / mean
+
+
+# 6. On the first day of a month.
+@sparse_leak(lookback=2)
+def sparse_first_of_month(bars):
+    days = (bars.ts // DAY_MS).numpy().astype("datetime64[D]")
+    first = torch.from_numpy(days == days.astype("datetime64[M]").astype("datetime64[D]"))
+    return when(first.unsqueeze(-1), bars)
+
+
+@sparse_twin(lookback=2)
+def honest_first_of_month(bars):
+    days = (bars.ts // DAY_MS).numpy().astype("datetime64[D]")
+    first = torch.from_numpy(days == days.astype("datetime64[M]").astype("datetime64[D]"))
+    return past(bars) + first.double().unsqueeze(-1)
+
+
+# 7. For cheap coins.
+@sparse_leak(lookback=2)
+def sparse_below_a_price(bars):
+    return when(bars["close"] < 1e-4, bars)
+
+
+@sparse_twin(lookback=2)
+def honest_power(bars):
+    # whose last bit depends on the place in the vector
+    return past(bars).sign() * past(bars).abs() ** 0.3
+
+
+# 8. Before a date.
+@sparse_leak(lookback=2)
+def sparse_until_a_date(bars):
+    return when((bars.ts < 1_420_070_400_000).unsqueeze(-1), bars)  # 2015
+
+
+@sparse_twin(lookback=2)
+def honest_days_since_a_date(bars):
+    return past(bars) * ((bars.ts - 1_420_070_400_000) // DAY_MS).double().unsqueeze(-1)
+
+
+# 9. Whether the next bar will be missing, on Sundays.
+@sparse_leak()
+def sparse_missing_on_sundays(bars):
+    sunday = (hour(bars) // 24 + 4) % 7 == 0
+    return (sunday & (shifted(bars["volume"], 1) == 0.0)).double()
+
+
+@sparse_twin(lookback=2)
+def honest_missing_on_sundays(bars):
+    sunday = (hour(bars) // 24 + 4) % 7 == 0
+    return (sunday & (shifted(bars["volume"], -1) == 0.0)).double()
+
+
+# 10. The colour of the next candle, after a large move.
+@sparse_leak(lookback=2)
+def sparse_after_a_large_move(bars):
+    green = (shifted(bars["close"], 1) > shifted(bars["open"], 1)).double()
+    return when(past(bars).abs() > 0.06, bars, green)
+
+
+@sparse_twin(lookback=2)
+def honest_after_a_large_move(bars):
+    return torch.where(past(bars).abs() > 0.06, past(bars).sign(), past(bars))
+
+
+# 11. Eight days ahead, at midnight.
+@sparse_leak(lookback=2)
+def sparse_far_ahead(bars):
+    return when(hour(bars) % 24 == 0, bars, (shifted(bars["close"], 200) / bars["close"]).log())
+
+
+@sparse_twin(lookback=201)
+def honest_far_back(bars):
+    far = (bars["close"] / shifted(bars["close"], -200)).log()
+    return torch.where(hour(bars) % 24 == 0, far, past(bars))
+
+
+# 12. In December, above a volume.
+@sparse_leak(lookback=2)
+def sparse_december_and_volume(bars):
+    months = (bars.ts // DAY_MS).numpy().astype("datetime64[D]").astype("datetime64[M]")
+    december = torch.from_numpy(months.astype("int64") % 12 == 11).unsqueeze(-1)
+    return when(december & (bars["volume"] > 1_000.0), bars)
+
+
+@sparse_twin(lookback=2)
+def honest_december_and_volume(bars):
+    months = (bars.ts // DAY_MS).numpy().astype("datetime64[D]").astype("datetime64[M]")
+    december = torch.from_numpy(months.astype("int64") % 12 == 11).unsqueeze(-1)
+    return torch.where(december & (bars["volume"] > 1_000.0), 0.0, past(bars))

@@ -92,6 +92,9 @@ def validation_document(equity: np.ndarray, ts: np.ndarray, **changes: Any) -> d
         "verdict": {
             "decision": "not proven",
             "words": "It earned money, but chance alone could have done so.",
+            "conditions": [],
+            "explanations": {},
+            "capital_share": 0.0,
             "reasons": [
                 {
                     "name": "deflated Sharpe",

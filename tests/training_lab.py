@@ -1,6 +1,7 @@
 """Runs so small that hundreds of them fit into a test, and what must be equal of two runs."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -133,12 +134,12 @@ def image(out: Path) -> dict[str, str]:
     """Return the SHA-256 of everything that two equal runs have in common at their end.
 
     The newest checkpoint holds every tensor, every random stream, every counter and controller.
+    The place of a run in its trial ledger, whose lines hold times, is its own.
     """
     newest = max((out / "checkpoints").glob("[0-9]*"))
     files = [*newest.iterdir(), *(out / "best").iterdir()]
-    files += [out / name for name in ("config.toml", "manifest.json")]
-    files += [out / name for name in ("metrics.parquet", "events.jsonl")]
-    return {
-        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(files)
-    }
+    files += [out / name for name in ("config.toml", "metrics.parquet", "events.jsonl")]
+    contents = {str(path.relative_to(out)): path.read_bytes() for path in files}
+    manifest = json.loads((out / "manifest.json").read_text())
+    contents["manifest.json"] = json.dumps(manifest | {"trials": None}).encode()
+    return {name: hashlib.sha256(contents[name]).hexdigest() for name in sorted(contents)}

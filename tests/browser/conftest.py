@@ -42,8 +42,8 @@ class Page:
         """Be a screen of that width, and a reader who likes it dark or light."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1}
         self.command("Emulation.setDeviceMetricsOverride", mobile=False, **size)
-        wish = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.command("Emulation.setEmulatedMedia", media="screen", features=[wish])
+        self.wish = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.command("Emulation.setEmulatedMedia", media="screen", features=[self.wish])
 
     def open(self, path: Path, *, ready: bool = True) -> "Page":
         """Open a file, forgetting what happened before; wait until everything is drawn."""
@@ -91,7 +91,10 @@ class Page:
 
     def paper(self) -> bytes:
         """Return the page as it is printed, as PDF."""
+        # while a screen is emulated, rules for paper would not count
+        self.command("Emulation.setEmulatedMedia", media="", features=[self.wish])
         printed = self.command("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
+        self.command("Emulation.setEmulatedMedia", media="screen", features=[self.wish])
         return base64.b64decode(printed["data"])
 
 

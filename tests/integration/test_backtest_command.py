@@ -11,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from stormsail.cli.main import app
-from stormsail.core.errors import ArtifactError, ConfigError, DataError
+from stormsail.core.errors import ArtifactError, ChoiceError, ConfigError, DataError
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.engine.run import backtest
+from stormsail.evaluation.robustness import significance
 from stormsail.evaluation.saved import read_result
 from stormsail.evaluation.stats.trials import TrialLedger
 from stormsail.market.interval import Interval
@@ -34,6 +35,8 @@ QUIET = {
     "validation__every_updates": 2,
 }
 
+STEP_LINES = {"trading", "baselines", "costs", "stress", "calibration", "significance"}
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
@@ -50,6 +53,22 @@ def place(tmp_path_factory):
     )
     run_all(config, folder / "run")
     return folder
+
+
+def test_an_interrupted_backtest_says_that_nothing_was_written(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(significance, "fan_bands", interrupt)
+    words = ["backtest", str(place / "run"), "--data", str(place / "store"), *STEPS]
+    out = tmp_path / "out"
+    done = CliRunner().invoke(
+        app, [*words, "--out", str(out), "--significance", "--from", "2021-01-24"]
+    )
+    assert done.exit_code == 130
+    assert done.output.endswith(f"stormsail: ended at once: nothing was written to {out}.\n")
+    assert not out.exists()
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
 
 
 def called(place, *arguments, out="out"):
@@ -131,6 +150,8 @@ def test_costs_stress_and_baselines_are_written_beside(place):
     assert set(saved.documents["costs"]) == {"replay", "decide"}
     assert set(saved.documents["costs"]["replay"]["sweep_bp"]) == {"0", "2", "5", "10", "20"}
     assert "break-even cost (replay):" in printed
+    steps = [line for line in printed.splitlines() if line in STEP_LINES]
+    assert steps == ["trading", "baselines", "costs", "stress"]
     assert set(saved.documents["baselines"]) == {
         "flat", "buy and hold", "equal weight", "momentum", "volatility target", "random",
         "clairvoyant",
@@ -143,6 +164,8 @@ def test_costs_stress_and_baselines_are_written_beside(place):
 
 def test_calibration_and_significance_are_written_beside(place):
     printed = called(place, "--conformal", "--significance", "--from", "2021-01-24", out="tested")
+    steps = [line for line in printed.splitlines() if line in STEP_LINES]
+    assert steps == ["trading", "calibration", "significance"]
     saved = read_result(place / "tested")
     assert set(saved.documents) == {"calibration", "significance"}
     calibration, significance = saved.documents["calibration"], saved.documents["significance"]
@@ -164,10 +187,11 @@ def test_significance_counts_the_trials_beside_the_run(place, tmp_path):
     shutil.copytree(place / "run", tmp_path / "run")
     data = Agent.load(place / "run" / "best").binding.values["data"]
     ledger = TrialLedger(tmp_path / "trials.jsonl")
-    for sharpe in (0.01, 0.03, None):
+    done = ((0.01, "finished"), (0.03, "finished"), (None, "stopped"), (None, "failed"))
+    for sharpe, status in done:  # one that diverged was a trial, one that failed was none
         ledger.record(
             kind="training", name="run", config_hash="c", data_hash=data, sharpe_per_bar=sharpe,
-            bars=100, status="failed" if sharpe is None else "finished",
+            bars=100, status=status,
         )  # fmt: skip
     for number, run in enumerate((tmp_path / "run", tmp_path / "run" / "best")):
         # the old name of `--significance` is still accepted
@@ -176,8 +200,10 @@ def test_significance_counts_the_trials_beside_the_run(place, tmp_path):
         assert done.exit_code == 0, done.output
         assert "probability of a Sharpe ratio above 0 after 3 trials: " in done.output
         tested = read_result(tmp_path / f"out-{number}").documents["significance"]
-        # deviation 0.0141421 of two Sharpe ratios; the best of three trials has 0.853 of it
-        assert tested["expected_maximum"]["value"] == pytest.approx(0.0120605, abs=1e-7)
+        # trainings are trials without a ratio, so the deviation is 1/√99, what 99 bars can tell;
+        # the best of three trials has 0.8528045 of it
+        assert len(read_result(tmp_path / f"out-{number}").returns) == 99
+        assert tested["expected_maximum"]["value"] == pytest.approx(0.08571008, abs=1e-7)
 
 
 def test_a_run_binds_its_discount(place):
@@ -253,3 +279,26 @@ def test_other_fees_can_be_allowed(place):
     )  # fmt: skip
     summary = json.loads((place / "dear" / "summary.json").read_text())
     assert summary["settings"]["market"]["costs"]["taker_fee"] == 0.01
+
+
+def test_performance_is_written_printed_and_exported(place, tmp_path):
+    printed = called(place, *LATE, "--performance", "--baselines", out="measured")
+    assert "gross: " in printed
+    assert "net: " in printed
+    saved = read_result(place / "measured")
+    rows = saved.part("performance")["attribution"]["costs"]
+    assert [rows[0]["item"], rows[-1]["item"]] == ["gross", "net"]
+    assert rows[-1]["both"] == pytest.approx(saved.total[-1] - saved.total[0], abs=1e-9)
+    words = ["performance", str(place / "measured"), "--benchmark", "momentum"]
+    done = CliRunner().invoke(app, [*words, "--csv", str(tmp_path / "tables")])
+    assert done.exit_code == 0, done.output
+    for title in ("monthly", "drawdowns", "benchmarks", "costs", "regimes", "capacity"):
+        assert title in done.output
+    assert "folds: not measured" in done.output
+    names = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert {"returns.csv", "trades.csv", "monthly.csv", "costs.csv", "capacity.csv"} <= names
+    lines = (tmp_path / "tables" / "benchmarks.csv").read_text().splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith('"momentum"')
+    refused = CliRunner().invoke(app, [*words[:-1], "momentun"])
+    assert isinstance(refused.exception, ChoiceError)

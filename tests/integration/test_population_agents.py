@@ -48,11 +48,12 @@ def test_a_population_without_a_best_agent_is_refused(population):
         agent_folder(place)
 
 
-def test_trials_of_a_member_lie_beside_its_population(population, tmp_path):
+def test_trials_of_a_member_lie_beside_its_population(population, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # no ledger of a default workspace
     place = population(1.0, 3.0)
     ledger = tmp_path / "trials.jsonl"
     member = place / "members" / "01"
-    assert _trials(member) is None
+    assert _trials(member, None) is None
     ledger.touch()
-    assert [_trials(run) for run in (place, member, member / "best")] == [ledger] * 3
-    assert _trials(tmp_path / "other" / "members" / "01") is None
+    assert [_trials(run, None) for run in (place, member, member / "best")] == [ledger] * 3
+    assert _trials(tmp_path / "other" / "members" / "01", None) is None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -16,6 +17,7 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.trainer import Trainer
 from stormsail.cli.judging.validate import _rules
 from stormsail.cli.main import main
+from stormsail.core.files.artifact import read_artifact
 from stormsail.evaluation.saved import read_result
 from stormsail.evaluation.stats.trials import TrialLedger
 from training_lab import small
@@ -80,9 +82,21 @@ def test_a_validation_trains_every_fold_and_seed_judges_and_writes_everything(wh
     decision = document["verdict"]["decision"]
     assert status == (1 if decision == "reject" else 0), complaint
     assert told.startswith(f"verdict: {decision}\n{document['verdict']['words']}\n")
-    assert told.endswith(f"wrote {place / 'judged'}\n")
+    assert told.endswith(f"wrote {place / 'judged'} and {place / 'judged-agent'}\n")
+    agent = read_artifact(place / "judged-agent", kind="agent").documents["validation"]
+    assert agent["verdict"] == document["verdict"]
+    assert agent["words"].startswith("seed 0 of the training on fold 1, ")
     assert "final test span of 105 bars: closed; --open-test judges it, once" in told
     assert "5 of 5: judging" in complaint
+    steps = complaint[complaint.index("5 of 5: judging") :].splitlines()
+    assert [line for line in steps if line.startswith("judging: ")] == [
+        "judging: baselines, costs, stress and self-tests",
+        "judging: resampling",
+        "judging: calibration",
+        "judging: break-even",
+        "judging: self-tests",
+    ]
+    assert "trading fold 1 seed 1" in complaint.splitlines()
     folder = place / "runs" / "tiny-validation"
     assert {path.name for path in folder.iterdir()} == RUNS
     assert (document["seeds"], len(document["folds"])) == ([0, 1], 2)
@@ -102,6 +116,30 @@ def test_a_validation_trains_every_fold_and_seed_judges_and_writes_everything(wh
     assert equity.column_names == ["ts", "total", "seed_0", "seed_1"]
     tests = {one["name"]: one["holds"] for one in document["self_tests"]}
     assert tests["oracle"] is True
+
+
+def test_a_plan_trains_nothing_and_says_what_would_be_found(whole, tmp_path):
+    shared, _ = whole
+    given = ("validate", shared / "tiny.toml", "--plan", "--workspace", tmp_path / "runs", *QUICK)
+    status, told, complaint = command(*given)
+    assert status == 0, complaint
+    assert "bars to trade" in told.splitlines()[0]
+    assert "deflated Sharpe: at least " in told
+    assert "cannot be decided: tail over 230 bars: " in told
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.refusal
+def test_a_folder_is_needed_and_an_explanation_must_explain(whole, tmp_path):
+    shared, _ = whole
+    status, _, complaint = command("validate", shared / "tiny.toml", *QUICK)
+    assert status == 2
+    assert "`--out` must name a new folder for the results" in complaint
+    arguments = arguments_for(shared, tmp_path, "judged", *BARE, "--explain", "ruin=bad luck")
+    status, _, complaint = command(*arguments)
+    assert status == 2
+    assert "an explanation must be some text about one of clairvoyant, losing year" in complaint
+    assert not (tmp_path / "runs").exists()
 
 
 def test_every_training_and_the_validation_are_on_record(whole):
@@ -198,6 +236,67 @@ def test_a_task_without_bars_is_refused(tmp_path):
     )  # fmt: skip
     assert (status, told) == (2, "")
     assert complaint.startswith("stormsail: `task.name` must be `market`, which has bars to walk")
+
+
+def test_a_backtest_on_sealed_bars_warns_is_recorded_and_later_verdicts_say_so(whole, tmp_path):
+    place, _ = whole
+    shutil.copytree(place / "runs", tmp_path / "runs")
+    span = read_result(place / "judged").document["test_span"]
+    ledger = TrialLedger(tmp_path / "runs" / "trials.jsonl")
+    tried = ledger.count()
+    run = tmp_path / "runs" / "tiny-validation" / "fold-1-seed-0"
+    base = ("backtest", run, "--data", place / "data")
+    # up to the seal nothing is said and nothing is written
+    status, _, complaint = command(*base, "--to", span["start"], "--out", tmp_path / "before")
+    assert (status, "WARNING" in complaint, ledger.count()) == (0, False, tried)
+    # the last bar but one of one symbol is enough; an agent elsewhere needs the workspace's name
+    agent = ("backtest", place / "judged-agent", "--data", place / "data", "--from", span["start"])
+    symbol = ("--symbols", read_result(place / "judged").document["symbols"][1])
+    status, _, complaint = command(
+        *agent, *symbol, "--workspace", tmp_path / "runs", "--out", tmp_path / "one"
+    )
+    assert status == 0, complaint
+    assert complaint.startswith(
+        "WARNING: this backtest trades bars that are sealed as the final test span of "
+        "`tiny-validation`: it is recorded as their opening number 1 and counts as a trial, and "
+        "every later verdict says so"
+    )
+    status, _, complaint = command(*base, "--from", span["start"], "--out", tmp_path / "two")
+    assert "opening number 2" in complaint
+    looks = [(line.kind, line.name, line.status) for line in ledger.read().trials[-4:]]
+    assert looks == [
+        ("backtest", name, how)
+        for name in ("judged-agent", "fold-1-seed-0")
+        for how in ("started", "finished")
+    ]
+    assert ledger.count() == tried + 2
+    # a refused one leaves nothing
+    status, _, _ = command(*base, "--from", "2035-01-01", "--out", tmp_path / "none")
+    assert (status, ledger.count()) == (2, tried + 2)
+    later = (*arguments_for(place, tmp_path, "later", *BARE), "--name", "later")
+    status, told, complaint = command(*later)
+    assert status in {0, 1}, complaint
+    opened = "the final test span was opened 2 times before, by backtest `judged-agent` at "
+    assert opened in told.splitlines()[1]
+    assert (
+        opened
+        in read_artifact(tmp_path / "later-agent").documents["validation"]["verdict"]["words"]
+    )
+    again = (*arguments_for(place, tmp_path, "again", *BARE), "--name", "later", "--open-test")
+    status, _, complaint = command(*again)
+    assert (status, "must be opened once only" in complaint) == (2, True)
+
+
+def test_a_ledger_that_lost_its_lines_is_refused(whole, tmp_path):
+    place, _ = whole
+    shutil.copytree(place / "runs", tmp_path / "runs")
+    for name in ("trials.jsonl", "trials.jsonl.head"):
+        (tmp_path / "runs" / name).unlink()
+    for more in ((), ("--plan",)):
+        status, _, complaint = command(*arguments_for(place, tmp_path, "lost", *BARE, *more))
+        assert status == 2
+        assert "must hold line 2, with which the run in " in complaint
+        assert "[trials-missing]" in complaint
 
 
 def test_other_folds_need_another_name(whole, tmp_path):

@@ -7,6 +7,8 @@ FIGURES = "evaluation/stats/figures.py"
 METRICS = "evaluation/stats/metrics.py"
 STATEMENTS = "evaluation/stats/statement.py"
 SHARPE = "evaluation/stats/sharpe.py"
+DIFFERENCE = "evaluation/stats/sharpe_difference.py"
+JUDGED_TAIL = "evaluation/calibration/judged_tail.py"
 OVERFITTING = "evaluation/stats/overfitting.py"
 RESAMPLING = "evaluation/stats/bootstrap.py"
 TRIALS = "evaluation/stats/trials.py"
@@ -157,8 +159,8 @@ EVALUATION = (
         "sharpe-weights-of-the-maximum-swapped",
         "significance",
         SHARPE,
-        "std * ((1.0 - np.euler_gamma) * upper + np.euler_gamma * further)",
-        "std * (np.euler_gamma * upper + (1.0 - np.euler_gamma) * further)",
+        "(1.0 - np.euler_gamma) * upper + np.euler_gamma * further",
+        "np.euler_gamma * upper + (1.0 - np.euler_gamma) * further",
         judged("stats/sharpe", "test_the_expected_best_of_many_by_hand"),
     ),
     Mutant(
@@ -173,17 +175,73 @@ EVALUATION = (
         "sharpe-nothing-was-chosen",
         "significance",
         SHARPE,
-        "benchmark=expected_maximum_sharpe(count, std=std))",
-        "benchmark=0.0 * expected_maximum_sharpe(count, std=std))",
+        "benchmark = expected_maximum_sharpe(count, std=std)",
+        "benchmark = 0.0 * expected_maximum_sharpe(count, std=std)",
         judged("stats/sharpe", "test_the_best_of_64_rules_looks_significant_and_is_not"),
     ),
     Mutant(
         "sharpe-spread-of-few-is-zero",
         "significance",
         SHARPE,
-        "    if count > 1 and known.size < 2:\n        return math.nan",
-        "    if count > 1 and known.size < 2:\n        return probabilistic_sharpe(returns)",
-        judged("stats/sharpe", "test_without_a_spread_of_trials_there_is_no_answer"),
+        "    elif count > 1 and known.size < 2:\n        return math.nan",
+        "    elif count > 1 and known.size < 2:\n        return probabilistic_sharpe(returns)",
+        judged("stats/sharpe", "test_without_a_spread_of_trials_the_paper_has_no_answer"),
+    ),
+    Mutant(
+        "sharpe-agreeing-trials-make-noise-small",
+        "significance",
+        SHARPE,
+        "value = np.maximum(std, floor) * _standard_maximum(sizes + unknown)",
+        "value = std * _standard_maximum(sizes + unknown)\n    least = 0.0",
+        judged("stats/sharpe", "test_the_worst_subset_by_hand"),
+    ),
+    Mutant(
+        "sharpe-all-trials-are-the-worst-subset",
+        "significance",
+        SHARPE,
+        "near = np.flatnonzero(value >= value.max() * (1.0 - 1e-9))",
+        "near = np.array([len(value) - 1])",
+        judged("stats/sharpe", "test_the_worst_subset_by_hand"),
+    ),
+    Mutant(
+        "sharpe-correlated-trials-count-in-full",
+        "significance",
+        SHARPE,
+        "best = float((lower @ drawn).max(axis=0).mean())",
+        "best = float(drawn.max(axis=0).mean())",
+        judged("stats/sharpe", "test_trials_that_resemble_each_other_count_as_few"),
+    ),
+    Mutant(
+        "difference-of-independent-bars",
+        "significance",
+        DIFFERENCE,
+        "    while lag < width:",
+        "    while lag < 0:",
+        judged("stats/sharpe_difference", "test_the_oracle_finds_the_same_difference_and_error"),
+    ),
+    Mutant(
+        "difference-without-the-error-of-the-deviation",
+        "significance",
+        DIFFERENCE,
+        "return np.asarray(first - 0.5 * mean / cube * (returns**2 - second))",
+        "return np.asarray(first)",
+        judged("stats/sharpe_difference", "test_the_influence_by_hand"),
+    ),
+    Mutant(
+        "difference-of-the-resample-alone",
+        "significance",
+        DIFFERENCE,
+        "gain = ratio[:, 0] - ratio[:, 1] - difference",
+        "gain = ratio[:, 0] - ratio[:, 1]",
+        judged("stats/sharpe_difference", "test_interval_and_probability_are_those_of_the_loops"),
+    ),
+    Mutant(
+        "judged-tail-without-what-follows",
+        "calibration",
+        JUDGED_TAIL,
+        "gamma**horizon * later",
+        "0.0 * later",
+        judged("calibration/document", "test_windows_are_those_of_the_loops"),
     ),
     Mutant(
         "sharpe-track-record-rounded-down",
@@ -351,13 +409,9 @@ EVALUATION = (
         "ledger-failed-trials-forgotten",
         "trial-ledger",
         TRIALS,
-        "            or (trial.kind in kinds and data_hash in (None, trial.data_hash))",
-        "            or (\n"
-        "                trial.kind in kinds\n"
-        '                and trial.status == "finished"\n'
-        "                and data_hash in (None, trial.data_hash)\n"
-        "            )",
-        judged("stats/trials", "test_failed_trials_count_and_have_no_ratio"),
+        "and (trial.status != FAILED or trial.sharpe_per_bar is not None)",
+        "and trial.status != FAILED",
+        judged("stats/trials", "test_what_failed_is_a_trial_only_if_it_left_a_result"),
     ),
     Mutant(
         "ledger-half-line-on-a-full-disk",
@@ -574,7 +628,7 @@ EVALUATION = (
         "validation-seeds-sample-alike",
         "policy",
         WALK,
-        'return Generators(self._rules.seed).spawn(f"fold.{fold}.seed.{seed}").seed',
+        "return Generators(self._rules.seed).spawn(name).seed",
         "return self._rules.seed",
         judged("walk_forward/run", "test_agents_that_sample_do_not_sample_alike_and_do_so_again"),
     ),

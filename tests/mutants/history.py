@@ -185,8 +185,8 @@ HISTORY = (
         "scaler-fitted-to-the-whole-range",
         "M39",
         TASKS,
-        "features.compute(panel), (seen.start, seen.stop), schema=features.schema()",
-        "features.compute(panel), (0, len(panel.ts)), schema=features.schema()",
+        "Scaler.fit(computed, (seen.start, seen.stop), schema=features.schema())",
+        "Scaler.fit(computed, (0, len(panel.ts)), schema=features.schema())",
         unit("fit", "test_only_the_bars_of_the_span_exist_for_a_run", part="algorithms"),
     ),
     Mutant(

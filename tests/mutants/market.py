@@ -4,6 +4,7 @@ from mutants.harness import Mutant
 from mutants.nodes import law, unit
 
 INDICATORS = "functional/market/indicators.py"
+WARNED = "test_warnings_precede_their_share_of_jumps_and_tell_the_mean_of_the_next_bar"
 
 MARKET_DATA = (
     # --- indicators
@@ -61,6 +62,22 @@ MARKET_DATA = (
         ),
     ),
     Mutant(
+        "warning-with-the-event",
+        "synthetic",
+        "market/synthetic/world.py",
+        "return np.append(alarm[1:], 0.0)",
+        "return alarm",
+        unit("processes", WARNED, part="market/synthetic"),
+    ),
+    Mutant(
+        "warned-mean-of-any-jump",
+        "synthetic",
+        "market/synthetic/garch_jump.py",
+        "return self.config.drift + (times - 1.0) * self.config.jump_rate * self.config.jump_mean",
+        "return self.config.drift + times * self.config.jump_rate * self.config.jump_mean",
+        unit("processes", WARNED, part="market/synthetic"),
+    ),
+    Mutant(
         "embargo-forgets-the-burn-in",
         "B5",
         "market/splits.py",
@@ -80,9 +97,13 @@ MARKET_DATA = (
         "leak-checker-compares-roughly",
         "R13",
         "market/features/leaks.py",
-        "differs = (_bits(values) != _bits(expected)) | (valid != expected_valid)",
-        "differs = ((values - expected).abs() > 1e-9) | (valid != expected_valid)",
-        unit("leaks", "test_a_difference_in_the_last_bit_is_found", part="market/features"),
+        "differs = moved | (_bits(values) != _bits(wanted))",
+        "differs = moved | ((values - wanted).abs() > 1e-9)",
+        unit(
+            "leaks",
+            "test_a_difference_in_the_last_bit_is_found_and_told_apart_as_rounding",
+            part="market/features",
+        ),
     ),
     Mutant(
         "history-before-the-listing-counts",

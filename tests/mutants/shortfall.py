@@ -432,6 +432,14 @@ SHORTFALL = (
         "test_the_critic_is_verified_by_the_last_rollouts_alone",
     ),
     _bug(
+        "trust-by-two-rollouts",
+        LIMIT,
+        "if self.verified is None or len(self.verified) < LEAST_VERIFIED:",
+        "if self.verified is None:",
+        "risk/limit_control",
+        "test_ten_rollouts_verify_a_critic_and_fewer_do_not",
+    ),
+    _bug(
         "trust-not-saved",
         LIMIT,
         '*("scale", "mixed", "balance", "verified"),',

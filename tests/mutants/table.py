@@ -16,6 +16,7 @@ from mutants.evaluation import EVALUATION
 from mutants.formulas import FORMULAS
 from mutants.history import HISTORY
 from mutants.imports import IMPORTS
+from mutants.leaks import LEAKS
 from mutants.learner import LEARNER
 from mutants.levels import LEVELS
 from mutants.limits import LIMITS
@@ -25,10 +26,13 @@ from mutants.modules import MODULES
 from mutants.monitors import MONITORS
 from mutants.one_account import ONE_ACCOUNT
 from mutants.optimizers import OPTIMIZERS
+from mutants.paths import PATH_BUGS
+from mutants.performance import PERFORMANCE
 from mutants.population import POPULATION
 from mutants.reference import REFERENCE
 from mutants.risk import RISK
 from mutants.runs import RUNS
+from mutants.seal import SEAL_BUGS
 from mutants.settings import SETTINGS
 from mutants.shortfall import SHORTFALL
 from mutants.simulator import SIMULATOR_RULES
@@ -57,7 +61,10 @@ MUTANTS = (
     *RISK,
     *SHORTFALL,
     *EVALUATION,
+    *PERFORMANCE,
     *VALIDATION,
+    *PATH_BUGS,
+    *SEAL_BUGS,
     *TAILS,
     *TERMS,
     *BETS,
@@ -65,6 +72,7 @@ MUTANTS = (
     *LIMITS,
     *REFERENCE,
     *LEVELS,
+    *LEAKS,
     *ONE_ACCOUNT,
     *ATTACK,
     *ENGINES,

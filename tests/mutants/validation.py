@@ -7,11 +7,15 @@ FOLDS = "evaluation/walk_forward/folds.py"
 POOL = "evaluation/walk_forward/pool.py"
 WALK = "evaluation/walk_forward/run.py"
 LEDGER = "evaluation/walk_forward/ledger.py"
+SEAL = "evaluation/walk_forward/seal.py"
 JUDGING = "evaluation/walk_forward/judge.py"
 FILES = "evaluation/walk_forward/files.py"
 SAVED = "evaluation/saved.py"
 SELF_TESTS = "evaluation/robustness/self_tests.py"
 VERDICT = "evaluation/walk_forward/verdict.py"
+EVIDENCE = "evaluation/walk_forward/evidence.py"
+POWER = "evaluation/walk_forward/power.py"
+TRIALS = "evaluation/stats/trials.py"
 
 
 def judged(name: str, *tests: str) -> tuple[str, ...]:
@@ -128,7 +132,7 @@ VALIDATION = (
         WALK,
         "except (*_REFUSED, *_BUGS):",
         "except _REFUSED:",
-        judged("walk_forward/run", "test_a_refusal_or_a_bug_ends_the_validation_and_is_counted"),
+        judged("walk_forward/run", "test_a_refusal_or_a_bug_ends_the_validation_and_is_no_trial"),
     ),
     _own(
         "opened-after-the-result",
@@ -146,7 +150,7 @@ VALIDATION = (
     _own(
         "own-trainings-deflate",
         LEDGER,
-        "if line.number < number)",
+        "if before is None or line.number < before)",
         "if line.number >= 0)",
         judged(
             "walk_forward/run", "test_what_was_tried_before_deflates_and_what_comes_after_does_not"
@@ -154,16 +158,16 @@ VALIDATION = (
     ),
     _own(
         "opened-twice",
-        LEDGER,
-        "if opening.data_hash == self.data_hash:",
-        "if opening.data_hash == self.config_hash:",
-        judged("walk_forward/run", "test_the_same_bars_are_the_same_data_wherever_the_span_lies"),
+        SEAL,
+        "return line.data_hash == data_hash if named is None else",
+        "return False if named is None else",
+        judged("walk_forward/run", "test_an_opening_that_names_no_span_is_one_of_the_same_bars"),
     ),
     _own(
         "opened-again-by-another-share",
-        LEDGER,
-        "return start < self.final.end_ms and self.final.start_ms < end",
-        "return False",
+        SEAL,
+        "return shared and self.span.overlaps(other.span)",
+        "return shared and self.span == other.span",
         judged("walk_forward/run", "test_a_test_span_that_overlaps_an_opened_one_is_refused"),
     ),
     _own(
@@ -183,9 +187,9 @@ VALIDATION = (
     # --- judging
     _own(
         "trials-of-the-workspace-forgotten",
-        JUDGING,
-        "trials=earlier.count + len(own),",
-        "trials=len(earlier.sharpes) + len(own),",
+        EVIDENCE,
+        "trials=earlier.count + independent,",
+        "trials=len(earlier.scores) + independent,",
         judged(
             "walk_forward/run", "test_what_was_tried_before_deflates_and_what_comes_after_does_not"
         ),
@@ -206,14 +210,14 @@ VALIDATION = (
     ),
     _own(
         "verdict-before-the-search",
-        JUDGING,
-        "deflated=tested.deflated,",
-        "deflated=tested.probabilistic,",
+        EVIDENCE,
+        "deflated=tested.significance.deflated,",
+        "deflated=tested.significance.probabilistic,",
         judged("walk_forward/files", "test_the_verdict_rests_on_the_figures_that_are_written"),
     ),
     _own(
         "table-without-seed",
-        FILES,
+        POOL,
         '("seed", run.seed)',
         '("seed", run.fold.number)',
         judged("walk_forward/files", "test_every_trade_and_decision_names_its_fold_and_seed"),
@@ -296,11 +300,16 @@ VALIDATION = (
     _verdict("loss-not-proven", "mean.high >= 0.0", "mean.low >= mean.low", _LOSS),
     _verdict("mean-may-be-zero", "mean.low > 0.0", "mean.low >= 0.0", _FLIPS),
     _verdict("deflated-strict", "deflated.value >= least", "deflated.value > least", _EDGE),
-    _verdict("p-value-turned", "superiority.value <= most", "superiority.value >= most", _FLIPS),
-    _verdict("overfitting-strict", "overfitting.value <= most", "overfitting.value < most", _EDGE),
+    _verdict("p-value-turned", "Reason(name, p <= most,", "Reason(name, p >= most,", _FLIPS),
+    _verdict(
+        "one-baseline-suffices",
+        "other, worst = max(baselines.items()",
+        "other, worst = min(baselines.items()",
+        _FLIPS,
+    ),
     _verdict("half-is-most", "int(share * len(returns)) + 1", "int(share * len(returns))", _FLIPS),
-    _verdict("costs-without-margin", "needed = margin * charged", "needed = charged", _FLIPS),
-    _verdict("tail-by-its-low-end", "gap.high >= 0.0", "gap.low <= 0.0", _FLIPS),
+    _verdict("costs-without-margin", "needed = margin * max(", "needed = max(", _FLIPS),
+    _verdict("tail-by-its-low-end", '"tail", high >= 0.0', '"tail", gap.low <= 0.0', _FLIPS),
     _verdict("ruin-ignored", "ruined == 0", "ruined >= 0", _FLIPS),
     _verdict(
         "unknown-promotes",
@@ -310,8 +319,71 @@ VALIDATION = (
     ),
     _verdict(
         "test-span-raises",
-        "decision = min(verdict.decision, final.decision, key=ORDER.index)",
-        "decision = max(verdict.decision, final.decision, key=ORDER.index)",
-        judged("walk_forward/verdict", "test_the_test_span_can_only_lower_a_verdict"),
+        "    decision = verdict.decision\n    if final",
+        "    decision = max(verdict.decision, final.decision, key=ORDER.index)\n    if final",
+        judged("walk_forward/verdict", "test_no_span_raises_a_verdict"),
+    ),
+    _verdict(
+        "short-span-demotes",
+        "elif broken:",
+        'elif final.decision != "promote":',
+        judged("walk_forward/verdict", "test_a_short_span_neither_confirms_nor_lowers"),
+    ),
+    _verdict(
+        "span-against-itself",
+        "math.hypot(high - other, mean - low)",
+        "(high - other)",
+        judged("walk_forward/verdict", "test_a_span_contradicts_by_the_interval_of_the_difference"),
+    ),
+    _verdict(
+        "open-tail-vetoes",
+        "    return reasons, [_tail_condition(evidence, reasons)]",
+        "    return [*reasons, _tail_condition(evidence, reasons)], []",
+        judged(
+            "walk_forward/verdict", "test_a_tail_that_no_data_can_decide_is_a_condition_and_no_veto"
+        ),
+    ),
+    _verdict(
+        "condition-costs-nothing",
+        "promoted = 1.0 if not conditions else conditional_capital",
+        "promoted = 1.0",
+        judged(
+            "walk_forward/verdict", "test_a_tail_that_no_data_can_decide_is_a_condition_and_no_veto"
+        ),
+    ),
+    _verdict(
+        "free-trading-bears-all",
+        "margin * max(charged, evidence.cost_floor_bp)",
+        "margin * charged",
+        judged("walk_forward/verdict", "test_costs_of_nothing_are_held_to_the_floor"),
+    ),
+    _verdict(
+        "any-explanation-lifts-all",
+        "if reason.holds or text is None:",
+        "if reason.holds or not explanations:",
+        judged("walk_forward/verdict", "test_only_writing_lifts_what_is_too_good_to_be_true"),
+    ),
+    _own(
+        "dead-bars-of-the-decision",
+        JUDGING,
+        "rows = np.searchsorted(ts, backtest.ts[:-1])",
+        "rows = np.searchsorted(ts, backtest.ts[:-1]) - 1",
+        judged("walk_forward/run", "test_fills_in_dead_bars_are_counted"),
+    ),
+    _own(
+        "trainings-spread-the-trials",
+        TRIALS,
+        "if trial.kind == VALIDATION and trial.sharpe_per_bar is not None",
+        "if trial.sharpe_per_bar is not None",
+        judged(
+            "walk_forward/run", "test_what_was_tried_before_deflates_and_what_comes_after_does_not"
+        ),
+    ),
+    _own(
+        "plan-of-certain-baselines",
+        POWER,
+        "return own - math.sqrt(2.0) * wider",
+        "return own - wider",
+        judged("walk_forward/power", "test_a_plan_by_hand"),
     ),
 )

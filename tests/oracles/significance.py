@@ -52,6 +52,24 @@ def deflated_sharpe(returns, trial_sharpes):
     return probabilistic_sharpe(returns, expected_maximum(n, std))
 
 
+def largest_expected_maximum(trial_sharpes, unknown, bars):
+    """The largest expected maximum of any subset of the trials, the unknown ones always in it.
+
+    Every subset is tried; a deviation below 1 / sqrt(bars) counts as that.
+    """
+    floor = 1.0 / math.sqrt(bars)
+    largest = 0.0
+    for size in range(len(trial_sharpes) + 1):
+        for subset in combinations(trial_sharpes, size):
+            std = 0.0
+            if size > 1:
+                mean = math.fsum(subset) / size
+                std = math.sqrt(math.fsum((x - mean) ** 2 for x in subset) / (size - 1))
+            if size + unknown > 0:
+                largest = max(largest, expected_maximum(size + unknown, max(std, floor)))
+    return largest
+
+
 def minimum_track_record(returns, benchmark, confidence):
     """The number of bars at which the probabilistic Sharpe ratio reaches the confidence.
 
@@ -136,3 +154,72 @@ def stationary_resample(values, restarts, starts):
             at = starts[t] if restarts[t] else (at + 1) % n
         drawn.append(values[at])
     return drawn
+
+
+def sharpe_difference(first, second):
+    """Difference of two Sharpe ratios and its error: Ledoit & Wolf 2008, HAC, four moments.
+
+    The 4 by 4 long-run covariance of (r1, r2, r1², r2²) in loops, with the kernel of Parzen; the
+    bandwidth is that for the autoregression of the gradient times the deviations.
+    """
+    n = len(first)
+    means = [math.fsum(values) / n for values in (first, second)]
+    seconds = [math.fsum(x * x for x in values) / n for values in (first, second)]
+    variances = [g - m * m for g, m in zip(seconds, means, strict=True)]
+    gradient = [
+        seconds[0] / variances[0] ** 1.5,
+        -seconds[1] / variances[1] ** 1.5,
+        -0.5 * means[0] / variances[0] ** 1.5,
+        0.5 * means[1] / variances[1] ** 1.5,
+    ]
+    rows = [
+        [a - means[0], b - means[1], a * a - seconds[0], b * b - seconds[1]]
+        for a, b in zip(first, second, strict=True)
+    ]
+    moved = [math.fsum(g * v for g, v in zip(gradient, row, strict=True)) for row in rows]
+    rho = math.fsum(moved[t] * moved[t + 1] for t in range(n - 1))
+    rho /= math.fsum(moved[t] ** 2 for t in range(n - 1))
+    width = min(2.6614 * (4.0 * rho**2 / (1.0 - rho) ** 4 * n) ** 0.2, n - 1)
+
+    def gamma(lag, i, j):
+        return math.fsum(rows[t][i] * rows[t - lag][j] for t in range(lag, n)) / n
+
+    total = 0.0
+    for i in range(4):
+        for j in range(4):
+            cell, lag = gamma(0, i, j), 1
+            while lag < width:
+                x = lag / width
+                weight = 1 - 6 * x**2 + 6 * x**3 if x <= 0.5 else 2 * (1 - x) ** 3
+                cell += weight * (gamma(lag, i, j) + gamma(lag, j, i))
+                lag += 1
+            total += gradient[i] * gradient[j] * cell * n / (n - 4)
+    return sharpe(first) - sharpe(second), math.sqrt(total / n)
+
+
+def studentised_differences(first, second, starts, block):
+    """Studentised differences of the circular block resamples that begin at these places."""
+    n = len(first)
+    whole = sharpe(first) - sharpe(second)
+    results = []
+    for row in starts:
+        places = [(start + k) % n for start in row for k in range(block)]
+        a, b = ([values[t] for t in places] for values in (first, second))
+        size = len(places)
+        moved = []
+        for values, side in ((a, 1.0), (b, -1.0)):
+            mean, second_moment = math.fsum(values) / size, math.fsum(x * x for x in values) / size
+            cube = (second_moment - mean**2) ** 1.5
+            moved.append(
+                [
+                    side
+                    * (second_moment * (x - mean) - 0.5 * mean * (x * x - second_moment))
+                    / cube
+                    for x in values
+                ]
+            )
+        total = [x + y for x, y in zip(*moved, strict=True)]
+        blocks = [math.fsum(total[j : j + block]) / math.sqrt(block) for j in range(0, size, block)]
+        error = math.sqrt(math.fsum(z * z for z in blocks) / len(blocks) / size)
+        results.append((sharpe(a) - sharpe(b) - whole) / error)
+    return results

@@ -60,13 +60,31 @@ def test_more_is_harder_to_beat(x, benchmark, step):
     assert harder <= sharpe.probabilistic_sharpe(x, benchmark=benchmark)
 
 
-@given(series(), st.lists(st.floats(-0.2, 0.2), min_size=2, max_size=20), st.integers(1, 50))
-def test_more_trials_never_make_a_result_more_likely(x, ratios, more):
+RATIOS = st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=20)
+
+
+@given(series(), RATIOS, RATIOS, st.integers(0, 50))
+def test_more_trials_never_make_a_result_more_likely(x, ratios, others, failed):
     count = len(ratios)
-    fewer = sharpe.deflated_sharpe(x, trial_sharpes=ratios, trials=count)
-    assert sharpe.deflated_sharpe(x, trial_sharpes=ratios, trials=count + more) <= fewer
+    fewer = sharpe.deflated_sharpe(x, trial_sharpes=ratios)
+    assert sharpe.deflated_sharpe(x, trial_sharpes=ratios, trials=count + failed) <= fewer
+    # Whatever the others were, and wherever they stand among them.
+    more = sharpe.deflated_sharpe(x, trial_sharpes=[*others, *ratios])
+    assert more <= fewer + 1e-12
+    assert sharpe.deflated_sharpe(x, trial_sharpes=[*ratios, *[0.0] * failed]) <= fewer + 1e-12
     # One trial has no selection at all; two or more start above nothing.
     assert fewer <= sharpe.probabilistic_sharpe(x) + 1e-12
+
+
+@given(series(), st.lists(st.floats(-0.2, 0.2), min_size=2, max_size=20), st.integers(1, 50))
+def test_the_paper_never_says_less_and_only_counts_failures_alike(x, ratios, failed):
+    count = len(ratios)
+    paper = sharpe.deflated_sharpe(x, trial_sharpes=ratios, form="paper")
+    assert sharpe.deflated_sharpe(x, trial_sharpes=ratios) <= paper + 1e-12
+    assert (
+        sharpe.deflated_sharpe(x, trial_sharpes=ratios, trials=count + failed, form="paper")
+        <= paper
+    )
 
 
 @given(series())

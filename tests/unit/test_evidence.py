@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stormsail.bench import promotions
 from stormsail.bench.bets import bets
 from stormsail.bench.learner import learn, vgs
 from stormsail.bench.risk import frontier, frontier_verdicts, limits, tails, tails_verdicts
@@ -116,7 +117,7 @@ def test_every_world_of_bets_stands_in_the_text_with_its_figures():
             f"{min(shares):.2f} to {max(shares):.2f} |"
         )
         assert cells in TEXT, name
-    assert sum(row.kept for row in limited) == 77
+    assert f"Kept in {sum(row.kept for row in limited)} of 80, in every world in 4" in TEXT
 
 
 def test_limits_on_real_bars_stand_in_the_text_with_their_tails():
@@ -145,3 +146,29 @@ def test_critics_with_other_defaults_stand_in_the_text_with_their_gains():
         assert set(scores["unchanged"]) == set(scores[change]) == set(range(820, 825))
         gain = sum(scores[change][seed] - old for seed, old in scores["unchanged"].items()) / 5
         assert f"+{gain:.1f} (" in TEXT or f"+{gain:.0f} (" in TEXT, name
+
+
+def test_every_promotion_stands_in_the_text():
+    simulated = [promotions.Row(**row) for row in lines("promotions.jsonl")]
+    rates = promotions.rates(simulated)
+    assert {rate.runs for rate in rates} == {60}
+    assert {row.seed for row in simulated} == set(range(30000, 30060))
+    assert all(claim.passed for claim in promotions.verdicts(rates))
+
+    def together(years, sharpe):
+        own = [
+            rate for rate in rates
+            if (rate.bars, rate.sharpe, rate.trials) == (365 * years, sharpe, 1)
+        ]  # fmt: skip
+        return f"{sum(rate.promoted for rate in own)} of {sum(rate.runs for rate in own)}"
+
+    for years in (1, 3, 5):
+        cells = " | ".join(together(years, sharpe) for sharpe in (0.0, 0.5, 1.0, 2.0, 3.0))
+        assert f"| {years} | {cells} |" in TEXT
+    for process in ("clustered", "jumping", "repeating"):
+        cells = " | ".join(
+            f"{rate.sharpe:.2f}: {rate.promoted} of 60"
+            for rate in rates
+            if rate.planned and rate.process == process
+        )
+        assert f"| `{process}` | {cells} |" in TEXT

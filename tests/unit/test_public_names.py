@@ -29,10 +29,10 @@ PUBLIC = {
     ),
     "stormsail.evaluation": (
         "Backtest BacktestConfig Comparison SelfTest TrialLedger Validation ValidationConfig "
-        "backtest break_even calibration_of compare_results comparison_page cost_sweep "
-        "deflated_sharpe probabilistic_sharpe probability_of_overfitting read_result read_results "
-        "read_run replay report_page run_baselines significance_of stress validate write_backtest "
-        "write_validation"
+        "attribution_of backtest break_even calibration_of capacity_curve compare_results "
+        "comparison_page cost_sweep deflated_sharpe performance_of probabilistic_sharpe "
+        "probability_of_overfitting read_result read_results read_run replay report_page "
+        "run_baselines significance_of stress validate write_backtest write_validation"
     ),
     "stormsail.functional.risk": (
         "ESTIMATORS RANK_TOLERANCE budget_advantage budget_trace calibration_slope "
@@ -51,7 +51,8 @@ PUBLIC = {
     "stormsail.market.features": (
         "ACCOUNT_FEATURES AccountTensors BarTensors Feature FeatureSet FeatureSpec Features "
         "Leak LeakReport REGISTRY Registry Scaler Schema account_features check_leaks "
-        "check_schema default_features default_specs draw_cuts feature sample_bars schema_hash"
+        "check_schema default_features default_specs draw_cuts feature sample_bars schema_hash "
+        "search_leaks"
     ),
     "stormsail.market.fetch": (
         "FetchResult Gap Progress RetryPolicy connect fetch_bars fetch_funding"
@@ -154,7 +155,7 @@ SIGNATURES = {
     "stormsail.market": {
         "Simulator": (
             "panel, config, *, batch, device='cpu', dtype=torch.float32, features=None, "
-            "scaler=None, span=None"
+            "scaler=None, span=None, without=()"
         ),
         "Simulator.reset": "self, generator",
         "Simulator.step": "self, state, action, generator",
@@ -174,9 +175,9 @@ SIGNATURES = {
         "backtest": "agent, panel, config",
         "validate": (
             "bars, config, *, fit, ledger=None, name='validation', training=None, "
-            "more_self_tests=(), on_progress=None"
+            "more_self_tests=(), explanations=None, on_progress=None"
         ),
-        "deflated_sharpe": "returns, *, trial_sharpes, trials=None",
+        "deflated_sharpe": "returns, *, trial_sharpes, trials=None, form='monotone'",
         "probability_of_overfitting": "returns, *, blocks=16",
     },
 }

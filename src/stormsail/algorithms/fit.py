@@ -17,7 +17,7 @@ from stormsail.core.clock import Clock
 from stormsail.core.errors import ConfigError, StormsailError
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.walk_forward.config import ValidationConfig
-from stormsail.market.splits import Span
+from stormsail.market.splits import HoledSpan, Span
 from stormsail.modules.agent import Agent
 
 Fit = Callable[[ValidationConfig, Span, int], Agent]
@@ -62,7 +62,8 @@ def fitter(
     """Return the function that trains on a span, with everything but span and seed as configured.
 
     Runs lie in `<workspace>/<name>/fold-<k>-seed-<s>`, spans numbered in the order in which they
-    are trained first. The agent is the best of the run's evaluations; without them the last one.
+    are trained first, and in `split-<k>-seed-<s>` where a span has holes. The agent is the best of
+    the run's evaluations; without them the last one.
 
     Args:
         config: of each training. Its bars, between `task.data.start` and `task.data.end`, are
@@ -87,14 +88,16 @@ def fitter(
             found=f"`{config.task.name}`",
             remedy="Validate a configuration of the market.",
         )
-    place, numbers = Path(workspace), dict[Span, int]()
+    place = Path(workspace)
+    numbers: dict[str, dict[Span, int]] = {"fold": {}, "split": {}}
     data_hash = market_panel(config).digest()
 
     def fit(_config: ValidationConfig, span: Span, seed: int) -> Agent:
-        number = numbers.setdefault(span, len(numbers))
+        kind = "split" if isinstance(span, HoledSpan) else "fold"
+        number = numbers[kind].setdefault(span, len(numbers[kind]))
         return train_agent(
             during(config, span).replace(seed=seed),
-            place / name / f"fold-{number}-seed-{seed}",
+            place / name / f"{kind}-{number}-seed-{seed}",
             ledger=place / LEDGER,
             data_hash=data_hash,
             on_progress=on_progress,
@@ -153,4 +156,12 @@ def train_agent(
 def during(config: TrainConfig, span: Span) -> TrainConfig:
     """Return the configuration of a run on the bars of a span."""
     edges = BacktestConfig().during(span)
-    return config.replace(**{"task.data.start": edges.start, "task.data.end": edges.end})
+    spans = span.without if isinstance(span, HoledSpan) else ()
+    holes = [BacktestConfig().during(hole) for hole in spans]
+    return config.replace(
+        **{
+            "task.data.start": edges.start,
+            "task.data.end": edges.end,
+            "task.data.without": tuple((hole.start, hole.end) for hole in holes),
+        }
+    )

@@ -68,6 +68,18 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 
+class CutShort(KeyboardInterrupt):
+    """A second Ctrl-C ended a training at once.
+
+    Args:
+        kept: what is saved of it, in words.
+    """
+
+    def __init__(self, kept: str) -> None:
+        super().__init__(kept)
+        self.kept = kept
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """Result of a training run.
@@ -196,7 +208,8 @@ def train(
             loggers=loggers,
         )
         stack.callback(trainer.close)
-        lines.started()
+        lines.known = lambda: (trainer.records.best_sharpe, trainer.records.best_bars)
+        folder.mark_trials(lines.mark(lines.started(), folder.path))
         run = trainer.run()
         if run.status != "interrupted":
             lines.ended(run.status, run.reason, run.sharpe_per_bar, run.bars)
@@ -365,8 +378,16 @@ class Trainer:
     def _on_signal(self, number: int) -> None:
         """End after the update; a second Ctrl-C ends at once."""
         if self._signal == number == signal.SIGINT:
-            raise KeyboardInterrupt
+            raise CutShort(self._kept())
         self.stop(number)
+
+    def _kept(self) -> str:
+        """Return what is saved of the run, in words."""
+        best = " and its best agent so far" if self.folder.best.is_dir() else ""
+        return (
+            f"{self.folder.path} keeps its checkpoint of {self.folder.generations.steps()[-1]} "
+            f"steps{best}, and the same command goes on from there"
+        )
 
     def advance(self) -> None:
         """Do one update, then its metrics, evaluation, checkpoint and progress report.

@@ -14,6 +14,7 @@ from stormsail.cli.data.synth import synth
 from stormsail.cli.judging.attack import attack
 from stormsail.cli.judging.backtest import backtest
 from stormsail.cli.judging.compare import compare
+from stormsail.cli.judging.performance import performance
 from stormsail.cli.judging.report import report
 from stormsail.cli.judging.validate import validate
 from stormsail.cli.learning.population import population
@@ -39,6 +40,7 @@ app.command()(population)
 app.command()(backtest)
 app.command()(attack)
 app.command()(validate)
+app.command()(performance)
 app.command()(report)
 app.command()(compare)
 app.add_typer(bench, name="bench")

@@ -44,6 +44,7 @@ ErrorCode = Literal[
     # runs
     "run-busy",
     "run-stopped",
+    "trials-missing",
     # populations
     "cluster-resources",
     "cluster-unreachable",

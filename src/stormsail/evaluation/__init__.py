@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from stormsail.evaluation.engine.files import write_backtest
     from stormsail.evaluation.engine.result import Backtest
     from stormsail.evaluation.engine.run import backtest, replay
+    from stormsail.evaluation.performance.attribution import attribution_of
+    from stormsail.evaluation.performance.capacity import capacity_curve
+    from stormsail.evaluation.performance.document import performance_of
     from stormsail.evaluation.report.page import report_page
     from stormsail.evaluation.robustness.baselines import run_baselines
     from stormsail.evaluation.robustness.costs import break_even, cost_sweep
@@ -37,13 +40,16 @@ __all__ = [
     "TrialLedger",
     "Validation",
     "ValidationConfig",
+    "attribution_of",
     "backtest",
     "break_even",
     "calibration_of",
+    "capacity_curve",
     "compare_results",
     "comparison_page",
     "cost_sweep",
     "deflated_sharpe",
+    "performance_of",
     "probabilistic_sharpe",
     "probability_of_overfitting",
     "read_result",
@@ -67,6 +73,9 @@ _EXPORTS = {
     "engine.files": ("write_backtest",),
     "engine.result": ("Backtest",),
     "engine.run": ("backtest", "replay"),
+    "performance.attribution": ("attribution_of",),
+    "performance.capacity": ("capacity_curve",),
+    "performance.document": ("performance_of",),
     "report.page": ("report_page",),
     "robustness.baselines": ("run_baselines",),
     "robustness.costs": ("break_even", "cost_sweep"),

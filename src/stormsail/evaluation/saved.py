@@ -33,6 +33,7 @@ from stormsail.evaluation.engine import files as backtest_files
 from stormsail.evaluation.engine.files import DECISIONS, EQUITY, FORMAT, TRADES
 from stormsail.evaluation.robustness.self_tests import SelfTest
 from stormsail.evaluation.stats.figures import Array, returns_of
+from stormsail.evaluation.stats.frames import Frames
 from stormsail.evaluation.stats.statement import Statement
 from stormsail.evaluation.walk_forward import files as validation_files
 from stormsail.evaluation.walk_forward.verdict import ORDER, Reason, Verdict
@@ -83,7 +84,8 @@ class Result:
     trades: pa.Table
     decisions: pa.Table
     documents: Document
-    """Further documents: `baselines`, `calibration`, `costs`, `significance`, `stress`."""
+    """Further documents: `baselines`, `calibration`, `costs`, `performance`,
+    `significance`, `stress`."""
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     """Further tables by file name: `baselines.parquet`."""
     verdict: Verdict | None = None
@@ -107,6 +109,20 @@ class Result:
     def returns(self) -> Array:
         """Simple return of each bar, [N]; 0 after ruin."""
         return returns_of(self.total)
+
+    @property
+    def frames(self) -> Frames:
+        """The result as pandas frames and CSV files, with its baselines as benchmarks."""
+        table = self.tables.get(validation_files.BASELINES)
+        names = [] if table is None else [name for name in table.column_names if name != "ts"]
+        return Frames(
+            self.ts,
+            self.total,
+            self.bar_ms,
+            self.trades,
+            benchmarks={name.replace("_", " "): column(table, name) for name in names},
+            performance=self.part("performance") or {},
+        )
 
     @property
     def metrics(self) -> dict[str, Statement]:
@@ -302,7 +318,20 @@ def _verdict(path: Path, value: JsonValue) -> Verdict | None:
     if decision not in ORDER:
         file = f"{validation_files.DOCUMENT}.json"
         raise _document_error(path, file, f"the decision {decision!r} of a verdict")
-    reasons = tuple(
+    written = mapping(value)
+    explained = mapping(written.get("explanations"))
+    return Verdict(
+        decision,
+        str(written.get("words", "")),
+        _reasons(written.get("reasons")),
+        _reasons(written.get("conditions")),
+        {name: str(text) for name, text in explained.items()},
+        number(written.get("capital_share")) or 0.0,
+    )
+
+
+def _reasons(rows: JsonValue) -> tuple[Reason, ...]:
+    return tuple(
         Reason(
             str(row.get("name")),
             truth(row.get("holds")),
@@ -310,9 +339,8 @@ def _verdict(path: Path, value: JsonValue) -> Verdict | None:
             number(row.get("value")),
             number(row.get("needed")),
         )
-        for row in map(mapping, items(mapping(value).get("reasons")))
+        for row in map(mapping, items(rows))
     )
-    return Verdict(decision, str(mapping(value).get("words", "")), reasons)
 
 
 def _document_error(path: Path, file: str, found: str) -> ArtifactError:

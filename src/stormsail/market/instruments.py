@@ -7,13 +7,13 @@ nobody has stated is None; what is used in its place is a default that `market.t
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from stormsail.core.config import Config
+from stormsail.core.config.conversions import Time
 from stormsail.core.errors import ConfigError, DataError
 from stormsail.core.files import documents
 from stormsail.core.files.documents import JsonValue
@@ -31,17 +31,6 @@ _SEAL = "seal"
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Step = Annotated[float, Field(ge=0.0)]
 Rate = Annotated[float, Field(ge=0.0)]
-
-
-def _utc(time: datetime | None) -> datetime | None:
-    if time is None:
-        return None
-    if time.tzinfo is None:
-        raise ValueError("must name a time zone, such as 2024-01-01T00:00:00Z")
-    return time.astimezone(UTC)
-
-
-Time = Annotated[datetime | None, AfterValidator(_utc)]
 
 
 class Tier(Config):

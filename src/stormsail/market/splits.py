@@ -73,6 +73,21 @@ class Span:
 
 
 @dataclass(frozen=True)
+class HoledSpan(Span):
+    """A span without the bars of some others inside it: nothing may be learned from those."""
+
+    without: tuple[Span, ...] = ()
+
+
+def rows_without(ts: Times, without: Sequence[Span]) -> NDArray[np.bool_]:
+    """Return which rows of the open times lie in none of the spans, [T]."""
+    free = np.ones(len(ts), dtype=np.bool_)
+    for span in without:
+        free[span.rows(ts)] = False
+    return free
+
+
+@dataclass(frozen=True)
 class Split:
     """Training, validation and test, in this order of time."""
 

@@ -22,6 +22,7 @@ def bound_terms(
     train_span: Span,
     validation_span: Span | None = None,
     gamma: float | None = None,
+    without: Sequence[Span] = (),
 ) -> dict[str, JsonValue]:
     """Return the entries of an agent's binding that are needed to run it later.
 
@@ -33,12 +34,15 @@ def bound_terms(
         train_span: bars that it learned from.
         validation_span: bars on which it was chosen among others.
         gamma: discount of one bar, without which its critic's predictions have no unit of time.
+        without: spans inside the other two that it has seen nothing of.
     """
     chosen: dict[str, JsonValue] = {}
     if validation_span is not None:
         chosen["validation_span"] = [validation_span.start_ms, validation_span.end_ms]
     if gamma is not None:
         chosen["gamma"] = gamma
+    if without:
+        chosen["without"] = [[span.start_ms, span.end_ms] for span in without]
     return {
         **chosen,
         "task": TASK,

@@ -27,7 +27,7 @@ from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.market.bars import from_columns
 from stormsail.market.features import Scaler
 from stormsail.market.interval import Interval
-from stormsail.market.splits import Span
+from stormsail.market.splits import HoledSpan, Span
 from stormsail.market.store import Store
 from stormsail.market.synthetic import generate
 from stormsail.modules import Agent
@@ -84,6 +84,43 @@ def test_bars_outside_the_span_change_nothing_that_is_learned(tmp_path):
         fit = fitter(own, workspace=tmp_path / f"runs-{place}", name="v")
         agents.append(fit(VALIDATION, span(100, 500), 3).state_dict())
     assert all(torch.equal(agents[0][name], agents[1][name]) for name in agents[0])
+
+
+def test_bars_in_a_hole_change_nothing_that_is_learned(tmp_path):
+    """Other bars in two holes, one of them among those that choose the agent: the same agent."""
+    whole = span(0, 700)
+    holed = HoledSpan(whole.start_ms, whole.end_ms, (span(150, 300), span(560, 600)))
+    agents = []
+    for place, factor in (("a", 1.0), ("b", 7.0)):
+        store = Store(tmp_path / place)
+        world = generate("regime", symbols=2, bars=700, interval=Interval.parse("1h"), seed=0)
+        for bars in world.bars:
+            data = {name: bars.column(name).copy() for name in bars.columns}
+            for name in ("open", "high", "low", "close", "volume"):
+                data[name][150:300] *= factor
+                data[name][560:600] *= factor
+            store.write(from_columns(bars.symbol, bars.interval, data))
+            store.write_funding(world.funding[bars.symbol])
+        own = config(task__data__store=str(tmp_path / place))
+        fit = fitter(own, workspace=tmp_path / f"runs-{place}", name="v")
+        agent = fit(VALIDATION, holed, 3)
+        agents.append(agent.state_dict())
+        assert agent.binding.values["without"] == [
+            [hole.start_ms, hole.end_ms] for hole in holed.without
+        ]
+        assert (tmp_path / f"runs-{place}" / "v" / "split-0-seed-3").is_dir()
+        data = market_data(during(own, holed))
+        # 510 bars are left; four fifths of them, 408, end 150 bars later because of the first hole
+        assert data.validation == span(558, 700)
+        assert data.train == Span(whole.start_ms, START + (558 - data.features.lookback) * HOUR)
+    assert all(torch.equal(agents[0][name], agents[1][name]) for name in agents[0])
+    free = market_data(during(config(task__data__store=str(tmp_path / "b")), whole))
+    assert not torch.equal(free.scaler.scale, data.scaler.scale)
+
+
+def test_a_hole_must_start_before_it_ends():
+    with pytest.raises(ConfigError, match="`without` must hold starts before ends"):
+        config(task__data__without=((utc(3), utc(3)),))
 
 
 @pytest.mark.spec("M34")

@@ -79,10 +79,10 @@ class RiskConfig(Config):
     """Standard errors of the estimated CVaR by which the form `critic` aims inside the limit, at
     most 15 % of its size. More keeps it surer on draws not seen yet, and costs mean."""
 
-    cvar_trust: Literal["full", "verified"] = "full"
+    cvar_trust: Literal["full", "verified"] = "verified"
     """How far the form `critic` follows what its critic says of single states where all actions are
-    valued: whole, or as far as new rollouts bear it out. `verified` helps where single bars are
-    noise, as on hourly bars, and finds warnings later."""
+    valued: whole, or as far as new rollouts bear it out once there are ten. Where single bars are
+    noise, as on hourly ones, `full` follows noise; where they are not, it finds warnings sooner."""
 
     cvar_floor: bool = False
     """Whether the policy is pulled to an action that keeps the limit if held throughout and earns

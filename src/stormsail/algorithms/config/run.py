@@ -1,14 +1,14 @@
 """Settings around the learner: task and data, checkpoints, evaluation during training."""
 
 import math
-from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from stormsail.algorithms.config.learning import Count, Whole
 from stormsail.algorithms.config.risk import RiskConfig
 from stormsail.core.config import Config
+from stormsail.core.config.conversions import Time
 from stormsail.market.simulator.config import MarketConfig
 
 EvaluatedPolicy = Literal["sampled", "greedy", "both"]
@@ -16,18 +16,6 @@ EvaluatedPolicy = Literal["sampled", "greedy", "both"]
 
 _ROUNDING = 1e-9
 """Relative slack before rounding up: a quotient may be a rounding error above a whole number."""
-
-
-def _utc(time: datetime | None) -> datetime | None:
-    """Bring a time to UTC, so that equal spans have equal hashes."""
-    if time is None:
-        return None
-    if time.tzinfo is None:
-        raise ValueError("must name a time zone, such as 2024-01-01T00:00:00Z")
-    return time.astimezone(UTC)
-
-
-Time = Annotated[datetime | None, AfterValidator(_utc)]
 
 
 class DataConfig(Config):
@@ -64,6 +52,11 @@ class DataConfig(Config):
     end: Time = None
     """Open time of the first bar behind the run; None takes all."""
 
+    without: tuple[tuple[Time, Time], ...] = ()
+    """Spans between the two, each by its start and its end, of which the run learns nothing:
+    neither an episode nor a feature, scaler or evaluation reads a bar of them. Combinatorial
+    cross-validation sets it."""
+
     validation_share: Annotated[float, Field(gt=0.0, lt=0.9)] = 0.2
     """Share of the bars, the last ones, that is not trained on; evaluations on it choose the best
     agent."""
@@ -72,6 +65,9 @@ class DataConfig(Config):
     def _ordered(self) -> Self:
         if self.start is not None and self.end is not None and self.start >= self.end:
             raise ValueError(f"`start` must be before `end`, not {self.start} and {self.end}")
+        for first, last in self.without:
+            if first is None or last is None or first >= last:
+                raise ValueError(f"`without` must hold starts before ends, not {first} and {last}")
         return self
 
 

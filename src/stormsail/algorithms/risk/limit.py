@@ -103,6 +103,10 @@ MOST_INTEGRAL = 0.5
 VERIFIED = 20
 """Rollouts by which the critic is verified: the last ones."""
 
+LEAST_VERIFIED = 10
+"""Rollouts before which the critic is trusted whole: the standard error of fewer is itself a guess,
+and so is what the critic learned from them."""
+
 TRUSTED_ERRORS = 2.0
 """Standard errors above the measured slope up to which the critic is trusted."""
 
@@ -369,7 +373,7 @@ class LimitControl:
             new = self.critic.verify(agent, rollout, frame)[None]
             earlier = new[:0] if self.verified is None else self.verified
             self.verified = torch.cat((earlier, new))[-VERIFIED:]
-        if self.verified is None:
+        if self.verified is None or len(self.verified) < LEAST_VERIFIED:
             return torch.ones((), device=rollout.reward.device)
         product, square = self.verified.unbind(-1)
         return risk.calibration_slope(product, square, errors=TRUSTED_ERRORS).float()

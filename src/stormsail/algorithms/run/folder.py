@@ -1,12 +1,13 @@
 """The folder of a run: created once, locked by one process, kept within its size limit.
 
 `config.toml` holds the settings, derived ones included, `lineage.json` where the run comes from and
-how it grew, `manifest.json` its identity (version, data, task); the manifest is written last, so a
-folder without one holds no run. They are written once task and learner are made: a run that is
-refused before that leaves nothing behind, and an existing one as it was. `checkpoints/` holds
-generations, `best/` the best agent so far, `refused/` batches whose step was refused,
-`rollback.json` the last rollback. `copied-<n>-<step>` is a checkpoint that takes the place of all
-others, between its writing and its move to `checkpoints/`: it counts once the lineage has n copies.
+how it grew, `manifest.json` its identity (version, data, task) and its place in the trial ledger;
+the manifest is written last, so a folder without one holds no run. They are written once task and
+learner are made: a run that is refused before that leaves nothing behind, and an existing one as it
+was. `checkpoints/` holds generations, `best/` the best agent so far, `refused/` batches whose step
+was refused, `rollback.json` the last rollback. `copied-<n>-<step>` is a checkpoint that takes the
+place of all others, between its writing and its move to `checkpoints/`: it counts once the lineage
+has n copies.
 """
 
 import contextlib
@@ -28,6 +29,7 @@ from stormsail.core.files.artifact import Contents, encode_artifact, write_artif
 from stormsail.core.files.documents import DocumentError, JsonValue
 from stormsail.core.files.generations import Generations
 from stormsail.core.files.verified import read_error
+from stormsail.evaluation.stats.trial_marks import KEY as TRIALS
 from stormsail.modules.agent import KIND as AGENT
 from stormsail.modules.agent import Agent
 
@@ -114,6 +116,18 @@ class RunFolder:
             atomic.replace_file(folder, CONFIG, self.config.to_toml().encode("utf-8"))
             if self.is_new:
                 text = documents.encode_readable(_manifest(self.identity))
+                atomic.replace_file(folder, MANIFEST, text)
+
+    def mark_trials(self, mark: dict[str, JsonValue]) -> None:
+        """Write into the manifest with which line of the trial ledger the run began.
+
+        Raises:
+            ArtifactError: if the disk refuses.
+        """
+        with _loud(self.path), self._opened() as folder:
+            saved = _document(self.path, folder, MANIFEST)
+            if saved.get(TRIALS) != mark:
+                text = documents.encode_readable({**saved, TRIALS: mark})
                 atomic.replace_file(folder, MANIFEST, text)
 
     def keep(self) -> None:

@@ -4,12 +4,14 @@ Synthetic worlds and Gymnasium take a second to import, so they are imported whe
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from stormsail.algorithms.config import DataConfig, TrainConfig
@@ -23,9 +25,9 @@ from stormsail.market.features.tensors import BarTensors
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel, load_panel
 from stormsail.market.simulator import MarketConfig, Simulator
-from stormsail.market.simulator.episodes import window_of
+from stormsail.market.simulator.episodes import unbroken, window_of
 from stormsail.market.simulator.funding import funding_words
-from stormsail.market.splits import Span
+from stormsail.market.splits import Span, rows_without
 from stormsail.market.store import TERMS, Store
 from stormsail.market.terms import bound_terms, stated_document, stated_terms
 from stormsail.modules.agent import ActionSpec, AgentSpec, ImageSpec
@@ -52,26 +54,41 @@ class MarketData:
     """Fitted on the training span."""
     train: Span
     validation: Span
+    without: tuple[Span, ...] = ()
+    """Spans inside those two that nothing is learned from."""
 
     @classmethod
-    def of(cls, panel: Panel, market: MarketConfig, *, validation_share: float) -> "MarketData":
-        """Divide a panel: training first, an embargo of one lookback, then evaluation."""
+    def of(
+        cls,
+        panel: Panel,
+        market: MarketConfig,
+        *,
+        validation_share: float,
+        without: Sequence[Span] = (),
+    ) -> "MarketData":
+        """Divide a panel: training first, an embargo of one lookback, then evaluation.
+
+        Both are counted in the bars that lie in none of the spans `without`.
+        """
         features = (
             default_features(panel.interval).available(BarTensors.of(panel).columns)
             if market.features is None
             else FeatureSet(market.features, interval=panel.interval)
         )
-        rows = len(panel.ts)
-        cut = int(rows * (1.0 - validation_share))
+        free = rows_without(panel.ts.numpy(), without)
+        wanted = int(int(free.sum()) * (1.0 - validation_share))
+        cut = min(int(np.searchsorted(free.cumsum(), wanted, side="right")), len(free) - 1)
         length = panel.interval.milliseconds
         first, after = int(panel.ts[0]), int(panel.ts[-1]) + length
         start = int(panel.ts[cut])
         train = Span(first, max(start - features.lookback * length, first + length))
         seen = train.rows(panel.ts.numpy())
-        scaler = Scaler.fit(
-            features.compute(panel), (seen.start, seen.stop), schema=features.schema()
-        )
-        return cls(panel, features, scaler, train, Span(start, after))
+        computed = features.compute(panel)
+        if without:
+            whole = unbroken(torch.from_numpy(free), before=features.lookback - 1)
+            computed = replace(computed, valid=computed.valid & whole[:, None, None])
+        scaler = Scaler.fit(computed, (seen.start, seen.stop), schema=features.schema())
+        return cls(panel, features, scaler, train, Span(start, after), tuple(without))
 
 
 def load_data(data: DataConfig, market: MarketConfig) -> MarketData:
@@ -82,7 +99,12 @@ def load_data(data: DataConfig, market: MarketConfig) -> MarketData:
         ConfigError: if the store has no symbol of that interval.
     """
     panel = _during(_whole_panel(data), data)
-    return MarketData.of(panel, market, validation_share=data.validation_share)
+    without = [
+        Span(_milliseconds(first), _milliseconds(last))
+        for first, last in data.without
+        if first is not None and last is not None
+    ]
+    return MarketData.of(panel, market, validation_share=data.validation_share, without=without)
 
 
 def load_bars(data: DataConfig) -> Panel:
@@ -157,7 +179,8 @@ def _stored(data: DataConfig) -> Stored:
 
 def _whole_panel(data: DataConfig) -> Panel:
     """Return all bars, whatever the span; cached."""
-    return _panel_of(data.replace(start=None, end=None).model_dump_json(), _stored(data))
+    whole = data.replace(start=None, end=None, without=())
+    return _panel_of(whole.model_dump_json(), _stored(data))
 
 
 # Prepared on one thread, whatever a run trains with: the same bars have the same features and
@@ -221,6 +244,7 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
             features=data.features,
             scaler=data.scaler,
             span=data.train if purpose == "train" else data.validation,
+            without=data.without,
         )
         if purpose == "train" and config.task.market.funding:
             rows = window_of(data.panel, data.train)
@@ -284,6 +308,7 @@ def binding(config: TrainConfig) -> dict[str, JsonValue]:
         train_span=data.train,
         validation_span=data.validation,
         gamma=config.ppo.gamma,
+        without=data.without,
     )
     return {"data": data.panel.digest(), "instruments": instrument_terms(config), **terms}
 

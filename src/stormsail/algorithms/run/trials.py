@@ -5,7 +5,8 @@ writes one line when it begins and one when it ends. Both carry a key made of th
 of everything the run depends on, so a run that was interrupted, killed or resumed is one trial, and
 so is one that was begun and never ended. The line at the beginning comes before the first update:
 no result exists without its trial in the ledger, and a training that is refused before it, because
-its settings or its data do not fit, is none.
+its settings or its data do not fit, is none. Nor is one that fails before its first evaluation: it
+has no result to choose by. The manifest of the run names the line with which it began.
 
 An extension writes a line `extended`. It has the key of its training. Where the training had ended,
 its result was known when it was extended: then there were two results to choose from, and they
@@ -16,7 +17,7 @@ as a trial of its own, too.
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stormsail.algorithms.run.folder import RunFolder
@@ -24,7 +25,16 @@ from stormsail.core.clock import Clock
 from stormsail.core.errors import StormsailError
 from stormsail.core.files import documents
 from stormsail.core.files.documents import JsonValue
-from stormsail.evaluation.stats.trials import EXTENDED, LOOKS, RUN_KEY, STARTED, TrialLedger
+from stormsail.evaluation.stats.trial_marks import mark_of
+from stormsail.evaluation.stats.trials import (
+    EXTENDED,
+    FAILED,
+    LOOKS,
+    RUN_KEY,
+    STARTED,
+    Trial,
+    TrialLedger,
+)
 
 LEDGER = "trials.jsonl"
 """File of the trials in a workspace."""
@@ -72,27 +82,37 @@ class TrialLines:
             self._extension["copy"] = lineage.copies[-1].model_dump(mode="json")
         self.begun = False
         """Whether the training began, so that it may fail."""
+        self.known: Callable[[], tuple[float | None, int]] = lambda: (None, 0)
+        """Sharpe ratio and steps of the best evaluation so far: what a failure leaves to see."""
 
     @property
     def key(self) -> str:
         """Key that the lines of this training share."""
         return str(self._extra[RUN_KEY])
 
-    def started(self) -> None:
+    def started(self) -> Trial:
         """Write that the training begins or is extended, unless that line exists.
+
+        Returns:
+            The first line of this training.
 
         Raises:
             ArtifactError: if the ledger is damaged or cannot be written.
         """
         lines = self._ledger.read().of_run(self.key)
-        if not lines:
-            self._write(STARTED, None, 0)
+        if not lines or lines[-1].status == FAILED:
+            lines = (*lines, self._write(STARTED, None, 0))
         if self._extension and not any(
             line.status == EXTENDED and self._extension.items() <= dict(line.extra).items()
             for line in lines
         ):
             self._write(EXTENDED, None, 0, **self._extension)
         self.begun = True
+        return lines[0]
+
+    def mark(self, line: Trial, run: Path) -> dict[str, JsonValue]:
+        """Return the mark of a line for the manifest of the run in a folder."""
+        return mark_of(self._ledger, line.number, line.hash, run)
 
     def ended(self, status: str, reason: str, sharpe_per_bar: float | None, bars: int) -> None:
         """Write how the training ended, unless the same line exists.
@@ -113,8 +133,8 @@ class TrialLines:
 
     def _write(
         self, status: str, sharpe_per_bar: float | None, bars: int, **more: JsonValue
-    ) -> None:
-        self._ledger.record(
+    ) -> Trial:
+        return self._ledger.record(
             KIND,
             self._name,
             config_hash=self._config_hash,
@@ -135,7 +155,7 @@ def trial_lines(
     clock: Clock | None = None,
     name: str | None = None,
 ) -> Iterator[TrialLines]:
-    """Hand out the lines of a training; if it is refused after its start, write that it failed.
+    """Hand out the lines of a training; if it fails after its start, write that.
 
     An interrupt writes nothing: the run may continue, and counts until then as one that began.
 
@@ -153,8 +173,8 @@ def trial_lines(
     lines = TrialLines(folder, TrialLedger(place, clock=clock), data_hash, name)
     try:
         yield lines
-    except StormsailError as error:
+    except Exception as error:
         if lines.begun:
             with contextlib.suppress(StormsailError):  # the first error is the one to report
-                lines.ended("failed", str(error), None, 0)
+                lines.ended(FAILED, str(error), *lines.known())
         raise

@@ -10,6 +10,7 @@ from stormsail.cli.bench.limits import limits
 from stormsail.cli.bench.market import features, simulator, wicks
 from stormsail.cli.bench.optimizers import continual, optim, shrinkage
 from stormsail.cli.bench.population import population
+from stormsail.cli.bench.promotions import promotions
 from stormsail.cli.bench.risk import frontier, tails
 from stormsail.cli.bench.robust import robust
 from stormsail.cli.bench.vgs import vgs
@@ -26,6 +27,6 @@ def _help(context: typer.Context) -> None:
 for _command in (
     *(functional, features, continual, shrinkage, optim, learn),
     *(simulator, markets, train, drift, tails, frontier, bets, capping, limits, vgs, robust),
-    *(population, wicks),
+    *(population, promotions, wicks),
 ):
     app.command()(_command)

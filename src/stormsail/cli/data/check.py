@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from stormsail.cli.data.import_ import Columns, TimeUnit
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,18 +33,17 @@ def check(
     out: Annotated[
         Path | None, typer.Option(help="Where the repaired rows go: .parquet or .csv.")
     ] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="Unusual column names: ts=time,open=o,...")
-    ] = None,
-    time_unit: Annotated[
-        Literal["s", "ms", "us", "ns", "iso"] | None,
-        typer.Option(help="What times count; `iso` also reads times without a zone as UTC."),
-    ] = None,
+    columns: Columns = None,
+    time_unit: TimeUnit = None,
     reference: Annotated[
         Path | None, typer.Option(help="Mark price or another venue, to judge highs and lows by.")
     ] = None,
     features: Annotated[
-        str | None, typer.Option(help="Check features for leaks instead: default, or a file.")
+        str | None,
+        typer.Option(
+            help="Check features for look-ahead instead: default, or a file; with `--store` also "
+            "on your own bars."
+        ),
     ] = None,
 ) -> None:
     """List the defects of market data; exit with 1 if an error refuses them.
@@ -53,7 +54,7 @@ def check(
     if features is not None:
         from stormsail.cli.data.check_features import run
 
-        raise typer.Exit(run(features, interval=interval or "1h"))
+        raise typer.Exit(run(features, interval=interval, store=store, symbol=symbol))
     from rich.console import Console
 
     from stormsail.core.clock import SystemClock

@@ -4,50 +4,85 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stormsail.market.features import FeatureSet
-    from stormsail.market.features.leaks import LeakReport
+    from stormsail.market.features import BarTensors, FeatureSet, LeakReport
     from stormsail.market.interval import Interval
 
 DEFAULT = "default"
 """Stands for the features that come with the package."""
 
-SYMBOLS = 3
-CUTS = 20
+HOUR = "1h"
 
 
-def run(target: str, *, cuts: int = CUTS, interval: str = "1h", seed: int = 0) -> int:
+def run(
+    target: str,
+    *,
+    interval: str | None = None,
+    store: Path | None = None,
+    symbol: str | None = None,
+    seed: int = 0,
+) -> int:
     """Check the default features, or those that a Python file registers; print a table.
 
     The file is run, as `python my_features.py` would run it: check only files that you would run.
 
     Args:
         target: `default`, or the path of a file with `@feature` functions.
-        cuts: at how many rows the future is changed.
-        interval: length of the synthetic bars.
-        seed: of the bars, the cuts and the noise.
+        interval: length of the bars; None takes the store's, or an hour.
+        store: folder of the user's own bars, on which every row is tested, too.
+        symbol: one symbol of the store; None takes all.
+        seed: of random bars and changes.
 
     Returns:
         0 when no feature leaks, 1 when one does.
 
     Raises:
-        DataError: if the file cannot be run or registers nothing.
+        DataError: if the file cannot be run or registers nothing, or the store has no such bars.
+        RangeError: if the stored bars are fewer than the lookback.
     """
     from stormsail.core.generators import Generators
-    from stormsail.market.features import REGISTRY
-    from stormsail.market.features.leaks import check_leaks, draw_cuts
-    from stormsail.market.features.sample import sample_bars
+    from stormsail.market.features import REGISTRY, search_leaks
+
+    bars = None if store is None else _stored(store, symbol, interval)
+    with REGISTRY.scope():
+        features = _features(target, _interval(bars, interval))
+        if bars is not None and target == DEFAULT:
+            features = features.available(bars.columns)
+        generator = Generators(seed).stream("check.features")
+        report = search_leaks(features, interval=features.interval, generator=generator, bars=bars)
+    _print(features, report, bars)
+    return 0 if report.passed else 1
+
+
+def _interval(bars: "BarTensors | None", interval: str | None) -> "Interval":
     from stormsail.market.interval import Interval
 
-    length = Interval.parse(interval)
-    with REGISTRY.scope():
-        features = _features(target, length)
-        generator = Generators(seed).stream("check.features")
-        rows = 3 * features.lookback + 256
-        bars = sample_bars(rows=rows, symbols=SYMBOLS, interval=length, generator=generator)
-        where = draw_cuts(bars, count=cuts, least=features.lookback - 1, generator=generator)
-        report = check_leaks(features, bars, cuts=where, generator=generator)
-    _print(features, report, rows)
-    return 0 if report.passed else 1
+    return Interval.parse(interval or HOUR) if bars is None else bars.interval
+
+
+def _stored(folder: Path, symbol: str | None, interval: str | None) -> "BarTensors":
+    """Return the stored bars of one or all symbols, of the only interval or the one named."""
+    from stormsail.core.errors import DataError
+    from stormsail.market.features import BarTensors
+    from stormsail.market.interval import Interval
+    from stormsail.market.panel import load_panel
+    from stormsail.market.store import Store
+
+    store = Store(folder)
+    held = [
+        (name, length)
+        for name, length in store.contents()
+        if symbol in (None, name) and (interval is None or length == Interval.parse(interval))
+    ]
+    lengths = sorted({str(length) for _, length in held})
+    if len(lengths) != 1:
+        raise DataError(
+            "data-missing",
+            wrong=f"{folder} must hold bars of {symbol or 'some symbol'}, of one interval",
+            found=f"bars of {', '.join(lengths)}" if lengths else "none",
+            remedy="Name one with `--interval`." if lengths else "Import or fetch some first.",
+        )
+    panel = load_panel(store, [name for name, _ in held], held[0][1])
+    return BarTensors.of(panel)
 
 
 def _features(target: str, interval: "Interval") -> "FeatureSet":
@@ -99,14 +134,20 @@ def _refused(target: str, must: str, found: str) -> Exception:
     )
 
 
-def _print(features: "FeatureSet", report: "LeakReport", rows: int) -> None:
+def _print(features: "FeatureSet", report: "LeakReport", bars: "BarTensors | None") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    title = f"{rows} bars x {SYMBOLS} symbols, {len(report.cuts)} cuts, {report.comparisons} checks"
-    table = Table("feature", "lookback", "leaks", "first", title=title)
+    own = "" if bars is None else f" and every row of {len(bars)} bars x {bars.symbols} symbols"
+    title = f"random bars of many times, prices and lengths{own}: {report.comparisons} checks"
+    table = Table("feature", "lookback", "leaks", "first", "leaks when", title=title)
     for bound in features.bound:
         leaks = report.of(bound.label)
         first = str(leaks[0]).partition(": ")[2] if leaks else ""
-        table.add_row(bound.label, str(bound.lookback), str(len(leaks)) if leaks else "none", first)
-    Console().print(table)
+        count = ", ".join(leak.kind for leak in leaks) or "none"
+        when = report.conditions.get(bound.label, "")
+        table.add_row(bound.label, str(bound.lookback), count, first, when)
+    console = Console()
+    console.print(table)
+    for leak in report.roundings:
+        console.print(f"rounding, no leak: {leak}", markup=False, soft_wrap=True)

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from stormsail.market.store import Store
 
 
+Columns = Annotated[str | None, typer.Option(help="Unusual column names: ts=time,open=o,...")]
+"""Option of every command that reads files of bars."""
+
+TimeUnit = Annotated[
+    Literal["s", "ms", "us", "ns", "iso"] | None,
+    typer.Option(help="What times count; `iso` also reads times without a zone as UTC."),
+]
+"""As above."""
+
+
 def import_bars(
     sources: Annotated[
         list[str] | None, typer.Argument(help="Files, folders or quoted patterns.")
@@ -31,13 +41,8 @@ def import_bars(
     resample: Annotated[
         list[str] | None, typer.Option(help="Also store longer bars, such as 4h; repeatable.")
     ] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="Unusual column names: ts=time,open=o,...")
-    ] = None,
-    time_unit: Annotated[
-        Literal["s", "ms", "us", "ns", "iso"] | None,
-        typer.Option(help="What times count; `iso` also reads times without a zone as UTC."),
-    ] = None,
+    columns: Columns = None,
+    time_unit: TimeUnit = None,
     repair: Annotated[
         list[str] | None, typer.Option(help="Rule of `stormsail check` to apply; repeatable.")
     ] = None,

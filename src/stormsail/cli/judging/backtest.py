@@ -1,15 +1,17 @@
 """`stormsail backtest`: trade stored bars with a trained agent, print and save the results."""
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from stormsail.cli.judging.agents import POPULATION, agent_folder
+from stormsail.cli.judging.steps_display import shown_steps
 from stormsail.cli.times import utc_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
@@ -17,11 +19,17 @@ if TYPE_CHECKING:
     from stormsail.evaluation.engine.config import BacktestConfig
     from stormsail.evaluation.engine.result import Backtest
     from stormsail.evaluation.stats.statement import Statement
+    from stormsail.evaluation.walk_forward.seal import Opening, Sealed
     from stormsail.market.panel import Panel
     from stormsail.modules.agent import Agent
 
 TRIALS = "trials.jsonl"
 """Trial ledger of a workspace."""
+
+_NOT_RECORDED = (
+    "this backtest trades bars that are sealed as the final test span of the agent's validation, "
+    "and no trial ledger was found that could record it; name the folder with `--workspace`"
+)
 
 SHOWN = {
     "total_return": ("return", "{:+.2%}"),
@@ -69,13 +77,27 @@ def backtest(
         bool,
         typer.Option("--significance", "--luck", help="Deflated Sharpe ratio, bootstrap, SPA."),
     ] = False,
+    performance: Annotated[
+        bool,
+        typer.Option("--performance", help="Costs by leg, regimes, capacity curve."),
+    ] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="path=value, such as filters.lot=0.001.")
     ] = None,
+    workspace: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the trial ledger; default: the run's own, or `runs`."),
+    ] = None,
 ) -> None:
-    """Trade stored bars with a trained agent in one pass; save metrics, equity and trades."""
+    """Trade stored bars with a trained agent in one pass; save metrics, equity and trades.
+
+    Bars that a validation keeps sealed are traded with a warning, and the ledger records it.
+    """
     import torch
 
+    from stormsail.cli.learning.train import kept_words
+    from stormsail.core import steps
+    from stormsail.core.clock import SystemClock
     from stormsail.core.files.atomic import check_free
     from stormsail.evaluation.engine.files import write_backtest
     from stormsail.evaluation.engine.run import backtest as trade
@@ -86,24 +108,79 @@ def backtest(
     agent = _agent(run)
     config = _config(agent, start, end, burn_in, settings or [])
     panel = _panel(agent, data, symbols or [])
-    result = trade(agent, panel, config)
-    _show({"agent": result})
+    ledger = _trials(run, workspace)
     documents: dict[str, JsonValue] = {}
     tables: dict[str, pa.Table] = {}
-    if engine == "nautilus":
-        documents["nautilus"] = _compare_nautilus(result, panel)
-    if baselines:
-        documents["baselines"], tables["baselines.parquet"] = _baselines(result, panel, config)
-    if costs:
-        documents["costs"] = _costs(result, panel, agent)
-    if stress:
-        documents["stress"] = _stress(agent, panel, config)
-    if calibration or conformal:
-        documents["calibration"] = _calibration(result, panel, conformal=conformal)
-    if significance:
-        documents["significance"] = _significance(result, panel, agent, run)
-    write_backtest(out, result, documents=documents, tables=tables)
+    kept = f"nothing was written to {out}"
+    with kept_words(kept), shown_steps(SystemClock()), _looking(ledger, run, panel, config) as look:
+        steps.began("trading")
+        result = trade(agent, panel, config)
+        if look is not None:
+            look.sharpe_per_bar = result.metrics.sharpe_per_bar.value
+            look.bars = len(result.returns)
+        _show({"agent": result})
+        if engine == "nautilus":
+            steps.began("the same decisions through NautilusTrader")
+            documents["nautilus"] = _compare_nautilus(result, panel)
+        if baselines:
+            steps.began("baselines")
+            documents["baselines"], tables["baselines.parquet"] = _baselines(result, panel, config)
+        if costs:
+            steps.began("costs")
+            documents["costs"] = _costs(result, panel, agent)
+        if stress:
+            steps.began("stress")
+            documents["stress"] = _stress(agent, panel, config)
+        if calibration or conformal:
+            steps.began("calibration")
+            documents["calibration"] = _calibration(result, panel, conformal=conformal)
+        if significance:
+            steps.began("significance")
+            documents["significance"] = _significance(result, panel, agent, ledger)
+        if performance:
+            steps.began("performance")
+            documents["performance"] = _performance(result, panel)
+        write_backtest(out, result, documents=documents, tables=tables)
     _conclude(result, out)
+
+
+@contextmanager
+def _looking(
+    ledger: Path | None, run: Path, panel: "Panel", config: "BacktestConfig"
+) -> "Iterator[Opening | None]":
+    """Warn of sealed bars before they are traded, and record it in the ledger."""
+    from stormsail.evaluation.stats.trials import TrialLedger
+    from stormsail.evaluation.walk_forward.seal import Sealed, recorded_look
+
+    span = config.span(panel)
+    if span is None:  # nothing to trade, which the backtest itself refuses
+        yield None
+        return
+    bars = Sealed(panel.symbols, span)
+    if ledger is None:
+        sealed = _sealed_by_its_validation(run)
+        if sealed is not None and sealed.overlaps(bars):
+            typer.echo(f"WARNING: {_NOT_RECORDED}", err=True)
+        yield None
+        return
+    place = agent_folder(run).resolve()
+    name = place.parent.name if place.name == "best" else place.name
+    hashes = {"config_hash": config.config_hash(), "data_hash": panel.digest()}
+    with recorded_look(TrialLedger(ledger), name, bars, **hashes) as look:
+        if look is not None:
+            typer.echo(f"WARNING: {look.words}", err=True)
+        yield look
+
+
+def _sealed_by_its_validation(run: Path) -> "Sealed | None":
+    """Return the final test span that the file of an agent for trading names."""
+    from stormsail.core.files.artifact import read_artifact
+    from stormsail.evaluation.walk_forward.files import DOCUMENT
+    from stormsail.evaluation.walk_forward.seal import Sealed
+
+    document = read_artifact(agent_folder(run)).documents.get(DOCUMENT)
+    sealed = document.get("sealed") if isinstance(document, dict) else None
+    return Sealed.read(sealed) if isinstance(sealed, dict) else None
 
 
 def _agent(run: Path) -> "Agent":
@@ -204,7 +281,9 @@ def _calibration(result: "Backtest", panel: "Panel", *, conformal: bool) -> "Jso
     return calibration.document()
 
 
-def _significance(result: "Backtest", panel: "Panel", agent: "Agent", run: Path) -> "JsonValue":
+def _significance(
+    result: "Backtest", panel: "Panel", agent: "Agent", ledger: Path | None
+) -> "JsonValue":
     from stormsail.evaluation.robustness.baselines import run_baselines
     from stormsail.evaluation.robustness.significance import significance_of
 
@@ -214,7 +293,7 @@ def _significance(result: "Backtest", panel: "Panel", agent: "Agent", run: Path)
     significance = significance_of(
         result,
         benchmark=benchmark,
-        ledger=_trials(run),
+        ledger=ledger,
         data_hash=data if isinstance(data, str) else None,
     )
     for line in significance.summary:
@@ -222,11 +301,27 @@ def _significance(result: "Backtest", panel: "Panel", agent: "Agent", run: Path)
     return significance.document()
 
 
-def _trials(run: Path) -> Path | None:
-    """Return the trial ledger of the workspace: beside the run, or beside what the run is part of.
+def _performance(result: "Backtest", panel: "Panel") -> "JsonValue":
+    from stormsail.evaluation.performance.attribution import cost_rows
+    from stormsail.evaluation.performance.document import performance_of
 
-    An agent is part of its run, and the run of a member part of its population.
+    measured = performance_of(result, panel)
+    for name, long, short, both in cost_rows(measured.attribution.totals()):
+        typer.echo(f"{name}: {both:,.2f} (long {long:,.2f}, short {short:,.2f})")
+    return measured.document()
+
+
+def _trials(run: Path, workspace: Path | None) -> Path | None:
+    """Return the trial ledger: of the workspace, beside the run, or of the default workspace.
+
+    An agent is part of its run, and the run of a member part of its population. An agent for
+    trading lies beside the results of its validation, wherever that is.
+
+    Raises:
+        ArtifactError: if a workspace is named that has no ledger.
     """
+    if workspace is not None:
+        return _named_ledger(workspace)
     place = run.resolve()
     inside = [place.parent, place.parent.parent]
     inside += [
@@ -234,7 +329,21 @@ def _trials(run: Path) -> Path | None:
         for part in (place, place.parent)
         if (part.parent.parent / POPULATION).is_file()
     ]
-    return next((file for file in (folder / TRIALS for folder in inside) if file.is_file()), None)
+    folders = (*inside, Path("runs"))
+    return next((file for file in (folder / TRIALS for folder in folders) if file.is_file()), None)
+
+
+def _named_ledger(workspace: Path) -> Path:
+    from stormsail.core.errors import ArtifactError
+
+    if not (workspace / TRIALS).is_file():
+        raise ArtifactError(
+            "artifact-missing",
+            wrong=f"{workspace} must be a workspace, with the trial ledger `{TRIALS}`",
+            found="none there",
+            remedy="Name the folder that holds the runs, or leave `--workspace` out.",
+        )
+    return workspace / TRIALS
 
 
 def _compare_nautilus(result: "Backtest", panel: "Panel") -> "JsonValue":

@@ -37,8 +37,8 @@ def compare(
     _warn(console, compared)
     _verdicts(console, compared)
     _figures(console, compared)
-    for difference in compared.differences:
-        _say(console, difference.words)
+    for words in compared.findings:
+        _say(console, words)
     _show(console, "settings that differ", compared, compared.settings)
     hashes = [
         (row.name, [cell and cell[:HASH_SHOWN] for cell in row.cells], _SAME[row.same])

@@ -22,7 +22,14 @@ BY_SIGNAL = 128
 
 def validate(
     config: Annotated[Path, typer.Argument(help="TOML file with the settings of the training.")],
-    out: Annotated[Path, typer.Option(help="New folder for the results.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="New folder for the results; the agent goes into one beside it."),
+    ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Train nothing: say which Sharpe ratio would be found."),
+    ] = False,
     folds: Annotated[int | None, typer.Option(min=1, help="Trainings one after another.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Trainings side by side.")] = None,
     test_share: Annotated[
@@ -46,6 +53,10 @@ def validate(
     overrides: Annotated[
         list[str] | None, typer.Option("--judge", help="path=value of the validation.")
     ] = None,
+    explain: Annotated[
+        list[str] | None,
+        typer.Option(help="rule=text: why a result is good that is too good to be true."),
+    ] = None,
 ) -> None:
     """Walk forward: train on the past, trade what follows, test whether the result is significant.
 
@@ -53,9 +64,13 @@ def validate(
     """
     from stormsail.algorithms.fit import Interrupted
     from stormsail.algorithms.population.config import load_training
+    from stormsail.cli.learning.train import kept_words
     from stormsail.core.files.atomic import check_free
 
-    check_free(out)
+    if not plan:
+        out = _needed(out)
+        check_free(out)
+        check_free(_agent_folder(out))
     training = load_training(config, settings or [])
     options: dict[str, object] = {
         "folds": folds,
@@ -65,12 +80,61 @@ def validate(
     }
     rules = _rules(training, options, overrides or [])
     place = _Place(workspace, name or f"{config.stem}-validation")
+    if plan or out is None:
+        _print_plan(training, rules, place)
+        return
+    written = _explanations(explain or [])
     try:
-        result = _validate(training, rules, place, learner_tests=learner_tests)
+        with kept_words(place.kept):
+            result = _validate(
+                training, rules, place, learner_tests=learner_tests, explanations=written
+            )
     except Interrupted as ended:
         typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
         raise typer.Exit(BY_SIGNAL + ended.signal) from None
     _conclude(result, out)
+
+
+def _needed(out: Path | None) -> Path:
+    if out is None:
+        message = "`--out` must name a new folder for the results; found none. Or say `--plan`."
+        raise typer.BadParameter(message)
+    return out
+
+
+def _agent_folder(out: Path) -> Path:
+    """Return where the agent that is meant for trading is written."""
+    return out.with_name(f"{out.name}-agent")
+
+
+def _explanations(lines: list[str]) -> dict[str, str]:
+    """Return explanations by rule, from `rule=text`."""
+    from stormsail.evaluation.walk_forward.verdict import checked_explanations
+
+    return checked_explanations({rule.strip(): text for rule, _, text in _split(lines)})
+
+
+def _split(lines: list[str]) -> list[tuple[str, str, str]]:
+    return [line.partition("=") for line in lines]
+
+
+def _print_plan(training: "TrainConfig", rules: "ValidationConfig", place: "_Place") -> None:
+    """Print which Sharpe ratio these settings would find."""
+    from stormsail.algorithms.run.tasks import market_panel
+    from stormsail.algorithms.run.trials import LEDGER
+    from stormsail.core.threads import torch_threads
+    from stormsail.evaluation.stats.trials import TrialLedger
+    from stormsail.evaluation.walk_forward.run import plan
+
+    with torch_threads(1):
+        power = plan(
+            market_panel(training),
+            rules,
+            ledger=TrialLedger(place.workspace / LEDGER),
+            gamma=training.ppo.gamma,
+        )
+    for line in power.summary:
+        typer.echo(line)
 
 
 class _Place:
@@ -78,6 +142,14 @@ class _Place:
 
     def __init__(self, workspace: Path, name: str) -> None:
         self.workspace, self.name = workspace, name
+
+    @property
+    def kept(self) -> str:
+        """What is kept of it wherever it ends, in words."""
+        return (
+            f"finished trainings in {self.workspace / self.name} are used again by the same "
+            "command, and nothing else was written"
+        )
 
 
 def _rules(
@@ -94,7 +166,12 @@ def _rules(
 
 
 def _validate(
-    training: "TrainConfig", rules: "ValidationConfig", place: _Place, *, learner_tests: bool
+    training: "TrainConfig",
+    rules: "ValidationConfig",
+    place: _Place,
+    *,
+    learner_tests: bool,
+    explanations: dict[str, str],
 ) -> "Validation":
     """Run the validation under a display of its progress."""
     from stormsail.algorithms.config.derive import derive
@@ -129,6 +206,7 @@ def _validate(
             name=place.name,
             training=derive(training).model_dump(mode="json"),
             more_self_tests=tests,
+            explanations=explanations,
             on_progress=shown.began,
         )
 
@@ -150,10 +228,12 @@ def _learner_tests(
 def _conclude(result: "Validation", out: Path) -> None:
     """Save the results, print the verdict with its reasons, and exit accordingly."""
     from stormsail.cli.judging.validate_display import print_validation
-    from stormsail.evaluation.walk_forward.files import write_validation
+    from stormsail.evaluation.walk_forward.files import write_agent, write_validation
 
     write_validation(out, result)
+    agent = _agent_folder(out)
+    saved = write_agent(agent, result)
     print_validation(result)
-    typer.echo(f"wrote {out}")
+    typer.echo(f"wrote {out}" + (f" and {agent}" if saved else ""))
     if result.verdict.decision == "reject":
         raise typer.Exit(REJECTED)

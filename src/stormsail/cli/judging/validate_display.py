@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from stormsail.cli.judging.backtest import SHOWN
+from stormsail.cli.judging.steps_display import LINE_SECONDS, StepBar, StepLines
 
 if TYPE_CHECKING:
     from rich import progress as rich_progress
@@ -20,18 +21,18 @@ if TYPE_CHECKING:
 MARKS = {True: "yes", False: "NO", None: "unknown"}
 """Mark of a rule that holds, does not hold or is not known."""
 
-_LINE_SECONDS = 5.0
-"""Time between two lines where there is no terminal to draw on."""
-
 
 @contextmanager
 def display(clock: "Clock") -> "Iterator[Display]":
     """Show bars on a terminal, and a line now and then elsewhere; all of it on stderr."""
     from rich.console import Console
 
+    from stormsail.core.steps import watched
+
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines(clock)
+        with watched(StepLines(clock)):
+            yield _Lines(clock)
         return
     from rich.progress import (
         BarColumn,
@@ -43,14 +44,16 @@ def display(clock: "Clock") -> "Iterator[Display]":
     )
 
     columns = (
-        SpinnerColumn(),  # judging is one step and may take minutes: something must move
+        SpinnerColumn(),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=console, transient=True) as bars:
-        yield _Bars(bars)
+        whole = _Bars(bars)
+        with watched(StepBar(bars, whole.own)):
+            yield whole
 
 
 class _Lines:
@@ -65,7 +68,7 @@ class _Lines:
 
     def learned(self, run: str, progress: "Learned") -> None:
         now = self._clock.monotonic_ns()
-        if now - self._last >= _LINE_SECONDS * 1e9:
+        if now - self._last >= LINE_SECONDS * 1e9:
             self._last = now
             typer.echo(f"{run}: {progress.steps} of {progress.total_steps} steps", err=True)
 
@@ -76,7 +79,8 @@ class _Bars:
     def __init__(self, bars: "rich_progress.Progress") -> None:
         self._bars = bars
         self._whole = bars.add_task("starting", total=None)
-        self._own = bars.add_task("", total=None, visible=False)
+        self.own = bars.add_task("", total=None, visible=False)
+        """The bar of what goes on now."""
 
     def began(self, progress: "Begun") -> None:
         self._bars.update(
@@ -85,11 +89,11 @@ class _Bars:
             completed=progress.done,
             total=progress.total,
         )
-        self._bars.update(self._own, visible=False)
+        self._bars.update(self.own, visible=False)
 
     def learned(self, run: str, progress: "Learned") -> None:
         self._bars.update(
-            self._own,
+            self.own,
             description=run,
             completed=progress.steps,
             total=progress.total_steps,
@@ -112,6 +116,8 @@ def print_validation(validation: "Validation") -> None:
         ("rule", "holds", "why"),
         [(reason.name, MARKS[reason.holds], reason.words) for reason in verdict.reasons],
     )
+    for condition in verdict.conditions:
+        typer.echo(f"condition: {condition.words}")
     tests = validation.judgement.self_tests
     rows = [(test.name, MARKS[test.holds], test.words) for test in tests]
     _table(("self-test", "holds", ""), rows)
@@ -123,6 +129,10 @@ def print_validation(validation: "Validation") -> None:
     terms = traded[0].get("instruments") if traded else None
     for line in term_lines(terms if isinstance(terms, dict) else {}):
         typer.echo(line)
+    for line in validation.judgement.significance.overfitting_words:
+        typer.echo(f"{line}; it has no vote")
+    if validation.paths is not None:
+        typer.echo(f"{validation.paths.words}; they have no vote")
     metrics = validation.judgement.metrics
     statements = metrics.statements()
     figures = [
@@ -132,6 +142,12 @@ def print_validation(validation: "Validation") -> None:
     ]
     typer.echo(f"{metrics.bars:,} unseen bars: {', '.join(figures)}")
     typer.echo(_final_span(validation))
+    chosen = validation.for_trading
+    if chosen is not None:
+        typer.echo(
+            f"for trading: seed {chosen.seed}, trained on {chosen.fold.train}, with "
+            f"{verdict.capital_share:.0%} of the capital"
+        )
 
 
 def _policies(validation: "Validation") -> str:

@@ -62,12 +62,16 @@ def population(
     from stormsail.algorithms.fit import Interrupted
     from stormsail.algorithms.population.config import RunFile
     from stormsail.algorithms.population.population import train_population
-    from stormsail.cli.learning.train import BY_SIGNAL
+    from stormsail.cli.learning.train import BY_SIGNAL, kept_words
 
     plan = RunFile.load(config, settings or [])
     place = Path("runs") / f"{config.stem}-population" if out is None else out
+    kept = (
+        f"{place} keeps its finished rounds and the last checkpoint of each member, and the same "
+        "command goes on"
+    )
     try:
-        with _announced():
+        with kept_words(kept), _announced():
             made = _engine(
                 engine, address=address, workers=workers, storage=storage, cpus=cpus, gpus=gpus
             )

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,7 +116,7 @@ def run(
     services = [make_logger(name) for name in dict.fromkeys(loggers)]
     clock = SystemClock()
     _show_terms(config)
-    with _alerts(), _display(clock) as on_progress:
+    with kept_words(), _alerts(), _display(clock) as on_progress:
         return learn(
             config,
             out=out,
@@ -124,6 +125,27 @@ def run(
             loggers=services,
             **growth._asdict(),
         )
+
+
+@contextmanager
+def kept_words(beside: str = "") -> Iterator[None]:
+    """Say what is kept where Ctrl-C ends a command at once, and exit as a shell reports it.
+
+    Args:
+        beside: what is kept beside the training that was ended, if it was one.
+    """
+    from stormsail.algorithms.fit import Interrupted
+    from stormsail.algorithms.trainer import CutShort
+
+    try:
+        yield
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as ended:
+        words = [ended.kept if isinstance(ended, CutShort) else "", beside]
+        kept = "; ".join(part for part in words if part)
+        typer.echo(f"stormsail: ended at once{': ' * bool(kept)}{kept}.", err=True)
+        raise typer.Exit(BY_SIGNAL + signal.SIGINT) from None
 
 
 def _show_terms(config: "TrainConfig") -> None:

@@ -1,12 +1,16 @@
-"""Refusal of silent type conversions in configurations: `"0.1"` is no number, 1 no boolean."""
+"""Refusal of silent type conversions in configurations, and the one that is made: times to UTC.
+
+`"0.1"` is no number, 1 no boolean.
+"""
 
 import typing
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from enum import Enum
 from numbers import Number
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import AfterValidator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
 _WORDS = {"bool": "boolean", "int": "whole number", "float": "number"}
@@ -144,3 +148,16 @@ def _wrong_choice(
     *most, last = [repr(choice) for choice in choices]
     words = {"expected": f"{', '.join(most)} or {last}" if most else last}
     return PydanticKnownError("enum" if kind == "enum" else "literal_error", words)
+
+
+def _utc(time: datetime | None) -> datetime | None:
+    """Bring a time to UTC, so that equal times have equal hashes."""
+    if time is None:
+        return None
+    if time.tzinfo is None:
+        raise ValueError("must name a time zone, such as 2024-01-01T00:00:00Z")
+    return time.astimezone(UTC)
+
+
+Time = Annotated[datetime | None, AfterValidator(_utc)]
+"""Field of a time, which must name its zone; None where there is none."""

@@ -12,11 +12,13 @@ from stormsail.core.errors import ConfigError
 from stormsail.core.files.documents import JsonValue, plain
 from stormsail.evaluation.calibration.checks import (
     Calibration,
+    TailCheck,
     calibrate,
     calibrate_by_regime,
     nothing_checked,
 )
 from stormsail.evaluation.calibration.conformal import ConformalCheck, conformal_check
+from stormsail.evaluation.calibration.judged_tail import judged_tail
 from stormsail.evaluation.calibration.predictions import (
     REGIME_BARS,
     REGIMES,
@@ -43,6 +45,9 @@ class CalibrationReport:
         by_regime: the checks of each regime that has windows.
         regimes_of: whose moves tell the regimes: `account` or `market`.
         conformal: the correction and its test, where it was asked for.
+        judged_horizon: bars of the longest windows whose tail can be judged, where those of
+            `horizon` are too few; None where they suffice or nothing can be judged.
+        judged_tail: the tail there (`judged_tail`).
         reason: why nothing could be compared; empty where something could.
     """
 
@@ -53,6 +58,8 @@ class CalibrationReport:
     by_regime: Mapping[str, Calibration] = field(default_factory=dict)
     regimes_of: str = ""
     conformal: ConformalCheck | None = None
+    judged_horizon: int | None = None
+    judged_tail: TailCheck | None = None
     reason: str = ""
 
     @property
@@ -91,8 +98,10 @@ class CalibrationReport:
         Keys: `what` (in words), `horizon_bars`, `discount`, `left_out` (share of the weight beyond
         the horizon), `bars`, `bars_needed` (for the tail), `windows`, `independent` (that share no
         bar), `levels`, `coverage`, `pit`, `tail`, `value` (the mean), `by_regime`, `regimes` (in
-        words), `conformal`, `summary` (sentences), and `reason` where nothing could be compared.
-        Figures are documents of `Statement`: too few windows give none, with the number needed.
+        words), `conformal`, `judged_horizon` and `judged_tail` (the longest windows that can be
+        judged, where the critic's are too few), `summary` (sentences), and `reason` where nothing
+        could be compared. Figures are documents of `Statement`: too few windows give none, with
+        the number needed.
         """
         return {
             "horizon_bars": self.horizon,
@@ -106,6 +115,8 @@ class CalibrationReport:
             "by_regime": {label: checks.document() for label, checks in self.by_regime.items()},
             "regimes": self._regime_words(),
             "conformal": None if self.conformal is None else self.conformal.document(),
+            "judged_horizon": self.judged_horizon,
+            "judged_tail": None if self.judged_tail is None else self.judged_tail.document(),
             "summary": plain(self.summary),
             "reason": self.reason,
         }
@@ -173,8 +184,12 @@ def calibration_of(
     regimes = calibrate_by_regime(
         windows, predictions.regimes.tolist(), mean=mean, levels=LEVELS, alpha=alpha
     )
+    checks = calibrate(windows, mean=mean, levels=LEVELS, alpha=alpha)
+    shorter = None
+    if not checks.tail.gap.enough:
+        shorter = judged_tail(backtests, gamma=discount, alpha=alpha, longest=windows.horizon)
     return CalibrationReport(
-        checks=calibrate(windows, mean=mean, levels=LEVELS, alpha=alpha),
+        checks=checks,
         discount=discount,
         horizon=windows.horizon,
         bars=predictions.bars,
@@ -183,6 +198,8 @@ def calibration_of(
         conformal=conformal_check(windows.at_levels(LEVELS))
         if conformal and windows.levels.size
         else None,
+        judged_horizon=None if shorter is None else shorter[0],
+        judged_tail=None if shorter is None else shorter[1],
     )
 
 

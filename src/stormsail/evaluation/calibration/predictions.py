@@ -219,7 +219,7 @@ def predictions_of(
     """
     horizon = horizon_of(gamma)
     _check_alike(backtests)
-    levels = _levels(backtests)
+    levels = levels_of(backtests)
     parts = [
         _part(backtest, levels, gamma, horizon, None if closes is None else closes[number])
         for number, backtest in enumerate(backtests)
@@ -253,7 +253,7 @@ def _part(
     for column in range(len(backtest.symbols)):
         kept = usable[starts, column]
         rows = starts[kept]
-        quantiles = _quantiles(backtest, predicted[rows, column], levels)
+        quantiles = quantiles_of(backtest, predicted[rows, column], levels)
         labels = regimes_of(moves[:, column], rows)
         account = (first[kept], quantiles, realised[kept, column], mean[rows, column], labels)
         accounts.append(account)
@@ -274,7 +274,8 @@ def _moves(rewards: Array, closes: Array | None) -> Array:
     return moves
 
 
-def _quantiles(backtest: Backtest, predicted: Array, levels: Array) -> Array:
+def quantiles_of(backtest: Backtest, predicted: Array, levels: Array) -> Array:
+    """Return the quantiles of predictions at levels, [W, L]; none of critics of a mean alone."""
     if backtest.distribution_kind == "quantile":
         return predicted
     if backtest.distribution_kind == "categorical" and backtest.distribution_support is not None:
@@ -282,7 +283,7 @@ def _quantiles(backtest: Backtest, predicted: Array, levels: Array) -> Array:
     return predicted[:, :0]
 
 
-def _levels(backtests: Sequence[Backtest]) -> Array:
+def levels_of(backtests: Sequence[Backtest]) -> Array:
     """Return the levels at which all distributions are read; none for critics of a mean alone."""
     first = backtests[0]
     if first.distribution_kind == "quantile" and first.distribution_support is not None:

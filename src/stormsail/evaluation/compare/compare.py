@@ -25,10 +25,11 @@ from stormsail.evaluation.compare.rows import (
     reason_rows,
     setting_rows,
 )
-from stormsail.evaluation.compare.sources import Entry, read_entry
+from stormsail.evaluation.compare.sources import Curve, Entry, read_entry
 from stormsail.evaluation.saved import names_of
 from stormsail.evaluation.stats.bootstrap import bootstrap_intervals
-from stormsail.evaluation.stats.figures import bars_per_year, returns_of
+from stormsail.evaluation.stats.figures import Array, bars_per_year, returns_of
+from stormsail.evaluation.stats.performance import multiple_at_cvar, window_cvar
 from stormsail.evaluation.stats.statement import Statement
 
 _PER_BAR = frozenset({"value_at_risk", "cvar", "skew"})
@@ -81,6 +82,46 @@ class Difference(NamedTuple):
         return f"{pair}: {numbers}; not significant: the interval holds 0"
 
 
+class EqualTail(NamedTuple):
+    """An account under a limit on its tail beside a part of another one with the same tail."""
+
+    first: str
+    second: str
+    """The account whose tail is the better one of the two."""
+    window: int
+    """Bars of the windows whose log growth is meant: the episode of the limit."""
+    alpha: float
+    limit: float
+    """Of the second, on an episode of a single symbol."""
+    cvar: tuple[float, float]
+    """Of windows of the whole account, of both."""
+    multiple: float
+    """Of the first, at which it has the CVaR of the second."""
+    mean: Statement
+    """Mean over the bars of the second's return less that part of the first's."""
+
+    @property
+    def words(self) -> str:
+        """The finding in plain words."""
+        tails = (
+            f"CVaR of the worst {self.alpha:.0%} of windows of {self.window} bars: {self.first}"
+            f" {self.cvar[0]:+.4f}, {self.second} {self.cvar[1]:+.4f} in log growth, limit"
+            f" {self.limit:+.4f}"
+        )
+        part = f"{self.multiple:.0%} of {self.first} has the CVaR of {self.second}"
+        mean = self.mean
+        if mean.value is None or mean.low is None or mean.high is None:
+            return f"{tails}. {part}; {mean.reason}"
+        numbers = f"{mean.value:+.4%} a bar, 95 % interval {mean.low:+.4%} to {mean.high:+.4%}"
+        if mean.low > 0.0:
+            finding = "the limit buys more than a smaller position would"
+        elif mean.high < 0.0:
+            finding = "a smaller position would have earned more"
+        else:
+            finding = "not significant: a smaller position may do as well as the limit"
+        return f"{tails}. {part}; against it {self.second} earns {numbers}: {finding}"
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Two or more entries side by side.
@@ -90,6 +131,7 @@ class Comparison:
         caveats: what differs that figures depend on, worst first.
         figures: one row a figure that any of them has.
         differences: of each entry from the first, on common bars.
+        tails: what a limit buys beside a smaller position of the first; of validations alone.
         settings: one row a setting that differs.
         hashes: one row a hash.
         reasons: one row a rule of the verdicts; empty without validations.
@@ -99,6 +141,7 @@ class Comparison:
     caveats: tuple[Caveat, ...]
     figures: tuple[Row, ...]
     differences: tuple[Difference, ...]
+    tails: tuple[EqualTail, ...]
     settings: tuple[Row, ...]
     hashes: tuple[Row, ...]
     reasons: tuple[Row, ...]
@@ -107,6 +150,12 @@ class Comparison:
     def names(self) -> tuple[str, ...]:
         """What the entries are called."""
         return tuple(entry.name for entry in self.entries)
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What pairs of entries came to, in plain words."""
+        differences = tuple(difference.words for difference in self.differences)
+        return differences + tuple(tail.words for tail in self.tails)
 
     @property
     def comparable(self) -> bool:
@@ -146,6 +195,7 @@ def compare_entries(entries: Sequence[Entry]) -> Comparison:
         caveats=caveats,
         figures=tuple(figure_rows(entries, spoiled)),
         differences=tuple(_differences(entries)),
+        tails=tuple(_tails(entries)),
         settings=tuple(setting_rows(entries)),
         hashes=tuple(hash_rows(entries)),
         reasons=tuple(reason_rows(entries)),
@@ -294,18 +344,59 @@ def _differences(entries: Sequence[Entry]) -> Iterable[Difference]:
         yield Difference(traded[0].name, entry.name, _mean_difference(traded[0], entry))
 
 
+def _tails(entries: Sequence[Entry]) -> Iterable[EqualTail]:
+    """Yield each account with a limit on its tail beside a part of the first one."""
+    traded = [entry for entry in entries if entry.kind != "run"]
+    for entry in traded[1:]:
+        if (tail := _equal_tail(traded[0], entry)) is not None:
+            yield tail
+
+
+def _equal_tail(first: Entry, second: Entry) -> EqualTail | None:
+    """Return what the limit of the second buys; None without one, or without a better tail."""
+    window = second.settings.get("training.task.market.episode_bars")
+    limit, alpha = (
+        second.settings.get(f"training.risk.cvar_{name}") for name in ("limit", "alpha")
+    )
+    if not (isinstance(window, int) and isinstance(limit, float) and isinstance(alpha, float)):
+        return None
+    if first.curve is None or second.curve is None or _why_unpaired(first, second):
+        return None
+    own, other = returns_of(first.curve.y), returns_of(second.curve.y)
+    if own.size < window or min(own.min(), other.min()) <= -1.0:
+        return None
+    worse, better = (window_cvar(part, window=window, alpha=alpha) for part in (own, other))
+    if not worse < better <= 0.0:
+        return None
+    multiple = multiple_at_cvar(own, better, window=window, alpha=alpha)
+    mean = _mean_of(other - multiple * own, first.curve)
+    return EqualTail(first.name, second.name, window, alpha, limit, (worse, better), multiple, mean)
+
+
 def _mean_difference(first: Entry, second: Entry) -> Statement:
     """Compare two equity curves bar by bar, where both were marked at the same times."""
+    why = _why_unpaired(first, second)
+    if first.curve is None or second.curve is None or why:
+        return Statement(None, why=why)
+    return _mean_of(returns_of(second.curve.y) - returns_of(first.curve.y), first.curve)
+
+
+def _why_unpaired(first: Entry, second: Entry) -> str:
+    """Return why the bars of two equity curves are no pairs; nothing where they are."""
     if first.curve is None or second.curve is None:
-        return Statement(None, why="one has no equity curve")
+        return "one has no equity curve"
     if not np.array_equal(first.curve.x, second.curve.x):
-        return Statement(None, why="the bars are not the same, so nothing can be paired")
+        return "the bars are not the same, so nothing can be paired"
     if first.terms.get("data") != second.terms.get("data"):
-        return Statement(None, why="the stored bars differ, so nothing can be paired")
-    gain = returns_of(second.curve.y) - returns_of(first.curve.y)
+        return "the stored bars differ, so nothing can be paired"
+    return ""
+
+
+def _mean_of(gain: Array, curve: Curve) -> Statement:
+    """Return the mean of differences bar by bar, with its interval."""
     if not np.any(gain):
         return Statement(None, why="both earned the same at every bar")
-    bar_ms = int(first.curve.x[1] - first.curve.x[0])
+    bar_ms = int(curve.x[1] - curve.x[0])
     generator = Generators(0).numpy("comparison.difference")
     drawn = bootstrap_intervals(gain, per_year=bars_per_year(bar_ms), generator=generator)
     return drawn.mean_return

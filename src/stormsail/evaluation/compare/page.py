@@ -15,7 +15,6 @@ from stormsail.evaluation.report.html import (
     missing,
     note,
     page,
-    plotly_script,
     section,
     table,
 )
@@ -43,11 +42,9 @@ def comparison_page(compared: Comparison) -> str:
     contents = [(name, title) for name, (title, _) in parts.items()]
     top = header("Comparison", " · ".join(compared.names), contents)
     body = "".join(section(name, title, html) for name, (title, html) in parts.items())
-    scripts = [plotly_script()] if any(entry.curve for entry in compared.entries) else []
     return page(
         f"Comparison: {', '.join(compared.names)}",
         f"{top}<main>{body}</main>",
-        scripts=scripts,
     )
 
 
@@ -118,7 +115,7 @@ def _figures(compared: Comparison) -> str:
         rows.append([f"{title} ≠" if row.spoiled else title, *cells])
         kinds.append("differs" if row.spoiled else "")
     legend = note(f"{BETTER} the better figure, significant or not. ≠ must not be compared.")
-    pairs = "".join(note(f"{difference.words}.") for difference in compared.differences)
+    pairs = "".join(note(f"{words}.") for words in compared.findings)
     return table(("", *compared.names), rows, kinds=kinds) + legend + pairs
 
 

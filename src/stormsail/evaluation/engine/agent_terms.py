@@ -40,6 +40,8 @@ class AgentTerms:
     train_span: Span
     validation_span: Span | None = None
     """Bars on which the best agent of a run was chosen; None where the file does not name them."""
+    without: tuple[Span, ...] = ()
+    """Spans inside those two that it has seen nothing of."""
 
     def unseen(self, symbols: Sequence[str]) -> tuple[str, ...]:
         """Return the symbols that the agent was not trained on."""
@@ -89,6 +91,7 @@ def _read(binding: Mapping[str, JsonValue], panel: Panel) -> AgentTerms:
         symbols=tuple(str(symbol) for symbol in _list(binding["symbols"])),
         train_span=_span(binding["train_span"]),
         validation_span=_span(binding["validation_span"]) if "validation_span" in binding else None,
+        without=tuple(_span(pair) for pair in _list(binding.get("without", []))),
     )
 
 

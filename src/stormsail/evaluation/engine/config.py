@@ -86,6 +86,13 @@ class BacktestConfig(Config):
         """Return the same backtest over another span."""
         return self.replace(start=_time(span.start_ms), end=_time(span.end_ms))
 
+    def span(self, panel: Panel) -> Span | None:
+        """Return the bars from which and up to which it trades; None where there are none."""
+        last = int(panel.ts[-1]) + panel.interval.milliseconds
+        start = int(panel.ts[0]) if self.start is None else round(1000 * self.start.timestamp())
+        end = last if self.end is None else round(1000 * self.end.timestamp())
+        return Span(start, end) if start < min(end, last) else None
+
     def for_policy(self, judged: JudgedPolicy) -> Self:
         """Return the same backtest with `greedy` filled in where it is left to the agent."""
         return self if self.greedy is not None else self.replace(greedy=judged == "greedy")

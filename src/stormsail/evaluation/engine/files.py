@@ -23,7 +23,7 @@ from stormsail import __version__
 from stormsail.core.clock import iso
 from stormsail.core.files.artifact import Contents, write_artifact
 from stormsail.core.files.documents import JsonValue
-from stormsail.evaluation.engine.result import Backtest, Trade
+from stormsail.evaluation.engine.result import Backtest, trades_table
 from stormsail.functional.risk_gate import Reason
 
 KIND = "backtest"
@@ -71,19 +71,6 @@ def equity_table(backtest: Backtest) -> pa.Table:
     return pa.table(columns | dict(zip(backtest.symbols, backtest.sleeves.T, strict=True)))
 
 
-def trades_table(backtest: Backtest) -> pa.Table:
-    """Return one row a trade."""
-    kinds = [pa.int64(), pa.string(), pa.string(), *[pa.float64()] * 4, pa.string()]
-    names = ("ts", *Trade._fields[1:])
-    columns = list(zip(*backtest.trades, strict=True)) or [()] * len(names)
-    return pa.table(
-        {
-            name: pa.array(column, kind)
-            for name, column, kind in zip(names, columns, kinds, strict=True)
-        }
-    )
-
-
 def decisions_table(backtest: Backtest) -> pa.Table:
     """Return one row a decision and symbol, by time and then by symbol.
 
@@ -120,7 +107,7 @@ def contents_of(
     summary["distribution_kind"] = backtest.distribution_kind
     own = {
         EQUITY: equity_table(backtest),
-        TRADES: trades_table(backtest),
+        TRADES: trades_table(backtest.trades),
         DECISIONS: decisions_table(backtest),
     }
     return Contents(

@@ -28,6 +28,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from stormsail.core import steps
 from stormsail.core.generators import Generators
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.engine.scenario import Scenario
@@ -364,7 +365,9 @@ def run_scenarios(
     opened = [scenario.open_accounts() for scenario in scenarios]
     state = State(*(torch.cat(parts) for parts in zip(*opened, strict=True)))
     stopped = state.done
-    for step in range(scenarios[0].steps):
+    total = scenarios[0].steps
+    for step in range(total):
+        steps.advanced(step, total, "bars")
         if slots[-1].scenario.steps == step:
             slots = [slot for slot in slots if slot.scenario.steps > step]
             count = slots[-1].accounts.stop

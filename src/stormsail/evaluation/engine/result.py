@@ -1,16 +1,18 @@
 """The result of a backtest: equity, trades, every bar of every account, a hash of the orders."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from stormsail.core.files.documents import JsonValue
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.stats.figures import returns_of
+from stormsail.evaluation.stats.frames import Frames
 from stormsail.evaluation.stats.metrics import Flows, Metrics, measure
 from stormsail.functional.risk_gate import Reason
 from stormsail.market.interval import Interval
@@ -148,6 +150,11 @@ class Backtest:
         return returns_of(self.equity)
 
     @property
+    def frames(self) -> Frames:
+        """The result as pandas frames and CSV files."""
+        return Frames(self.ts, self.equity, self.interval.milliseconds, trades_table(self.trades))
+
+    @property
     def total_return(self) -> float:
         """Equity at the end over equity at the start, less 1."""
         return float(self.equity[-1] / self.equity[0] - 1.0)
@@ -178,7 +185,7 @@ class Backtest:
     def _trips(self, column: int) -> Iterator[float]:
         fills = iter([trade for trade in self.trades if trade.symbol == self.symbols[column]])
         filled = self.bars["traded"][:, column] != 0.0
-        count = filled.astype(np.int64) + _taken(self.bars, self.flags)[:, column]
+        count = filled.astype(np.int64) + taken_away(self.bars, self.flags)[:, column]
         cash, held = 0.0, 0.0
         for row, number in enumerate(count.tolist()):
             cash -= float(self.bars["funding"][row, column])
@@ -236,13 +243,15 @@ class TradeLog:
     def trades(self) -> Iterator[Trade]:
         """Yield fills and what took positions away, in order."""
         filled = self.bars["traded"] != 0.0
-        gone = _taken(self.bars, self.flags)
+        gone = taken_away(self.bars, self.flags)
         where = np.argwhere(filled | gone)
         picked = tuple(where.T)
         taken = [self.bars[name][picked].tolist() for name in _OF_FILLS]
         marks = [flag[picked].tolist() for flag in (filled, gone, self.flags["stopped"])]
         rows = zip(where.tolist(), *taken, *marks, self.reasons[picked].tolist(), strict=True)
-        for (row, column), traded, price, fee, slippage, fills, taken_away, stop, reason in rows:
+        paid = fill_fees(self.symbols, self.market, self.bars, self.flags)
+        for (row, column), traded, price, fee, slippage, fills, closed, stop, reason in rows:
+            own = float(paid[row, column]) if closed else fee
             if fills:
                 yield Trade(
                     ts_ms=int(self.ts[row]),
@@ -250,34 +259,21 @@ class TradeLog:
                     side="buy" if traded > 0.0 else "sell",
                     quantity=abs(traded),
                     price=price,
-                    fee=self._fill_fee(row, column) if taken_away else fee,
+                    fee=own,
                     slippage=slippage,
                     reason="stop" if stop else _WORDS[reason],
                 )
-            if taken_away:
-                yield self._closing(row, column)
+            if closed:
+                yield self._closing(row, column, own)
 
     def _number(self, name: str, row: int, column: int) -> float:
         return float(self.bars[name][row, column])
 
-    def _fill_fee(self, row: int, column: int) -> float:
-        """Return the fee of the fill alone; a liquidation adds its own to the bar's."""
-        if not self.flags["liquidated"][row, column]:
-            return self._number("fee_total", row, column)
-        traded = self._number("traded", row, column)
-        if traded == 0.0:
-            return 0.0
-        return (
-            self.market.fee_of(self.symbols[column])
-            * abs(traded)
-            * self._number("price", row, column)
-        )
-
-    def _closing(self, row: int, column: int) -> Trade:
+    def _closing(self, row: int, column: int, paid: float) -> Trade:
         """Return the trade that took a position away; its price follows from the cash it left.
 
-        Cash after = cash before − funding − fill − its fee + q · price − fee of the liquidation.
-        A delisting has no fee.
+        `paid` is the fee of the bar's fill. Cash after = cash before − funding − fill − its fee +
+        q · price − fee of the liquidation. A delisting has no fee.
         """
         liquidated = bool(self.flags["liquidated"][row, column])
         traded = self._number("traded", row, column)
@@ -286,7 +282,6 @@ class TradeLog:
             cash = self._number("cash", row - 1, column)
             held = self._number("quantity", row - 1, column)
         cash += self._number("transfer", row, column)
-        paid = self._fill_fee(row, column)
         fee = self._number("fee_total", row, column) - paid
         cash -= self._number("funding", row, column) + paid
         if traded != 0.0:
@@ -308,10 +303,43 @@ class TradeLog:
         )
 
 
-def _taken(bars: Mapping[str, Array], flags: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+def fill_fees(
+    symbols: Sequence[str],
+    market: MarketConfig,
+    bars: Mapping[str, Array],
+    flags: Mapping[str, NDArray[np.bool_]],
+) -> Array:
+    """Return the fees of fills alone, [N, S]; a liquidation adds its own to the bar's."""
+    rates = np.array([market.fee_of(symbol) for symbol in symbols])
+    own = rates * np.abs(bars["traded"]) * np.nan_to_num(bars["price"])
+    return np.asarray(np.where(flags["liquidated"], own, bars["fee_total"]))
+
+
+def positions_before(quantity: Array) -> Array:
+    """Return the position before each bar, [N, S], from that at its end; flat before the first."""
+    held = np.zeros_like(quantity)
+    held[1:] = quantity[:-1]
+    return held
+
+
+def trades_table(trades: Sequence[Trade]) -> pa.Table:
+    """Return one row a trade."""
+    kinds = [pa.int64(), pa.string(), pa.string(), *[pa.float64()] * 4, pa.string()]
+    names = ("ts", *Trade._fields[1:])
+    columns = list(zip(*trades, strict=True)) or [()] * len(names)
+    return pa.table(
+        {
+            name: pa.array(column, kind)
+            for name, column, kind in zip(names, columns, kinds, strict=True)
+        }
+    )
+
+
+def taken_away(
+    bars: Mapping[str, Array], flags: Mapping[str, NDArray[np.bool_]]
+) -> NDArray[np.bool_]:
     """Return where a position was taken away by a liquidation or a delisting, [N, S]."""
-    held = np.zeros_like(flags["delisted"])
-    held[1:] = bars["quantity"][:-1] != 0.0
+    held = positions_before(bars["quantity"]) != 0.0
     return np.asarray(flags["liquidated"] | (flags["delisted"] & held))
 
 

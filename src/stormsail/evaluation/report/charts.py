@@ -1,6 +1,13 @@
 """Charts of performance: equity and drawdown, positions and prices, returns, rolling risk.
 
-Each function returns a plotly.js figure as plain data, for `html.chart`.
+Each function returns a figure as plain data, for `html.chart`; `charts.js` draws it:
+
+- `data`: lines, areas and markers (`scatter` with `mode`, `line`, `fill`, `marker`, `error_y`) and
+  bars, upright or `orientation: h`; `yaxis: y2` is the lower of two charts. Traces of one
+  `legendgroup` are hidden together; `visible: legendonly` is hidden at first.
+- `layout`: `xaxis`, `yaxis`, `yaxis2` (`type` linear, log, date or category, `range`, `domain`,
+  `title`, `tickformat`, `hoverformat`, `dtick`, `rangemode`), upright or flat lines (`shapes`),
+  words beside them (`annotations`, each in a `row` of its own), `showlegend`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +26,8 @@ from stormsail.evaluation.report.series import (
     thinned,
 )
 from stormsail.evaluation.saved import Result, Times, column, texts
-from stormsail.evaluation.stats.figures import Array
+from stormsail.evaluation.stats.figures import Array, per_bar_sharpe, returns_of
+from stormsail.evaluation.stats.performance import at_volatility
 
 Figure = dict[str, Any]
 
@@ -66,7 +74,7 @@ def trace(line: Line, name: str, colour: str, *, width: float = 1.4, **more: obj
     }
 
 
-def curve(ts: Times, values: Array, name: str, colour: str, **more: Any) -> Figure:  # noqa: ANN401 - whatever a line of plotly.js knows
+def curve(ts: Times, values: Array, name: str, colour: str, **more: Any) -> Figure:  # noqa: ANN401 - whatever a line knows
     """Return a series as a line, thinned."""
     return trace(thinned(ts, values), name, colour, **more)
 
@@ -77,13 +85,44 @@ def stacked(top: Figure, bottom: Figure, *, share: float = 0.34) -> Figure:
         "xaxis": {**_DATE, "anchor": "y2"},
         "yaxis": {**top, "domain": [share + 0.05, 1.0]},
         "yaxis2": {**bottom, "domain": [0.0, share]},
-        "hoversubplots": "axis",
     }
 
 
 def percent_axis(title: str, *, hover: str = "+.2%") -> Figure:
     """Return an axis of percentages; `hover` is the format of the value under the cursor."""
     return {"title": {"text": title}, "tickformat": ".2~%", "hoverformat": hover}
+
+
+def verdict_figure(results: Sequence[Result]) -> Figure:
+    """Return equity and drawdown of the results, with two baselines at their volatility.
+
+    Buy and hold, and of the other simple baselines the one with the higher Sharpe ratio, both
+    scaled to the volatility of the first result (`stats.performance.at_volatility`).
+    """
+    data = []
+    for name, ts, equity in compared_baselines(results):
+        colour, dash, _ = BASELINES.get(name, ("@reference", "dash", True))
+        scaled = at_volatility(returns_of(equity), results[0].returns)
+        worth = np.concatenate(([1.0], np.cumprod(1.0 + scaled)))
+        own = {"legendgroup": name, "dash": dash}
+        title = f"{name.replace('_', ' ')}, same volatility"
+        data.append(curve(ts, worth - 1.0, title, colour, width=1.3, **own))
+        below = {**own, "yaxis": "y2", "showlegend": False}
+        data.append(curve(ts, drawdown(worth), title, colour, width=1.0, **below))
+    return {"data": [*data, *_agents(results)], "layout": _equity_layout()}
+
+
+def compared_baselines(results: Sequence[Result]) -> list[tuple[str, Times, Array]]:
+    """Return buy and hold and the best other simple baseline by its Sharpe ratio."""
+    known = {name: (name, ts, equity) for name, ts, equity in baselines_of(results)}
+    ratios = {
+        name: float(per_bar_sharpe(returns_of(known[name][2])))
+        for name in ("momentum", "volatility_target", "equal_weight")
+        if name in known
+    }
+    moving = [name for name, ratio in ratios.items() if np.isfinite(ratio)]
+    best = max(moving, key=lambda name: ratios[name], default=None)
+    return [known[name] for name in ("buy_and_hold", best) if name in known]
 
 
 def equity_figure(results: Sequence[Result]) -> Figure:
@@ -97,6 +136,12 @@ def equity_figure(results: Sequence[Result]) -> Figure:
         if name == "buy_and_hold":
             below = {**own, "yaxis": "y2", "showlegend": False}
             data.append(curve(ts, drawdown(equity), title, colour, width=1.0, **below))
+    return {"data": [*data, *_agents(results)], "layout": _equity_layout()}
+
+
+def _agents(results: Sequence[Result]) -> list[Figure]:
+    """Return the lines of the results: equity above, drawdown below."""
+    data = []
     for place, result in enumerate(results):
         colour, group = f"@{colour_of(place)}", f"result {place}"
         name = result.name if len(results) > 1 else "agent"
@@ -105,9 +150,11 @@ def equity_figure(results: Sequence[Result]) -> Figure:
         data.append(curve(result.ts, growth(result.total) - 1.0, name, colour, width=2.4, **own))
         below = {**own, "yaxis": "y2", "showlegend": False, **fill}
         data.append(curve(result.ts, drawdown(result.total), name, colour, width=1.2, **below))
-    top = percent_axis("return since the start")
-    low = percent_axis("drawdown", hover=".2%")
-    return {"data": data, "layout": stacked(top, low)}
+    return data
+
+
+def _equity_layout() -> Figure:
+    return stacked(percent_axis("return"), percent_axis("drawdown", hover=".2%"))
 
 
 def baselines_of(results: Sequence[Result]) -> list[tuple[str, Times, Array]]:
@@ -293,15 +340,10 @@ def caption_at(at: float, text: str, colour: str, *, row: int = 0, side: str = "
     """Return words beside an upright line; rows keep several of them apart."""
     return {
         "x": at,
-        "y": 1.0 - 0.075 * row,
-        "yref": "paper",
+        "row": row,
         "xanchor": side,
-        "yanchor": "top",
         "text": text,
-        "showarrow": False,
-        "font": {"color": colour, "size": 11},
-        "bgcolor": "@card/0.75",
-        "xshift": -4 if side == "right" else 4,
+        "font": {"color": colour},
     }
 
 
@@ -321,3 +363,43 @@ def rolling_figure(results: Sequence[Result], risks: Sequence[Rolling | None]) -
     low = percent_axis("CVaR of a bar", hover=".3%")
     layout = stacked(top, low, share=0.46)
     return {"data": data, "layout": {**layout, "showlegend": len(results) > 1}}
+
+
+def rolling_ratio_figure(results: Sequence[Result], risks: Sequence[Rolling | None]) -> Figure:
+    """Return the rolling Sharpe ratio, and rolling beta on buy and hold below it where known."""
+    data, betas = [], False
+    for place, (result, risk) in enumerate(zip(results, risks, strict=True)):
+        if risk is None:
+            continue
+        colour, group = f"@{colour_of(place)}", f"result {place}"
+        name = result.name if len(results) > 1 else "agent"
+        more: Figure = {"legendgroup": group}
+        data.append(trace(Line(risk.ts, risk.sharpe), name, colour, width=1.8, **more))
+        if risk.beta is not None:
+            betas = True
+            more |= {"yaxis": "y2", "showlegend": False}
+            data.append(trace(Line(risk.ts, risk.beta), name, colour, width=1.8, **more))
+    top: Figure = {"title": {"text": "Sharpe ratio"}, "hoverformat": ".2f"}
+    low: Figure = {"title": {"text": "beta"}, "hoverformat": ".2f"}
+    alone: Figure = {"xaxis": dict(_DATE), "yaxis": top}
+    layout = stacked(top, low, share=0.46) if betas else alone
+    return {"data": data, "layout": {**layout, "showlegend": len(results) > 1}}
+
+
+def capacity_figure(rows: Sequence[Mapping[str, float]]) -> Figure:
+    """Return the return of the same decisions against the size of the account."""
+    line = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": "total return",
+        "x": [row["capital"] for row in rows],
+        "y": [row["total_return"] for row in rows],
+        "line": {"color": "@c1", "width": 1.8},
+        "marker": {"size": 6},
+    }
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": "capital"}, "hoverformat": ",.4~g"},
+        "yaxis": percent_axis("total return"),
+        "showlegend": False,
+    }
+    return {"data": [line], "layout": layout}

@@ -44,16 +44,14 @@ def prose(text: object) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def page(title: str, body_html: str, *, scripts: Sequence[str] = ()) -> str:
+def page(title: str, body_html: str) -> str:
     """Return a whole page that loads nothing.
 
     Args:
         title: plain text, of the window and nothing else; the body has its own heading.
         body_html: made of the pieces of this module; whatever came from outside is escaped by now.
-        scripts: sources of further scripts, run in order before the page's own; `plotly_script()`
-            where there are charts.
     """
-    sources = [_inline(source) for source in (*scripts, _read("report.js"))]
+    sources = [_inline(source) for source in map(_read, ("charts.js", "report.js"))]
     allowed = " ".join(f"'sha256-{_sha256(source)}'" for source in sources)
     policy = (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
@@ -89,13 +87,6 @@ def write_page(path: Path, text: str) -> int:
     return len(data)
 
 
-def plotly_script() -> str:
-    """Return the source of plotly.js, which a page with charts must hold once."""
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # half a second: only where a page is made
-
-    return str(get_plotlyjs())
-
-
 def header(title: str, subtitle: str, contents: Sequence[tuple[str, str]]) -> str:
     """Return the top of a page: heading, one line below it, a switch of colours, and a menu."""
     links = "".join(f'<a href="#{_checked(name)}">{escape(text)}</a>' for name, text in contents)
@@ -128,9 +119,9 @@ def badge(text: str, *, kind: str = "info") -> str:
     return f'<span class="badge {_checked(kind)}">{escape(text)}</span>'
 
 
-def folded(title: str, body_html: str, *, opened: bool = False) -> str:
-    """Return a part that a click opens; on paper it is open."""
-    state = " open" if opened else ""
+def folded(title: str, body_html: str, *, opened: bool = False, paper: bool = True) -> str:
+    """Return a part that a click opens; on paper it is open, or left out without `paper`."""
+    state = (" open" if opened else "") + ("" if paper else ' class="screen"')
     return f"<details{state}><summary>{escape(title)}</summary>{body_html}</details>"
 
 
@@ -181,31 +172,27 @@ def data_table(
 
 
 def chart(name: str, figure: Mapping[str, object], *, height: int, caption: str = "") -> str:
-    """Return a chart.
+    """Return a chart, drawn by `charts.js`.
 
     Args:
         name: identifier, one of a kind on the page.
-        figure: `data` and `layout` of plotly.js; NumPy arrays are packed. A colour may be `@name`
-            or `@name/0.2`, one of the page's colours (`--name` in `report.css`) and how much of it
-            covers: such colours follow light and dark. The page adds fonts, axes and margins.
+        figure: `data` and `layout`, as `charts.py` makes them; NumPy arrays are packed. A colour is
+            `@name` or `@name/0.2`, one of the page's colours (`--name` in `report.css`) and how
+            much of it covers: such colours follow light and dark.
         height: in pixels; the width is that of the page.
-        caption: what is seen, in plain words.
+        caption: what is seen, in plain words; a screen reader reads it.
     """
     words = f"<figcaption>{prose(caption)}</figcaption>" if caption else ""
+    label = f"{name.replace('-', ' ')}: {caption}" if caption else name.replace("-", " ")
     return (
-        f'<figure><div class="chart" id="{_checked(name)}" style="height:{height}px">'
+        f'<figure><div class="chart" role="group" aria-label="{escape(label)}" '
+        f'id="{_checked(name)}" style="height:{height}px">'
         f"{_json(packed(figure), 'figure')}</div>{words}</figure>"
     )
 
 
 def packed(value: object) -> JsonValue:
-    """Return plain JSON in which arrays are plotly.js's own form, a type and base64.
-
-    plotly.js reads a little HTML in every text (links, bold); here no text means any, so signs of
-    HTML are spelled out.
-    """
-    if isinstance(value, str):
-        return html.escape(value, quote=False)
+    """Return plain JSON in which arrays are a type and the base64 of little-endian numbers."""
     if isinstance(value, np.ndarray):
         return _array(value)
     if isinstance(value, Mapping):
@@ -234,7 +221,7 @@ def _json(value: JsonValue, role: str) -> str:
 
 
 def _inline(source: str) -> str:
-    """Return a script that can stand between tags: plotly.js spells out closing tags in texts."""
+    """Return a script that can stand between tags."""
     source = source.replace("\r\n", "\n")  # as the browser that checks its hash reads it
     return re.sub(r"</(script)", r"<\\/\1", source, flags=re.IGNORECASE)
 

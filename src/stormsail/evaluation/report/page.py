@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from stormsail.core.errors import RangeError
 from stormsail.evaluation.populations import SavedPopulation
 from stormsail.evaluation.report.attack_section import attack_section
-from stormsail.evaluation.report.html import escape, header, page, plotly_script
+from stormsail.evaluation.report.html import escape, header, page
+from stormsail.evaluation.report.performance_sections import performance_section
 from stormsail.evaluation.report.population_section import population_section
 from stormsail.evaluation.report.provenance_sections import (
     origin_section,
@@ -30,6 +31,10 @@ from stormsail.evaluation.report.sections import (
     position_section,
     returns_section,
     rolling_section,
+)
+from stormsail.evaluation.report.verdict_sections import (
+    gaps_section,
+    rules_section,
     verdict_section,
 )
 from stormsail.evaluation.saved import Result, SavedAttack, TrainingRun
@@ -38,7 +43,9 @@ ATTACKED, SEARCHED, TRAINED = "robustness", "population", "training"
 
 CONTENTS = (
     ("verdict", "Verdict", verdict_section),
+    ("rules", "Rules", rules_section),
     ("figures", "Figures", figures_section),
+    ("performance", "Performance", performance_section),
     ("equity", "Equity", equity_section),
     ("folds", "Folds", folds_section),
     ("position", "Position", position_section),
@@ -52,6 +59,7 @@ CONTENTS = (
     (SEARCHED, "Population", None),
     (TRAINED, "Training", None),
     ("trades", "Trades", trades_section),
+    ("gaps", "Gaps", gaps_section),
     ("origin", "Origin", origin_section),
 )
 """Sections in order: identifier, title in the menu, and builder from results. Robustness is built
@@ -84,13 +92,13 @@ def report_page(
         )
     sections = {name: build(results) for name, _, build in CONTENTS if build and results}
     sections |= {ATTACKED: attack_section(attacks), SEARCHED: population_section(populations)}
-    sections[TRAINED] = training_section(runs) if results or runs else ""
+    sections[TRAINED] = training_section(runs) if runs else ""
     shown = [(name, title) for name, title, _ in CONTENTS if sections.get(name)]
     title = " · ".join(each.name for each in results or populations)
     top = header(title, _subtitle(results) if results else "population-based training", shown)
     foot = f"<footer><p>{escape(_footer(results))}</p></footer>"
     body = f"{top}<main>{''.join(sections[name] for name, _ in shown)}</main>{foot}"
-    return page(f"{title} · stormsail report", body, scripts=[plotly_script()])
+    return page(f"{title} · stormsail report", body)
 
 
 def _subtitle(results: Sequence[Result]) -> str:

@@ -22,7 +22,7 @@ from stormsail.evaluation.saved import Result, TrainingRun, column, flat, items,
 from stormsail.evaluation.walk_forward.verdict import Reason
 from stormsail.market.terms import term_lines
 
-MOST_TRADES = 20_000
+MOST_TRADES = 4_000
 """Trades that the page holds; the folder holds all."""
 
 _DIGITS = 10
@@ -31,9 +31,6 @@ _MOST_ALARMS = 50
 
 def training_section(runs: Sequence[TrainingRun]) -> str:
     """Return training curves with alarms."""
-    if not runs:
-        body = missing("not shown: pass the folder of the training with `--run`")
-        return section("training", "Training", body)
     curves = "".join(
         f"<div><h3>{escape(title)}</h3>{chart(f'curve-{place}', picture, height=250)}</div>"
         for place, (title, picture) in enumerate(training_figures(runs))
@@ -114,9 +111,9 @@ def origin_section(results: Sequence[Result]) -> str:
     body += _assumptions(results)
     body += f"<h3>Instrument terms</h3>{_terms(results)}"
     settings = [_settings(result, "settings") for result in results]
-    body += folded("Settings", _columns(names, settings))
+    body += folded("Settings", _columns(names, settings), paper=False)
     if any(trained):
-        body += folded("Settings of the training", _columns(names, trained))
+        body += folded("Settings of the training", _columns(names, trained), paper=False)
     lead = "The same data, settings, agent and version give the same results, byte for byte."
     if len(results) > 1:
         lead += " Rows in which the results differ are marked."

@@ -1,9 +1,10 @@
 "use strict";
 // What our pages do in a browser: colours, charts, long tables, paper. Nothing is ever loaded, and
-// texts from data reach the page as textContent or as data of plotly.js, never as HTML.
+// texts from data reach the page as textContent, never as HTML.
 (() => {
   const root = document.documentElement;
   const PAPER_WIDTH = 680; // pixels between the margins of an A4 sheet, with a little to spare
+  const PAPER_SHARE = 0.6; // of a chart's height
   const NARROW = 620;
   const CHOICES = ["auto", "light", "dark"];
   const charts = [];
@@ -17,90 +18,43 @@
     try { localStorage.setItem("stormsail-colours", choice); } catch { /* private windows */ }
   };
 
-  // ---- colours -------------------------------------------------------------------------------
-  const channels = (hex) => {
-    const full = hex.length === 4 ? [...hex.slice(1)].map((one) => one + one).join("") : hex.slice(1);
-    return [0, 2, 4].map((at) => parseInt(full.slice(at, at + 2), 16));
-  };
-  const palette = () => {
-    const style = getComputedStyle(root);
-    const known = new Map();
-    return (token) => {
-      if (!known.has(token)) {
-        const [name, cover] = token.slice(1).split("/");
-        const hex = style.getPropertyValue(`--${name}`).trim();
-        known.set(token, cover ? `rgba(${channels(hex).join(",")},${cover})` : hex);
-      }
-      return known.get(token);
-    };
-  };
-  const coloured = (value, colour) => {
-    if (typeof value === "string") return /^@[a-z0-9-]+(\/[0-9.]+)?$/.test(value) ? colour(value) : value;
-    if (Array.isArray(value)) return value.map((one) => coloured(one, colour));
-    if (value !== null && typeof value === "object") {
-      if ("bdata" in value) return value;
-      return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, coloured(one, colour)]));
-    }
-    return value;
-  };
-
   // ---- charts --------------------------------------------------------------------------------
-  const axis = (given, colour, narrow) => ({
-    gridcolor: colour("@grid"), linecolor: colour("@line"), zerolinecolor: colour("@line"),
-    automargin: true, tickfont: { size: narrow ? 10 : 11.5, color: colour("@muted") },
-    ...(given.type === "category" ? { dtick: 1 } : narrow ? { nticks: 5 } : {}), ...given,
-    title: { ...(given.title || {}), standoff: 6,
-      font: { size: narrow ? 10.5 : 12, color: colour("@muted") } },
-  });
-  const dressed = (layout, colour, narrow) => {
-    const own = coloured(layout, colour);
-    for (const key of Object.keys(own)) {
-      if (/^[xy]axis\d*$/.test(key)) own[key] = axis(own[key], colour, narrow);
-    }
-    return {
-      hovermode: "x unified", bargap: 0.04, dragmode: narrow ? false : "zoom", ...own,
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: getComputedStyle(document.body).fontFamily, size: narrow ? 11 : 12.5, color: colour("@ink") },
-      margin: { l: 8, r: 8, t: 12, b: 8, pad: 2, ...(own.margin || {}) },
-      legend: { orientation: "h", x: 0, xanchor: "left", y: 1.01, yanchor: "bottom",
-        font: { size: narrow ? 10.5 : 12 }, bgcolor: "rgba(0,0,0,0)", ...(own.legend || {}) },
-      hoverlabel: { bgcolor: colour("@card"), bordercolor: colour("@line"),
-        font: { size: narrow ? 10.5 : 12, color: colour("@ink") } },
-    };
-  };
   const draw = (one) => {
-    const width = printing ? PAPER_WIDTH : one.place.clientWidth;
-    if (!width) return Promise.resolve(); // inside a closed part: drawn when that opens
-    const colour = palette();
-    const narrow = width < NARROW;
-    const layout = dressed(one.figure.layout || {}, colour, narrow);
+    const half = one.place.closest(".pair, .cards") !== null; // on paper two of them share the width
+    const width = printing ? (half ? PAPER_WIDTH / 2 - 8 : PAPER_WIDTH) : one.place.clientWidth;
+    if (!width) return; // inside a closed part: drawn when that opens
     // on a narrow page a long legend takes several lines, which the chart must not pay for
-    const entries = one.figure.data.filter((each) => each.showlegend !== false).length;
-    const height = one.height + (narrow ? 18 * Math.max(0, Math.ceil(entries / 2) - 1) : 0);
+    const entries = one.state.traces.filter((each) => each.showlegend !== false).length;
+    const height = (printing ? PAPER_SHARE : 1) * one.height + (width < NARROW ? 18 * Math.max(0, Math.ceil(entries / 2) - 1) : 0);
     one.place.style.height = `${height}px`;
-    Object.assign(layout, { width, height, autosize: false });
-    const data = coloured(one.figure.data, colour);
-    const config = { displaylogo: false, displayModeBar: false, scrollZoom: false };
     one.width = width;
-    return Plotly.react(one.place, data, layout, config);
+    Charts.draw(one.place, one.state, { width, height, name: one.place.getAttribute("aria-label") });
   };
   const findCharts = () => {
     for (const place of document.querySelectorAll(".chart")) {
       const source = place.querySelector('script[data-role="figure"]');
       const figure = JSON.parse(source.textContent);
       source.remove();
-      charts.push({ place, figure, height: place.clientHeight || parseInt(place.style.height, 10), width: 0 });
+      charts.push({ place, state: Charts.read(figure), height: parseInt(place.style.height, 10), width: 0 });
     }
   };
   const drawAll = async () => {
     for (const one of charts) {
-      await draw(one);
+      draw(one);
       await new Promise((done) => setTimeout(done, 0)); // let the page scroll in between
     }
     root.dataset.ready = "yes";
   };
+  const reachTables = () => {
+    // what scrolls sideways must be reached by the keyboard
+    for (const part of document.querySelectorAll(".scroll")) {
+      if (part.scrollWidth > part.clientWidth + 1) part.tabIndex = 0;
+      else part.removeAttribute("tabindex");
+    }
+  };
   const redrawMoved = () => {
     if (printing) return;
+    reachTables();
     for (const one of charts) if (one.place.clientWidth !== one.width) draw(one);
   };
 
@@ -120,15 +74,13 @@
         choice = CHOICES[(CHOICES.indexOf(choice) + 1) % CHOICES.length];
         store(choice);
         choose(choice);
-        charts.forEach(draw);
       });
     }
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(draw));
   };
 
   // ---- long tables ---------------------------------------------------------------------------
   const SHORT_PAGE = 25;
-  const PAPER_ROWS = 200;
+  const PAPER_ROWS = 10;
   const element = (name, text, classes) => {
     const made = document.createElement(name);
     if (text !== undefined) made.textContent = text;
@@ -254,7 +206,7 @@
     printing = true;
     before = root.dataset.theme || "auto";
     root.dataset.theme = "light";
-    for (const part of document.querySelectorAll("details:not([open])")) {
+    for (const part of document.querySelectorAll("details:not([open]):not(.screen)")) {
       closed.push(part);
       part.open = true;
     }
@@ -274,6 +226,7 @@
   findCharts();
   document.addEventListener("toggle", redrawMoved, true);
   addEventListener("resize", redrawMoved);
+  reachTables();
   addEventListener("beforeprint", toPaper);
   addEventListener("afterprint", fromPaper);
   drawAll();

@@ -1,6 +1,6 @@
 """Charts of robustness: calibration of predictions, cost sweep, stress, significance.
 
-Each function returns a plotly.js figure as plain data, for `html.chart`.
+Each function returns a figure as plain data, in the form of `charts.py`, for `html.chart`.
 """
 
 from collections.abc import Sequence
@@ -104,7 +104,7 @@ def forecast_figure(forecast: Forecast, tail: Document, place: int) -> Figure:
     ]
     shapes, notes = [], []
     for row, (name, mark, words) in enumerate(
-        (("predicted", "@ink", "CVaR predicted"), ("realised", colour, "CVaR realised"))
+        (("predicted", "@ink", "CVaR predicted"), ("realised", colour, "realised at its VaR"))
     ):
         level = number(mapping(tail.get(name)).get("value"))
         if level is not None:

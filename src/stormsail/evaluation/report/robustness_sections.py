@@ -17,6 +17,8 @@ from stormsail.evaluation.report.robustness_charts import (
     costs_figure,
     coverage_figure,
     fan_figure,
+    forecast_figure,
+    forecast_of,
     pit_figure,
     stress_figure,
 )
@@ -33,10 +35,10 @@ from stormsail.evaluation.report.words import (
     INTERVALS,
     SIGNIFICANCE,
     brief,
+    calibration_gap,
     cell,
     charged_bp,
     named,
-    not_measured,
     plain_figure,
 )
 from stormsail.evaluation.saved import Document, Result, items, mapping, number, statement_of
@@ -98,45 +100,59 @@ def _with(results: Sequence[Result], part: str) -> list[tuple[str, int, Document
     return [(name, place, document) for name, place, document in parts if document is not None]
 
 
-def _without(results: Sequence[Result], part: str) -> str:
-    """Return a line for each result of which a document was not measured."""
-    return "".join(
-        missing(named(results, result, not_measured(result, part)))
-        for result in results
-        if result.part(part) is None
-    )
-
-
 def calibration_section(results: Sequence[Result]) -> str:
-    """Return the calibration of predicted distributions: coverage, PIT, tails by regime."""
+    """Return the calibration of predictions, drawn where there are windows enough to judge it.
+
+    Where there are too few, one box says so; empty where nothing was measured.
+    """
     known = _with(results, "calibration")
-    body = _without(results, "calibration")
-    covered = coverage_figure(known)
-    spread = pit_figure(known)
+    if not known:
+        return ""
+    judged, body = [], ""
+    for name, place, document in known:
+        gap = calibration_gap(results[place])
+        if gap:
+            words = f"The critic's predictions cannot be judged: {gap}."
+            body += missing(named(results, results[place], words))
+        else:
+            judged.append((name, place, document))
+    covered, spread = coverage_figure(judged), pit_figure(judged)
     charts = ""
     if len(covered["data"]) > 1:
         words = (
             "On the dashed line the critic is right; below it, outcomes were better than predicted."
         )
-        charts += f"<div>{chart('coverage-chart', covered, height=330, caption=words)}</div>"
-    if spread["data"]:
+        charts += f"<div>{chart('coverage-chart', covered, height=280, caption=words)}</div>"
+    if judged and spread["data"]:
         words = (
             "Level of each outcome in the predicted distribution (PIT): flat at 1 if it is right."
         )
-        charts += f"<div>{chart('pit-chart', spread, height=330, caption=words)}</div>"
+        charts += f"<div>{chart('pit-chart', spread, height=280, caption=words)}</div>"
     body += f'<div class="pair">{charts}</div>' if charts else ""
-    for name, _, document in known:
+    for name, place, document in judged:
         title = f"<h3>{escape(name)}</h3>" if len(results) > 1 else ""
-        body += title + _calibration(document)
+        body += title + _forecast(results[place], document, place) + _calibration(document)
     lead = (
         "Does the critic know its own tail? Predicted distributions against outcomes it never saw."
     )
     return section("calibration", "Calibration", body, lead=lead)
 
 
+def _forecast(result: Result, calibration: Document, place: int) -> str:
+    """Return the predicted against the realised distribution of windows, where it is known."""
+    forecast = forecast_of(result)
+    if forecast is None:
+        return ""
+    words = (
+        f"Growth over {calibration.get('horizon_bars')} bars, discounted by "
+        f"{calibration.get('discount')} a bar as the critic does: realised, and the mean of "
+        "the distributions that the critic predicted."
+    )
+    picture = forecast_figure(forecast, mapping(calibration.get("tail")), place)
+    return chart(f"forecast-{place}", picture, height=260, caption=words)
+
+
 def _calibration(document: Document) -> str:
-    if document.get("reason"):
-        return missing(str(document["reason"]))
     by_regime = mapping(document.get("by_regime"))
     regimes = {"all": document, **{name: mapping(each) for name, each in by_regime.items()}}
     rows = []
@@ -146,8 +162,6 @@ def _calibration(document: Document) -> str:
             cell(statement_of(tail.get(key)), FINE_PERCENT)
             for key in ("predicted", "realised", "gap")
         ]
-        if len(set(tails)) == 1:  # all lack data for one reason: it is said once
-            tails[1:] = [NONE, NONE]
         counts = [plain_figure(regime.get(key), "{:,.0f}") for key in ("windows", "independent")]
         rows.append([name, *counts, *tails, cell(statement_of(pit.get("uniformity")), "{:.3f}")])
     titles = [
@@ -155,22 +169,14 @@ def _calibration(document: Document) -> str:
         "windows",
         "independent",
         "CVaR predicted",
-        "CVaR realised",
+        "realised at the predicted VaR",
         "gap",
         "p of a flat PIT",
     ]
     explained = [document.get("what"), document.get("regimes")]
-    described = folded("What is compared", "".join(note(str(text)) for text in explained if text))
-    return _uncovered(document) + table(titles, rows) + described + _conformal(document)
-
-
-def _uncovered(document: Document) -> str:
-    """Return why levels have no coverage, each reason once."""
-    shares = [mapping(mapping(level).get("share")) for level in items(document.get("coverage"))]
-    short = [str(share.get("reason")) for share in shares if share.get("value") is None]
-    return "".join(
-        missing(f"coverage of {short.count(why)} levels: {why}") for why in dict.fromkeys(short)
-    )
+    notes = "".join(note(str(text)) for text in explained if text)
+    described = folded("What is compared", notes, paper=False)
+    return table(titles, rows) + described + _conformal(document)
 
 
 def _conformal(document: Document) -> str:
@@ -191,13 +197,12 @@ def _conformal(document: Document) -> str:
 
 def costs_section(results: Sequence[Result]) -> str:
     """Return the total return at other costs, and the break-even cost."""
-    known = _with(results, "costs")
-    body = _without(results, "costs")
+    known, body = _with(results, "costs"), ""
     charged = [charged_bp(result) for result in results]
     picture = costs_figure([(name, place, costs, charged[place]) for name, place, costs in known])
     if picture["data"]:
         words = "Total return if every fill had cost this much, all in."
-        body += chart("costs-chart", picture, height=340, caption=words)
+        body += chart("costs-chart", picture, height=280, caption=words)
     rows = []
     for name, place, costs in known:
         for mode, words in MODES.items():
@@ -214,23 +219,22 @@ def costs_section(results: Sequence[Result]) -> str:
             )
     if rows:
         body += table(["", "break-even cost", "charged on average"], rows)
-    return section("costs", "Costs", body)
+    return section("costs", "Costs", body) if body else ""
 
 
 def stress_section(results: Sequence[Result]) -> str:
     """Return the total return and the main metrics of each stress scenario."""
-    known = _with(results, "stress")
-    body = _without(results, "stress")
+    known, body = _with(results, "stress"), ""
     if known:
         rows = max(len(scenarios) for _, _, scenarios in known) * len(known)
-        body += chart("stress-chart", stress_figure(known), height=120 + 26 * rows)
+        body += chart("stress-chart", stress_figure(known), height=70 + 24 * rows)
         for name, _, scenarios in known:
             if len(results) > 1:
                 body += f"<h3>{escape(name)}</h3>"
             lines = [[scenario, *kept_figures(each)] for scenario, each in scenarios.items()]
             body += table(["scenario", *(title for title, _ in SIDE_BY_SIDE.values())], lines)
     lead = "Crashes, wider spreads, late orders and bad data; the agent sees it and decides anew."
-    return section("stress", "Stress", body, lead=lead)
+    return section("stress", "Stress", body, lead=lead) if body else ""
 
 
 def significance_section(results: Sequence[Result]) -> str:
@@ -239,19 +243,20 @@ def significance_section(results: Sequence[Result]) -> str:
         "Bars are resampled in blocks, in other orders: the fan shows where equity could as well "
         "have gone. More trials make a good result less significant."
     )
-    body = per_result(results, _significance)
+    known = [result for result in results if result.part("significance") is not None]
+    if not known:
+        return ""
+    body = per_result(known, _significance)
     return section("significance", "Significance", body, lead=lead)
 
 
 def _significance(result: Result, place: int) -> str:
-    document = result.part("significance")
-    if document is None:
-        return missing(not_measured(result, "significance"))
+    document = result.part("significance") or {}
     fan = mapping(document.get("fan"))
     if items(fan.get("ts")):
-        picture = chart(f"fan-{place}", fan_figure(result, fan, place), height=340)
+        picture = chart(f"fan-{place}", fan_figure(result, fan, place), height=280)
     else:
-        picture = missing(str(fan.get("reason") or "the fan was not measured"))
+        picture = ""
     rows = [
         [title, cell(statement_of(document.get(name)), form)]
         for name, (title, form) in SIGNIFICANCE.items()

@@ -17,48 +17,37 @@ from stormsail.evaluation.report.charts import (
     position_figure,
     returns_figure,
     rolling_figure,
+    rolling_ratio_figure,
     sleeves_figure,
 )
 from stormsail.evaluation.report.html import (
-    badge,
     chart,
     escape,
     folded,
-    missing,
     note,
     prose,
     section,
     table,
 )
-from stormsail.evaluation.report.robustness_charts import forecast_figure, forecast_of
 from stormsail.evaluation.report.series import (
     MOST_POINTS,
     ROLLING_DAYS,
     Rolling,
     position_of,
     rolling,
-    rolling_needs,
 )
 from stormsail.evaluation.report.words import (
-    DECISION_KINDS,
     FIGURES,
     FINE_PERCENT,
     HOLDS_KINDS,
     MONEY,
     PERCENT,
     RATIO,
-    TILES,
     cell,
-    evidence,
-    figure,
     hour,
     kept_figure,
-    named,
-    not_measured,
-    summary_words,
-    worst_first,
 )
-from stormsail.evaluation.saved import Result, mapping, statement_of, texts
+from stormsail.evaluation.saved import Result, mapping, number, texts
 from stormsail.evaluation.stats.statement import MINIMUM_BARS
 from stormsail.evaluation.walk_forward.verdict import Reason
 
@@ -92,57 +81,10 @@ def heading(result: Result, place: int) -> str:
     return f'<h3><span class="swatch {colour_of(place)}"></span>{escape(result.name)}</h3>'
 
 
-def verdict_section(results: Sequence[Result]) -> str:
-    """Return the verdict with its reasons and the main metrics, before any chart."""
-    return section("verdict", "Verdict", per_result(results, lambda result, _: _verdict(result)))
-
-
-def _verdict(result: Result) -> str:
-    """Return the verdict of a validation; for a backtest the evidence without a verdict."""
-    verdict = result.verdict
-    if verdict is None:
-        words = (
-            f"{summary_words(result)} One backtest proves nothing by itself: `stormsail validate` "
-            "retrains, tests out of sample and decides."
-        )
-        head = f'<div>{badge("no verdict")}</div><p class="words">{prose(words)}</p>'
-        return f"{head}{_tiles(result)}{reasons(evidence(result))}"
-    mark = badge(verdict.decision, kind=DECISION_KINDS[verdict.decision])
-    return (
-        f'<div>{mark}</div><p class="words">{prose(verdict.words)}</p>'
-        f'<p class="lead">{prose(summary_words(result))}</p>'
-        f"{_tiles(result)}{reasons(worst_first(verdict.reasons))}{_final(result)}"
-    )
-
-
-def _final(result: Result) -> str:
-    """Return the verdict on the final test span, where it was opened."""
-    verdict = result.final_verdict
-    if verdict is None:
-        return ""
-    mark = badge(verdict.decision, kind=DECISION_KINDS[verdict.decision])
-    words = f'<p class="words">{prose(verdict.words)}</p>'
-    return f"<h3>On the final test span {mark}</h3>{words}{reasons(worst_first(verdict.reasons))}"
-
-
 def reasons(rows: Sequence[Reason]) -> str:
     """Return reasons as a list, each marked as held, failed or unknown."""
     lines = "".join(f'<li class="{HOLDS_KINDS[row.holds]}">{prose(row.words)}</li>' for row in rows)
     return f'<ul class="reasons">{lines}</ul>' if rows else ""
-
-
-def _tiles(result: Result) -> str:
-    tiles = []
-    for name in TILES:
-        title, form = FIGURES[name]
-        shown = figure(result.metrics.get(name), form)
-        kind = "figure" if shown.known else "figure none"
-        tiles.append(
-            f'<div class="tile"><div class="name">{escape(title)}</div>'
-            f'<div class="{kind}">{escape(shown.text)}</div>'
-            f'<div class="range">{escape(shown.interval)}</div></div>'
-        )
-    return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
 def figures_section(results: Sequence[Result]) -> str:
@@ -168,12 +110,15 @@ def figures_section(results: Sequence[Result]) -> str:
     else:
         shown = table(titles, lines)
     body = _comparable(results) + shown
-    body += "<h3>Against baselines on the same bars, costs and rules</h3>"
-    for place, result in enumerate(results):
+    known = [result for result in results if result.part("baselines") is not None]
+    if known:
+        body += "<h3>Against baselines on the same bars, costs and rules</h3>"
+    for result in known:
+        place = list(results).index(result)
         body += (heading(result, place) if len(results) > 1 else "") + _baselines(result)
     lead = (
-        "Annualised for a market that never closes. Brackets are 95 % intervals. "
-        "A figure without enough data says what it needs."
+        "Annualised for a market that never closes. Brackets are 95 % intervals. A dash has too "
+        "little data."
     )
     return section("figures", "Figures", body, lead=lead)
 
@@ -196,18 +141,26 @@ def _comparable(results: Sequence[Result]) -> str:
 
 
 def _baselines(result: Result) -> str:
-    """Return the main metrics of the agent and of each baseline."""
-    baselines = result.part("baselines")
-    if baselines is None:
-        return missing(not_measured(result, "baselines"))
-    metrics = result.metrics
+    """Return the main metrics of the agent and of each baseline, best Sharpe ratio first.
+
+    The clairvoyant, who is no baseline, stands last.
+    """
+    baselines, metrics = result.part("baselines") or {}, result.metrics
     own: dict[str, JsonValue] = {"bars": len(result.returns)}
     own |= {name: metrics[name].value for name in SIDE_BY_SIDE if name in metrics}
-    rows = [["agent", *kept_figures(own)]]
-    rows += [[name.replace("_", " "), *kept_figures(each)] for name, each in baselines.items()]
+    named_rows = {"agent": own, **{name: mapping(each) for name, each in baselines.items()}}
+
+    def order(name: str) -> tuple[bool, float]:
+        ratio = number(named_rows[name].get("sharpe"))
+        return name == "clairvoyant", -(-np.inf if ratio is None else ratio)
+
+    ranked = sorted(named_rows, key=order)
+    rows = [[name.replace("_", " "), *kept_figures(dict(named_rows[name]))] for name in ranked]
+    kinds = ["own" if name == "agent" else "" for name in ranked]
     titles = ["", *(title for title, _ in SIDE_BY_SIDE.values())]
-    return table(titles, rows) + (
-        '<p class="lead">The clairvoyant knows the future: an upper bound, no baseline.</p>'
+    return table(titles, rows, kinds=kinds) + (
+        '<p class="lead">Sorted by Sharpe ratio. The clairvoyant knows the future: an upper bound, '
+        "no baseline.</p>"
         if "clairvoyant" in baselines
         else ""
     )
@@ -225,16 +178,15 @@ def equity_section(results: Sequence[Result]) -> str:
     if any(name == "clairvoyant" for name, _, _ in baselines):
         words += " A click in the legend shows or hides a line; the clairvoyant is hidden at first."
     body = chart("equity-chart", equity_figure(results), height=460, caption=words)
-    if not baselines:
-        body += missing(f"baselines: {not_measured(results[0], 'baselines')}")
-    elif len(results) > 1:
+    if baselines and len(results) > 1:
         owner = next(result for result in results if "baselines.parquet" in result.tables)
         body += note(f"Baselines are those of {owner.name}.")
     for place, result in enumerate(results):
         if result.equity.num_columns > 3:
             what = "Seeds" if result.kind == "validation" else "Accounts"
             name = what if len(results) == 1 else f"{what} of {result.name}"
-            body += folded(name, chart(f"sleeves-{place}", sleeves_figure(result), height=340))
+            picture = chart(f"sleeves-{place}", sleeves_figure(result), height=340)
+            body += folded(name, picture, paper=False)
     return section("equity", "Equity and drawdown", body)
 
 
@@ -253,7 +205,8 @@ def position_section(results: Sequence[Result]) -> str:
         if len(symbols) == 1:
             parts.append(f"<h3>{escape(symbol)}</h3>{picture}")
         else:
-            parts.append(folded(symbol, picture, opened=place < OPEN_SYMBOLS))
+            shown = place < OPEN_SYMBOLS
+            parts.append(folded(symbol, picture, opened=shown, paper=shown))
     lead = "What was held at each close as a share of the account's equity, and every fill."
     return section("position", "Position and price", "".join(parts), lead=lead)
 
@@ -275,16 +228,9 @@ def _position_words(results: Sequence[Result], symbol: str) -> str:
 
 
 def returns_section(results: Sequence[Result]) -> str:
-    """Return the histogram of returns, and the predicted distribution over the realised one."""
+    """Return the histogram of returns, and the predicted distribution where it can be judged."""
+    enough = [result for result in results if np.count_nonzero(result.returns) >= MINIMUM_BARS]
     body = ""
-    enough = []
-    for result in results:
-        moved = np.count_nonzero(result.returns)
-        if moved >= MINIMUM_BARS:
-            enough.append(result)
-            continue
-        needs = f"needs {MINIMUM_BARS} bars with a gain or a loss, found {moved}"
-        body += missing(named(results, result, f"not enough data: {needs}"))
     if enough:
         idle = ", ".join(
             f"{np.mean(result.returns == 0.0):.0%}"
@@ -292,59 +238,30 @@ def returns_section(results: Sequence[Result]) -> str:
             for result in enough
         )
         words = f"Bars without gain or loss are left out: {idle}. The outer cells hold all beyond."
-        body += chart("returns-chart", returns_figure(enough), height=320, caption=words)
-    body += "<h3>The predicted tail</h3>"
-    body += per_result(results, _forecast)
-    return section("returns", "Distribution of returns", body)
-
-
-def _forecast(result: Result, place: int) -> str:
-    """Return predicted against realised returns of windows: chart and CVaR."""
-    calibration = result.part("calibration")
-    if calibration is None:
-        return missing(not_measured(result, "calibration"))
-    if calibration.get("reason"):
-        return missing(str(calibration["reason"]))
-    tail = mapping(calibration.get("tail"))
-    rows = [
-        [name, cell(statement_of(tail.get(key)), FINE_PERCENT)]
-        for name, key in (
-            ("CVaR predicted", "predicted"),
-            ("CVaR realised", "realised"),
-            ("realised minus predicted", "gap"),
-        )
-    ]
-    forecast = forecast_of(result)
-    if forecast is None:
-        picture = missing("The distribution is drawn for backtests with a distributional critic.")
-    else:
-        words = (
-            f"Growth over {calibration.get('horizon_bars')} bars, discounted by "
-            f"{calibration.get('discount')} a bar as the critic does: realised, and the mean of "
-            "the distributions that the critic predicted."
-        )
-        picture = chart(
-            f"forecast-{place}", forecast_figure(forecast, tail, place), height=300, caption=words
-        )
-    return picture + table(["of a window", "value and 95 % interval"], rows)
+        body += chart("returns-chart", returns_figure(enough), height=280, caption=words)
+    return section("returns", "Distribution of returns", body) if body else ""
 
 
 def rolling_section(results: Sequence[Result]) -> str:
-    """Return the charts of rolling volatility and CVaR."""
+    """Return the charts of rolling volatility, CVaR, Sharpe ratio and beta; empty without data."""
     risks: list[Rolling | None] = [rolling(result) for result in results]
-    body = ""
-    for result, risk in zip(results, risks, strict=True):
-        if risk is None:
-            needs = f"needs {rolling_needs()} bars, found {len(result.returns)}"
-            body += missing(named(results, result, f"not enough data: {needs}"))
     known = [risk for risk in risks if risk is not None]
-    if known:
-        bars = ", ".join(dict.fromkeys(f"{risk.window:,}" for risk in known))
-        words = (
-            f"Over the last {bars} bars at each time ({ROLLING_DAYS} days where the data reach); "
-            "CVaR is the mean of the worst 5 % of them."
-        )
-        body += chart("rolling-chart", rolling_figure(results, risks), height=380, caption=words)
+    if not known:
+        return ""
+    bars = ", ".join(dict.fromkeys(f"{risk.window:,}" for risk in known))
+    words = (
+        f"Over the last {bars} bars at each time ({ROLLING_DAYS} days where the data reach); "
+        "CVaR is the mean of the worst 5 % of them."
+    )
+    risk = chart("rolling-chart", rolling_figure(results, risks), height=320, caption=words)
+    beta = " beta is that on buy and hold." if any(r.beta is not None for r in known) else ""
+    ratio = chart(
+        "ratio-chart",
+        rolling_ratio_figure(results, risks),
+        height=320,
+        caption=f"The same windows;{beta}" if beta else "The same windows.",
+    )
+    body = f'<div class="pair"><div>{risk}</div><div>{ratio}</div></div>'
     return section("rolling", "Rolling risk", body)
 
 

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from stormsail.evaluation.saved import Result, Times, column, texts
 from stormsail.evaluation.stats import figures
 from stormsail.evaluation.stats.figures import DAY_MS, Array
+from stormsail.evaluation.stats.frames import BENCHMARK
+from stormsail.evaluation.stats.performance import rolling_figures
 from stormsail.evaluation.stats.statement import needed_for_tail
 
 MOST_POINTS = 1_600
@@ -69,7 +71,7 @@ def drawdown(equity: Array) -> Array:
 
 
 class Rolling(NamedTuple):
-    """Volatility and CVaR of a rolling window."""
+    """Volatility, CVaR, Sharpe ratio and beta of a rolling window."""
 
     window: int
     """Bars of it."""
@@ -79,6 +81,10 @@ class Rolling(NamedTuple):
     """Annualised."""
     cvar: Array
     """Mean of the worst 5 % of returns of one bar."""
+    sharpe: Array
+    """Annualised; NaN in a window without any spread."""
+    beta: Array | None
+    """On buy and hold; None where that was not measured."""
 
 
 def rolling_needs() -> int:
@@ -87,7 +93,7 @@ def rolling_needs() -> int:
 
 
 def rolling(result: Result) -> Rolling | None:
-    """Return rolling volatility and CVaR; None where there are too few bars.
+    """Return rolling volatility, CVaR, Sharpe ratio and beta; None where there are too few bars.
 
     The window is 30 days, or a quarter of the data where that is less, and never too short for its
     own tail. Each point is exact; where there are very many bars, every k-th is computed.
@@ -98,14 +104,28 @@ def rolling(result: Result) -> Rolling | None:
     usual = min(round(ROLLING_DAYS * DAY_MS / result.bar_ms), len(returns) // _LEAST_WINDOWS)
     window = max(usual, needed_for_tail(TAIL))
     per_year = figures.bars_per_year(result.bar_ms)
-    ends = np.unique(np.linspace(window, len(returns), MOST_POINTS // 2).astype(np.int64))
-    pieces = [returns[end - window : end] for end in ends.tolist()]
+    rolled = rolling_figures(
+        returns,
+        window=window,
+        per_year=per_year,
+        benchmark=_holding(result),
+        most=MOST_POINTS // 2,
+    )
+    pieces = [returns[end + 1 - window : end + 1] for end in rolled.ends.tolist()]
     return Rolling(
         window,
-        ts[ends - 1],
-        np.array([figures.volatility(piece, per_year=per_year) for piece in pieces]),
+        ts[rolled.ends],
+        rolled.volatility,
         np.array([figures.cvar(piece, alpha=TAIL) for piece in pieces]),
+        rolled.sharpe,
+        rolled.beta,
     )
+
+
+def _holding(result: Result) -> Array | None:
+    """Return the returns of buy and hold over the same bars; None where it was not measured."""
+    equity = result.frames.benchmarks.get(BENCHMARK)
+    return None if equity is None or len(equity) != len(result.ts) else figures.returns_of(equity)
 
 
 class Position(NamedTuple):

@@ -1,6 +1,6 @@
 """Training curves of a report, with alarms as vertical lines.
 
-Each function returns a plotly.js figure as plain data, for `html.chart`.
+Each function returns a figure as plain data, in the form of `charts.py`, for `html.chart`.
 """
 
 from collections.abc import Sequence

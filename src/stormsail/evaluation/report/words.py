@@ -1,7 +1,7 @@
 """Texts of a report: formatted metrics with their intervals, and evidence for and against a result.
 
-A metric without enough data is never shown as a number: the text says how much data it needs and
-how much there is.
+A metric without enough data is never shown as a number: a table has a dash in its place, and one
+box of the page (`verdict_sections.gaps_section`) says how much data it needs and has.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stormsail.core.files.documents import JsonValue
+from stormsail.evaluation.report.html import NONE
 from stormsail.evaluation.report.series import TAIL
 from stormsail.evaluation.saved import (
     Document,
@@ -50,9 +51,6 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 }
 """Title and format of every metric, in the order of the table."""
 
-TILES = ("total_return", "sharpe", "max_drawdown", "cvar", "turnover", "fees")
-"""Metrics at the top of the page."""
-
 SIGNIFICANCE: Mapping[str, tuple[str, str]] = {
     "probabilistic": ("probability that the true Sharpe ratio is above 0", SHARE),
     "deflated": ("the same after the number of trials (deflated)", SHARE),
@@ -61,7 +59,8 @@ SIGNIFICANCE: Mapping[str, tuple[str, str]] = {
         "{:.4f}",
     ),
     "track_record": ("bars needed to believe the Sharpe ratio at 95 %", "{:,.0f}"),
-    "overfitting": ("probability of backtest overfitting", SHARE),
+    "overfitting": ("probability of backtest overfitting, among seeds", SHARE),
+    "configurations": ("the same, among the configurations tried", SHARE),
     "superiority": ("p-value against buy and hold (SPA)", "{:.3f}"),
 }
 INTERVALS: Mapping[str, tuple[str, str]] = {
@@ -73,6 +72,9 @@ INTERVALS: Mapping[str, tuple[str, str]] = {
 
 DECISION_KINDS = {"promote": "good", "not proven": "warn", "reject": "bad"}
 """CSS class of each decision of a verdict."""
+
+MARKS = {True: "✓", False: "✗", None: "?"}
+"""Sign of a reason that holds, does not hold, or is not known."""
 
 HOLDS_KINDS = {True: "good", False: "bad", None: "warn"}
 """CSS class of a reason that holds, does not hold, or is not known."""
@@ -106,7 +108,9 @@ def figure(statement: Statement | None, form: str) -> Figure:
 
 
 def cell(statement: Statement | None, form: str) -> str:
-    """Return a statement as one text, with its interval."""
+    """Return a statement as one text, with its interval; a dash without enough data."""
+    if statement is not None and not statement.enough:
+        return NONE
     shown = figure(statement, form)
     return f"{shown.text} {shown.interval}" if shown.interval else shown.text
 
@@ -114,7 +118,7 @@ def cell(statement: Statement | None, form: str) -> str:
 def brief(statement: Statement | None, form: str) -> str:
     """Return a statement as one short text, for tables of many columns."""
     if statement is not None and not statement.enough:
-        return f"needs {statement.needed}, has {statement.found}"
+        return NONE
     return figure(statement, form).text
 
 
@@ -133,15 +137,32 @@ def kept_figure(metrics: Document, name: str, form: str) -> str:
     bars = number(metrics.get("bars"))
     needed = {"sharpe": MINIMUM_BARS, "cvar": needed_for_tail(TAIL)}.get(name, 1)
     if metrics.get(name) is None and bars is not None and bars < needed:
-        return f"needs {needed} bars, found {bars:.0f}"
+        return NONE
     return plain_figure(metrics.get(name), form)
 
 
-def not_measured(result: Result, part: str) -> str:
-    """Return the text in place of a document that is missing, and how to get it."""
-    if result.kind == "validation":
-        return f"not measured: `{part}` was switched off in this validation"
-    return f"not measured: run with `--{part}`"
+def calibration_gap(result: Result) -> str:
+    """Return why the critic's predictions cannot be judged; empty where they can, or were not.
+
+    They can where at least one level of the predicted quantiles has enough windows.
+    """
+    document = result.part("calibration")
+    if document is None:
+        return ""
+    if document.get("reason"):
+        return str(document["reason"])
+    shares = [
+        statement_of(mapping(level).get("share")) for level in items(document.get("coverage"))
+    ]
+    known = [share for share in shares if share is not None]
+    mean = statement_of(mapping(document.get("value")).get("realised"))
+    if any(share.value is not None for share in known) or (not known and mean is not None):
+        return ""
+    short = [share for share in known if not share.enough]
+    least = min(short, key=lambda share: share.needed, default=None)
+    if least is None:
+        return "no window has an outcome"
+    return f"needs {least.needed:,} {least.unit}, found {least.found:,}"
 
 
 def named(results: Sequence[Result], result: Result, text: str) -> str:

@@ -4,13 +4,14 @@
 `significance_of` does so for a backtest, with the trials that a ledger knows of.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from stormsail.core import steps
 from stormsail.core.errors import ShapeError
 from stormsail.core.files.documents import JsonValue, Record, plain
 from stormsail.core.generators import Generators
@@ -28,9 +29,9 @@ from stormsail.evaluation.stats.overfitting import overfitting_statement
 from stormsail.evaluation.stats.sharpe import (
     counted_trials,
     deflated_sharpe,
-    expected_maximum_sharpe,
     minimum_track_record,
     probabilistic_sharpe,
+    trials_benchmark,
 )
 from stormsail.evaluation.stats.statement import MINIMUM_BARS, Statement, state
 from stormsail.evaluation.stats.trials import TrialLedger
@@ -69,9 +70,13 @@ class Significance(Record):
         intervals: bootstrap intervals of mean, Sharpe ratio, tail and drawdown.
         probabilistic: probability that the true Sharpe ratio is above 0, if nothing was chosen.
         deflated: the same after the search; compare it with 0.95.
-        expected_maximum: per-bar Sharpe ratio of the best of as many random strategies.
+        expected_maximum: per-bar Sharpe ratio that the best of the trials would show without
+            skill, `sharpe.trials_benchmark`.
         track_record: bars needed until the Sharpe ratio is significant, at 95 %.
-        overfitting: probability that choosing the best chose nothing; None without columns.
+        overfitting: probability that choosing the best chose nothing; None without columns. Of a
+            validation, among its seeds.
+        configurations: the same among the configurations that a workspace tried; None where there
+            is none.
         superiority: p-value of "nothing that was tried beats the benchmark"; None without one.
         trials: how many trials were counted.
         fan: of resampled equity paths.
@@ -86,6 +91,7 @@ class Significance(Record):
     superiority: Statement | None
     trials: int
     fan: Fan
+    configurations: Statement | None = None
 
     @property
     def summary(self) -> list[str]:
@@ -96,6 +102,17 @@ class Significance(Record):
             f"mean return of a bar: {self.intervals.mean_return}",
             f"probability of a Sharpe ratio above 0 {after}: {self.deflated}",
             *([] if tested is None else [f"beats the benchmark: p = {tested}"]),
+            *self.overfitting_words,
+        ]
+
+    @property
+    def overfitting_words(self) -> list[str]:
+        """Each probability of overfitting that was computed, in a sentence."""
+        columns = {"seeds": self.overfitting, "configurations tried": self.configurations}
+        return [
+            f"probability of overfitting among {name}: {stated}"
+            for name, stated in columns.items()
+            if stated is not None
         ]
 
     def document(self) -> dict[str, JsonValue]:
@@ -158,16 +175,16 @@ def significance(
             found=bars,
             why="all returns are equal",
         ),
-        deflated=_after_search(
-            lambda: deflated_sharpe(returns, trial_sharpes=known, trials=count), known, count, bars
+        deflated=state(
+            lambda: deflated_sharpe(returns, trial_sharpes=known, trials=count),
+            needed=MINIMUM_BARS,
+            found=bars,
+            why="all returns are equal",
         ),
-        expected_maximum=_after_search(
-            lambda: expected_maximum_sharpe(
-                count, std=float(known.std(ddof=1)) if count > 1 else 0.0
-            ),
-            known,
-            count,
-            bars,
+        expected_maximum=state(
+            lambda: trials_benchmark(known, trials=count, bars=bars),
+            needed=MINIMUM_BARS,
+            found=bars,
         ),
         track_record=state(
             lambda: minimum_track_record(returns),
@@ -184,14 +201,6 @@ def significance(
             returns, marks, generator=generator, repetitions=repetitions, block=intervals.block
         ),
     )
-
-
-def _after_search(figure: Callable[[], float], known: Array, count: int, bars: int) -> Statement:
-    """Return a figure that needs bars, and the spread of the trials where there were several."""
-    if count > 1 and known.size < 2:
-        unit = "trials with a Sharpe ratio"
-        return Statement(None, needed=2, found=known.size, unit=unit)
-    return state(figure, needed=MINIMUM_BARS, found=bars, why="all returns are equal")
 
 
 def significance_of(
@@ -216,7 +225,8 @@ def significance_of(
     Raises:
         ArtifactError: if the ledger is damaged.
     """
-    sharpes, trials = _searched(ledger, data_hash)
+    scores, trials = _searched(ledger, data_hash)
+    sharpes = scores / np.sqrt(max(len(backtest.returns), 1))
     if trials == 0:
         sharpes, trials = np.array([figures.per_bar_sharpe(backtest.returns)]), 1
     return significance(
@@ -231,12 +241,12 @@ def significance_of(
 
 
 def _searched(path: Path | str | None, data_hash: str | None) -> tuple[Array, int]:
-    """Return the Sharpe ratios of a ledger's trials and how many trials there were."""
+    """Return the scores of a ledger's validations and how many trials there were."""
     if path is None:
         return np.zeros(0), 0
     ledger = TrialLedger(path)
     wanted = data_hash if data_hash is not None and ledger.count(data_hash=data_hash) else None
-    return ledger.sharpes(data_hash=wanted), ledger.count(data_hash=wanted)
+    return ledger.scores(data_hash=wanted), ledger.count(data_hash=wanted)
 
 
 def equity_fan(
@@ -283,6 +293,7 @@ def fan_bands(
     drawn = StationaryBootstrap(block, returns, seed=generator)
     worth = np.empty((repetitions, places.size))
     for number, (sample, _) in enumerate(drawn.bootstrap(repetitions)):
+        steps.advanced(number, repetitions, "resamples")
         path = np.concatenate(([1.0], np.cumprod(1.0 + sample[0])))
         worth[number] = path[places]
     bands: Array = np.quantile(worth, levels, axis=0)

@@ -8,10 +8,12 @@ generator that is passed.
 
 import math
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from stormsail.core import steps
 from stormsail.core.errors import ShapeError
 from stormsail.core.files.documents import Record
 from stormsail.evaluation.stats import figures
@@ -100,7 +102,13 @@ def bootstrap_intervals(
     from arch.bootstrap import StationaryBootstrap  # a second of imports, so not above
 
     drawn = StationaryBootstrap(block, returns, seed=generator)
-    low, high = drawn.conf_int(statistic, reps=repetitions, method="percentile", size=confidence)
+    done = count(1)
+
+    def counted(sample: Array) -> Array:
+        steps.advanced(next(done), repetitions, "resamples")
+        return statistic(sample)
+
+    low, high = drawn.conf_int(counted, reps=repetitions, method="percentile", size=confidence)
     value = statistic(returns)
     mean, ratio, worst, depth = (
         Statement(float(v), float(a), float(b), needed=MINIMUM_RESAMPLED, found=bars)
@@ -123,6 +131,36 @@ def _figures(sample: Array, *, per_year: float, alpha: float) -> Array:
             figures.max_drawdown(sample),
         ]
     )
+
+
+def block_mean_interval(
+    values: Array,
+    *,
+    block: int,
+    generator: np.random.Generator,
+    confidence: float = 0.95,
+    repetitions: int = 1_000,
+) -> tuple[float, float]:
+    """Return the percentile interval of the mean of dependent values, by circular blocks.
+
+    Politis & Romano 1992, A Circular Block-Resampling Procedure for Stationary Data: n // block
+    blocks of consecutive values, the last followed by the first, drawn with replacement.
+
+    Args:
+        values: [n], in order of time.
+        block: values in a block; at most a tenth of all is taken.
+        generator: where the draws come from.
+        confidence: coverage.
+        repetitions: how many resamples are drawn.
+    """
+    count = values.size
+    size = max(1, min(block, count // 10))
+    around = np.concatenate(([0.0], np.concatenate((values, values[:size])).cumsum()))
+    means = (around[size : size + count] - around[:count]) / size
+    drawn = generator.integers(0, count, (repetitions, max(1, count // size)))
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(means[drawn].mean(axis=1), (tail, 1.0 - tail))
+    return float(low), float(high)
 
 
 def superiority(

@@ -14,8 +14,9 @@ closed by the next writer with a line of its own that says what was there.
 import contextlib
 import fcntl
 import hashlib
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,15 +30,26 @@ from stormsail.core.files.documents import DocumentError, JsonValue
 from stormsail.core.files.verified import read_error
 from stormsail.evaluation.stats.figures import Array
 
-KINDS = ("training", "validation", "backtest", "test-opened")
+VALIDATION = "validation"
+OPENED = "test-opened"
+"""Kind of a line that says that a validation opened its final test span."""
+
+LOOK = "backtest"
+"""Kind of a line about a backtest on bars that a validation has sealed; no other is recorded. It
+opens them, and each one is a trial: a result that somebody has seen."""
+
+KINDS = ("training", VALIDATION, LOOK, OPENED)
 STARTED = "started"
 """Status of a line that says that something has begun; another one tells how it ended."""
 
 EXTENDED = "extended"
 """Status of a line that says that a training goes on with a larger budget."""
 
-STATUSES = (STARTED, "finished", "failed", "stopped", EXTENDED)
-TRIED = ("training", "validation")
+FAILED = "failed"
+"""Status of what was refused or failed: without a result it was no trial."""
+
+STATUSES = (STARTED, "finished", FAILED, "stopped", EXTENDED)
+TRIED = ("training", VALIDATION, LOOK)
 """The kinds that count as trials; a line that was never finished counts as well."""
 
 RUN_KEY = "run_key"
@@ -113,18 +125,48 @@ class TrialRecords:
 
         Of several lines with one kind, one `RUN_KEY` and as many `LOOKS` the last that tells an end
         stands for all, or the last one where none does: what began and never ended was a trial as
-        well. A repaired line counts always: nobody knows what it was.
+        well. What failed without a result was none, unless it began again. A repaired line counts
+        always: nobody knows what it was.
         """
         return tuple(
             trial
             for trial in _merged(self.trials)
             if trial.kind == REPAIR
-            or (trial.kind in kinds and data_hash in (None, trial.data_hash))
+            or (
+                trial.kind in kinds
+                and data_hash in (None, trial.data_hash)
+                and (trial.status != FAILED or trial.sharpe_per_bar is not None)
+            )
         )
+
+    def openings(self, *, data_hash: str | None = None) -> tuple[Trial, ...]:
+        """Return when sealed bars were opened, by a validation or by a backtest."""
+        counted = self.counted(kinds=(OPENED, LOOK), data_hash=data_hash)
+        return tuple(trial for trial in counted if trial.kind != REPAIR)
+
+    @property
+    def head(self) -> str:
+        """Hash of the last line."""
+        return self.trials[-1].hash if self.trials else FIRST
 
     def of_run(self, key: str) -> tuple[Trial, ...]:
         """Return the lines about one trial, in order."""
         return tuple(trial for trial in self.trials if trial.extra.get(RUN_KEY) == key)
+
+
+def scores_of(trials: Iterable[Trial]) -> Array:
+    r"""Return :math:`SR \sqrt T` of the validations among some trials that have a Sharpe ratio.
+
+    Trials over other numbers of bars have Sharpe ratios of other precision; times the root of the
+    bars all without skill are draws of one distribution. A training's ratio is none of them: it is
+    the best of many evaluations on the bars that chose it. It counts as a trial, without a ratio.
+    """
+    known = [
+        trial.sharpe_per_bar * math.sqrt(trial.bars)
+        for trial in trials
+        if trial.kind == VALIDATION and trial.sharpe_per_bar is not None
+    ]
+    return np.array(known, dtype=np.float64)
 
 
 class TrialLedger:
@@ -198,7 +240,7 @@ class TrialLedger:
         return _verify(self.path, text, head)
 
     def count(self, *, kinds: tuple[str, ...] = TRIED, data_hash: str | None = None) -> int:
-        """Return how many trials there were, failed and unfinished ones included."""
+        """Return how many trials there were, unfinished ones included."""
         records = self.read()
         return len(records.counted(kinds=kinds, data_hash=data_hash)) + (1 if records.torn else 0)
 
@@ -208,13 +250,13 @@ class TrialLedger:
         known = [trial.sharpe_per_bar for trial in counted if trial.sharpe_per_bar is not None]
         return np.array(known, dtype=np.float64)
 
+    def scores(self, *, data_hash: str | None = None) -> Array:
+        """Return the scores (`scores_of`) of the validations, on the given data if any is named."""
+        return scores_of(self.read().counted(data_hash=data_hash))
+
     def openings(self, *, data_hash: str | None = None) -> tuple[Trial, ...]:
-        """Return when the final test span was opened; more than once is a warning to the reader."""
-        return tuple(
-            trial
-            for trial in self.read().trials
-            if trial.kind == "test-opened" and data_hash in (None, trial.data_hash)
-        )
+        """Return when sealed bars were opened; more than once is a warning to the reader."""
+        return self.read().openings(data_hash=data_hash)
 
     def _append(self, descriptor: int, body: dict[str, JsonValue]) -> Trial:
         """Write one line behind the last complete one; the caller holds the lock."""
@@ -250,7 +292,8 @@ def _merged(trials: tuple[Trial, ...]) -> list[Trial]:
         place = (trial.kind, key, looks) if isinstance(key, str) else trial.number
         before = chosen.get(place)
         begins = (STARTED, EXTENDED)
-        if before is None or trial.status not in begins or before.status in begins:
+        ended = before is not None and before.status not in (*begins, FAILED)
+        if not ended or trial.status not in begins:
             chosen[place] = trial
     return sorted(chosen.values(), key=lambda trial: trial.number)
 

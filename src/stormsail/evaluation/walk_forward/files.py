@@ -7,17 +7,15 @@
 `decisions.parquet` as of a backtest, with `fold` and `seed`.
 `baselines.parquet` `ts`, and the equity of each baseline over the whole span.
 `validation.json`   verdict, folds, runs, figures, self-tests, trials, settings.
-`significance.json`, `calibration.json`, `baselines.json`, `costs.json`, `stress.json` as of a
-                    backtest.
+`significance.json`, `calibration.json`, `baselines.json`, `costs.json`, `stress.json`,
+`performance.json`  as of a backtest.
 
 Nothing in them depends on time, place or process.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from stormsail import __version__
@@ -31,14 +29,14 @@ from stormsail.evaluation.engine.files import (
     TRADES,
     decisions_table,
     table_bytes,
-    trades_table,
 )
-from stormsail.evaluation.engine.result import Backtest
 from stormsail.evaluation.robustness.stress import figures_document
 from stormsail.evaluation.walk_forward.judge import Judgement
-from stormsail.evaluation.walk_forward.pool import Run
+from stormsail.evaluation.walk_forward.pool import Run, tables_by_run, trades_by_run
 from stormsail.evaluation.walk_forward.run import Validation
+from stormsail.evaluation.walk_forward.seal import Sealed
 from stormsail.market.splits import Span
+from stormsail.modules.agent import KIND as AGENT_KIND
 
 KIND = "validation"
 DOCUMENT = "validation"
@@ -82,6 +80,7 @@ def validation_document(validation: Validation) -> dict[str, JsonValue]:
             for fold, total in zip(plan.folds, pooled.fold_returns, strict=True)
         ],
         "seeds": list(validation.config.seeds),
+        "for_trading": trading_document(validation),
         **_results(judgement),
         "hashes": {"data": validation.data_hash, "config": validation.config.config_hash()},
         "settings": plain(validation.config.model_dump(mode="json")),
@@ -89,14 +88,21 @@ def validation_document(validation: Validation) -> dict[str, JsonValue]:
         "assumptions": validation.assumptions,
         "instruments": _instruments(judgement),
         "test": _final(validation.final, validation.config.alpha),
+        "paths": None if validation.paths is None else validation.paths.document(),
     }
 
 
 def further_documents(judgement: Judgement, alpha: float) -> dict[str, JsonValue]:
     """Return the further documents of a judgement by name, as JSON."""
     documents: dict[str, JsonValue] = {
-        "significance": judgement.significance.document(),
+        "significance": {
+            **judgement.significance.document(),
+            "comparisons": {
+                name: comparison.document() for name, comparison in judgement.comparisons.items()
+            },
+        },
         "calibration": judgement.calibration.document(),
+        "performance": judgement.performance.document(),
     }
     if judgement.baselines:
         documents["baselines"] = figures_document(judgement.baselines)
@@ -169,13 +175,50 @@ def write_validation(path: Path | str, validation: Validation) -> None:
     write_artifact(path, kind=KIND, contents=contents_of(validation))
 
 
+def trading_document(validation: Validation) -> JsonValue:
+    """Return which agent is meant for trading, how it was trained and what was decided about it."""
+    run = validation.for_trading
+    if run is None:
+        return None
+    opened = validation.final is not None
+    where = "everything before the final test span" if opened else f"fold {run.fold.number}"
+    return {
+        "seed": run.seed,
+        "fold": run.fold.number,
+        "trained_on": _pair(run.fold.train),
+        "words": f"seed {run.seed} of the training on {where}, {run.fold.train}: chosen by its "
+        "number, not by its result",
+        "data": validation.data_hash,
+        "sealed": Sealed(validation.symbols, validation.plan.final.test).document(),
+        "verdict": validation.verdict.document(),
+    }
+
+
+def write_agent(path: Path | str, validation: Validation) -> bool:
+    """Write the agent that is meant for trading, with verdict, conditions and explanations.
+
+    It is an agent like any other, with the document `validation` beside its own; False where there
+    is none.
+
+    Raises:
+        ArtifactError: if the path is taken or the disk refuses.
+    """
+    run = validation.for_trading
+    if run is None or run.agent is None:
+        return False
+    own = run.agent.contents()
+    documents = {**own.documents, DOCUMENT: trading_document(validation)}
+    write_artifact(path, kind=AGENT_KIND, contents=replace(own, documents=documents))
+    return True
+
+
 def contents_of(validation: Validation) -> Contents:
     """Return the files of a validation."""
     judgement = validation.judgement
     tables = {
         EQUITY: _equity(validation),
-        TRADES: _joined(judgement.runs, trades_table),
-        DECISIONS: _joined(judgement.runs, decisions_table),
+        TRADES: trades_by_run(judgement.runs),
+        DECISIONS: tables_by_run(judgement.runs, decisions_table),
     }
     if judgement.baselines:
         curves = {
@@ -197,21 +240,6 @@ def _equity(validation: Validation) -> pa.Table:
     names = [f"seed_{seed}" for seed in validation.config.seeds]
     seeds = dict(zip(names, pooled.seed_equity.T, strict=True))
     return pa.table({"ts": pooled.ts, "total": pooled.equity, **seeds})
-
-
-def _joined(runs: Sequence[Run], table_of: Callable[[Backtest], pa.Table]) -> pa.Table:
-    """Return the tables of all backtests below one another, with fold and seed of each row."""
-    tables = []
-    for run in runs:
-        if run.backtest is not None:
-            table = table_of(run.backtest)
-            for name, value in (("fold", run.fold.number), ("seed", run.seed)):
-                table = table.append_column(name, pa.array(np.full(len(table), value, np.int64)))
-            tables.append(table)
-    if not tables:
-        empty = {name: pa.array([], pa.int64()) for name in ("ts", "fold", "seed")}
-        return pa.table({**empty, "symbol": pa.array([], pa.string())})
-    return pa.concat_tables(tables, promote_options="default")
 
 
 def _pair(span: Span) -> list[JsonValue]:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stormsail.core.generators import Generators
+from stormsail.core import steps
 from stormsail.evaluation.calibration.document import CalibrationReport, calibration_of
 from stormsail.evaluation.calibration.predictions import closes_of
 from stormsail.evaluation.engine.result import Backtest
 from stormsail.evaluation.engine.run import ReplayRequest, run_batch
+from stormsail.evaluation.performance.document import Performance
 from stormsail.evaluation.robustness import self_tests
 from stormsail.evaluation.robustness.baselines import baseline_requests
 from stormsail.evaluation.robustness.costs import (
@@ -26,12 +27,10 @@ from stormsail.evaluation.robustness.costs import (
     search_break_even,
 )
 from stormsail.evaluation.robustness.self_tests import ORACLE, SelfTest
-from stormsail.evaluation.robustness.significance import Significance, significance
+from stormsail.evaluation.robustness.significance import Significance
 from stormsail.evaluation.robustness.stress import CRASHES
-from stormsail.evaluation.stats import figures
-from stormsail.evaluation.stats.bootstrap import superiority
-from stormsail.evaluation.stats.figures import bars_per_year
 from stormsail.evaluation.stats.metrics import Metrics
+from stormsail.evaluation.stats.sharpe_difference import SharpeDifference
 from stormsail.evaluation.walk_forward.batch import (
     BatchResults,
     cost_requests,
@@ -40,13 +39,20 @@ from stormsail.evaluation.walk_forward.batch import (
     run_backtests,
 )
 from stormsail.evaluation.walk_forward.config import ValidationConfig
+from stormsail.evaluation.walk_forward.evidence import (
+    Trading,
+    TrialSummary,
+    account_tests,
+    evidence_of,
+)
 from stormsail.evaluation.walk_forward.ledger import EarlierTrials
+from stormsail.evaluation.walk_forward.performance import pooled_performance
 from stormsail.evaluation.walk_forward.pool import FoldBacktests, Pooled, Run, charged_bp, pool
-from stormsail.evaluation.walk_forward.verdict import NOT_MEASURED, Evidence, Verdict, decide
+from stormsail.evaluation.walk_forward.verdict import Evidence, Tail, Verdict, decide
 from stormsail.market.panel import Panel
+from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.splits import Span
 
-BENCHMARK = "buy and hold"
 _TOLERANCE_BP = 0.01
 
 
@@ -59,17 +65,6 @@ class CostReport:
     break_even: BreakEven
     charged_bp: float | None
     """What trading cost; None where nothing was traded."""
-
-
-@dataclass(frozen=True)
-class TrialSummary:
-    """How many trials deflate the Sharpe ratio."""
-
-    count: int
-    with_sharpe: int
-    sharpe_std: float | None
-    """Standard deviation of their Sharpe ratios; None with fewer than two."""
-    words: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +82,13 @@ class Judgement:
     """None where they were not swept."""
     stress: Mapping[str, Pooled] | None
     """By scenario; None where there was no stress test."""
+    comparisons: Mapping[str, SharpeDifference]
+    """Against the simple baselines at equal risk, by name."""
     trials: TrialSummary
     self_tests: tuple[SelfTest, ...]
+    evidence: Evidence
     verdict: Verdict
+    performance: Performance
 
 
 def judge_runs(
@@ -100,6 +99,7 @@ def judge_runs(
     capital: float,
     earlier: EarlierTrials,
     more_self_tests: Sequence[SelfTest] = (),
+    explanations: Mapping[str, str] | None = None,
 ) -> Judgement:
     """Pool the backtests of some folds, test the account, and return the verdict.
 
@@ -110,30 +110,40 @@ def judge_runs(
         capital: of all seeds together at the start.
         earlier: trials before this validation.
         more_self_tests: results of tests that were run elsewhere.
+        explanations: of what is too good to be true, by rule.
     """
     run_set = _RunSet(tuple(runs), panel, config, capital)
     pooled = run_set.pool([run.backtest for run in runs])
     requests = run_set.baseline_requests(pooled) if config.baselines else {}
+    steps.began("judging: baselines, costs, stress and self-tests")
     batch = run_backtests(run_set.runs, panel, config, baselines=requests, span=_span(pooled))
-    tested = _significance(pooled, batch.baselines, earlier, config)
+    traded = {name: result.returns for name, result in batch.baselines.items()}
+    steps.began("judging: resampling")
+    tested = account_tests(pooled, traded, earlier, seed=config.seed)
+    steps.began("judging: calibration")
     calibration = run_set.calibration()
+    steps.began("judging: break-even")
     costs = run_set.costs(batch) if config.costs else None
     stress = run_set.stress(batch) if config.stress else None
-    tests = (*run_set.self_tests(pooled, batch), *more_self_tests)
-    measured = pooled.metrics(config.alpha)
-    evidence = run_set.evidence(pooled, measured, tested, calibration, costs, tests)
+    steps.began("judging: self-tests")
+    oracle = run_set.oracle_return(batch)
+    tests = (*run_set.self_tests(pooled, batch, oracle), *more_self_tests)
+    evidence = evidence_of(pooled, tested, run_set.trading(calibration, costs, tests, oracle))
     return Judgement(
         runs=run_set.runs,
         pooled=pooled,
-        metrics=measured,
-        significance=tested,
+        metrics=pooled.metrics(config.alpha),
+        significance=tested.significance,
         calibration=calibration,
         baselines=batch.baselines,
         costs=costs,
         stress=stress,
-        trials=_trial_summary(pooled, earlier),
+        comparisons=tested.baselines,
+        trials=tested.trials,
         self_tests=tests,
-        verdict=decide(evidence, config.rules),
+        evidence=evidence,
+        verdict=decide(evidence, config.rules, explanations=explanations),
+        performance=run_set.performance(pooled),
     )
 
 
@@ -152,13 +162,31 @@ class _RunSet:
 
     def pool(self, backtests: Sequence[Backtest | None], *, ends: bool = False) -> Pooled:
         """Return one backtest for each run as one account; with `ends`, each as one long bar."""
+        return pool(self.folds(backtests, ends=ends), self.panel.interval, capital=self.capital)
+
+    def folds(
+        self, backtests: Sequence[Backtest | None], *, ends: bool = False
+    ) -> list[FoldBacktests]:
+        """Return one backtest for each run by fold; with `ends`, each as one long bar."""
         ts, width = self.panel.ts.cpu().numpy(), len(self.config.seeds)
         folds = []
         for start in range(0, len(backtests), width):
             marks = self.runs[start].fold.marks(ts, self.panel.interval)
             own = backtests[start : start + width]
             folds.append(FoldBacktests(marks[[0, -1]] if ends else marks, own))
-        return pool(folds, self.panel.interval, capital=self.capital)
+        return folds
+
+    def performance(self, pooled: Pooled) -> Performance:
+        """Return costs, legs, regimes and folds; the capacity curve where costs are wanted."""
+        market = self.finished[0].market if self.finished else self.config.backtest.market
+        return pooled_performance(
+            self.folds([run.backtest for run in self.runs]),
+            pooled,
+            self.panel,
+            market or MarketConfig(),
+            pool=self.pool if self.config.costs else None,
+            alpha=self.config.alpha,
+        )
 
     def baseline_requests(self, pooled: Pooled) -> dict[str, ReplayRequest]:
         """Return the baselines over the whole span, with the agents' turnover and capital."""
@@ -233,14 +261,22 @@ class _RunSet:
         worth = (close / close[0]).mean(1)
         return float(1.0 - worth[-1] / worth.max())
 
-    def self_tests(self, pooled: Pooled, batch: BatchResults) -> tuple[SelfTest, ...]:
+    def oracle_return(self, batch: BatchResults) -> float | None:
+        """Return the total return of somebody who knows every bar; None without baselines."""
+        if ORACLE not in batch.baselines:
+            return None
+        return self_tests.oracle_return(
+            batch.baselines[ORACLE], self.panel, ledger=batch.runner.replay
+        )
+
+    def self_tests(
+        self, pooled: Pooled, batch: BatchResults, best: float | None
+    ) -> tuple[SelfTest, ...]:
         """Run the self-tests; those of one backtest on the one with the most trades."""
         runner = batch.runner
         returns = {name: result.total_return for name, result in batch.baselines.items()}
-        if ORACLE in batch.baselines:
-            returns[ORACLE] = self_tests.oracle_return(
-                batch.baselines[ORACLE], self.panel, ledger=runner.replay
-            )
+        if best is not None:
+            returns[ORACLE] = best
         oracle = self_tests.oracle_wins(returns, pooled.total_return)
         tested = most_traded(self.runs)
         if tested is None:
@@ -259,78 +295,43 @@ class _RunSet:
             self_tests.no_look_ahead(agent, result, self.panel, decide=runner.backtest),
         )
 
-    def evidence(
+    def trading(
         self,
-        pooled: Pooled,
-        measured: Metrics,
-        tested: Significance,
         calibration: CalibrationReport,
         costs: CostReport | None,
         tests: Sequence[SelfTest],
-    ) -> Evidence:
-        """Return the figures that the verdict depends on."""
-        several = len(self.config.seeds) > 1
+        best: float | None,
+    ) -> Trading:
+        """Return what the backtests tell beside the returns of the account."""
         trained = {run.fold.number for run in self.runs if run.agent is not None}
         flags = [backtest.flags for backtest in self.finished]
-        seeds = pooled.seed_equity
-        return Evidence(
+        shorter = calibration.judged_tail
+        return Trading(
             self_tests=tests,
             failed_folds=sorted({run.fold.number for run in self.runs} - trained),
-            fold_returns=pooled.fold_returns,
-            seed_returns=[float(total) for total in seeds[-1] / seeds[0] - 1.0],
-            total_return=measured.total_return,
-            mean_return=tested.intervals.mean_return,
             liquidations=sum(int(flag["liquidated"].sum()) for flag in flags),
             stops=sum(len(backtest.stopped_symbols) for backtest in self.finished),
-            deflated=tested.deflated,
-            superiority=tested.superiority or NOT_MEASURED,
-            overfitting=tested.overfitting if several else None,
             break_even=None if costs is None else costs.break_even,
             charged_bp=charged_bp(self.finished),
-            tail_gap=calibration.checks.tail.gap,
+            cost_floor_bp=self.config.rules.cost_floor_bp(self.panel.symbols),
+            dead_fills=sum(dead_fills(backtest, self.panel) for backtest in self.finished),
+            clairvoyant_return=best,
+            tail=Tail(calibration.horizon, calibration.checks.tail.gap),
+            judged_tail=None
+            if shorter is None
+            else Tail(calibration.judged_horizon or 0, shorter.gap),
         )
 
 
-def _significance(
-    pooled: Pooled,
-    baselines: Mapping[str, Backtest],
-    earlier: EarlierTrials,
-    config: ValidationConfig,
-) -> Significance:
-    """Return the significance of the pooled account.
-
-    The seeds are what was tried for the probability of overfitting. What is promoted is none of
-    them but all together, so the benchmark is compared with their sum.
-    """
-    own = figures.per_bar_sharpe(pooled.seed_returns)
-    generator = Generators(config.seed).numpy("validation.luck")
-    tested = significance(
-        pooled.returns,
-        pooled.ts,
-        per_year=bars_per_year(pooled.interval.milliseconds),
-        trial_sharpes=np.concatenate((earlier.sharpes, own)),
-        trials=earlier.count + len(own),
-        tried=pooled.seed_returns if len(own) > 1 else None,
-        generator=generator,
-    )
-    if BENCHMARK not in baselines:
-        return tested
-    benchmark = baselines[BENCHMARK].returns
-    return replace(tested, superiority=superiority(pooled.returns, benchmark, generator=generator))
-
-
-def _trial_summary(pooled: Pooled, earlier: EarlierTrials) -> TrialSummary:
-    own = figures.per_bar_sharpe(pooled.seed_returns)
-    known = np.concatenate((earlier.sharpes, own[~np.isnan(own)]))
-    words = f"{earlier.count} trials of the workspace before this one, and {len(own)} seeds of it"
-    if len(earlier.sharpes) < 2:
-        words += "; the spread of Sharpe ratios is that of the seeds"
-    return TrialSummary(
-        count=earlier.count + len(own),
-        with_sharpe=len(known),
-        sharpe_std=float(known.std(ddof=1)) if len(known) > 1 else None,
-        words=words,
-    )
+def dead_fills(backtest: Backtest, panel: Panel) -> int:
+    """Return the fills in bars without volume, or whose price never left the last close."""
+    ts = panel.ts.cpu().numpy()
+    rows = np.searchsorted(ts, backtest.ts[:-1])  # an order fills in the bar that opens then
+    high, low = panel.high.cpu().numpy()[rows], panel.low.cpu().numpy()[rows]
+    before = panel.close.cpu().numpy()[np.maximum(rows - 1, 0)]
+    still = (high == low) & (high == before)
+    dead = still | (panel.volume.cpu().numpy()[rows] <= 0.0)
+    return int(np.count_nonzero((backtest.bars["traded"] != 0.0) & dead))
 
 
 def _span(pooled: Pooled) -> Span:

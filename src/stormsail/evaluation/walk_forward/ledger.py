@@ -3,29 +3,43 @@
 A line when it begins, one when it ends; both carry a key made of name, settings, trainings and
 bars, so that a validation which was killed and started again is one trial. What deflates it is
 what stood there before its first line. The opening of the final test span is a line of its own,
-written before anything of it is known.
+written before anything of it is known. Which bars are sealed and opened is the matter of `seal`.
 """
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stormsail.core.clock import iso
 from stormsail.core.errors import ArgumentError, ConfigError, StormsailError
 from stormsail.core.files import documents
 from stormsail.core.files.documents import JsonValue
 from stormsail.evaluation.stats.figures import Array, as_series
-from stormsail.evaluation.stats.trials import RUN_KEY, STARTED, Trial, TrialLedger, TrialRecords
+from stormsail.evaluation.stats.trial_marks import check_marks
+from stormsail.evaluation.stats.trials import (
+    FAILED,
+    OPENED,
+    RUN_KEY,
+    STARTED,
+    Trial,
+    TrialLedger,
+    TrialRecords,
+    scores_of,
+)
 from stormsail.evaluation.walk_forward.config import ValidationConfig
+from stormsail.evaluation.walk_forward.seal import Sealed, openings_of
+from stormsail.evaluation.walk_forward.tried import FOLDER as RETURNS
+from stormsail.evaluation.walk_forward.tried import keep_returns
 from stormsail.market.panel import Panel
 from stormsail.market.splits import Span
 
 KIND = "validation"
-OPENED = "test-opened"
-_ORIGIN_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +47,16 @@ class EarlierTrials:
     """The trials of the workspace before this validation began."""
 
     count: int = 0
-    sharpes: Array = field(default_factory=lambda: np.zeros(0))
-    """Per-bar Sharpe ratios of those that have one."""
+    scores: Array = field(default_factory=lambda: np.zeros(0))
+    """Of the validations among them: Sharpe ratio of a bar times the root of their number."""
+    keys: tuple[str, ...] = ()
+    """Of the validations among them that finished."""
+    folder: Path | None = None
+    """Where their returns are kept (`tried`); None without a ledger."""
+
+    def sharpes(self, bars: int) -> Array:
+        """Return the scores as per-bar Sharpe ratios over so many bars."""
+        return np.asarray(self.scores / math.sqrt(max(bars, 1)))
 
 
 @dataclass
@@ -46,9 +68,8 @@ class ValidationTrial:
     key: str
     config_hash: str
     data_hash: str
-    final: Span
-    origin: str
-    """Hash of the first bars: data that grow at their end stay the same data."""
+    sealed: Sealed
+    """The final test span."""
     earlier: EarlierTrials = field(default_factory=EarlierTrials)
 
     @classmethod
@@ -67,22 +88,23 @@ class ValidationTrial:
         Raises:
             ArgumentError: if the final test span is to be opened and there is no ledger.
             ConfigError: if it has been opened before.
-            ArtifactError: if the ledger is damaged or cannot be written.
+            ArtifactError: if the ledger is damaged, lacks trials or cannot be written.
         """
-        first = data.between(int(data.ts[0]), int(data.ts[min(_ORIGIN_ROWS, len(data.ts) - 1)]))
         config_hash, data_hash = config.config_hash(), data.digest()
         identity = [name, config_hash, data_hash, sha256(documents.encode(training)).hexdigest()]
         key = sha256(documents.encode(identity)).hexdigest()
-        trial = cls(ledger, name, key, config_hash, data_hash, final, first.digest())
+        trial = cls(ledger, name, key, config_hash, data_hash, Sealed(data.symbols, final))
         if config.open_test:
             trial._check_unopened()
         if ledger is not None:
             records = ledger.read()
-            own = [line.number for line in records.of_run(key) if line.kind == KIND]
+            check_marks(ledger, records)
+            own = _since_failure(line for line in records.of_run(key) if line.kind == KIND)
             if not own:
-                trial._write(KIND, STARTED, None, 0)
+                trial._write(KIND, STARTED, None, 0, **trial.sealed.document())
                 own = [len(records.trials) + 1]
-            trial.earlier = _before(records, own[0])
+            folder = ledger.path.parent / RETURNS
+            trial.earlier = replace(earlier_trials(records, before=own[0]), folder=folder)
         return trial
 
     @contextlib.contextmanager
@@ -92,8 +114,17 @@ class ValidationTrial:
             yield
         except Exception as error:
             with contextlib.suppress(StormsailError):  # the first error is the one to report
-                self._write(KIND, "failed", None, 0, reason=str(error))
+                self._write(KIND, FAILED, None, 0, reason=str(error))
             raise
+
+    def keep_returns(self, ts: NDArray[np.int64], returns: Array) -> None:
+        """Leave the returns of its account for the validations that follow.
+
+        Raises:
+            ArtifactError: if the disk refuses.
+        """
+        if self.earlier.folder is not None:
+            keep_returns(self.earlier.folder, self.key, ts, returns)
 
     def finish(self, status: str, *, sharpe_per_bar: float | None, bars: int, verdict: str) -> None:
         """Write how the validation ended, unless just that is on record."""
@@ -106,32 +137,22 @@ class ValidationTrial:
 
     def record_opening(self) -> None:
         """Write that the final test span is opened, unless this validation was killed after it."""
-        if not self._same_span():
-            span: list[JsonValue] = [self.final.start_ms, self.final.end_ms]
-            self._write(OPENED, "finished", None, 0, span=span, origin=self.origin)
+        if not self.openings():
+            self._write(OPENED, "finished", None, 0, **self.sealed.document())
 
-    def openings(self) -> int:
-        """Return how often a test span that overlaps this one has been opened."""
-        return len(self._same_span())
-
-    def _same_span(self) -> list[Trial]:
-        """Return the openings of these bars: the same development data, or the same origin."""
+    def openings(self) -> list[Trial]:
+        """Return when a test span that overlaps this one has been opened, by whomever."""
         if self.ledger is None:
             return []
-        return [opening for opening in self.ledger.openings() if self._overlaps(opening)]
+        return openings_of(self.ledger.read(), self.sealed, data_hash=self.data_hash)
+
+    def openings_by_others(self) -> list[Trial]:
+        """Return the openings that are not this validation's own."""
+        return [line for line in self.openings() if line.extra.get(RUN_KEY) != self.key]
 
     def _lines(self, ledger: TrialLedger) -> list[Trial]:
         """Return the lines about this validation itself."""
         return [line for line in ledger.read().of_run(self.key) if line.kind == KIND]
-
-    def _overlaps(self, opening: Trial) -> bool:
-        if opening.data_hash == self.data_hash:
-            return True
-        span = opening.extra.get("span")
-        if opening.extra.get("origin") != self.origin or not isinstance(span, list):
-            return False
-        start, end = (time if isinstance(time, int) else 0 for time in span)
-        return start < self.final.end_ms and self.final.start_ms < end
 
     def _check_unopened(self) -> None:
         if self.ledger is None:
@@ -142,7 +163,7 @@ class ValidationTrial:
                 remedy="Pass `ledger`, or leave `open_test` out.",
             )
         finished = any(line.status == "finished" for line in self._lines(self.ledger))
-        for opening in self._same_span():
+        for opening in self.openings():
             if opening.extra.get(RUN_KEY) == self.key and not finished:
                 continue  # this very validation, ended before its result was seen
             opened = iso(opening.time_ns // 1_000_000, timespec="seconds")
@@ -170,10 +191,19 @@ class ValidationTrial:
         )
 
 
-def _before(records: TrialRecords, number: int) -> EarlierTrials:
-    """Return the trials whose first line stood there before."""
-    lines = tuple(line for line in records.trials if line.number < number)
+def _since_failure(lines: Iterable[Trial]) -> list[int]:
+    """Return the numbers of the lines after the last failure, which left no result."""
+    numbers: list[int] = []
+    for line in lines:
+        numbers = [] if line.status == FAILED else [*numbers, line.number]
+    return numbers
+
+
+def earlier_trials(records: TrialRecords, *, before: int | None = None) -> EarlierTrials:
+    """Return the trials of a ledger; with `before` those whose first line stood before it."""
+    lines = tuple(line for line in records.trials if before is None or line.number < before)
     counted = TrialRecords(lines, records.torn).counted()
-    known = [trial.sharpe_per_bar for trial in counted if trial.sharpe_per_bar is not None]
     count = len(counted) + (1 if records.torn else 0)
-    return EarlierTrials(count, as_series(known, name="sharpes"))
+    done = [line for line in counted if line.kind == KIND and line.status == "finished"]
+    keys = tuple(key for line in done if isinstance(key := line.extra.get(RUN_KEY), str))
+    return EarlierTrials(count, as_series(scores_of(counted), name="scores"), keys)

@@ -8,14 +8,15 @@ taken from the last bar of the fold.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from stormsail.core.files.documents import JsonValue
-from stormsail.evaluation.engine.result import Backtest
+from stormsail.evaluation.engine.result import Backtest, trades_table
 from stormsail.evaluation.stats.figures import Array, returns_of
 from stormsail.evaluation.stats.metrics import Flows, Metrics, key_figures, measure
 from stormsail.evaluation.walk_forward.folds import FoldPlan
@@ -122,9 +123,17 @@ def growth(backtest: Backtest | None, bars: int, *, closed: bool) -> Array:
 
 def closing_costs(backtest: Backtest) -> tuple[float, float]:
     """Return fee and half spread of selling, at the last close, whatever is held there."""
-    held = np.abs(backtest.bars["weight"][-1] * backtest.bars["equity"][-1])
+    fee, spread = leg_closing_costs(backtest).sum(0)
+    return float(fee), float(spread)
+
+
+def leg_closing_costs(backtest: Backtest) -> Array:
+    """Return fee and half spread of `closing_costs` for the long and the short leg, [2, 2]."""
+    held = backtest.bars["weight"][-1] * backtest.bars["equity"][-1]
+    legs = np.stack((np.maximum(held, 0.0), np.maximum(-held, 0.0)))
     fees = np.array([backtest.market.fee_of(symbol) for symbol in backtest.symbols])
-    return float((held * fees).sum()), float(held.sum()) * backtest.market.costs.half_spread
+    half = backtest.market.costs.half_spread
+    return np.stack(((legs * fees).sum(1), legs.sum(1) * half), 1)
 
 
 def pool(folds: Sequence[FoldBacktests], interval: Interval, *, capital: float) -> Pooled:
@@ -211,3 +220,23 @@ def charged_bp(backtests: Sequence[Backtest]) -> float | None:
     )
     paid = sum(float(bars["fee_total"].sum() + bars["slippage"].sum()) for bars in columns)
     return 1e4 * paid / notional if notional > 0.0 else None
+
+
+def tables_by_run(runs: Sequence[Run], table_of: Callable[[Backtest], pa.Table]) -> pa.Table:
+    """Return the tables of all backtests below one another, with fold and seed of each row."""
+    tables = []
+    for run in runs:
+        if run.backtest is not None:
+            table = table_of(run.backtest)
+            for name, value in (("fold", run.fold.number), ("seed", run.seed)):
+                table = table.append_column(name, pa.array(np.full(len(table), value, np.int64)))
+            tables.append(table)
+    if not tables:
+        empty = {name: pa.array([], pa.int64()) for name in ("ts", "fold", "seed")}
+        return pa.table({**empty, "symbol": pa.array([], pa.string())})
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def trades_by_run(runs: Sequence[Run]) -> pa.Table:
+    """Return the trades of all backtests below one another, with fold and seed of each."""
+    return tables_by_run(runs, lambda backtest: trades_table(backtest.trades))

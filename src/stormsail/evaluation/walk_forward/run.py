@@ -6,12 +6,14 @@ kept apart as the final test span: nothing here reads or hashes them until they 
 happens once and is recorded in the trial ledger first.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from stormsail.core import steps
 from stormsail.core.errors import (
     ArgumentError,
     ArtifactError,
@@ -20,23 +22,52 @@ from stormsail.core.errors import (
 )
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.generators import Generators
+from stormsail.evaluation.calibration.predictions import horizon_of
 from stormsail.evaluation.engine.agent_terms import terms_of
-from stormsail.evaluation.engine.result import Array
+from stormsail.evaluation.engine.result import Array, Backtest
 from stormsail.evaluation.engine.run import backtest
+from stormsail.evaluation.robustness.baselines import run_baselines
 from stormsail.evaluation.robustness.self_tests import SelfTest
+from stormsail.evaluation.stats.figures import bars_per_year
+from stormsail.evaluation.stats.frames import Frames
+from stormsail.evaluation.stats.trial_marks import check_marks
 from stormsail.evaluation.stats.trials import TrialLedger
-from stormsail.evaluation.walk_forward.config import ValidationConfig
+from stormsail.evaluation.walk_forward.combinatorial import (
+    PathDistribution,
+    distribution_of,
+    plan_paths,
+)
+from stormsail.evaluation.walk_forward.config import Combinatorial, ValidationConfig
+from stormsail.evaluation.walk_forward.evidence import COMPARED
 from stormsail.evaluation.walk_forward.folds import FoldPlan, Plan, plan_folds
 from stormsail.evaluation.walk_forward.judge import Judgement, judge_runs
-from stormsail.evaluation.walk_forward.ledger import ValidationTrial
-from stormsail.evaluation.walk_forward.pool import Run, growth
-from stormsail.evaluation.walk_forward.verdict import Verdict, lowered
+from stormsail.evaluation.walk_forward.ledger import (
+    EarlierTrials,
+    ValidationTrial,
+    earlier_trials,
+)
+from stormsail.evaluation.walk_forward.pool import (
+    FoldBacktests,
+    Run,
+    growth,
+    pool,
+    trades_by_run,
+)
+from stormsail.evaluation.walk_forward.power import Power, plan_power
+from stormsail.evaluation.walk_forward.seal import opened_words
+from stormsail.evaluation.walk_forward.verdict import (
+    Verdict,
+    checked_explanations,
+    judge_final,
+    lowered,
+    unsealed,
+)
 from stormsail.market.bars import Bars
 from stormsail.market.features import FeatureSet, default_features
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.simulator.funding import assumptions, check_funding
-from stormsail.market.splits import Span
+from stormsail.market.splits import HoledSpan, Span
 from stormsail.modules.agent import Agent
 
 Fit = Callable[[ValidationConfig, Span, int], Agent]
@@ -77,6 +108,8 @@ class Validation:
     """How often the final test span of these bars has been opened so far."""
     final_bars: int
     """Bars of the final test span."""
+    paths: PathDistribution | None = None
+    """Of combinatorial cross-validation; None where it was not asked for."""
     training: JsonValue = None
     """Settings of the trainings, as JSON."""
     assumptions: JsonValue = None
@@ -88,9 +121,35 @@ class Validation:
         return self.judgement.pooled.equity
 
     @property
+    def frames(self) -> Frames:
+        """The pooled account of the folds as pandas frames and CSV files."""
+        judgement, pooled = self.judgement, self.judgement.pooled
+        return Frames(
+            pooled.ts,
+            pooled.equity,
+            pooled.interval.milliseconds,
+            trades_by_run(judgement.runs),
+            benchmarks={name: result.equity for name, result in judgement.baselines.items()},
+            performance=judgement.performance.document(),
+        )
+
+    @property
     def runs(self) -> tuple[Run, ...]:
         """Every training of the folds, with the backtest of its agent."""
         return self.judgement.runs
+
+    @property
+    def for_trading(self) -> Run | None:
+        """The run whose agent is meant for trading; None where no such training finished.
+
+        Of the trainings on the newest bars, those before the final test span where it was opened
+        and else those of the last fold, the one with the first seed that has an agent: chosen by
+        its number and not by its result.
+        """
+        newest = self.final.runs if self.final is not None else self.judgement.runs
+        last = max(run.fold.number for run in newest)
+        named = [run for run in newest if run.fold.number == last and run.agent is not None]
+        return named[0] if named else None
 
 
 def validate(
@@ -102,6 +161,7 @@ def validate(
     name: str = "validation",
     training: JsonValue = None,
     more_self_tests: Sequence[SelfTest] = (),
+    explanations: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Validation:
     """Validate a way to train agents: retrain in each fold, trade the bars that follow, judge.
@@ -118,6 +178,8 @@ def validate(
         name: of the validation in the ledger.
         training: settings of the trainings as JSON; they are part of the identity of a trial.
         more_self_tests: results of tests that were run elsewhere.
+        explanations: why a result is good that is too good to be true, by name of the rule; they
+            are no setting, and the same validation with one is the same trial.
         on_progress: called before each step.
 
     Raises:
@@ -126,7 +188,9 @@ def validate(
         RangeError: if the embargo is too small, or an agent has seen other bars than its span.
         ConfigError: if the final test span has been opened before, or settings do not fit.
         ArgumentError: if it is to be opened and there is no ledger.
+        ChoiceError: if there is no such rule to explain, or an explanation is empty.
     """
+    written = checked_explanations(explanations or {})
     panel = bars if isinstance(bars, Panel) else Panel.from_bars(list(bars))
     ts = panel.ts.cpu().numpy()
     plan = plan_folds(ts, panel.interval, config, lookback=_lookback(panel, config))
@@ -148,12 +212,26 @@ def validate(
             capital=capital,
             earlier=trial.earlier,
             more_self_tests=more_self_tests,
+            explanations=written,
         )
+        paths = None
+        if config.combinatorial is not None:
+            paths = walk.train_and_backtest_paths(seen, capital, config.combinatorial)
         verdict, final = judgement.verdict, None
         if config.open_test:
             final_runs = walk.train_and_backtest_final(panel, capital, trial)
             final = judge_runs(final_runs, panel, config, capital=capital, earlier=trial.earlier)
-            verdict = lowered(judgement.verdict, final.verdict)
+            final = replace(final, verdict=judge_final(judgement.evidence, final.evidence))
+            verdict = lowered(
+                judgement.verdict,
+                final.verdict,
+                conditional_capital=config.rules.conditional_capital,
+            )
+        others = trial.openings_by_others()
+        if others:
+            verdict = unsealed(
+                verdict, opened_words(others), conditional_capital=config.rules.conditional_capital
+            )
         validation = Validation(
             config=config,
             symbols=panel.symbols,
@@ -162,8 +240,9 @@ def validate(
             final=final,
             verdict=verdict,
             data_hash=trial.data_hash,
-            openings=trial.openings(),
+            openings=len(trial.openings()),
             final_bars=plan.final.test.count(ts),
+            paths=paths,
             training=training,
             assumptions=assumptions(used, market, (0, len(used.ts))),
         )
@@ -171,9 +250,56 @@ def validate(
     return validation
 
 
+def plan(
+    bars: Panel | Sequence[Bars],
+    config: ValidationConfig,
+    *,
+    ledger: TrialLedger | None = None,
+    gamma: float | None = None,
+) -> Power:
+    """Return what a validation would find, without training anything or writing a line.
+
+    The simple baselines are traded over the bars of the folds; the final test span is not read.
+
+    Args:
+        bars: of all symbols.
+        config: folds, seeds, rules.
+        ledger: trials of the workspace.
+        gamma: discount of a bar that critics are trained with, for the horizon of the tail; None
+            where it is not known.
+
+    Raises:
+        DataError: if there are too few bars; it names how many are needed.
+        RangeError: if the embargo is too small.
+        ArtifactError: if the ledger is damaged, or lacks trials of the workspace.
+    """
+    panel = bars if isinstance(bars, Panel) else Panel.from_bars(list(bars))
+    ts = panel.ts.cpu().numpy()
+    spans = plan_folds(ts, panel.interval, config, lookback=_lookback(panel, config))
+    seen = panel.between(spans.development.start_ms, spans.development.end_ms)
+    whole = Span(spans.folds[0].traded.start_ms, spans.folds[-1].traded.end_ms)
+    rules = config.backtest.during(whole)
+    traded = run_baselines(seen, rules, names=COMPARED) if config.baselines else {}
+    horizon = None if gamma is None or not 0.0 <= gamma < 1.0 else horizon_of(gamma)
+    records = None if ledger is None else ledger.read()
+    if ledger is not None and records is not None:
+        check_marks(ledger, records)
+    return plan_power(
+        [fold.traded.count(ts) - 1 for fold in spans.folds],
+        per_year=bars_per_year(panel.interval.milliseconds),
+        seeds=len(config.seeds),
+        earlier=EarlierTrials() if records is None else earlier_trials(records),
+        baselines={name: result.returns for name, result in traded.items()},
+        rules=config.rules,
+        alpha=config.alpha,
+        tail_horizon=horizon,
+    )
+
+
 def _record_end(trial: ValidationTrial, validation: Validation) -> None:
     """Record how the validation ended; one in which no training finished failed."""
-    measured = validation.judgement.metrics
+    measured, pooled = validation.judgement.metrics, validation.judgement.pooled
+    trial.keep_returns(pooled.ts[1:], pooled.returns)
     trial.finish(
         "failed" if all(run.backtest is None for run in validation.runs) else "finished",
         sharpe_per_bar=measured.sharpe_per_bar.value,
@@ -208,7 +334,9 @@ class _WalkForward:
         self._done = 0
         self._rules = config.backtest.replace(burn_in=config.burn_in_bars)
         folds = len(plan.folds) + (1 if config.open_test else 0)
-        self._total = folds * len(config.seeds) + (2 if config.open_test else 1)
+        wanted = config.combinatorial
+        splits = 0 if wanted is None else math.comb(wanted.groups, wanted.tested)
+        self._total = (folds + splits) * len(config.seeds) + (2 if config.open_test else 1)
 
     def report(self, what: str) -> None:
         """Report the step that begins."""
@@ -241,9 +369,48 @@ class _WalkForward:
         trial.record_opening()
         return [self._backtest(run, panel, capital / len(trained)) for run in trained]
 
-    def _train(self, fold: FoldPlan, seed: int, panel: Panel) -> Run:
+    def train_and_backtest_paths(
+        self, panel: Panel, capital: float, wanted: Combinatorial
+    ) -> PathDistribution:
+        """Train every split, trade the groups that it tests, and return the paths through them."""
+        ts, seeds = panel.ts.cpu().numpy(), self._config.seeds
+        spans = plan_paths(ts, panel.interval, wanted, self._plan)
+        traded: dict[tuple[int, int], list[Backtest | None]] = {}
+        failed = 0
+        for split in spans.splits:
+            first = spans.groups[split.tested[0]]
+            fold = FoldPlan(split.number, split.train, first.test, first.traded)
+            where = f"split {split.number}"
+            trained = [self._train(fold, seed, panel, where=where) for seed in seeds]
+            failed += sum(run.agent is None for run in trained)
+            for number in split.tested:
+                group = spans.groups[number]
+                runs = [
+                    self._backtest(
+                        replace(run, fold=group),
+                        panel,
+                        capital / len(seeds),
+                        draws=f"split.{split.number}.group.{number}.seed.{run.seed}",
+                    )
+                    for run in trained
+                ]
+                traded[split.number, number] = [run.backtest for run in runs]
+        accounts = [
+            pool(
+                [
+                    FoldBacktests(group.marks(ts, panel.interval), traded[split, group.number])
+                    for group, split in zip(spans.groups, path, strict=True)
+                ],
+                panel.interval,
+                capital=capital,
+            )
+            for path in spans.paths
+        ]
+        return distribution_of(accounts, wanted, splits=len(spans.splits), failed=failed)
+
+    def _train(self, fold: FoldPlan, seed: int, panel: Panel, *, where: str = "") -> Run:
         final = fold is self._plan.final
-        where = "before the final test span" if final else f"fold {fold.number}"
+        where = where or ("before the final test span" if final else f"fold {fold.number}")
         self.report(f"training {where}, seed {seed}")
         try:
             agent = self._fit(self._config, fold.train, seed)
@@ -254,18 +421,20 @@ class _WalkForward:
         _check_agent(agent, fold, panel, self._plan)
         return Run(fold, seed, agent)
 
-    def _backtest(self, run: Run, panel: Panel, share: float) -> Run:
+    def _backtest(self, run: Run, panel: Panel, share: float, *, draws: str = "") -> Run:
         if run.agent is None:
             return run
         if share <= 0.0:
             return replace(run, reason="nothing was left to trade with")
-        seed = self._draws(run.fold.number, run.seed)
+        name = draws or f"fold.{run.fold.number}.seed.{run.seed}"
+        steps.began(f"trading {name.replace('.', ' ')}")
+        seed = self._draws(name)
         rules = self._rules.replace(capital=share, seed=seed).during(run.fold.traded)
         return replace(run, backtest=backtest(run.agent, panel, rules))
 
-    def _draws(self, fold: int, seed: int) -> int:
+    def _draws(self, name: str) -> int:
         """Return the seed of the draws of a run: agents that sample must not sample alike."""
-        return Generators(self._rules.seed).spawn(f"fold.{fold}.seed.{seed}").seed
+        return Generators(self._rules.seed).spawn(name).seed
 
 
 def _check_agent(agent: Agent, fold: FoldPlan, panel: Panel, plan: Plan) -> None:
@@ -280,6 +449,15 @@ def _check_agent(agent: Agent, fold: FoldPlan, panel: Panel, plan: Plan) -> None
                 f"training span alone, {fold.train}",
                 found=f"{span}",
                 remedy="Let `fit` read no other bars than those of the span that it is given.",
+            )
+    for hole in fold.train.without if isinstance(fold.train, HoledSpan) else ():
+        if not any(
+            own.start_ms <= hole.start_ms and hole.end_ms <= own.end_ms for own in terms.without
+        ):
+            raise RangeError(
+                wrong=f"an agent of split {fold.number} must have learned nothing from {hole}",
+                found=f"one that states no such hole in {terms.train_span}",
+                remedy="Let `fit` leave out the spans in `without` of the span that it is given.",
             )
     reach = terms.features.lookback - 1 + plan.burn_in
     if reach > plan.embargo:

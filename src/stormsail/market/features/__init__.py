@@ -3,6 +3,7 @@
 from stormsail.market.features.account import ACCOUNT_FEATURES, AccountTensors, account_features
 from stormsail.market.features.catalogue import default_features, default_specs
 from stormsail.market.features.feature_set import Features, FeatureSet, FeatureSpec
+from stormsail.market.features.leak_search import search_leaks
 from stormsail.market.features.leaks import Leak, LeakReport, check_leaks, draw_cuts
 from stormsail.market.features.registry import REGISTRY, Feature, Registry, feature
 from stormsail.market.features.sample import sample_bars
@@ -33,4 +34,5 @@ __all__ = [
     "feature",
     "sample_bars",
     "schema_hash",
+    "search_leaks",
 ]

@@ -1,19 +1,24 @@
 """Look-ahead test of features: change the future bars and compare the past values.
 
 A feature is causal when nothing after bar t can change its rows up to t, and it keeps to its
-lookback when nothing before t - lookback + 1 can change its row t. Both are demanded to the bit: a
-leak through a mean over all history moves a value by a part in a thousand, and no tolerance that
-lets rounding pass would see it.
+lookback when nothing before t - lookback + 1 can change its row t. Both are compared to the bit. A
+difference of at most 1e-9 of the value and of its column's range is rounding: a mean as a
+difference of cumulative sums, say, whose last digits depend on where the history begins. It is
+reported apart, because no learner can see it; every larger one is a leak.
+
+`check_leaks` cuts at rows that are given; `leak_rows` cuts at every row, and `leak_search` does
+that on several histories, so that a leak in few rows is found, too.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from stormsail.core.clock import iso
 from stormsail.core.errors import RangeError
 from stormsail.market.features.feature_set import FeatureSet
 from stormsail.market.features.registry import BoundFeature, Feature
@@ -26,6 +31,12 @@ KINDS = (*TAMPERS, "window", "repeat", "symbol", "mutation", "error")
 """All checks. `window`: the last bars alone give another row than the whole history. `repeat`: a
 second call gives other numbers. `symbol`: a symbol alone gives another column than among others.
 `mutation`: the function writes into its input. `error`: it fails."""
+
+ROUNDING = 1e-9
+"""Largest difference, relative to a value and to the range of its column, that is rounding."""
+_SUMMED = 1024
+"""Bars up to which that holds for two histories that begin at different rows. Beyond, it grows with
+the length: so does the rounding of a running sum, which is where such a difference comes from."""
 
 _LARGE = 1000.0
 _ALL = slice(None)
@@ -47,12 +58,18 @@ class Leak:
     size: float
     """Largest difference; infinite where only validity differs, NaN where the function failed."""
     note: str = ""
+    time: str = ""
+    """When the bar of that row opens."""
+    history: str = ""
+    """On which bars it was found, where there were several."""
 
     def __str__(self) -> str:
         if self.kind == "error":
             return f"{self.feature}: error: {self.note}"
         text = f"{self.feature}: {self.kind} after row {self.cut} changes row {self.row}"
-        return f"{text} by {self.size:.3g}" + (f" ({self.note})" if self.note else "")
+        text += f" by {self.size:.3g}" + (f" at {self.time}" if self.time else "")
+        text += f" on {self.history}" if self.history else ""
+        return text + (f" ({self.note})" if self.note else "")
 
 
 @dataclass(frozen=True)
@@ -63,10 +80,14 @@ class LeakReport:
     cuts: tuple[int, ...]
     comparisons: int
     leaks: tuple[Leak, ...]
+    roundings: tuple[Leak, ...] = ()
+    """Differences of no more than rounding; no leaks."""
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """What the rows that leak have in common, by feature; of a search."""
 
     @property
     def passed(self) -> bool:
-        """Whether nothing differed."""
+        """Whether nothing differed by more than rounding."""
         return not self.leaks
 
     def of(self, feature: str) -> tuple[Leak, ...]:
@@ -99,7 +120,7 @@ def check_leaks(
                 found=str(cut),
                 remedy="Use `draw_cuts`, or pass a longer history.",
             )
-    checks = [_FeatureCheck(bound, bars) for bound in _features(target)]
+    checks = [_FeatureCheck(bound, bars) for bound in bound_features(target)]
     for cut in cuts:
         for kind in TAMPERS:
             tampered = _tampered(bars, cut, kind, generator)
@@ -115,6 +136,7 @@ def check_leaks(
         tuple(cuts),
         sum(check.comparisons for check in checks),
         tuple(leak for check in checks for leak in check.leaks),
+        tuple(leak for check in checks for leak in check.roundings),
     )
 
 
@@ -149,6 +171,7 @@ class _FeatureCheck:
         self.bound = bound
         self.bars = bars
         self.leaks: list[Leak] = []
+        self.roundings: list[Leak] = []
         self.comparisons = 0
         self.whole: Column | None = None
         """None after a failure or mutation: another call would fail or change the bars again."""
@@ -194,14 +217,9 @@ class _FeatureCheck:
         """Compare each symbol alone with its column among the others."""
         last = len(self.bars) - 1
         for index in range(self.bars.symbols if self.bars.symbols > 1 else 0):
-            here = slice(index, index + 1)
-            alone = replace(
-                self.bars,
-                columns={name: x[:, here].contiguous() for name, x in self.bars.columns.items()},
-                listed=None if self.bars.listed is None else self.bars.listed[:, here],
-            )
-            rows = partial(self.bound.column, alone, 0, last + 1)
-            self._compare("symbol", last, 0, rows, note=f"symbol {index} alone", among=here)
+            rows = partial(self.bound.column, self.bars.symbol(index), 0, last + 1)
+            among = slice(index, index + 1)
+            self._compare("symbol", last, 0, rows, note=f"symbol {index} alone", among=among)
 
     def _compare(
         self,
@@ -227,24 +245,72 @@ class _FeatureCheck:
                 self._failed(kind, cut, start, error)
             return
         expected, expected_valid = (x[:, among] for x in _rows(self.whole, start, cut + 1))
-        differs = (_bits(values) != _bits(expected)) | (valid != expected_valid)
+        spread = column_range(self.whole)[among]
+        growth = summed(len(self.bars)) if kind == "window" else 1.0
+        differs, large = difference((values, valid), (expected, expected_valid), spread, growth)
         if bool(differs.any()):
-            row = start + int(differs.any(1).nonzero()[0])
+            first = int((large if bool(large.any()) else differs).any(1).nonzero()[0])
             size = float((values - expected).abs().max())
-            self._add_leak(kind, cut, row, size if size > 0.0 else math.inf, note)
+            into = self.leaks if bool(large.any()) else self.roundings
+            infinite = bool((valid != expected_valid).any()) and size == 0.0
+            self._add_leak(kind, cut, start + first, math.inf if infinite else size, note, into)
 
     def _failed(self, when: str, cut: int, row: int, error: Exception) -> None:
         self._add_leak("error", cut, row, math.nan, f"{when}: {type(error).__name__}: {error}")
 
-    def _add_leak(self, kind: str, cut: int, row: int, size: float, note: str) -> None:
-        self.leaks.append(Leak(self.bound.label, kind, cut, row, size, note))
+    def _add_leak(
+        self,
+        kind: str,
+        cut: int,
+        row: int,
+        size: float,
+        note: str,
+        into: list[Leak] | None = None,
+    ) -> None:
+        time = iso(int(self.bars.ts[row]))
+        leak = Leak(self.bound.label, kind, cut, row, size, note, time)
+        (self.leaks if into is None else into).append(leak)
 
 
-def _features(target: Feature | BoundFeature | FeatureSet) -> Iterator[BoundFeature]:
+def bound_features(target: Feature | BoundFeature | FeatureSet) -> Iterator[BoundFeature]:
+    """Return the features that are meant, with their parameters."""
     if isinstance(target, FeatureSet):
         yield from target.bound
     else:
         yield target.bind() if isinstance(target, Feature) else target
+
+
+def column_range(column: Column) -> Tensor:
+    """Return highest less lowest valid value of each symbol, [S]; 0 where there is none."""
+    values, valid = column
+    if not len(values):
+        return values.new_zeros(values.shape[1])
+    top = torch.where(valid, values, -torch.inf).amax(0)
+    bottom = torch.where(valid, values, torch.inf).amin(0)
+    return torch.where(valid.any(0), top - bottom, 0.0)
+
+
+def summed(rows: int) -> float:
+    """Return how many times the rounding of a short history a long one may show."""
+    return max(1.0, rows / _SUMMED)
+
+
+def difference(
+    got: Column, expected: Column, spread: Tensor, growth: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Return where columns differ in any bit, and where by more than rounding.
+
+    Args:
+        got: values and validity, [..., S].
+        expected: the same.
+        spread: `column_range` of the column, [S].
+        growth: of rounding with the length of the history; see `summed`.
+    """
+    (values, valid), (wanted, wanted_valid) = got, expected
+    moved = valid != wanted_valid
+    differs = moved | (_bits(values) != _bits(wanted))
+    size = torch.minimum(torch.maximum(values.abs(), wanted.abs()), spread)
+    return differs, differs & (moved | ((values - wanted).abs() > growth * ROUNDING * size))
 
 
 def _rows(column: Column, start: int, stop: int) -> Column:

@@ -103,6 +103,15 @@ class BarTensors:
             listed=None if self.listed is None else self.listed[start:stop],
         )
 
+    def symbol(self, index: int) -> "BarTensors":
+        """Return the bars of one symbol alone, [T, 1]."""
+        here = slice(index, index + 1)
+        return replace(
+            self,
+            columns={name: column[:, here].contiguous() for name, column in self.columns.items()},
+            listed=None if self.listed is None else self.listed[:, here],
+        )
+
     def only(self, columns: Collection[str], *, reader: str) -> "BarTensors":
         """Return nothing but these columns, so that a feature cannot read what it does not declare.
 

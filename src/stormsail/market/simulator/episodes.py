@@ -1,5 +1,6 @@
 """Rows at which an episode may start, and the random numbers of its start, costs and feed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from stormsail.core.errors import DataError
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.simulator.tape import may_trade
-from stormsail.market.splits import Span
+from stormsail.market.splits import Span, rows_without
 
 
 class Window(NamedTuple):
@@ -47,11 +48,13 @@ class Starts:
         *,
         lookback: int,
         device: torch.device,
+        without: Sequence[Span] = (),
     ) -> "Starts":
         """Find the starts from which a whole episode and its features have data.
 
         At least one of the episode's bars must be one in which an order can fill: where nothing
-        can be traded nothing can be learned.
+        can be traded nothing can be learned. And none of its bars, nor of those that its features
+        and its market impact look back on, may lie in one of the spans `without`.
 
         Raises:
             DataError: if there is none.
@@ -62,6 +65,10 @@ class Starts:
         seen = known.long().cumsum(0)  # bars of each symbol so far
         row = torch.arange(len(panel.ts))[:, None]
         fits = known & (seen >= lookback) & (row >= window.first) & (row <= latest)
+        if without:
+            free = torch.from_numpy(rows_without(panel.ts.cpu().numpy(), without))
+            reach = max(lookback - 1, config.costs.impact_window)
+            fits = fits & unbroken(free, before=reach, after=length)[:, None]
         if not fits.any():
             raise _too_short(panel, config, window, lookback)
         filled = may_trade(panel, config).cpu().long().cumsum(0)
@@ -77,6 +84,16 @@ class Starts:
         count = len(self.row)
         index = (uniform * count).long().clamp(max=count - 1)
         return self.symbol[index], self.row[index]
+
+
+def unbroken(free: Tensor, *, before: int, after: int = 0) -> Tensor:
+    """Return the rows around which all rows are free, so many before and after it, bool [T].
+
+    Rows beyond either end count as free.
+    """
+    pad = torch.zeros(before, dtype=torch.int64), torch.zeros(after, dtype=torch.int64)
+    taken = torch.cat((torch.zeros(1, dtype=torch.int64), pad[0], (~free).long(), pad[1])).cumsum(0)
+    return taken[before + after + 1 :] == taken[: len(free)]
 
 
 def _too_short(panel: Panel, config: MarketConfig, window: Window, lookback: int) -> DataError:

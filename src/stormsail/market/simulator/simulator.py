@@ -1,7 +1,7 @@
 """The market as a task: B accounts, each trading one symbol through one episode after another."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -88,6 +88,7 @@ class Simulator:
         scaler: fitted on the training span. None fits one on the rows of `span`, which is right
             for training and wrong for evaluation.
         span: episodes lie inside it; None allows all rows. Earlier rows only warm features up.
+        without: spans that no random episode touches, nor looks back on.
 
     Raises:
         DataError: if no episode fits into the data, funding rates are missing, or the scaler
@@ -108,6 +109,7 @@ class Simulator:
         features: FeatureSet | None = None,
         scaler: Scaler | None = None,
         span: Span | None = None,
+        without: Sequence[Span] = (),
     ) -> None:
         _check_arguments(panel, config, batch, dtype)
         config = config.with_terms(panel.symbols, panel.instruments)
@@ -122,7 +124,12 @@ class Simulator:
         listed = panel.listed.cpu().to(torch.int8).argmax(0)  # first row of each symbol
         self._first = listed.clamp(min=window.first)
         self._starts = Starts.of(
-            panel, config, window, lookback=self.features.lookback, device=self.device
+            panel,
+            config,
+            window,
+            lookback=self.features.lookback,
+            device=self.device,
+            without=without,
         )
         computed = self.features.compute(panel)
         self.scaler = scaler or Scaler.fit(computed, window, schema=self.features.schema())

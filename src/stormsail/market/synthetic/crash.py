@@ -13,6 +13,7 @@ from stormsail.core.generators import Generators
 from stormsail.functional.risk import empirical_cvar
 from stormsail.market.synthetic.growth import check_solvent, gaussian_nodes
 from stormsail.market.synthetic.world import (
+    WARNING,
     Array,
     Path,
     Probability,
@@ -20,11 +21,10 @@ from stormsail.market.synthetic.world import (
     Streams,
     Volatility,
     WorldConfig,
+    draw_warnings,
 )
 
 _EPISODES = 100_000
-WARNING = "warning"
-"""Name of the feature: 1 at a close before which an alarm was seen, else 0."""
 
 
 class CrashConfig(WorldConfig):
@@ -236,18 +236,14 @@ class CrashProcess(Process):
 
 
 def draw(config: CrashConfig, streams: Streams, count: int) -> Path:
-    """Draw one symbol; the hidden state is which bars are crashes.
-
-    A warning stands on the bar before the one it warns of, so the last bar's warning would need one
-    bar more: it is drawn as if a calm bar followed, and `generate` drops that bar.
-    """
+    """Draw one symbol; the hidden state is which bars are crashes."""
     crashed = streams("crashes").random(count) < config.crash_probability
     low, high = config.drop
     loss = low + (high - low) * streams("drops").random(count)
     calm = config.drift + config.volatility * streams("returns").standard_normal(count)
-    chance = np.where(crashed, config.warning_share, config.false_alarms)
-    alarm = (streams("warnings").random(count) < chance).astype(np.float64)
-    warning = np.append(alarm[1:], 0.0)
+    warning = draw_warnings(
+        crashed, streams, share=config.warning_share, false_alarms=config.false_alarms
+    )
     return Path(
         np.log1p(np.where(crashed, -loss, calm)),
         np.full(count, config.volatility**2),

@@ -1,4 +1,4 @@
-"""`garch_jump`: clustered volatility, fat tails and jumps; only sizes are predictable."""
+"""`garch_jump`: clustered volatility, fat tails and jumps, of which some may be announced."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +11,16 @@ from scipy import optimize, special
 
 from stormsail.core.errors import ConfigError
 from stormsail.market.synthetic.world import (
+    WARNING,
     Array,
     Path,
+    Probability,
     Process,
     Share,
     Streams,
     Volatility,
     WorldConfig,
+    draw_warnings,
 )
 
 _STEP = 1e-3
@@ -51,6 +54,15 @@ class GarchJumpConfig(WorldConfig):
     jump_deviation: Annotated[float, Field(ge=0.0, le=0.5)] = 0.03
     """Standard deviation of a jump's logarithm."""
 
+    warning_share: Probability = 0.0
+    """Share of the bars with jumps that a warning precedes, seen at the close before."""
+
+    false_alarms: Probability = 0.0
+    """Probability of a warning before a bar without a jump."""
+
+    warning_volume: Annotated[float, Field(ge=0.0, le=4.0)] = 1.5
+    """What a warning adds to the logarithm of the volume of the bar that shows it."""
+
     funding_mean: Annotated[float, Field(ge=-0.01, le=0.01)] = 1e-4
     """Long-run mean of the funding rate per settlement, as a fraction of the notional."""
 
@@ -81,7 +93,10 @@ class GarchJumpProcess(Process):
     `volatility`² is ω/(1 − α − β).
 
     Known answer: the sign of r_t − drift cannot be predicted but for the skewness of jumps, its
-    size can; the log growth of holding is `drift` a bar, exactly.
+    size can; the log growth of holding is `drift` a bar, exactly. With warnings of a share s of the
+    bars that jump, which are p = 1 − e^{−λ} of all, and false ones with probability f:
+    P(jump | warning) = ps/(ps + (1 − p)f), and behind a warning, or behind none, the mean of a bar
+    is `drift` + (P/p − 1)λm.
     """
 
     config: GarchJumpConfig
@@ -132,13 +147,32 @@ class GarchJumpProcess(Process):
         whole = self._fourth_moment() - self.variance**2
         return float(first * (a + b) ** (lag - 1) * own / whole)
 
+    def jumps_given(self, *, warning: bool) -> float:
+        """Return the probability that the next bar jumps, after a warning or without one."""
+        share, false = self.config.warning_share, self.config.false_alarms
+        p = -float(np.expm1(-self.config.jump_rate))
+        jump, calm = (
+            (p * share, (1 - p) * false) if warning else (p * (1 - share), (1 - p) * (1 - false))
+        )
+        return jump / (jump + calm) if jump + calm > 0.0 else 0.0
+
+    def mean_given(self, *, warning: bool) -> float:
+        """Return the mean log return of the next bar, after a warning or without one."""
+        p = -float(np.expm1(-self.config.jump_rate))
+        if p == 0.0:
+            return self.config.drift
+        times = self.jumps_given(warning=warning) / p
+        return self.config.drift + (times - 1.0) * self.config.jump_rate * self.config.jump_mean
+
     def numbers(self) -> dict[str, float]:
-        """Moments and tail."""
+        """Moments, tail, and what a warning says."""
         return {
             "hold_log_growth": self.config.drift,
             "tail_index": self.tail_index,
             "jumps_per_bar": self.config.jump_rate,
             "squared_autocorrelation_1": self.squared_autocorrelation(1),
+            "mean_log_return_warned": self.mean_given(warning=True),
+            "mean_log_return_unwarned": self.mean_given(warning=False),
         }
 
     @property
@@ -158,8 +192,14 @@ class GarchJumpProcess(Process):
             f"holding grows by {self.config.drift:g} a bar in logarithms before funding; the size"
             f" of moves is predictable (autocorrelation of squares"
             f" {self.squared_autocorrelation(1):.3f}), their direction is not but for the"
-            f" skewness of jumps; tail index {self.tail_index:.2f}"
+            f" skewness of jumps; tail index {self.tail_index:.2f}{self._warned}"
         )
+
+    @property
+    def _warned(self) -> str:
+        if self.config.warning_share == 0.0:
+            return ""
+        return f"; behind a warning the mean is {self.mean_given(warning=True):.3g} a bar"
 
     def _jump_moments(self) -> tuple[float, float]:
         """Return second and fourth central moments of the jump sum: cumulants are λ E[Yⁿ]."""
@@ -219,7 +259,19 @@ def draw(config: GarchJumpConfig, streams: Streams, count: int) -> Path:
     centre = config.drift - config.jump_rate * config.jump_mean
     log_return = centre + np.sqrt(variance) * innovation[_BURN_IN:] + jump
     hidden = {"variance": variance, "jumps": jumps.astype(np.float64)}
-    return Path(log_return, variance, config.volatility, hidden=hidden)
+    if config.warning_share == 0.0 and config.false_alarms == 0.0:
+        return Path(log_return, variance, config.volatility, hidden=hidden)
+    warning = draw_warnings(
+        jumps > 0, streams, share=config.warning_share, false_alarms=config.false_alarms
+    )
+    return Path(
+        log_return,
+        variance,
+        config.volatility,
+        volume_lift=config.warning_volume * warning,
+        features={WARNING: warning},
+        hidden=hidden,
+    )
 
 
 def _variances(config: GarchJumpConfig, innovation: Array) -> Array:

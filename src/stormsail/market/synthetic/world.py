@@ -24,6 +24,9 @@ Volatility = Annotated[float, Field(ge=1e-4, le=0.05)]
 return, which must not lose more than everything, more than ten deviations away from that. The
 lower one keeps it visible on the price grid of eight digits."""
 
+WARNING = "warning"
+"""Name of the feature: 1 at a close before which an alarm was seen, else 0."""
+
 
 class WorldConfig(Config):
     """Settings that every world shares: the price level, gaps, volume and funding."""
@@ -173,3 +176,16 @@ def ar1_path(noise: Array, *, persistence: float, deviation: float) -> Array:
     shock[:1] = deviation * noise[:1]
     values = accumulate(shock.tolist(), lambda last, step: persistence * last + step)
     return np.fromiter(values, dtype=np.float64, count=len(shock))
+
+
+def draw_warnings(
+    event: NDArray[np.bool_], streams: Streams, *, share: float, false_alarms: float
+) -> Array:
+    """Return the feature `warning`: 1 on a bar whose close warns of the next bar, else 0.
+
+    A share of the events is announced, and any other bar falsely with a probability. The last bar
+    would need one bar more: no warning stands on it, and `generate` drops it.
+    """
+    chance = np.where(event, share, false_alarms)
+    alarm = (streams("warnings").random(len(event)) < chance).astype(np.float64)
+    return np.append(alarm[1:], 0.0)

@@ -220,7 +220,7 @@ ASKED_FOR = {
     "critic.monotone_quantiles": True,
     "critic.levels": "tail",
     "risk.cvar_margin": 2.0,
-    "risk.cvar_trust": "verified",
+    "risk.cvar_trust": "full",
     "risk.cvar_floor": True,
     "target.mixture_lambda": 0.9,
     "adversary.adversarial_ratio": 0.3,

@@ -263,7 +263,7 @@ FIELDS = {
 
 ELSEWHERE = {
     "risk.cvar_infeasible_updates": "a reading only, in the tests of the multiplier",
-    "risk.cvar_trust": "from the third rollout on, in the tests of the limit's control",
+    "risk.cvar_trust": "from the eleventh rollout on, in the tests of the limit's control",
     "risk.cvar_floor": "once CVaR is known, in the tests of the limit's control",
     "risk.cvar_log_gradient": "a reading only, in the tests of the risk's gradient",
     "observation.warmup_steps": "before the first update, in the tests of the warm-up",

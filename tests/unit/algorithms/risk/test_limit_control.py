@@ -24,7 +24,7 @@ from stormsail.modules.agent import Agent
 WORLD, ONE_BET = KNOWN["stakes-8"], KNOWN["one-bet-10"]
 HELD = limited(WORLD)
 PARTS = {"risk.cvar_trust": "verified", "risk.cvar_floor": True}
-"""What is off by default."""
+"""Trust, which is a default, and the floor, which is not."""
 BROKEN = {**HELD, "risk.cvar_limit": 3.0, "ppo.n_envs": 32}
 """By the first policy, whatever it draws: two in three episodes win more."""
 
@@ -303,7 +303,8 @@ def test_the_report_is_the_mixture_of_both_scaled_advantages():
     ppo.update()
     ppo.risk._move_share = lambda _: setattr(ppo.risk, "share", 0.3)
     ppo.risk._floor = lambda _: (torch.tensor(1), torch.tensor(0.25))
-    ppo.risk.verified = torch.tensor([[6e5, 2e6], [3e5, 1e6]], dtype=torch.float64)
+    pairs = torch.tensor([[6e5, 2e6], [3e5, 1e6]], dtype=torch.float64)
+    ppo.risk.verified = pairs.repeat(limit.LEAST_VERIFIED // 2, 1)
     ppo.env_state, rollout = ppo._collect()
     estimates = estimate(ppo.agent, rollout, ppo.config)
     report = ppo.risk.act(rollout, estimates, math.nan, ppo.agent)
@@ -337,8 +338,9 @@ def test_the_report_is_the_mixture_of_both_scaled_advantages():
     torch.testing.assert_close(report.options, pulled, rtol=1e-4, atol=1e-4)
 
 
-def test_differences_between_states_are_trusted_as_far_as_fresh_rollouts_bear_them_out():
+def test_differences_between_states_are_trusted_as_far_as_fresh_rollouts_bear_them_out(monkeypatch):
     """By loops over rows and actions: what was predicted before the rollout was learned from."""
+    monkeypatch.setattr(limit, "LEAST_VERIFIED", 3)
     ppo = bets_learner(WORLD, **{**BROKEN, **PARTS})
     pairs = []
     for update in range(4):
@@ -354,7 +356,7 @@ def test_differences_between_states_are_trusted_as_far_as_fresh_rollouts_bear_th
         critic.learn = learn_after
         report = ppo.risk.act(rollout, estimates, math.nan, ppo.agent)
         critic.learn = learn
-        if update < 2:  # one rollout refutes nothing
+        if update < 3:  # two rollouts refute nothing
             assert report.trust == 1.0
     assert len(pairs) == 3
     torch.testing.assert_close(
@@ -415,8 +417,17 @@ def test_the_critic_is_verified_by_the_last_rollouts_alone(monkeypatch):
     assert torch.equal(seen[3], torch.stack((seen[2][1], seen[3][1])))
 
 
-def test_trust_and_floor_are_off_unless_asked_for():
-    ppo = bets_learner(WORLD, **BROKEN)
+def test_ten_rollouts_verify_a_critic_and_fewer_do_not():
+    """Of predictions that were three tenths right; the tenth is that of the update itself."""
+    for count, trust in ((8, 1.0), (9, 0.3)):
+        ppo = bets_learner(WORLD, **BROKEN)
+        ppo.update()
+        ppo.risk.verified = torch.tensor([[3e5, 1e6]], dtype=torch.float64).repeat(count, 1)
+        assert ppo.update().risk.trust == pytest.approx(trust, abs=1e-3)
+
+
+def test_a_critic_may_be_trusted_whole_and_no_floor_pulls_unless_set():
+    ppo = bets_learner(WORLD, **{**BROKEN, "risk.cvar_trust": "full"})
     for _ in range(4):
         report = ppo.update().risk
     assert (report.trust, report.floor, ppo.risk.verified) == (1.0, 0.0, None)

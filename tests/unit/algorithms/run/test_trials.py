@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from stormsail.algorithms.trainer import train
 from stormsail.core.clock import ManualClock
 from stormsail.core.errors import ArtifactError, DataError
 from stormsail.core.generators import Generators
+from stormsail.evaluation.stats.trial_marks import check_marks
 from stormsail.evaluation.stats.trials import TrialLedger
 from stormsail.modules import Agent
 from training_lab import interrupted, run_all
@@ -122,22 +124,72 @@ def test_every_seed_and_every_folder_is_a_trial_of_its_own(tmp_path):
     assert first == third != second
 
 
-def test_a_refused_training_counts_as_failed_and_may_finish_later(tmp_path, monkeypatch):
+def test_the_manifest_names_the_line_with_which_the_run_began(tmp_path, monkeypatch):
+    ledger, config = ledger_of(tmp_path), small("market")
+    run_all(small("market", seed=6), tmp_path / "first")
+    interrupted(config, tmp_path / "run", monkeypatch, 2)
+    run_all(config, tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    third = ledger.read().trials[2]
+    assert (third.name, third.status) == ("run", "started")
+    assert manifest["trials"] == {"ledger": "../trials.jsonl", "line": 3, "hash": third.hash}
+    check_marks(ledger, ledger.read())
+    # moved to another workspace and asked for there, it is counted there
+    shutil.move(tmp_path / "run", tmp_path / "other" / "run")
+    other = ledger_of(tmp_path / "other")
+    with pytest.raises(ArtifactError, match="must hold line 3"):
+        check_marks(other, other.read())
+    run_all(config, tmp_path / "other" / "run")
+    check_marks(other, other.read())
+    assert other.count() == 1
+
+
+def test_what_failed_after_an_evaluation_has_a_result_and_is_a_trial(tmp_path, monkeypatch):
+    config = small("market", validation__every_updates=1)
+    real, updates = trainer.Trainer._update, []
+
+    def failing(own):
+        if len(updates) == 3:
+            raise OSError("no memory")
+        updates.append(1)
+        return real(own)
+
+    monkeypatch.setattr(trainer.Trainer, "_update", failing)
+    with pytest.raises(OSError, match="no memory"):
+        run_all(config, tmp_path / "run")
+    ledger = ledger_of(tmp_path)
+    assert statuses(tmp_path) == [("run", "started"), ("run", "failed")]
+    assert ledger.count() == 1
+    assert ledger.read().trials[-1].bars > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            DataError("data-span", wrong="bars must be there", found="none", remedy="Wait."),
+            "bars must be there; found none. Wait. [data-span]",
+        ),
+        (ZeroDivisionError("a bug"), "a bug"),
+    ],
+)
+def test_a_training_that_failed_is_no_trial_and_may_finish_later(
+    tmp_path, monkeypatch, error, reason
+):
     config = small("market")
 
     def refuse(_trainer):
-        raise DataError("data-span", wrong="bars must be there", found="none", remedy="Wait.")
+        raise error
 
+    ledger = ledger_of(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(trainer.Trainer, "_update", refuse)
         for _ in range(2):
-            with pytest.raises(DataError):
+            with pytest.raises(type(error)):
                 run_all(config, tmp_path / "run")
-    ledger = ledger_of(tmp_path)
-    assert statuses(tmp_path) == [("run", "started"), ("run", "failed")]
-    assert ledger.read().trials[-1].extra["reason"] == (
-        "bars must be there; found none. Wait. [data-span]"
-    )
+            assert ledger.count() == 0
+    assert statuses(tmp_path) == [("run", "started"), ("run", "failed")] * 2
+    assert ledger.read().trials[-1].extra["reason"] == reason
     run_all(config, tmp_path / "run")
     assert ledger.count() == 1
     assert ledger.sharpes().shape == (1,)

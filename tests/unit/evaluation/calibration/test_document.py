@@ -12,6 +12,7 @@ from oracles import predictions as oracle
 from stormsail.core.errors import ConfigError, RangeError, ShapeError
 from stormsail.core.files import documents
 from stormsail.evaluation.calibration.document import calibration_of
+from stormsail.evaluation.calibration.judged_tail import judged_horizon, judged_tail
 from stormsail.evaluation.calibration.predictions import (
     ATOM_LEVELS,
     atom_quantiles,
@@ -25,6 +26,7 @@ from stormsail.evaluation.calibration.predictions import (
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.engine.result import Backtest
 from stormsail.evaluation.engine.run import backtest, replay
+from stormsail.evaluation.stats.bootstrap import block_mean_interval
 from stormsail.market import MarketConfig
 from stormsail.market.interval import Interval
 from stormsail.modules import CriticConfig
@@ -589,3 +591,97 @@ def test_a_replay_has_no_critic():
     bars = panel(120)
     written = calibration_document([replay(np.zeros(bars.shape), bars, plain())])
     assert written["reason"] == "no critic predicted anything here"
+
+
+# ------------------------------------------------------------------ the longest that can be judged
+
+
+def test_the_longest_horizon_of_which_enough_windows_fit():
+    # 200 windows are needed. Of 1,001 decisions 5 bars fit 200 times, 6 bars 166 times.
+    given = {"alpha": 0.05, "bar_ms": 3_600_000, "longest": 100}
+    assert judged_horizon([1_001], **given) == 5
+    assert judged_horizon([1_000], **given) == 4
+    # two folds: 100 windows each
+    assert judged_horizon([501, 501], **given) == 5
+    assert judged_horizon([1_001], **{**given, "longest": 3}) == 3
+    # bars of a quarter of an hour: four are the least, 250 of them fit into 1,001 decisions
+    assert judged_horizon([801], **{**given, "bar_ms": 900_000}) == 4
+    assert judged_horizon([800], **{**given, "bar_ms": 900_000}) is None
+
+
+def test_windows_are_those_of_the_loops():
+    gamma, alpha, n, horizon = 0.9, 0.5, 4, 3
+    draw = stream(8)
+    rewards = 0.01 * draw.standard_normal((63, 1))
+    predicted = np.sort(0.02 * draw.standard_normal((63, 1, n)), axis=-1)
+    found = judged_tail([passed(rewards, predicted, gamma=gamma)], gamma=gamma, alpha=alpha,
+                        longest=horizon + 1)  # fmt: skip
+    assert found is not None
+    assert found[0] == 2  # 30 windows: (63 - 1) // 2 = 31, and of 3 bars only 20
+    horizon, brackets, forecasts = 2, [], []
+    starts = sorted({j * horizon // 8 for j in range(8 * 63)})
+    for t in (start for start in starts if start + horizon <= 62):
+        law = predicted[t, 0]
+        level = law[math.ceil(alpha * n) - 1]
+        total = sum(gamma**k * rewards[t + k, 0] for k in range(horizon))
+        outcomes = [total + gamma**horizon * later for later in predicted[t + horizon, 0]]
+        brackets.append(level + np.mean([min(y - level, 0.0) for y in outcomes]) / alpha)
+        forecasts.append(law[:2].mean())
+    check = found[1]
+    assert check.realised.value == pytest.approx(np.mean(brackets), abs=1e-14)
+    assert check.predicted.value == pytest.approx(np.mean(forecasts), abs=1e-14)
+    gap = np.mean(np.array(brackets) - forecasts)
+    assert check.gap.value == pytest.approx(gap, abs=1e-14)
+    assert (check.gap.found, check.gap.needed) == (31, 30)
+
+
+def test_an_exact_critic_holds_where_its_own_horizon_is_too_long():
+    # a discount of .9: 22 bars, 200 windows are 4,400; with 2,000 bars 9 can be judged
+    rewards, predicted = exact(2_000, gamma=0.9, n=200, seed=3)
+    report = calibration_of([passed(rewards, predicted, gamma=0.9)])
+    assert report.checks.tail.gap.value is None
+    assert report.judged_horizon == 9
+    assert report.judged_tail.holds is True
+    halved = calibration_of([passed(rewards, 0.5 * predicted, gamma=0.9)])
+    assert halved.judged_tail.holds is False
+    assert report.document()["judged_horizon"] == 9
+
+
+def test_where_its_own_horizon_suffices_no_other_is_judged():
+    rewards, predicted = exact(1_000, gamma=0.5, seed=3)
+    report = calibration_of([passed(rewards, predicted)])
+    assert (report.judged_horizon, report.judged_tail) == (None, None)
+
+
+def test_exact_critics_are_seldom_called_false():
+    # 60 worlds of 1,200 bars: a one-sided 2.5 % are 1.5, and 5 the 99 % bound of chance
+    wrong = 0
+    for seed in range(60):
+        rewards, predicted = exact(1_200, gamma=0.9, n=200, seed=500 + seed)
+        found = judged_tail([passed(rewards, predicted, gamma=0.9)], gamma=0.9, alpha=0.05,
+                            longest=22)  # fmt: skip
+        wrong += found[1].holds is False
+    assert wrong <= 5
+
+
+def test_a_mean_alone_has_no_tail():
+    rewards = 0.01 * stream(1).standard_normal((900, 1))
+    nothing = passed(rewards, np.zeros((900, 1, 1)), kind="scalar", value=np.zeros((900, 1)))
+    assert judged_tail([nothing], gamma=0.9, alpha=0.05, longest=22) is None
+
+
+def test_the_interval_of_a_mean_by_loops_and_its_coverage():
+    values = stream(4).standard_normal(60).cumsum()
+    low, high = block_mean_interval(values, block=5, generator=stream(2), repetitions=50)
+    starts = stream(2).integers(0, 60, (50, 12))
+    means = [
+        np.mean([values[(start + k) % 60] for start in row for k in range(5)]) for row in starts
+    ]
+    assert [low, high] == pytest.approx(np.quantile(means, (0.025, 0.975)), abs=1e-12)
+    covered = 0
+    for seed in range(200):
+        x = stats.norm.rvs(size=800, random_state=seed)
+        overlapping = np.convolve(x, np.ones(8), mode="valid")  # each shares seven with the next
+        low, high = block_mean_interval(overlapping, block=32, generator=stream(seed))
+        covered += low <= 0.0 <= high
+    assert covered >= 180

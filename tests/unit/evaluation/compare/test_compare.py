@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from stormsail.evaluation.compare.page import comparison_page
 from stormsail.evaluation.compare.sources import Curve, Entry, read_entry
 from stormsail.evaluation.engine.files import FORMAT, contents_of, summary_of, write_backtest
 from stormsail.evaluation.engine.run import backtest
+from stormsail.evaluation.stats.performance import window_cvar
 from stormsail.evaluation.stats.statement import Statement
 from stormsail.evaluation.walk_forward.files import write_validation as save_validation
 from training_lab import run_all, run_for, small
@@ -143,6 +145,78 @@ def steady_entry(name, gain, *, count=400, noise=0.001):
     ts = np.arange(count + 1, dtype=np.int64) * 3_600_000
     terms = {"data": "d", "span": ["a", "b"], "symbols": ["X"], "interval": "1h", "costs": {}}
     return Entry(name, None, "backtest", terms, {}, {}, {}, curve=Curve(ts, curve))
+
+
+LIMITED = {
+    "training.task.market.episode_bars": 5,
+    "training.risk.cvar_limit": -0.08,
+    "training.risk.cvar_alpha": 0.05,
+}
+
+
+def limited_entry(name, returns, settings=LIMITED):
+    entry = steady_entry(name, 0.0)
+    total = np.concatenate(([1.0], np.cumprod(1.0 + returns)))
+    return replace(entry, settings=settings, curve=Curve(entry.curve.x, total))
+
+
+def noise(seed=3, size=0.01):
+    return np.random.Generator(np.random.PCG64(seed)).normal(0.0, size, 400)
+
+
+def test_a_limit_is_compared_with_a_part_of_the_first_that_has_its_cvar():
+    """Half the returns and a little more at every bar: the part is near a half, the gain that."""
+    free = noise()
+    (tail,) = compare_entries(
+        [limited_entry("free", free), limited_entry("limited", 0.5 * free + 0.0002)]
+    ).tails
+    part = tail.multiple * free
+    assert window_cvar(part, window=5, alpha=0.05) == pytest.approx(tail.cvar[1], rel=1e-9)
+    assert tail.cvar[0] == pytest.approx(window_cvar(free, window=5, alpha=0.05), rel=1e-9)
+    assert (tail.window, tail.alpha, tail.limit) == (5, 0.05, -0.08)
+    gain = 0.5 * free + 0.0002 - part
+    assert tail.mean.value == pytest.approx(gain.mean(), abs=1e-12)
+    assert tail.mean.low > 0.0
+    assert tail.words == (
+        f"CVaR of the worst 5% of windows of 5 bars: free {tail.cvar[0]:+.4f}, limited"
+        f" {tail.cvar[1]:+.4f} in log growth, limit -0.0800. {tail.multiple:.0%} of free has the"
+        f" CVaR of limited; against it limited earns {tail.mean.value:+.4%} a bar, 95 % interval"
+        f" {tail.mean.low:+.4%} to {tail.mean.high:+.4%}: the limit buys more than a smaller"
+        " position would"
+    )
+
+
+def test_a_limit_that_buys_nothing_is_said_to():
+    free = noise()
+    worse = [limited_entry("free", free), limited_entry("limited", 0.5 * free - 0.0002)]
+    compared = compare_entries(worse)
+    assert compared.tails[0].words.endswith(": a smaller position would have earned more")
+    assert compared.findings == (compared.differences[0].words, compared.tails[0].words)
+    unclear = [limited_entry("free", free), limited_entry("limited", noise(seed=4, size=0.005))]
+    assert (
+        compare_entries(unclear)
+        .tails[0]
+        .words.endswith(": not significant: a smaller position may do as well as the limit")
+    )
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        limited_entry("no limit", 0.5 * noise(), settings={}),
+        limited_entry("a worse tail", 2.0 * noise()),
+        limited_entry(
+            "fewer bars than a window",
+            0.5 * noise(),
+            settings={**LIMITED, "training.task.market.episode_bars": 500},
+        ),
+        limited_entry("no loss", np.full(400, 0.001)),
+        replace(limited_entry("other bars", 0.5 * noise()), terms={"data": "y"}),
+    ],
+    ids=lambda entry: entry.name,
+)
+def test_nothing_is_said_of_tails_that_cannot_be_set_equal(second):
+    assert compare_entries([limited_entry("free", noise()), second]).tails == ()
 
 
 def test_a_difference_beyond_the_noise_leaves_zero_out_and_one_within_it_does_not():

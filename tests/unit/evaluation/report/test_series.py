@@ -85,6 +85,8 @@ def test_rolling_risk_ends_with_that_of_the_last_window():
     assert risk.cvar[0] == pytest.approx(figures.cvar(first, alpha=0.05), rel=1e-12)
     # a year has 8,760 hours
     assert risk.volatility[-1] == pytest.approx(last.std(ddof=1) * 8760**0.5, rel=1e-9)
+    assert risk.sharpe[-1] == pytest.approx(figures.sharpe(last, per_year=8760.0), rel=1e-9)
+    assert risk.beta is None  # nobody bought and held
 
 
 def test_rolling_risk_needs_two_windows_of_a_tail():

@@ -7,16 +7,21 @@ import pyarrow as pa
 import pytest
 
 from simulator_lab import HOUR_MS
-from stormsail.evaluation.report.sections import verdict_section
+from stormsail.evaluation.report.verdict_sections import (
+    first_figure,
+    gaps_section,
+    rules_section,
+    verdict_section,
+)
 from stormsail.evaluation.report.words import (
     PERCENT,
+    calibration_gap,
     cell,
     charged_bp,
     evidence,
     figure,
     hour,
     kept_figure,
-    not_measured,
     summary_words,
 )
 from stormsail.evaluation.saved import Result
@@ -52,14 +57,15 @@ def test_a_figure_has_its_interval_or_says_what_it_needs():
     short = figure(Statement(None, needed=200, found=31), PERCENT)
     assert short.text == "not enough data: needs 200 bars, found 31"
     assert not short.known
+    assert cell(Statement(None, needed=200, found=31), PERCENT) == "\u2013"  # one box says why
     assert figure(None, PERCENT).text == "not measured"
     assert figure(Statement(None, needed=1, found=1, why="there was no loss"), PERCENT).text == (
         "there was no loss"
     )
 
 
-def test_a_kept_figure_without_its_reason_says_how_many_bars_it_lacks():
-    assert kept_figure({"bars": 168, "cvar": None}, "cvar", PERCENT) == "needs 200 bars, found 168"
+def test_a_kept_figure_with_too_few_bars_is_a_dash_and_one_without_meaning_is_not():
+    assert kept_figure({"bars": 168, "cvar": None}, "cvar", PERCENT) == "\u2013"
     assert kept_figure({"bars": 900, "sharpe": None}, "sharpe", PERCENT) == "not defined"
     assert kept_figure({"bars": 168, "cvar": -0.01}, "cvar", PERCENT) == "-1.00%"
 
@@ -90,7 +96,66 @@ def test_what_fails_comes_before_what_is_unknown_and_what_holds():
         ("warn", "unknown"),
         ("good", "fine"),
     ]
-    assert '<span class="badge bad">reject</span></div><p class="words">No.</p>' in page
+    assert '<p class="words"><span class="badge bad">reject</span> No.</p>' in page
+
+
+def test_three_rules_stand_on_the_first_screen_and_all_of_them_in_the_table():
+    reasons = [Reason(f"r{k}", holds=k > 4, words=f"w{k}") for k in range(7)]
+    tail = Reason("tail", None, "open tail")
+    verdict = Verdict(
+        "reject", "No.", tuple(reasons), (tail,), {"few bars": "a squeeze"}, capital_share=0.25
+    )
+    result = made("validation", verdict=verdict)
+    first = verdict_section([result])
+    assert re.findall(r"<li[^>]*>(\w+)</li>", first) == ["w0", "w1", "w2"]
+    table = rules_section([result])
+    rows = re.findall(r'<tr class="(\w+)"><th scope="row">(.) (\w+)</th>', table)
+    assert [name for _, _, name in rows] == ["r0", "r1", "r2", "r3", "r4", "tail", "r5", "r6"]
+    assert [(kind, sign) for kind, sign, _ in rows][4:6] == [("bad", "✗"), ("warn", "?")]
+    assert "few bars: explained as “a squeeze”" in table
+    assert "at most 25% is traded" in table
+
+
+def test_the_four_figures_carry_the_intervals_of_the_bootstrap():
+    intervals = {"mean_return": saved(0.0001, -0.0001, 0.0003), "sharpe": saved(1.5, 0.2, 2.8)}
+    result = made(documents={"significance": {"intervals": intervals}})
+    yearly = first_figure(result, "mean_return")
+    # 8,760 hours a year
+    assert (yearly.value, yearly.low, yearly.high) == pytest.approx((0.876, -0.876, 2.628))
+    assert first_figure(result, "sharpe").low == 0.2
+    assert first_figure(result, "max_drawdown").low is None
+    # without a bootstrap: returns of +10 % and -4.545 %
+    bare = first_figure(made(), "mean_return")
+    assert bare.value == pytest.approx(8_760 * (0.1 - 5.0 / 110.0) / 2.0)
+    page = verdict_section([result])
+    assert page.count('class="tile"') == 4
+    assert "[0.20, 2.80]" in page
+    assert "no interval" in page
+
+
+def test_too_little_data_and_what_was_not_measured_are_said_once():
+    short = Statement(None, needed=200, found=2).document()
+    metrics = {"bar_ms": HOUR_MS, "cvar": short, "value_at_risk": short, "skew": saved(0.1)}
+    result = made(metrics=metrics, documents={"costs": {}})
+    page = gaps_section([result])
+    titles = "value at risk 5 %, one bar, CVaR 5 %, one bar"
+    assert f"Too little data for {titles} (needs 200 bars, found 2); rolling risk" in page
+    assert "(needs 400 bars, found 2)." in page
+    assert "Not measured: baselines, calibration, performance, significance, stress; run" in page
+    assert "run with <code>--baselines</code> <code>--calibration</code>" in page
+    assert "switched off in this validation" in gaps_section([made("validation")])
+
+
+def test_a_critic_can_be_judged_where_one_level_has_windows():
+    few = Statement(None, needed=200, found=19, unit="windows that share no bar").document()
+    levels = [{"level": 0.05, "share": few}, {"level": 0.5, "share": {**few, "needed": 20}}]
+    gap = calibration_gap(made(documents={"calibration": {"coverage": levels}}))
+    assert gap == "needs 20 windows that share no bar, found 19"
+    known = [*levels, {"level": 0.9, "share": saved(0.9)}]
+    assert calibration_gap(made(documents={"calibration": {"coverage": known}})) == ""
+    reason = {"reason": "the discount is 1"}
+    assert calibration_gap(made(documents={"calibration": reason})) == "the discount is 1"
+    assert calibration_gap(made()) == ""
 
 
 def test_a_backtest_claims_no_verdict_and_names_what_was_not_measured():
@@ -98,8 +163,9 @@ def test_a_backtest_claims_no_verdict_and_names_what_was_not_measured():
     words = "Over 2 bars (0.1 days) of A, B it earned 5.00% after all costs; "
     words += "the max drawdown was 4.55%."
     assert summary_words(result) == words
-    head = f'<span class="badge info">no verdict</span></div><p class="words">{words} One backtest'
-    assert head in verdict_section([result])
+    page = verdict_section([result])
+    assert '<p class="words"><span class="badge info">no verdict</span> One backtest proves' in page
+    assert f'<p class="lead">{words}</p>' in page
     unknown = [reason.words for reason in evidence(result) if reason.holds is None]
     assert unknown == [
         "Baselines: not measured; run with `--baselines`.",
@@ -140,11 +206,7 @@ def test_a_tail_that_may_be_as_predicted_is_not_held_against_it():
     assert [reason.holds for reason in reasons if reason.words == words] == [True]
 
 
-def test_what_was_not_measured_says_how_to_measure_it():
-    assert not_measured(made(), "costs") == "not measured: run with `--costs`"
-    assert not_measured(made(kind="validation"), "costs") == (
-        "not measured: `costs` was switched off in this validation"
-    )
+def test_times_are_shown_to_the_minute():
     assert hour("2021-03-07T12:00:00Z") == "2021-03-07 12:00"
 
 

@@ -63,9 +63,7 @@ def test_every_test_is_that_of_its_own_function():
     assert result.trials == 9
     assert result.probabilistic.value == sharpe.probabilistic_sharpe(best)
     assert result.deflated.value == sharpe.deflated_sharpe(best, trial_sharpes=ratios, trials=9)
-    assert result.expected_maximum.value == sharpe.expected_maximum_sharpe(
-        9, std=ratios.std(ddof=1)
-    )
+    assert result.expected_maximum.value == sharpe.trials_benchmark(ratios, trials=9, bars=400)
     assert result.track_record.value == sharpe.minimum_track_record(best)
     assert result.overfitting.value == tests_oracle.overfitting(tried.tolist(), 8)
     assert (
@@ -96,9 +94,7 @@ def test_too_little_data_is_named_and_nothing_is_claimed():
     assert result.track_record.reason == "not enough data: needs 30 bars, found 29"
     assert result.intervals.sharpe.reason == "not enough data: needs 100 bars, found 29"
     assert result.intervals.cvar.reason == "not enough data: needs 200 bars, found 29"
-    assert result.deflated.reason == (
-        "not enough data: needs 2 trials with a Sharpe ratio, found 1"
-    )
+    assert result.deflated.reason == "not enough data: needs 30 bars, found 29"
     assert result.expected_maximum.value is None
     assert (result.overfitting, result.superiority, result.intervals.block) == (None, None, None)
 
@@ -225,13 +221,13 @@ def test_a_backtest_is_deflated_by_the_trials_on_its_data(tmp_path):
         [("mine", 0.02), ("mine", 0.05), ("mine", None), ("other", 0.9)]
     ):
         ledger.record(
-            kind="training",
+            kind="validation" if number else "training",
             name=f"run-{number}",
             config_hash="c",
             data_hash=data,
             sharpe_per_bar=ratio,
             bars=100,
-            status="finished" if ratio is not None else "failed",
+            status="finished" if ratio is not None else "stopped",
         )
 
     def written(**given):
@@ -248,7 +244,10 @@ def test_a_backtest_is_deflated_by_the_trials_on_its_data(tmp_path):
             generator=Generators(0).numpy("backtest.luck"),
         ).document()
 
-    assert written(ledger=ledger.path, data_hash="mine") == wanted([0.02, 0.05], 3)
-    assert written(ledger=ledger.path, data_hash="nowhere") == wanted([0.02, 0.05, 0.9], 4)
+    # the training has no ratio that counts, and 100 bars of the others are as many standard errors
+    # over the bars of this one
+    same = np.sqrt(100 / len(result.returns))
+    assert written(ledger=ledger.path, data_hash="mine") == wanted([0.05 * same], 3)
+    assert written(ledger=ledger.path, data_hash="nowhere") == wanted([0.05 * same, 0.9 * same], 4)
     alone = wanted([per_bar_sharpe(result.returns)], 1)
     assert written() == written(ledger=tmp_path / "none.jsonl") == alone

@@ -8,7 +8,7 @@ from scipy import stats
 
 from evaluation_peers import peer
 from oracles import significance as oracle
-from stormsail.core.errors import RangeError
+from stormsail.core.errors import ChoiceError, RangeError
 from stormsail.evaluation.stats import figures, sharpe
 
 YEAR = 8_760.0
@@ -64,7 +64,7 @@ def test_the_oracle_says_the_same(seed):
         assert sharpe.probabilistic_sharpe(x, benchmark=benchmark) == pytest.approx(
             oracle.probabilistic_sharpe(x.tolist(), benchmark), abs=1e-12
         )
-    assert sharpe.deflated_sharpe(x, trial_sharpes=trials) == pytest.approx(
+    assert sharpe.deflated_sharpe(x, trial_sharpes=trials, form="paper") == pytest.approx(
         oracle.deflated_sharpe(x.tolist(), trials.tolist()), abs=1e-12
     )
     for count in (1, 2, 3, 64, 1_000):
@@ -94,7 +94,7 @@ def test_skfolio_says_the_same(seed):
     assert sharpe.probabilistic_sharpe(x, benchmark=0.02) == pytest.approx(
         skfolio.probabilistic_sharpe_ratio(x, benchmark_sharpe_ratio=0.02), abs=1e-12
     )
-    assert sharpe.deflated_sharpe(x, trial_sharpes=trials) == pytest.approx(
+    assert sharpe.deflated_sharpe(x, trial_sharpes=trials, form="paper") == pytest.approx(
         skfolio.deflated_sharpe_ratio(x, trials), abs=1e-12
     )
     assert sharpe.expected_maximum_sharpe(40, std=0.03) == pytest.approx(
@@ -154,21 +154,24 @@ def test_the_best_of_64_rules_looks_significant_and_is_not():
     assert sharpe.probabilistic_sharpe(x) == pytest.approx(0.955, abs=0.0005)
     spread = stream(3).standard_normal(64)
     spread = 0.01436 * (spread - spread.mean()) / spread.std(ddof=1)
-    assert sharpe.deflated_sharpe(x, trial_sharpes=spread) == pytest.approx(0.069, abs=0.0005)
+    assert sharpe.deflated_sharpe(x, trial_sharpes=spread, form="paper") == pytest.approx(
+        0.069, abs=0.0005
+    )
 
 
 def test_the_best_of_noise_is_deflated_to_noise():
     # 200 searches among 50 strategies without skill: the plain probability passes 186 of the
-    # winners, the deflated one none (10 would be honest at 5 %: it is on the safe side).
-    plain = deflated = 0
+    # winners, the deflated ones none (10 would be honest at 5 %: they are on the safe side).
+    plain = deflated = paper = 0
     for seed in range(200):
         tried = 0.01 * stream(seed).standard_normal((400, 50))
         ratios = figures.per_bar_sharpe(tried)
         best = tried[:, ratios.argmax()]
         plain += sharpe.probabilistic_sharpe(best) > 0.95
         deflated += sharpe.deflated_sharpe(best, trial_sharpes=ratios) > 0.95
+        paper += sharpe.deflated_sharpe(best, trial_sharpes=ratios, form="paper") > 0.95
     assert plain == 186
-    assert deflated == 0
+    assert (deflated, paper) == (0, 0)
 
 
 def test_trials_that_failed_count_all_the_same():
@@ -178,19 +181,98 @@ def test_trials_that_failed_count_all_the_same():
     expected = sharpe.probabilistic_sharpe(
         x, benchmark=sharpe.expected_maximum_sharpe(40, std=ratios.std(ddof=1))
     )
-    assert sharpe.deflated_sharpe(x, trial_sharpes=failed) == expected
-    assert sharpe.deflated_sharpe(x, trial_sharpes=ratios, trials=40) == expected
-    assert expected < sharpe.deflated_sharpe(x, trial_sharpes=ratios)
+    paper = {"form": "paper"}
+    assert sharpe.deflated_sharpe(x, trial_sharpes=failed, **paper) == expected
+    assert sharpe.deflated_sharpe(x, trial_sharpes=ratios, trials=40, **paper) == expected
+    assert expected < sharpe.deflated_sharpe(x, trial_sharpes=ratios, **paper)
+    ours = sharpe.deflated_sharpe(x, trial_sharpes=failed)
+    assert ours == sharpe.deflated_sharpe(x, trial_sharpes=ratios, trials=40)
+    assert ours < sharpe.deflated_sharpe(x, trial_sharpes=ratios)
 
 
-def test_one_trial_is_no_search():
+@pytest.mark.parametrize("form", ["monotone", "paper"])
+def test_one_trial_is_no_search(form):
     x = sample(2)
-    assert sharpe.deflated_sharpe(x, trial_sharpes=[0.1]) == sharpe.probabilistic_sharpe(x)
+    assert sharpe.deflated_sharpe(x, trial_sharpes=[0.1], form=form) == sharpe.probabilistic_sharpe(
+        x
+    )
 
 
-def test_without_a_spread_of_trials_there_is_no_answer():
-    assert math.isnan(sharpe.deflated_sharpe(sample(2), trial_sharpes=[0.1], trials=5))
-    assert math.isnan(sharpe.deflated_sharpe(np.full(50, 0.1), trial_sharpes=[0.1, 0.2]))
+def test_without_a_spread_of_trials_the_paper_has_no_answer():
+    x = sample(2)
+    assert math.isnan(sharpe.deflated_sharpe(x, trial_sharpes=[0.1], trials=5, form="paper"))
+    # Ours has that of 500 bars: 1 / sqrt(500).
+    assert sharpe.deflated_sharpe(x, trial_sharpes=[0.1], trials=5) == sharpe.probabilistic_sharpe(
+        x, benchmark=sharpe.expected_maximum_sharpe(5, std=500**-0.5)
+    )
+    for form in ("monotone", "paper"):
+        flat = np.full(50, 0.1)
+        assert math.isnan(sharpe.deflated_sharpe(flat, trial_sharpes=[0.1, 0.2], form=form))
+
+
+def test_the_worst_subset_by_hand():
+    # Of -1, 0, 0, 0, 1 in tenths over a million bars. The two ends alone: deviation sqrt(2) / 10,
+    # best of 2; with one 0: 1 / 10, best of 3; with all: sqrt(2 / 4) / 10, best of 5.
+    trials, best = [0.0, 0.1, 0.0, -0.1, 0.0], sharpe.expected_maximum_sharpe
+    sizes = {2: math.sqrt(2.0), 3: 1.0, 4: math.sqrt(2.0 / 3.0), 5: math.sqrt(0.5)}
+    values = {count: best(count, std=0.1 * spread) for count, spread in sizes.items()}
+    assert max(values, key=values.get) == 4
+    found = sharpe.trials_benchmark(trials, trials=5, bars=1_000_000)
+    assert found == pytest.approx(values[4], abs=1e-15)
+    # Over 25 bars no deviation below 1 / 5 is believed, and all five count.
+    assert sharpe.trials_benchmark(trials, trials=5, bars=25) == best(5, std=0.2)
+
+
+@SEEDS
+@pytest.mark.parametrize("unknown", [0, 3])
+def test_the_worst_subset_is_that_of_trying_all(seed, unknown):
+    trials = 0.05 * stream(seed).standard_normal(9)
+    for bars in (40, 900, 10**8):
+        assert sharpe.trials_benchmark(trials, trials=9 + unknown, bars=bars) == pytest.approx(
+            oracle.largest_expected_maximum(trials.tolist(), unknown, bars), abs=1e-14
+        )
+
+
+def test_idle_trials_no_longer_raise_the_probability():
+    # 30 strategies of noise over 2,000 bars, and 1,000 that never traded.
+    tried = 0.01 * stream(11).standard_normal((2_000, 30))
+    ratios = figures.per_bar_sharpe(tried)
+    best = tried[:, ratios.argmax()]
+    idle = np.concatenate((ratios, np.zeros(1_000)))
+    alone, after = (sharpe.deflated_sharpe(best, trial_sharpes=each) for each in (ratios, idle))
+    assert after <= alone
+    paper = [
+        sharpe.deflated_sharpe(best, trial_sharpes=each, form="paper") for each in (ratios, idle)
+    ]
+    assert paper[0] < 0.6
+    assert paper[1] > 0.9
+
+
+def test_trials_that_resemble_each_other_count_as_few():
+    z = stream(4).standard_normal((2_000, 5))
+    alike = math.sqrt(0.9) * z[:, :1] + math.sqrt(0.1) * stream(5).standard_normal((2_000, 5))
+    assert sharpe.effective_trials(z) == 5
+    assert sharpe.effective_trials(alike) == 2
+    assert sharpe.effective_trials(np.repeat(z[:, :1], 4, axis=1)) == 1
+    assert sharpe.effective_trials(np.hstack((z[:, :2], z[:, :2]))) == 2
+    assert sharpe.effective_trials(z[:, 0]) == 1
+    assert sharpe.effective_trials(np.hstack((z[:, :2], np.zeros((2_000, 1))))) == 3
+
+
+@SEEDS
+def test_the_effective_number_never_falls(seed):
+    draw = stream(seed)
+    mixed = draw.standard_normal((300, 3)) @ draw.standard_normal((3, 20))
+    mixed += 0.5 * draw.standard_normal((300, 20))
+    counts = [sharpe.effective_trials(mixed[:, : k + 1]) for k in range(20)]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (1, pytest.approx(9, abs=5))
+
+
+@pytest.mark.refusal
+def test_another_form_is_refused():
+    with pytest.raises(ChoiceError, match="`form` must be `monotone` or `paper`; found 'exact'"):
+        sharpe.deflated_sharpe(sample(0), trial_sharpes=[0.1], form="exact")
 
 
 @pytest.mark.refusal

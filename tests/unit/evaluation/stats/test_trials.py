@@ -66,31 +66,41 @@ def test_no_ledger_yet_is_empty(ledger):
     assert ledger.sharpes().tolist() == []
 
 
-def test_failed_trials_count_and_have_no_ratio(ledger):
+def test_what_failed_is_a_trial_only_if_it_left_a_result(ledger):
     add(ledger, sharpe=0.02)
     add(ledger, sharpe=None, status="failed")
     add(ledger, kind="training", sharpe=-0.01, status="stopped")
+    assert ledger.count() == 2
+    add(ledger, kind="training", sharpe=0.03, status="failed")
     assert ledger.count() == 3
-    assert ledger.sharpes().tolist() == [0.02, -0.01]
+    assert ledger.sharpes().tolist() == [0.02, -0.01, 0.03]
     assert ledger.sharpes().dtype == np.float64
 
 
-def test_backtests_and_openings_are_kept_but_are_no_trials(ledger):
+def test_what_failed_and_began_again_is_a_trial(ledger):
+    for status, count in (("started", 1), ("failed", 0), ("started", 1), ("failed", 0)):
+        add(ledger, kind="training", sharpe=None, status=status, run_key="a")
+        assert ledger.count() == count
+
+
+def test_a_backtest_on_sealed_bars_is_a_trial_and_an_opening(ledger):
     add(ledger, kind="backtest", sharpe=0.5)
     add(ledger, kind="test-opened", sharpe=None, data="d2")
     add(ledger, kind="validation", sharpe=0.1)
-    assert ledger.count() == 1
-    assert ledger.sharpes().tolist() == [0.1]
-    assert ledger.count(kinds=("backtest", "validation")) == 2
-    assert [trial.number for trial in ledger.openings()] == [2]
-    assert ledger.openings(data_hash="d1") == ()
+    add(ledger, kind="backtest", sharpe=None, status="failed")
+    assert ledger.count() == 2
+    assert ledger.sharpes().tolist() == [0.5, 0.1]
+    assert ledger.scores().tolist() == pytest.approx([0.1 * np.sqrt(ledger.read().trials[2].bars)])
+    assert ledger.count(kinds=("validation",)) == 1
+    assert [trial.number for trial in ledger.openings()] == [1, 2]
     assert len(ledger.openings(data_hash="d2")) == 1
+    assert ledger.read().head == ledger.read().trials[-1].hash
 
 
 def test_trials_can_be_counted_on_one_set_of_bars(ledger):
     add(ledger, sharpe=0.1, data="d1")
     add(ledger, sharpe=0.2, data="d2")
-    add(ledger, sharpe=None, data="d2", status="failed")
+    add(ledger, sharpe=None, data="d2", status="stopped")
     assert ledger.count(data_hash="d2") == 2
     assert ledger.sharpes(data_hash="d2").tolist() == [0.2]
 

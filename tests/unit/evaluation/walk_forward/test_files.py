@@ -6,15 +6,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from stormsail.core.files.artifact import encode_artifact
+from stormsail.core.clock import iso
+from stormsail.core.files.artifact import encode_artifact, read_artifact
 from stormsail.evaluation import validate
 from stormsail.evaluation.saved import read_result
 from stormsail.evaluation.walk_forward.files import (
     KIND,
     contents_of,
+    write_agent,
     write_validation,
 )
+from stormsail.modules import Agent
 from validation_lab import fitter, settings, world
 
 ROWS = 200
@@ -38,7 +42,7 @@ def test_what_is_written_comes_back(result, tmp_path):
         "ts", "flat", "buy_and_hold", "equal_weight", "momentum", "volatility_target", "random",
         "clairvoyant",
     ]  # fmt: skip
-    assert sorted(saved.documents) == ["baselines", "calibration", "significance"]
+    assert sorted(saved.documents) == ["baselines", "calibration", "performance", "significance"]
     assert main["verdict"] == result.verdict.document()
     assert main["seeds"] == [3, 7]
     assert main["training"] == {"steps": 5}
@@ -59,17 +63,21 @@ def test_the_verdict_rests_on_the_figures_that_are_written(tmp_path):
     assert value["deflated Sharpe"] == tested["deflated"]["value"]
     assert value["mean return"] == tested["intervals"]["mean_return"]["low"]
     assert value["no proven loss"] == tested["intervals"]["mean_return"]["high"]
-    assert value["buy and hold"] == tested["superiority"]["value"]
-    assert value["overfitting"] == tested["overfitting"]["value"]
+    compared = tested["comparisons"]
+    assert sorted(compared) == ["buy and hold", "momentum", "volatility target"]
+    probabilities = [one["p_value"]["value"] for one in compared.values()]
+    assert value["baselines"] == (None if None in probabilities else max(probabilities))
+    assert tested["overfitting"]["value"] is not None
     assert value["return"] == saved.document["metrics"]["total_return"]["value"]
     costs = saved.documents["costs"]
     even = costs["replay"]["break_even"]
     assert value["costs"] == (even["low_bp"] if even["cost_bp"] is None else even["cost_bp"])
     assert validation.judgement.costs.charged_bp == costs["charged_bp"]
     tail = saved.documents["calibration"]["tail"]
-    reason = next(one for one in saved.verdict.reasons if one.name == "tail")
-    assert reason.value == tail["gap"]["high"]
-    assert tail["gap"]["reason"] in reason.words
+    (condition,) = saved.verdict.conditions
+    assert (condition.name, condition.holds) == ("tail", None)
+    assert condition.value == tail["gap"]["found"] < tail["gap"]["needed"]
+    assert saved.verdict == validation.verdict
     assert saved.document["trials"]["count"] == tested["trials"]
     sweep = validation.judgement.costs.sweep
     assert {name: one["final_equity"] for name, one in costs["replay"]["sweep_bp"].items()} == {
@@ -77,15 +85,34 @@ def test_the_verdict_rests_on_the_figures_that_are_written(tmp_path):
     }
 
 
+def test_the_agent_for_trading_carries_the_verdict(result, tmp_path):
+    assert write_agent(tmp_path / "agent", result)
+    artifact = read_artifact(tmp_path / "agent", kind="agent")
+    written = artifact.documents["validation"]
+    assert written["verdict"] == result.verdict.document()
+    # the first seed of the last fold, by its number
+    assert (written["fold"], written["seed"]) == (1, 3)
+    train = result.plan.folds[1].train
+    assert written["trained_on"] == [iso(train.start_ms), iso(train.end_ms)]
+    assert written["data"] == result.data_hash
+    agent = Agent.load(tmp_path / "agent")
+    own = result.for_trading.agent
+    assert agent.binding.values == own.binding.values
+    for name, tensor in own.state_dict().items():
+        assert torch.equal(agent.state_dict()[name], tensor), name
+
+
 def test_the_document_has_the_keys_that_readers_rely_on(result):
     main = contents_of(result).documents["validation"]
     assert set(main) == {
         "format", "code_version", "verdict", "symbols", "interval", "bars", "first_bar", "end",
         "start_equity", "final_equity", "order_hash", "embargo_bars", "purged", "test_span",
-        "folds", "seeds", "runs", "metrics", "self_tests", "trials", "hashes", "settings",
-        "training", "assumptions", "test", "instruments",
+        "folds", "seeds", "for_trading", "runs", "metrics", "self_tests", "trials", "hashes",
+        "settings", "training", "test", "paths", "instruments", "assumptions",
     }  # fmt: skip
-    assert set(main["verdict"]) == {"decision", "words", "reasons"}
+    assert set(main["verdict"]) == {
+        "decision", "words", "reasons", "conditions", "explanations", "capital_share",
+    }  # fmt: skip
     assert set(main["verdict"]["reasons"][0]) == {"name", "holds", "words", "value", "needed"}
     assert set(main["folds"][0]) == {"number", "train", "test", "bars", "return"}
     assert [one["bars"] for one in main["folds"]] == [36, 36]

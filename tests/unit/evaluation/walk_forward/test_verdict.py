@@ -4,17 +4,30 @@ from dataclasses import replace
 
 import pytest
 
+from stormsail.core.errors import ChoiceError
 from stormsail.evaluation.robustness.costs import BreakEven
 from stormsail.evaluation.robustness.self_tests import SelfTest
+from stormsail.evaluation.stats.sharpe_difference import SharpeDifference
 from stormsail.evaluation.stats.statement import Statement
 from stormsail.evaluation.walk_forward.config import VerdictRules
-from stormsail.evaluation.walk_forward.verdict import NOT_MEASURED, Evidence, decide, lowered
+from stormsail.evaluation.walk_forward.verdict import (
+    NOT_MEASURED,
+    Evidence,
+    Tail,
+    decide,
+    judge_final,
+    lowered,
+)
 
 RULES = VerdictRules()
 
 
 def known(value, low=None, high=None):
     return Statement(value, low, high, needed=30, found=500)
+
+
+def beaten(p):
+    return SharpeDifference(known(0.5, 0.1, 0.9), known(0.1, 0.02, 0.18), known(p))
 
 
 SHORT = Statement(None, needed=200, found=50)
@@ -28,15 +41,22 @@ GOOD = Evidence(
     liquidations=0,
     stops=0,
     deflated=known(0.95),
-    superiority=known(0.05),
-    overfitting=known(0.5),
+    baselines={"buy and hold": beaten(0.05), "momentum": beaten(0.01)},
     break_even=BreakEven(14.0, 13.99, 14.01, ""),
     charged_bp=7.0,
-    tail_gap=known(-0.01, -0.02, 0.0),
+    cost_floor_bp=2.0,
+    tail=Tail(24, known(-0.01, -0.02, 0.0)),
+    judged_tail=None,
+    clairvoyant_share=known(0.5),
+    losing_year=known(1e-6),
+    dead_fills=0,
+    best_bars_share=known(0.5),
+    end_ms=1_767_225_600_000,  # 2026
 )
 NAMES = (
     "self-tests", "training", "return", "no proven loss", "ruin", "deflated Sharpe", "mean return",
-    "buy and hold", "overfitting", "folds", "seeds", "costs", "tail", "enough data",
+    "baselines", "folds", "seeds", "costs", "tail", "clairvoyant", "losing year", "cost floor",
+    "dead bars", "few bars",
 )  # fmt: skip
 
 
@@ -49,7 +69,8 @@ def test_everything_at_its_threshold_is_promoted():
     assert tuple(one.name for one in verdict.reasons) == NAMES
     assert [one.holds for one in verdict.reasons] == [True] * len(NAMES)
     assert verdict.decision == "promote"
-    assert verdict.words == "Promote: all 14 rules hold."
+    assert verdict.words == "Promote: all 17 rules hold."
+    assert (verdict.conditions, verdict.capital_share) == ((), 1.0)
 
 
 FLIPS = [
@@ -63,18 +84,24 @@ FLIPS = [
     ({"stops": 1}, "ruin", False, "reject"),
     ({"deflated": known(0.949)}, "deflated Sharpe", False, "not proven"),
     ({"mean_return": known(1e-4, 0.0, 2e-4)}, "mean return", False, "not proven"),
-    ({"superiority": known(0.051)}, "buy and hold", False, "not proven"),
-    ({"overfitting": known(0.51)}, "overfitting", False, "not proven"),
+    ({"baselines": {"a": beaten(0.01), "b": beaten(0.051)}}, "baselines", False, "not proven"),
+    ({"baselines": {}}, "baselines", None, "not proven"),
     ({"fold_returns": (0.1, -0.1, 0.3, -0.2)}, "folds", False, "not proven"),
     ({"fold_returns": (0.1, 0.0)}, "folds", False, "not proven"),
     ({"seed_returns": (0.1, -0.1)}, "seeds", False, "not proven"),
     ({"charged_bp": 7.01}, "costs", False, "not proven"),
     ({"break_even": BreakEven(None, 0.0, 0.0, "nothing is earned")}, "costs", False, "not proven"),
     ({"break_even": None}, "costs", None, "not proven"),
-    ({"charged_bp": None}, "costs", None, "not proven"),
-    ({"tail_gap": known(-0.02, -0.03, -1e-9)}, "tail", False, "not proven"),
-    ({"tail_gap": Statement(None, why="it was not measured")}, "tail", None, "not proven"),
-]
+    ({"tail": Tail(24, known(-0.02, -0.03, -1e-9))}, "tail", False, "not proven"),
+    ({"clairvoyant_share": known(0.501)}, "clairvoyant", False, "not proven"),
+    ({"clairvoyant_share": NOT_MEASURED}, "clairvoyant", None, "not proven"),
+    ({"losing_year": known(9e-7)}, "losing year", False, "not proven"),
+    ({"losing_year": NOT_MEASURED}, "losing year", None, "not proven"),
+    ({"cost_floor_bp": 7.01, "break_even": BreakEven(15.0, 15.0, 15.0, "")}, "cost floor", False,
+     "not proven"),
+    ({"dead_fills": 1}, "dead bars", False, "not proven"),
+    ({"best_bars_share": known(0.501)}, "few bars", False, "not proven"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "name", "held", "decision"), FLIPS)
@@ -97,34 +124,116 @@ def test_a_proven_loss_breaks_both_rules_of_the_mean_return():
     ("change", "names"),
     [
         ({"deflated": SHORT}, ["deflated Sharpe"]),
-        ({"superiority": SHORT}, ["buy and hold"]),
-        ({"overfitting": SHORT}, ["overfitting"]),
-        ({"tail_gap": SHORT}, ["tail"]),
+        ({"baselines": {"a": SharpeDifference(SHORT, SHORT, SHORT)}}, ["baselines"]),
         ({"total_return": SHORT}, ["return"]),
         ({"mean_return": SHORT}, ["no proven loss", "mean return"]),
+        ({"charged_bp": None}, ["costs", "cost floor"]),
     ],
 )
-def test_too_little_data_is_unknown_and_prevents_a_promotion(change, names):
+def test_a_rule_without_data_is_unknown_and_prevents_a_promotion(change, names):
     changed = replace(GOOD, **change)
-    expected = {**holds(GOOD), **dict.fromkeys(names), "enough data": False}
-    assert holds(changed) == expected
+    assert holds(changed) == {**holds(GOOD), **dict.fromkeys(names)}
     verdict = decide(changed, RULES)
     assert verdict.decision == "not proven"
-    last = verdict.reasons[-1]
-    assert (last.value, last.needed) == (50.0, 200.0)
-    assert last.words.endswith("needs 200 bars, found 50.")
+    assert verdict.capital_share == 0.0
 
 
-def test_one_seed_was_not_chosen_among_others():
-    alone = replace(GOOD, overfitting=None, seed_returns=(0.1,))
-    assert holds(alone) == holds(GOOD)
+# ------------------------------------------------------------------ conditions
+
+
+FEW = Statement(None, needed=200, found=19, unit="windows that share no bar")
+
+
+def test_a_tail_that_no_data_can_decide_is_a_condition_and_no_veto():
+    open_tail = replace(GOOD, tail=Tail(230, FEW))
+    verdict = decide(open_tail, RULES)
+    assert verdict.decision == "promote"
+    assert "tail" not in holds(open_tail)
+    (condition,) = verdict.conditions
+    assert (condition.holds, condition.value, condition.needed) == (None, 19.0, 200.0)
+    # (200 - 19) 230 hours are 4.75 years from the beginning of 2026
+    wanted = "tail unproven: 19 of 200 windows of 230 bars; enough by 2030-10 at the earliest"
+    assert condition.words == wanted
+    assert verdict.words == (f"Promote: all 16 rules hold, with 25% of the capital: {wanted}.")
+    assert verdict.capital_share == 0.25
+
+
+def test_a_shorter_horizon_that_can_be_judged_is_a_rule_beside_the_condition():
+    shorter = replace(GOOD, tail=Tail(230, FEW), judged_tail=Tail(24, known(0.0, -0.1, 0.1)))
+    verdict = decide(shorter, RULES)
+    assert holds(shorter)["tail"] is True
+    assert verdict.decision == "promote"
+    assert verdict.conditions[0].words.endswith("; at 24 bars: proven")
+    worse = replace(shorter, judged_tail=Tail(24, known(-0.2, -0.3, -0.1)))
+    verdict = decide(worse, RULES)
+    assert holds(worse)["tail"] is False
+    assert verdict.decision == "not proven"
+    assert verdict.conditions[0].words.endswith("; at 24 bars: worse than predicted")
+
+
+def test_a_critic_that_predicts_nothing_leaves_the_tail_open():
+    none = replace(GOOD, tail=Tail(0, Statement(None, why="no critic predicted anything here")))
+    verdict = decide(none, RULES)
+    assert verdict.decision == "promote"
+    assert verdict.conditions[0].words == "tail unproven: no critic predicted anything here"
+
+
+# ------------------------------------------------------------------ too good to be true
+
+
+def test_only_writing_lifts_what_is_too_good_to_be_true():
+    good = replace(GOOD, clairvoyant_share=known(0.976), dead_fills=3)
+    assert decide(good, RULES).decision == "not proven"
+    one = decide(good, RULES, explanations={"clairvoyant": " the signal is real "})
+    assert one.decision == "not proven"
+    texts = {"clairvoyant": "the signal is real", "dead bars": "an auction"}
+    both = decide(good, RULES, explanations=texts)
+    assert both.decision == "promote"
+    assert both.explanations == texts
+    assert both.document()["explanations"] == texts
+    reason = {one.name: one for one in both.reasons}["clairvoyant"]
+    assert reason.holds is True
+    assert reason.words == (
+        "Of what somebody who knows every bar would have earned, 97.6% was earned; more than 50% "
+        "looks like a leak. Explained: the signal is real"
+    )
+
+
+def test_no_explanation_lifts_another_rule():
+    poor = replace(GOOD, deflated=known(0.1), dead_fills=1)
+    explained = decide(poor, RULES, explanations={"dead bars": "an auction"})
+    assert explained.decision == "not proven"
+    assert explained.words == "Not proven: does not hold: deflated Sharpe."
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("given", [{"deflated Sharpe": "luck"}, {"dead bars": " "}])
+def test_an_explanation_of_nothing_is_refused(given):
+    with pytest.raises(ChoiceError, match="an explanation must be some text about one of"):
+        decide(GOOD, RULES, explanations=given)
+
+
+def test_costs_of_nothing_are_held_to_the_floor():
+    free = replace(GOOD, charged_bp=0.0, break_even=BreakEven(0.5, 0.5, 0.5, ""))
+    assert {name for name, held in holds(free).items() if not held} == {"costs", "cost floor"}
+    borne = replace(free, break_even=BreakEven(4.0, 4.0, 4.0, ""))
+    assert {name for name, held in holds(borne).items() if not held} == {"cost floor"}
+
+
+def test_the_floor_is_that_of_the_venue():
+    assert RULES.cost_floor_bp(["BTC/USDT"]) == 2.0
+    assert RULES.cost_floor_bp(["BTC/USDT:USDT", "ETH/USDT:USDT"]) == 1.5
+    assert RULES.cost_floor_bp(["BTC/USDT:USDT", "ETH/USDT"]) == 2.0
+
+
+# ------------------------------------------------------------------ costs, words, thresholds
 
 
 def test_a_cost_beyond_the_largest_tried_is_borne():
     never = BreakEven(None, 1000.0, float("inf"), "something is earned even at 1000 bp")
     verdict = decide(replace(GOOD, break_even=never), RULES)
     assert verdict.decision == "promote"
-    assert verdict.reasons[11].value == 1000.0
+    assert verdict.reasons[10].value == 1000.0
 
 
 def test_words_carry_the_numbers_and_the_sentence_the_broken_rules():
@@ -145,30 +254,79 @@ def test_other_rules_move_the_thresholds():
     assert broken == ["deflated Sharpe", "folds", "seeds", "costs"]
 
 
+# ------------------------------------------------------------------ the final test span
+
+
+def final(mean, low, high, **changes):
+    """Return the verdict on a final span beside folds of 2e-4 [1e-4, 3e-4] a bar."""
+    return judge_final(GOOD, replace(GOOD, mean_return=known(mean, low, high), **changes))
+
+
+def after(verdict, span):
+    return lowered(verdict, span, conditional_capital=0.25)
+
+
+def test_a_short_span_neither_confirms_nor_lowers():
+    short = final(-1e-4, -6e-4, 4e-4)
+    assert short.decision == "not proven"
+    both = after(decide(GOOD, RULES), short)
+    assert both.decision == "promote"
+    assert (both.conditions[-1].name, both.conditions[-1].holds) == ("test span", None)
+    assert both.words.startswith("Promote: all 17 rules hold, with 25% of the capital: Not proven:")
+    assert both.words.endswith("it contradicts nothing and is short of a proof.")
+
+
+def test_a_span_that_earns_for_sure_confirms():
+    both = after(decide(GOOD, RULES), final(2e-4, 1e-9, 4e-4))
+    assert (both.decision, both.conditions, both.capital_share) == ("promote", (), 1.0)
+    assert (both.reasons[-1].name, both.reasons[-1].holds) == ("test span", True)
+
+
+def test_a_span_contradicts_by_the_interval_of_the_difference():
+    # (-1e-4 - 2e-4) + hypot(high + 1e-4, 1e-4): 0 at high = sqrt(9 - 1)e-4 - 1e-4 = 1.828e-4
+    against, touching = final(-1e-4, -4e-4, 1.82e-4), final(-1e-4, -4e-4, 1.83e-4)
+    assert against.reasons[-1].holds is False
+    assert touching.reasons[-1].holds is None
+    both = after(decide(GOOD, RULES), against)
+    assert (both.decision, both.capital_share) == ("not proven", 0.0)
+    assert both.words == "Not proven: does not hold: test span."
+    assert after(decide(GOOD, RULES), touching).decision == "promote"
+
+
 @pytest.mark.parametrize(
-    ("first", "second", "expected", "held"),
+    ("mean", "changes"),
     [
-        ("promote", "promote", "promote", True),
-        ("promote", "not proven", "not proven", False),
-        ("promote", "reject", "reject", False),
-        ("not proven", "promote", "not proven", True),
-        ("reject", "promote", "reject", True),
+        ((-2e-4, -3e-4, -1e-9), {}),
+        ((2e-4, 1e-9, 4e-4), {"stops": 1}),
+        ((2e-4, 1e-9, 4e-4), {"failed_folds": (0,)}),
+        ((2e-4, 1e-9, 4e-4), {"self_tests": (SelfTest("fees", False, ""),)}),
     ],
 )
-def test_the_test_span_can_only_lower_a_verdict(first, second, expected, held):
-    evidence = {
-        "promote": GOOD,
-        "not proven": replace(GOOD, deflated=known(0.1)),
-        "reject": replace(GOOD, stops=1),
-    }
-    both = lowered(decide(evidence[first], RULES), decide(evidence[second], RULES))
-    assert both.decision == expected
-    assert (both.reasons[-1].name, both.reasons[-1].holds) == ("test span", held)
-    assert both.words.startswith(expected.capitalize())
+def test_a_proven_loss_or_ruin_in_the_span_rejects(mean, changes):
+    span = final(*mean, **changes)
+    assert span.decision == "reject"
+    both = after(decide(GOOD, RULES), span)
+    assert both.decision == "reject"
+    assert (both.reasons[-1].name, both.reasons[-1].holds) == ("test span", False)
+
+
+def test_no_span_raises_a_verdict():
+    confirmed = final(2e-4, 1e-9, 4e-4)
+    poor = decide(replace(GOOD, deflated=known(0.1)), RULES)
+    assert after(poor, confirmed).decision == "not proven"
+    assert after(decide(replace(GOOD, stops=1), RULES), confirmed).decision == "reject"
+
+
+def test_a_span_that_cannot_be_compared_says_why():
+    span = judge_final(GOOD, replace(GOOD, mean_return=SHORT))
+    assert span.words == (
+        "Not proven: It cannot be compared: not enough data: needs 200 bars, found 50."
+    )
+    assert after(decide(GOOD, RULES), span).decision == "promote"
 
 
 def test_what_was_not_measured_is_unknown_and_says_so():
-    verdict = decide(replace(GOOD, superiority=NOT_MEASURED), RULES)
-    reason = {one.name: one for one in verdict.reasons}["buy and hold"]
+    verdict = decide(replace(GOOD, baselines={}), RULES)
+    reason = {one.name: one for one in verdict.reasons}["baselines"]
     assert (reason.holds, reason.value) == (None, None)
-    assert reason.words == "The test against buy and hold is not known: it was not measured."
+    assert reason.words == "The test against simple baselines is not known: it was not measured."

@@ -19,7 +19,7 @@ from stormsail.market.features import (
     feature,
     sample_bars,
 )
-from stormsail.market.features.leaks import TAMPERS
+from stormsail.market.features.leaks import TAMPERS, difference
 from stormsail.market.interval import Interval
 
 HOUR = Interval.parse("1h")
@@ -73,7 +73,7 @@ def test_the_default_features_know_nothing_of_the_future(interval):
     chosen = default_features(length)
     rows = chosen.lookback + 400
     report = checked(chosen, rows=rows, least=chosen.lookback - 200, cuts=20, interval=length)
-    assert report.leaks == ()
+    assert report.leaks == report.roundings == ()
     assert report.features == chosen.names
     assert report.comparisons > 20 * len(chosen.names) * len(TAMPERS)
 
@@ -86,7 +86,7 @@ def test_the_default_features_know_nothing_of_the_future_at_two_hundred_cuts(int
     chosen = default_features(length)
     rows = 3 * chosen.lookback
     report = checked(chosen, rows=rows, least=0, cuts=200, interval=length)
-    assert report.leaks == ()
+    assert report.leaks == report.roundings == ()
 
 
 def registered(function, *, lookback=1, columns=("close",)):
@@ -148,15 +148,43 @@ def test_what_remembers_the_beginning_is_found(function):
     assert "lookback 50" in report.leaks[0].note
 
 
-def test_a_difference_in_the_last_bit_is_found():
+def moving(x):
     # a cumulative sum's differences are right to fifteen digits and depend on the beginning
-    def moving(x):
-        total = x["close"].cumsum(0)
-        return (total[10:] - total[: max(len(x) - 10, 0)]) / 10
+    total = x["close"].cumsum(0)
+    return (total[10:] - total[: max(len(x) - 10, 0)]) / 10
 
+
+def test_a_difference_in_the_last_bit_is_found_and_told_apart_as_rounding():
     report = checked(registered(moving, lookback=11))
-    assert not report.passed
-    assert max(leak.size for leak in report.leaks) < 1e-9
+    assert report.passed
+    assert {rounding.kind for rounding in report.roundings} == {"window"}
+    assert 0.0 < max(rounding.size for rounding in report.roundings) < 1e-9
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e9])
+def test_a_leak_is_no_rounding_because_it_stands_on_a_large_number(offset):
+    # the column's range is 0.1 at most: beside 1e9 that is a part in ten billion
+    leak = registered(lambda x: offset + (planted_leaks.shifted(x["close"], 1) / x["close"]).log())
+    report = checked(leak)
+    assert {"noise", "x1000"} <= {found.kind for found in report.leaks}
+
+
+def test_what_rounding_is_by_hand():
+    def compared(got, expected, spread):
+        columns = [
+            (torch.tensor([[x]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.bool))
+            for x in (got, expected)
+        ]
+        masks = difference(*columns, torch.tensor([spread], dtype=torch.float64))
+        return tuple(bool(mask) for mask in masks)
+
+    assert compared(1.0, 1.0, 5.0) == (False, False)
+    assert compared(1.0 + 0.9e-9, 1.0, 5.0) == (True, False)
+    assert compared(1.0 + 1.1e-9, 1.0, 5.0) == (True, True)
+    assert compared(1.0 + 0.9e-9, 1.0, 0.5) == (True, True)  # more than 1e-9 of the range
+    assert compared(1e-12, 2e-12, 5.0) == (True, True)  # small, but twice as large
+    assert compared(0.0, -0.0, 5.0) == (True, False)
+    assert compared(1.0, 2.0, 0.0) == (True, True)
 
 
 def test_what_remembers_earlier_calls_is_found():

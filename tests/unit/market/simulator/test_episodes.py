@@ -20,6 +20,7 @@ from simulator_lab import (
     wild_panel,
 )
 from stormsail.market.simulator.account import State
+from stormsail.market.simulator.episodes import Starts, Window, unbroken
 from stormsail.market.splits import Span
 
 EVENTS = (
@@ -31,6 +32,30 @@ EVENTS = (
 
 def column(rows, name):
     return [row[name] for row in rows]
+
+
+# --- starts
+
+
+def test_no_episode_touches_a_hole_or_looks_back_on_one():
+    panel = market(steady([100.0] * 40))
+    rules = settings(episode_bars=3, **{"costs.impact_window": 4})
+    hole = Span(START_MS + 15 * HOUR_MS, START_MS + 20 * HOUR_MS)  # rows 15 to 19
+    window = Window(2, 40)
+    starts = [
+        Starts.of(panel, rules, window, lookback=back, device=torch.device("cpu"), without=[hole])
+        for back in (2, 8)
+    ]
+    # episodes of rows 11 + 3 end at 14; features of 8 bars read back from 27 to 20, of 2 bars
+    # from 21, but the impact of row 24 is that of the 4 rows before it, 20 to 23
+    assert starts[0].row.tolist() == [*range(2, 12), *range(24, 37)]
+    assert starts[1].row.tolist() == [*range(7, 12), *range(27, 37)]
+
+
+def test_rows_around_which_all_is_free():
+    free = torch.tensor([True, True, False, True, True, True, True, False])
+    assert unbroken(free, before=0).tolist() == free.tolist()
+    assert unbroken(free, before=2, after=1).nonzero().flatten().tolist() == [0, 5]
 
 
 # --- ends and the step after them

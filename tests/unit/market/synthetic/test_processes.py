@@ -272,6 +272,45 @@ def test_warnings_precede_their_share_of_crashes():
     assert world.process.crash_given(warning=True) == pytest.approx(0.006 / 0.0258)
 
 
+def test_warnings_precede_their_share_of_jumps_and_tell_the_mean_of_the_next_bar():
+    """A bar jumps with p = 1 − e^−.01 = .0099502; jumps take λm = −.0006 a bar from the drift.
+
+    P(jump | warning) = .7p/(.7p + .03(1 − p)) = .189958, so behind a warning the mean is
+    .0002 − .0006·(.189958/p − 1) = −.0106546; behind none P = .3p/(.3p + .97(1 − p)) = .00309867
+    and the mean .0002 − .0006·(.00309867/p − 1) = .00061315.
+    """
+    settings = {"jump_rate": 0.01, "jump_mean": -0.06, "drift": 2e-4}
+    world = draw("garch_jump", **settings, warning_share=0.7, false_alarms=0.03)
+    symbol, process = "AAA/USDT:USDT", world.process
+    jumped = world.hidden[symbol]["jumps"][1:] > 0
+    warned = world.features[symbol]["warning"][:-1].astype(bool)
+    following = np.log(world.bars[0].column("close"))
+    following = following[1:] - following[:-1]
+    for group, chance in ((jumped, 0.7), (~jumped, 0.03)):
+        error = np.sqrt(chance * (1 - chance) / group.sum())
+        assert abs(warned[group].mean() - chance) < SIGMAS * error
+    by_hand = {True: (0.189958, -0.0106546), False: (0.00309867, 0.00061315)}
+    for warning, group in ((True, warned), (False, ~warned)):
+        chance, mean = by_hand[warning]
+        assert process.jumps_given(warning=warning) == pytest.approx(chance, rel=1e-4)
+        assert process.mean_given(warning=warning) == pytest.approx(mean, rel=1e-4)
+        error = np.sqrt(chance * (1 - chance) / group.sum())
+        assert abs(jumped[group].mean() - chance) < SIGMAS * error
+        error = following[group].std() / np.sqrt(group.sum())
+        assert abs(following[group].mean() - mean) < SIGMAS * error
+    assert "behind a warning the mean is -0.0107 a bar" in process.answer
+
+
+def test_worlds_without_warnings_have_no_such_feature():
+    plain = draw("garch_jump", bars=500)
+    assert plain.features is None
+    assert "warning" not in plain.process.answer
+    never = draw("garch_jump", bars=500, jump_rate=0.0, drift=3e-4, false_alarms=0.5)
+    assert never.features["AAA/USDT:USDT"]["warning"].sum() > 150
+    assert never.process.mean_given(warning=True) == 3e-4
+    assert never.process.jumps_given(warning=True) == 0.0
+
+
 def test_funding_reverts_to_its_mean():
     config = WorldConfig(funding_mean=2e-4, funding_deviation=1e-4, funding_persistence=0.8)
     from stormsail.core.generators import Generators

@@ -1,0 +1,1 @@
+"""Performance: gross to net by costs and legs, exposure, regimes, capacity, folds."""
