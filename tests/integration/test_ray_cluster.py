@@ -18,7 +18,7 @@ import population_jobs as work
 from population_lab import image, plan
 from stormsail.algorithms.population import population
 from stormsail.algorithms.population.engines.in_process import InProcess
-from stormsail.algorithms.population.engines.ray import Ray, load_ray
+from stormsail.algorithms.population.engines.ray import Ray, _connect, load_ray
 from stormsail.algorithms.population.population import train_population
 from stormsail.algorithms.run.trials import LEDGER
 from stormsail.core.errors import (
@@ -310,6 +310,28 @@ def test_an_address_at_which_nobody_listens_is_refused_at_once(address):
         f"a Ray cluster must answer at {address}; found [Errno 111] Connection refused. "
     )
     assert caught.value.code == "cluster-unreachable"
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_a_server_that_dies_while_it_starts_is_asked_for_again(monkeypatch, failures):
+    # Ray gives a driver a server process of its own, which may find its port taken; that cannot
+    # be brought about from here, so its answer is played.
+    ray, calls = load_ray(), []
+
+    def init(address, **_):
+        calls.append(address)
+        if len(calls) <= failures:
+            raise ConnectionAbortedError("Initialization failure from server:\nzombie")
+
+    monkeypatch.setattr(ray, "init", init)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"ray://127.0.0.1:{listening.getsockname()[1]}"
+        if failures == 3:
+            with pytest.raises(WorkerError, match="found Initialization failure from server"):
+                _connect(ray, address)
+        else:
+            _connect(ray, address)
+    assert calls == [address] * 3
 
 
 @pytest.mark.refusal

@@ -321,8 +321,7 @@ def _connect(ray: ModuleType, address: str | None) -> None:
     with _own_signals():
         try:
             _knock(address)
-            # Without an address Ray would take any cluster that it finds.
-            ray.init("local" if address is None else address, **settings)
+            _init(ray, address, settings)
         except (OSError, RuntimeError, ValueError) as error:
             raise WorkerError(
                 "cluster-unreachable",
@@ -331,6 +330,25 @@ def _connect(ray: ModuleType, address: str | None) -> None:
                 remedy="Start one with `ray start --head`, or check the address; without "
                 "`--address` one is started on this machine.",
             ) from error
+
+
+def _init(ray: ModuleType, address: str | None, settings: dict[str, Any]) -> None:
+    """Call `ray.init`; again where the cluster answered, but its server for this driver died.
+
+    Each driver of a `ray://` address gets a server process on a port that was free when it was
+    chosen. On a busy node another process may have taken the port by then; the next one has
+    another port.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            # Without an address Ray would take any cluster that it finds.
+            ray.init("local" if address is None else address, **settings)
+        except ConnectionAbortedError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            ray.shutdown()
+        else:
+            return
 
 
 def _knock(address: str | None) -> None:
