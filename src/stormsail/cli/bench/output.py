@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from stormsail.cli.output import publish
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -72,7 +74,8 @@ def wide_console() -> "Console":
 
 
 def write_json(out: Path | None, figures: object) -> None:
-    """Write figures where `--out` says so."""
+    """Publish figures, and write them where `--out` says so, in the form that `--rows` reads."""
+    publish(**figures if isinstance(figures, dict) else {"rows": figures})
     if out is not None:
         out.write_text(json.dumps(figures, default=_plain))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stormsail.cli.judging.agents import BEST, agent_folder
+from stormsail.cli.output import publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,6 @@ def attack(
     out: Annotated[
         Path | None, typer.Option(help="New folder for the results, which `report` takes.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
     chart: Annotated[Path | None, typer.Option(help="Also draw the curves as SVG.")] = None,
 ) -> None:
     """Forge what a trained agent observes; show return and CVaR against the size of the forgery."""
@@ -74,7 +74,7 @@ def attack(
     from stormsail.evaluation.attack.curve import AttackRow, curve
     from stormsail.evaluation.attack.files import attack_document
 
-    _check_options(alpha, out, rows, json, chart)
+    _check_options(alpha, out, rows, chart)
     folder = agent_folder(run)
     agent, settings = _subject(folder, config)
     plan = bench.Plan(
@@ -102,7 +102,8 @@ def attack(
     points = curve(clean, attacked, alpha=alpha)
     _print_table(console, points, alpha=alpha, columns=len(columns))
     document = attack_document(points, _settings(planned[0], agent, alpha, columns))
-    _write(document, points, alpha=alpha, out=out, json=json, chart=chart)
+    publish(**document, out=out)
+    _write(document, points, alpha=alpha, out=out, chart=chart)
 
 
 def _check_options(alpha: float, out: Path | None, *files: Path | None) -> None:
@@ -239,15 +240,11 @@ def _write(
     *,
     alpha: float,
     out: Path | None,
-    json: Path | None,
     chart: Path | None,
 ) -> None:
     from stormsail.bench.robust import attacks as bench
-    from stormsail.core.files.documents import encode_readable
     from stormsail.evaluation.attack.files import write_attack
 
-    if json is not None:
-        json.write_bytes(encode_readable(document))
     if chart is not None:
         note = f"{len(points)} points, 95 % intervals; radius 0: no attack"
         chart.write_text(bench.chart(points, alpha=alpha, note=note))

@@ -8,6 +8,7 @@ import typer
 
 from stormsail.cli.judging.agents import POPULATION, agent_folder
 from stormsail.cli.judging.steps_display import shown_steps
+from stormsail.cli.output import publish
 from stormsail.cli.times import utc_time
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def backtest(
     from stormsail.core import steps
     from stormsail.core.clock import SystemClock
     from stormsail.core.files.atomic import check_free
-    from stormsail.evaluation.engine.files import write_backtest
+    from stormsail.evaluation.engine.files import summary_of, write_backtest
     from stormsail.evaluation.engine.run import backtest as trade
 
     # small batches gain nothing from threads, and one thread gives the same bytes on any machine
@@ -141,6 +142,7 @@ def backtest(
             steps.began("performance")
             documents["performance"] = _performance(result, panel)
         write_backtest(out, result, documents=documents, tables=tables)
+    publish(out=out, summary=summary_of(result), documents=documents)
     _conclude(result, out)
 
 

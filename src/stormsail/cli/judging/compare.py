@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.cli.output import publish
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -33,6 +35,17 @@ def compare(
     from stormsail.evaluation.report.html import write_page
 
     compared = compare_results(folders)
+    publish(
+        names=compared.names,
+        comparable=compared.comparable,
+        caveats=compared.caveats,
+        verdicts={e.name: e.verdict.decision for e in compared.entries if e.verdict is not None},
+        figures=compared.figures,
+        findings=compared.findings,
+        settings=compared.settings,
+        hashes=compared.hashes,
+        out=out,
+    )
     console = Console(width=None if Console().is_terminal else 160, highlight=False)
     _warn(console, compared)
     _verdicts(console, compared)

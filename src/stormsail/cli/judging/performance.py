@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stormsail.cli.output import publish
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -53,6 +55,8 @@ def performance(
     for name in SHOWN:
         if name not in tables:
             console.print(f"{name}: not measured", markup=False)
+    shown = {name: tables[name].to_pylist() for name in SHOWN if name in tables}
+    publish(result=result, tables=shown, csv=csv)
     if csv is not None:
         files = frames.write_csv(csv)
         console.print(f"wrote {len(files)} tables into {csv}", markup=False, soft_wrap=True)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from stormsail.cli.output import publish
+
 
 def report(
     results: Annotated[
@@ -34,4 +36,5 @@ def report(
     populations = [read_population(*pair) for pair in zip(bred, names_of(bred), strict=True)]
     judged = read_results([path for path in results if path not in (*forged, *bred)])
     size = write_page(out, report_page(judged, trained, attacks, populations))
+    publish(out=out, bytes=size)
     typer.echo(f"wrote {out} ({size / 1e6:.1f} MB)")

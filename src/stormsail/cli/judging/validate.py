@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stormsail.cli.output import publish
+
 if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
     from stormsail.cli.judging.validate_display import Display
@@ -133,6 +135,7 @@ def _print_plan(training: "TrainConfig", rules: "ValidationConfig", place: "_Pla
             ledger=TrialLedger(place.workspace / LEDGER),
             gamma=training.ppo.gamma,
         )
+    publish(plan=power)
     for line in power.summary:
         typer.echo(line)
 
@@ -228,12 +231,22 @@ def _learner_tests(
 def _conclude(result: "Validation", out: Path) -> None:
     """Save the results, print the verdict with its reasons, and exit accordingly."""
     from stormsail.cli.judging.validate_display import print_validation
-    from stormsail.evaluation.walk_forward.files import write_agent, write_validation
+    from stormsail.evaluation.walk_forward.files import (
+        validation_document,
+        write_agent,
+        write_validation,
+    )
 
     write_validation(out, result)
     agent = _agent_folder(out)
     saved = write_agent(agent, result)
     print_validation(result)
+    publish(
+        decision=result.verdict.decision,
+        out=out,
+        agent=agent if saved else None,
+        validation=validation_document(result),
+    )
     typer.echo(f"wrote {out}" + (f" and {agent}" if saved else ""))
     if result.verdict.decision == "reject":
         raise typer.Exit(REJECTED)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stormsail.cli.output import is_quiet, publish
+
 if TYPE_CHECKING:
     from stormsail.algorithms.population.jobs import Engine
     from stormsail.algorithms.population.population import Standing
@@ -79,6 +81,14 @@ def population(
     except Interrupted as error:
         typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
         raise typer.Exit(BY_SIGNAL + error.signal) from None
+    last = done.rounds[-1].fitness if done.rounds else ()
+    publish(
+        population=done.path,
+        rounds=len(done.rounds),
+        fitness=last,
+        best_member=done.best,
+        best=done.best_folder,
+    )
     typer.echo(f"{done.path}: {len(done.rounds)} rounds")
     if done.best_folder is not None:
         fitness = done.rounds[-1].fitness[done.best or 0]
@@ -136,10 +146,11 @@ class _Echo(logging.Handler):
 @contextmanager
 def _announced() -> Iterator[None]:
     """Print the learning rates that copies take, and warnings."""
-    log, echo = logging.getLogger("stormsail.population"), _Echo(logging.INFO)
+    shown = logging.WARNING if is_quiet() else logging.INFO
+    log, echo = logging.getLogger("stormsail.population"), _Echo(shown)
     level = log.level
     log.addHandler(echo)
-    log.setLevel(logging.INFO)
+    log.setLevel(shown)
     try:
         yield
     finally:

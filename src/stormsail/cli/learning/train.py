@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from stormsail.cli.output import is_quiet, publish
+
 if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
     from stormsail.algorithms.trainer import OnProgress, Progress, Run
@@ -178,6 +180,18 @@ def _alerts() -> Iterator[None]:
 
 def finish(done: "Run") -> None:
     """Print how a run ended, and exit with its status."""
+    publish(
+        run=done.path,
+        status=done.status,
+        reason=done.reason,
+        steps=done.steps,
+        updates=done.updates,
+        best=None if done.best_score is None else done.best,
+        best_score=done.best_score,
+        best_interval=done.best_interval,
+        best_episodes=done.best_episodes,
+        best_policy=done.best_policy,
+    )
     typer.echo(f"{done.path}: {done.status} after {done.steps} steps{_best(done)}")
     if done.best_score is not None:
         typer.echo(f"best agent: {done.best}")
@@ -200,7 +214,10 @@ def _best(done: "Run") -> str:
 
 @contextmanager
 def _display(clock: "Clock") -> "Iterator[OnProgress]":
-    """Show a progress bar on a terminal, and lines elsewhere."""
+    """Show a progress bar on a terminal, and lines elsewhere; nothing with `--quiet`."""
+    if is_quiet():
+        yield lambda progress: None  # noqa: ARG005 - the shape of a display
+        return
     from rich.console import Console
 
     console = Console(stderr=True)
