@@ -21,6 +21,9 @@ from stormsail.cli.learning.population import population
 from stormsail.cli.learning.resume import resume
 from stormsail.cli.learning.train import train
 from stormsail.cli.output import add_command
+from stormsail.cli.start.configs import configs
+from stormsail.cli.start.init import init
+from stormsail.cli.start.show import show
 from stormsail.core.errors import StormsailError
 
 USAGE_ERROR = 2
@@ -31,6 +34,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+add_command(app, init)
+add_command(app, configs)
+add_command(app, show)
 add_command(app, synth)
 add_command(app, import_bars, "import")
 add_command(app, fetch)

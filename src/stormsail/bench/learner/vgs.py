@@ -35,6 +35,7 @@ from stormsail.bench.processes import one_thread, one_thread_processes
 from stormsail.bench.seeds import Seeds
 from stormsail.bench.training import train_agent
 from stormsail.bench.verdicts import Verdict
+from stormsail.core.config.shipped import located
 from stormsail.core.errors import ArtifactError
 from stormsail.core.generators import Generators
 from stormsail.functional._checks import check_choice
@@ -135,7 +136,7 @@ def base(job: Job) -> TrainConfig:
     changes: dict[str, Any] = {"seed": job.seed, "ppo.total_steps": job.steps}
     if plan.own_world:
         changes["task.data.world_seed"] = job.seed
-    return derive(TrainConfig.load(job.configs / plan.file).replace(**changes))
+    return derive(TrainConfig.load(located(job.configs / plan.file)).replace(**changes))
 
 
 def settings(job: Job) -> TrainConfig:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.cli.completion import complete_config
 from stormsail.cli.judging.agents import BEST, agent_folder
 from stormsail.cli.output import publish
+from stormsail.cli.start.files import config_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +51,10 @@ def attack(
     ] = 200_000,
     config: Annotated[
         Path | None,
-        typer.Option(help="Settings of the agent's training, where no run stands around it."),
+        typer.Option(
+            help="Settings of the agent's training, where no run stands around it.",
+            autocompletion=complete_config,
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     rows: Annotated[
@@ -144,7 +149,7 @@ def _training(folder: Path, agent: "Agent", config: Path | None) -> "TrainConfig
     from stormsail.core.errors import ConfigError
 
     if config is not None:
-        return load_training(config)
+        return load_training(config_file(config))
     run = folder.resolve().parent
     if folder.name == BEST and (run / "config.toml").is_file():
         return read_config(run)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.cli.completion import complete_backtest_setting
 from stormsail.cli.judging.agents import POPULATION, agent_folder
 from stormsail.cli.judging.steps_display import shown_steps
 from stormsail.cli.output import publish
@@ -83,7 +84,12 @@ def backtest(
         typer.Option("--performance", help="Costs by leg, regimes, capacity curve."),
     ] = False,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="path=value, such as filters.lot=0.001.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="path=value, such as filters.lot=0.001.",
+            autocompletion=complete_backtest_setting,
+        ),
     ] = None,
     workspace: Annotated[
         Path | None,

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stormsail.cli.completion import (
+    complete_config,
+    complete_setting,
+    complete_validation_setting,
+)
 from stormsail.cli.output import publish
+from stormsail.cli.start.files import CONFIG_HELP, config_file
 
 if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
@@ -23,7 +29,7 @@ BY_SIGNAL = 128
 
 
 def validate(
-    config: Annotated[Path, typer.Argument(help="TOML file with the settings of the training.")],
+    config: Annotated[Path, typer.Argument(help=CONFIG_HELP, autocompletion=complete_config)],
     out: Annotated[
         Path | None,
         typer.Option(help="New folder for the results; the agent goes into one beside it."),
@@ -50,10 +56,16 @@ def validate(
         str | None, typer.Option(help="Of its folder of runs; default: CONFIG-validation.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="path=value of the training.")
+        list[str] | None,
+        typer.Option("--set", help="path=value of the training.", autocompletion=complete_setting),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--judge", help="path=value of the validation.")
+        list[str] | None,
+        typer.Option(
+            "--judge",
+            help="path=value of the validation.",
+            autocompletion=complete_validation_setting,
+        ),
     ] = None,
     explain: Annotated[
         list[str] | None,
@@ -73,6 +85,7 @@ def validate(
         out = _needed(out)
         check_free(out)
         check_free(_agent_folder(out))
+    config = config_file(config)
     training = load_training(config, settings or [])
     options: dict[str, object] = {
         "folds": folds,

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stormsail.cli.completion import complete_config, complete_setting
 from stormsail.cli.output import is_quiet, publish
+from stormsail.cli.start.files import config_file
 
 if TYPE_CHECKING:
     from stormsail.algorithms.population.jobs import Engine
@@ -33,7 +35,13 @@ class EngineName(StrEnum):
 
 
 def population(
-    config: Annotated[Path, typer.Argument(help="TOML file with a section `population`.")],
+    config: Annotated[
+        Path,
+        typer.Argument(
+            help="TOML file with a section `population`, or the name of a shipped one.",
+            autocompletion=complete_config,
+        ),
+    ],
     engine: Annotated[
         EngineName, typer.Option(help="Where members train.")
     ] = EngineName.IN_PROCESS,
@@ -57,7 +65,11 @@ def population(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="path=value, such as population.population_size=4."),
+        typer.Option(
+            "--set",
+            help="path=value, such as population.population_size=4.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
 ) -> None:
     """Train a population whose members copy each other. The same command continues it."""
@@ -66,6 +78,7 @@ def population(
     from stormsail.algorithms.population.population import train_population
     from stormsail.cli.learning.train import BY_SIGNAL, kept_words
 
+    config = config_file(config)
     plan = RunFile.load(config, settings or [])
     place = Path("runs") / f"{config.stem}-population" if out is None else out
     kept = (
