@@ -137,17 +137,26 @@ COMPLETED: tuple[tuple[str, str, type[Config]], ...] = (
 """Settings that a shell completes: family, what stands before the path, class."""
 
 
+def leaves(config: type[Config], above: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield path and field of every setting, those of sections that may be left out as well."""
+    for name, field in config.model_fields.items():
+        optional = typing.get_origin(field.annotation) in (typing.Union, types.UnionType)
+        kinds = typing.get_args(field.annotation) if optional else (field.annotation,)
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Config)]
+        if inner:
+            yield from leaves(inner[0], f"{above}{name}.")
+        else:
+            yield f"{above}{name}", field
+
+
 def completions() -> str:
     """Return one line a setting: family, path, first sentence of what it does."""
     lines = []
     for family, above, config in COMPLETED:
-        for prefix, section in sections(config, above):
-            for name, field in section.model_fields.items():
-                inner = field.annotation
-                if not (isinstance(inner, type) and issubclass(inner, Config)):
-                    words = " ".join((field.description or "").split())
-                    sentence = f"{words} ".split(". ")[0].split("; ")[0].strip().rstrip(".")
-                    lines.append(f"{family}\t{prefix}{name}\t{sentence}\n")
+        for path, field in leaves(config, above):
+            words = " ".join((field.description or "").split())
+            sentence = f"{words} ".split(". ")[0].split("; ")[0].strip().rstrip(".")
+            lines.append(f"{family}\t{path}\t{sentence}\n")
     return "".join(lines)
 
 

@@ -16,7 +16,7 @@ TRAINING, BACKTEST, VALIDATION = "training", "backtest", "validation"
 
 def complete_config(incomplete: str) -> list[tuple[str, str]]:
     """Return shipped configurations, and folders and TOML files, that begin so."""
-    from stormsail.core.config.shipped import shipped
+    from stormsail.core.shipped import shipped
 
     names = [(name, "shipped") for name in shipped() if name.startswith(incomplete)]
     return [*names, *((path, "") for path in _files(incomplete))]

@@ -29,9 +29,9 @@ from stormsail.bench.options import numbers
 from stormsail.bench.processes import one_thread, one_thread_processes
 from stormsail.bench.seeds import Seeds
 from stormsail.core.config.overrides import apply_overrides
-from stormsail.core.config.shipped import located
 from stormsail.core.errors import ArgumentError, nearest
 from stormsail.core.generators import Generators
+from stormsail.core.shipped import located
 from stormsail.modules.agent import JudgedPolicy
 
 OURS = "stormsail"

@@ -21,8 +21,8 @@ from stormsail.bench.learner.market_episodes import EpisodeResults, Episodes, ch
 from stormsail.bench.processes import side_by_side
 from stormsail.bench.training import train_agent
 from stormsail.bench.verdicts import Verdict
-from stormsail.core.config.shipped import located
 from stormsail.core.errors import ChoiceError, nearest
+from stormsail.core.shipped import located
 
 ORACLE_SHARE = 0.95
 """Least share of the best policy's growth where the next return is shown."""

@@ -35,9 +35,9 @@ from stormsail.bench.processes import one_thread, one_thread_processes
 from stormsail.bench.seeds import Seeds
 from stormsail.bench.training import train_agent
 from stormsail.bench.verdicts import Verdict
-from stormsail.core.config.shipped import located
 from stormsail.core.errors import ArtifactError
 from stormsail.core.generators import Generators
+from stormsail.core.shipped import located
 from stormsail.functional._checks import check_choice
 
 OFF = "off"

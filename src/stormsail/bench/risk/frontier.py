@@ -39,7 +39,7 @@ from stormsail.bench.resumed import run_missing
 from stormsail.bench.risk.frontier_baselines import Penalised, StepsAside
 from stormsail.bench.seeds import NORMAL_95
 from stormsail.bench.training import train_agent
-from stormsail.core.config.shipped import located
+from stormsail.core.shipped import located
 from stormsail.core.task import Task
 from stormsail.functional import risk
 from stormsail.functional._checks import check_choice

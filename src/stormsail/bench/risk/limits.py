@@ -52,8 +52,8 @@ from stormsail.bench.risk.unseen import (
 )
 from stormsail.bench.training import train_agent
 from stormsail.core.clock import iso
-from stormsail.core.config.shipped import located
 from stormsail.core.errors import DataError
+from stormsail.core.shipped import located
 from stormsail.market.interval import Interval
 from stormsail.modules.agent import Agent
 

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 CLAIM_FAILED = 1
 """Exit status where a claim does not hold."""
 
-WIDTH = 132
-"""Of a wide table where there is no terminal whose width is known."""
-
 Row = TypeVar("Row")
 
 Out = Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")]
@@ -65,12 +62,11 @@ def check_folders(*files: Path | None) -> None:
             raise typer.BadParameter(message)
 
 
-def wide_console() -> "Console":
-    """Return a console; without a terminal it is wide enough for the large tables."""
+def bench_console() -> "Console":
+    """Return a console as wide as the terminal; `COLUMNS`, or else 80, without one."""
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
+    return Console()
 
 
 def write_json(out: Path | None, figures: object) -> None:

@@ -138,7 +138,8 @@ def _refused(target: str, must: str, found: str) -> Exception:
 
 def _print(features: "FeatureSet", report: "LeakReport", bars: "BarTensors | None") -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from stormsail.cli.tables import Table
 
     publish(
         features=[

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from stormsail.evaluation.stats.tail_intervals import Estimate
     from stormsail.modules.agent import Agent
 
-WIDTH = 80
-"""Of the table where there is no terminal whose width is known."""
-
 
 def attack(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or of an agent.")],
@@ -93,7 +90,7 @@ def attack(
     radii = numbers(epsilons, option="epsilons", example="0.05,0.1,0.2")
     planned = bench.jobs(str(folder), _digest(folder), settings, names, radii, plan)
     columns = _columns(settings, plan.features)
-    console = Console() if Console().is_terminal else Console(width=WIDTH)
+    console = Console()
     with nullcontext() if rows is None else RowLog.open(rows) as log:
         done = run_missing(
             bench.run,
@@ -212,16 +209,17 @@ def _print_table(
     console: "Console", points: "Sequence[Point]", *, alpha: float, columns: int
 ) -> None:
     from rich import box
-    from rich.table import Table
+
+    from stormsail.cli.tables import Table
 
     caption = (
         f"± 95 % interval; change: return minus the clean one of the same episodes; moved: "
         f"decisions that changed, of numbers the distance in their range. {columns} columns forged."
     )
-    table = Table(box=box.SIMPLE_HEAD, caption=caption, padding=(0, 1), pad_edge=False)
+    table = Table(keys=2, box=box.SIMPLE_HEAD, caption=caption, padding=(0, 1), pad_edge=False)
     heads = ("attack", "radius", "return", f"CVaR {alpha:.3g}", "change", "moved")
     for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place else "left", no_wrap=True)
+        table.add_column(head, justify="right" if place else "left")
     for point in points:
         table.add_row(
             point.attack,

@@ -371,16 +371,17 @@ def _compare_nautilus(result: "Backtest", panel: "Panel") -> "JsonValue":
 def _show(results: "Mapping[str, Backtest]") -> None:
     """Print one row for each backtest."""
     from rich.console import Console
-    from rich.table import Table
+
+    from stormsail.cli.tables import Table
 
     table = Table()
     for title in ("", "bars", "trades", *(title for title, _ in SHOWN.values())):
-        table.add_column(title, justify="left" if not title else "right", no_wrap=True)
+        table.add_column(title, justify="left" if not title else "right")
     for name, result in results.items():
         metrics = result.metrics.statements()
         cells = [_cell(metrics[metric], form) for metric, (_, form) in SHOWN.items()]
         table.add_row(name, str(len(result.returns)), str(len(result.trades)), *cells)
-    Console(width=None if Console().is_terminal else 140).print(table)
+    Console().print(table)
 
 
 def _cell(figure: "Statement", form: str) -> str:

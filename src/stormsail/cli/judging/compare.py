@@ -46,7 +46,7 @@ def compare(
         hashes=compared.hashes,
         out=out,
     )
-    console = Console(width=None if Console().is_terminal else 160, highlight=False)
+    console = Console(highlight=False)
     _warn(console, compared)
     _verdicts(console, compared)
     _figures(console, compared)
@@ -114,8 +114,9 @@ def _table(
     *,
     justify: "Literal['left', 'right']" = "left",
 ) -> None:
-    from rich.table import Table
     from rich.text import Text
+
+    from stormsail.cli.tables import Table
 
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(titles):

@@ -43,7 +43,7 @@ def performance(
     frames = read_result(result).frames
     if benchmark is not None:
         frames = frames.only(benchmark)
-    console = Console(width=None if Console().is_terminal else 140, highlight=False)
+    console = Console(highlight=False)
     tables = frames.tables()
     for name in SHOWN:
         if name in tables:
@@ -65,7 +65,7 @@ def performance(
 def _show(
     console: "Console", title: str, names: "Sequence[str]", rows: "Iterable[Sequence[object]]"
 ) -> None:
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(names):

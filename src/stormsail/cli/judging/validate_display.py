@@ -187,10 +187,10 @@ def _shown(statement: "Statement", form: str) -> str:
 
 def _table(titles: tuple[str, str, str], rows: list[tuple[str, str, str]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from stormsail.cli.tables import Table
 
     table = Table(*titles)
     for row in rows:
         table.add_row(*row)
-    console = Console(width=None if Console().is_terminal else 120)
-    console.print(table)
+    Console().print(table)

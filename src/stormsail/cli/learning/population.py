@@ -174,7 +174,8 @@ def _announced() -> Iterator[None]:
 def _show(standing: "Standing") -> None:
     """Print a table of the members after a round."""
     from rich.console import Console
-    from rich.table import Table
+
+    from stormsail.cli.tables import Table
 
     round_ = standing.round
     table = Table(title=f"round {round_.number + 1} of {standing.rounds}")

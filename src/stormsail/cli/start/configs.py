@@ -39,8 +39,8 @@ def _chosen(names: list[str]) -> dict[str, Path]:
     Raises:
         ChoiceError: if there is none of a name.
     """
-    from stormsail.core.config.shipped import shipped
     from stormsail.core.errors import ChoiceError, nearest
+    from stormsail.core.shipped import shipped
 
     known = shipped()
     chosen = {}

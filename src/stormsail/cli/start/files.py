@@ -12,8 +12,8 @@ def config_file(path: Path) -> Path:
     Raises:
         ConfigError: if there is no such file and no shipped configuration of that name.
     """
-    from stormsail.core.config.shipped import located, shipped
     from stormsail.core.errors import ConfigError, nearest
+    from stormsail.core.shipped import located, shipped
 
     file = located(path)
     if file.exists() or path.suffix:  # what else is wrong with a file is said by its reader

@@ -14,7 +14,7 @@ _ENDING = ".toml"
 
 def shipped_folder() -> Path:
     """Return the folder of the shipped configurations."""
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
     inside = package / FOLDER
     return inside if inside.is_dir() else package.parents[1] / FOLDER
 
