@@ -25,7 +25,7 @@ PAGE = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
 TINY = [
     *("--set", "ppo.total_steps=64", "--set", "ppo.n_envs=2", "--set", "ppo.n_steps=16"),
     *("--set", "ppo.batch_size=1", "--set", "ppo.n_epochs=1", "--set", "validation.episodes=5"),
-    *("--set", "validation.every_updates=2", "--set", "network.memory_size=4"),
+    *("--set", "validation.every_updates=2"),
 ]
 
 
