@@ -25,6 +25,12 @@ ErrorCode = Literal[
     "config-unreadable",
     "config-value",
     "missing-extra",
+    # plug-ins
+    "plugin-duplicate",
+    "plugin-file",
+    "plugin-mismatch",
+    "plugin-missing",
+    "plugin-result",
     # artifacts
     "artifact-corrupt",
     "artifact-document",
