@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 ErrorCode = Literal[
     # arguments
+    "callback-form",
     "dtype-mismatch",
     "missing-argument",
     "name-form",
