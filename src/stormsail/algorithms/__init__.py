@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from stormsail.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from stormsail.algorithms.callbacks import Callback, Checkpoint, Evaluated, Progress, Stop
+    from stormsail.algorithms.callbacks import (
+        Callback,
+        Checkpoint,
+        Evaluated,
+        Progress,
+        Stop,
+        callback,
+    )
     from stormsail.algorithms.config import TrainConfig
     from stormsail.algorithms.fit import fitter
     from stormsail.algorithms.population.config import RunFile
@@ -27,6 +34,7 @@ __all__ = [
     "Stop",
     "TrainConfig",
     "Trainer",
+    "callback",
     "fitter",
     "market_panel",
     "train",
@@ -34,7 +42,7 @@ __all__ = [
 ]
 
 _EXPORTS = {
-    "callbacks": ("Callback", "Checkpoint", "Evaluated", "Progress", "Stop"),
+    "callbacks": ("Callback", "Checkpoint", "Evaluated", "Progress", "Stop", "callback"),
     "config": ("TrainConfig",),
     "fit": ("fitter",),
     "population.config": ("RunFile",),

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from stormsail.core.errors import (
     ArgumentError,
@@ -43,6 +43,9 @@ Kind = Literal["feature", "reward", "task", "world", "network", "callback"]
 MAX_BYTES = 1 << 22
 """Largest source of a plug-in."""
 
+NOTHING = "nothing"
+"""What is found where a plug-in registers nothing."""
+
 LOWER = re.compile(r"[a-z][a-z0-9_]*")
 _OURS = "stormsail."
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -50,6 +53,7 @@ _SHORT = 12
 _KEYS = {"kind", "name", "file", "sha256", "covers"}
 
 Item = TypeVar("Item")
+AnyRegistry = TypeVar("AnyRegistry", bound="Registry[Any]")
 
 
 class Registry(Generic[Item]):
@@ -202,14 +206,14 @@ class Use:
         }
 
 
-_registries: dict[Kind, "Registry[object]"] = {}
+_registries: dict[Kind, "Registry[Any]"] = {}
 _loaded: dict[str, Plugin] = {}
 _loading: list[list[tuple[Kind, str]]] = []
 
 
-def published(registry: "Registry[Item]") -> "Registry[Item]":
+def published(registry: AnyRegistry) -> AnyRegistry:
     """Make a registry the one that plug-ins of its kind register in; return it."""
-    _registries[registry.kind] = registry  # type: ignore[assignment]  # only names are read from it
+    _registries[registry.kind] = registry
     return registry
 
 
@@ -307,7 +311,7 @@ def use_of(kind: Kind, name: str) -> Use | None:
     return Use(kind, name, _file_of(defined), _definition(defined), "definition")
 
 
-def require(records: JsonValue, *, owner: str, kinds: Collection[Kind] | None = None) -> None:
+def require(records: JsonValue, *, owner: str, kinds: Collection[str] | None = None) -> None:
     """Refuse to use an artifact without the plug-ins that it was made with.
 
     Args:
@@ -337,8 +341,8 @@ def require(records: JsonValue, *, owner: str, kinds: Collection[Kind] | None = 
         if use.sha256 and here != use.sha256:
             raise ArtifactError(
                 "plugin-mismatch",
-                wrong=f"the {use.kind} `{use.name}` must come from `{use.file}` as {owner} was made "
-                f"with, {_short(use.sha256)}",
+                wrong=f"the {use.kind} `{use.name}` must come from the `{use.file}` that {owner} "
+                f"was made with, {_short(use.sha256)}",
                 found=f"a source of {_short(here)}",
                 remedy=f"Bring that version of the file with `{option(use.file)}`, or train anew.",
             )
@@ -443,9 +447,9 @@ def _module_source(name: str) -> tuple[importlib.machinery.ModuleSpec, str]:
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError) as error:
-        raise _refused(name, "must be a module, or a file that ends with `.py`", _named(error)) from (
-            error
-        )
+        raise _refused(
+            name, "must be a module, or a file that ends with `.py`", _named(error)
+        ) from (error)
     finally:
         if added:
             sys.path.remove(here)
@@ -473,12 +477,7 @@ def _recording(name: str) -> Iterator[list[tuple[Kind, str]]]:
     _loading.append(registered)
     try:
         yield registered
-        if not registered:
-            raise _refused(
-                name,
-                f"must register a {', '.join(get_args(Kind)[:-1])} or {get_args(Kind)[-1]}",
-                "nothing",
-            )
+        _check_any(name, registered)
     except BaseException as error:
         for kind, item in registered:
             _registries[kind].forget(item)
@@ -489,6 +488,12 @@ def _recording(name: str) -> Iterator[list[tuple[Kind, str]]]:
         _loading.pop()
         if _loading:  # a plug-in that loads another one brings what that one brings
             _loading[-1].extend(registered)
+
+
+def _check_any(name: str, registered: list[tuple[Kind, str]]) -> None:
+    if not registered:
+        kinds = get_args(Kind)
+        raise _refused(name, f"must register a {', '.join(kinds[:-1])} or {kinds[-1]}", NOTHING)
 
 
 def _kept(plugin: Plugin) -> Plugin:
@@ -509,7 +514,7 @@ def _refused(name: str, must: str, found: str) -> ConfigError:
 def _named(error: BaseException) -> str:
     """Return an error in words, a syntax error with its line."""
     if isinstance(error, SyntaxError):
-        return f"{type(error).__name__} in line {error.lineno}: {error.msg}"
+        return f"{type(error).__name__}: {error.msg} in line {error.lineno}"
     return f"{type(error).__name__}: {error}"
 
 

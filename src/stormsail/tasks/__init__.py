@@ -10,10 +10,11 @@ from stormsail.tasks.cartpole import CartPole
 from stormsail.tasks.mountain_car import MountainCarContinuous
 from stormsail.tasks.pendulum import Pendulum
 from stormsail.tasks.recall import Recall
-from stormsail.tasks.registry import NAMES, make
+from stormsail.tasks.registry import NAMES, TASKS, make, task
 
 __all__ = [
     "NAMES",
+    "TASKS",
     "Acrobot",
     "CartPole",
     "ControlInfo",
@@ -23,4 +24,5 @@ __all__ = [
     "Pendulum",
     "Recall",
     "make",
+    "task",
 ]

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from stormsail.cli.plugins import Plugins, load_plugins
+
 
 def synth(
     world: Annotated[str | None, typer.Argument(help="Name of the world.")] = None,
@@ -17,10 +19,12 @@ def synth(
         list[str] | None, typer.Option("--set", help="key=value, a setting of the world.")
     ] = None,
     list_worlds: Annotated[bool, typer.Option("--list", help="List worlds and settings.")] = False,
+    plugin: Plugins = None,
 ) -> None:
     """Draw a synthetic world into a store; print its process and the known answer."""
     from stormsail.core.errors import ArgumentError
 
+    load_plugins(plugin)
     if list_worlds:
         _print_worlds()
         return
@@ -57,10 +61,10 @@ def synth(
 
 
 def _print_worlds() -> None:
-    from stormsail.market.synthetic import WORLDS, WorldConfig
+    from stormsail.market.synthetic import WorldConfig, all_worlds
 
     shared = WorldConfig.model_fields
-    for name, kind in WORLDS.items():
+    for name, kind in all_worlds().items():
         typer.echo(f"{name}: {kind.summary}")
         for setting, field in kind.config.model_fields.items():
             if setting not in shared:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stormsail.cli.plugins import Plugins, load_plugins
+
 if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
     from stormsail.cli.judging.validate_display import Display
@@ -57,6 +59,7 @@ def validate(
         list[str] | None,
         typer.Option(help="rule=text: why a result is good that is too good to be true."),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Walk forward: train on the past, trade what follows, test whether the result is significant.
 
@@ -64,6 +67,7 @@ def validate(
     """
     from stormsail.algorithms.fit import Interrupted
     from stormsail.algorithms.population.config import load_training
+    from stormsail.algorithms.run.plugins import bring
     from stormsail.cli.learning.train import kept_words
     from stormsail.core.files.atomic import check_free
 
@@ -71,7 +75,8 @@ def validate(
         out = _needed(out)
         check_free(out)
         check_free(_agent_folder(out))
-    training = load_training(config, settings or [])
+    load_plugins(plugin)
+    training = bring(load_training(config, settings or []))
     options: dict[str, object] = {
         "folds": folds,
         "seeds": None if seeds is None else list(range(seeds)),

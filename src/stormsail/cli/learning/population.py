@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stormsail.cli.plugins import Plugins, load_plugins
+
 if TYPE_CHECKING:
     from stormsail.algorithms.population.jobs import Engine
     from stormsail.algorithms.population.population import Standing
@@ -57,14 +59,16 @@ def population(
         list[str] | None,
         typer.Option("--set", help="path=value, such as population.population_size=4."),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Train a population whose members copy each other. The same command continues it."""
     from stormsail.algorithms.fit import Interrupted
-    from stormsail.algorithms.population.config import RunFile
+    from stormsail.algorithms.population.config import load_run_file
     from stormsail.algorithms.population.population import train_population
     from stormsail.cli.learning.train import BY_SIGNAL, kept_words
 
-    plan = RunFile.load(config, settings or [])
+    load_plugins(plugin)
+    plan = load_run_file(config, settings or [])
     place = Path("runs") / f"{config.stem}-population" if out is None else out
     kept = (
         f"{place} keeps its finished rounds and the last checkpoint of each member, and the same "

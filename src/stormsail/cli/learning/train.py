@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from stormsail.cli.plugins import Plugins, load_plugins
+
 if TYPE_CHECKING:
     from stormsail.algorithms.callbacks import Progress
     from stormsail.algorithms.config import TrainConfig
@@ -64,14 +66,27 @@ def train(
     loggers: Annotated[
         list[str] | None, typer.Option("--logger", help="mlflow or wandb; may be repeated.")
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Train an agent. Ctrl-C saves and ends; the same command continues from there."""
+    load_plugins(plugin)
     overrides = [*(settings or []), *([f'task.name="{task}"'] if task else [])]
     chosen = _settings(config, overrides, folder=None if extend_to is None else out)
     if out is None and config is not None:
         out = Path("runs") / config.stem
+    chosen = _brought(chosen, out)
     growth = Growth(extend_to, start_from, keep_optimizer)
     finish(run(chosen, out, growth, loggers=loggers or []))
+
+
+def _brought(config: "TrainConfig", out: Path | None) -> "TrainConfig":
+    """Run the plug-ins of the settings; ask for those of the run in the folder before any work."""
+    from stormsail.algorithms.run.plugins import bring, require_plugins
+
+    config = bring(config)
+    if out is not None:
+        require_plugins(out)
+    return config
 
 
 class Growth(NamedTuple):

@@ -17,7 +17,7 @@ _TIE_ULPS = 4
 
 
 class State(NamedTuple):
-    """One account in one episode, for each environment; all [B]."""
+    """One account in one episode, for each environment; all [B] but the last."""
 
     symbol: Tensor
     """Column of the panel, int64."""
@@ -55,6 +55,8 @@ class State(NamedTuple):
     """Actions replaced since `reset` because they were not finite or not on offer, int64."""
     done: Tensor
     """Whether the episode has ended, so that the next step starts a new one, bool."""
+    reward_memory: Tensor
+    """What the reward remembers of the episode, [B, M]; M is 0 for log growth."""
 
 
 class CostRates(NamedTuple):
@@ -149,6 +151,7 @@ def open_accounts(
         impact=costs.impact,
         bad_actions=count,
         done=torch.zeros_like(row, dtype=torch.bool),
+        reward_memory=cash.new_empty((len(cash), 0)),
     )
 
 
