@@ -354,7 +354,7 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 
 def _load(name: str) -> Plugin:
-    is_file = name.endswith(".py") or os.sep in name or Path(name).exists()
+    is_file = name.endswith(".py") or os.path.isfile(name)  # noqa: PTH113 - never raises
     if not is_file and _MODULE.fullmatch(name):
         return _load_module(name)
     path = Path(name)
@@ -390,8 +390,12 @@ def _run_once(name: str, path: str, source: bytes) -> Plugin:
             )
     slug = re.sub(r"[^0-9a-zA-Z]+", "_", name.removesuffix(".py"))
     module = f"stormsail_plugin_{slug}_{sha256[:8]}"
-    with _recording(shown(name)) as registered:
-        _execute(module, path, source)
+    try:
+        with _recording(name) as registered:
+            _execute(module, path, source)
+    except BaseException:
+        sys.modules.pop(module, None)
+        raise
     return _kept(Plugin(name, sha256, tuple(registered), module, path, source))
 
 
@@ -414,11 +418,7 @@ def _execute(name: str, path: str, source: bytes) -> None:
     spec.has_location = True
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    try:
-        loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(name, None)
-        raise
+    loader.exec_module(module)
 
 
 def _load_module(name: str) -> Plugin:
