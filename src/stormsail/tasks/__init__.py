@@ -4,6 +4,7 @@ On them the learner is compared with published results. The velocity-masked vers
 leave the rates to be worked out from memory. `Recall` is our own: a memory is all that it needs.
 """
 
+from stormsail.core.task import ContinuousActions, DiscreteActions
 from stormsail.tasks.acrobot import Acrobot
 from stormsail.tasks.base import ControlInfo, ControlState, ControlTask
 from stormsail.tasks.cartpole import CartPole
@@ -17,9 +18,11 @@ __all__ = [
     "TASKS",
     "Acrobot",
     "CartPole",
+    "ContinuousActions",
     "ControlInfo",
     "ControlState",
     "ControlTask",
+    "DiscreteActions",
     "MountainCarContinuous",
     "Pendulum",
     "Recall",
