@@ -1,5 +1,6 @@
 """Rewards of a step in float64 loops, written from the papers; nothing of the package is used."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 
 def simple_returns(equity):
     """Return E_t / E_{t-1} - 1."""
-    return [after / before - 1.0 for before, after in zip(equity[:-1], equity[1:], strict=True)]
+    return [after / before - 1.0 for before, after in itertools.pairwise(equity)]
 
 
 def differential_sharpe(equity, *, rate, volatility, least_share):
@@ -41,7 +42,7 @@ def sharpe_of_moments(returns, *, rate, mean, square):
 def drawdown_growth(equity, *, penalty):
     """Return log growth less the penalty on every new depth of the drawdown, one by one."""
     rewards, peak, depth = [], equity[0], 0.0
-    for before, after in zip(equity[:-1], equity[1:], strict=True):
+    for before, after in itertools.pairwise(equity):
         peak = max(peak, after)
         deeper = math.log(peak) - math.log(after)
         rewards.append(math.log(after / before) - penalty * max(deeper - depth, 0.0))

@@ -253,7 +253,7 @@ def test_a_plug_in_with_another_hash_is_refused_and_both_hashes_are_named(tmp_pa
     )
 
 
-def test_what_a_script_defines_is_bound_by_its_own_source(tmp_path):
+def test_what_a_script_defines_is_bound_by_its_own_source():
     @feature(name="script_gap", lookback=2)
     def script_gap(bars):
         return bars["close"][1:] - bars["close"][:-1]
@@ -264,7 +264,7 @@ def test_what_a_script_defines_is_bound_by_its_own_source(tmp_path):
     REGISTRY.forget("script_gap")
 
     @feature(name="script_gap", lookback=2)
-    def script_gap(bars):
+    def another_gap(bars):
         return bars["close"][1:] + bars["close"][:-1]
 
     with pytest.raises(ArtifactError) as caught:

@@ -59,7 +59,7 @@ def test_the_differential_ratio_is_the_derivative_of_the_ratio_to_the_rate():
 
 
 def test_the_drawdown_penalty_by_hand():
-    # From 90 with a peak of 100: to 81 (deeper by log 90/81), to 95 (recovering), to 110 (new peak).
+    # From 90 with a peak of 100: to 81, deeper by log 90/81; to 95, recovering; to 110, a new peak.
     before, peak = column(90.0, 90.0, 90.0), column(100.0, 100.0, 100.0)
     after, highest = column(81.0, 95.0, 110.0), column(100.0, 100.0, 110.0)
     found = rewards.drawdown_growth(after, before, highest, peak, penalty=0.5)

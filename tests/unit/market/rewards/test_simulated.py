@@ -206,13 +206,13 @@ def refused(function, *, memory=0, initial=None, kind=ConfigError):
     ("function", "options", "words"),
     [
         (lambda record: record.growth.sum(), {}, "rewards of the shape (6,); found the shape ()"),
-        (lambda record: 1.0, {}, "found a float"),
+        (lambda _: 1.0, {}, "found a float"),
         (lambda record: record.growth.half(), {}, "tensors of torch.float64; found torch.float16"),
         (lambda record: record.growth / 0.0, {}, "finite numbers"),
         (lambda record: record.growth - record.growth.mean(), {}, "by its own row"),
         (lambda record: torch.rand(len(record.growth), dtype=torch.float64), {}, "the same steps"),
         (lambda record: record.no_such_thing, {}, "must run; found AttributeError"),
-        (lambda record, memory: record.growth, {"memory": 1}, "rewards and memory, in that order"),
+        (lambda record, _: record.growth, {"memory": 1}, "rewards and memory, in that order"),
         (
             lambda record, memory: (record.growth, memory[:, 0]),
             {"memory": 1},
@@ -228,7 +228,11 @@ def refused(function, *, memory=0, initial=None, kind=ConfigError):
             {"memory": 1, "initial": (float("nan"),), "kind": DtypeError},
             "must be a finite number",
         ),
-        (lambda record, *, level: record.growth, {"kind": ArgumentError}, "must be given `level`"),
+        (
+            lambda record, *, level: record.growth - level,
+            {"kind": ArgumentError},
+            "must be given `level`",
+        ),
     ],
 )
 def test_a_reward_that_no_simulator_could_use_is_refused(function, options, words):
