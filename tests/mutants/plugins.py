@@ -6,6 +6,7 @@ from mutants.nodes import integration, unit
 LOADER = "core/plugins.py"
 FORMULA = "functional/market/rewards.py"
 REGISTRY = "market/rewards/registry.py"
+ACCOUNT = "market/simulator/account.py"
 SIMULATOR = "market/simulator/simulator.py"
 RUN = "algorithms/run/plugins.py"
 REPORTS = "algorithms/population/engines/reports.py"
@@ -121,16 +122,16 @@ PLUGINS = (
     ),
     _own(
         "memory-outlives-the-episode",
-        SIMULATOR,
-        "return torch.where(over if first.ndim == 1 else over[:, None], first, second)",
-        "return torch.where(over, first, second) if first.ndim == 1 else second",
+        ACCOUNT,
+        "torch.where(over if one.ndim == 1 else wide, one, other)",
+        "torch.where(over, one, other) if one.ndim == 1 else other",
         simulated("test_the_memory_begins_anew_with_each_episode"),
     ),
     _own(
         "reward-without-ruin",
         SIMULATOR,
-        "reward = torch.where(ruined, reward - self.config.ruin_penalty, reward)\n",
-        "",
+        "reward = torch.where(ruined, reward - self.config.ruin_penalty, reward)",
+        "reward = reward.clone()",
         simulated("test_the_penalty_of_ruin_is_taken_from_every_reward"),
     ),
     _own(

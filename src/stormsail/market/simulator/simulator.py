@@ -26,6 +26,7 @@ from stormsail.market.simulator.account import (
     State,
     StopLevels,
     apply_fill,
+    choose,
     open_accounts,
     stop_hit,
 )
@@ -293,7 +294,7 @@ class Simulator:
         last = start + self.config.episode_bars
         fresh = self._opened(symbol, start, last, self._costs(symbol, draws))
         over = state.done
-        new = State(*(_chosen(over, a, b) for a, b in zip(fresh, moved, strict=True)))
+        new = choose(over, fresh, moved)
         new = new._replace(bad_actions=state.bad_actions + bad)
         new, observation = self._observer.next(state, new, draws)
         reward = torch.where(over, 0.0, booked.reward)
@@ -492,11 +493,6 @@ def _compiled(transition: Transition, example: tuple[State, Tensor, Tensor]) -> 
 def _own(state: State) -> State:
     """Return the state without shared memory, as every later state is."""
     return State(*(tensor.clone() for tensor in state))
-
-
-def _chosen(over: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return the first tensor where an episode was over, [B, ...], else the second."""
-    return torch.where(over if first.ndim == 1 else over[:, None], first, second)
 
 
 def _reward_of(config: MarketConfig, dtype: torch.dtype) -> BoundReward | None:

@@ -9,6 +9,7 @@ from simulator_lab import at, draws, market, settings, simulator, steady, wild_p
 from stormsail.core import plugins
 from stormsail.core.errors import ArgumentError, ChoiceError, ConfigError, DtypeError
 from stormsail.market.rewards import REWARDS, StepRecord, reward
+from stormsail.market.simulator.one_account import OneAccount
 
 PRICES = [100.0, 101.0, 99.0, 99.0, 104.0, 96.0, 97.0, 90.0, 95.0, 100.0, 98.0]
 SHARPE = {"rate": 0.1, "volatility": 0.02, "least_share": 0.05}
@@ -258,3 +259,23 @@ def test_unknown_rewards_and_parameters_are_refused():
         reward(name="odd", memory=-1)
     assert "odd" not in REWARDS
     assert StepRecord._fields[0] == "equity_before"
+
+
+def test_one_account_on_plain_numbers_has_the_rewards_of_a_batch():
+    config = settings(
+        episode_bars=8,
+        costs__taker_fee=0.001,
+        reward="differential_sharpe",
+        reward_parameters=SHARPE,
+    )
+    sim = simulator(market(steady(PRICES)), config)
+    account, state = OneAccount(sim), at(sim)
+    numbers = tuple(number for tensor in state for number in tensor.flatten().tolist())
+    for step in range(8):
+        weight = torch.tensor([(-1.0) ** step], dtype=torch.float64)
+        uniform = draws(sim, seed=step)
+        state, result = sim.transition(state, weight, uniform)
+        numbers, shown = account.step(numbers, weight.item(), uniform.flatten().tolist())
+        assert shown.reward == result.reward.item()
+        assert list(numbers[-3:-1]) == state.reward_memory[0].tolist()
+    assert shown.truncated
