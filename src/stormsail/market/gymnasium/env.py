@@ -177,10 +177,9 @@ def _numbers(state: State) -> tuple[Number, ...]:
 def _tensors(state: tuple[Number, ...]) -> State:
     """Return the state of an account as tensors of one environment."""
     plain = len(State._fields) - 2  # all but the reward's memory and the flag, which come last
-    memory = torch.tensor([state[plain:-1]])
-    return State(
-        *(torch.tensor([number]) for number in state[:plain]), memory, torch.tensor([state[-1]])
-    )
+    columns = [torch.tensor([number]) for number in state[:plain]]
+    columns += [torch.tensor([state[plain:-1]]), torch.tensor([state[-1]])]
+    return State(*columns)
 
 
 def _known(info: dict[str, Any]) -> dict[str, Any]:
