@@ -14,8 +14,10 @@ from pydantic import Field, model_validator
 
 from stormsail.algorithms.config import TrainConfig, Whole
 from stormsail.algorithms.population.jobs import Value
+from stormsail.algorithms.run.plugins import MANIFEST, load_saved
 from stormsail.core.config import Config
 from stormsail.core.errors import ConfigError, nearest
+from stormsail.evaluation.populations import LEDGER
 
 LEARNING_RATE = "ppo.learning_rate"
 
@@ -203,7 +205,19 @@ def load_training(path: Path | str, overrides: Iterable[str] = ()) -> TrainConfi
     Raises:
         ConfigError: if the file cannot be read or does not fit.
     """
-    return RunFile.load(path, overrides).training()
+    return load_run_file(path, overrides).training()
+
+
+def load_run_file(path: Path | str, overrides: Iterable[str] = ()) -> RunFile:
+    """Return the configuration in a file that the user names.
+
+    Raises:
+        ConfigError: if the file cannot be read or does not fit; or if it lies in a run's folder and
+            names plug-ins, which saved settings never do.
+    """
+    given = RunFile.load(path, overrides)
+    is_saved = any((Path(path).parent / name).is_file() for name in (MANIFEST, LEDGER))
+    return load_saved(RunFile, path, overrides) if given.plugins and is_saved else given
 
 
 def ends(search: SearchConfig) -> tuple[Value, ...]:
