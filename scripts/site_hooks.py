@@ -1,4 +1,4 @@
-"""Hooks of the site: pages and their order from docs/README.md, the API reference, and links out of docs.
+"""Hooks of the site: pages and order from docs/README.md, the API reference, links out of docs.
 
 The same Markdown is read in the repository and on the site, so nothing is written twice: the README
 is the front page, docs/README.md gives the navigation, and a link that leaves `docs/` is led to
@@ -55,11 +55,13 @@ MODULES = ("stormsail.core.errors",)
 
 LINK = re.compile(r"(\]\(|<img src=\")(?![a-z]+:|#|/)([^)\s\"#]+)")
 ITEM = re.compile(r"\s*([-*]|\d+\.) ")
-FOREIGN = re.compile(r"<(?:script|img|iframe)[^>]*\ssrc=\"?(?:https?:)?//[^\s\">]+|<link[^>]*\shref=\"?(?:https?:)?//[^\s\">]+")
+FOREIGN = re.compile(
+    r"<(?:script|img|iframe)[^>]*\ssrc=\"?(?:https?:)?//[^\s\">]+|<link[^>]*\shref=\"?(?:https?:)?//[^\s\">]+"
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Take the navigation from docs/README.md, and anchors as the repository's own view makes them."""
+    """Take the navigation from docs/README.md, and anchors as the repository's view has them."""
     config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
     if "MIKE_DOCS_VERSION" not in os.environ:
         del config.extra["version"]  # a site of one version has no list to choose from
@@ -183,7 +185,9 @@ def formula_modules() -> list[str]:
     A package with `__all__` is one page; of a package without, each module is.
     """
     folder = PACKAGE / "functional"
-    tops = [path for path in folder.iterdir() if path.name[0] not in "_." and path.stem != "kernels"]
+    tops = [
+        path for path in folder.iterdir() if path.name[0] not in "_." and path.stem != "kernels"
+    ]
     found = [f"stormsail.functional.{path.stem}" for path in tops]
     rooms = [name for name in found if not exports(name)]
     below = [
@@ -207,7 +211,7 @@ def first_line(module: str) -> str:
 
 
 def exports(module: str) -> list[str]:
-    """Return the public names of a module: its `__all__`, else what it defines without underscore."""
+    """Return the public names of a module: its `__all__`, else what has no underscore."""
     body = source_of(module).body
     for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":

@@ -1,4 +1,4 @@
-"""Formulas of docstrings on the site: `.. math::` becomes MathML, which browsers draw by themselves.
+"""Formulas of docstrings on the site: `.. math::` becomes MathML, which browsers draw themselves.
 
 Two halves of one way: the griffe extension writes what the Markdown extension arithmatex reads,
 and `drawn` turns what arithmatex writes into MathML. Nothing is fetched and no script runs.
@@ -17,7 +17,7 @@ ARITHMATEX = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1
 
 
 class Formulas(Extension):
-    """Rewrites the formulas of every docstring from reStructuredText to the Markdown of the site."""
+    """Rewrites the formulas of docstrings from reStructuredText to the Markdown of the site."""
 
     def on_object(self, *, obj: Object, **_: object) -> None:
         """Rewrite the docstring of one object as soon as it is read."""
@@ -43,6 +43,15 @@ def _block(found: re.Match[str]) -> str:
 
 def _mathml(found: re.Match[str]) -> str:
     formula = html.unescape(found[2]).strip()
-    if r"\\" in formula and r"\begin" not in formula:
-        formula = rf"\begin{{aligned}}{formula}\end{{aligned}}"
-    return convert(formula, display="block" if found[1] == "div" else "inline")
+    if found[1] == "span":
+        return convert(formula)
+    return convert(in_rows(formula), display="block")
+
+
+def in_rows(formula: str) -> str:
+    r"""Return a formula with one statement a row: a page is narrower than a docstring."""
+    if r"\begin" in formula or not re.search(r"\\\\|\\qquad", formula):
+        return formula
+    aligned = formula if "&" in formula else f"&{formula}"
+    rows = re.sub(r"\s*\\qquad\s*", r" \\\\ &", aligned)
+    return rf"\begin{{split}}{rows}\end{{split}}"
