@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING
 from stormsail.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from stormsail.algorithms.callbacks import Callback, Checkpoint, Evaluated, Progress, Stop
     from stormsail.algorithms.config import TrainConfig
     from stormsail.algorithms.fit import fitter
     from stormsail.algorithms.population.config import RunFile
     from stormsail.algorithms.population.population import PopulationRun, train_population
     from stormsail.algorithms.run.tasks import market_panel
-    from stormsail.algorithms.trainer import Progress, Run, Trainer, train
+    from stormsail.algorithms.trainer import Run, Trainer, train
 
 __all__ = [
+    "Callback",
+    "Checkpoint",
+    "Evaluated",
     "PopulationRun",
     "Progress",
     "Run",
     "RunFile",
+    "Stop",
     "TrainConfig",
     "Trainer",
     "fitter",
@@ -29,12 +34,13 @@ __all__ = [
 ]
 
 _EXPORTS = {
+    "callbacks": ("Callback", "Checkpoint", "Evaluated", "Progress", "Stop"),
     "config": ("TrainConfig",),
     "fit": ("fitter",),
     "population.config": ("RunFile",),
     "population.population": ("PopulationRun", "train_population"),
     "run.tasks": ("market_panel",),
-    "trainer": ("Progress", "Run", "Trainer", "train"),
+    "trainer": ("Run", "Trainer", "train"),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from stormsail.algorithms.callbacks import Progress
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.run.tasks import MARKET, market_panel
 from stormsail.algorithms.run.trials import LEDGER
-from stormsail.algorithms.trainer import Progress, Run, train
+from stormsail.algorithms.trainer import Run, train
 from stormsail.core.clock import Clock
 from stormsail.core.errors import ConfigError, StormsailError
 from stormsail.evaluation.engine.config import BacktestConfig

@@ -10,6 +10,8 @@ from typing import ClassVar, Literal
 
 ErrorCode = Literal[
     # arguments
+    "callback-form",
+    "environment-form",
     "dtype-mismatch",
     "missing-argument",
     "name-form",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from stormsail.cli.judging.agents import BEST, agent_folder
+from stormsail.api.agent_folders import BEST, agent_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

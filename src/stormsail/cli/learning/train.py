@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 if TYPE_CHECKING:
+    from stormsail.algorithms.callbacks import Progress
     from stormsail.algorithms.config import TrainConfig
-    from stormsail.algorithms.trainer import OnProgress, Progress, Run
+    from stormsail.algorithms.trainer import OnProgress, Run
     from stormsail.core.clock import Clock
 
 STOPPED = 1
@@ -184,6 +185,8 @@ def finish(done: "Run") -> None:
     if done.status == "interrupted":
         typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
         raise typer.Exit(BY_SIGNAL + (done.signal or 0))
+    if done.status == "paused":
+        typer.echo(f"stormsail: {done.reason}; the same command goes on.", err=True)
     if done.status == "stopped":
         typer.echo(f"stormsail: {done.reason}.", err=True)
         raise typer.Exit(STOPPED)

@@ -72,7 +72,7 @@ def report_page(
     attacks: Sequence[SavedAttack] = (),
     populations: Sequence[SavedPopulation] = (),
 ) -> str:
-    """Return the page of one result, of several on the same axes, or of populations alone.
+    """Return the page of one result, of several on the same axes, of populations or runs alone.
 
     Args:
         results: backtests and validations; the first that has baselines shows them. Without any,
@@ -82,20 +82,21 @@ def report_page(
         populations: whose lineage is shown; without any there is no such section.
 
     Raises:
-        RangeError: if there is neither a result nor a population.
+        RangeError: if there is neither a result nor a population nor a run.
     """
-    if not results and not populations:
+    if not results and not populations and not runs:
         raise RangeError(
-            wrong="a report must have at least one result or population",
+            wrong="a report must have at least one result, population or run",
             found="none",
-            remedy="Pass what `read_results` or `read_population` returns.",
+            remedy="Pass what `read_results`, `read_population` or `read_run` returns.",
         )
     sections = {name: build(results) for name, _, build in CONTENTS if build and results}
     sections |= {ATTACKED: attack_section(attacks), SEARCHED: population_section(populations)}
     sections[TRAINED] = training_section(runs) if runs else ""
     shown = [(name, title) for name, title, _ in CONTENTS if sections.get(name)]
-    title = " · ".join(each.name for each in results or populations)
-    top = header(title, _subtitle(results) if results else "population-based training", shown)
+    title = " · ".join(each.name for each in results or populations or runs)
+    trained = "population-based training" if populations else "training"
+    top = header(title, _subtitle(results) if results else trained, shown)
     foot = f"<footer><p>{escape(_footer(results))}</p></footer>"
     body = f"{top}<main>{''.join(sections[name] for name, _ in shown)}</main>{foot}"
     return page(f"{title} · stormsail report", body)
