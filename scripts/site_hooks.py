@@ -215,7 +215,9 @@ def exports(module: str) -> list[str]:
     body = source_of(module).body
     for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return [str(name) for name in ast.literal_eval(node.value)]
+            names = [str(name) for name in ast.literal_eval(node.value)]
+            folder = ROOT / "src" / Path(*module.split("."))
+            return [name for name in names if not (folder / name).is_dir()]  # has its own page
     defined = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     return [name for name in defined if not name.startswith("_")]
 
