@@ -142,7 +142,8 @@ def reference() -> dict[str, str]:
     formulas = formula_modules()
     pages |= {f"api/{module}.md": surface_page(module) for module in (*formulas, *MODULES)}
     pages["api/stormsail.functional.md"] = formulas_page(formulas)
-    return {place: pages[place] for place in sorted(pages, key=lambda place: place.split("."))}
+    in_order = sorted(pages, key=lambda place: place.removesuffix(".md").split("."))
+    return {place: pages[place] for place in in_order}
 
 
 def surface_page(package: str) -> str:
@@ -217,7 +218,8 @@ def exports(module: str) -> list[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             names = [str(name) for name in ast.literal_eval(node.value)]
             folder = ROOT / "src" / Path(*module.split("."))
-            return [name for name in names if not (folder / name).is_dir()]  # has its own page
+            # a package has a page of its own, and `__version__` needs none
+            return [name for name in names if name[0] != "_" and not (folder / name).is_dir()]
     defined = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     return [name for name in defined if not name.startswith("_")]
 

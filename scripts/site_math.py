@@ -11,7 +11,7 @@ import textwrap
 from griffe import Extension, Object
 from latex2mathml.converter import convert
 
-BLOCK = re.compile(r"^( *)\.\. math::\n((?:\1 +.*\n?|\n(?=\1 ))+)", re.MULTILINE)
+BLOCK = re.compile(r"^( *)\.\. math::(.*\n(?:\1 +.*\n?)*)", re.MULTILINE)
 INLINE = re.compile(r":math:`([^`]+)`")
 ARITHMATEX = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
 
@@ -37,7 +37,7 @@ def drawn(page: str) -> str:
 
 
 def _block(found: re.Match[str]) -> str:
-    formula = textwrap.dedent(found[2]).strip()
+    formula = "\n".join(line.strip() for line in found[2].strip().split("\n"))
     return textwrap.indent(f"\n\\[\n{formula}\n\\]\n\n", found[1])
 
 
