@@ -6,6 +6,7 @@ those of pip and uv on this machine (`PIP_INDEX_URL`, `UV_INDEX_URL`, `PIP_FIND_
 """
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -146,26 +147,15 @@ def lock() -> None:
 
 
 def cpu_builds() -> list[str]:
-    """Return the hashes of the CPU builds of torch that `PIP_FIND_LINKS` leads to, if any."""
-    links = os.environ.get("PIP_FIND_LINKS", "").split()
-    if not links:
-        print("no CPU builds of torch: set PIP_FIND_LINKS to a folder or page that lists them")
-        return []
-    hashes: set[str] = set()
-    for python in PYTHONS:
-        (OUT / "torch.in").write_text(f"{TORCH}+cpu\n", encoding="utf-8")
-        out = OUT / "torch.txt"
-        try:
-            compiled(
-                "--no-deps", "--generate-hashes", "--python-version", python, "--output-file", out,
-                *(word for link in links for word in ("--find-links", link)),
-                source=OUT / "torch.in",
-            )  # fmt: skip
-        except subprocess.CalledProcessError:
-            print(f"no CPU build of torch for Python {python} at {len(links)} places")
-            continue
-        hashes |= {*re.findall(r"--hash=(\S+)", out.read_text(encoding="utf-8"))}
-    return sorted(hashes)
+    """Return the hashes of the CPU builds of torch in the folders of `PIP_FIND_LINKS`."""
+    folders = [Path(link) for link in os.environ.get("PIP_FIND_LINKS", "").split()]
+    name = TORCH.replace("==", "-")
+    files = sorted(file for folder in folders for file in folder.glob(f"{name}+cpu-*.whl"))
+    for file in files:
+        print(f"CPU build: {file.name}")
+    if not files:
+        raise SystemExit(f"no {name}+cpu-*.whl: lead PIP_FIND_LINKS to a folder that holds some")
+    return [f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files]
 
 
 def entries(locked: str) -> Iterator[str]:
