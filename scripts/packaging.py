@@ -126,24 +126,37 @@ def tutorial(environment: Path, folder: Path) -> None:
 def lock() -> None:
     """Write the lock files: every hash of every file of the versions in constraints.txt.
 
-    `cpu.txt` is everything but what CUDA needs; its entry of torch has the hashes of both builds,
-    so that `cuda.txt` only adds to it. Hashes of CPU builds come from `PIP_FIND_LINKS`.
+    `common.txt` is everything but torch. `cuda.txt` adds torch as the common index has it and what
+    CUDA needs; `cpu.txt` adds the CPU build, which has a version of its own on Linux. pip prefers
+    files whose hash an index announces, so one pin for both builds would always find CUDA.
     """
     found = OUT / "locked.txt"
     compiled(
         "--universal", "--python-version", PYTHONS[0], "--constraint", ROOT / "constraints.txt",
         "--generate-hashes", "--output-file", found,
     )  # fmt: skip
-    cpu, cuda = [], []
-    for entry in entries(found.read_text(encoding="utf-8")):
-        (cuda if CUDA.match(entry) else cpu).append(entry)
-    cpu = [with_hashes(entry, cpu_builds()) if entry.startswith(TORCH) else entry for entry in cpu]
+    locked = list(entries(found.read_text(encoding="utf-8")))
+    (torch,) = [entry for entry in locked if entry.startswith(f"{TORCH} ")]
+    hashes = re.findall(r"--hash=(\S+)", torch)
+    cuda = [entry for entry in locked if CUDA.match(entry)]
+    cpu = [
+        entry_of(f"{TORCH}+cpu ; sys_platform == 'linux'", cpu_builds()),
+        entry_of(f"{TORCH} ; sys_platform != 'linux'", hashes),
+    ]
+    common = [entry for entry in locked if entry != torch and entry not in cuda]
     LOCKS.mkdir(exist_ok=True)
     head = "# Written by `python scripts/packaging.py locks`; see docs/packaging.md."
-    (LOCKS / "cpu.txt").write_text("\n".join([head, *cpu, ""]), encoding="utf-8")
-    (LOCKS / "cuda.txt").write_text("\n".join([head, "-r cpu.txt", *cuda, ""]), encoding="utf-8")
-    hashes = [sum(entry.count("--hash") for entry in part) for part in (cpu, cuda)]
-    print(f"locks: {len(cpu)} packages, {hashes[0]} hashes; for CUDA {len(cuda)} more, {hashes[1]}")
+    files = {
+        "common": common,
+        "cpu": ["-r common.txt", *cpu],
+        "cuda": ["-r common.txt", torch, *cuda],
+    }
+    for name, lines in files.items():
+        (LOCKS / f"{name}.txt").write_text("\n".join([head, *lines, ""]), encoding="utf-8")
+        counted = sum(line.count("--hash") for line in lines)
+        print(
+            f"locks: {name}.txt, {sum('==' in line for line in lines)} packages, {counted} hashes"
+        )
 
 
 def cpu_builds() -> list[str]:
@@ -168,11 +181,9 @@ def entries(locked: str) -> Iterator[str]:
     )
 
 
-def with_hashes(entry: str, hashes: Sequence[str]) -> str:
-    """Return an entry with further hashes."""
-    known = re.findall(r"--hash=(\S+)", entry)
-    requirement = entry.partition("\\\n")[0].strip()
-    return " \\\n    --hash=".join([requirement, *sorted({*known, *hashes})])
+def entry_of(requirement: str, hashes: Sequence[str]) -> str:
+    """Return an entry of a file of requirements with hashes."""
+    return " \\\n    --hash=".join([requirement, *sorted(hashes)])
 
 
 def compiled(*arguments: object, source: Path = ROOT / "pyproject.toml") -> None:

@@ -19,41 +19,45 @@ def pins(path):
     return {canonicalize_name(name): (version, rest) for name, version, rest in found}
 
 
-LOCKED = pins("locks/cpu.txt")
-CUDA = pins("locks/cuda.txt")
+LOCKS = {name: pins(f"locks/{name}.txt") for name in ("common", "cpu", "cuda")}
 
 
 def test_every_dependency_is_locked_at_the_version_of_the_tests():
     tested = {name: version for name, (version, _) in pins("constraints.txt").items()}
     for line in PROJECT["dependencies"]:
         needed = Requirement(line)
-        version = LOCKED[canonicalize_name(needed.name)][0]
+        version = {**LOCKS["common"], **LOCKS["cuda"]}[canonicalize_name(needed.name)][0]
         assert version in needed.specifier
         assert version == tested[canonicalize_name(needed.name)]
 
 
-@pytest.mark.parametrize("lock", [LOCKED, CUDA], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("lock", LOCKS)
 def test_every_entry_has_hashes(lock):
-    for name, (_, rest) in lock.items():
+    assert LOCKS[lock]
+    for name, (_, rest) in LOCKS[lock].items():
         assert re.findall(r"--hash=sha256:[0-9a-f]{64}(?= \\\n|$)", rest), name
         assert rest.count("--hash") == len(set(re.findall(r"sha256:\w+", rest))), name
 
 
 def test_both_builds_of_torch_are_covered_and_only_one_needs_cuda():
-    assert LOCKED["torch"][0] == "2.13.0"
-    # of the CPU build for Linux and Python 3.11; the others are those of the common index
-    assert "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b" in LOCKED["torch"][1]
-    assert LOCKED["torch"][1].count("--hash") == 25
-    assert not [
-        name for name in LOCKED if name.startswith(("nvidia-", "cuda-")) or name == "triton"
-    ]
-    assert {"triton", "nvidia-cudnn-cu13", "cuda-toolkit"} <= {*CUDA}
-    assert "-r cpu.txt" in (ROOT / "locks" / "cuda.txt").read_text()
+    cpu = (ROOT / "locks" / "cpu.txt").read_text()
+    # the wheel for Linux and Python 3.11
+    own = "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"
+    assert f"torch==2.13.0+cpu ; sys_platform == 'linux' \\\n    --hash=sha256:{own}" in cpu
+    assert "torch==2.13.0 ; sys_platform != 'linux'" in cpu
+    assert own not in (ROOT / "locks" / "cuda.txt").read_text()
+    assert LOCKS["cuda"]["torch"][0] == "2.13.0"
+    assert LOCKS["cuda"]["torch"][1].count("--hash") == 24
+    assert {"triton", "nvidia-cudnn-cu13", "cuda-toolkit"} <= {*LOCKS["cuda"]}
+    companions = [name for name in LOCKS["common"] if name.startswith(("nvidia-", "cuda-", "tri"))]
+    assert companions == []
+    for name in ("cpu", "cuda"):
+        assert "-r common.txt" in (ROOT / "locks" / f"{name}.txt").read_text()
 
 
-@pytest.mark.parametrize("path", ["locks/cpu.txt", "locks/cuda.txt", "constraints.txt"])
-def test_no_index_is_named(path):
-    assert "://" not in (ROOT / path).read_text()
+def test_no_index_is_named():
+    for path in (ROOT / "constraints.txt", *(ROOT / "locks").iterdir()):
+        assert "://" not in path.read_text(), path.name
 
 
 def test_the_pythons_that_are_resolved_are_those_of_the_classifiers():
