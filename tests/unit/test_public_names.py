@@ -42,7 +42,9 @@ PUBLIC = {
         "shortfall_increment shortfall_level shrink_to_mean stratified_cvar_error value_at_risk "
         "weighted_value_at_risk"
     ),
-    "stormsail.market": "Bars Funding Interval MarketConfig Panel Simulator Store load_panel",
+    "stormsail.market": (
+        "Bars Funding Interval MarketConfig Panel Simulator Span Store load_panel split_by_time"
+    ),
     "stormsail.market.checks": (
         "BY_NAME BY_NUMBER DEFECTS Defect Finding Loaded Place RULES Report SUFFIXES check_bars "
         "check_file check_funding check_funding_table check_loaded check_table interval_of "
