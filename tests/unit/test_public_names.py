@@ -21,7 +21,7 @@ PUBLIC = {
     "stormsail": (
         "Agent ArrayDecision Backtest BacktestConfig Bars Callback Checkpoint Decision Evaluated "
         "Evaluation MarketConfig Panel Progress Run SealedBarsWarning Stop StormsailError "
-        "TrainConfig Validation ValidationConfig __version__ backtest functional load_bars "
+        "TrainConfig Validation ValidationConfig backtest functional load_bars "
         "make_market optim report train validate"
     ),
     "stormsail.algorithms": (
