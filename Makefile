@@ -37,6 +37,8 @@ check: $(STAMP)  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --strict tests/sample_project/project.py
+	$(BIN)/pyright --pythonpath $(BIN)/python -p tests/sample_project
 	$(BIN)/lint-imports
 
 format: $(STAMP)

@@ -56,7 +56,6 @@ __all__ = [
     "TrainConfig",
     "Validation",
     "ValidationConfig",
-    "__version__",
     "backtest",
     "functional",
     "load_bars",
