@@ -69,7 +69,6 @@ __all__ = [
     "TrainConfig",
     "Validation",
     "ValidationConfig",
-    "__version__",
     "backtest",
     "callback",
     "feature",

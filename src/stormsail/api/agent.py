@@ -53,7 +53,12 @@ class Agent(BaseAgent):
 
     `Agent.load("runs/x")` reads the best agent of a run, `Agent.load("runs/x/best")` the same
     folder by its own name.
+
+    Attributes:
+        folder: that it was read from; None where it was not.
     """
+
+    folder: Path | None = None
 
     @classmethod
     def load(cls, path: Path | str, *, device: torch.device | str = "cpu") -> Self:
@@ -66,7 +71,10 @@ class Agent(BaseAgent):
         Raises:
             ArtifactError: if there is none yet, or its file is damaged or something else.
         """
-        return super().load(agent_folder(Path(path)), device=device)
+        folder = agent_folder(Path(path))
+        agent = super().load(folder, device=device)
+        agent.folder = folder
+        return agent
 
     @classmethod
     def of(cls, agent: BaseAgent) -> Self:

@@ -53,8 +53,8 @@ def backtest(
 ) -> Backtest:
     """Let an agent trade a span of bars once, by the rules of its training.
 
-    An agent that is named by its folder is looked up in the trial ledger of its workspace: bars
-    that a validation keeps sealed are traded with a warning, and the ledger records it.
+    Bars that a validation keeps sealed are traded with a warning, and the trial ledger of the
+    workspace records it.
 
     Args:
         agent: an agent, or the folder of one or of its run.
@@ -62,7 +62,7 @@ def backtest(
         config: which bars, which rules; None takes the defaults.
         symbols: which symbols of a store or file; None takes all.
         out: new folder for the results; None writes none.
-        workspace: folder of the trial ledger; None takes the one beside the run.
+        workspace: folder of the trial ledger; None takes the one beside the agent's run, or `runs`.
         **settings: changes of the configuration, such as `start="2024-01-01T00:00:00Z"`.
 
     Raises:
@@ -72,32 +72,28 @@ def backtest(
     """
     if out is not None:
         check_free(Path(out))
-    folder = None if isinstance(agent, BaseAgent) else Path(agent)
     trader = agent if isinstance(agent, BaseAgent) else Agent.load(agent)
+    folder = trader.folder if isinstance(trader, Agent) else None
+    named = None if workspace is None else Path(workspace)
+    ledger = trial_ledger(folder or Path("runs") / "agent", named)
     interval = trader.binding.values.get("interval")
     panel = load_bars(
         bars, symbols=symbols, interval=interval if isinstance(interval, str) else None
     )
     chosen = changed(config or BacktestConfig(), settings)
     # small batches gain nothing from threads, and one thread gives the same bytes on any machine
-    with torch_threads(1):
-        if folder is None and workspace is None:
-            result = trade(trader, panel, chosen)
-        else:
-            place = folder or Path("agent")
-            ledger = trial_ledger(place, None if workspace is None else Path(workspace))
-            with looking(ledger, place, panel, chosen, _warn) as look:
-                result = trade(trader, panel, chosen)
-                if look is not None:
-                    look.sharpe_per_bar = result.metrics.sharpe_per_bar.value
-                    look.bars = len(result.returns)
+    with torch_threads(1), looking(ledger, folder, panel, chosen, _warn) as look:
+        result = trade(trader, panel, chosen)
+        if look is not None:
+            look.sharpe_per_bar = result.metrics.sharpe_per_bar.value
+            look.bars = len(result.returns)
     if out is not None:
         write_backtest(Path(out), result)
     return result
 
 
 def _warn(words: str) -> None:
-    warnings.warn(words, SealedBarsWarning, stacklevel=4)
+    warnings.warn(words, SealedBarsWarning, stacklevel=5)  # the caller of `backtest`
 
 
 def validate(
@@ -165,9 +161,9 @@ def _validation_rules(
     training: TrainConfig, rules: ValidationConfig | Mapping[str, object] | None
 ) -> ValidationConfig:
     """Return the rules with the market of the training, where they do not state another."""
-    if isinstance(rules, ValidationConfig):
-        return rules
     market = training.task.market.model_dump(mode="json")
+    if isinstance(rules, ValidationConfig):
+        return rules if rules.backtest.market else changed(rules, {"backtest.market": market})
     base = ValidationConfig.from_mapping({"backtest": {"market": market}})
     return changed(base, rules or {})
 

@@ -58,12 +58,19 @@ def _named_ledger(workspace: Path) -> Path:
 @contextmanager
 def looking(
     ledger: Path | None,
-    run: Path,
+    run: Path | None,
     panel: Panel,
     config: BacktestConfig,
     warn: Callable[[str], None],
 ) -> Iterator[Opening | None]:
     """Warn of sealed bars before they are traded, and record it in the ledger.
+
+    Args:
+        ledger: of the workspace; None where there is none.
+        run: folder of the agent or of its run; None where it was never saved.
+        panel: bars.
+        config: which of them are traded, and how.
+        warn: shows a sentence to the user.
 
     Raises:
         ArtifactError: if the ledger is damaged or cannot be written.
@@ -74,12 +81,12 @@ def looking(
         return
     bars = Sealed(panel.symbols, span)
     if ledger is None:
-        sealed = _sealed_by_its_validation(run)
+        sealed = None if run is None else _sealed_by_its_validation(run)
         if sealed is not None and sealed.overlaps(bars):
             warn(_NOT_RECORDED)
         yield None
         return
-    place = agent_folder(run).resolve()
+    place = Path("agent") if run is None else agent_folder(run).resolve()
     name = place.parent.name if place.name == "best" else place.name
     hashes = {"config_hash": config.config_hash(), "data_hash": panel.digest()}
     with recorded_look(TrialLedger(ledger), name, bars, **hashes) as look:

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.population.config import load_training
+from stormsail.algorithms.run.folder import read_config
 from stormsail.core.config import Config
 from stormsail.core.errors import ArgumentError
 
@@ -35,10 +36,11 @@ def changed(config: ConfigT, settings: Mapping[str, object]) -> ConfigT:
 def training_config(
     config: TrainConfig | Path | str | None, settings: Mapping[str, object]
 ) -> TrainConfig:
-    """Return the configuration of a training: given, of a TOML file, or the defaults; changed.
+    """Return the configuration of a training: given, of a file or a run, or the defaults; changed.
 
     Raises:
         ConfigError: if the file cannot be read, or a setting does not fit.
+        ArtifactError: if a folder holds no run.
         ArgumentError: if it is something else.
     """
     if config is None:
@@ -46,10 +48,11 @@ def training_config(
     if isinstance(config, TrainConfig):
         return changed(config, settings)
     if isinstance(config, str | Path):
-        return changed(load_training(config), settings)
+        read = read_config if Path(config).is_dir() else load_training
+        return changed(read(config), settings)
     raise ArgumentError(
         "config-value",
-        wrong="`config` must be a `TrainConfig` or the path of a TOML file",
+        wrong="`config` must be a `TrainConfig`, or the path of a TOML file or of a run",
         found=f"a value of the type {type(config).__name__}",
         remedy="Pass settings by name: `ss.train(ppo={'n_envs': 8})`.",
     )

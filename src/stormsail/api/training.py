@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormsail.algorithms import Callback, TrainConfig
-from stormsail.algorithms.run.folder import read_config
 from stormsail.algorithms.trainer import Run as BaseRun
 from stormsail.algorithms.trainer import train as learn
 from stormsail.api.agent import Agent
@@ -86,8 +85,8 @@ def train(
             None takes the defaults.
         env: instead of `task.name`: id of an environment, an environment, of which copies are
             made, or a function that returns a new one.
-        out: folder of the run; None takes `runs/<name of the file>`, and without a file a name
-            made of task and settings, so that equal calls find their own run again.
+        out: folder of the run; None takes that of the run that goes on, `runs/<name of the file>`,
+            or a name made of task and settings, so that equal calls find their own run again.
         callbacks: told of updates, evaluations and checkpoints; they may stop the run.
         loggers: services that show the run, such as `stormsail.monitors.MlflowLogger()`.
         extend_to: new total of steps of the run in the folder, finished or not.
@@ -105,14 +104,11 @@ def train(
         ArtifactError: if the folder is in use, foreign, damaged or cannot be written.
         DataError: if bars are missing, or the environment gives what is none of its spaces.
     """
-    if isinstance(config, str | Path) and Path(config).is_dir():
-        out = config if out is None else out
-        config = read_config(config)
     chosen = training_config(config, settings)
     if env is not None:
         chosen = changed(chosen, {"task.name": task_name(env)})
     if out is None and isinstance(config, str | Path):
-        out = Path("runs") / Path(config).stem
+        out = config if Path(config).is_dir() else Path("runs") / Path(config).stem
     done = learn(
         chosen,
         out=out,
