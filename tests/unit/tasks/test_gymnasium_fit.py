@@ -4,6 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium_lab import Unfit
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from stormsail.core.errors import DataError
@@ -12,28 +13,6 @@ from stormsail.tasks.gymnasium_fit import misfit
 from stormsail.tasks.gymnasium_task import GymnasiumTask
 
 NAME = "UnfitOfTheTest-v0"
-
-
-class Unfit(gymnasium.Env):
-    """Shows three numbers where its space says two, from some step on."""
-
-    observation_space = Box(0.0, 1.0, (2,), np.float32)
-    action_space = Discrete(2)
-
-    def __init__(self, good=0):
-        self.good, self.shown = good, 0
-
-    def reset(self, *, seed=None, options=None):  # noqa: ARG002 - as Gymnasium has it
-        super().reset(seed=seed)
-        self.shown = 0
-        return self._seen(), {}
-
-    def step(self, action):  # noqa: ARG002
-        return self._seen(), 0.0, False, False, {}
-
-    def _seen(self):
-        self.shown += 1
-        return np.zeros(2 if self.shown <= self.good else 3, np.float32)
 
 
 @pytest.fixture
@@ -47,17 +26,21 @@ def registered():
     gymnasium.registry.pop(NAME, None)
 
 
+def begin_and_act(task):
+    generator = torch.Generator().manual_seed(0)
+    state, _ = task.reset(generator)
+    task.step(state, torch.zeros(2, dtype=torch.int64), generator)
+
+
 @pytest.mark.refusal
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 @pytest.mark.parametrize(("good", "method"), [(0, "reset"), (1, "step")])
 def test_the_error_names_environment_space_and_method(good, method, vectorization, registered):
     registered(good=good)
     task = GymnasiumTask(NAME, batch=2, vectorization=vectorization)
-    generator = torch.Generator().manual_seed(0)
     try:
         with pytest.raises(DataError) as caught:
-            state, _ = task.reset(generator)
-            task.step(state, torch.zeros(2, dtype=torch.int64), generator)
+            begin_and_act(task)
     finally:
         close(task)
     assert str(caught.value) == (
