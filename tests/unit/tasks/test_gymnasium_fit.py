@@ -4,9 +4,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium_lab import Unfit
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
+from gymnasium_lab import Unfit
 from stormsail.core.errors import DataError
 from stormsail.core.task import close
 from stormsail.tasks.gymnasium_fit import misfit

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from stormsail.cli.output import publish
+
 
 def report(
     results: Annotated[
@@ -24,4 +26,5 @@ def report(
     from stormsail.evaluation.report.html import write_page
 
     size = write_page(out, report_of(results, run or []))
+    publish(out=out, bytes=size)
     typer.echo(f"wrote {out} ({size / 1e6:.1f} MB)")
