@@ -45,7 +45,7 @@ def learn(out: Path) -> ss.Run:
     run: ss.Run = ss.train(env="CartPole-v1", out=out, ppo={"n_envs": 8}, seed=1)
     ss.train(env=Corridor(), callbacks=[EarlyStop(3)])
     ss.train(env=lambda: Corridor())
-    ss.train("configs/cartpole.toml", **{"ppo.total_steps": 1000})
+    ss.train("configs/cartpole.toml", ppo={"total_steps": 1000})
     ss.train(ss.TrainConfig(seed=3), extend_to=100)
     kl: NDArray[np.float64] = run.metrics["train/approx_kl"]
     print(kl.mean(), run.folder / "config.toml", run.status, run.best_score)

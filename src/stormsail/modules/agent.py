@@ -512,11 +512,11 @@ def agent_folder(path: Path) -> Path:
     Raises:
         ArtifactError: if the run has saved no agent yet, or the folder is that of a population.
     """
-    if not any((path / name).exists() for name in _RUN_FILES):
-        return path
     best = path / BEST
     if best.is_dir():
         return best
+    if not any((path / name).exists() for name in _RUN_FILES):
+        return path
     population = (path / _RUN_FILES[-1]).is_file()
     raise ArtifactError(
         "artifact-missing",
