@@ -19,8 +19,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 # Every package with an `__all__`, and what it holds.
 PUBLIC = {
     "stormsail.algorithms": (
-        "PopulationRun Progress Run RunFile TrainConfig Trainer fitter market_panel train "
-        "train_population"
+        "PopulationRun Progress Run RunFile SearchRun TrainConfig Trainer fitter market_panel "
+        "search train train_population"
     ),
     "stormsail.algorithms.config": (
         "AdversaryConfig BcConfig CheckpointConfig DataConfig EntropyConfig KlConfig "

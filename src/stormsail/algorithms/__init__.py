@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stormsail.algorithms.population.config import RunFile
     from stormsail.algorithms.population.population import PopulationRun, train_population
     from stormsail.algorithms.run.tasks import market_panel
+    from stormsail.algorithms.sweep.search import SearchRun, search
     from stormsail.algorithms.trainer import Progress, Run, Trainer, train
 
 __all__ = [
@@ -20,10 +21,12 @@ __all__ = [
     "Progress",
     "Run",
     "RunFile",
+    "SearchRun",
     "TrainConfig",
     "Trainer",
     "fitter",
     "market_panel",
+    "search",
     "train",
     "train_population",
 ]
@@ -34,6 +37,7 @@ _EXPORTS = {
     "population.config": ("RunFile",),
     "population.population": ("PopulationRun", "train_population"),
     "run.tasks": ("market_panel",),
+    "sweep.search": ("SearchRun", "search"),
     "trainer": ("Progress", "Run", "Trainer", "train"),
 }
 

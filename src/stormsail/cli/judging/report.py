@@ -1,4 +1,4 @@
-"""`stormsail report`: write one HTML page about backtests, validations and populations."""
+"""`stormsail report`: write one HTML page about backtests, validations, populations, searches."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +12,8 @@ def report(
     results: Annotated[
         list[Path],
         typer.Argument(
-            help="Folders of backtests or validations, several side by side; of populations; "
-            "beside any of these, of attacks."
+            help="Folders of backtests or validations, several side by side; of populations; of "
+            "searches; beside any of these, of attacks."
         ),
     ],
     out: Annotated[Path, typer.Option(help="HTML file to write; replaced where it exists.")],
@@ -27,6 +27,7 @@ def report(
     from stormsail.evaluation.report.html import write_page
     from stormsail.evaluation.report.page import report_page
     from stormsail.evaluation.saved import kind_of, names_of, read_attack, read_results, read_run
+    from stormsail.evaluation.searches import is_search, read_search
 
     runs = run or []
     trained = [read_run(path, name=name) for path, name in zip(runs, names_of(runs), strict=True)]
@@ -34,7 +35,10 @@ def report(
     attacks = [read_attack(*pair) for pair in zip(forged, names_of(forged), strict=True)]
     bred = [path for path in results if is_population(path)]
     populations = [read_population(*pair) for pair in zip(bred, names_of(bred), strict=True)]
-    judged = read_results([path for path in results if path not in (*forged, *bred)])
-    size = write_page(out, report_page(judged, trained, attacks, populations))
+    sought = [path for path in results if is_search(path)]
+    searches = [read_search(*pair) for pair in zip(sought, names_of(sought), strict=True)]
+    others = (*forged, *bred, *sought)
+    judged = read_results([path for path in results if path not in others])
+    size = write_page(out, report_page(judged, trained, attacks, populations, searches))
     publish(out=out, bytes=size)
     typer.echo(f"wrote {out} ({size / 1e6:.1f} MB)")
