@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import cache
 
 from stormsail.algorithms.population.jobs import Outcome
 from stormsail.algorithms.sweep import search as search_module
@@ -18,9 +19,12 @@ class Killed(BaseException):
     """The process is gone; nothing catches this."""
 
 
+@cache
 def base(**changes):
     """Return what the trials have in common; a learning rate may be as large as it likes."""
-    return small("cartpole", **{"ppo__total_steps": TOTAL, "ppo__optimizer_lr_max": None, **changes})
+    return small(
+        "cartpole", **{"ppo__total_steps": TOTAL, "ppo__optimizer_lr_max": None, **changes}
+    )
 
 
 def distance(values):

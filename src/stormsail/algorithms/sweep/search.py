@@ -174,6 +174,7 @@ class _Driver:
         self.budget = 0
         self._ready: deque[Segment] = deque()
         self._refused = self._failed = 0
+        self._best_written: int | None = None
 
     def run(self, budget: int) -> SearchRun:
         self.budget = budget
@@ -183,7 +184,7 @@ class _Driver:
                 self._go_on(trial)
         for job, result in self.engine.stream(advance, self._next):
             self._take(job, result)
-        self._write()
+        self._write(self._result())
         write_page(self.root / REPORT, report_page([], searches=[read_search(self.root)]))
         return self._result()
 
@@ -220,17 +221,18 @@ class _Driver:
             self._failed += 1
             self._end(number, "failed", str(result))
             if self._failed >= MOST_FAILED:
-                raise _given_up(self.root, f"{self._failed} failed trials in a row", result)
+                raise _given_up(
+                    self.root, f"{self._failed} failed trials in a row", result
+                ) from result
             return
-        self._failed = self._refused = 0
         if result.stopped or not math.isfinite(result.fitness):
             words = "kept diverging" if result.stopped else "has no finite fitness"
             self._end(number, "diverged", words)
             return
-        trial = self.study.trials()[number]
+        trial = self.study.trial(number)
         score = smoothed(result.fitness, trial.fitness, beta=self.sweep.fitness_smoothing)
         self.study.report(number, job.target, score, result.metrics)
-        self._go_on(self.study.trials()[number])
+        self._go_on(self.study.trial(number))
 
     def _go_on(self, trial: Trial) -> None:
         """Hand in the way to the next rung; or end a trial that has done or lost enough."""
@@ -258,27 +260,31 @@ class _Driver:
         self._refused += 1
         self._end(number, "refused", error.wrong)
         if self._refused >= MOST_REFUSED:
-            found = f"{self._refused} in a row whose values are refused"
-            raise _given_up(self.root, found, error) from error
+            count = f"{self._refused} in a row whose values are refused"
+            raise _given_up(self.root, count, error) from error
 
     def _end(self, number: int, ending: Ending, reason: str = "") -> None:
         self.study.end(number, ending, reason)
-        self._write()
+        if ending in COUNTED:
+            self._failed = self._refused = 0
+        trials = self.study.trials()
+        best = best_of(trials, mode=self.sweep.metric_mode)
+        self._write(SearchRun(self.root, trials, best, {}))  # importance is asked for at the end
         if self.on_trial is not None:
-            self.on_trial(self.study.trials()[number])
+            self.on_trial(self.study.trial(number))
 
     def _result(self) -> SearchRun:
         trials = self.study.trials()
         best = best_of(trials, mode=self.sweep.metric_mode)
         return SearchRun(self.root, trials, best, self.study.importance())
 
-    def _write(self) -> None:
+    def _write(self, result: SearchRun) -> None:
         """Write what is known so far, for readers without Optuna, and the best configuration."""
-        result = self._result()
         files = {SEARCH: documents.encode_readable(_document(self.plan, result))}
-        if result.best is not None:
+        if result.best is not None and result.best.number != self._best_written:
             best = trained_config(self.root, result.best.number)
             files[BEST] = best.to_toml().encode("utf-8")
+            self._best_written = result.best.number
         _replace(self.root, files)
 
 
@@ -297,8 +303,7 @@ def _plan(
 ) -> RunFile:
     """Return the configuration of a search, without a population."""
     file = RunFile.load(given) if isinstance(given, Path | str) else given
-    found = file.search if isinstance(file, RunFile) else None
-    sweep = (SweepConfig() if found is None else found).model_dump()
+    sweep = (_sweep(file) if isinstance(file, RunFile) else SweepConfig()).model_dump()
     texts = [f"{path}={wish}" for path, wish in over.items() if isinstance(wish, str)]
     tables = {path: wish.model_dump() for path, wish in over.items() if not isinstance(wish, str)}
     sweep["over"] = with_over({**sweep["over"], **tables}, texts)
@@ -423,12 +428,12 @@ def _lock(root: Path, stack: contextlib.ExitStack) -> None:
         raise write_error(root, error) from error
 
 
-def _given_up(root: Path, found: str, last: Exception) -> StormsailError:
+def _given_up(root: Path, count: str, last: Exception) -> StormsailError:
     words = f"{last.wrong}; found {last.found}" if isinstance(last, StormsailError) else str(last)
     return StormsailError(
         "trial-failed",
         wrong=f"the search in {root} must find values that can be trained with",
-        found=f"{found}, the last one because {words}",
+        found=f"{count}, the last one because {words}",
         remedy="Remove the cause or narrow the search, and repeat the command: what is done is "
         "kept.",
     )

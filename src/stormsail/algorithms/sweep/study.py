@@ -13,7 +13,7 @@ The sampler of each trial has a seed of its own, so that it needs no state of on
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -108,7 +108,10 @@ class Study:
                 ),
             )
             self._live: list[OptunaTrial] = []
+            self._kept: list[OptunaTrial] = []
+            self._trials: list[Trial] = []
             for saved in self._disk.get_trials(deepcopy=False):
+                self._keep(saved)
                 self._remember(saved)
 
     def __enter__(self) -> Self:
@@ -125,8 +128,11 @@ class Study:
 
     def trials(self) -> tuple[Trial, ...]:
         """Return all trials by number."""
-        with self._storage_errors():
-            return tuple(map(_trial, self._disk.get_trials(deepcopy=False)))
+        return tuple(self._trials)
+
+    def trial(self, number: int) -> Trial:
+        """Return a trial as it stands."""
+        return self._trials[number]
 
     def propose(self) -> Trial:
         """Begin a trial with new values, which are on the disk when this returns."""
@@ -146,15 +152,18 @@ class Study:
                     distributions=self._space,
                 )
             )
-        return self.trials()[number]
+            self._keep(self._disk.get_trials(deepcopy=False)[number])
+        return self._trials[number]
 
     def report(self, number: int, steps: int, score: float, metrics: Mapping[str, float]) -> None:
         """Write the score of a trial after so many steps."""
         with self._storage_errors():
-            trial = self._on_disk(number)
-            trial.set_user_attr(_METRICS, dict(metrics))
-            trial.report(score, steps)
+            self._kept[number].set_user_attr(_METRICS, dict(metrics))
+            self._kept[number].report(score, steps)
         self._live[number].report(score, steps)
+        before = self._trials[number]
+        scores = {**before.scores, steps: score}
+        self._trials[number] = replace(before, scores=scores, metrics=dict(metrics))
 
     def is_pruned(self, number: int) -> bool:
         """Return whether a trial is to be given up at the rung of its last score."""
@@ -165,12 +174,13 @@ class Study:
         states = self._optuna.trial.TrialState
         state = {"finished": states.COMPLETE, "pruned": states.PRUNED, "diverged": states.PRUNED}
         final = state.get(ending, states.FAIL)
-        score = self.trials()[number].fitness if ending == "finished" else None
+        before = self._trials[number]
+        score = before.fitness if ending == "finished" else None
         with self._storage_errors():
-            trial = self._on_disk(number)
-            trial.set_user_attr(_ENDING, [ending, reason])
+            self._kept[number].set_user_attr(_ENDING, [ending, reason])
             self._disk.tell(number, score, final)
         self._memory.tell(number, score, final)
+        self._trials[number] = replace(before, state=ending, reason=reason)
 
     def importance(self) -> dict[str, float]:
         """Return how much of the best trials' difference from all is due to each setting.
@@ -210,10 +220,10 @@ class Study:
             score = saved.value if saved.state == states.COMPLETE else None
             self._memory.tell(saved.number, score, saved.state)
 
-    def _on_disk(self, number: int) -> "OptunaTrial":
-        saved = self._disk.get_trials(deepcopy=False)[number]
-        trial: OptunaTrial = self._optuna.trial.Trial(self._disk, saved._trial_id)
-        return trial
+    def _keep(self, saved: "FrozenTrial") -> None:
+        """Remember a trial of the disk: the driver alone writes there, so nothing is read twice."""
+        self._kept.append(self._optuna.trial.Trial(self._disk, saved._trial_id))
+        self._trials.append(_trial(saved))
 
     def _distribution(self, path: str, searched: SearchedSetting) -> "BaseDistribution":
         kinds = self._optuna.distributions

@@ -33,7 +33,11 @@ def test_a_later_text_takes_the_place_of_an_earlier_one_and_of_the_file():
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        ("ppo.learning_rat=log:1e-5:1e-2", "config-unknown-key", "Did you mean `ppo.learning_rate`"),
+        (
+            "ppo.learning_rat=log:1e-5:1e-2",
+            "config-unknown-key",
+            "Did you mean `ppo.learning_rate`",
+        ),
         ("ppo=1,2", "config-unknown-key", "must name a setting of a training"),
         ("ppo.learning_rate", "config-override", "must have the form"),
         ("ppo.learning_rate=", "config-override", "must have the form"),
