@@ -84,7 +84,8 @@ def parallel_svg(search: SavedSearch) -> str:
             f"<title>{escape(_words(trial))}</title></polyline>"
         )
     for at, (name, axis) in enumerate(zip([*paths, "fitness"], axes, strict=True)):
-        parts += _axis(_LEFT + _STEP * at, name, axis)
+        whole = all(type(trial.values.get(name)) is int for trial in drawn)
+        parts += _axis(_LEFT + _STEP * at, name, axis, whole=whole)
     return "".join(parts) + "</svg>"
 
 
@@ -172,13 +173,14 @@ def _height(place: float) -> float:
     return _TOP + _HEIGHT * (1.0 - place)
 
 
-def _axis(x: int, name: str, axis: Range) -> Iterator[str]:
+def _axis(x: int, name: str, axis: Range, *, whole: bool) -> Iterator[str]:
     yield f'<line class="axis" x1="{x}" x2="{x}" y1="{_TOP}" y2="{_TOP + _HEIGHT}"/>'
     section_name, _, short = name.rpartition(".")
     yield f'<text class="name" x="{x}" y="{_TOP - 12}">{escape(short)}</text>'
     if section_name:
         yield f'<text class="section" x="{x}" y="{_TOP - 26}">{escape(section_name)}</text>'
-    for value in _ticks(axis):
+    ticks = _ticks(axis)
+    for value in dict.fromkeys(round(float(tick)) for tick in ticks) if whole else ticks:
         y = _height(axis.place(value))
         yield f'<text class="tick" x="{x + 5}" y="{y + 4:.1f}">{escape(_shown(value))}</text>'
 
