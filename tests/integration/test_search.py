@@ -142,6 +142,12 @@ def test_the_command_shows_the_trials_and_writes_the_page(done, tmp_path):
     assert shown.exit_code == 0, shown.output
     for text in ("best 3 of 3 trials", "3 trials, each in the trial ledger", "best.toml", "page:"):
         assert text in shown.output
+    read = json.loads(CliRunner().invoke(app, [*call, "--json", "--quiet"]).stdout)
+    assert (read["best_trial"], read["counted"]) == (done.best.number, 3)
+    assert read["best"] == str(done.best_config)
+    known = CliRunner().invoke(app, ["show", str(done.path)])
+    assert known.exit_code == 0, known.output
+    assert f"next: stormsail train {done.best_config}" in known.output
     page = (done.path / "report.html").read_text()
     assert 'class="parallel"' in page
     out = tmp_path / "page.html"

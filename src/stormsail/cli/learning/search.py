@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stormsail.cli.completion import complete_config, complete_setting
+from stormsail.cli.output import is_quiet, publish
+from stormsail.cli.start.files import config_file
+
 if TYPE_CHECKING:
     from stormsail.algorithms.sweep.search import SearchRun
     from stormsail.algorithms.sweep.study import Trial
@@ -17,13 +21,20 @@ SHOWN = 10
 
 
 def search(
-    config: Annotated[Path, typer.Argument(help="TOML file of the trainings.")],
+    config: Annotated[
+        Path,
+        typer.Argument(
+            help="TOML file of the trainings, or the name of a shipped one.",
+            autocompletion=complete_config,
+        ),
+    ],
     budget: Annotated[int, typer.Option(help="Trials in all; more than before goes on.")],
     over: Annotated[
         list[str] | None,
         typer.Option(
             help="Searched setting: path=log:LOW:HIGH, path=float:LOW:HIGH, path=int:LOW:HIGH or "
-            "path=VALUE,VALUE; may be repeated, and adds to the section `search`."
+            "path=VALUE,VALUE; may be repeated, and adds to the section `search`.",
+            autocompletion=complete_setting,
         ),
     ] = None,
     jobs: Annotated[
@@ -33,7 +44,12 @@ def search(
         Path | None, typer.Option(help="Folder of the search; default: under `runs`.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="path=value, the same for all trials.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="path=value, the same for all trials.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
 ) -> None:
     """Search settings by TPE, with ASHA pruning. The same command continues it."""
@@ -42,6 +58,7 @@ def search(
     from stormsail.algorithms.sweep.search import search as find
     from stormsail.cli.learning.train import BY_SIGNAL, kept_words
 
+    config = config_file(config)
     plan = RunFile.load(config, settings or [])
     place = Path("runs") / f"{config.stem}-search" if out is None else out
     pairs = (text.partition("=") for text in over or [])
@@ -63,6 +80,15 @@ def _finish(done: "SearchRun") -> None:
     """Print the best trials, what mattered, and where everything lies."""
     from rich.console import Console
 
+    publish(
+        search=done.path,
+        trials=[vars(trial) for trial in done.trials],
+        counted=len(done.counted),
+        best_trial=None if done.best is None else done.best.number,
+        best=done.best_config,
+        importance=dict(done.importance),
+        report=done.report,
+    )
     Console().print(_table(done))
     if done.importance:
         shares = ", ".join(f"{path} {share:.0%}" for path, share in done.importance.items())
@@ -80,8 +106,7 @@ def _finish(done: "SearchRun") -> None:
 
 
 def _table(done: "SearchRun") -> object:
-    from rich.table import Table
-
+    from stormsail.cli.tables import Table
     from stormsail.evaluation.searches import read_search
 
     ranking = read_search(done.path).ranking()
@@ -103,6 +128,8 @@ def _table(done: "SearchRun") -> object:
 
 def _line(trial: "Trial") -> None:
     """Print a trial that has ended."""
+    if is_quiet():
+        return
     values = ", ".join(f"{path} {_value(value)}" for path, value in trial.values.items())
     score = f" with fitness {trial.fitness:.4g}" if trial.scores else ""
     reason = f" ({trial.reason})" if trial.reason else ""
@@ -119,10 +146,11 @@ class _Echo(logging.Handler):
 @contextmanager
 def _announced() -> Iterator[None]:
     """Print which trials go on from a checkpoint and which are trained again."""
-    log, echo = logging.getLogger("stormsail.search"), _Echo(logging.INFO)
+    shown = logging.WARNING if is_quiet() else logging.INFO
+    log, echo = logging.getLogger("stormsail.search"), _Echo(shown)
     level = log.level
     log.addHandler(echo)
-    log.setLevel(logging.INFO)
+    log.setLevel(shown)
     try:
         yield
     finally:
