@@ -322,7 +322,7 @@ def numbers(page, table, column):
 
 def test_trades_are_sorted_filtered_and_leafed_through(page, pages):
     page.open(pages["report"])
-    table = page.ask("return document.querySelector('.data-table').id")
+    table = page.ask("return document.querySelector('#trades .data-table').id")
     heads = page.ask(
         "return [...document.querySelectorAll(`#${arguments[0]} th button`)]"
         ".map((one) => one.textContent)",
