@@ -25,8 +25,8 @@ PUBLIC = {
         "make_market optim report train validate"
     ),
     "stormsail.algorithms": (
-        "Callback Checkpoint Evaluated PopulationRun Progress Run RunFile Stop TrainConfig Trainer "
-        "fitter market_panel train train_population"
+        "Callback Checkpoint Evaluated PopulationRun Progress Run RunFile SearchRun Stop "
+        "TrainConfig Trainer fitter market_panel search train train_population"
     ),
     "stormsail.algorithms.config": (
         "AdversaryConfig BcConfig CheckpointConfig DataConfig EntropyConfig KlConfig "

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stormsail.algorithms.population.config import RunFile
     from stormsail.algorithms.population.population import PopulationRun, train_population
     from stormsail.algorithms.run.tasks import market_panel
+    from stormsail.algorithms.sweep.search import SearchRun, search
     from stormsail.algorithms.trainer import Run, Trainer, train
 
 __all__ = [
@@ -31,12 +32,14 @@ __all__ = [
     "Progress",
     "Run",
     "RunFile",
+    "SearchRun",
     "Stop",
     "TrainConfig",
     "Trainer",
     "callback",
     "fitter",
     "market_panel",
+    "search",
     "train",
     "train_population",
 ]
@@ -48,6 +51,7 @@ _EXPORTS = {
     "population.config": ("RunFile",),
     "population.population": ("PopulationRun", "train_population"),
     "run.tasks": ("market_panel",),
+    "sweep.search": ("SearchRun", "search"),
     "trainer": ("Run", "Trainer", "train"),
 }
 

@@ -60,6 +60,8 @@ ErrorCode = Literal[
     "worker-lost",
     "member-failed",
     "value-not-applied",
+    # searches
+    "trial-failed",
     # ledger
     "engine-limit",
     "ledger-identity",

@@ -79,7 +79,7 @@ def worker_lost(job: Job, *, deaths: int, last: str) -> WorkerError:
     """Return the error for a job whose workers died as often as is allowed."""
     return WorkerError(
         "worker-lost",
-        wrong=f"a worker must live until member {job.member} has done round {job.round}",
+        wrong=f"a worker must live until {job.words}",
         found=f"{deaths} workers that died one after the other, the last of {last}",
         remedy="Look for a lack of memory first. The same command goes on from the ledger; "
         "finished rounds are not done again.",
