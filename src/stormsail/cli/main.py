@@ -1,5 +1,7 @@
 """`stormsail`: the command line. A command imports torch and the like only when it runs."""
 
+import os
+import signal
 import sys
 from typing import Annotated
 
@@ -11,6 +13,7 @@ from stormsail.cli.data.check import check
 from stormsail.cli.data.fetch import fetch
 from stormsail.cli.data.import_ import import_bars
 from stormsail.cli.data.synth import synth
+from stormsail.cli.endings import COMPLETION, run_command
 from stormsail.cli.judging.attack import attack
 from stormsail.cli.judging.backtest import backtest
 from stormsail.cli.judging.compare import compare
@@ -20,10 +23,6 @@ from stormsail.cli.judging.validate import validate
 from stormsail.cli.learning.population import population
 from stormsail.cli.learning.resume import resume
 from stormsail.cli.learning.train import train
-from stormsail.core.errors import StormsailError
-
-USAGE_ERROR = 2
-"""Exit status of a refusal; 1 is a command's own "no", 0 its "yes"."""
 
 app = typer.Typer(
     help="Train, judge and run trading agents that know their own tail risk.",
@@ -62,9 +61,10 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; a refusal is printed in words, without a traceback."""
-    try:
+    """Run the command line and end the process; whatever stops it is said in one line."""
+    if COMPLETION in os.environ:
         app()
-    except StormsailError as error:
-        typer.echo(f"stormsail: {error}", err=True)
-        sys.exit(USAGE_ERROR)
+    status = run_command(app)
+    # what the interpreter still does at its end must not show a traceback for a late Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(status)
