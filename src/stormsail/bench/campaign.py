@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from stormsail.core.errors import ArtifactError
+from stormsail.core.files.outputs import check_output, output_error
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -51,9 +52,14 @@ class RowLog:
         """Open a file of rows, new or not, and be the only one who writes to it.
 
         Raises:
-            ArtifactError: if another process has it open, or a line of it is no row.
+            ArtifactError: if it is no regular file or cannot be written, another process has it
+                open, or a line of it is no row.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        check_output(path, replace=True)  # rows are added; a device or a pipe keeps none
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise output_error(path, error) from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

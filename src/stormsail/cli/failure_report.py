@@ -5,6 +5,7 @@ no value of an option or of the environment, no variable of the code, no line of
 this package's or an installed one's, and no path below the user's home.
 """
 
+import contextlib
 import os
 import platform
 import re
@@ -75,7 +76,7 @@ def _written(verb: str, error: BaseException) -> Path:
     name = f"stormsail-error-{time}-{os.getpid()}.txt"
     data = report_text(verb, error, environment=os.environ).encode("utf-8", "backslashreplace")
     try:
-        return _new_file(Path.cwd() / name, data)
+        return _new_file(Path(name).absolute(), data)
     except OSError:  # no folder, no permission, no space
         return _new_file(Path(tempfile.gettempdir()) / name, data)
 
@@ -90,6 +91,12 @@ def _new_file(path: Path, data: bytes) -> Path:
     finally:
         os.close(descriptor)
     return path
+
+
+def _working_directory() -> Iterator[str]:
+    """Yield the working directory, unless it was removed."""
+    with contextlib.suppress(OSError):
+        yield str(Path.cwd())
 
 
 def _versions() -> Iterator[str]:
@@ -150,7 +157,8 @@ def _innermost(error: BaseException) -> str:
 
 def _redacted(text: str, environment: Mapping[str, str]) -> str:
     """Return a text without values of the environment, secrets and paths below home."""
-    homes = {os.path.expanduser("~"), environment.get("HOME", ""), os.path.realpath(Path.cwd())}
+    home_folder = os.path.expanduser("~")  # noqa: PTH111 - pathlib's form fails without a home
+    homes = {home_folder, environment.get("HOME", ""), *_working_directory()}
     for home in sorted((home for home in homes if len(home) > 1), key=len, reverse=True):
         text = re.sub(re.escape(home) + r"(?:[/\\][^\s'\"`:,;)\]]*)?", "<path>", text)
     for name, value in sorted(environment.items(), key=lambda pair: -len(pair[1])):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from stormsail.cli.output_files import checked_output, write_checked
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,8 +24,11 @@ WIDTH = 132
 
 Row = TypeVar("Row")
 
-Out = Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")]
-Chart = Annotated[Path | None, typer.Option(help="Also draw them as SVG.")]
+
+Out = Annotated[
+    Path | None, typer.Option(callback=checked_output, help="Also write the figures as JSON.")
+]
+Chart = Annotated[Path | None, typer.Option(callback=checked_output, help="Also draw them as SVG.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes of one thread each.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes; no evidence.")]
@@ -74,7 +79,7 @@ def wide_console() -> "Console":
 def write_json(out: Path | None, figures: object) -> None:
     """Write figures where `--out` says so."""
     if out is not None:
-        out.write_text(json.dumps(figures, default=_plain))
+        write_checked(out, json.dumps(figures, default=_plain))
 
 
 def _plain(value: Any) -> object:  # noqa: ANN401 - a value with a dictionary of its own

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stormsail.cli.data.import_ import Columns, TimeUnit
+from stormsail.cli.output_files import checked_output, with_force, write_checked
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from stormsail.market.interval import Interval
 
 
+@with_force
 def check(
     paths: Annotated[
         list[Path] | None, typer.Argument(help="Files, or folders: then every file in them.")
@@ -25,13 +27,15 @@ def check(
     symbol: Annotated[str | None, typer.Option(help="Whose data they are.")] = None,
     interval: Annotated[str | None, typer.Option(help="Length of a bar, like `1h`.")] = None,
     json_out: Annotated[
-        Path | None, typer.Option("--json", help="Also write the reports as JSON.")
+        Path | None,
+        typer.Option("--json", callback=checked_output, help="Also write the reports as JSON."),
     ] = None,
     repair: Annotated[
         list[str] | None, typer.Option(help="Repair by this rule; may be named several times.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where the repaired rows go: .parquet or .csv.")
+        Path | None,
+        typer.Option(callback=checked_output, help="Where the repaired rows go: .parquet or .csv."),
     ] = None,
     columns: Columns = None,
     time_unit: TimeUnit = None,
@@ -193,17 +197,4 @@ def _finish(console: "Console", reports: "list[Report]", json_out: Path | None) 
 
 
 def _write_json(path: Path, reports: "list[Report]") -> None:
-    from stormsail.core.errors import DataError
-    from stormsail.core.files.regular import check_regular
-
-    try:
-        if path.exists():
-            check_regular(path)
-        path.write_text(json.dumps([report.as_dict() for report in reports], indent=2))
-    except OSError as error:
-        raise DataError(
-            "data-write",
-            wrong=f"the reports must be written to {path}",
-            found=error.strerror or type(error).__name__,
-            remedy="Name a file in a folder that exists and can be written.",
-        ) from error
+    write_checked(path, json.dumps([report.as_dict() for report in reports], indent=2))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stormsail.cli.judging.agents import BEST, agent_folder
+from stormsail.cli.output_files import checked_output, with_force, write_checked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,7 @@ WIDTH = 80
 """Of the table where there is no terminal whose width is known."""
 
 
+@with_force
 def attack(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or of an agent.")],
     attacks: Annotated[
@@ -61,8 +63,12 @@ def attack(
     out: Annotated[
         Path | None, typer.Option(help="New folder for the results, which `report` takes.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
-    chart: Annotated[Path | None, typer.Option(help="Also draw the curves as SVG.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(callback=checked_output, help="Also write the figures as JSON.")
+    ] = None,
+    chart: Annotated[
+        Path | None, typer.Option(callback=checked_output, help="Also draw the curves as SVG.")
+    ] = None,
 ) -> None:
     """Forge what a trained agent observes; show return and CVaR against the size of the forgery."""
     from rich.console import Console
@@ -247,10 +253,10 @@ def _write(
     from stormsail.evaluation.attack.files import write_attack
 
     if json is not None:
-        json.write_bytes(encode_readable(document))
+        write_checked(json, encode_readable(document))
     if chart is not None:
         note = f"{len(points)} points, 95 % intervals; radius 0: no attack"
-        chart.write_text(bench.chart(points, alpha=alpha, note=note))
+        write_checked(chart, bench.chart(points, alpha=alpha, note=note))
     if out is not None:
         write_attack(out, document)
         typer.echo(f"wrote {out}")

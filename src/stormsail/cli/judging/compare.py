@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.cli.output_files import checked_output, with_force
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -19,11 +21,15 @@ HASH_SHOWN = 12
 """Characters of a hash in the terminal."""
 
 
+@with_force
 def compare(
     folders: Annotated[
         list[Path], typer.Argument(help="Runs, backtests or validations, at least two.")
     ],
-    out: Annotated[Path | None, typer.Option(help="Also write a page, such as page.html.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(callback=checked_output, help="Also write a page, such as page.html."),
+    ] = None,
 ) -> None:
     """Compare runs, backtests or validations; what must not be compared comes first."""
     from rich.console import Console

@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
+from stormsail.cli.output_files import checked_output, with_force
 
+
+@with_force
 def report(
     results: Annotated[
         list[Path],
@@ -14,7 +17,7 @@ def report(
             "beside any of these, of attacks."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="HTML file to write; replaced where it exists.")],
+    out: Annotated[Path, typer.Option(callback=checked_output, help="HTML file to write.")],
     run: Annotated[
         list[Path] | None, typer.Option(help="Folder of a training, for its curves and alarms.")
     ] = None,

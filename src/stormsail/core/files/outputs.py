@@ -29,7 +29,7 @@ def check_output(path: Path, *, replace: bool) -> Path:
         there = os.path.lexists(path)
         target = Path(os.path.realpath(path))
         if there:
-            os.stat(target.parent)  # a loop of links has no file behind it, and no end
+            target.parent.stat()  # a loop of links has no file behind it, and no end
         exists = target.exists()
     except (OSError, ValueError) as error:
         raise output_error(path, error) from error
