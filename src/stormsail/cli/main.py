@@ -1,9 +1,7 @@
 """`stormsail`: the command line. A command imports torch and the like only when it runs."""
 
 import os
-import signal
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -61,23 +59,8 @@ def _options(
     """Read options that stand before the command."""
 
 
-def _working_directory() -> str | None:
-    """Return the working directory; None where it was removed."""
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return None
-
-
 def main() -> None:
     """Run the command line and end the process; whatever stops it is said in one line."""
     if COMPLETION in os.environ:
         app()
-    # as `python -m stormsail` has it, so that `gym:<module>:<id>` finds a module that lies here
-    here = _working_directory()
-    if here is not None and not sys.flags.safe_path and not {"", here} & set(sys.path):
-        sys.path.append(here)
-    status = run_command(app)
-    # what the interpreter still does at its end must not show a traceback for a late Ctrl-C
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(status)
+    sys.exit(run_command(app))

@@ -82,12 +82,20 @@ def wicks(
 
     from stormsail.bench.market.wicks import rows, verdicts
     from stormsail.bench.options import numbers
+    from stormsail.core.errors import DataError
     from stormsail.market.store import Store
 
     check_folders(out)
     chosen = numbers(factors, option="factors", example="1.5,3", positive=True)
     table = Table("symbol", "interval", "bars", "flags", "factor", "planted", "found")
     measured = []
+    if not Store(store).contents():
+        raise DataError(
+            "data-missing",
+            wrong=f"{store} must be a store that holds bars",
+            found="none",
+            remedy="Import, fetch or synthesise some first.",
+        )
     for row in rows(Store(store), factors=chosen, planted=planted, first_seed=first_seed):
         measured.append(row)
         cells = row.symbol, row.interval, row.bars, row.flags, row.factor, row.planted, row.found

@@ -125,8 +125,12 @@ def read_rows(files: Sequence[Path], row: Callable[..., Row]) -> list[Row]:
 
 
 def _rows(file: Path, row: Callable[..., Row]) -> list[Row]:
+    from stormsail.bench.campaign import MOST_BYTES
+    from stormsail.core.files.regular import open_regular
+
     try:
-        return [row(**fields) for fields in json.loads(file.read_text())["rows"]]
+        with open_regular(file) as opened:
+            return [row(**fields) for fields in json.loads(opened.read(MOST_BYTES))["rows"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         message = (
             f"`--rows` must be a file that `--out` of this command wrote; found {file}: {error}. "

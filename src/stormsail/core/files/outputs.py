@@ -5,7 +5,9 @@ would be destroyed by it, and a link would stop being one. Hence what is no regu
 and a link is followed: the file that it leads to is replaced, and the link stays.
 """
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 from stormsail.core.errors import ArtifactError
@@ -26,11 +28,14 @@ def check_output(path: Path, *, replace: bool) -> Path:
             to be replaced; if the name is none that the system takes.
     """
     try:
-        there = os.path.lexists(path)
         target = Path(os.path.realpath(path))
-        if there:
-            target.parent.stat()  # a loop of links has no file behind it, and no end
-        exists = target.exists()
+        try:
+            exists = not stat.S_ISLNK(target.lstat().st_mode)
+        except FileNotFoundError:
+            exists = False
+        else:
+            if not exists:  # still a link, so they run in a circle
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     except (OSError, ValueError) as error:
         raise output_error(path, error) from error
     kind = other_kind(target)
