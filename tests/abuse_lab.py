@@ -5,6 +5,7 @@ of this process is used where the process itself matters: signals, limits, users
 """
 
 import contextlib
+import fcntl
 import io
 import os
 import re
@@ -14,6 +15,7 @@ import socket
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,22 +124,37 @@ def forked(
         seconds: after which the child is killed, and the call fails.
     """
     words = [str(word) for word in arguments]
-    place = Path(os.environ.get("TMPDIR", "/tmp"))  # noqa: S108 - outside of any tested folder
-    names = [place / f"abuse-{os.getpid()}-{time.monotonic_ns()}.{kind}" for kind in ("out", "err")]
-    files = [os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666) for name in names]
-    for name in names:
-        name.unlink()
-    child = os.fork()
+    pipes = [os.pipe() for _ in range(2)]
+    for _, end in pipes:
+        fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)
+    ready, tell = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads
+        child = os.fork()
     if child == 0:
-        _child(words, cwd, before, stdout if stdout is not None else files[0], files[1])
+        _child(words, cwd, before, tell, (pipes[0][1] if stdout is None else stdout, pipes[1][1]))
     try:
+        os.close(tell)
+        os.read(ready, 1)
         after(child)
         status = _waited(child, seconds)
-        texts = [os.pread(file, 1 << 24, 0).decode() for file in files]
+        texts = [_drained(*pipe) for pipe in pipes]
     finally:
-        for file in files:
-            os.close(file)
+        os.close(ready)
+        for start, _ in pipes:
+            os.close(start)
     return Result(status, *texts)
+
+
+def _drained(start: int, end: int) -> str:
+    """Return what was written into a pipe."""
+    os.close(end)
+    os.set_blocking(start, False)
+    parts = []
+    with contextlib.suppress(BlockingIOError):  # a worker of the command may still hold it
+        while part := os.read(start, 1 << 16):
+            parts.append(part)
+    return b"".join(parts).decode()
 
 
 def _waited(child: int, seconds: int) -> int:
@@ -153,23 +170,29 @@ def _waited(child: int, seconds: int) -> int:
     raise TooSlowError
 
 
-def _child(words: list[str], cwd: Path, before: Callable[[], Any], out: int, err: int) -> None:
+def _child(
+    words: list[str], cwd: Path, before: Callable[[], Any], tell: int, streams: tuple[int, int]
+) -> None:
     """Run the command as a fresh process would, and end it; never return into the tests."""
     status = 99
     try:
         os.chdir(cwd)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((nothing, 0), (out, 1), (err, 2)):
+        for target, source in enumerate((nothing, *streams)):
             os.dup2(source, target)
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for kind in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(kind, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         before()
+        os.write(tell, b"!")
         status = run_command(app, words)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except KeyboardInterrupt:  # as `stormsail.__main__` has it
+        status = 128 + signal.SIGINT
     except BaseException:  # noqa: BLE001 - a traceback is what the tests look for
         traceback.print_exc()
     finally:
@@ -249,7 +272,7 @@ OUTPUTS: dict[str, Callable[[str], tuple[object, ...]]] = {
         *("bench", "functional", "--steps", 2, "--environments", 2, "--quantiles", 4),
         *("--out", bad),
     ),
-    "bench shrinkage --chart": lambda bad: ("bench", "shrinkage", "--jobs", 0, "--chart", bad),
+    "bench shrinkage --chart": lambda bad: ("bench", "shrinkage", "--quick", "--chart", bad),
     "bench vgs --rows": lambda bad: ("bench", "vgs", "--judge", "--rows", bad),
     "attack --chart": lambda bad: (
         *("attack", "run", "--attacks", "random", "--epsilons", "0.1", "--episodes", 2),

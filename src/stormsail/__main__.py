@@ -19,6 +19,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run()
+    except KeyboardInterrupt:  # in the moment before the command line waits for it
+        sys.exit(128 + signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
