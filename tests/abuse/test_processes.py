@@ -6,6 +6,7 @@ import pty
 import resource
 import signal
 import struct
+import subprocess
 import sys
 import termios
 import threading
@@ -187,14 +188,15 @@ def test_a_file_that_may_not_grow_is_told(name, size, place):
 def test_a_full_disk_is_told(name, place):
     full = place / "full"
     full.mkdir()
-    if os.geteuid() != 0 or os.system(f"mount -t tmpfs -o size=8k tmpfs {full} 2>/dev/null"):
+    mount = ("mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(full))
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     try:
         words = [f"full/{word}" if str(word).startswith("new") else word for word in WRITING[name]]
         (full / "rest").write_bytes(bytes(4096))
         result = forked(*words, cwd=place)
     finally:
-        os.system(f"umount {full}")
+        subprocess.run(("umount", str(full)), check=True)
     check(result, 2, frozenset({"artifact-write", "data-write", "data-busy"}))
     assert "No space left on device" in result.line
 

@@ -4,8 +4,43 @@ import pytest
 
 from abuse_lab import call, check
 
-VERBS = ["synth", "import", "fetch", "check", "train", "resume", "population", "backtest", "attack", "validate", "performance", "report", "compare"]  # fmt: skip
-BENCHES = ["functional", "features", "continual", "shrinkage", "optim", "learn", "simulator", "markets", "train", "drift", "tails", "frontier", "bets", "capping", "limits", "vgs", "robust", "population", "promotions", "wicks"]  # fmt: skip
+VERBS = [
+    "synth",
+    "import",
+    "fetch",
+    "check",
+    "train",
+    "resume",
+    "population",
+    "backtest",
+    "attack",
+    "validate",
+    "performance",
+    "report",
+    "compare",
+]
+BENCHES = [
+    "functional",
+    "features",
+    "continual",
+    "shrinkage",
+    "optim",
+    "learn",
+    "simulator",
+    "markets",
+    "train",
+    "drift",
+    "tails",
+    "frontier",
+    "bets",
+    "capping",
+    "limits",
+    "vgs",
+    "robust",
+    "population",
+    "promotions",
+    "wicks",
+]
 
 
 @pytest.mark.parametrize("verb", [*VERBS, *(f"bench {name}" for name in BENCHES)])
@@ -25,7 +60,8 @@ def test_help_is_no_complaint(verb, place):
     [
         ("nonsense",), ("bench", "nonsense"), ("--nonsense",), ("resume",), ("report",),
         ("population",), ("backtest",), ("attack",), ("validate",), ("performance",), ("compare",),
-        ("fetch",), ("report", "judged"), ("backtest", "run"), ("backtest", "run", "--data", "data"),
+        ("fetch",), ("report", "judged"), ("backtest", "run"),
+        ("backtest", "run", "--data", "data"),
         ("bench", "wicks"), ("bench", "vgs"), ("bench", "capping"), ("train", "a.toml", "b.toml"),
         ("synth", "ar1", "--bars", "0"), ("synth", "ar1", "--bars", "-1"),
         ("synth", "ar1", "--bars", "many"), ("synth", "ar1", "--bars", "1e3"),
@@ -179,14 +215,28 @@ def test_a_world_beside_a_store_is_refused(place):
 
 
 TOML = {
-    "unclosed": "[ppo", "twice": "seed = 1\nseed = 2", "table twice": "[ppo]\n[ppo]", "tabs": "\t= 1",
-    "no value": "seed =", "text": "hello", "array": "[[ppo]]\nn_envs = 1", "null byte": "seed = 1\0",
-    "bom": "\ufeffseed = 1\n[nonsense]", "other sections": "[nonsense]\nx = 1", "date": "seed = 2020-01-01",
-    "deep": "a = " + "[" * 2000 + "]" * 2000, "dotted": ".".join("a" * 3000) + " = 1",
-    "long number": "seed = " + "1" * 5000, "wrong type": "ppo = 3", "list": "ppo = [1]",
-    "string": 'seed = "1"', "nested": "[task.data.store]\nx = 1", "nan": "[ppo]\ngamma = nan",
-    "population": "[population]\npopulation_size = 1", "empty key": '"" = 1',
-}  # fmt: skip
+    "unclosed": "[ppo",
+    "twice": "seed = 1\nseed = 2",
+    "table twice": "[ppo]\n[ppo]",
+    "tabs": "\t= 1",
+    "no value": "seed =",
+    "text": "hello",
+    "array": "[[ppo]]\nn_envs = 1",
+    "null byte": "seed = 1\0",
+    "bom": "\ufeffseed = 1\n[nonsense]",
+    "other sections": "[nonsense]\nx = 1",
+    "date": "seed = 2020-01-01",
+    "deep": "a = " + "[" * 2000 + "]" * 2000,
+    "dotted": ".".join("a" * 3000) + " = 1",
+    "long number": "seed = " + "1" * 5000,
+    "wrong type": "ppo = 3",
+    "list": "ppo = [1]",
+    "string": 'seed = "1"',
+    "nested": "[task.data.store]\nx = 1",
+    "nan": "[ppo]\ngamma = nan",
+    "population": "[population]\npopulation_size = 1",
+    "empty key": '"" = 1',
+}
 
 
 @pytest.mark.parametrize("name", TOML)
@@ -201,17 +251,30 @@ def test_a_configuration_with_wrong_content_is_refused(verb, name, place):
 GOOD = "1609459200000,100,101,99,100.5,10\n1609462800000,100,101,99,100.5,10\n"
 HEAD = "ts,open,high,low,close,volume\n"
 CSV = {
-    "no rows": HEAD, "no head": GOOD, "one column": "a\n1\n2\n", "no times": "open,close\n1,2\n",
-    "text": HEAD + "x,y,z,a,b,c\n" * 3, "ragged": HEAD + "1,2\n1,2,3,4,5,6,7\n", "twice": HEAD + GOOD * 2,
-    "negative": HEAD + GOOD.replace("100.5", "-5"), "nan": HEAD + GOOD.replace("100.5", "nan"),
-    "infinite": HEAD + GOOD.replace("100.5", "inf"), "quotes": HEAD + '"' + GOOD,
-    "null bytes": HEAD + "\0" * 100, "columns twice": "ts,ts,open,high,low,close\n1,1,1,1,1,1\n",
-    "wide": ",".join(f"c{i}" for i in range(5000)) + "\n", "blank": "\n\n\n", "spaces": "   ",
-    "long line": HEAD + "9" * 200_000 + "\n", "huge times": HEAD + GOOD.replace("1609", "9999999999"),
-    "years": HEAD + "2021,1,1,1,1,1\n2022,1,1,1,1,1\n", "semicolon": (HEAD + GOOD).replace(",", ";"),
+    "no rows": HEAD,
+    "no head": GOOD,
+    "one column": "a\n1\n2\n",
+    "no times": "open,close\n1,2\n",
+    "text": HEAD + "x,y,z,a,b,c\n" * 3,
+    "ragged": HEAD + "1,2\n1,2,3,4,5,6,7\n",
+    "twice": HEAD + GOOD * 2,
+    "negative": HEAD + GOOD.replace("100.5", "-5"),
+    "nan": HEAD + GOOD.replace("100.5", "nan"),
+    "infinite": HEAD + GOOD.replace("100.5", "inf"),
+    "quotes": HEAD + '"' + GOOD,
+    "null bytes": HEAD + "\0" * 100,
+    "columns twice": "ts,ts,open,high,low,close\n1,1,1,1,1,1\n",
+    "wide": ",".join(f"c{i}" for i in range(5000)) + "\n",
+    "blank": "\n\n\n",
+    "spaces": "   ",
+    "long line": HEAD + "9" * 200_000 + "\n",
+    "huge times": HEAD + GOOD.replace("1609", "9999999999"),
+    "years": HEAD + "2021,1,1,1,1,1\n2022,1,1,1,1,1\n",
+    "semicolon": (HEAD + GOOD).replace(",", ";"),
     "zero prices": HEAD + "1609459200000,0,0,0,0,0\n1609462800000,0,0,0,0,0\n",
-    "formula": HEAD + "=1+1,2,3,4,5,6\n", "unsorted": HEAD + "".join(reversed(GOOD.splitlines(True))),
-}  # fmt: skip
+    "formula": HEAD + "=1+1,2,3,4,5,6\n",
+    "unsorted": HEAD + "".join(reversed(GOOD.splitlines(True))),
+}
 
 
 @pytest.mark.parametrize("name", CSV)
