@@ -30,6 +30,7 @@ from stormsail.algorithms.config.run import (
     ValidationConfig,
 )
 from stormsail.core.config import Config
+from stormsail.core.config.problems import ContradictionError
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 
 __all__ = [
@@ -186,7 +187,7 @@ class TrainConfig(Config):
         given = {path: size for path, size in sizes.items() if not is_open(size)}
         samples = math.prod(given.values())
         if samples > MOST_SAMPLES:
-            raise contradictions.ContradictionError(
+            raise ContradictionError(
                 f"a rollout must have at most {MOST_SAMPLES:,} samples",
                 found=f"{samples:,}, by "
                 + " and ".join(f"`{path}` {size:,}" for path, size in given.items()),

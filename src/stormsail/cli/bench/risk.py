@@ -125,8 +125,9 @@ def _check_chart(chart: Path | None, worlds: tuple[str, ...]) -> None:
     if chart is not None and not chart.is_dir():
         message = f"the folder of the pictures must exist; found no {chart}. Make it."
         raise typer.BadParameter(message)
-    for name in ("tails.svg", "budget.svg") if chart is not None else ():
-        checked_output(chart / name)
+    if chart is not None:
+        for name in ("tails.svg", "budget.svg"):
+            checked_output(chart / name)
     if chart is not None and "chain" not in worlds:
         message = f"`--worlds` must name chain for pictures; found {','.join(worlds)}. Add it."
         raise typer.BadParameter(message)

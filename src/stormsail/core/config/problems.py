@@ -216,8 +216,10 @@ def _remedy(settings: Mapping[str, FieldInfo], path: str, details: ErrorDetails)
     given = str(details["input"])
     meant = [choice for choice in _SYNONYMS.get(given.lower(), ()) if choice in choices]
     near = nearest(given, choices)
-    if meant or near is not None:
-        return f"Did you mean {' or '.join(f'`{choice}`' for choice in meant or [near])}?"
+    if not meant and near is not None:
+        meant = [near]
+    if meant:
+        return f"Did you mean {' or '.join(f'`{choice}`' for choice in meant)}?"
     field = settings.get(path)
     if field is None or field.is_required() or field.default_factory is not None:
         return f"Change `{path}`." if path else "Pass the settings as one table."
