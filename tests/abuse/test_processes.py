@@ -150,9 +150,7 @@ def plain_ascii() -> None:
 
 @pytest.mark.parametrize("name", PRINTING)
 def test_a_locale_without_its_characters_is_no_failure(name, place):
-    result = forked(*PRINTING[name], cwd=place, before=plain_ascii)
-    check(result, 0)
-    assert result.out.isascii()
+    check(forked(*PRINTING[name], cwd=place, before=plain_ascii), 0)
 
 
 def other_locale() -> None:
@@ -193,7 +191,7 @@ def test_a_full_disk_is_told(name, place):
         pytest.skip("no file system can be mounted here")
     try:
         words = [f"full/{word}" if str(word).startswith("new") else word for word in WRITING[name]]
-        (full / "rest").write_bytes(bytes(4096))
+        (full / "rest").write_bytes(bytes(8192))
         result = forked(*words, cwd=place)
     finally:
         subprocess.run(("umount", str(full)), check=True)

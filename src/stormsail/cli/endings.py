@@ -60,7 +60,12 @@ def run_command(app: typer.Typer, arguments: Sequence[str] | None = None) -> int
     try:
         with _encodable_output():
             status = _invoked(app, words)
-            _flush()
+            try:
+                _flush()
+            except OSError:
+                if status in (0, 1):  # otherwise one line has said already what stopped it
+                    raise
+                _silence()
             return status
     except BrokenPipeError:  # the reader has gone, as `head` does: nobody is left to be told
         _silence()
@@ -88,6 +93,8 @@ def _invoked(app: typer.Typer, words: list[str]) -> int:
     except KeyboardInterrupt:
         return _told(f"stormsail: `{verb}` was interrupted.", BY_SIGNAL + signal.SIGINT)
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # rich ends by itself
+            raise end.__context__ from None
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, no traceback reaches a user
         return _stopped(verb, error)
@@ -102,7 +109,8 @@ def _stopped(verb: str, error: BaseException) -> int:
     """
     if isinstance(error, _CommandLineError):
         return _usage(verb, error)
-    if isinstance(error, OSError) and error.errno == errno.EPIPE:
+    streams = (errno.EPIPE, *_NO_SPACE)
+    if isinstance(error, OSError) and error.filename is None and error.errno in streams:
         raise error
     refusal = _refusal(verb, error)
     if refusal is not None:
@@ -164,7 +172,11 @@ def _usage(verb: str, error: Any) -> int:  # noqa: ANN401 - of click or of typer
         return REFUSED
     known = "stormsail" if verb == "stormsail" else f"stormsail {verb}"
     words = _one_line(error.format_message()).rstrip(".")
-    return _told(f"stormsail: {words}. `{known} --help` shows what it takes. [usage]", REFUSED)
+    return _told(
+        f"stormsail: `{known}` must be given what it takes; found {words[:1].lower()}{words[1:]}. "
+        f"`{known} --help` shows it. [usage]",
+        REFUSED,
+    )
 
 
 def _check_text(words: Sequence[str]) -> None:

@@ -248,7 +248,8 @@ def _lines(clock: "Clock") -> "OnProgress":
             if speed is not None:  # one update alone has no pace
                 left = (progress.total_steps - progress.steps) / speed
                 parts += [f"{speed:,.0f} steps/s", f"{left:.0f} s left"]
-            typer.echo(", ".join((*parts, _words(progress))), err=True)
+            parts += [words] if (words := _words(progress)) else []
+            typer.echo(", ".join(parts), err=True)
 
     return on_progress
 
