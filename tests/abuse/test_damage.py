@@ -8,8 +8,8 @@ from abuse_lab import CODES, call, check
 
 FILES = {
     "run": ("manifest.json", "config.toml", "lineage.json", "metrics.parquet", "events.jsonl",
-            "best", "best/manifest.json", "best/agent.json", "best/model.safetensors", "checkpoints",
-            "checkpoints/latest"),
+            "best", "best/manifest.json", "best/agent.json", "best/model.safetensors",
+            "checkpoints", "checkpoints/latest"),
     "judged": ("manifest.json", "summary.json", "equity.parquet", "trades.parquet"),
 }  # fmt: skip
 HARMS = ("deleted", "empty", "cut", "garbage", "folder")

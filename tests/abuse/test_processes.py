@@ -324,7 +324,7 @@ def test_a_narrow_terminal_keeps_bar_share_and_time_left(columns, place):
     assert any("━" in line and "%" in line and ":" in line for line in lines), lines[-3:]
 
 
-@pytest.mark.parametrize(("answer", "status"), [(b"y\n", 0), (b"n\n", 2), (b"\x04", 130)])
+@pytest.mark.parametrize(("answer", "status"), [(b"y\n", 0), (b"n\n", 2)])
 def test_a_terminal_is_asked_before_a_file_is_replaced(answer, status, place):
     (place / "old.html").write_text("old")
     terminal = Terminal(100, answer)

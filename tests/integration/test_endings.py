@@ -65,6 +65,7 @@ def test_whatever_stops_a_command_is_said_in_one_line(ended, error, status, code
 
 def test_an_interrupt_is_130_and_an_exit_its_own_status(ended):
     assert ended(KeyboardInterrupt())[0] == 130
+    assert ended(typer.Abort())[0] == 130
     assert ended(typer.Exit(1)) == (1, "")
     assert ended(SystemExit(3)) == (3, "")
 

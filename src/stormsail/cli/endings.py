@@ -89,9 +89,9 @@ def _invoked(app: typer.Typer, words: list[str]) -> int:
     except typer.Exit as end:
         return end.exit_code
     except typer.Abort:
-        return _told("stormsail: no answer; nothing was written.", BY_SIGNAL + signal.SIGINT)
+        return _complained("stormsail: no answer; nothing was written.", BY_SIGNAL + signal.SIGINT)
     except KeyboardInterrupt:
-        return _told(f"stormsail: `{verb}` was interrupted.", BY_SIGNAL + signal.SIGINT)
+        return _complained(f"stormsail: `{verb}` was interrupted.", BY_SIGNAL + signal.SIGINT)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # rich ends by itself
             raise end.__context__ from None
@@ -114,10 +114,10 @@ def _stopped(verb: str, error: BaseException) -> int:
         raise error
     refusal = _refusal(verb, error)
     if refusal is not None:
-        return _told(f"stormsail: {refusal}", REFUSED)
+        return _complained(f"stormsail: {refusal}", REFUSED)
     from stormsail.cli.failure_report import unexpected
 
-    return _told(f"stormsail: {unexpected(verb, error)}", UNEXPECTED)
+    return _complained(f"stormsail: {unexpected(verb, error)}", UNEXPECTED)
 
 
 def _refusal(verb: str, error: BaseException) -> StormsailError | None:
@@ -172,7 +172,7 @@ def _usage(verb: str, error: Any) -> int:  # noqa: ANN401 - of click or of typer
         return REFUSED
     known = "stormsail" if verb == "stormsail" else f"stormsail {verb}"
     words = _one_line(error.format_message()).rstrip(".")
-    return _told(
+    return _complained(
         f"stormsail: `{known}` must be given what it takes; found {words[:1].lower()}{words[1:]}. "
         f"`{known} --help` shows it. [usage]",
         REFUSED,
@@ -210,7 +210,7 @@ def _verb(command: Any, words: Sequence[str]) -> str:  # noqa: ANN401 - of click
     return " ".join(names) or "stormsail"
 
 
-def _told(line: str, status: int) -> int:
+def _complained(line: str, status: int) -> int:
     typer.echo(_one_line(line), err=True)
     return status
 

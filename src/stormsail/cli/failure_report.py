@@ -14,7 +14,6 @@ import sysconfig
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 
 from stormsail import __version__
@@ -100,11 +99,10 @@ def _working_directory() -> Iterator[str]:
 
 
 def _versions() -> Iterator[str]:
+    """Yield the packages that were in use, with their versions."""
     for package in PACKAGES:
-        try:
-            yield f"{package} {metadata.version(package)}"
-        except metadata.PackageNotFoundError:
-            yield f"{package} not installed"
+        version = getattr(sys.modules.get(package), "__version__", None)
+        yield f"{package} {version}" if version else f"{package} not loaded"
 
 
 def _chain(error: BaseException) -> list[str]:

@@ -82,10 +82,10 @@ def write_output(path: Path, data: bytes | str, *, replace: bool) -> int:
 
 def output_error(path: Path, error: OSError | ValueError) -> ArtifactError:
     """Return the refusal for what the system says about an output file."""
-    found = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return ArtifactError(
         "artifact-write",
         wrong=f"the output {path} must be written completely",
-        found=found,
+        found=problem,
         remedy="Name a file in a folder that can be written, on a disk with space left.",
     )
