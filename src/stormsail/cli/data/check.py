@@ -1,5 +1,6 @@
 """`stormsail check`: find defects in market data, or look-ahead in features."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,7 +36,7 @@ def check(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(callback=checked_output, help="Where the repaired rows go: .parquet or .csv."),
+        typer.Option(help="Where the repaired rows go: .parquet or .csv."),
     ] = None,
     columns: Columns = None,
     time_unit: TimeUnit = None,
@@ -143,6 +144,11 @@ def _repaired(
             found=f"{len(files)} files and {'no `--out`' if out is None else f'`{out}`'}",
             remedy="Repair files one by one; a file is never changed in place.",
         )
+    is_source = False  # which is refused below
+    with contextlib.suppress(OSError):
+        is_source = out.samefile(files[0])
+    if not is_source:
+        checked_output(out)
     log = repair_file(
         files[0],
         out,
@@ -197,4 +203,13 @@ def _finish(console: "Console", reports: "list[Report]", json_out: Path | None) 
 
 
 def _write_json(path: Path, reports: "list[Report]") -> None:
+    from stormsail.core.errors import DataError
+
+    if not path.parent.is_dir():
+        raise DataError(
+            "data-write",
+            wrong=f"the reports must be written to {path}",
+            found="No such file or directory",
+            remedy="Name a file in a folder that exists and can be written.",
+        )
     write_checked(path, json.dumps([report.as_dict() for report in reports], indent=2))
