@@ -1,4 +1,7 @@
-"""Write docs/config.md from the settings themselves, so that the page cannot be out of date."""
+"""Write docs/config.md from the settings themselves, so that the page cannot be out of date.
+
+Also writes the list of settings that a shell completes, `src/stormsail/cli/settings.tsv`.
+"""
 
 import sys
 import types
@@ -12,9 +15,14 @@ from pydantic.fields import FieldInfo
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derivable import DERIVABLE
 from stormsail.algorithms.population.config import PopulationConfig, SearchConfig
+from stormsail.cli.completion import BACKTEST, TRAINING, VALIDATION
 from stormsail.core.config import Config
+from stormsail.evaluation.engine.config import BacktestConfig
+from stormsail.evaluation.walk_forward.config import ValidationConfig
 
-PAGE = Path(__file__).parent.parent / "docs" / "config.md"
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "config.md"
+SETTINGS = ROOT / "src" / "stormsail" / "cli" / "settings.tsv"
 
 FAMILIES: tuple[tuple[str, type[Config]], ...] = (
     ("", TrainConfig),
@@ -120,9 +128,43 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+COMPLETED: tuple[tuple[str, str, type[Config]], ...] = (
+    (TRAINING, "", TrainConfig),
+    (TRAINING, "population.", PopulationConfig),
+    (BACKTEST, "", BacktestConfig),
+    (VALIDATION, "", ValidationConfig),
+)
+"""Settings that a shell completes: family, what stands before the path, class."""
+
+
+def leaves(config: type[Config], above: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield path and field of every setting, those of sections that may be left out as well."""
+    for name, field in config.model_fields.items():
+        optional = typing.get_origin(field.annotation) in (typing.Union, types.UnionType)
+        kinds = typing.get_args(field.annotation) if optional else (field.annotation,)
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Config)]
+        if inner:
+            yield from leaves(inner[0], f"{above}{name}.")
+        else:
+            yield f"{above}{name}", field
+
+
+def completions() -> str:
+    """Return one line a setting: family, path, first sentence of what it does."""
+    lines = []
+    for family, above, config in COMPLETED:
+        for path, field in leaves(config, above):
+            words = " ".join((field.description or "").split())
+            sentence = f"{words} ".split(". ")[0].split("; ")[0].strip().rstrip(".")
+            lines.append(f"{family}\t{path}\t{sentence}\n")
+    return "".join(lines)
+
+
 if __name__ == "__main__":
+    files = {PAGE: page(), SETTINGS: completions()}
     if sys.argv[1:] == ["--check"]:
-        sys.exit(
-            0 if PAGE.read_text() == page() else "docs/config.md is old: run this without --check"
-        )
-    PAGE.write_text(page())
+        old = [file for file, text in files.items() if file.read_text(encoding="utf-8") != text]
+        words = ", ".join(file.relative_to(ROOT).as_posix() for file in old)
+        sys.exit(f"{words} is old: run this without --check" if old else 0)
+    for file, text in files.items():
+        file.write_text(text, encoding="utf-8")

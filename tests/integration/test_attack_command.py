@@ -6,6 +6,7 @@ import pytest
 
 from attack_lab import subject
 from command_lab import forked
+from stormsail import __version__
 
 FEW = ("--episodes", 4, "--alpha", 0.5, "--epsilons", "0,0.3")
 
@@ -23,7 +24,7 @@ def agent(tmp_path_factory):
 def test_the_table_fits_and_finished_attacks_are_not_run_again(agent, tmp_path):
     rows, chart = tmp_path / "rows.jsonl", tmp_path / "curve.svg"
     options = (*FEW, "--rows", rows, "--attacks", "random,mad,critic")
-    first = forked("attack", agent, *options, "--json", tmp_path / "a.json", "--chart", chart)
+    first = forked("attack", agent, *options, "--json-out", tmp_path / "a.json", "--chart", chart)
     assert first.returncode == 0, first.stderr
     assert max(len(line) for line in first.stdout.splitlines()) <= 80
     lines = rows.read_bytes().splitlines(keepends=True)
@@ -33,13 +34,15 @@ def test_the_table_fits_and_finished_attacks_are_not_run_again(agent, tmp_path):
     assert chart.read_text().count("<polyline") == 6
     rows.write_bytes(b"".join(lines[:-1]) + lines[-1][:40])  # killed while it wrote
     again = forked(
-        "attack", agent, *options, "--json", tmp_path / "b.json", "--out", tmp_path / "o"
+        "attack", agent, *options, "--json-out", tmp_path / "b.json", "--out", tmp_path / "o"
     )
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("mean return") == 1
     assert rows.read_bytes() == b"".join(lines)
-    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
-    document = json.loads((tmp_path / "a.json").read_text())
+    document, second = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
+    assert (document.pop("out"), second.pop("out")) == (None, str(tmp_path / "o"))
+    assert document == second
+    assert (document.pop("verb"), document.pop("version")) == ("attack", __version__)
     assert [point["attack"] for point in document["points"]] == ["clean", "random", "mad", "critic"]
     assert document["points"][0]["mean_change"] == {"value": 0.0, "low": 0.0, "high": 0.0}
     assert json.loads((tmp_path / "o" / "attack.json").read_text()) == document
@@ -49,7 +52,15 @@ def test_a_learned_adversary_is_trained_and_repeats_itself(agent, tmp_path):
     files = [tmp_path / name for name in ("a.json", "b.json")]
     for file in files:
         done = forked(
-            "attack", agent, *FEW, "--attacks", "learned", "--adversary-steps", 64, "--json", file
+            "attack",
+            agent,
+            *FEW,
+            "--attacks",
+            "learned",
+            "--adversary-steps",
+            64,
+            "--json-out",
+            file,
         )
         assert done.returncode == 0, done.stderr
     assert files[0].read_bytes() == files[1].read_bytes()

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import market_defects
 from stormsail.cli.data.check import check
+from stormsail.cli.output import add_command
 from stormsail.core.errors import DataError
 from stormsail.market.bars import Bars, Funding
 from stormsail.market.checks import load_file
@@ -23,7 +24,7 @@ HOUR = Interval.parse("1h")
 
 def run(*arguments: object):
     app = Typer()
-    app.command()(check)
+    add_command(app, check)
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
@@ -68,10 +69,10 @@ def test_a_folder_is_every_file_in_it_and_json_holds_all_reports(tmp_path):
     (folder / ".hidden.csv").write_text("x")
     (folder / "notes.md").write_text("x")
     out = tmp_path / "out.json"
-    result = run(folder, "--json", out)
+    result = run(folder, "--json-out", out)
     assert result.exit_code == 0
     assert "2 files, " in result.output
-    assert [report["warnings"] for report in json.loads(out.read_text())] == [1, 0]
+    assert [report["warnings"] for report in json.loads(out.read_text())["reports"]] == [1, 0]
 
 
 def test_a_store_is_its_bars_and_its_rates(tmp_path):
@@ -81,9 +82,9 @@ def test_a_store_is_its_bars_and_its_rates(tmp_path):
     rates = pa.table({"ts": bars["ts"][::8], "funding_rate": bars["volume"][::8] * 1e-6})
     store.write_funding(Funding("BTC/USDT:USDT", rates))
     out = tmp_path / "out.json"
-    result = run("--store", tmp_path, "--json", out)
+    result = run("--store", tmp_path, "--json-out", out)
     assert result.exit_code == 0, result.output
-    reports = json.loads(out.read_text())
+    reports = json.loads(out.read_text())["reports"]
     assert [(report["symbol"], report["interval"]) for report in reports] == [
         ("BTC/USDT:USDT", "1h"),
         ("BTC/USDT:USDT", ""),
@@ -92,9 +93,9 @@ def test_a_store_is_its_bars_and_its_rates(tmp_path):
 
 def test_symbol_and_interval_can_be_named(tmp_path):
     path, out = write(tmp_path, "clean"), tmp_path / "out.json"
-    result = run(path, "--symbol", "ETH/USDT", "--interval", "4h", "--json", out)
+    result = run(path, "--symbol", "ETH/USDT", "--interval", "4h", "--json-out", out)
     assert result.exit_code == 1
-    (report,) = json.loads(out.read_text())
+    (report,) = json.loads(out.read_text())["reports"]
     assert (report["symbol"], report["interval"]) == ("ETH/USDT", "4h")
     assert [finding["number"] for finding in report["findings"]] == ["D36"]
 
@@ -162,10 +163,10 @@ def test_a_source_is_not_overwritten_under_another_name(tmp_path, way):
 @pytest.mark.refusal
 def test_reports_that_cannot_be_written_are_refused_in_words(tmp_path):
     target = tmp_path / "nowhere" / "report.json"
-    result = run(write(tmp_path, "clean"), "--json", target)
+    result = run(write(tmp_path, "clean"), "--json-out", target)
     assert str(result.exception) == (
-        f"the reports must be written to {target}; found No such file or directory. "
-        "Name a file in a folder that exists and can be written. [data-write]"
+        f"`--json-out` must name a file in a folder that exists: {target}; found no folder "
+        f"{target.parent}. Make the folder, or name another file. [data-write]"
     )
 
 

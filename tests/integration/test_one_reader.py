@@ -212,7 +212,7 @@ def test_links_to_files_are_followed(tmp_path):
 
 
 @pytest.mark.refusal
-@pytest.mark.parametrize("option", ["--out", "--json"])
+@pytest.mark.parametrize("option", ["--out", "--json-out"])
 def test_a_pipe_as_target_is_refused_without_waiting(option, tmp_path):
     path, target = tmp_path / "bars_1h.csv", tmp_path / "pipe.csv"
     path.write_bytes(csv())

@@ -22,25 +22,32 @@ from stormsail.cli.judging.validate import validate
 from stormsail.cli.learning.population import population
 from stormsail.cli.learning.resume import resume
 from stormsail.cli.learning.train import train
+from stormsail.cli.output import add_command
+from stormsail.cli.start.configs import configs
+from stormsail.cli.start.init import init
+from stormsail.cli.start.show import show
 
 app = typer.Typer(
     help="Train, judge and run trading agents that know their own tail risk.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(synth)
-app.command("import")(import_bars)
-app.command()(fetch)
-app.command()(check)
-app.command()(train)
-app.command()(resume)
-app.command()(population)
-app.command()(backtest)
-app.command()(attack)
-app.command()(validate)
-app.command()(performance)
-app.command()(report)
-app.command()(compare)
+add_command(app, init)
+add_command(app, configs)
+add_command(app, show)
+add_command(app, synth)
+add_command(app, import_bars, "import")
+add_command(app, fetch)
+add_command(app, check)
+add_command(app, train)
+add_command(app, resume)
+add_command(app, population)
+add_command(app, backtest)
+add_command(app, attack)
+add_command(app, validate)
+add_command(app, performance)
+add_command(app, report)
+add_command(app, compare)
 app.add_typer(bench, name="bench")
 
 

@@ -151,6 +151,25 @@ class RunFile(TrainConfig):
     population: PopulationConfig | None = None
     """Population of members with these settings; a plain training leaves it out."""
 
+    @classmethod
+    def load(cls, path: Path | str, overrides: Iterable[str] = ()) -> Self:
+        """Return the configuration of a file that sets something, with overrides on top.
+
+        Raises:
+            ConfigError: if it cannot be read, does not fit, or sets nothing: defaults alone would
+                train a million steps on a synthetic market, which nobody means by an empty file.
+        """
+        config = super().load(path, overrides)
+        if not config.model_fields_set:
+            raise ConfigError(
+                "config-value",
+                wrong=f"the configuration {path} must set something",
+                found="an empty one",
+                remedy="Write one with `stormsail init bars`, `env` or `demo`, or name a shipped "
+                "one, such as `quickstart`.",
+            )
+        return config
+
     @model_validator(mode="after")
     def _rates_within_bounds(self) -> Self:
         """Refuse learning rates that the bounds of the optimizer would silently change."""

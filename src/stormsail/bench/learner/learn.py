@@ -31,6 +31,7 @@ from stormsail.bench.seeds import Seeds
 from stormsail.core.config.overrides import apply_overrides
 from stormsail.core.errors import ArgumentError, nearest
 from stormsail.core.generators import Generators
+from stormsail.core.shipped import located
 from stormsail.modules.agent import JudgedPolicy
 
 OURS = "stormsail"
@@ -260,8 +261,8 @@ def reference_lines(
     Raises:
         ConfigError: if a file is not there or holds what does not fit.
     """
-    shipped = {name: configs / "reference" / f"{name}.toml" for name in REFERENCES}
-    shipped |= {name: configs / f"{name}.toml" for name in FULL}
+    shipped = {name: located(configs / "reference" / f"{name}.toml") for name in REFERENCES}
+    shipped |= {name: located(configs / f"{name}.toml") for name in FULL}
     names_of = {path.resolve(): name for name, path in shipped.items()}
     bars = {**REFERENCES, **FULL}
     lines = []
@@ -329,7 +330,7 @@ def ablation_lines(
     files = {"cartpole": "reference/cartpole.toml", MARKET: "quickstart.toml"}
     lines = []
     for name, file in files.items():
-        base = derive(TrainConfig.load(configs / file, overrides))
+        base = derive(TrainConfig.load(located(configs / file), overrides))
         for optimizer in OPTIMIZERS:
             for scaled in (False, True):
                 for rate in chosen:

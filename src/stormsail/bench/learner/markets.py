@@ -22,6 +22,7 @@ from stormsail.bench.processes import side_by_side
 from stormsail.bench.training import train_agent
 from stormsail.bench.verdicts import Verdict
 from stormsail.core.errors import ChoiceError, nearest
+from stormsail.core.shipped import located
 
 ORACLE_SHARE = 0.95
 """Least share of the best policy's growth where the next return is shown."""
@@ -118,7 +119,7 @@ def load(folder: Path, markets: Sequence[str], *, seeds: int) -> list[Job]:
                 found=f"`{market}`",
                 remedy=f"Did you mean `{near}`?" if near else "Leave it out to run them all.",
             )
-        config = derive(TrainConfig.load(folder / f"{market}.toml"))
+        config = derive(TrainConfig.load(located(folder / f"{market}.toml")))
         check_plain(config)
         jobs += [Job.of(market, config, seed) for seed in range(seeds)]
     return jobs

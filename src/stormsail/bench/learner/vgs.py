@@ -37,6 +37,7 @@ from stormsail.bench.training import train_agent
 from stormsail.bench.verdicts import Verdict
 from stormsail.core.errors import ArtifactError
 from stormsail.core.generators import Generators
+from stormsail.core.shipped import located
 from stormsail.functional._checks import check_choice
 
 OFF = "off"
@@ -135,7 +136,7 @@ def base(job: Job) -> TrainConfig:
     changes: dict[str, Any] = {"seed": job.seed, "ppo.total_steps": job.steps}
     if plan.own_world:
         changes["task.data.world_seed"] = job.seed
-    return derive(TrainConfig.load(job.configs / plan.file).replace(**changes))
+    return derive(TrainConfig.load(located(job.configs / plan.file)).replace(**changes))
 
 
 def settings(job: Job) -> TrainConfig:

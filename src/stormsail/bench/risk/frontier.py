@@ -39,6 +39,7 @@ from stormsail.bench.resumed import run_missing
 from stormsail.bench.risk.frontier_baselines import Penalised, StepsAside
 from stormsail.bench.seeds import NORMAL_95
 from stormsail.bench.training import train_agent
+from stormsail.core.shipped import located
 from stormsail.core.task import Task
 from stormsail.functional import risk
 from stormsail.functional._checks import check_choice
@@ -217,7 +218,7 @@ def settings(job: Job) -> TrainConfig:
         "risk.cvar_use_constraint": job.limit is not None,
         **dict(job.changes),
     }
-    return derive(TrainConfig.load(CONFIG).replace(**changes))
+    return derive(TrainConfig.load(located(CONFIG)).replace(**changes))
 
 
 class _Training(NamedTuple):

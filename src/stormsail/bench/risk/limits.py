@@ -53,6 +53,7 @@ from stormsail.bench.risk.unseen import (
 from stormsail.bench.training import train_agent
 from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
+from stormsail.core.shipped import located
 from stormsail.market.interval import Interval
 from stormsail.modules.agent import Agent
 
@@ -111,7 +112,7 @@ class Job:
             ConfigError: if the file is not there or a change is none.
             DataError: if the store has no bars, or none on one side of `train_end`.
         """
-        config = TrainConfig.load(CONFIG, self.changes)
+        config = TrainConfig.load(located(CONFIG), self.changes)
         length = Interval.parse(config.task.data.interval).milliseconds
         bars = HORIZONS[self.horizon].days * _DAY_MS // length
         changes: dict[str, Any] = {

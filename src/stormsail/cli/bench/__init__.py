@@ -14,6 +14,7 @@ from stormsail.cli.bench.promotions import promotions
 from stormsail.cli.bench.risk import frontier, tails
 from stormsail.cli.bench.robust import robust
 from stormsail.cli.bench.vgs import vgs
+from stormsail.cli.output import add_command
 from stormsail.cli.output_files import with_force
 
 app = typer.Typer(help="Measure speed on this machine, as ratios from one run.")
@@ -30,4 +31,4 @@ for _command in (
     *(simulator, markets, train, drift, tails, frontier, bets, capping, limits, vgs, robust),
     *(population, promotions, wicks),
 ):
-    app.command()(with_force(_command))
+    add_command(app, with_force(_command), group="bench")

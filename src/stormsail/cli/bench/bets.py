@@ -10,18 +10,18 @@ import typer
 from stormsail.cli.bench.output import (
     Jobs,
     Out,
+    bench_console,
     check_folders,
     exit_unless_held,
     print_verdicts,
-    wide_console,
     write_json,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from stormsail.bench.bets.bets import Row, Summary
+    from stormsail.cli.tables import Table
 
 
 def bets(
@@ -52,7 +52,7 @@ def bets(
     from stormsail.bench.campaign import RowLog
 
     check_folders(out, kept)
-    console = wide_console()
+    console = bench_console()
     plan = bench.Plan(updates=updates, changes=tuple(changes or ()))
     planned = bench.jobs(bench.named(worlds), range(seed_base, seed_base + seeds), plan)
     with RowLog.open(kept) if kept is not None else nullcontext() as file:
@@ -86,10 +86,10 @@ def _print_run(console: "Console", row: "Row") -> None:
 
 
 def _table(title: str, lines: "list[Summary]") -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     heads = ("world", "limit", "best mean", "mean", "mean / best", "CVaR", "kept", "multiplier")
-    table = Table(*heads, title=title)
+    table = Table(*heads, keys=2, title=title)
     for line in lines:
         table.add_row(
             line.world,

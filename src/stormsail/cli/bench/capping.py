@@ -9,19 +9,18 @@ import typer
 from stormsail.cli.bench.output import (
     Jobs,
     Out,
+    bench_console,
     check_folders,
     exit_unless_held,
     print_verdicts,
-    wide_console,
     write_json,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
     from stormsail.bench.bets.return_capping import Row
+    from stormsail.cli.tables import Table
 
 
 def capping(
@@ -47,7 +46,7 @@ def capping(
     from stormsail.bench.bets import return_capping as bench
 
     check_folders(out, rows)
-    console = wide_console()
+    console = bench_console()
     plan = bench.Plan(steps=steps, changes=tuple(change or ()), common=tuple(common or ()))
     if judge:
         before = [bench.from_json(fields) for fields in campaign.read_rows(rows)]
@@ -80,11 +79,11 @@ def _progress(row: "Row") -> str:
 
 
 def _table(rows: "Sequence[Row]") -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     heads = ("agent", "seed", "limit", "mean", "best mean", "CVaR", "largest CVaR", "kept")
     title = "return of the betting game in tokens, exact; CVaR of the worst 20 %"
-    table = Table(*heads, "greedy mean", "greedy CVaR", "cap or multiplier", title=title)
+    table = Table(*heads, "greedy mean", "greedy CVaR", "cap or multiplier", keys=2, title=title)
     for row in sorted(rows, key=lambda row: (row.kind, row.seed)):
         table.add_row(
             row.kind,

@@ -19,9 +19,9 @@ def functional(
     """Time the hot formulas beside a plain Python loop over time and environments."""
     import torch
     from rich.console import Console
-    from rich.table import Table
 
     from stormsail.bench.formulas.functional import Rollout, rows
+    from stormsail.cli.tables import Table
 
     check_folders(out)
     if threads:

@@ -16,10 +16,10 @@ from stormsail.cli.bench.output import (
     Out,
     Quick,
     Threads,
+    bench_console,
     check_folders,
     exit_unless_held,
     print_verdicts,
-    wide_console,
     write_json,
 )
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console
-    from rich.table import Table
 
     from stormsail.bench.learner.drift import Plan as DriftPlan
     from stormsail.bench.learner.drift import Row as DriftRow
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from stormsail.bench.learner.learn_rows import RowFile
     from stormsail.bench.learner.markets import Outcome as MarketOutcome
     from stormsail.bench.learner.train import Row as SpeedRow
+    from stormsail.cli.tables import Table
 
 DRIFT_LABELS = {
     "mean_drift_first": "shift of means in rollout 2, deviations",
@@ -93,7 +93,7 @@ def learn(
     from stormsail.bench.learner.learn_pairs import gains, paired_lines
 
     check_folders(out, kept)
-    console = wide_console()
+    console = bench_console()
     overrides = settings or []
     if change is not None:
         lines = paired_lines(bench.bare_tasks(bare or ""), change, overrides=overrides)
@@ -162,11 +162,11 @@ def _kept_rows(console: "Console", path: Path | None) -> "Iterator[RowFile | Non
 
 
 def _learn_table(rows: "list[LearnRow]", *, title: str) -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     varied = any(row.variant for row in rows)
     heads = ("task", "learner", "steps", "mean", "median", "min", "bar", "", "sampled", "steps/s")
-    table = Table(*heads, title=title)
+    table = Table(*heads, keys=2, title=title)
     for row in rows:
         table.add_row(
             row.name,
@@ -182,7 +182,7 @@ def _learn_table(rows: "list[LearnRow]", *, title: str) -> "Table":
 
 
 def _gain_table(gains: "list[Gain]") -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     heads = ("task", "before", "after", "gain", "95 % interval", "p of no loss")
     table = Table(*heads, title=f"{gains[0].change}, the same seeds" if gains else None)
@@ -199,10 +199,10 @@ def _gain_table(gains: "list[Gain]") -> "Table":
 
 
 def _best_table(variants: "list[Best]") -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     heads = ("task", "variant", "best rate", "mean", "less the first, same seeds")
-    table = Table(*heads, title="each variant at its best rate, ± standard error")
+    table = Table(*heads, keys=2, title="each variant at its best rate, ± standard error")
     for best in variants:
         table.add_row(
             best.name,
@@ -275,12 +275,12 @@ def _market_figures(outcome: "MarketOutcome") -> dict[str, object]:
 
 
 def _print_markets(console: "Console", outcomes: "list[MarketOutcome]") -> None:
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     heads = ("market", "seed", "agent", "best")
     title = "log growth, basis points a bar, out of sample"
-    growth = Table(*heads, "share", "hindsight", "share", title=title)
-    turnover = Table(*heads, "chance", "share", title="turnover a bar, in units of equity")
+    growth = Table(*heads, "share", "hindsight", "share", keys=2, title=title)
+    turnover = Table(*heads, "chance", "share", keys=2, title="turnover a bar, in units of equity")
     for outcome in outcomes:
         best = outcome.informed
         growth.add_row(
@@ -355,12 +355,11 @@ def train(
 
 
 def _train_table(rows: "list[SpeedRow]", ratios: list[float | None], *, title: str) -> "Table":
-    from rich.table import Table
-
     from stormsail.bench.learner.train import PARTS
+    from stormsail.cli.tables import Table
 
     heads = ("LSTM", "way", "steps/s", "slowest to fastest", "ratio", *(f"{p} ms" for p in PARTS))
-    table = Table(*heads, title=title)
+    table = Table(*heads, keys=2, title=title)
     for row, ratio in zip(rows, ratios, strict=True):
         table.add_row(
             str(row.width),
@@ -399,7 +398,7 @@ def drift(
 
 
 def _drift_table(rows: "list[DriftRow]", plan: "DriftPlan") -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     title = f"{plan.updates} updates, {plan.seeds} seeds, mean ± standard deviation over seeds"
     table = Table("", *(row.name for row in rows), title=title)

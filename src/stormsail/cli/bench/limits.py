@@ -12,20 +12,20 @@ from stormsail.cli.bench.output import (
     Chart,
     Jobs,
     Out,
+    bench_console,
     check_folders,
     exit_unless_held,
     print_verdicts,
-    wide_console,
     write_json,
 )
 from stormsail.cli.output_files import write_checked
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from stormsail.bench.risk.limits import Job, Row
     from stormsail.bench.risk.limits_verdicts import Summary
+    from stormsail.cli.tables import Table
 
 
 def limits(
@@ -66,7 +66,7 @@ def limits(
     from stormsail.bench.risk import limits_verdicts
 
     check_folders(rows, out, chart)
-    console = wide_console()
+    console = bench_console()
     if store is None:
         measured = _stored(rows)
     else:
@@ -145,7 +145,7 @@ def _print_row(console: "Console", row: "Row") -> None:
 
 
 def _table(title: str, row: "Row", lines: "list[Summary]") -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     heads = ("", "mean", "CVaR of 5 %", "interval of one", "apart", "held", "traded", "in")
     caption = (

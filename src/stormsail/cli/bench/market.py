@@ -12,18 +12,18 @@ from stormsail.cli.bench.output import (
     Out,
     Seconds,
     Threads,
+    bench_console,
     check_folders,
     exit_unless_held,
     print_verdicts,
-    wide_console,
     write_json,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from stormsail.bench.market.simulator import Comparison
+    from stormsail.cli.tables import Table
 
 
 def features(
@@ -35,9 +35,9 @@ def features(
     """Time the default features beside TA-Lib, pandas and numpy on the same bars."""
     import torch
     from rich.console import Console
-    from rich.table import Table
 
     from stormsail.bench.market.features import history, rows, total
+    from stormsail.cli.tables import Table
 
     check_folders(out)
     if threads:
@@ -78,16 +78,15 @@ def wicks(
     out: Out = None,
 ) -> None:
     """Plant false wicks in stored bars: how many are found, and what else is flagged."""
-    from rich.table import Table
-
     from stormsail.bench.market.wicks import rows, verdicts
     from stormsail.bench.options import numbers
+    from stormsail.cli.tables import Table
     from stormsail.core.errors import DataError
     from stormsail.market.store import Store
 
     check_folders(out)
     chosen = numbers(factors, option="factors", example="1.5,3", positive=True)
-    table = Table("symbol", "interval", "bars", "flags", "factor", "planted", "found")
+    table = Table("symbol", "interval", "bars", "flags", "factor", "planted", "found", keys=2)
     measured = []
     if not Store(store).contents():
         raise DataError(
@@ -100,7 +99,7 @@ def wicks(
         measured.append(row)
         cells = row.symbol, row.interval, row.bars, row.flags, row.factor, row.planted, row.found
         table.add_row(*map(str, cells))
-    console = wide_console()
+    console = bench_console()
     console.print(table)
     claims = verdicts(measured)
     print_verdicts(console, claims)
@@ -160,9 +159,9 @@ def simulator(
 
 
 def _speed_table(result: "Comparison", *, title: str) -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
-    table = Table("B", "way", "steps/s", "µs a call", "warm-up s", "replay", title=title)
+    table = Table("B", "way", "steps/s", "µs a call", "warm-up s", "replay", keys=2, title=title)
     for row in result.speeds:
         table.add_row(
             str(row.batch),

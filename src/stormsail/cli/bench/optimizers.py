@@ -47,10 +47,10 @@ def optim(
     """Time a step of AdamW, UPGD and AdaptiveUPGD with the gradient scaler, 2 M parameters."""
     import torch
     from rich.console import Console
-    from rich.table import Table
 
     from stormsail.bench import device as devices
     from stormsail.bench.optimizers import optim as bench
+    from stormsail.cli.tables import Table
 
     check_folders(out)
     devices.check_device(device)
@@ -125,9 +125,8 @@ def shrinkage(
 
 
 def _print_continual(console: "Console", result: "Comparison", plan: "Plan") -> None:
-    from rich.table import Table
-
     from stormsail.bench.optimizers.continual_problem import KINDS
+    from stormsail.cli.tables import Table
 
     for kind in KINDS:
         title = f"{kind}-permuted, {plan.sizes.tasks} tasks, {plan.seeds} seeds, ± standard error"
@@ -137,7 +136,7 @@ def _print_continual(console: "Console", result: "Comparison", plan: "Plan") -> 
             if row.kind == kind:
                 table.add_row(*_continual_cells(row))
         console.print(table)
-    table = Table("problem", "method", "less", "accuracy", title="on the same seeds")
+    table = Table("problem", "method", "less", "accuracy", keys=3, title="on the same seeds")
     for less in result.differences:
         table.add_row(less.kind, less.variant, less.other, str(less.accuracy))
     console.print(table)
@@ -183,25 +182,24 @@ def _continual_chart(result: "Comparison", plan: "Plan") -> str:
 
 
 def _print_shrinkage(console: "Console", rows: "list[ShrinkageRow]") -> None:
-    from rich.table import Table
-
     from stormsail.bench.optimizers.shrinkage import identities, summary
+    from stormsail.cli.tables import Table
 
     names = list(dict.fromkeys(row.statistic for row in rows))
-    table = Table("case", "NSR", "n", "best", *names, title="factor, mean over seeds")
+    table = Table("case", "NSR", "n", "best", *names, keys=3, title="factor, mean over seeds")
     by_key = {(row.case, row.ratio, row.size, row.statistic): row for row in rows}
     for case, ratio, size in dict.fromkeys((row.case, row.ratio, row.size) for row in rows):
         own = [by_key[case, ratio, size, name] for name in names]
         factors = [f"{row.factor.mean:.4f}" for row in own]
         table.add_row(case, f"{ratio:g}", str(size), f"{own[0].best_factor:.4f}", *factors)
     console.print(table)
-    table = Table("case", "statistic", "|c - c*|", "largest", "error above the best")
+    table = Table("case", "statistic", "|c - c*|", "largest", "error above the best", keys=2)
     for line in sorted(summary(rows), key=lambda summary: summary.case):
         numbers = (line.distance, line.worst, line.excess)
         table.add_row(line.case, line.statistic, *(f"{number:.3f}" for number in numbers))
     console.print(table)
     heads = ("NSR", "n", "variance by `total`", "over time", "of G over elements", "their sum")
-    table = Table(*heads, title="law of total variance, independent noise")
+    table = Table(*heads, keys=2, title="law of total variance, independent noise")
     for both in identities(rows):
         numbers = (both.total, both.over_time, both.over_elements)
         cells = [f"{number:.4f}" for number in (*numbers, sum(numbers[1:]))]

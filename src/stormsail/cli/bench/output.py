@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from stormsail.cli.output import publish
 from stormsail.cli.output_files import checked_output, write_checked
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 CLAIM_FAILED = 1
 """Exit status where a claim does not hold."""
-
-WIDTH = 132
-"""Of a wide table where there is no terminal whose width is known."""
 
 Row = TypeVar("Row")
 
@@ -68,16 +66,16 @@ def check_folders(*files: Path | None) -> None:
             raise typer.BadParameter(message)
 
 
-def wide_console() -> "Console":
-    """Return a console; without a terminal it is wide enough for the large tables."""
+def bench_console() -> "Console":
+    """Return a console as wide as the terminal; `COLUMNS`, or else 80, without one."""
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
+    return Console()
 
 
 def write_json(out: Path | None, figures: object) -> None:
-    """Write figures where `--out` says so."""
+    """Publish figures, and write them where `--out` says so, in the form that `--rows` reads."""
+    publish(**figures if isinstance(figures, dict) else {"rows": figures})
     if out is not None:
         write_checked(out, json.dumps(figures, default=_plain))
 

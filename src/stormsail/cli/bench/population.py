@@ -13,18 +13,18 @@ from stormsail.cli.bench.output import (
     Jobs,
     Out,
     Settings,
+    bench_console,
     check_folders,
     exit_unless_held,
     print_verdicts,
-    wide_console,
     write_json,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from stormsail.bench.learner.population import PopulationRow, Summary
+    from stormsail.cli.tables import Table
 
 
 def population(
@@ -59,7 +59,7 @@ def population(
     from stormsail.cli.learning.train import BY_SIGNAL
 
     check_folders(rows, out, folder)
-    console = wide_console()
+    console = bench_console()
     repeats = range(seed_base, seed_base + seeds)
     planned = bench.jobs(repeats, steps=steps, common=settings or [], folder=folder)
     try:
@@ -101,7 +101,7 @@ def _value(value: object) -> str:
 
 
 def _table(line: "Summary") -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     repeats = len(line.gain.values)
     title = f"Sharpe ratio a year on unseen bars ± half of its 95 % interval over {repeats} repeats"

@@ -9,10 +9,10 @@ import typer
 from stormsail.cli.bench.output import (
     FirstSeed,
     Out,
+    bench_console,
     check_folders,
     exit_unless_held,
     print_verdicts,
-    wide_console,
     write_json,
 )
 
@@ -36,13 +36,12 @@ def promotions(
     """Simulate validations through the real verdict; exit 1 if a claim fails."""
     from dataclasses import asdict
 
-    from rich.table import Table
-
     from stormsail.bench import promotions as bench
     from stormsail.bench.campaign import RowLog
+    from stormsail.cli.tables import Table
 
     check_folders(out, kept)
-    console = wide_console()
+    console = bench_console()
     planned = [
         (case, seed)
         for seed in range(seed_base, seed_base + runs)
@@ -51,7 +50,7 @@ def promotions(
     with RowLog.open(kept) if kept is not None else nullcontext() as file:
         rows = bench.simulate_all(planned, repetitions=repetitions, kept=file)
     rates = bench.rates(rows)
-    table = Table("process", "years", "trials", "Sharpe ratio", "promoted")
+    table = Table("process", "years", "trials", "Sharpe ratio", "promoted", keys=3)
     for rate in rates:
         ratio = f"{rate.sharpe:.2f}" + (" (planned)" if rate.planned else "")
         share = f"{rate.promoted} of {rate.runs}"

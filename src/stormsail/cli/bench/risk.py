@@ -14,24 +14,24 @@ from stormsail.cli.bench.output import (
     Out,
     Rows,
     Settings,
+    bench_console,
     check_folders,
     exit_unless_held,
     finished_runs,
     print_verdicts,
     read_rows,
-    wide_console,
     write_json,
 )
 from stormsail.cli.output_files import checked_output, write_checked
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from stormsail.bench.risk.frontier import Row as AgentRow
     from stormsail.bench.risk.frontier_verdicts import Summary as FrontierSummary
     from stormsail.bench.risk.tails import Tail
     from stormsail.bench.risk.tails_verdicts import Summary as TailSummary
+    from stormsail.cli.tables import Table
 
 
 def tails(
@@ -70,7 +70,7 @@ def tails(
     chosen = bench.named(worlds, cases, more or ())
     check_folders(out)
     _check_chart(chart, chosen[0])
-    console = wide_console()
+    console = bench_console()
     plan = bench.Plan.quick() if quick else bench.Plan()
     with finished_runs(rows) as log:
         if rows and log is None:
@@ -134,7 +134,7 @@ def _check_chart(chart: Path | None, worlds: tuple[str, ...]) -> None:
 
 
 def _tails_table(title: str, rows: "list[TailSummary]") -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     headings = (
         "world",
@@ -145,7 +145,7 @@ def _tails_table(title: str, rows: "list[TailSummary]") -> "Table":
         "of it resolution",
         "spread",
     )
-    table = Table(*headings, title=title)
+    table = Table(*headings, keys=2, title=title)
     for row in rows:
         table.add_row(
             row.world,
@@ -160,11 +160,10 @@ def _tails_table(title: str, rows: "list[TailSummary]") -> "Table":
 
 
 def _states_table(title: str, rows: "list[TailSummary]") -> "Table":
-    from rich.table import Column, Table
+    from stormsail.cli.tables import Table
 
-    case = Column("case", overflow="fold")  # settings are one long word
-    headings = ("world", case, "state", "event", "CVaR", "true", "mean", "true", "error")
-    table = Table(*headings, "of it resolution", "bound", "within", title=title)
+    headings = ("world", "case", "state", "event", "CVaR", "true", "mean", "true", "error")
+    table = Table(*headings, "of it resolution", "bound", "within", keys=3, title=title)
     for row in rows:
         table.add_row(
             row.world,
@@ -209,7 +208,7 @@ def frontier(
     from stormsail.bench.risk import frontier_verdicts
 
     check_folders(out, chart)
-    console = wide_console()
+    console = bench_console()
     plan = bench.Plan(
         limits=numbers(limits, option="limits", example="0.5,0.25"),
         gammas=numbers(gammas, option="gammas", example="0.5,0.25"),
@@ -252,12 +251,12 @@ def _print_agent(console: "Console", row: "AgentRow") -> None:
 
 
 def _frontier_table(lines: "list[FrontierSummary]") -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     heads = ("kind", "setting", "gamma", "mean", "CVaR of the worst 5 %", "exposure")
     title = "log growth of an episode on unseen bars, mean over seeds ± half of its 95 % interval"
     columns = ("held by interval", "kept by estimate", "proven kept")
-    table = Table(*heads, "multiplier", "largest", *columns, title=title)
+    table = Table(*heads, "multiplier", "largest", *columns, keys=3, title=title)
     for line in lines:
         table.add_row(
             line.key.kind,

@@ -10,18 +10,18 @@ import typer
 from stormsail.cli.bench.output import (
     Jobs,
     Out,
+    bench_console,
     check_folders,
     exit_unless_held,
     print_verdicts,
-    wide_console,
     write_json,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from stormsail.bench.robust.robust import RobustRow, Summary
+    from stormsail.cli.tables import Table
 
 
 def robust(
@@ -64,7 +64,7 @@ def robust(
     from stormsail.bench.robust.attacks import Plan
 
     check_folders(rows, out)
-    console = wide_console()
+    console = bench_console()
     planned = bench.jobs(
         [name.strip() for name in tasks.split(",")],
         range(seed_base, seed_base + seeds),
@@ -104,7 +104,7 @@ def _print_done(console: "Console", rows: "list[RobustRow]") -> None:
 
 
 def _table(lines: "list[Summary]", seeds: int) -> "Table":
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     heads = ("task", "plain", "attacked", "changed", "attacked", "clean cost", "robust gain")
     title = f"mean return ± half of its 95 % interval over {seeds} seeds, paired differences"

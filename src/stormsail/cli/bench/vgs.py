@@ -9,16 +9,15 @@ import typer
 from stormsail.cli.bench.output import (
     Jobs,
     Out,
+    bench_console,
     check_folders,
     print_verdicts,
-    wide_console,
     write_json,
 )
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from stormsail.bench.learner.vgs import Line, Row
+    from stormsail.cli.tables import Table
 
 
 def vgs(
@@ -42,7 +41,7 @@ def vgs(
     from stormsail.bench.learner import vgs as bench
 
     check_folders(out, rows)
-    console = wide_console()
+    console = bench_console()
     if judge:
         measured = [bench.from_json(fields) for fields in campaign.read_rows(rows)]
         bench.check_alike(measured)
@@ -79,12 +78,12 @@ def _progress(row: "Row") -> str:
 
 
 def _table(lines: "list[Line]") -> "Table":
-    from rich.table import Table
-
     from stormsail.bench.learner.vgs import in_errors
+    from stormsail.cli.tables import Table
 
     heads = ("task", "variant", "score", "factor", "at floor", "less off", "less its rate")
-    table = Table(*heads, "seeds", "failed", title="mean ± standard error; in brackets their ratio")
+    title = "mean ± standard error; in brackets their ratio"
+    table = Table(*heads, "seeds", "failed", keys=2, title=title)
     for line in lines:
         gains = [
             "" if gain is None else f"{gain} ({in_errors(gain):+.1f})"

@@ -1,14 +1,14 @@
 """`stormsail check`: find defects in market data, or look-ahead in features."""
 
 import contextlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stormsail.cli.data.import_ import Columns, TimeUnit
-from stormsail.cli.output_files import checked_output, with_force, write_checked
+from stormsail.cli.output import publish
+from stormsail.cli.output_files import checked_output, with_force
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -27,10 +27,6 @@ def check(
     store: Annotated[Path | None, typer.Option(help="A store: all its bars and rates.")] = None,
     symbol: Annotated[str | None, typer.Option(help="Whose data they are.")] = None,
     interval: Annotated[str | None, typer.Option(help="Length of a bar, like `1h`.")] = None,
-    json_out: Annotated[
-        Path | None,
-        typer.Option("--json", callback=checked_output, help="Also write the reports as JSON."),
-    ] = None,
     repair: Annotated[
         list[str] | None, typer.Option(help="Repair by this rule; may be named several times.")
     ] = None,
@@ -86,7 +82,7 @@ def check(
             )
             reports.append(report)
             _show(console, reports[-1])
-    _finish(console, reports, json_out)
+    _finish(console, reports)
 
 
 def _files(paths: list[Path]) -> list[Path]:
@@ -189,7 +185,7 @@ def _show(console: "Console", report: "Report") -> None:
         console.print(f"    {finding.defect.remedy}{rule}", markup=False)
 
 
-def _finish(console: "Console", reports: "list[Report]", json_out: Path | None) -> None:
+def _finish(console: "Console", reports: "list[Report]") -> None:
     refused = sum(not report.ok for report in reports)
     warned = sum(report.ok and bool(report.warnings) for report in reports)
     if len(reports) > 1:
@@ -197,19 +193,5 @@ def _finish(console: "Console", reports: "list[Report]", json_out: Path | None) 
         console.print(
             f"{len(reports)} files, {rows} rows: {refused} refused, {warned} with warnings only"
         )
-    if json_out is not None:
-        _write_json(json_out, reports)
+    publish(reports=[report.as_dict() for report in reports], refused=refused, warned=warned)
     raise typer.Exit(1 if refused else 0)
-
-
-def _write_json(path: Path, reports: "list[Report]") -> None:
-    from stormsail.core.errors import DataError
-
-    if not path.parent.is_dir():
-        raise DataError(
-            "data-write",
-            wrong=f"the reports must be written to {path}",
-            found="No such file or directory",
-            remedy="Name a file in a folder that exists and can be written.",
-        )
-    write_checked(path, json.dumps([report.as_dict() for report in reports], indent=2))

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stormsail.cli.output import publish
+
 if TYPE_CHECKING:
     from stormsail.market.features import BarTensors, FeatureSet, LeakReport
     from stormsail.market.interval import Interval
@@ -136,8 +138,22 @@ def _refused(target: str, must: str, found: str) -> Exception:
 
 def _print(features: "FeatureSet", report: "LeakReport", bars: "BarTensors | None") -> None:
     from rich.console import Console
-    from rich.table import Table
 
+    from stormsail.cli.tables import Table
+
+    publish(
+        features=[
+            {
+                "feature": bound.label,
+                "lookback": bound.lookback,
+                "leaks": report.of(bound.label),
+                "leaks_when": report.conditions.get(bound.label),
+            }
+            for bound in features.bound
+        ],
+        comparisons=report.comparisons,
+        passed=report.passed,
+    )
     own = "" if bars is None else f" and every row of {len(bars)} bars x {bars.symbols} symbols"
     title = f"random bars of many times, prices and lengths{own}: {report.comparisons} checks"
     table = Table("feature", "lookback", "leaks", "first", "leaks when", title=title)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stormsail.cli.output import is_quiet, publish
 from stormsail.cli.times import utc_time
 from stormsail.core.errors import ConfigError
 
@@ -54,11 +55,17 @@ def fetch(
     _check_span(*span)
     client = connect(exchange, [*map(check_symbol, symbols)], base_url=base_url, timeout_s=timeout)
     bars, rates, terms = _fetchers(client, store, span, tries, seed)
+    fetched: list[dict[str, object]] = []
+    publish(exchange=exchange, interval=str(length), store=store, fetched=fetched)
     for symbol in symbols:
-        _show(f"{symbol} {length}", partial(bars, symbol, length))
-        _show_terms(symbol, terms(symbol))
+        fetched.append({"symbol": symbol})
+        fetched[-1]["bars"] = _show(f"{symbol} {length}", partial(bars, symbol, length))
+        stated = terms(symbol)
+        fetched[-1]["terms"] = list(stated.instrument.terms.known())
+        fetched[-1]["terms_not_stated"] = stated.unknown
+        _show_terms(symbol, stated)
         if funding:
-            _show(f"{symbol} funding", partial(rates, symbol))
+            fetched[-1]["funding"] = _show(f"{symbol} funding", partial(rates, symbol))
 
 
 def _check_span(since: int | None, until: int | None) -> None:
@@ -114,8 +121,8 @@ def _show_terms(symbol: str, fetched: "FetchedTerms") -> None:
         typer.echo(f"  not stated: {', '.join(fetched.unknown)}")
 
 
-def _show(what: str, call: "Callable[..., FetchResult]") -> None:
-    """Run one fetch under a progress bar and print its result."""
+def _show(what: str, call: "Callable[..., FetchResult]") -> "FetchResult":
+    """Run one fetch under a progress bar, print its result and return it."""
     try:
         with _progress(what) as on_progress:
             done = call(on_progress=on_progress)
@@ -129,6 +136,7 @@ def _show(what: str, call: "Callable[..., FetchResult]") -> None:
     )
     for line in done.warnings:
         typer.echo(f"  warning: {line}")
+    return done
 
 
 @contextmanager
@@ -151,7 +159,7 @@ def _progress(what: str) -> "Iterator[OnProgress]":
         TimeRemainingColumn(),
     )
     with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
+        *columns, console=console, transient=True, disable=is_quiet() or not console.is_terminal
     ) as bar:
         task = bar.add_task(what, total=None)
 

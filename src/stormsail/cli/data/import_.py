@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.cli.output import publish
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -104,6 +106,7 @@ def import_bars(
     # writes between the reading of what is stored and the writing of what it was merged into.
     symbols = [new.data.symbol for new in imported] or [name for name, _ in target.contents()]
     given.check(symbols)
+    written: list[dict[str, object]] = []
     with target.writing("stormsail import"):
         instruments = given.instruments(target, list(dict.fromkeys(symbols)), replace=replace)
         results = []
@@ -111,26 +114,33 @@ def import_bars(
             data, more = _with_stored(target, new.data, replace=replace)
             results.append(((*new.lines, *more), _all_lengths(data, lengths)))
         for lines, items in results:
-            _write(target, lines, items)
-        write_terms(target, instruments)
+            written += _write(target, lines, items)
+        terms_written = write_terms(target, instruments)
+    notes = [line for lines, _ in results for line in lines]
+    publish(store=store, written=written, terms=terms_written, notes=notes)
 
 
 def _write(
     target: "Store", lines: "Sequence[str]", items: "Sequence[Bars | Funding | Mark]"
-) -> None:
-    """Write what was imported, and say what was read and where it went."""
+) -> list[dict[str, object]]:
+    """Write what was imported, say what was read and where it went, and return the latter."""
     from stormsail.market.bars import Bars, Mark
 
     for line in lines:
         typer.echo(line)
+    written: list[dict[str, object]] = []
     for item in items:
+        joined = ""
         if isinstance(item, Bars):
+            what, path = "bars", target.write(item)
             joined = f" ({item.notes['resampled']})" if "resampled" in item.notes else ""
-            typer.echo(f"wrote {len(item)} bars to {target.write(item)}{joined}")
         elif isinstance(item, Mark):
-            typer.echo(f"wrote {len(item)} mark prices to {target.write_mark(item)}")
+            what, path = "mark prices", target.write_mark(item)
         else:
-            typer.echo(f"wrote {len(item)} rates to {target.write_funding(item)}")
+            what, path = "rates", target.write_funding(item)
+        typer.echo(f"wrote {len(item)} {what} to {path}{joined}")
+        written.append({"symbol": item.symbol, "what": what, "rows": len(item), "file": path})
+    return written
 
 
 def _clock(now: str | None) -> "Clock":

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from stormsail.cli.output import publish
+
 
 def synth(
     world: Annotated[str | None, typer.Argument(help="Name of the world.")] = None,
@@ -54,12 +56,42 @@ def synth(
     typer.echo(f"{world}, seed {seed}: {bars} bars of {length} for {names}")
     typer.echo(f"wrote {len(files)} files under {store}")
     typer.echo("\n".join(known))
+    publish(
+        world=world,
+        seed=seed,
+        bars=bars,
+        interval=str(length),
+        symbols=[part.symbol for part in drawn.bars],
+        files=files,
+        settings=config.model_dump(mode="json"),
+        process=process.statement,
+        returns={
+            "measured": process.measured,
+            "mean": process.mean,
+            "deviation": process.variance**0.5,
+            "kurtosis": process.kurtosis,
+        },
+        answer=process.answer,
+    )
 
 
 def _print_worlds() -> None:
     from stormsail.market.synthetic import WORLDS, WorldConfig
 
     shared = WorldConfig.model_fields
+    publish(
+        worlds=[
+            {
+                "world": name,
+                "summary": kind.summary,
+                "settings": {
+                    setting: {"default": field.default, "help": _one_line(field.description)}
+                    for setting, field in kind.config.model_fields.items()
+                },
+            }
+            for name, kind in WORLDS.items()
+        ]
+    )
     for name, kind in WORLDS.items():
         typer.echo(f"{name}: {kind.summary}")
         for setting, field in kind.config.model_fields.items():

@@ -84,11 +84,15 @@ def given_terms(
     return GivenTerms(tables, InstrumentTerms.from_mapping(apply_overrides({}, options)))
 
 
-def write_terms(store: "Store", instruments: "Sequence[Instrument]") -> None:
-    """Write terms into the store and print which."""
+def write_terms(store: "Store", instruments: "Sequence[Instrument]") -> list[dict[str, object]]:
+    """Write terms into the store, print which, and return which and where."""
+    written: list[dict[str, object]] = []
     for instrument in instruments:
-        names = ", ".join(instrument.terms.known())
-        typer.echo(f"wrote terms ({names}) to {store.write_terms(instrument)}")
+        names = list(instrument.terms.known())
+        path = store.write_terms(instrument)
+        typer.echo(f"wrote terms ({', '.join(names)}) to {path}")
+        written.append({"symbol": instrument.symbol, "terms": names, "file": path})
+    return written
 
 
 def _stored(store: "Store", symbol: str, *, replace: bool) -> "Instrument":

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.cli.completion import complete_config
 from stormsail.cli.judging.agents import BEST, agent_folder
+from stormsail.cli.output import publish
 from stormsail.cli.output_files import checked_output, with_force, write_checked
+from stormsail.cli.start.files import config_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +24,6 @@ if TYPE_CHECKING:
     from stormsail.evaluation.attack.curve import AttackRow, Point
     from stormsail.evaluation.stats.tail_intervals import Estimate
     from stormsail.modules.agent import Agent
-
-WIDTH = 80
-"""Of the table where there is no terminal whose width is known."""
 
 
 @with_force
@@ -50,7 +50,10 @@ def attack(
     ] = 200_000,
     config: Annotated[
         Path | None,
-        typer.Option(help="Settings of the agent's training, where no run stands around it."),
+        typer.Option(
+            help="Settings of the agent's training, where no run stands around it.",
+            autocompletion=complete_config,
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     rows: Annotated[
@@ -62,9 +65,6 @@ def attack(
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="New folder for the results, which `report` takes.")
-    ] = None,
-    json: Annotated[
-        Path | None, typer.Option(callback=checked_output, help="Also write the figures as JSON.")
     ] = None,
     chart: Annotated[
         Path | None, typer.Option(callback=checked_output, help="Also draw the curves as SVG.")
@@ -80,7 +80,7 @@ def attack(
     from stormsail.evaluation.attack.curve import AttackRow, curve
     from stormsail.evaluation.attack.files import attack_document
 
-    _check_options(alpha, out, rows, json, chart)
+    _check_options(alpha, out, rows, chart)
     folder = agent_folder(run)
     agent, settings = _subject(folder, config)
     plan = bench.Plan(
@@ -94,7 +94,7 @@ def attack(
     radii = numbers(epsilons, option="epsilons", example="0.05,0.1,0.2")
     planned = bench.jobs(str(folder), _digest(folder), settings, names, radii, plan)
     columns = _columns(settings, plan.features)
-    console = Console() if Console().is_terminal else Console(width=WIDTH)
+    console = Console()
     with nullcontext() if rows is None else RowLog.open(rows) as log:
         done = run_missing(
             bench.run,
@@ -108,7 +108,8 @@ def attack(
     points = curve(clean, attacked, alpha=alpha)
     _print_table(console, points, alpha=alpha, columns=len(columns))
     document = attack_document(points, _settings(planned[0], agent, alpha, columns))
-    _write(document, points, alpha=alpha, out=out, json=json, chart=chart)
+    publish(**document, out=out)
+    _write(document, points, alpha=alpha, out=out, chart=chart)
 
 
 def _check_options(alpha: float, out: Path | None, *files: Path | None) -> None:
@@ -149,7 +150,7 @@ def _training(folder: Path, agent: "Agent", config: Path | None) -> "TrainConfig
     from stormsail.core.errors import ConfigError
 
     if config is not None:
-        return load_training(config)
+        return load_training(config_file(config))
     run = folder.resolve().parent
     if folder.name == BEST and (run / "config.toml").is_file():
         return read_config(run)
@@ -212,16 +213,17 @@ def _print_table(
     console: "Console", points: "Sequence[Point]", *, alpha: float, columns: int
 ) -> None:
     from rich import box
-    from rich.table import Table
+
+    from stormsail.cli.tables import Table
 
     caption = (
         f"± 95 % interval; change: return minus the clean one of the same episodes; moved: "
         f"decisions that changed, of numbers the distance in their range. {columns} columns forged."
     )
-    table = Table(box=box.SIMPLE_HEAD, caption=caption, padding=(0, 1), pad_edge=False)
+    table = Table(keys=2, box=box.SIMPLE_HEAD, caption=caption, padding=(0, 1), pad_edge=False)
     heads = ("attack", "radius", "return", f"CVaR {alpha:.3g}", "change", "moved")
     for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place else "left", no_wrap=True)
+        table.add_column(head, justify="right" if place else "left")
     for point in points:
         table.add_row(
             point.attack,
@@ -245,15 +247,11 @@ def _write(
     *,
     alpha: float,
     out: Path | None,
-    json: Path | None,
     chart: Path | None,
 ) -> None:
     from stormsail.bench.robust import attacks as bench
-    from stormsail.core.files.documents import encode_readable
     from stormsail.evaluation.attack.files import write_attack
 
-    if json is not None:
-        write_checked(json, encode_readable(document))
     if chart is not None:
         note = f"{len(points)} points, 95 % intervals; radius 0: no attack"
         write_checked(chart, bench.chart(points, alpha=alpha, note=note))

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.cli.completion import complete_backtest_setting
 from stormsail.cli.judging.agents import POPULATION, agent_folder
 from stormsail.cli.judging.steps_display import shown_steps
+from stormsail.cli.output import publish
 from stormsail.cli.times import utc_time
 
 if TYPE_CHECKING:
@@ -82,7 +84,12 @@ def backtest(
         typer.Option("--performance", help="Costs by leg, regimes, capacity curve."),
     ] = False,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="path=value, such as filters.lot=0.001.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="path=value, such as filters.lot=0.001.",
+            autocompletion=complete_backtest_setting,
+        ),
     ] = None,
     workspace: Annotated[
         Path | None,
@@ -99,7 +106,7 @@ def backtest(
     from stormsail.core import steps
     from stormsail.core.clock import SystemClock
     from stormsail.core.files.atomic import check_free
-    from stormsail.evaluation.engine.files import write_backtest
+    from stormsail.evaluation.engine.files import summary_of, write_backtest
     from stormsail.evaluation.engine.run import backtest as trade
 
     # small batches gain nothing from threads, and one thread gives the same bytes on any machine
@@ -141,6 +148,7 @@ def backtest(
             steps.began("performance")
             documents["performance"] = _performance(result, panel)
         write_backtest(out, result, documents=documents, tables=tables)
+    publish(out=out, summary=summary_of(result), documents=documents)
     _conclude(result, out)
 
 
@@ -363,16 +371,17 @@ def _compare_nautilus(result: "Backtest", panel: "Panel") -> "JsonValue":
 def _show(results: "Mapping[str, Backtest]") -> None:
     """Print one row for each backtest."""
     from rich.console import Console
-    from rich.table import Table
+
+    from stormsail.cli.tables import Table
 
     table = Table()
     for title in ("", "bars", "trades", *(title for title, _ in SHOWN.values())):
-        table.add_column(title, justify="left" if not title else "right", no_wrap=True)
+        table.add_column(title, justify="left" if not title else "right")
     for name, result in results.items():
         metrics = result.metrics.statements()
         cells = [_cell(metrics[metric], form) for metric, (_, form) in SHOWN.items()]
         table.add_row(name, str(len(result.returns)), str(len(result.trades)), *cells)
-    Console(width=None if Console().is_terminal else 140).print(table)
+    Console().print(table)
 
 
 def _cell(figure: "Statement", form: str) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.cli.output import publish
 from stormsail.cli.output_files import checked_output, with_force
 
 if TYPE_CHECKING:
@@ -39,7 +40,18 @@ def compare(
     from stormsail.evaluation.report.html import write_page
 
     compared = compare_results(folders)
-    console = Console(width=None if Console().is_terminal else 160, highlight=False)
+    publish(
+        names=compared.names,
+        comparable=compared.comparable,
+        caveats=compared.caveats,
+        verdicts={e.name: e.verdict.decision for e in compared.entries if e.verdict is not None},
+        figures=compared.figures,
+        findings=compared.findings,
+        settings=compared.settings,
+        hashes=compared.hashes,
+        out=out,
+    )
+    console = Console(highlight=False)
     _warn(console, compared)
     _verdicts(console, compared)
     _figures(console, compared)
@@ -107,8 +119,9 @@ def _table(
     *,
     justify: "Literal['left', 'right']" = "left",
 ) -> None:
-    from rich.table import Table
     from rich.text import Text
+
+    from stormsail.cli.tables import Table
 
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(titles):

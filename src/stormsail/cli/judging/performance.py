@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stormsail.cli.output import publish
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -41,7 +43,7 @@ def performance(
     frames = read_result(result).frames
     if benchmark is not None:
         frames = frames.only(benchmark)
-    console = Console(width=None if Console().is_terminal else 140, highlight=False)
+    console = Console(highlight=False)
     tables = frames.tables()
     for name in SHOWN:
         if name in tables:
@@ -53,6 +55,8 @@ def performance(
     for name in SHOWN:
         if name not in tables:
             console.print(f"{name}: not measured", markup=False)
+    shown = {name: tables[name].to_pylist() for name in SHOWN if name in tables}
+    publish(result=result, tables=shown, csv=csv)
     if csv is not None:
         files = frames.write_csv(csv)
         console.print(f"wrote {len(files)} tables into {csv}", markup=False, soft_wrap=True)
@@ -61,7 +65,7 @@ def performance(
 def _show(
     console: "Console", title: str, names: "Sequence[str]", rows: "Iterable[Sequence[object]]"
 ) -> None:
-    from rich.table import Table
+    from stormsail.cli.tables import Table
 
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(names):

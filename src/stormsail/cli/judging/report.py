@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from stormsail.cli.output import publish
 from stormsail.cli.output_files import checked_output, with_force
 
 
@@ -37,4 +38,5 @@ def report(
     populations = [read_population(*pair) for pair in zip(bred, names_of(bred), strict=True)]
     judged = read_results([path for path in results if path not in (*forged, *bred)])
     size = write_page(out, report_page(judged, trained, attacks, populations))
+    publish(out=out, bytes=size)
     typer.echo(f"wrote {out} ({size / 1e6:.1f} MB)")

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from stormsail.cli.output import is_quiet
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -54,7 +56,10 @@ class StepBar:
 
 @contextmanager
 def shown_steps(clock: "Clock") -> Iterator[None]:
-    """Show the steps of what is computed inside, on stderr."""
+    """Show the steps of what is computed inside, on stderr; nothing with `--quiet`."""
+    if is_quiet():
+        yield
+        return
     from rich.console import Console
 
     from stormsail.core.steps import watched

@@ -5,6 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stormsail.cli.completion import (
+    complete_config,
+    complete_setting,
+    complete_validation_setting,
+)
+from stormsail.cli.output import publish
+from stormsail.cli.start.files import CONFIG_HELP, config_file
+
 if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
     from stormsail.cli.judging.validate_display import Display
@@ -21,7 +29,7 @@ BY_SIGNAL = 128
 
 
 def validate(
-    config: Annotated[Path, typer.Argument(help="TOML file with the settings of the training.")],
+    config: Annotated[Path, typer.Argument(help=CONFIG_HELP, autocompletion=complete_config)],
     out: Annotated[
         Path | None,
         typer.Option(help="New folder for the results; the agent goes into one beside it."),
@@ -48,10 +56,16 @@ def validate(
         str | None, typer.Option(help="Of its folder of runs; default: CONFIG-validation.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="path=value of the training.")
+        list[str] | None,
+        typer.Option("--set", help="path=value of the training.", autocompletion=complete_setting),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--judge", help="path=value of the validation.")
+        list[str] | None,
+        typer.Option(
+            "--judge",
+            help="path=value of the validation.",
+            autocompletion=complete_validation_setting,
+        ),
     ] = None,
     explain: Annotated[
         list[str] | None,
@@ -71,6 +85,7 @@ def validate(
         out = _needed(out)
         check_free(out)
         check_free(_agent_folder(out))
+    config = config_file(config)
     training = load_training(config, settings or [])
     options: dict[str, object] = {
         "folds": folds,
@@ -133,6 +148,7 @@ def _print_plan(training: "TrainConfig", rules: "ValidationConfig", place: "_Pla
             ledger=TrialLedger(place.workspace / LEDGER),
             gamma=training.ppo.gamma,
         )
+    publish(plan=power)
     for line in power.summary:
         typer.echo(line)
 
@@ -228,12 +244,22 @@ def _learner_tests(
 def _conclude(result: "Validation", out: Path) -> None:
     """Save the results, print the verdict with its reasons, and exit accordingly."""
     from stormsail.cli.judging.validate_display import print_validation
-    from stormsail.evaluation.walk_forward.files import write_agent, write_validation
+    from stormsail.evaluation.walk_forward.files import (
+        validation_document,
+        write_agent,
+        write_validation,
+    )
 
     write_validation(out, result)
     agent = _agent_folder(out)
     saved = write_agent(agent, result)
     print_validation(result)
+    publish(
+        decision=result.verdict.decision,
+        out=out,
+        agent=agent if saved else None,
+        validation=validation_document(result),
+    )
     typer.echo(f"wrote {out}" + (f" and {agent}" if saved else ""))
     if result.verdict.decision == "reject":
         raise typer.Exit(REJECTED)

@@ -8,6 +8,7 @@ import typer
 
 from stormsail.cli.judging.backtest import SHOWN
 from stormsail.cli.judging.steps_display import LINE_SECONDS, StepBar, StepLines
+from stormsail.cli.output import is_quiet
 
 if TYPE_CHECKING:
     from rich import progress as rich_progress
@@ -24,7 +25,10 @@ MARKS = {True: "yes", False: "NO", None: "unknown"}
 
 @contextmanager
 def display(clock: "Clock") -> "Iterator[Display]":
-    """Show bars on a terminal, and a line now and then elsewhere; all of it on stderr."""
+    """Show bars on a terminal, a line now and then elsewhere, on stderr; none with `--quiet`."""
+    if is_quiet():
+        yield _Nothing()
+        return
     from rich.console import Console
 
     from stormsail.core.steps import watched
@@ -42,6 +46,16 @@ def display(clock: "Clock") -> "Iterator[Display]":
         whole = _Bars(bars)
         with watched(StepBar(bars, whole.own)):
             yield whole
+
+
+class _Nothing:
+    """A display that shows nothing."""
+
+    def began(self, progress: "Begun") -> None:
+        pass
+
+    def learned(self, run: str, progress: "Learned") -> None:
+        pass
 
 
 class _Lines:
@@ -89,7 +103,7 @@ class _Bars:
         )
 
 
-Display = _Lines | _Bars
+Display = _Nothing | _Lines | _Bars
 """Shows what begins (`began`) and how far a training is (`learned`)."""
 
 
@@ -161,10 +175,10 @@ def _shown(statement: "Statement", form: str) -> str:
 
 def _table(titles: tuple[str, str, str], rows: list[tuple[str, str, str]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from stormsail.cli.tables import Table
 
     table = Table(*titles)
     for row in rows:
         table.add_row(*row)
-    console = Console(width=None if Console().is_terminal else 120)
-    console.print(table)
+    Console().print(table)

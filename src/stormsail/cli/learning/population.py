@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stormsail.cli.completion import complete_config, complete_setting
+from stormsail.cli.output import is_quiet, publish
+from stormsail.cli.start.files import config_file
+
 if TYPE_CHECKING:
     from stormsail.algorithms.population.jobs import Engine
     from stormsail.algorithms.population.population import Standing
@@ -31,7 +35,13 @@ class EngineName(StrEnum):
 
 
 def population(
-    config: Annotated[Path, typer.Argument(help="TOML file with a section `population`.")],
+    config: Annotated[
+        Path,
+        typer.Argument(
+            help="TOML file with a section `population`, or the name of a shipped one.",
+            autocompletion=complete_config,
+        ),
+    ],
     engine: Annotated[
         EngineName, typer.Option(help="Where members train.")
     ] = EngineName.IN_PROCESS,
@@ -55,7 +65,11 @@ def population(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="path=value, such as population.population_size=4."),
+        typer.Option(
+            "--set",
+            help="path=value, such as population.population_size=4.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
 ) -> None:
     """Train a population whose members copy each other. The same command continues it."""
@@ -64,6 +78,7 @@ def population(
     from stormsail.algorithms.population.population import train_population
     from stormsail.cli.learning.train import BY_SIGNAL, kept_words
 
+    config = config_file(config)
     plan = RunFile.load(config, settings or [])
     place = Path("runs") / f"{config.stem}-population" if out is None else out
     kept = (
@@ -79,6 +94,14 @@ def population(
     except Interrupted as error:
         typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
         raise typer.Exit(BY_SIGNAL + error.signal) from None
+    last = done.rounds[-1].fitness if done.rounds else ()
+    publish(
+        population=done.path,
+        rounds=len(done.rounds),
+        fitness=last,
+        best_member=done.best,
+        best=done.best_folder,
+    )
     typer.echo(f"{done.path}: {len(done.rounds)} rounds")
     if done.best_folder is not None:
         fitness = done.rounds[-1].fitness[done.best or 0]
@@ -136,10 +159,11 @@ class _Echo(logging.Handler):
 @contextmanager
 def _announced() -> Iterator[None]:
     """Print the learning rates that copies take, and warnings."""
-    log, echo = logging.getLogger("stormsail.population"), _Echo(logging.INFO)
+    shown = logging.WARNING if is_quiet() else logging.INFO
+    log, echo = logging.getLogger("stormsail.population"), _Echo(shown)
     level = log.level
     log.addHandler(echo)
-    log.setLevel(logging.INFO)
+    log.setLevel(shown)
     try:
         yield
     finally:
@@ -150,7 +174,8 @@ def _announced() -> Iterator[None]:
 def _show(standing: "Standing") -> None:
     """Print a table of the members after a round."""
     from rich.console import Console
-    from rich.table import Table
+
+    from stormsail.cli.tables import Table
 
     round_ = standing.round
     table = Table(title=f"round {round_.number + 1} of {standing.rounds}")

@@ -5,12 +5,18 @@ from typing import Annotated
 
 import typer
 
+from stormsail.cli.completion import complete_setting
+
 
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the run.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="path=value; only what is kept on the disk may change."),
+        typer.Option(
+            "--set",
+            help="path=value; only what is kept on the disk may change.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
     extend_to: Annotated[
         int | None,

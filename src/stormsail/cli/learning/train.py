@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from stormsail.cli.completion import complete_config, complete_setting
+from stormsail.cli.output import is_quiet, publish
+from stormsail.cli.start.files import CONFIG_HELP, config_file
+
 if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
     from stormsail.algorithms.trainer import OnProgress, Progress, Run
@@ -39,12 +43,19 @@ _LINE_SECONDS = 5.0
 
 
 def train(
-    config: Annotated[Path | None, typer.Argument(help="TOML file with the settings.")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help=CONFIG_HELP, autocompletion=complete_config)
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; default: under `runs`.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="path=value, such as ppo.n_envs=8.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="path=value, such as ppo.n_envs=8.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
     task: Annotated[
         str | None, typer.Option(help="market, CartPole-v1, gym:<id>, ...; as task.name.")
@@ -65,6 +76,7 @@ def train(
     ] = None,
 ) -> None:
     """Train an agent. Ctrl-C saves and ends; the same command continues from there."""
+    config = None if config is None else config_file(config)
     overrides = [*(settings or []), *([f'task.name="{task}"'] if task else [])]
     chosen = _settings(config, overrides, folder=None if extend_to is None else out)
     if out is None and config is not None:
@@ -93,9 +105,23 @@ def _settings(config: Path | None, overrides: list[str], *, folder: Path | None)
         from stormsail.algorithms.run.folder import read_config
 
         return read_config(folder, overrides)
+    if not overrides:
+        raise _nothing_set()
     from stormsail.core.config.overrides import apply_overrides
 
     return TrainConfig.from_mapping(apply_overrides({}, overrides))
+
+
+def _nothing_set() -> Exception:
+    from stormsail.core.errors import ArgumentError
+
+    return ArgumentError(
+        "missing-argument",
+        wrong="`stormsail train` must be told what to train",
+        found="neither a configuration nor a setting",
+        remedy="Write one with `stormsail init bars`, `env` or `demo`, or try "
+        "`stormsail train quickstart`.",
+    )
 
 
 NO_GROWTH = Growth()
@@ -178,6 +204,18 @@ def _alerts() -> Iterator[None]:
 
 def finish(done: "Run") -> None:
     """Print how a run ended, and exit with its status."""
+    publish(
+        run=done.path,
+        status=done.status,
+        reason=done.reason,
+        steps=done.steps,
+        updates=done.updates,
+        best=None if done.best_score is None else done.best,
+        best_score=done.best_score,
+        best_interval=done.best_interval,
+        best_episodes=done.best_episodes,
+        best_policy=done.best_policy,
+    )
     typer.echo(f"{done.path}: {done.status} after {done.steps} steps{_best(done)}")
     if done.best_score is not None:
         kept = done.best.is_dir()
@@ -209,7 +247,10 @@ def _best(done: "Run") -> str:
 
 @contextmanager
 def _display(clock: "Clock") -> "Iterator[OnProgress]":
-    """Show a progress bar on a terminal, and lines elsewhere."""
+    """Show a progress bar on a terminal, and lines elsewhere; nothing with `--quiet`."""
+    if is_quiet():
+        yield lambda progress: None  # noqa: ARG005 - the shape of a display
+        return
     from rich.console import Console
 
     console = Console(stderr=True)

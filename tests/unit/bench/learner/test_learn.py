@@ -282,7 +282,7 @@ def test_the_command_prints_rows_writes_them_and_fails_below_a_bar(tmp_path):
     ]
     for setting in TINY:
         words += ["--set", setting]
-    done = CliRunner().invoke(app, ["bench", "learn", *words])
+    done = CliRunner().invoke(app, ["bench", "learn", *words], env={"COLUMNS": "132"})
     assert done.exit_code == 1, done.output
     assert "cartpole stormsail, seed 1: " in done.output
     rows = json.loads(out.read_text())

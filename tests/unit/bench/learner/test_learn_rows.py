@@ -238,7 +238,9 @@ def test_bare_tasks_without_steps_are_refused(text, part):
 
 
 def invoked(*words):
-    return CliRunner().invoke(app, ["bench", "learn", "--no-peers", "--jobs", "1", *words])
+    # as wide as the whole table, which is broken into two at 80 columns
+    words = ["bench", "learn", "--no-peers", "--jobs", "1", *words]
+    return CliRunner().invoke(app, words, env={"COLUMNS": "132"})
 
 
 def test_the_command_judges_from_rows_without_training(trained, tmp_path):

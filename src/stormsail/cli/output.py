@@ -1,0 +1,225 @@
+"""Where a command's output goes: text for people, one JSON document for programs, or neither.
+
+Every verb is registered by `add_command`, which gives it `--json`, `--json-out` and `--quiet`. A
+verb prints text as ever and calls `publish` with its figures; what becomes of both is decided here:
+
+| options          | stdout       | stderr                           |
+|------------------|--------------|----------------------------------|
+| none             | text         | progress, warnings, errors       |
+| `--json`         | the document | text, progress, warnings, errors |
+| `--quiet`        | nothing      | warnings, errors                 |
+| `--json --quiet` | the document | warnings, errors                 |
+
+`--json-out FILE` writes the same document to a file beside any of these.
+"""
+
+import dataclasses
+import functools
+import inspect
+import io
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from contextvars import ContextVar
+from datetime import date
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from stormsail import __version__
+from stormsail.core.errors import DataError, StormsailError
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document to stdout, and text to stderr.")
+]
+JsonOut = Annotated[
+    Path | None, typer.Option("--json-out", help="Also write the JSON document to this file.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print warnings and errors only; no progress.")
+]
+
+OPTIONS = {"as_json": (Json, False), "json_out": (JsonOut, None), "quiet": (Quiet, False)}
+"""Options of every verb: type and default, by the name of the parameter."""
+
+
+@dataclasses.dataclass
+class Output:
+    """Output of one command."""
+
+    quiet: bool = False
+    figures: dict[str, object] = dataclasses.field(default_factory=dict)
+    """What the JSON document holds beside `verb` and `version`."""
+
+
+_CURRENT: ContextVar[Output | None] = ContextVar("output", default=None)
+
+
+def publish(**figures: object) -> None:
+    """Add keys to the JSON document of the command that runs, if one does."""
+    output = _CURRENT.get()
+    if output is not None:
+        output.figures |= figures
+
+
+def is_quiet() -> bool:
+    """Return whether the command that runs shows no progress."""
+    output = _CURRENT.get()
+    return output is not None and output.quiet
+
+
+def add_command(
+    app: typer.Typer, function: Callable[..., None], name: str | None = None, *, group: str = ""
+) -> None:
+    """Register a verb with the options of all verbs.
+
+    Args:
+        app: where it is registered.
+        function: the verb.
+        name: on the command line; None takes that of the function.
+        group: words before the name in the JSON document.
+    """
+    name = name or function.__name__
+    app.command(name)(_reporting(function, f"{group} {name}".strip()))
+
+
+def _reporting(function: Callable[..., None], verb: str) -> Callable[..., None]:
+    """Return a verb that has the three options and obeys them."""
+
+    @functools.wraps(function)
+    def run(*, as_json: bool, json_out: Path | None, quiet: bool, **arguments: object) -> None:
+        if json_out is not None:
+            _check_writable(json_out)
+        output = Output(quiet)
+        emit = functools.partial(_emit, verb, output, sys.stdout if as_json else None, json_out)
+        token = _CURRENT.set(output)
+        try:
+            with _text_elsewhere(as_json=as_json, quiet=quiet):
+                function(**arguments)
+        except typer.Exit:  # a command's own "no" has figures, too
+            emit()
+            raise
+        except (StormsailError, typer.BadParameter) as error:
+            output.figures["error"] = _error_document(error)
+            emit()
+            raise
+        else:
+            emit()
+        finally:
+            _CURRENT.reset(token)
+
+    own = inspect.signature(function)
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in OPTIONS.items()
+    ]
+    parameters = [*own.parameters.values(), *added]
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = function.__annotations__ | {
+        name: kind for name, (kind, _) in OPTIONS.items()
+    }
+    return run
+
+
+def _text_elsewhere(*, as_json: bool, quiet: bool) -> AbstractContextManager[object]:
+    """Return a context in which what is printed to stdout goes to stderr or nowhere.
+
+    A library that prints on its own is caught as well, so the document stands alone on stdout.
+    """
+    if quiet:
+        return redirect_stdout(_Nowhere())
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
+
+
+class _Nowhere(io.TextIOBase):
+    """A stream that forgets what is written to it."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str, /) -> int:
+        """Count and forget."""
+        return len(text)
+
+
+def _error_document(error: "StormsailError | typer.BadParameter") -> dict[str, str]:
+    """Return a refusal by its parts."""
+    if isinstance(error, StormsailError):
+        parts = {"wrong": error.wrong, "found": error.found, "remedy": error.remedy}
+        return {"code": error.code, "message": str(error), **parts}
+    return {"code": "usage", "message": error.message}
+
+
+def _emit(verb: str, output: Output, stream: TextIO | None, file: Path | None) -> None:
+    """Print the document to a stream, or write it to a file, or both."""
+    if stream is None and file is None:
+        return
+    document = {"verb": verb, "version": __version__, **output.figures}
+    text = json.dumps(plain(document), indent=2, allow_nan=False) + "\n"
+    if file is not None:
+        _write(file, text.encode("ascii"))
+    if stream is not None:
+        stream.write(text)
+        stream.flush()
+
+
+def plain(value: object) -> object:
+    """Return a value in JSON's own types; a number that is not finite, which JSON lacks, as null.
+
+    Records, named tuples and arrays become objects and lists; anything else becomes text.
+    """
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    for method in ("as_dict", "document", "_asdict", "tolist"):
+        if hasattr(value, method):
+            return plain(getattr(value, method)())
+    if dataclasses.is_dataclass(value):
+        return {part.name: plain(getattr(value, part.name)) for part in dataclasses.fields(value)}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _check_writable(file: Path) -> None:
+    """Refuse a file that could not be written, before the work and not after it.
+
+    Raises:
+        DataError: if its folder does not exist, or there is something else in its place.
+    """
+    from stormsail.core.files.regular import other_kind
+
+    kind = other_kind(file)
+    if not file.parent.is_dir() or kind is not None:
+        raise DataError(
+            "data-write",
+            wrong=f"`--json-out` must name a file in a folder that exists: {file}",
+            found=kind or f"no folder {file.parent}",
+            remedy="Make the folder, or name another file.",
+        )
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Write a file completely or not at all; a link is followed.
+
+    Raises:
+        DataError: if the disk refuses.
+    """
+    from stormsail.core.files.atomic import open_folder, replace_file
+
+    try:
+        target = file.resolve()
+        with open_folder(target.parent, follow=True) as folder:
+            replace_file(folder, target.name, data)
+    except OSError as error:
+        raise DataError(
+            "data-write",
+            wrong=f"the document must be written to {file}",
+            found=error.strerror or type(error).__name__,
+            remedy="Name a file in a folder that exists and can be written.",
+        ) from error

@@ -1,0 +1,47 @@
+"""Configuration files that a command line names: by path, or by the name of a shipped one."""
+
+from pathlib import Path
+
+CONFIG_HELP = "TOML file with the settings, or the name of a shipped one."
+"""Of the argument of every command that takes a configuration."""
+
+
+def config_file(path: Path) -> Path:
+    """Return the file that is meant.
+
+    Raises:
+        ConfigError: if there is no such file and no shipped configuration of that name.
+    """
+    from stormsail.core.errors import ConfigError, nearest
+    from stormsail.core.shipped import located, shipped
+
+    file = located(path)
+    if file.exists() or path.suffix:  # what else is wrong with a file is said by its reader
+        return file
+    near = nearest(str(path), shipped())
+    raise ConfigError(
+        "config-unreadable",
+        wrong=f"`{path}` must be a file or the name of a shipped configuration",
+        found="neither",
+        remedy=(f"Did you mean `{near}`? " if near else "")
+        + "`stormsail configs` lists them, `stormsail init` writes one.",
+    )
+
+
+def write_new(file: Path, data: bytes) -> None:
+    """Write a new file completely or not at all, with its folders.
+
+    Raises:
+        ArtifactError: if something of that name exists, or the disk refuses.
+    """
+    from stormsail.core.files import atomic
+
+    atomic.check_free(file)
+    try:
+        atomic.make_folders(file.parent)
+        with atomic.open_folder(file.parent, follow=True) as folder:
+            atomic.replace_file(folder, file.name, data)
+    except OSError as error:
+        from stormsail.core.files.artifact import write_error  # loads torch
+
+        raise write_error(file, error) from error
