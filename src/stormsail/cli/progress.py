@@ -17,6 +17,7 @@ def progress_bars(console: "Console", *, timing: "ProgressColumn | None" = None)
         console: to draw on.
         timing: column of the time; None shows the time left.
     """
+    from rich import table as rich_table
     from rich.progress import (
         BarColumn,
         Progress,
@@ -24,13 +25,12 @@ def progress_bars(console: "Console", *, timing: "ProgressColumn | None" = None)
         TextColumn,
         TimeRemainingColumn,
     )
-    from rich.table import Column
 
-    words = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    words = rich_table.Column(ratio=1, no_wrap=True, overflow="ellipsis")
     return Progress(
-        BarColumn(bar_width=BAR, table_column=Column(min_width=BAR, no_wrap=True)),
-        TaskProgressColumn(table_column=Column(min_width=4, no_wrap=True)),
-        timing or TimeRemainingColumn(table_column=Column(min_width=7, no_wrap=True)),
+        BarColumn(bar_width=BAR, table_column=rich_table.Column(min_width=BAR, no_wrap=True)),
+        TaskProgressColumn(table_column=rich_table.Column(min_width=4, no_wrap=True)),
+        timing or TimeRemainingColumn(table_column=rich_table.Column(min_width=7, no_wrap=True)),
         TextColumn("{task.description}", table_column=words),
         console=console,
         transient=True,

@@ -88,17 +88,17 @@ def wicks(
     chosen = numbers(factors, option="factors", example="1.5,3", positive=True)
     table = Table("symbol", "interval", "bars", "flags", "factor", "planted", "found", keys=2)
     measured = []
-    if not Store(store).contents():
+    for row in rows(Store(store), factors=chosen, planted=planted, first_seed=first_seed):
+        measured.append(row)
+        cells = row.symbol, row.interval, row.bars, row.flags, row.factor, row.planted, row.found
+        table.add_row(*map(str, cells))
+    if not measured:
         raise DataError(
             "data-missing",
             wrong=f"{store} must be a store that holds bars",
             found="none",
             remedy="Import, fetch or synthesise some first.",
         )
-    for row in rows(Store(store), factors=chosen, planted=planted, first_seed=first_seed):
-        measured.append(row)
-        cells = row.symbol, row.interval, row.bars, row.flags, row.factor, row.planted, row.found
-        table.add_row(*map(str, cells))
     console = bench_console()
     console.print(table)
     claims = verdicts(measured)
