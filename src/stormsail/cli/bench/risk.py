@@ -22,6 +22,7 @@ from stormsail.cli.bench.output import (
     read_rows,
     write_json,
 )
+from stormsail.cli.output_files import checked_output, write_checked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,8 +89,8 @@ def tails(
     print_verdicts(console, verdicts)
     write_json(out, {"rows": [row._asdict() for row in measured]})
     if chart is not None:
-        (chart / "tails.svg").write_text(tails_chart.distributions(measured))
-        (chart / "budget.svg").write_text(tails_chart.budget())
+        write_checked(chart / "tails.svg", tails_chart.distributions(measured))
+        write_checked(chart / "budget.svg", tails_chart.budget())
     exit_unless_held(verdicts)
 
 
@@ -124,6 +125,9 @@ def _check_chart(chart: Path | None, worlds: tuple[str, ...]) -> None:
     if chart is not None and not chart.is_dir():
         message = f"the folder of the pictures must exist; found no {chart}. Make it."
         raise typer.BadParameter(message)
+    if chart is not None:
+        for name in ("tails.svg", "budget.svg"):
+            checked_output(chart / name)
     if chart is not None and "chain" not in worlds:
         message = f"`--worlds` must name chain for pictures; found {','.join(worlds)}. Add it."
         raise typer.BadParameter(message)
@@ -232,7 +236,7 @@ def frontier(
     }
     write_json(out, figures)
     if chart is not None:
-        chart.write_text(frontier_verdicts.chart(measured))
+        write_checked(chart, frontier_verdicts.chart(measured))
     exit_unless_held(verdicts)
 
 
