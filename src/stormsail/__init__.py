@@ -16,7 +16,14 @@ from stormsail.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from stormsail import functional, optim
-    from stormsail.algorithms.callbacks import Callback, Checkpoint, Evaluated, Progress, Stop
+    from stormsail.algorithms.callbacks import (
+        Callback,
+        Checkpoint,
+        Evaluated,
+        Progress,
+        Stop,
+        callback,
+    )
     from stormsail.algorithms.config import TrainConfig
     from stormsail.algorithms.run.evaluate import Evaluation
     from stormsail.api.agent import Agent, ArrayDecision
@@ -29,9 +36,14 @@ if TYPE_CHECKING:
     from stormsail.evaluation.walk_forward.config import ValidationConfig
     from stormsail.evaluation.walk_forward.run import Validation
     from stormsail.market.bars import Bars
+    from stormsail.market.features.registry import feature
     from stormsail.market.panel import Panel
+    from stormsail.market.rewards.registry import StepRecord, reward
     from stormsail.market.simulator.config import MarketConfig
+    from stormsail.market.synthetic.own import world
     from stormsail.modules.agent import Decision
+    from stormsail.modules.encoders import network
+    from stormsail.tasks.registry import task
 
 __version__ = "0.1.0"
 
@@ -51,23 +63,30 @@ __all__ = [
     "Progress",
     "Run",
     "SealedBarsWarning",
+    "StepRecord",
     "Stop",
     "StormsailError",
     "TrainConfig",
     "Validation",
     "ValidationConfig",
     "backtest",
+    "callback",
+    "feature",
     "functional",
     "load_bars",
     "make_market",
+    "network",
     "optim",
     "report",
+    "reward",
+    "task",
     "train",
     "validate",
+    "world",
 ]
 
 _EXPORTS = {
-    "algorithms.callbacks": ("Callback", "Checkpoint", "Evaluated", "Progress", "Stop"),
+    "algorithms.callbacks": ("Callback", "Checkpoint", "Evaluated", "Progress", "Stop", "callback"),
     "algorithms.config": ("TrainConfig",),
     "algorithms.run.evaluate": ("Evaluation",),
     "api.agent": ("Agent", "ArrayDecision"),
@@ -80,9 +99,14 @@ _EXPORTS = {
     "evaluation.walk_forward.config": ("ValidationConfig",),
     "evaluation.walk_forward.run": ("Validation",),
     "market.bars": ("Bars",),
+    "market.features.registry": ("feature",),
     "market.panel": ("Panel",),
+    "market.rewards.registry": ("StepRecord", "reward"),
     "market.simulator.config": ("MarketConfig",),
+    "market.synthetic.own": ("world",),
     "modules.agent": ("Decision",),
+    "modules.encoders": ("network",),
+    "tasks.registry": ("task",),
 }
 """Public names by the module that holds them; `TYPE_CHECKING` above and `__all__` name them too."""
 

@@ -25,8 +25,8 @@ PUBLIC = {
         "make_market optim report train validate"
     ),
     "stormsail.algorithms": (
-        "Callback Checkpoint Evaluated PopulationRun Progress Run RunFile Stop TrainConfig Trainer "
-        "fitter market_panel train train_population"
+        "Callback Checkpoint Evaluated PopulationRun Progress Run RunFile SearchRun Stop "
+        "TrainConfig Trainer fitter market_panel search train train_population"
     ),
     "stormsail.algorithms.config": (
         "AdversaryConfig BcConfig CheckpointConfig DataConfig EntropyConfig KlConfig "
@@ -52,7 +52,9 @@ PUBLIC = {
         "shortfall_increment shortfall_level shrink_to_mean stratified_cvar_error value_at_risk "
         "weighted_value_at_risk"
     ),
-    "stormsail.market": "Bars Funding Interval MarketConfig Panel Simulator Store load_panel",
+    "stormsail.market": (
+        "Bars Funding Interval MarketConfig Panel Simulator Span Store load_panel split_by_time"
+    ),
     "stormsail.market.checks": (
         "BY_NAME BY_NUMBER DEFECTS Defect Finding Loaded Place RULES Report SUFFIXES check_bars "
         "check_file check_funding check_funding_table check_loaded check_table interval_of "

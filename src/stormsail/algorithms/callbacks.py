@@ -6,11 +6,12 @@ finished, a checkpoint is written, and the run ends as `paused`; the same call g
 and ends with the same bytes as a run that was never stopped.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from stormsail.algorithms.run.evaluate import Evaluation
+from stormsail.core import plugins
 from stormsail.core.errors import ArgumentError
 
 
@@ -145,3 +146,43 @@ class Callbacks:
             )
         if self.stop is None:
             self.stop = f"{name} stopped it{': ' * bool(answer.reason)}{answer.reason}"
+
+
+Factory = Callable[[], Callback]
+"""A class made from `Callback`, or a function that returns one; without arguments."""
+
+CALLBACKS = plugins.published(plugins.Registry[Factory]("callback"))
+"""Where `callback` puts what it decorates."""
+
+
+def callback(*, name: str) -> Callable[[type[Callback]], type[Callback]]:
+    """Register a class made from `Callback`, which is made without arguments.
+
+    Args:
+        name: unique, in lower case; `callbacks` of a configuration names it.
+
+    Raises:
+        ArgumentError: if the name is taken or badly formed, or it is no such class.
+    """
+
+    def register(kind: type[Callback]) -> type[Callback]:
+        if not isinstance(kind, type) or not issubclass(kind, Callback):
+            raise ArgumentError(
+                "callback-form",
+                wrong=f"the callback `{name}` must be a class made from `Callback`",
+                found=repr(kind),
+                remedy="Write `class Mine(ss.Callback)` below the decorator.",
+            )
+        CALLBACKS.register(name, kind, defined=kind)
+        return kind
+
+    return register
+
+
+def named_callbacks(names: Iterable[str]) -> list[Callback]:
+    """Return new callbacks of plug-ins by their names.
+
+    Raises:
+        ChoiceError: if there is none of that name.
+    """
+    return [CALLBACKS.get(name)() for name in names]

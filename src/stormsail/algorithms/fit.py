@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stormsail.algorithms.callbacks import Progress
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.run.plugins import bring
 from stormsail.algorithms.run.tasks import MARKET, market_panel
 from stormsail.algorithms.run.trials import LEDGER
 from stormsail.algorithms.trainer import Run, train
@@ -89,6 +90,7 @@ def fitter(
             found=f"`{config.task.name}`",
             remedy="Validate a configuration of the market.",
         )
+    config = bring(config)
     place = Path(workspace)
     numbers: dict[str, dict[Span, int]] = {"fold": {}, "split": {}}
     data_hash = market_panel(config).digest()

@@ -14,13 +14,21 @@ from typing import Any, Literal
 from torch import Tensor
 
 from stormsail import __version__
-from stormsail.algorithms.callbacks import Callback, Callbacks, Checkpoint, Evaluated, Progress
+from stormsail.algorithms.callbacks import (
+    Callback,
+    Callbacks,
+    Checkpoint,
+    Evaluated,
+    Progress,
+    named_callbacks,
+)
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.folder import Rollback, RunFolder, open_run, threads_of
 from stormsail.algorithms.run.learners import new_learner
+from stormsail.algorithms.run.plugins import bring, require_plugins
 from stormsail.algorithms.run.records import ProcessLog, Records, read_records
 from stormsail.algorithms.run.start_checks import check_start
 from stormsail.algorithms.run.start_from import Start, load_start
@@ -135,8 +143,8 @@ def train(
     first update leaves neither a folder nor a line.
 
     Args:
-        config: all settings. Open ones are derived (`config.derive`), or taken from the run that
-            goes on.
+        config: all settings. Its `plugins` are run. Open settings are derived (`config.derive`),
+            or taken from the run that goes on.
         out: folder of the run; None takes one under `runs` with the task's name and a hash of the
             settings, so that equal settings find their own run again.
         on_progress: called after each update.
@@ -162,6 +170,8 @@ def train(
         ArtifactError: if the folder is in use, foreign, damaged beyond its last generation, or
             cannot be written; or if the ledger is damaged.
         DataError: if bars are missing, or a task gives non-finite numbers.
+        ArtifactError: with the code `plugin-missing` or `plugin-mismatch`, if the run in the folder
+            was begun with a plug-in that is not loaded, or is another.
     """
     if keep_optimizer and start_from is None:
         raise ConfigError(
@@ -170,10 +180,12 @@ def train(
             found="`keep_optimizer` without `start_from`",
             remedy="Name the folder of that run, or leave `keep_optimizer` out.",
         )
+    config = bring(config)
     name = config.task.name.replace("/", "-").replace(":", "-").lower()
     default = Path("runs") / f"{name}-{checkpoint.computed_config(config).config_hash()[:8]}"
-    check_start(config)
     place = default if out is None else Path(out)
+    require_plugins(place)
+    check_start(config)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch_threads(threads_of(place, config)))
         start = None
@@ -244,7 +256,7 @@ class Trainer:
         self.folder, self.config = folder, folder.config
         self._bound, self._start, self._on_progress = bound, start, on_progress
         self._clock, self._tensorboard = clock, tensorboard
-        self._callbacks = Callbacks(callbacks)
+        self._callbacks = Callbacks((*callbacks, *named_callbacks(self.config.callbacks)))
         self._loggers = Loggers(loggers, _introduced(folder), on_failure=self._logger_failed)
         self._rolled_back_to: int | None = None
         """Generation that the run was rolled back to and has not been saved since."""
@@ -465,7 +477,7 @@ class Trainer:
             alpha=self.config.risk.cvar_alpha,
         )
         self.ppo.agent.judged_policy = evaluation.policy
-        limit = self.config.risk.episode_limit
+        limit = self.config.evaluated_limit
         is_best = self.records.add_evaluation(self.ppo.update_count, evaluation, limit=limit)
         if is_best:
             self._tell_lineage()

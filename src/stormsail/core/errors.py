@@ -27,6 +27,12 @@ ErrorCode = Literal[
     "config-unreadable",
     "config-value",
     "missing-extra",
+    # plug-ins
+    "plugin-duplicate",
+    "plugin-file",
+    "plugin-mismatch",
+    "plugin-missing",
+    "plugin-result",
     # artifacts
     "artifact-corrupt",
     "artifact-document",
@@ -54,6 +60,8 @@ ErrorCode = Literal[
     "worker-lost",
     "member-failed",
     "value-not-applied",
+    # searches
+    "trial-failed",
     # ledger
     "engine-limit",
     "ledger-identity",

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor, nn
 
+from stormsail.core import plugins
 from stormsail.core.config import Config
 from stormsail.core.errors import ArtifactError, ConfigError, ShapeError, StormsailError
 from stormsail.core.files.artifact import Contents, read_artifact, write_artifact
@@ -40,6 +41,9 @@ _CENTRED = "centred"
 """Form of monotone quantiles; agents that do not name it summed up from the lowest quantile."""
 
 _POLICY = "policy"
+
+PLUGINS = "plugins"
+"""Entry of a binding: what of plug-ins the agent and its training use, from `core.plugins.used`."""
 
 JudgedPolicy = Literal["greedy", "sampled"]
 """The likeliest action always, or actions drawn as in training."""
@@ -477,6 +481,7 @@ class Agent(nn.Module):
         policy = metadata.get(_POLICY, "greedy")  # which earlier versions did not write
         if policy not in get_args(JudgedPolicy):
             raise _unfit(path, f"the policy {policy!r}")
+        plugins.require(binding.get(PLUGINS), owner=f"the agent in {path}", kinds=("network",))
         try:
             with torch.device("meta"):  # shapes only: a false description must not cost memory
                 agent = cls(_described(spec), torch.Generator("cpu"), binding=binding)

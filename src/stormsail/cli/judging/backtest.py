@@ -9,6 +9,7 @@ from stormsail.api.agent_folders import agent_folder
 from stormsail.cli.completion import complete_backtest_setting
 from stormsail.cli.judging.steps_display import shown_steps
 from stormsail.cli.output import publish
+from stormsail.cli.plugins import Plugins, load_plugins
 from stormsail.cli.times import utc_time
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def backtest(
         Path | None,
         typer.Option(help="Folder of the trial ledger; default: the run's own, or `runs`."),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Trade stored bars with a trained agent in one pass; save metrics, equity and trades.
 
@@ -103,6 +105,7 @@ def backtest(
     # small batches gain nothing from threads, and one thread gives the same bytes on any machine
     torch.set_num_threads(1)
     check_free(out)
+    load_plugins(plugin)
     agent = _agent(run)
     config = _config(agent, start, end, burn_in, settings or [])
     panel = _panel(agent, data, symbols or [])

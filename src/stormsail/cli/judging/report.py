@@ -1,4 +1,4 @@
-"""`stormsail report`: write one HTML page about backtests, validations, populations and runs."""
+"""`stormsail report`: one HTML page about results, populations, searches and runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +12,8 @@ def report(
     results: Annotated[
         list[Path],
         typer.Argument(
-            help="Folders of backtests or validations, several side by side; of populations or "
-            "runs; beside any of these, of attacks."
+            help="Folders of backtests or validations, several side by side; of populations, "
+            "searches or runs; beside any of these, of attacks."
         ),
     ],
     out: Annotated[Path, typer.Option(help="HTML file to write; replaced where it exists.")],
