@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 # Bytecode is kept, whatever the shell says: pytest then rewrites the asserts of changed files only.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test browser shapes check format mutants site packaging campaign peers clean
+.PHONY: install demo test abuse browser shapes check format mutants site packaging campaign peers clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,7 +25,10 @@ demo: $(STAMP)  ## a market, two agents, two verdicts, one report: runs/demo/rep
 	@$(BIN)/python scripts/demo.py
 
 test: $(STAMP)  ## every test that fits into minutes and needs no browser
-	$(BIN)/python -m pytest $(PARALLEL) -m "not campaign" --ignore tests/browser
+	$(BIN)/python -m pytest $(PARALLEL) -m "not campaign" --ignore tests/browser --ignore tests/abuse
+
+abuse: $(STAMP)  ## every verb with mistakes, hostile files, signals, full disks: words and exit codes, no traceback
+	$(BIN)/python -m pytest $(PARALLEL) tests/abuse
 
 browser: $(STAMP)  ## our pages in a real browser, in one process; skips, and says why, without one
 	$(BIN)/python -m pytest tests/browser

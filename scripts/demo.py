@@ -76,13 +76,14 @@ STEPS = (
             f"{PLACE}/judged-limited",
             "--out",
             f"{PLACE}/compare.html",
+            "--force",
         ),
     ),
     Step(
         "one page about all of it",
         (
             *("report", f"{PLACE}/judged-free", f"{PLACE}/judged-limited"),
-            *("--run", f"{PLACE}/free", "--run", f"{PLACE}/limited", "--out", PAGE),
+            *("--run", f"{PLACE}/free", "--run", f"{PLACE}/limited", "--out", PAGE, "--force"),
         ),
     ),
 )

@@ -359,6 +359,13 @@ class Trainer:
         close(self._evaluation_task)
 
     @property
+    def whole_steps(self) -> int:
+        """Steps at which the run ends: that of its last whole update, at or behind the budget."""
+        ppo = self.config.ppo
+        each = ppo.n_envs * ppo.n_steps
+        return math.ceil(ppo.total_steps / each) * each
+
+    @property
     def done(self) -> bool:
         """Whether all steps were taken."""
         return self.ppo.steps >= self.config.ppo.total_steps
@@ -423,7 +430,7 @@ class Trainer:
         progress = Progress(
             update=self.ppo.update_count,
             steps=self.ppo.steps,
-            total_steps=self.config.ppo.total_steps,
+            total_steps=self.whole_steps,
             metrics=MappingProxyType(values),
             alarms=alarms,
             best_score=self.records.best_score,

@@ -14,6 +14,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from stormsail.core.errors import ArtifactError
+from stormsail.core.files.outputs import check_output, output_error
+from stormsail.core.files.regular import open_regular
+
+MOST_BYTES = 1 << 28
+"""Of a file of rows; a larger one is none."""
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -24,7 +29,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     Raises:
         ArtifactError: if any other line is not a JSON object.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return []
     whole, _ = _whole_lines(path)
     return [_parsed(path, *numbered) for numbered in enumerate(whole.splitlines(), start=1)]
@@ -51,9 +56,14 @@ class RowLog:
         """Open a file of rows, new or not, and be the only one who writes to it.
 
         Raises:
-            ArtifactError: if another process has it open, or a line of it is no row.
+            ArtifactError: if it is no regular file or cannot be written, another process has it
+                open, or a line of it is no row.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        check_output(path, replace=True)  # rows are added; a device or a pipe keeps none
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise output_error(path, error) from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,8 +97,26 @@ def damaged(path: Path, number: int, problem: str) -> ArtifactError:
 
 def _whole_lines(path: Path) -> tuple[bytes, bool]:
     """Return the whole lines of a file, and whether another one was cut off behind them."""
-    text = path.read_bytes()
+    try:
+        with open_regular(path) as file:
+            text = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ArtifactError(
+            "artifact-unreadable",
+            wrong=f"the rows {path} must be a file that can be read",
+            found=error.strerror or type(error).__name__,
+            remedy="Check the path and its permissions.",
+        ) from error
+    if len(text) > MOST_BYTES:
+        raise ArtifactError(
+            "artifact-limit",
+            wrong=f"the rows {path} must have at most {MOST_BYTES >> 20} MiB",
+            found="more",
+            remedy="Check that it is the file you meant.",
+        )
     whole = text[: text.rfind(b"\n") + 1]
+    if text[len(whole) :].strip()[:1] not in (b"", b"{"):  # no row that a kill cut off
+        raise damaged(path, whole.count(b"\n") + 1, "something else than an object")
     return whole, len(whole) < len(text)
 
 

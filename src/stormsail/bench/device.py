@@ -14,8 +14,8 @@ def check_device(device: str) -> None:
     Raises:
         ChoiceError: if it is neither cpu nor a CUDA device that torch sees.
     """
-    kind = device.partition(":")[0]
-    if kind not in {"cpu", "cuda"} or (kind == "cuda" and not torch.cuda.is_available()):
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device not in {"cpu", *(["cuda"] if count else []), *(f"cuda:{i}" for i in range(count))}:
         here = "cpu, cuda" if torch.cuda.is_available() else "cpu"
         raise ChoiceError(
             wrong="`--device` must be one that torch can use here",

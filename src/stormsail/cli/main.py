@@ -1,5 +1,6 @@
 """`stormsail`: the command line. A command imports torch and the like only when it runs."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from stormsail.cli.data.check import check
 from stormsail.cli.data.fetch import fetch
 from stormsail.cli.data.import_ import import_bars
 from stormsail.cli.data.synth import synth
+from stormsail.cli.endings import COMPLETION, run_command
 from stormsail.cli.judging.attack import attack
 from stormsail.cli.judging.backtest import backtest
 from stormsail.cli.judging.compare import compare
@@ -25,10 +27,6 @@ from stormsail.cli.output import add_command
 from stormsail.cli.start.configs import configs
 from stormsail.cli.start.init import init
 from stormsail.cli.start.show import show
-from stormsail.core.errors import StormsailError
-
-USAGE_ERROR = 2
-"""Exit status of a refusal; 1 is a command's own "no", 0 its "yes"."""
 
 app = typer.Typer(
     help="Train, judge and run trading agents that know their own tail risk.",
@@ -71,9 +69,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; a refusal is printed in words, without a traceback."""
-    try:
+    """Run the command line and end the process; whatever stops it is said in one line."""
+    if COMPLETION in os.environ:
         app()
-    except StormsailError as error:
-        typer.echo(f"stormsail: {error}", err=True)
-        sys.exit(USAGE_ERROR)
+    sys.exit(run_command(app))

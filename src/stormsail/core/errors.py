@@ -18,6 +18,13 @@ ErrorCode = Literal[
     "out-of-range",
     "shape-mismatch",
     "unknown-choice",
+    # command line
+    "file-unusable",
+    "out-of-memory",
+    "output-exists",
+    "output-kind",
+    "unexpected",
+    "usage",
     # configuration
     "config-inconsistent",
     "config-override",

@@ -20,6 +20,7 @@ class Watcher(Protocol):
         """Show how far the step is; called often."""
 
 
+_STAGE: ContextVar[str] = ContextVar("stormsail_stage", default="")
 _WATCHER: ContextVar[Watcher | None] = ContextVar("stormsail_steps", default=None)
 
 
@@ -35,8 +36,14 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 def began(what: str) -> None:
     """Say that a step begins."""
+    _STAGE.set(what)
     if (watcher := _WATCHER.get()) is not None:
         watcher.began(what)
+
+
+def stage() -> str:
+    """Return the step that began last; empty where none was announced."""
+    return _STAGE.get()
 
 
 def advanced(done: int, total: int, unit: str) -> None:

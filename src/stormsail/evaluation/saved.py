@@ -28,6 +28,7 @@ from stormsail.core.errors import ArtifactError, DataError
 from stormsail.core.files import documents
 from stormsail.core.files.artifact import Artifact, read_artifact
 from stormsail.core.files.documents import DocumentError, JsonValue
+from stormsail.core.files.regular import open_regular
 from stormsail.evaluation.attack import files as attack_files
 from stormsail.evaluation.engine import files as backtest_files
 from stormsail.evaluation.engine.files import DECISIONS, EQUITY, FORMAT, TRADES
@@ -252,7 +253,7 @@ def read_attack(path: Path | str, name: str = "") -> SavedAttack:
 def kind_of(path: Path) -> str | None:
     """Return the kind that the manifest of a folder names; None where there is no readable one."""
     try:
-        with (path / _MANIFEST).open("rb") as file:
+        with open_regular(path / _MANIFEST) as file:
             kind = mapping(documents.decode(file.read(_MOST_BYTES))).get("kind")
     except (OSError, DocumentError):
         return None

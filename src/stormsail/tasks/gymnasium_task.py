@@ -1,8 +1,10 @@
 """`GymnasiumTask`: any Gymnasium environment as a task, through its vector interface."""
 
 import multiprocessing
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
@@ -193,10 +195,14 @@ def _looked_through(
     def refuse(problem: str) -> ConfigError:
         return _unfit(name, problem)
 
+    if name.count(":") > 1 or not name:
+        raise _misnamed(name)
     try:
         env: gymnasium.Env[Any, Any] = gymnasium.make(name)
     except gymnasium.error.Error as error:
         raise _unfit(name, f"Gymnasium's answer: {error}") from None
+    except Exception as error:  # the user's module or constructor may raise anything
+        raise _not_made(name, error) from error
     try:
         choices = action_choices(env.action_space, refuse)
         columns = ObservationColumns(env.observation_space, refuse)
@@ -222,6 +228,35 @@ def _vector_env(name: str, batch: int, vectorization: str) -> Any:  # noqa: ANN4
         )
     except gymnasium.error.Error as error:
         raise _unfit(name, f"Gymnasium's answer: {error}") from None
+
+
+def _misnamed(name: str) -> ConfigError:
+    return ConfigError(
+        "config-value",
+        wrong="`task.name` must be `gym:<id>`, or `gym:<module>:<id>` with a module to import",
+        found=f"`gym:{name}`",
+        remedy="Write for example `gym:CartPole-v1` or `gym:my_module:Mine-v0`.",
+    )
+
+
+def _not_made(name: str, error: Exception) -> ConfigError:
+    """Return the refusal of an environment whose module or constructor failed, with the place."""
+    module, colon, _ = name.partition(":")
+    if isinstance(error, ModuleNotFoundError) and colon and error.name in (module, None):
+        return ConfigError(
+            "config-value",
+            wrong=f"`task.name` must name a module that can be imported, and `{module}` is none",
+            found=str(error).partition(". ")[0].rstrip("."),
+            remedy=f"Start in the folder that holds `{module}.py`, or install the module.",
+        )
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return ConfigError(
+        "config-value",
+        wrong=f"`task.name` must name an environment that can be made, and `{name}` cannot",
+        found=f"{type(error).__name__}: {error}{place}",
+        remedy="Correct it so that `gymnasium.make` returns it.",
+    )
 
 
 def _unfit(name: str, found: str) -> ConfigError:

@@ -1,5 +1,6 @@
 """Configuration of a training run. One source of defaults; `docs/config.md` is made from it."""
 
+import math
 import re
 from typing import Annotated, Self
 
@@ -29,6 +30,7 @@ from stormsail.algorithms.config.run import (
     ValidationConfig,
 )
 from stormsail.core.config import Config
+from stormsail.core.config.problems import ContradictionError
 from stormsail.market.rewards import LOG_GROWTH
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 
@@ -53,6 +55,9 @@ __all__ = [
     "Whole",
 ]
 
+
+MOST_SAMPLES = 2**31
+"""Of a rollout: a larger number is a mistake."""
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
@@ -182,6 +187,21 @@ class TrainConfig(Config):
         if not is_open(ppo.n_steps, ppo.n_envs, ppo.batch_size):
             self._check_minibatches()
         self._check_critics()
+        return self
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        """Refuse rollouts that no machine holds; `run.start_checks` asks the one that is there."""
+        sizes = {"ppo.n_envs": self.ppo.n_envs, "ppo.n_steps": self.ppo.n_steps}
+        given = {path: size for path, size in sizes.items() if not is_open(size)}
+        samples = math.prod(given.values())
+        if samples > MOST_SAMPLES:
+            raise ContradictionError(
+                f"a rollout must have at most {MOST_SAMPLES:,} samples",
+                found=f"{samples:,}, by "
+                + " and ".join(f"`{path}` {size:,}" for path, size in given.items()),
+                remedy=f"Lower {' or '.join(f'`{path}`' for path in given)}.",
+            )
         return self
 
     def _check_minibatches(self) -> None:

@@ -7,7 +7,7 @@ its switch rules out; numbers that only wait for a switch, such as `vgs.alpha`, 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from stormsail.algorithms.config.derivable import is_open
+from stormsail.algorithms.config.derivable import divisors, is_open
 from stormsail.core.config import Config, toml
 from stormsail.core.config.problems import ContradictionError
 
@@ -299,7 +299,7 @@ def _minibatches(config: "TrainConfig") -> Iterator[ContradictionError]:
     count, size = ppo.n_envs * ppo.n_steps // length, ppo.batch_size
     if count <= size or count % size != 1:
         return
-    fitting = [part for part in range(1, count + 1) if count % part == 0]
+    fitting = divisors(count)
     below = max(part for part in fitting if part < size)
     above = min(part for part in fitting if part > size)
     yield ContradictionError(

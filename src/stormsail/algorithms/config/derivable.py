@@ -8,6 +8,7 @@ arithmetic of a derived configuration needs no check at every use: the annotatio
 through `to_toml`, `replace` and `config_hash`.
 """
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
@@ -20,6 +21,12 @@ def _or_open(value: object, handler: ValidatorFunctionWrapHandler) -> object:
 def is_open(*values: object) -> bool:
     """Return whether any of these values is still to be derived."""
     return any(value is None for value in values)
+
+
+def divisors(number: int) -> list[int]:
+    """Return all divisors of a number, in order; a rollout may have a billion sequences."""
+    low = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
+    return sorted({*low, *(number // part for part in low)})
 
 
 OPEN: Any = None

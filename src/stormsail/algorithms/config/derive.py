@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.config.derivable import is_open
+from stormsail.algorithms.config.derivable import divisors, is_open
 from stormsail.core.errors import ConfigError
 
 _MARKET = "market"
@@ -194,7 +194,7 @@ def _batch_size(config: TrainConfig, sequences: int, length: int) -> int:
     if config.task.name != _MARKET:
         wanted = min(_MINIBATCH_SAMPLES / length, wanted)
     least = max(wanted, config.ppo.microbatch_size or 1)
-    fitting = (size for size in range(1, sequences + 1) if not sequences % size and size >= least)
+    fitting = (size for size in divisors(sequences) if size >= least)
     return next(fitting, sequences)
 
 

@@ -7,8 +7,9 @@ from pydantic import Field, model_validator
 
 from stormsail.algorithms.config.learning import Count, Whole
 from stormsail.algorithms.config.risk import RiskConfig
-from stormsail.core.config import Config
+from stormsail.core.config import Config, toml
 from stormsail.core.config.conversions import Time
+from stormsail.core.config.problems import ContradictionError
 from stormsail.market.simulator.config import MarketConfig
 
 EvaluatedPolicy = Literal["sampled", "greedy", "both"]
@@ -16,6 +17,10 @@ EvaluatedPolicy = Literal["sampled", "greedy", "both"]
 
 _ROUNDING = 1e-9
 """Relative slack before rounding up: a quotient may be a rounding error above a whole number."""
+
+
+WORLD_SETTINGS = ("world", "world_parameters")
+"""Settings of `DataConfig` that choose a synthetic world; its sizes only wait for one."""
 
 
 class DataConfig(Config):
@@ -60,6 +65,25 @@ class DataConfig(Config):
     validation_share: Annotated[float, Field(gt=0.0, lt=0.9)] = 0.2
     """Share of the bars, the last ones, that is not trained on; evaluations on it choose the best
     agent."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        """Refuse settings of a world beside a store, which would be ignored."""
+        fields = type(self).model_fields
+        given = [
+            name
+            for name in WORLD_SETTINGS
+            if getattr(self, name) != fields[name].get_default(call_default_factory=True)
+        ]
+        if self.store is not None and given:
+            raise ContradictionError(
+                "a store and a world must not both be given: bars come from one of them",
+                found=f"`store` {toml.shown(self.store)} beside "
+                + ", ".join(f"`{name}` {toml.shown(getattr(self, name))}" for name in given),
+                remedy="Leave `store` out to draw the world, or remove "
+                f"{', '.join(f'`{name}`' for name in given)} to read the store.",
+            )
+        return self
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

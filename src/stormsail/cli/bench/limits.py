@@ -18,6 +18,7 @@ from stormsail.cli.bench.output import (
     print_verdicts,
     write_json,
 )
+from stormsail.cli.output_files import write_checked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,7 +100,7 @@ def limits(
     }
     write_json(out, figures)
     if chart is not None:
-        chart.write_text(limits_verdicts.chart(measured))
+        write_checked(chart, limits_verdicts.chart(measured))
     exit_unless_held(verdicts)
 
 

@@ -81,6 +81,7 @@ def wicks(
     from stormsail.bench.market.wicks import rows, verdicts
     from stormsail.bench.options import numbers
     from stormsail.cli.tables import Table
+    from stormsail.core.errors import DataError
     from stormsail.market.store import Store
 
     check_folders(out)
@@ -91,6 +92,13 @@ def wicks(
         measured.append(row)
         cells = row.symbol, row.interval, row.bars, row.flags, row.factor, row.planted, row.found
         table.add_row(*map(str, cells))
+    if not measured:
+        raise DataError(
+            "data-missing",
+            wrong=f"{store} must be a store that holds bars",
+            found="none",
+            remedy="Import, fetch or synthesise some first.",
+        )
     console = bench_console()
     console.print(table)
     claims = verdicts(measured)

@@ -16,6 +16,7 @@ from stormsail.cli.bench.output import (
     check_folders,
     write_json,
 )
+from stormsail.cli.output_files import write_checked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +98,7 @@ def continual(
     _print_continual(console, result, plan)
     write_json(out, {"plan": asdict(plan), **asdict(result)})
     if chart is not None:
-        chart.write_text(_continual_chart(result, plan))
+        write_checked(chart, _continual_chart(result, plan))
 
 
 def shrinkage(
@@ -120,7 +121,7 @@ def shrinkage(
     lines = [asdict(line) for line in bench.summary(rows)]
     write_json(out, {"rows": [asdict(row) for row in rows], "summary": lines})
     if chart is not None:
-        chart.write_text(_shrinkage_chart(rows))
+        write_checked(chart, _shrinkage_chart(rows))
 
 
 def _print_continual(console: "Console", result: "Comparison", plan: "Plan") -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from stormsail.cli.output import publish
+from stormsail.cli.output_files import checked_output, write_checked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,8 +22,11 @@ CLAIM_FAILED = 1
 
 Row = TypeVar("Row")
 
-Out = Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")]
-Chart = Annotated[Path | None, typer.Option(help="Also draw them as SVG.")]
+
+Out = Annotated[
+    Path | None, typer.Option(callback=checked_output, help="Also write the figures as JSON.")
+]
+Chart = Annotated[Path | None, typer.Option(callback=checked_output, help="Also draw them as SVG.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes of one thread each.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes; no evidence.")]
@@ -73,7 +77,7 @@ def write_json(out: Path | None, figures: object) -> None:
     """Publish figures, and write them where `--out` says so, in the form that `--rows` reads."""
     publish(**figures if isinstance(figures, dict) else {"rows": figures})
     if out is not None:
-        out.write_text(json.dumps(figures, default=_plain))
+        write_checked(out, json.dumps(figures, default=_plain))
 
 
 def _plain(value: Any) -> object:  # noqa: ANN401 - a value with a dictionary of its own
@@ -119,8 +123,12 @@ def read_rows(files: Sequence[Path], row: Callable[..., Row]) -> list[Row]:
 
 
 def _rows(file: Path, row: Callable[..., Row]) -> list[Row]:
+    from stormsail.bench.campaign import MOST_BYTES
+    from stormsail.core.files.regular import open_regular
+
     try:
-        return [row(**fields) for fields in json.loads(file.read_text())["rows"]]
+        with open_regular(file) as opened:
+            return [row(**fields) for fields in json.loads(opened.read(MOST_BYTES))["rows"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         message = (
             f"`--rows` must be a file that `--out` of this command wrote; found {file}: {error}. "

@@ -22,6 +22,7 @@ from stormsail.cli.bench.output import (
     read_rows,
     write_json,
 )
+from stormsail.cli.output_files import checked_output, write_checked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,8 +89,8 @@ def tails(
     print_verdicts(console, verdicts)
     write_json(out, {"rows": [row._asdict() for row in measured]})
     if chart is not None:
-        (chart / "tails.svg").write_text(tails_chart.distributions(measured))
-        (chart / "budget.svg").write_text(tails_chart.budget())
+        write_checked(chart / "tails.svg", tails_chart.distributions(measured))
+        write_checked(chart / "budget.svg", tails_chart.budget())
     exit_unless_held(verdicts)
 
 
@@ -124,6 +125,9 @@ def _check_chart(chart: Path | None, worlds: tuple[str, ...]) -> None:
     if chart is not None and not chart.is_dir():
         message = f"the folder of the pictures must exist; found no {chart}. Make it."
         raise typer.BadParameter(message)
+    if chart is not None:
+        for name in ("tails.svg", "budget.svg"):
+            checked_output(chart / name)
     if chart is not None and "chain" not in worlds:
         message = f"`--worlds` must name chain for pictures; found {','.join(worlds)}. Add it."
         raise typer.BadParameter(message)
@@ -182,6 +186,7 @@ def frontier(
     seeds: Annotated[int, typer.Option(min=1, help="Agents of each kind.")] = 5,
     first_seed: FirstSeed = 0,
     steps: Annotated[int, typer.Option(min=1, help="Steps that each learns for.")] = 1_500_000,
+    episodes: Annotated[int, typer.Option(min=40, help="That each is evaluated by.")] = 2048,
     gammas: Annotated[str, typer.Option(help="Discounts, with commas.")] = "0.99,0.999",
     limits: Annotated[
         str, typer.Option(help="On the CVaR of an episode, in log growth, with commas.")
@@ -210,6 +215,7 @@ def frontier(
         gammas=numbers(gammas, option="gammas", example="0.5,0.25"),
         seeds=tuple(range(first_seed, first_seed + seeds)),
         steps=steps,
+        episodes=episodes,
         warned=warned,
         changes=tuple(changes(settings or ()).items()),
     )
@@ -232,7 +238,7 @@ def frontier(
     }
     write_json(out, figures)
     if chart is not None:
-        chart.write_text(frontier_verdicts.chart(measured))
+        write_checked(chart, frontier_verdicts.chart(measured))
     exit_unless_held(verdicts)
 
 

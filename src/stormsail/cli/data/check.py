@@ -1,5 +1,6 @@
 """`stormsail check`: find defects in market data, or look-ahead in features."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from stormsail.cli.data.import_ import Columns, TimeUnit
 from stormsail.cli.output import publish
+from stormsail.cli.output_files import checked_output, with_force
 from stormsail.cli.plugins import Plugins
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from stormsail.market.interval import Interval
 
 
+@with_force
 def check(
     paths: Annotated[
         list[Path] | None, typer.Argument(help="Files, or folders: then every file in them.")
@@ -29,7 +32,8 @@ def check(
         list[str] | None, typer.Option(help="Repair by this rule; may be named several times.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where the repaired rows go: .parquet or .csv.")
+        Path | None,
+        typer.Option(help="Where the repaired rows go: .parquet or .csv."),
     ] = None,
     columns: Columns = None,
     time_unit: TimeUnit = None,
@@ -140,6 +144,11 @@ def _repaired(
             found=f"{len(files)} files and {'no `--out`' if out is None else f'`{out}`'}",
             remedy="Repair files one by one; a file is never changed in place.",
         )
+    is_source = False  # which is refused below
+    with contextlib.suppress(OSError):
+        is_source = out.samefile(files[0])
+    if not is_source:
+        checked_output(out)
     log = repair_file(
         files[0],
         out,

@@ -73,14 +73,14 @@ def given_terms(
     from stormsail.core.errors import ConfigError
     from stormsail.market.instruments import InstrumentTerms, read_terms_file
 
-    if not sources and file is None and not options:
+    tables = {} if file is None else read_terms_file(_tables(file), source=str(file))
+    if not sources and not tables and not options:
         raise ConfigError(
             "config-value",
             wrong="`stormsail import` must have something to import",
             found="neither sources nor terms",
             remedy="Name files, folders or patterns, or pass `--terms` or `--term`.",
         )
-    tables = {} if file is None else read_terms_file(_tables(file), source=str(file))
     return GivenTerms(tables, InstrumentTerms.from_mapping(apply_overrides({}, options)))
 
 
@@ -115,9 +115,10 @@ def _tables(file: Path) -> Mapping[str, object]:
 
     from stormsail.core.errors import ConfigError
     from stormsail.core.files import documents
+    from stormsail.core.files.regular import open_regular
 
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             data = opened.read(_MOST_BYTES)
     except OSError as error:
         raise ConfigError(

@@ -10,6 +10,7 @@ import typer
 from stormsail.api.agent_folders import BEST, agent_folder
 from stormsail.cli.completion import complete_config
 from stormsail.cli.output import publish
+from stormsail.cli.output_files import checked_output, with_force, write_checked
 from stormsail.cli.plugins import Plugins, load_plugins
 from stormsail.cli.start.files import config_file
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from stormsail.modules.agent import Agent
 
 
+@with_force
 def attack(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or of an agent.")],
     attacks: Annotated[
@@ -65,7 +67,9 @@ def attack(
     out: Annotated[
         Path | None, typer.Option(help="New folder for the results, which `report` takes.")
     ] = None,
-    chart: Annotated[Path | None, typer.Option(help="Also draw the curves as SVG.")] = None,
+    chart: Annotated[
+        Path | None, typer.Option(callback=checked_output, help="Also draw the curves as SVG.")
+    ] = None,
     plugin: Plugins = None,
 ) -> None:
     """Forge what a trained agent observes; show return and CVaR against the size of the forgery."""
@@ -256,7 +260,7 @@ def _write(
 
     if chart is not None:
         note = f"{len(points)} points, 95 % intervals; radius 0: no attack"
-        chart.write_text(bench.chart(points, alpha=alpha, note=note))
+        write_checked(chart, bench.chart(points, alpha=alpha, note=note))
     if out is not None:
         write_attack(out, document)
         typer.echo(f"wrote {out}")

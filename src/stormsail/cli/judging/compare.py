@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stormsail.cli.output import publish
+from stormsail.cli.output_files import checked_output, with_force
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,11 +22,15 @@ HASH_SHOWN = 12
 """Characters of a hash in the terminal."""
 
 
+@with_force
 def compare(
     folders: Annotated[
         list[Path], typer.Argument(help="Runs, backtests or validations, at least two.")
     ],
-    out: Annotated[Path | None, typer.Option(help="Also write a page, such as page.html.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(callback=checked_output, help="Also write a page, such as page.html."),
+    ] = None,
 ) -> None:
     """Compare runs, backtests or validations; what must not be compared comes first."""
     from rich.console import Console

@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 
 from stormsail.cli.output import publish
+from stormsail.cli.output_files import checked_output, with_force
 
 
+@with_force
 def report(
     results: Annotated[
         list[Path],
@@ -16,7 +18,7 @@ def report(
             "searches or runs; beside any of these, of attacks."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="HTML file to write; replaced where it exists.")],
+    out: Annotated[Path, typer.Option(callback=checked_output, help="HTML file to write.")],
     run: Annotated[
         list[Path] | None, typer.Option(help="Folder of a training, for its curves and alarms.")
     ] = None,

@@ -69,11 +69,12 @@ def shown_steps(clock: "Clock") -> Iterator[None]:
         with watched(StepLines(clock)):
             yield
         return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeElapsedColumn
 
-    columns = (SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    from stormsail.cli.progress import progress_bars
+
     with (
-        Progress(*columns, console=console, transient=True) as bars,
+        progress_bars(console, timing=TimeElapsedColumn()) as bars,
         watched(StepBar(bars, bars.add_task("", total=None))),
     ):
         yield

@@ -38,23 +38,11 @@ def display(clock: "Clock") -> "Iterator[Display]":
         with watched(StepLines(clock)):
             yield _Lines(clock)
         return
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        SpinnerColumn,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import TimeElapsedColumn
 
-    columns = (
-        SpinnerColumn(),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, transient=True) as bars:
+    from stormsail.cli.progress import progress_bars
+
+    with progress_bars(console, timing=TimeElapsedColumn()) as bars:
         whole = _Bars(bars)
         with watched(StepBar(bars, whole.own)):
             yield whole

@@ -233,7 +233,8 @@ def finish(done: "Run") -> None:
     )
     typer.echo(f"{done.path}: {done.status} after {done.steps} steps{_best(done)}")
     if done.best_score is not None:
-        typer.echo(f"best agent: {done.best}")
+        kept = done.best.is_dir()
+        typer.echo(f"best agent: {done.best}" if kept else _lost(done))
     if done.status == "interrupted":
         typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
         raise typer.Exit(BY_SIGNAL + (done.signal or 0))
@@ -242,6 +243,14 @@ def finish(done: "Run") -> None:
     if done.status == "stopped":
         typer.echo(f"stormsail: {done.reason}.", err=True)
         raise typer.Exit(STOPPED)
+
+
+def _lost(done: "Run") -> str:
+    """Return what is still there where the folder of the best agent was removed."""
+    return (
+        f"best agent: none in {done.best}, which was removed; a later evaluation writes it again "
+        f"only where it scores better. The last state is in {done.path / 'checkpoints'}"
+    )
 
 
 def _best(done: "Run") -> str:
@@ -265,23 +274,20 @@ def _display(clock: "Clock") -> "Iterator[OnProgress]":
     if not console.is_terminal:
         yield _lines(clock)
         return
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
+    from stormsail.cli.progress import progress_bars
 
-    columns = (
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
     rate = _Rate(clock)
-    with Bars(*columns, console=console, transient=True) as bar:
+    with progress_bars(console) as bar:
         shown = bar.add_task("starting", total=None)
 
         def on_progress(progress: "Progress") -> None:
-            words = f"{rate.of(progress):,.0f} steps/s  {_words(progress)}"
+            speed = rate.of(progress)
+            pace = "" if speed is None else f"{speed:,.0f} steps/s  "
             bar.update(
-                shown, description=words, completed=progress.steps, total=progress.total_steps
+                shown,
+                description=f"{pace}{_words(progress)}",
+                completed=progress.steps,
+                total=progress.total_steps,
             )
 
         yield on_progress
@@ -296,12 +302,12 @@ def _lines(clock: "Clock") -> "OnProgress":
         ended = progress.steps >= progress.total_steps
         if ended or now - last[0] >= _LINE_SECONDS * 1e9:
             last[0] = now
-            left = (progress.total_steps - progress.steps) / speed if speed else 0.0
-            typer.echo(
-                f"{progress.steps} of {progress.total_steps} steps, {speed:,.0f} steps/s, "
-                f"{max(left, 0.0):.0f} s left, {_words(progress)}",
-                err=True,
-            )
+            parts = [f"{progress.steps} of {progress.total_steps} steps"]
+            if speed is not None:  # one update alone has no pace
+                left = (progress.total_steps - progress.steps) / speed
+                parts += [f"{speed:,.0f} steps/s", f"{left:.0f} s left"]
+            parts += [words] if (words := _words(progress)) else []
+            typer.echo(", ".join(parts), err=True)
 
     return on_progress
 
@@ -313,13 +319,13 @@ class _Rate:
         self._clock = clock
         self._first: tuple[int, int] | None = None
 
-    def of(self, progress: "Progress") -> float:
+    def of(self, progress: "Progress") -> float | None:
+        """Return the pace; None where it is not known yet."""
         now = self._clock.monotonic_ns()
         if self._first is None:
             self._first = (now, progress.steps)
-            return 0.0
-        elapsed = (now - self._first[0]) / 1e9
-        return (progress.steps - self._first[1]) / elapsed if elapsed > 0.0 else 0.0
+        elapsed, taken = (now - self._first[0]) / 1e9, progress.steps - self._first[1]
+        return taken / elapsed if elapsed > 0.0 and taken > 0 else None
 
 
 def _words(progress: "Progress") -> str:

@@ -26,6 +26,7 @@ from stormsail.core.config.overrides import apply_overrides, set_path
 from stormsail.core.config.problems import config_error
 from stormsail.core.errors import ArtifactError, ConfigError, InvariantError
 from stormsail.core.files import documents
+from stormsail.core.files.regular import open_regular
 
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 32
@@ -183,7 +184,7 @@ class Config(BaseModel):
 
 def _read_toml(path: Path) -> dict[str, object]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(

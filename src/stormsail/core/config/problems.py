@@ -20,6 +20,20 @@ _QUOTED = re.compile(r"'([^']*)'")
 _SUBJECT = re.compile(r"^\w+ should ")  # `Input should be ...`, `String should have ...`
 
 
+_KIND_WORDS = frozenset({"class", "kind", "mode", "name", "type"})
+"""Words for which of several a section is; what one section calls so says nothing of another."""
+
+_SYNONYMS = {
+    "adam": ("AdamW",),
+    "feedforward": ("none",),
+    "gaussian": ("squashed_gaussian",),
+    "mlp": ("none",),
+    "recurrent": ("lstm", "gru"),
+    "rnn": ("lstm", "gru"),
+}
+"""Words of the field for choices that are spelled quite differently."""
+
+
 class ContradictionError(ValueError):
     """Settings that contradict each other, raised by a validator; it becomes a `ConfigError`.
 
@@ -130,9 +144,12 @@ def _unknown_key(settings: Mapping[str, FieldInfo], path: str, value: object) ->
     siblings = {known: full for full in settings for known in [_child(full, section)] if known}
     anywhere = {full.rpartition(".")[2]: full for full in reversed(list(settings))}
     near_sibling, near = nearest(name, siblings), nearest(name, anywhere)
-    if name in anywhere:  # the right name in the wrong section
-        remedy = f"Did you mean `{anywhere[name]}`?"
-    elif near_sibling is not None:
+    kind = next((known for known in siblings if set(known.split("_")) & _KIND_WORDS), None)
+    if section and name in _KIND_WORDS:  # of this section, whatever others call theirs
+        near_sibling, near = kind, None
+    elif name in anywhere:  # the right name in the wrong section
+        near_sibling, near = None, name
+    if near_sibling is not None:
         remedy = f"Did you mean `{siblings[near_sibling]}`?"
     elif near is not None:
         remedy = f"Did you mean `{anywhere[near]}`?"
@@ -196,9 +213,13 @@ def _rule(details: ErrorDetails) -> str:
 
 def _remedy(settings: Mapping[str, FieldInfo], path: str, details: ErrorDetails) -> str:
     choices = _QUOTED.findall(str(details.get("ctx", {}).get("expected", "")))
-    near = nearest(str(details["input"]), choices)
-    if near is not None:
-        return f"Did you mean `{near}`?"
+    given = str(details["input"])
+    meant = [choice for choice in _SYNONYMS.get(given.lower(), ()) if choice in choices]
+    near = nearest(given, choices)
+    if not meant and near is not None:
+        meant = [near]
+    if meant:
+        return f"Did you mean {' or '.join(f'`{choice}`' for choice in meant)}?"
     field = settings.get(path)
     if field is None or field.is_required() or field.default_factory is not None:
         return f"Change `{path}`." if path else "Pass the settings as one table."

@@ -199,10 +199,20 @@ def check_free(path: Path) -> None:
     paths with the same error.
 
     Raises:
-        ArtifactError: if the path is taken.
+        ArtifactError: if the path is taken, or none that the system takes.
     """
-    if os.path.lexists(path):
-        raise exists_error(path)
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:  # a name that is too long, a file where a folder must be
+        raise ArtifactError(
+            "artifact-write",
+            wrong=f"{path} must be a path that can be written",
+            found=error.strerror or type(error).__name__,
+            remedy="Choose another path.",
+        ) from error
+    raise exists_error(path)
 
 
 def exists_error(path: Path) -> ArtifactError:

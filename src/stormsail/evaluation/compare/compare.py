@@ -5,6 +5,7 @@ differs comes before any figure: spans, symbols, bars, costs, rules. A figure th
 spoils is shown, but none is marked as the better one.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -404,7 +405,7 @@ def _mean_of(gain: Array, curve: Curve) -> Statement:
 
 def _checked(folders: Sequence[Path]) -> Sequence[Path]:
     """Refuse a folder that is given twice."""
-    whole = [folder.resolve() for folder in folders]
+    whole = [Path(os.path.realpath(folder)) for folder in folders]
     for place, folder in enumerate(whole):
         if folder in whole[:place]:
             raise RangeError(

@@ -19,6 +19,7 @@ from stormsail.core.clock import iso
 from stormsail.core.errors import ArtifactError
 from stormsail.core.files import documents
 from stormsail.core.files.documents import DocumentError, JsonValue
+from stormsail.core.files.regular import open_regular
 from stormsail.evaluation.saved import (
     RUN,
     Document,
@@ -330,7 +331,7 @@ def _config(path: Path) -> Document:
 
 def _read(file: Path) -> bytes:
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             data = opened.read(_MAX_BYTES + 1)
     except OSError as error:
         raise _damaged(file, str(error.strerror or error)) from error

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormsail.core.errors import ArgumentError
-from stormsail.core.files import atomic
-from stormsail.core.files.artifact import write_error
 from stormsail.core.files.documents import JsonValue, encode
+from stormsail.core.files.outputs import write_output
 
 _HERE = Path(__file__).parent
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -75,16 +74,9 @@ def write_page(path: Path, text: str) -> int:
     """Write a page, replacing the file where it exists; return its size in bytes.
 
     Raises:
-        ArtifactError: if the disk refuses.
+        ArtifactError: if something else than a file is there, or the disk refuses.
     """
-    data = text.encode("utf-8")
-    try:
-        atomic.make_folders(path.parent)
-        with atomic.open_folder(path.parent, follow=True) as folder:
-            atomic.replace_file(folder, path.name, data)
-    except OSError as error:
-        raise write_error(path, error) from error
-    return len(data)
+    return write_output(path, text, replace=True)
 
 
 def header(title: str, subtitle: str, contents: Sequence[tuple[str, str]]) -> str:

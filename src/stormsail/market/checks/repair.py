@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stormsail.core.clock import iso
 from stormsail.core.errors import ChoiceError, DataError, nearest
 from stormsail.core.files import atomic
+from stormsail.core.files.outputs import check_output
 from stormsail.core.files.regular import other_kind
 from stormsail.market.bars import PRICES, column_type
 from stormsail.market.checks.columns import KNOWN, Columns, read_columns, rename
@@ -303,6 +304,7 @@ def _write_repaired(target: Path, table: pa.Table, log: list[str]) -> None:
     lines = "".join(f"{line}\n" for line in log).encode()
     with Store(_owner(target)).writing("stormsail check --repair"):
         try:
+            target = check_output(target, replace=True)  # behind links, which stay
             atomic.make_folders(target.parent)
             with atomic.open_folder(target.parent, follow=True) as folder:
                 atomic.replace_file(folder, target.name, sink.getvalue().to_pybytes())

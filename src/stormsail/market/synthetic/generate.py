@@ -8,6 +8,7 @@ import numpy as np
 
 from stormsail.core.errors import ChoiceError, RangeError, nearest
 from stormsail.core.generators import Generators
+from stormsail.core.memory import check_memory
 from stormsail.market.bars import Bars, Funding, check_symbol, from_columns
 from stormsail.market.interval import Interval
 from stormsail.market.store import Store
@@ -18,6 +19,9 @@ from stormsail.market.synthetic.world import Array, Process, Streams, WorldConfi
 
 START_MS = 1_609_718_400_000
 """2021-01-04 00:00 UTC, a Monday, on which bars of every length open."""
+
+_BAR_BYTES = 64
+"""Bytes of a bar at the least: time, prices, volume, notional and number of trades."""
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -109,6 +113,7 @@ def generate(
     """
     kind, config = _kind(world), config_of(world, parameters)
     _check_size(bars, interval, start_ms)
+    _check_memory(symbols, bars)
     names = _symbols(symbols, spot=config.spot)
     generators = Generators(seed)
     process = kind.process(config)
@@ -182,6 +187,16 @@ def _kind(world: str) -> WorldKind:
             "`--plugin FILE.py`.",
         )
     return known[world]
+
+
+def _check_memory(symbols: int | Sequence[str], bars: int) -> None:
+    count = symbols if isinstance(symbols, int) else len(symbols)
+    check_memory(
+        count * bars * _BAR_BYTES,
+        what="a synthetic world",
+        found=f"{count:,} symbols of {bars:,} bars",
+        remedy="Lower the number of bars or of symbols.",
+    )
 
 
 def _check_size(bars: int, interval: Interval, start_ms: int) -> None:
