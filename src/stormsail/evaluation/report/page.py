@@ -101,7 +101,8 @@ def report_page(
     sections[SEARCHED] = search_section(searches)
     sections[TRAINED] = training_section(runs) if runs else ""
     shown = [(name, title) for name, title, _ in CONTENTS if sections.get(name)]
-    names = [each.name for each in results] or [each.name for each in (*populations, *searches)]
+    names = [each.name for each in results]
+    names = names or [each.name for each in populations] + [each.name for each in searches]
     title = " · ".join(names or [each.name for each in runs])
     other = "population-based training" if populations else "training"
     other = other if populations or not searches else "search over settings"
