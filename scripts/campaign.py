@@ -191,6 +191,10 @@ CAMPAIGNS = (
         failed=FAILS,
     ),
     Campaign(
+        "plug-ins: in the workers of a population and of attacks",
+        (*PYTEST, "-m", "campaign", "tests/integration/test_plugin_commands.py"),
+    ),
+    Campaign(
         "populations: beside fixed draws of the same search and budget, 5 repeats",
         (*BENCH, "population", "--jobs", "2", "--rows", "docs/evidence/population.jsonl"),
         passed=HOLDS,

@@ -20,13 +20,13 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 PUBLIC = {
     "stormsail": (
         "Agent ArrayDecision Backtest BacktestConfig Bars Callback Checkpoint Decision Evaluated "
-        "Evaluation MarketConfig Panel Progress Run SealedBarsWarning Stop StormsailError "
-        "TrainConfig Validation ValidationConfig backtest functional load_bars "
-        "make_market optim report train validate"
+        "Evaluation MarketConfig Panel Progress Run SealedBarsWarning StepRecord Stop "
+        "StormsailError TrainConfig Validation ValidationConfig backtest callback feature "
+        "functional load_bars make_market network optim report reward task train validate world"
     ),
     "stormsail.algorithms": (
         "Callback Checkpoint Evaluated PopulationRun Progress Run RunFile SearchRun Stop "
-        "TrainConfig Trainer fitter market_panel search train train_population"
+        "TrainConfig Trainer callback fitter market_panel search train train_population"
     ),
     "stormsail.algorithms.config": (
         "AdversaryConfig BcConfig CheckpointConfig DataConfig EntropyConfig KlConfig "
@@ -71,19 +71,24 @@ PUBLIC = {
     ),
     "stormsail.market.gymnasium": "MarketEnv MarketVectorEnv StableBaselinesEnv",
     "stormsail.market.importers": "Imported Options from_frame import_files",
+    "stormsail.market.rewards": (
+        "BoundReward LOG_GROWTH REWARDS Reward StepRecord bound_reward reward"
+    ),
     "stormsail.market.simulator": "Info MarketConfig Simulator State",
     "stormsail.market.synthetic": (
-        "Optimum Process START_MS WORLDS World WorldConfig best_growth config_of generate "
-        "path_optimum process_of write_world"
+        "Optimum Process START_MS WORLDS World WorldConfig all_worlds best_growth config_of "
+        "generate path_optimum process_of world write_world"
     ),
-    "stormsail.modules": "Agent AgentSpec CriticConfig Decision NetworkConfig PolicyConfig",
+    "stormsail.modules": (
+        "Agent AgentSpec CriticConfig Decision Mlp NetworkConfig PolicyConfig linear network"
+    ),
     "stormsail.monitors": "Ending LoggedRun MetricsLogger MlflowLogger WandbLogger",
     "stormsail.optim": "AdaptiveUPGD GradientPipeline UPGD UPGDW VarianceGradientScaler",
     "stormsail.optim.upgd": "AdaptiveUPGD UPGD UPGDW",
     "stormsail.optim.vgs": "VarianceGradientScaler",
     "stormsail.tasks": (
-        "Acrobot CartPole ControlInfo ControlState ControlTask MountainCarContinuous NAMES "
-        "Pendulum Recall make"
+        "Acrobot CartPole ContinuousActions ControlInfo ControlState ControlTask DiscreteActions "
+        "MountainCarContinuous NAMES Pendulum Recall TASKS make task"
     ),
 }
 

@@ -24,7 +24,7 @@ from stormsail.core.files.documents import JsonValue
 from stormsail.core.task import action_mask
 from stormsail.functional.advantage import RunningMoments
 
-FORMAT = 5
+FORMAT = 6
 """Version of the contents of a checkpoint; another one is refused."""
 
 KIND = "checkpoint"

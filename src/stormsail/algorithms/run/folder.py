@@ -51,11 +51,7 @@ _MAX_BYTES = 1 << 20
 _ALL = 1 << 40
 """`Generations` never prunes: this folder has rules of its own."""
 
-_ONLY_DISK = {
-    "checkpoint.keep_last",
-    "checkpoint.keep_every_updates",
-    "checkpoint.disk_limit_mb",
-}
+_ONLY_DISK = {f"checkpoint.{name}" for name in ("keep_last", "keep_every_updates", "disk_limit_mb")}
 """Settings that change nothing that is computed, so that a run may continue with others."""
 
 

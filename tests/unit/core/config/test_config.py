@@ -499,7 +499,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     )
     with pytest.raises(ConfigError) as caught:
         Run.load(tmp_path)
-    assert caught.value.found == "Is a directory"
+    assert caught.value.found == "a folder instead of a file"
     big = tmp_path / "big.toml"
     big.write_bytes(b"#" * (2**20 + 1))
     with pytest.raises(ConfigError) as caught:
