@@ -10,7 +10,7 @@ NETWORK = "modules/network.py"
 AGENT = "modules/agent.py"
 
 BITS = law("alternatives", "test_an_alternative_is_the_step_that_does_it_bit_for_bit")
-EACH = "each = State(*(tensor.expand(shape) for tensor in state))"
+EACH = "each = State(*(tensor.expand(*shape, *tensor.shape[1:]) for tensor in state))"
 
 
 def hand(*names: str) -> tuple[str, ...]:

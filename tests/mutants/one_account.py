@@ -48,8 +48,8 @@ ONE_ACCOUNT = (
         "a-restart-moves-running-accounts",
         "one-account",
         "market/gymnasium/vector.py",
-        "torch.where(before.done, new, old) for new, old in pairs",
-        "torch.where(before.done | True, new, old) for new, old in pairs",
+        "choose(before.done, opened, before)",
+        "choose(before.done | True, opened, before)",
         integration(
             "gymnasium_market", "test_restarting_leaves_the_accounts_that_are_running_alone"
         ),

@@ -123,8 +123,8 @@ PLUGINS = (
     _own(
         "memory-outlives-the-episode",
         ACCOUNT,
-        "torch.where(over if one.ndim == 1 else wide, one, other)",
-        "torch.where(over, one, other) if one.ndim == 1 else other",
+        "wide = over[:, None]",
+        "wide = torch.zeros_like(over)[:, None]",
         simulated("test_the_memory_begins_anew_with_each_episode"),
     ),
     _own(

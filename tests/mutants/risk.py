@@ -570,8 +570,8 @@ RISK = (
         "risk-limit-does-not-reach-the-evaluation",
         "risk",
         "algorithms/trainer.py",
-        "if self.records.add_evaluation(self.ppo.update_count, evaluation, limit=limit):",
-        "if self.records.add_evaluation(self.ppo.update_count, evaluation):",
+        "is_best = self.records.add_evaluation(self.ppo.update_count, evaluation, limit=limit)",
+        "is_best = self.records.add_evaluation(self.ppo.update_count, evaluation)",
         LOOK,
     ),
     Mutant(

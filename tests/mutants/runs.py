@@ -33,11 +33,10 @@ RUNS = (
     _own(
         "minibatch-leaves-a-rest",
         DERIVE,
-        "if not sequences % size and size >= least)",
-        "if size >= least)",
+        "for size in divisors(sequences) if size >= least)",
+        "for size in range(1, sequences + 1) if size >= least)",
         unit(
             "config/derive",
-            "test_given_values_stay_and_the_others_follow_them",
             "test_a_minibatch_is_an_equal_part_of_all_sequences",
             part="algorithms",
         ),

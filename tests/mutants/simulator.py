@@ -373,8 +373,8 @@ SIMULATOR_RULES = (
         "ruin-is-free",
         "X15",
         SIMULATOR,
-        "raw = torch.where(moved.equity <= self._floor, raw - self.config.ruin_penalty, raw)",
-        "raw = torch.where(moved.equity <= self._floor, 0.0, raw)",
+        "penalised = torch.where(ruined, raw - self.config.ruin_penalty, raw)",
+        "penalised = torch.where(ruined, 0.0, raw)",
         sim("test_the_penalty_of_ruin_is_added_once_and_exactly", part="limits"),
     ),
     Mutant(

@@ -104,14 +104,14 @@ class Callbacks:
 
     def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
         self._callbacks = tuple(callbacks)
-        for one in self._callbacks:
-            if not isinstance(one, Callback):
+        for callback in self._callbacks:
+            if not isinstance(callback, Callback):
                 raise ArgumentError(
                     "callback-form",
                     wrong="a callback must be an object of a class made from `Callback`",
-                    found=f"the class {one.__name__} itself"
-                    if isinstance(one, type)
-                    else f"a value of the type {type(one).__name__}",
+                    found=f"the class {callback.__name__} itself"
+                    if isinstance(callback, type)
+                    else f"a value of the type {type(callback).__name__}",
                     remedy="Write `class Mine(ss.Callback)` and pass `callbacks=[Mine()]`.",
                 )
         self.stop: str | None = None
@@ -119,18 +119,18 @@ class Callbacks:
 
     def on_update(self, progress: Progress) -> None:
         """Tell all of an update."""
-        for one in self._callbacks:
-            self._heed(one, "on_update", one.on_update(progress))
+        for callback in self._callbacks:
+            self._heed(callback, "on_update", callback.on_update(progress))
 
     def on_evaluation(self, evaluated: Evaluated) -> None:
         """Tell all of an evaluation."""
-        for one in self._callbacks:
-            self._heed(one, "on_evaluation", one.on_evaluation(evaluated))
+        for callback in self._callbacks:
+            self._heed(callback, "on_evaluation", callback.on_evaluation(evaluated))
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Tell all of a checkpoint."""
-        for one in self._callbacks:
-            self._heed(one, "on_checkpoint", one.on_checkpoint(checkpoint))
+        for callback in self._callbacks:
+            self._heed(callback, "on_checkpoint", callback.on_checkpoint(checkpoint))
 
     def _heed(self, callback: Callback, method: str, answer: object) -> None:
         """Note a request to stop; refuse another answer, which may be meant as one."""

@@ -48,10 +48,10 @@ def load_bars(
     if isinstance(source, Store):
         stored = [(symbol, own) for symbol, own in source.contents() if _among(symbol, chosen)]
         own = length or _only(own for _, own in stored)
-        found = chosen or tuple(symbol for symbol, each in stored if each == own)
-        if not found:
+        names = chosen or tuple(symbol for symbol, each in stored if each == own)
+        if not names:
             raise _nothing(str(source.root), own)
-        return load_panel(source, found, own)
+        return load_panel(source, names, own)
     if isinstance(source, str | Path):
         return _imported([source], chosen, length)
     if isinstance(source, list | tuple):
@@ -147,7 +147,7 @@ def _among(symbol: str, chosen: Sequence[str]) -> bool:
 
 def _only(intervals: Iterable[Interval]) -> Interval:
     """Return the only interval."""
-    lengths = sorted(set(intervals), key=lambda one: one.milliseconds)
+    lengths = sorted(set(intervals), key=lambda length: length.milliseconds)
     if len(lengths) != 1:
         raise ArgumentError(
             "missing-argument",

@@ -33,7 +33,7 @@ from stormsail.evaluation.walk_forward.run import Progress, Validation
 from stormsail.evaluation.walk_forward.run import validate as walk_forward
 from stormsail.modules import Agent as BaseAgent
 
-Told: TypeAlias = Backtest | Validation | Run | Path | str
+Reportable: TypeAlias = Backtest | Validation | Run | Path | str
 """What a report tells of: a result, a run, or the folder of one."""
 
 
@@ -108,7 +108,7 @@ def validate(
     clock: Clock | None = None,
     **settings: object,
 ) -> Validation:
-    """Walk forward: train on the past, trade what follows, and judge whether the result is luck.
+    """Walk forward: train on the past, trade what follows, and test the result's significance.
 
     The same call continues where it was interrupted; finished trainings are used again.
 
@@ -168,7 +168,9 @@ def _validation_rules(
     return changed(base, rules or {})
 
 
-def report(results: Told | Sequence[Told], out: Path | str, *, runs: Sequence[Told] = ()) -> Path:
+def report(
+    results: Reportable | Sequence[Reportable], out: Path | str, *, runs: Sequence[Reportable] = ()
+) -> Path:
     """Write one self-contained HTML page: the verdict first, then metrics, charts and evidence.
 
     Args:
@@ -185,31 +187,31 @@ def report(results: Told | Sequence[Told], out: Path | str, *, runs: Sequence[To
         DataError: if the metrics of a run cannot be read, or the page cannot be written.
     """
     single = isinstance(results, Backtest | Validation | Run | Path | str)
-    told: Sequence[Told] = [results] if single else list(results)  # type: ignore[arg-type, list-item]
+    listed: Sequence[Reportable] = [results] if single else list(results)  # type: ignore[arg-type, list-item]
     with tempfile.TemporaryDirectory() as place:
-        folders = [_saved(each, Path(place), number) for number, each in enumerate(told, start=1)]
+        folders = [_saved(each, Path(place), number) for number, each in enumerate(listed, start=1)]
         trained = [_saved(each, Path(place), 0) for each in runs]
         write_page(Path(out), report_of(folders, trained))
     return Path(out)
 
 
-def _saved(told: Told, place: Path, number: int) -> Path:
+def _saved(result: Reportable, place: Path, number: int) -> Path:
     """Return the folder of a result; one that was not saved is written into a temporary one."""
-    if isinstance(told, str | Path):
-        return Path(told)
-    if isinstance(told, Run):
-        return told.path
-    if isinstance(told, Backtest):
+    if isinstance(result, str | Path):
+        return Path(result)
+    if isinstance(result, Run):
+        return result.path
+    if isinstance(result, Backtest):
         folder = place / f"backtest-{number}"
-        write_backtest(folder, told)
+        write_backtest(folder, result)
         return folder
-    if isinstance(told, Validation):
+    if isinstance(result, Validation):
         folder = place / f"validation-{number}"
-        write_validation(folder, told)
+        write_validation(folder, result)
         return folder
     raise ArgumentError(
         "artifact-kind",
         wrong="a report must tell of backtests, validations, runs, or folders of these",
-        found=f"a value of the type {type(told).__name__}",
+        found=f"a value of the type {type(result).__name__}",
         remedy="Pass what `ss.backtest`, `ss.validate` or `ss.train` returns, or a path.",
     )

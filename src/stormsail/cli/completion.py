@@ -53,9 +53,9 @@ def complete_validation_setting(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _settings(family: str, incomplete: str) -> list[tuple[str, str]]:
-    found = []
+    settings = []
     for line in SETTINGS.read_text(encoding="utf-8").splitlines():
         own, path, words = line.split("\t")
         if own == family and path.startswith(incomplete):
-            found.append((f"{path}=", words))
-    return found
+            settings.append((f"{path}=", words))
+    return settings

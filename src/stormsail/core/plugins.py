@@ -123,7 +123,7 @@ class Registry(Generic[Item]):
                 found=f"`{name}`",
                 remedy=f"Did you mean `{near}`? Write that, {bring}."
                 if near
-                else f"Take one of {', '.join(f'`{one}`' for one in self.names()) or 'none'}, "
+                else f"Take one of {', '.join(f'`{known}`' for known in self.names()) or 'none'}, "
                 f"{bring}.",
             )
         return self._items[name]
@@ -243,7 +243,9 @@ def loaded() -> tuple[Plugin, ...]:
 
 def carried() -> tuple[Carried, ...]:
     """Return the plug-ins of this process for one that it starts; see `restore`."""
-    return tuple(Carried(one.name, one.sha256, one.path, one.source) for one in loaded())
+    return tuple(
+        Carried(plugin.name, plugin.sha256, plugin.path, plugin.source) for plugin in loaded()
+    )
 
 
 def restore(plugins: Iterable[Carried]) -> None:
@@ -255,16 +257,16 @@ def restore(plugins: Iterable[Carried]) -> None:
     Raises:
         ConfigError: if a module is missing or differs, or cannot be run here.
     """
-    for one in plugins:
-        if one.source is not None:
-            _run_once(one.name, one.path, one.source)
+    for plugin in plugins:
+        if plugin.source is not None:
+            _run_once(plugin.name, plugin.path, plugin.source)
             continue
-        here = _load_module(one.name)
-        if here.sha256 != one.sha256:
+        here = _load_module(plugin.name)
+        if here.sha256 != plugin.sha256:
             raise ConfigError(
                 "plugin-mismatch",
-                wrong=f"the module `{one.name}` of a worker must be that of the driver, "
-                f"{_short(one.sha256)}",
+                wrong=f"the module `{plugin.name}` of a worker must be that of the driver, "
+                f"{_short(plugin.sha256)}",
                 found=_short(here.sha256),
                 remedy="Install the same version on every node, or pass it as a file.",
             )
@@ -295,8 +297,8 @@ def scope() -> Iterator[None]:
 
 def used(things: Iterable[tuple[Kind, str]]) -> list[JsonValue]:
     """Return the entries of an artifact that uses these things; those of the package have none."""
-    found = (use_of(kind, name) for kind, name in dict.fromkeys(things))
-    return [use.record() for use in found if use is not None]
+    uses = (use_of(kind, name) for kind, name in dict.fromkeys(things))
+    return [use.record() for use in uses if use is not None]
 
 
 def use_of(kind: Kind, name: str) -> Use | None:
@@ -454,8 +456,8 @@ def _module_source(name: str) -> tuple[importlib.machinery.ModuleSpec, str]:
         if added:
             sys.path.remove(here)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        found = "no such module" if spec is None else "a module without a Python file"
-        raise _refused(name, "must be a module, or a file that ends with `.py`", found)
+        problem = "no such module" if spec is None else "a module without a Python file"
+        raise _refused(name, "must be a module, or a file that ends with `.py`", problem)
     if added and Path(spec.origin).is_relative_to(here):
         sys.path.append(here)  # what it imports later is there, too
     files = [Path(spec.origin)]

@@ -98,16 +98,16 @@ def _own(
 
 def _check_parameters(factory: Factory, name: str, parameters: Mapping[str, float]) -> None:
     known = [
-        one.name
-        for one in inspect.signature(factory).parameters.values()
-        if one.kind is one.KEYWORD_ONLY and one.name != "generator"
+        parameter.name
+        for parameter in inspect.signature(factory).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "generator"
     ]
     for given in parameters:
         if given not in known:
             near = nearest(given, known)
             raise ChoiceError(
                 wrong=f"`network.encoder_parameters` of `{name}` must be among: "
-                + (", ".join(f"`{one}`" for one in known) or "none"),
+                + (", ".join(f"`{parameter}`" for parameter in known) or "none"),
                 found=f"`{given}`",
                 remedy=f"Did you mean `{near}`?" if near else "Choose one of those names.",
             )
@@ -143,9 +143,10 @@ def _check_shape(encoder: nn.Module, name: str, inputs: int, width: int) -> None
 
 def _check_weights(encoder: nn.Module, name: str, again: nn.Module) -> None:
     """Refuse weights that come from anywhere but the generator: a seed would not repeat them."""
-    one, other = encoder.state_dict(), again.state_dict()
-    if set(one) != set(other) or any(
-        one[key].device.type != "meta" and not torch.equal(one[key], other[key]) for key in one
+    weights, repeated = encoder.state_dict(), again.state_dict()
+    if set(weights) != set(repeated) or any(
+        weights[key].device.type != "meta" and not torch.equal(weights[key], repeated[key])
+        for key in weights
     ):
         raise _wrong(
             name,

@@ -45,8 +45,8 @@ def misfit(space: Space[Any], observation: Any, name: str = "") -> str:  # noqa:
     place = f"`{name}` with " if name else ""
     if isinstance(space, Dict):
         if not isinstance(observation, dict) or observation.keys() != space.spaces.keys():
-            found = sorted(observation) if isinstance(observation, dict) else _kind(observation)
-            return f"{place}{found} instead of the keys {sorted(space.spaces)}"
+            given = sorted(observation) if isinstance(observation, dict) else _kind(observation)
+            return f"{place}{given} instead of the keys {sorted(space.spaces)}"
         parts = [(key, part, observation[key]) for key, part in space.spaces.items()]
     elif isinstance(space, Tuple):
         if not isinstance(observation, tuple) or len(observation) != len(space.spaces):

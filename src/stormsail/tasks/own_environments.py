@@ -52,12 +52,12 @@ def register_own(env: Env | Factory) -> str:
 
 def _made(factory: object) -> Env:
     if not callable(factory):
-        found = f"a value of the type {type(factory).__name__}"
-        raise _refusal(found, "Pass `lambda: MyEnv(...)`, or the object itself.")
+        problem = f"a value of the type {type(factory).__name__}"
+        raise _refusal(problem, "Pass `lambda: MyEnv(...)`, or the object itself.")
     made = factory()
     if isinstance(made, gymnasium.vector.VectorEnv) or not isinstance(made, gymnasium.Env):
-        found = f"a function that returned a value of the type {type(made).__name__}"
-        raise _refusal(found, "Return a new environment from it.")
+        problem = f"a function that returned a value of the type {type(made).__name__}"
+        raise _refusal(problem, "Return a new environment from it.")
     return made
 
 
@@ -65,8 +65,10 @@ def _copied(env: Env) -> Env:
     try:
         return copy.deepcopy(env)
     except Exception as error:
-        found = f"an object that cannot be copied, {type(error).__name__}: {error}"
-        raise _refusal(found, "Pass its id, or a factory such as `lambda: MyEnv(...)`.") from error
+        problem = f"an object that cannot be copied, {type(error).__name__}: {error}"
+        raise _refusal(
+            problem, "Pass its id, or a factory such as `lambda: MyEnv(...)`."
+        ) from error
 
 
 def _name(env: Env) -> str:

@@ -45,7 +45,7 @@ def init(
         held = _held(place)
         length = _interval(place, held, interval)
         changes = {'store = "data"': place, 'interval = "1h"': length, "--store data": place}
-        if length not in {str(found) for _, found in held}:
+        if length not in {str(stored) for _, stored in held}:
             note = f"{place} holds no bars of {length} yet: stormsail import FILES --store {place}"
     elif task is not None:
         changes = {'name = "gym:CartPole-v1"': task}
@@ -71,11 +71,11 @@ def _filled(text: str, changes: dict[str, object]) -> str:
         if not sign:  # a command in a comment
             text = text.replace(old, f"{name.split()[0]} {value}")
             continue
-        # blanks behind the value keep the comments of neighbouring lines aligned
+        # spaces behind the value keep the comments of neighbouring lines aligned
         head, _, tail = text.partition(f"\n{old}")
         gap = len(old) - len(new)
-        blanks = len(tail) - len(tail.lstrip(" "))
-        text = f"{head}\n{new}{' ' * max(blanks + gap, 1)}{tail.lstrip(' ')}"
+        spaces = len(tail) - len(tail.lstrip(" "))
+        text = f"{head}\n{new}{' ' * max(spaces + gap, 1)}{tail.lstrip(' ')}"
     return text
 
 

@@ -51,21 +51,26 @@ def show(
     kind = _kind(path)
     problem = None
     try:
-        found = READERS[kind](path)
+        content = READERS[kind](path)
     except StormsailError as error:
-        found, problem = Found(kind), error
-    document = {"path": path, "kind": found.kind, "facts": found.facts, "next": found.following}
+        content, problem = Found(kind), error
+    document = {
+        "path": path,
+        "kind": content.kind,
+        "facts": content.facts,
+        "next": content.following,
+    }
     publish(**document, problem=None if problem is None else str(problem))
     if problem is not None:
         typer.echo(f"{path}: {kind}, damaged or not readable by this version")
         typer.echo(f"problem: {problem}")
         raise typer.Exit(UNFIT)
-    typer.echo(f"{path}: {found.kind}")
-    for name, value in found.facts.items():
+    typer.echo(f"{path}: {content.kind}")
+    for name, value in content.facts.items():
         typer.echo(f"  {name.replace('_', ' ')}: {_words(value)}")
-    for command in found.following:
+    for command in content.following:
         typer.echo(f"next: {command}")
-    if found.kind == FOREIGN:
+    if content.kind == FOREIGN:
         raise typer.Exit(UNFIT)
 
 

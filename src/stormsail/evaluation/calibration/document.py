@@ -224,7 +224,7 @@ def _incomparable(backtests: Sequence[Backtest], discount: float | None) -> str:
     valued = [backtest.value is not None for backtest in backtests]
     if not backtests or not all(predicted + valued):
         return "no critic predicted anything here"
-    others = sorted({one.market.reward for one in backtests} - {LOG_GROWTH})
+    others = sorted({backtest.market.reward for backtest in backtests} - {LOG_GROWTH})
     if others:
         return (
             f"the critic predicts sums of the reward `{others[0]}`, and an account's bars show log "

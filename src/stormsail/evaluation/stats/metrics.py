@@ -103,8 +103,8 @@ class Metrics:
         }
         values = {name: (stated[metric], form) for name, (metric, form) in forms.items()}
         return {
-            name: one.reason if one.value is None else format(one.value, form)
-            for name, (one, form) in values.items()
+            name: figure.reason if figure.value is None else format(figure.value, form)
+            for name, (figure, form) in values.items()
         }
 
     def statements(self) -> dict[str, Statement]:

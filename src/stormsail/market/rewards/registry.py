@@ -145,7 +145,10 @@ class Reward:
     def _keywords(self) -> dict[str, float | None]:
         skipped = 2 if self.memory else 1
         declared = list(inspect.signature(self.function).parameters.values())[skipped:]
-        return {one.name: None if one.default is one.empty else one.default for one in declared}
+        return {
+            parameter.name: None if parameter.default is parameter.empty else parameter.default
+            for parameter in declared
+        }
 
 
 @dataclass(frozen=True)
@@ -287,7 +290,7 @@ def bound_reward(name: str, parameters: Parameters) -> BoundReward | None:
             raise ConfigError(
                 "config-value",
                 wrong=f"`reward_parameters` must be left out with the reward `{LOG_GROWTH}`",
-                found=", ".join(f"`{one}`" for one in parameters),
+                found=", ".join(f"`{parameter}`" for parameter in parameters),
                 remedy="Leave them out, or name another reward.",
             )
         return None

@@ -64,8 +64,8 @@ def choose(over: Tensor, first: State, second: State) -> State:
     wide = over[:, None]
     return State(
         *(
-            torch.where(over if one.ndim == 1 else wide, one, other)
-            for one, other in zip(first, second, strict=True)
+            torch.where(over if tensor.ndim == 1 else wide, tensor, other)
+            for tensor, other in zip(first, second, strict=True)
         )
     )
 

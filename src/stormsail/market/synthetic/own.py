@@ -107,26 +107,26 @@ def world(*, name: str, volatility: float = 0.01) -> Callable[[Draw], Draw]:
 
 
 def _defaults(name: str, function: Draw) -> dict[str, float]:
-    found = {}
-    for one in list(inspect.signature(function).parameters.values())[2:]:
-        value = one.default
+    defaults = {}
+    for parameter in list(inspect.signature(function).parameters.values())[2:]:
+        value = parameter.default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise DtypeError(
-                wrong=f"the parameter `{one.name}` of the world `{name}` must have a number as its "
-                "default",
-                found="none" if value is one.empty else repr(value),
-                remedy=f"Write for example `{one.name}: float = 0.5`.",
+                wrong=f"the parameter `{parameter.name}` of the world `{name}` must have a number "
+                "as its default",
+                found="none" if value is parameter.empty else repr(value),
+                remedy=f"Write for example `{parameter.name}: float = 0.5`.",
             )
-        if one.name in WorldConfig.model_fields:
+        if parameter.name in WorldConfig.model_fields:
             raise ArgumentError(
                 "plugin-duplicate",
-                wrong=f"the parameter `{one.name}` of the world `{name}` must not be a setting of "
-                "every world",
-                found=f"`{one.name}`",
+                wrong=f"the parameter `{parameter.name}` of the world `{name}` must not be a "
+                "setting of every world",
+                found=f"`{parameter.name}`",
                 remedy="Choose another name.",
             )
-        found[one.name] = float(value)
-    return found
+        defaults[parameter.name] = float(value)
+    return defaults
 
 
 def _drawn(
@@ -148,10 +148,8 @@ def _drawn(
     if isinstance(drawn, Path):
         return drawn
     if not isinstance(drawn, np.ndarray) or drawn.shape != (count,):
-        found = (
-            f"the shape {drawn.shape}" if isinstance(drawn, np.ndarray) else type(drawn).__name__
-        )
-        raise _wrong(name, f"must return an array of {count} log returns", found)
+        form = f"the shape {drawn.shape}" if isinstance(drawn, np.ndarray) else type(drawn).__name__
+        raise _wrong(name, f"must return an array of {count} log returns", form)
     if not np.issubdtype(drawn.dtype, np.floating) or not np.isfinite(drawn).all():
         raise _wrong(name, "must return finite numbers", f"{drawn.dtype} with NaN or infinity")
     return Path(drawn.astype(np.float64), np.full(count, volatility**2), volatility)
