@@ -270,7 +270,6 @@ CSV = {
     "long line": HEAD + "9" * 200_000 + "\n",
     "huge times": HEAD + GOOD.replace("1609", "9999999999"),
     "years": HEAD + "2021,1,1,1,1,1\n2022,1,1,1,1,1\n",
-    "semicolon": (HEAD + GOOD).replace(",", ";"),
     "zero prices": HEAD + "1609459200000,0,0,0,0,0\n1609462800000,0,0,0,0,0\n",
     "formula": HEAD + "=1+1,2,3,4,5,6\n",
     "unsorted": HEAD + "".join(reversed(GOOD.splitlines(True))),
