@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 # Bytecode is kept, whatever the shell says: pytest then rewrites the asserts of changed files only.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test abuse browser shapes check format mutants campaign peers clean
+.PHONY: install demo test abuse browser shapes check format mutants site packaging campaign peers clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,8 @@ check: $(STAMP)  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --strict tests/sample_project/project.py
+	$(BIN)/pyright --pythonpath $(BIN)/python -p tests/sample_project
 	$(BIN)/lint-imports
 
 format: $(STAMP)
@@ -48,6 +50,13 @@ format: $(STAMP)
 
 mutants: $(STAMP)  ## plant each historical bug and show which test kills it
 	PYTHONPATH=tests $(BIN)/python -m mutants
+
+site: $(STAMP)  ## pages, notebooks and API reference as build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site is in build/site; \`python3 -m http.server --directory build/site\` shows it"
+
+packaging: $(STAMP)  ## resolve, build, install and run the wheel alone; bill of materials and hashes in build/packaging
+	$(BIN)/python scripts/packaging.py
 
 campaign: $(STAMP)  ## the long versions; appends to docs/evidence.md
 	$(BIN)/python scripts/campaign.py

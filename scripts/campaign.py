@@ -73,6 +73,11 @@ CAMPAIGNS = (
         passed=r"(\d+) kills at \w+, 0 torn",
     ),
     Campaign(
+        "packaging: Python 3.11 to 3.13 resolve, the wheel alone follows the tutorial, hashes",
+        (sys.executable, "scripts/packaging.py"),
+        passed=r"(?m)^(Python 3|the wheel alone|sbom|locks)",
+    ),
+    Campaign(
         "data: planted defects, clean files, leaks and hostile bytes",
         (*PYTEST, "-m", "campaign", "tests/unit/market"),
     ),

@@ -14,7 +14,12 @@ from pydantic.fields import FieldInfo
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derivable import DERIVABLE
-from stormsail.algorithms.population.config import PopulationConfig, SearchConfig
+from stormsail.algorithms.population.config import (
+    PopulationConfig,
+    SearchConfig,
+    SearchedSetting,
+    SweepConfig,
+)
 from stormsail.cli.completion import BACKTEST, TRAINING, VALIDATION
 from stormsail.core.config import Config
 from stormsail.evaluation.engine.config import BacktestConfig
@@ -28,8 +33,11 @@ FAMILIES: tuple[tuple[str, type[Config]], ...] = (
     ("", TrainConfig),
     ("population.", PopulationConfig),
     ('population.search."<path>".', SearchConfig),
+    ("search.", SweepConfig),
+    ('search.over."<path>".', SearchedSetting),
 )
-"""What stands at the top of a file, and where; the last two are read by `stormsail population`."""
+"""What stands at the top of a file, and where; those of `population` are read by `stormsail
+population`, those of `search` by `stormsail search`."""
 
 HEAD = """# Settings
 
@@ -46,8 +54,9 @@ A setting whose default is *derived* is filled in by `algorithms/config/derive.p
 out, from the task, `ppo.total_steps` and the kind of device, and from nothing else. The values
 stand in the run's `config.toml`; a run that goes on keeps them ([runs.md](runs.md)).
 
-The sections `population` at the end are those of `stormsail population`
-([populations.md](populations.md)); `stormsail train` leaves them alone.
+The sections `population` and `search` at the end are those of `stormsail population`
+([populations.md](populations.md)) and of `stormsail search` ([search.md](search.md)); `stormsail
+train` leaves them alone.
 """
 
 

@@ -31,6 +31,7 @@ from stormsail.functional import (
 from stormsail.functional.market import (
     fills,
     indicators,
+    rewards,
     rolling,
 )
 from stormsail.functional.optim import (
@@ -654,6 +655,23 @@ def _ledger(draw: Draw) -> list[Case]:
             (0, 1, 2),
         ),
         Case(fills.log_growth, (equity, 1e3 * uniform(B)), {"floor": 10.0}, (0, 1)),
+        Case(
+            rewards.differential_sharpe,
+            (0.01 * normal(B), 0.001 * normal(B), 1e-4 * (1.0 + uniform(B))),
+            {"rate": 0.05, "least_variance": 1e-6},
+            (0, 1, 2),
+        ),
+        Case(
+            rewards.drawdown_growth,
+            (
+                1e3 + 1e2 * uniform(B),
+                1e3 + 1e2 * uniform(B),
+                1.2e3 + uniform(B),
+                1.1e3 + uniform(B),
+            ),
+            {"penalty": 0.5},
+            (0, 1, 2, 3),
+        ),
         Case(fills.maintenance_margin, (1e3 * uniform(B), tiers), {}, (0,)),
         Case(fills.tiered_liquidation_price, (100 * normal(B), quantity, tiers), {}, (0, 1)),
         Case(

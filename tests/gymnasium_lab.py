@@ -205,3 +205,25 @@ def _variants(kind):
 
 
 register()
+
+
+class Unfit(gymnasium.Env):
+    """Shows three numbers where its space says two, from some step on."""
+
+    observation_space = Box(0.0, 1.0, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, good=0):
+        self.good, self.shown = good, 0
+
+    def reset(self, *, seed=None, options=None):  # noqa: ARG002 - as Gymnasium has it
+        super().reset(seed=seed)
+        self.shown = 0
+        return self._seen(), {}
+
+    def step(self, action):  # noqa: ARG002
+        return self._seen(), 0.0, False, False, {}
+
+    def _seen(self):
+        self.shown += 1
+        return np.zeros(2 if self.shown <= self.good else 3, np.float32)

@@ -5,11 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from stormsail.algorithms.callbacks import Progress
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.run.folder import open_run
 from stormsail.algorithms.run.tasks import binding
-from stormsail.algorithms.trainer import Progress, Run, Trainer, train
+from stormsail.algorithms.trainer import Run, Trainer, train
 
 UPDATES = 6
 SMALL: dict[str, Any] = {

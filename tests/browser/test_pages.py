@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from backtest_lab import agent_for, panel, plain
 from ledger_lab import rounds, write_ledger
+from search_lab import write_search
 from stormsail.cli.main import app
 from stormsail.core.generators import Generators
 from stormsail.evaluation.engine.files import write_backtest
@@ -80,7 +81,7 @@ def called(*words):
 def pages(browser, tmp_path_factory):
     """Return a report and a comparison of the same two backtests and of a run.
 
-    The report also shows an attack on the run's agent, and a population.
+    The report also shows an attack on the run's agent, a population and a search.
 
     It asks for the browser first: where there is none, nothing need be computed.
     """
@@ -92,8 +93,9 @@ def pages(browser, tmp_path_factory):
     attacks = ("--attacks", "random,mad", "--epsilons", "0.1,0.4", "--episodes", "8")
     called("attack", folder / "run", *attacks, "--out", folder / "forged")
     write_ledger(folder / "bred", rounds())
+    write_search(folder / "sought")
     both = (folder / "first", folder / EVIL)
-    more = (folder / "forged", folder / "bred")
+    more = (folder / "forged", folder / "bred", folder / "sought")
     called("report", *both, *more, "--run", folder / "run", "--out", folder / "report.html")
     called("compare", *both, folder / "run", "--out", folder / "compare.html")
     return {name: folder / f"{name}.html" for name in ("report", "compare")}
@@ -164,6 +166,15 @@ def test_attacks_and_populations_have_sections_with_their_figures(page, pages):
     assert page.ask("return document.querySelectorAll('#population table tbody tr').length") >= 3
     words = page.ask("return document.querySelector('#population').textContent")
     assert "a<b" in words  # a value from a file stays text
+
+
+def test_a_search_has_a_section_with_a_line_for_each_trial(page, pages):
+    page.open(pages["report"])
+    lines = "return document.querySelectorAll('#search svg.parallel polyline').length"
+    assert page.ask(lines) == 5
+    assert page.ask("return document.querySelectorAll('#search .chart').length") == 4
+    assert page.ask("return document.querySelectorAll('#search .data-table tbody tr').length") == 7
+    assert "a<b" in page.ask("return document.querySelector('#search').textContent")
 
 
 def test_the_report_of_a_validation_opens_on_a_phone_with_its_verdict_first(page, tmp_path):
@@ -311,7 +322,7 @@ def numbers(page, table, column):
 
 def test_trades_are_sorted_filtered_and_leafed_through(page, pages):
     page.open(pages["report"])
-    table = page.ask("return document.querySelector('.data-table').id")
+    table = page.ask("return document.querySelector('#trades .data-table').id")
     heads = page.ask(
         "return [...document.querySelectorAll(`#${arguments[0]} th button`)]"
         ".map((one) => one.textContent)",

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import stormsail
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,16 +66,6 @@ def test_bench_functional_prints_ratios_and_agrees_with_the_loops(tmp_path):
     for row in rows.values():
         assert row["largest_difference"] < 1e-12, row["name"]
         assert row["ratio"] == row["reference_milliseconds"] / row["milliseconds"]
-
-
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize("code", EXAMPLES, ids=["market", "optimizer", "formula"])
-def test_an_example_of_the_readme_runs(code):
-    result = run(code=code)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("tensor(") or "print" not in code
 
 
 def test_every_link_of_the_documents_leads_somewhere():

@@ -10,9 +10,9 @@ from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.population.config import RunFile, load_training
 from stormsail.algorithms.population.population import read_population
 from stormsail.algorithms.run.folder import read_config, read_lineage
+from stormsail.api.agent_folders import agent_folder
 from stormsail.bench.learner import learn
 from stormsail.cli.judging import validate
-from stormsail.cli.judging.agents import agent_folder
 from stormsail.cli.judging.attack import _training
 from stormsail.cli.main import app
 

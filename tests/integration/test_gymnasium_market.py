@@ -5,7 +5,6 @@ import subprocess
 import sys
 import warnings
 from datetime import UTC, datetime
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -775,13 +774,3 @@ def test_restarting_leaves_the_accounts_that_are_running_alone():
             kept.step(np.array(action))[:2], restarted.step(np.array(action))[:2], strict=True
         ):
             np.testing.assert_array_equal(ours, theirs)
-
-
-def test_the_recipe_for_stable_baselines3_runs():
-    page = Path(__file__).parents[2] / "docs" / "gymnasium.md"
-    section = page.read_text().partition("## Stable-Baselines3")[2]
-    code = section.partition("```python\n")[2].partition("```")[0]
-    names = {}
-    exec(code.replace("100_000", "4_096"), names)  # noqa: S102 - the page's own lines
-    assert names["model"].num_timesteps == 4_096
-    assert isinstance(names["envs"].market, MarketVectorEnv)

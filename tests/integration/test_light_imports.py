@@ -64,6 +64,20 @@ def test_the_command_line_is_imported_without_what_computes():
     assert loaded("import stormsail.cli.main", (*HEAVY, *COMPUTING)) == "[]"
 
 
+def test_the_front_door_is_imported_without_what_computes_and_knows_its_names():
+    libraries = (*HEAVY, *COMPUTING, "pandas", "typer", "rich")
+    code = "import stormsail as ss\nassert 'train' in dir(ss) and ss.__version__"
+    assert loaded(code, libraries) == "[]"
+
+
+def test_a_name_of_the_front_door_loads_no_more_than_it_needs():
+    names = ("torch", "pyarrow", "pandas", *HEAVY)
+    assert loaded("import stormsail as ss\nss.StormsailError, ss.functional", names) == "[]"
+    few = tuple(name for name in HEAVY if name not in ("gymnasium", "scipy.stats"))
+    heavy = (*few, "pandas")  # an environment may be passed to both
+    assert loaded("import stormsail as ss\nss.train, ss.Agent", heavy) == "[]"
+
+
 @pytest.mark.parametrize(
     ("words", "libraries"),
     [

@@ -7,8 +7,8 @@ import pytest
 
 from population_lab import Untrained, plan
 from stormsail.algorithms.population.population import train_population
-from stormsail.cli.judging.agents import agent_folder
-from stormsail.cli.judging.backtest import _trials
+from stormsail.api.agent_folders import agent_folder
+from stormsail.api.looks import trial_ledger
 from stormsail.core.errors import ArtifactError
 
 
@@ -53,7 +53,7 @@ def test_trials_of_a_member_lie_beside_its_population(population, tmp_path, monk
     place = population(1.0, 3.0)
     ledger = tmp_path / "trials.jsonl"
     member = place / "members" / "01"
-    assert _trials(member, None) is None
+    assert trial_ledger(member, None) is None
     ledger.touch()
-    assert [_trials(run, None) for run in (place, member, member / "best")] == [ledger] * 3
-    assert _trials(tmp_path / "other" / "members" / "01", None) is None
+    assert [trial_ledger(run, None) for run in (place, member, member / "best")] == [ledger] * 3
+    assert trial_ledger(tmp_path / "other" / "members" / "01", None) is None

@@ -27,7 +27,8 @@ def ray(*tests: str) -> tuple[str, ...]:
     return integration("ray_cluster", *tests)
 
 
-RETRY = "if deaths[index] < self._attempts:"
+RETRY = "if work.deaths < self._attempts:"
+RETRY_RAY = "if deaths[index] < self._attempts:"
 
 ENGINES = (
     # --- processes
@@ -35,21 +36,21 @@ ENGINES = (
         "lost-job-not-retried",
         PROCESSES,
         RETRY,
-        "if not deaths[index]:",
+        "if not work.deaths:",
         processes("test_a_killed_worker_is_replaced_and_its_job_done_again"),
     ),
     _own(
         "lost-job-retried-for-ever",
         PROCESSES,
         RETRY,
-        "if deaths[index]:",
+        "if work.deaths:",
         processes("test_a_job_that_kills_every_worker_is_given_up_after_three"),
     ),
     _own(
         "result-of-another-member",
         PROCESSES,
-        "yield jobs[index], unpack_report(report)",
-        "yield jobs[-1 - index], unpack_report(report)",
+        "yield work.job, unpack_report(report)",
+        "yield next(iter(busy.values()), work).job, unpack_report(report)",
         processes("test_outcomes_are_those_of_one_process"),
     ),
     _own(
@@ -113,14 +114,14 @@ ENGINES = (
     _own(
         "lost-actor-not-retried",
         RAY,
-        RETRY,
+        RETRY_RAY,
         "if not deaths[index]:",
         ray("test_a_killed_actor_is_replaced_and_its_job_done_again"),
     ),
     _own(
         "lost-actor-retried-for-ever",
         RAY,
-        RETRY,
+        RETRY_RAY,
         "if deaths[index]:",
         ray("test_a_job_that_kills_every_actor_is_given_up_after_three"),
     ),

@@ -28,6 +28,7 @@ from mutants.one_account import ONE_ACCOUNT
 from mutants.optimizers import OPTIMIZERS
 from mutants.paths import PATH_BUGS
 from mutants.performance import PERFORMANCE
+from mutants.plugins import PLUGINS
 from mutants.population import POPULATION
 from mutants.reference import REFERENCE
 from mutants.risk import RISK
@@ -57,6 +58,7 @@ MUTANTS = (
     *LEARNER,
     *RUNS,
     *SETTINGS,
+    *PLUGINS,
     *MONITORS,
     *RISK,
     *SHORTFALL,

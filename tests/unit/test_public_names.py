@@ -18,9 +18,15 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 # Every package with an `__all__`, and what it holds.
 PUBLIC = {
+    "stormsail": (
+        "Agent ArrayDecision Backtest BacktestConfig Bars Callback Checkpoint Decision Evaluated "
+        "Evaluation MarketConfig Panel Progress Run SealedBarsWarning Stop StormsailError "
+        "TrainConfig Validation ValidationConfig backtest functional load_bars "
+        "make_market optim report train validate"
+    ),
     "stormsail.algorithms": (
-        "PopulationRun Progress Run RunFile TrainConfig Trainer fitter market_panel train "
-        "train_population"
+        "Callback Checkpoint Evaluated PopulationRun Progress Run RunFile SearchRun Stop "
+        "TrainConfig Trainer fitter market_panel search train train_population"
     ),
     "stormsail.algorithms.config": (
         "AdversaryConfig BcConfig CheckpointConfig DataConfig EntropyConfig KlConfig "
@@ -34,6 +40,10 @@ PUBLIC = {
         "probability_of_overfitting read_result read_results read_run replay report_page "
         "run_baselines significance_of stress validate write_backtest write_validation"
     ),
+    "stormsail.functional": (
+        "advantage categorical distribution perturbation policy population quantile recurrence "
+        "return_scale returns risk risk_gate statistics twin value_clip"
+    ),
     "stormsail.functional.risk": (
         "ESTIMATORS RANK_TOLERANCE budget_advantage budget_trace calibration_slope "
         "categorical_budget_advantage categorical_budget_trace categorical_cvar "
@@ -42,7 +52,9 @@ PUBLIC = {
         "shortfall_increment shortfall_level shrink_to_mean stratified_cvar_error value_at_risk "
         "weighted_value_at_risk"
     ),
-    "stormsail.market": "Bars Funding Interval MarketConfig Panel Simulator Store load_panel",
+    "stormsail.market": (
+        "Bars Funding Interval MarketConfig Panel Simulator Span Store load_panel split_by_time"
+    ),
     "stormsail.market.checks": (
         "BY_NAME BY_NUMBER DEFECTS Defect Finding Loaded Place RULES Report SUFFIXES check_bars "
         "check_file check_funding check_funding_table check_loaded check_table interval_of "
@@ -77,6 +89,29 @@ PUBLIC = {
 
 # Modules of formulas hold functions that anybody may call; their signatures are part of the name.
 SIGNATURES = {
+    "stormsail": {
+        "train": (
+            "config=None, *, env=None, out=None, callbacks=(), loggers=(), extend_to=None, "
+            "start_from=None, keep_optimizer=False, tensorboard=True, clock=None, settings"
+        ),
+        "Agent.load": "path, *, device='cpu'",
+        "Agent.decide": (
+            "self, observation, memory=None, *, deterministic=None, generator=None, mask=None"
+        ),
+        "Agent.evaluate": (
+            "self, env, episodes=64, *, seed=0, policy=None, alpha=0.05, max_steps=20000"
+        ),
+        "backtest": "agent, bars, config=None, *, symbols=None, out=None, workspace=None, settings",
+        "validate": (
+            "config=None, rules=None, *, out=None, workspace='runs', name=None, explanations=None, "
+            "on_progress=None, clock=None, settings"
+        ),
+        "report": "results, out, *, runs=()",
+        "load_bars": "source, *, symbols=None, interval=None",
+        "make_market": (
+            "bars=None, *, num_envs=1, agent=None, config=None, span=None, render_mode=None"
+        ),
+    },
     "stormsail.functional.returns": {
         "gae": "reward, value, bootstrap, terminated, truncated, *, gamma, lam",
         "quantile_nstep_targets": (
@@ -167,8 +202,9 @@ SIGNATURES = {
     },
     "stormsail.algorithms": {
         "train": (
-            "config, *, out=None, on_progress=None, clock=None, tensorboard=True, loggers=(), "
-            "ledger=None, data_hash=None, extend_to=None, start_from=None, keep_optimizer=False"
+            "config, *, out=None, on_progress=None, callbacks=(), clock=None, tensorboard=True, "
+            "loggers=(), ledger=None, data_hash=None, extend_to=None, start_from=None, "
+            "keep_optimizer=False"
         ),
     },
     "stormsail.evaluation": {

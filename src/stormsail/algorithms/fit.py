@@ -9,10 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from stormsail.algorithms.callbacks import Progress
 from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.run.plugins import bring
 from stormsail.algorithms.run.tasks import MARKET, market_panel
 from stormsail.algorithms.run.trials import LEDGER
-from stormsail.algorithms.trainer import Progress, Run, train
+from stormsail.algorithms.trainer import Run, train
 from stormsail.core.clock import Clock
 from stormsail.core.errors import ConfigError, StormsailError
 from stormsail.evaluation.engine.config import BacktestConfig
@@ -88,6 +90,7 @@ def fitter(
             found=f"`{config.task.name}`",
             remedy="Validate a configuration of the market.",
         )
+    config = bring(config)
     place = Path(workspace)
     numbers: dict[str, dict[Span, int]] = {"fold": {}, "split": {}}
     data_hash = market_panel(config).digest()

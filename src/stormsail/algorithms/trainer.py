@@ -8,18 +8,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, Literal
 
 from torch import Tensor
 
 from stormsail import __version__
+from stormsail.algorithms.callbacks import (
+    Callback,
+    Callbacks,
+    Checkpoint,
+    Evaluated,
+    Progress,
+    named_callbacks,
+)
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.folder import Rollback, RunFolder, open_run, threads_of
 from stormsail.algorithms.run.learners import new_learner
+from stormsail.algorithms.run.plugins import bring, require_plugins
 from stormsail.algorithms.run.records import ProcessLog, Records, read_records
 from stormsail.algorithms.run.start_checks import check_start
 from stormsail.algorithms.run.start_from import Start, load_start
@@ -53,18 +62,6 @@ MAX_ROLLBACKS = 3
 Status = Literal["finished", "interrupted", "paused", "stopped"]
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Progress of a run after an update, for displays."""
-
-    update: int
-    steps: int
-    total_steps: int
-    metrics: dict[str, float]
-    alarms: tuple[str, ...]
-    best_score: float | None
-
-
 OnProgress = Callable[[Progress], None]
 
 
@@ -88,7 +85,8 @@ class Run:
         path: its folder.
         config: its settings.
         status: `finished`; `interrupted`, and the same command continues it; `paused` after as many
-            updates as `Trainer.run` was asked for; or `stopped` because it kept diverging.
+            updates as `Trainer.run` was asked for, or because a callback asked for it, and the same
+            call continues it; or `stopped` because it kept diverging.
         reason: why it did not finish.
         signal: number of the signal that interrupted it.
         updates: done so far.
@@ -128,6 +126,7 @@ def train(
     *,
     out: Path | str | None = None,
     on_progress: OnProgress | None = None,
+    callbacks: Sequence[Callback] = (),
     clock: Clock | None = None,
     tensorboard: bool = True,
     loggers: Sequence[MetricsLogger] = (),
@@ -144,11 +143,13 @@ def train(
     first update leaves neither a folder nor a line.
 
     Args:
-        config: all settings. Open ones are derived (`config.derive`), or taken from the run that
-            goes on.
+        config: all settings. Its `plugins` are run. Open settings are derived (`config.derive`),
+            or taken from the run that goes on.
         out: folder of the run; None takes one under `runs` with the task's name and a hash of the
             settings, so that equal settings find their own run again.
         on_progress: called after each update.
+        callbacks: told of updates, evaluations and checkpoints; they may stop the run
+            (`callbacks.Callback`).
         clock: for the times of events; None writes none.
         tensorboard: whether to write for TensorBoard.
         loggers: services that show the run, such as `stormsail.monitors.MlflowLogger()`. They
@@ -169,6 +170,8 @@ def train(
         ArtifactError: if the folder is in use, foreign, damaged beyond its last generation, or
             cannot be written; or if the ledger is damaged.
         DataError: if bars are missing, or a task gives non-finite numbers.
+        ArtifactError: with the code `plugin-missing` or `plugin-mismatch`, if the run in the folder
+            was begun with a plug-in that is not loaded, or is another.
     """
     if keep_optimizer and start_from is None:
         raise ConfigError(
@@ -177,10 +180,12 @@ def train(
             found="`keep_optimizer` without `start_from`",
             remedy="Name the folder of that run, or leave `keep_optimizer` out.",
         )
+    config = bring(config)
     name = config.task.name.replace("/", "-").replace(":", "-").lower()
     default = Path("runs") / f"{name}-{checkpoint.computed_config(config).config_hash()[:8]}"
-    check_start(config)
     place = default if out is None else Path(out)
+    require_plugins(place)
+    check_start(config)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch_threads(threads_of(place, config)))
         start = None
@@ -203,6 +208,7 @@ def train(
             bound,
             start=start,
             on_progress=on_progress,
+            callbacks=callbacks,
             clock=clock,
             tensorboard=tensorboard,
             loggers=loggers,
@@ -211,8 +217,9 @@ def train(
         lines.known = lambda: (trainer.records.best_sharpe, trainer.records.best_bars)
         folder.mark_trials(lines.mark(lines.started(), folder.path))
         run = trainer.run()
-        if run.status != "interrupted":
-            lines.ended(run.status, run.reason, run.sharpe_per_bar, run.bars)
+        if run.status != "interrupted":  # what a callback stopped may be used as it is
+            ending = "stopped" if run.status == "paused" else run.status
+            lines.ended(ending, run.reason, run.sharpe_per_bar, run.bars)
         return run
 
 
@@ -224,6 +231,7 @@ class Trainer:
         bound: what the agent is bound to, from `run.tasks.binding`.
         start: what a new run begins from; None draws random weights.
         on_progress: called after each update.
+        callbacks: told of updates, evaluations and checkpoints; they may stop the run.
         clock: for the times of events; None writes none.
         tensorboard: whether to write for TensorBoard.
         loggers: services that show the run.
@@ -240,6 +248,7 @@ class Trainer:
         *,
         start: Start | None = None,
         on_progress: OnProgress | None = None,
+        callbacks: Sequence[Callback] = (),
         clock: Clock | None = None,
         tensorboard: bool = False,
         loggers: Sequence[MetricsLogger] = (),
@@ -247,6 +256,7 @@ class Trainer:
         self.folder, self.config = folder, folder.config
         self._bound, self._start, self._on_progress = bound, start, on_progress
         self._clock, self._tensorboard = clock, tensorboard
+        self._callbacks = Callbacks((*callbacks, *named_callbacks(self.config.callbacks)))
         self._loggers = Loggers(loggers, _introduced(folder), on_failure=self._logger_failed)
         self._rolled_back_to: int | None = None
         """Generation that the run was rolled back to and has not been saved since."""
@@ -360,12 +370,17 @@ class Trainer:
         """Whether all steps were taken."""
         return self.ppo.steps >= self.config.ppo.total_steps
 
+    @property
+    def _must_stop(self) -> bool:
+        """Whether a signal came or a callback asked to stop."""
+        return self._signal is not None or self._callbacks.stop is not None
+
     def stop(self, number: int) -> None:
         """Finish the update, save, and end as after that signal."""
         self._signal = number
 
     def run(self, *, until: int | None = None) -> Run:
-        """Train until all steps are taken, a signal comes, or rolling back no longer helps.
+        """Train until all steps are taken, a signal or a callback stops it, or it keeps diverging.
 
         Args:
             until: number of updates of the run after which it pauses; None goes to its end.
@@ -373,7 +388,7 @@ class Trainer:
         last = math.inf if until is None else until
         self.folder.keep()
         with _signals(self._on_signal), self._loggers.closing():
-            while not self.done and self._signal is None and self.ppo.update_count < last:
+            while not self.done and not self._must_stop and self.ppo.update_count < last:
                 try:
                     self.advance()
                 except Diverged as error:
@@ -412,16 +427,17 @@ class Trainer:
         self.records.append(self.ppo.steps, values)
         if self.ppo.update_count % self.config.checkpoint.every_updates == 0 and not self.done:
             self.save()
+        progress = Progress(
+            update=self.ppo.update_count,
+            steps=self.ppo.steps,
+            total_steps=self.whole_steps,
+            metrics=MappingProxyType(values),
+            alarms=alarms,
+            best_score=self.records.best_score,
+        )
         if self._on_progress is not None:
-            progress = Progress(
-                update=self.ppo.update_count,
-                steps=self.ppo.steps,
-                total_steps=self.whole_steps,
-                metrics=values,
-                alarms=alarms,
-                best_score=self.records.best_score,
-            )
             self._on_progress(progress)
+        self._callbacks.on_update(progress)
 
     def _update(self) -> Update:
         try:
@@ -468,10 +484,14 @@ class Trainer:
             alpha=self.config.risk.cvar_alpha,
         )
         self.ppo.agent.judged_policy = evaluation.policy
-        limit = self.config.risk.episode_limit
-        if self.records.add_evaluation(self.ppo.update_count, evaluation, limit=limit):
+        limit = self.config.evaluated_limit
+        is_best = self.records.add_evaluation(self.ppo.update_count, evaluation, limit=limit)
+        if is_best:
             self._tell_lineage()
             self.folder.save_best(self.ppo.agent)
+        self._callbacks.on_evaluation(
+            Evaluated(self.ppo.update_count, self.ppo.steps, evaluation, is_best, self.folder.best)
+        )
         return self.records.evaluation_metrics(evaluation)
 
     def _tell_lineage(self) -> None:
@@ -488,9 +508,10 @@ class Trainer:
         state = {**checkpoint.learner_state(self.ppo), **self.records.state()}
         spec = self.ppo.agent.spec.model_dump(mode="json")
         contents = checkpoint.pack(state, self.config, self.folder.identity, spec)
-        self.folder.save(self.ppo.steps, contents)
+        path = self.folder.save(self.ppo.steps, contents)
         self._rolled_back_to = None
         self._loggers.send(self.records.metrics)
+        self._callbacks.on_checkpoint(Checkpoint(self.ppo.update_count, self.ppo.steps, path))
 
     def _logger_failed(self, name: str, problem: str) -> None:
         # Not an event of the run: that would be a difference between two equal runs.
@@ -520,6 +541,9 @@ class Trainer:
         status: Status = "finished" if self.done else "interrupted"
         if not self.done and self._signal is None:
             status = "paused"
+        if status == "paused" and self._callbacks.stop is not None:
+            self._log.write(status, self.ppo.update_count, reason=self._callbacks.stop)
+            return self._ended(status, self._callbacks.stop)
         self._log.write(status, self.ppo.update_count)
         return self._ended(status, f"signal {self._signal}" if status == "interrupted" else "")
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import torch
 
+from stormsail.core import plugins
 from stormsail.core.threads import torch_threads
 
 Job = TypeVar("Job")
@@ -67,8 +68,14 @@ def _reported(outcomes: Iterable[Outcome], say: Callable[[Outcome], None]) -> li
 def one_thread_processes(count: int) -> ProcessPoolExecutor:
     """Return processes in which torch uses one thread, fresh ones and no copies of this."""
     return ProcessPoolExecutor(
-        count, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+        count, get_context("spawn"), initializer=_begin, initargs=(plugins.carried(),)
     )
+
+
+def _begin(carried: tuple[plugins.Carried, ...]) -> None:
+    """Prepare a process: one thread, and the plug-ins of the one that started it."""
+    torch.set_num_threads(1)
+    plugins.restore(carried)
 
 
 @contextmanager

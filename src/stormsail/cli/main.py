@@ -21,6 +21,7 @@ from stormsail.cli.judging.report import report
 from stormsail.cli.judging.validate import validate
 from stormsail.cli.learning.population import population
 from stormsail.cli.learning.resume import resume
+from stormsail.cli.learning.search import search
 from stormsail.cli.learning.train import train
 from stormsail.cli.output import add_command
 from stormsail.cli.start.configs import configs
@@ -42,6 +43,7 @@ add_command(app, check)
 add_command(app, train)
 add_command(app, resume)
 add_command(app, population)
+add_command(app, search)
 add_command(app, backtest)
 add_command(app, attack)
 add_command(app, validate)

@@ -10,6 +10,8 @@ from typing import ClassVar, Literal
 
 ErrorCode = Literal[
     # arguments
+    "callback-form",
+    "environment-form",
     "dtype-mismatch",
     "missing-argument",
     "name-form",
@@ -32,6 +34,12 @@ ErrorCode = Literal[
     "config-unreadable",
     "config-value",
     "missing-extra",
+    # plug-ins
+    "plugin-duplicate",
+    "plugin-file",
+    "plugin-mismatch",
+    "plugin-missing",
+    "plugin-result",
     # artifacts
     "artifact-corrupt",
     "artifact-document",
@@ -59,6 +67,8 @@ ErrorCode = Literal[
     "worker-lost",
     "member-failed",
     "value-not-applied",
+    # searches
+    "trial-failed",
     # ledger
     "engine-limit",
     "ledger-identity",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stormsail.market.interval import Interval
     from stormsail.market.panel import Panel, load_panel
     from stormsail.market.simulator import MarketConfig, Simulator
+    from stormsail.market.splits import Span, split_by_time
     from stormsail.market.store import Store
 
 __all__ = [
@@ -25,8 +26,10 @@ __all__ = [
     "MarketConfig",
     "Panel",
     "Simulator",
+    "Span",
     "Store",
     "load_panel",
+    "split_by_time",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -36,6 +39,7 @@ __getattr__, __dir__ = lazy_exports(
         "interval": ("Interval",),
         "panel": ("Panel", "load_panel"),
         "simulator": ("MarketConfig", "Simulator"),
+        "splits": ("Span", "split_by_time"),
         "store": ("Store",),
     },
 )

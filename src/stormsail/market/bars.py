@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
+from stormsail.core.notebook import html_table, short_repr
 from stormsail.market.interval import Interval
 
 REQUIRED = ("ts", "open", "high", "low", "close", "volume")
@@ -95,6 +96,22 @@ class Bars:
                 remedy="Import a source that has it, or drop the features that need it.",
             )
         return np.asarray(self.table[name].to_numpy(), dtype=np.float64)
+
+    def _shown(self) -> dict[str, object]:
+        ends = [iso(int(self.ts[row])) for row in (0, -1)] if len(self) else []
+        return {
+            "symbol": self.symbol,
+            "interval": self.interval,
+            "bars": len(self),
+            **dict(zip(("first", "last"), ends, strict=False)),
+            "columns": " ".join(self.columns),
+        }
+
+    def __repr__(self) -> str:
+        return short_repr("Bars", self._shown())
+
+    def _repr_html_(self) -> str:
+        return html_table("Bars", self._shown())
 
     def between(self, start_ms: int, end_ms: int) -> "Bars":
         """Return the bars that open in [start, end)."""

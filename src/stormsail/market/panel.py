@@ -12,6 +12,7 @@ from torch import Tensor
 from stormsail.core.clock import iso
 from stormsail.core.errors import ChoiceError, DataError, DtypeError, nearest
 from stormsail.core.files import documents
+from stormsail.core.notebook import html_table, several, short_repr
 from stormsail.market.bars import MARKED, OPTIONAL, PRICES, Bars, Funding, Mark
 from stormsail.market.instruments import Instrument
 from stormsail.market.interval import Interval
@@ -147,6 +148,22 @@ class Panel:
     def shape(self) -> tuple[int, int]:
         """T rows and S symbols."""
         return len(self.ts), len(self.symbols)
+
+    def _shown(self) -> dict[str, object]:
+        return {
+            "symbols": several(self.symbols),
+            "interval": self.interval,
+            "bars": len(self.ts),
+            "first": iso(int(self.ts[0])),
+            "last": iso(int(self.ts[-1])),
+            "missing": int((self.listed & ~self.tradable).sum()),
+        }
+
+    def __repr__(self) -> str:
+        return short_repr("Panel", self._shown())
+
+    def _repr_html_(self) -> str:
+        return html_table("Panel", self._shown())
 
     def index(self, symbol: str) -> int:
         """Return the column of a symbol.

@@ -2,5 +2,17 @@
 
 from stormsail.modules.agent import Agent, AgentSpec, Decision
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
+from stormsail.modules.encoders import network
+from stormsail.modules.layers import Mlp, linear
 
-__all__ = ["Agent", "AgentSpec", "CriticConfig", "Decision", "NetworkConfig", "PolicyConfig"]
+__all__ = [
+    "Agent",
+    "AgentSpec",
+    "CriticConfig",
+    "Decision",
+    "Mlp",
+    "NetworkConfig",
+    "PolicyConfig",
+    "linear",
+    "network",
+]

@@ -9,10 +9,12 @@ import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor, nn
 
+from stormsail.core import plugins
 from stormsail.core.config import Config
 from stormsail.core.errors import ArtifactError, ConfigError, ShapeError, StormsailError
 from stormsail.core.files.artifact import Contents, read_artifact, write_artifact
 from stormsail.core.files.documents import JsonValue, plain
+from stormsail.core.notebook import html_table, short_repr
 from stormsail.core.task import (
     Actions,
     ContinuousActions,
@@ -25,6 +27,13 @@ from stormsail.modules.network import Network
 from stormsail.modules.scale import ObservationScale, ReturnScale
 
 KIND = "agent"
+
+BEST = "best"
+"""Folder of a run that holds its best agent."""
+
+_RUN_FILES = ("checkpoints", "config.toml", "population.jsonl")
+"""Names of which a run or a population has one or more, and an agent none."""
+
 _MODEL = "model"
 _SPEC = "agent"
 _MONOTONE = "monotone_quantiles"
@@ -32,6 +41,9 @@ _CENTRED = "centred"
 """Form of monotone quantiles; agents that do not name it summed up from the lowest quantile."""
 
 _POLICY = "policy"
+
+PLUGINS = "plugins"
+"""Entry of a binding: what of plug-ins the agent and its training use, from `core.plugins.used`."""
 
 JudgedPolicy = Literal["greedy", "sampled"]
 """The likeliest action always, or actions drawn as in training."""
@@ -267,6 +279,26 @@ class Agent(nn.Module):
             after_memory=[names.index(name) for name in spec.after_memory],
         )
 
+    def _shown(self) -> dict[str, object]:
+        spec, bound = self.spec, self.binding.values
+        actions = spec.actions.actions()
+        layers = f" of {spec.network.lstm_hidden_size}" if spec.network.memory != "none" else ""
+        return {
+            "trained for": bound.get("task", "not stated"),
+            "observation": f"{spec.columns} columns",
+            "actions": actions,
+            "memory": f"{spec.network.memory}{layers}",
+            "critic": spec.critic.kind,
+            "policy": self.judged_policy,
+            "weights": f"{sum(weight.numel() for weight in self.parameters()):,}",
+        }
+
+    def __repr__(self) -> str:
+        return short_repr("Agent", self._shown())
+
+    def _repr_html_(self) -> str:
+        return html_table("Agent", self._shown())
+
     def initial_memory(self, batch: int) -> Tensor:
         """Return the memory before the first observation of an episode."""
         return self.network.initial_memory(batch)
@@ -413,12 +445,18 @@ class Agent(nn.Module):
         write_artifact(path, kind=KIND, contents=self.contents())
 
     @classmethod
-    def load(cls, path: Path | str, *, device: torch.device | str = "cpu") -> "Agent":
-        """Read an agent.
+    def load(cls, path: Path | str, *, device: torch.device | str = "cpu") -> Self:
+        """Read an agent, or the best one of a run.
+
+        Args:
+            path: folder of an agent, or of a run, whose `best` is taken.
+            device: where its tensors are to live.
 
         Raises:
-            ArtifactError: if the artifact is damaged, of another kind, or does not fit itself.
+            ArtifactError: if there is none, or the artifact is damaged, of another kind, or does
+                not fit itself.
         """
+        path = agent_folder(Path(path))
         artifact = read_artifact(path, kind=KIND)
         tensors = artifact.tensors.get(_MODEL, {})
         spec = artifact.documents.get(_SPEC)
@@ -431,7 +469,7 @@ class Agent(nn.Module):
         tensors: Mapping[str, Tensor],
         metadata: Mapping[str, JsonValue],
         path: Path | str,
-    ) -> "Agent":
+    ) -> Self:
         """Return the agent that parts of an artifact describe.
 
         Raises:
@@ -443,6 +481,7 @@ class Agent(nn.Module):
         policy = metadata.get(_POLICY, "greedy")  # which earlier versions did not write
         if policy not in get_args(JudgedPolicy):
             raise _unfit(path, f"the policy {policy!r}")
+        plugins.require(binding.get(PLUGINS), owner=f"the agent in {path}", kinds=("network",))
         try:
             with torch.device("meta"):  # shapes only: a false description must not cost memory
                 agent = cls(_described(spec), torch.Generator("cpu"), binding=binding)
@@ -465,6 +504,28 @@ class Agent(nn.Module):
         agent.lineage = tuple(stage for stage in stages if isinstance(stage, dict))
         agent.judged_policy = policy  # type: ignore[assignment]  # checked above
         return agent
+
+
+def agent_folder(path: Path) -> Path:
+    """Return the folder of the best agent of a run, or that of the agent itself.
+
+    Raises:
+        ArtifactError: if the run has saved no agent yet, or the folder is that of a population.
+    """
+    best = path / BEST
+    if best.is_dir():
+        return best
+    if not any((path / name).exists() for name in _RUN_FILES):
+        return path
+    population = (path / _RUN_FILES[-1]).is_file()
+    raise ArtifactError(
+        "artifact-missing",
+        wrong=f"{path} must be a run with an agent in `{BEST}`",
+        found="a population of runs" if population else "a run that has saved none yet",
+        remedy="Name the folder of a member."
+        if population
+        else "Train until the first evaluation; `validation.every_updates` says when.",
+    )
 
 
 def _described(spec: Mapping[str, JsonValue]) -> AgentSpec:

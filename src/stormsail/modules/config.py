@@ -6,6 +6,9 @@ from pydantic import Field, model_validator
 
 from stormsail.core.config import Config
 
+MLP = "mlp"
+"""The encoder that comes with the package."""
+
 MAX_WIDTH = 65_536
 """Largest layer width: a larger number is a mistake, or a file made to exhaust memory."""
 
@@ -15,8 +18,15 @@ Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 class NetworkConfig(Config):
     """Encoder, memory and the layers in front of the heads."""
 
+    encoder: Annotated[str, Field(max_length=100)] = MLP
+    """What stands between observation and memory: `mlp`, fully connected layers, or an encoder of a
+    plug-in."""
+
+    encoder_parameters: dict[str, float] = Field(default_factory=dict)
+    """Parameters of an encoder of a plug-in that differ from its defaults."""
+
     encoder_sizes: tuple[Width, ...] = (64,)
-    """Widths of the layers between observation and memory."""
+    """Widths of the layers between observation and memory, of the encoder `mlp`."""
 
     activation: Literal["tanh", "relu", "silu"] = "tanh"
     """Non-linearity of encoder and head layers."""

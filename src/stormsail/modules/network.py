@@ -10,6 +10,7 @@ from stormsail.core.task import Actions, ImagePart
 from stormsail.modules.actions import ActionHead, action_head
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 from stormsail.modules.critics import Critic
+from stormsail.modules.encoders import build_encoder
 from stormsail.modules.images import ObservationParts
 from stormsail.modules.layers import Mlp, linear
 from stormsail.modules.memory import Memory
@@ -44,16 +45,9 @@ class Trunk(nn.Module):
     ) -> None:
         super().__init__()
         self.parts = ObservationParts(inputs, images, generator)
-        self.encoder = Mlp(
-            self.parts.width,
-            config.encoder_sizes,
-            activation=config.activation,
-            generator=generator,
-            spread=1 if config.first_layer == "spread" else 0,
-            unit_first=config.first_layer == "spread",
-        )
+        self.encoder, width = build_encoder(self.parts.width, config, generator)
         self.memory = Memory(
-            self.encoder.width,
+            width,
             kind=config.memory,
             width=config.lstm_hidden_size,
             layers=config.num_layers,

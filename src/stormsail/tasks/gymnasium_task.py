@@ -2,6 +2,8 @@
 
 import multiprocessing
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +16,7 @@ from torch import Tensor
 from stormsail.core.errors import ConfigError, DataError
 from stormsail.core.task import Step
 from stormsail.tasks import gymnasium_info
+from stormsail.tasks.gymnasium_fit import FittingObservations, ObservationUnfitError
 from stormsail.tasks.gymnasium_spaces import (
     ActionChoices,
     Array,
@@ -89,10 +92,11 @@ class GymnasiumTask:
         """Start every environment with a seed of its own from the generator.
 
         Raises:
-            DataError: if a mask is none, or an observation is outside of its space.
+            DataError: if a mask is none, or an observation does not fit its space.
         """
         seed = torch.randint(2**31, (), generator=generator, device=generator.device)
-        observation, info = self._env.reset(seed=int(seed))
+        with self._fitting():
+            observation, info = self._env.reset(seed=int(seed))
         if self._masked is None:
             self._masked = gymnasium_info.MASK in info
         over = np.zeros(self.batch, dtype=np.bool_)
@@ -107,7 +111,7 @@ class GymnasiumTask:
             ShapeError: if there is not one action for each environment.
             DtypeError: if the actions are of another type.
             RangeError: if an action is not on offer.
-            DataError: if a mask is missing or none, or an observation is outside of its space.
+            DataError: if a mask is missing or none, or an observation does not fit its space.
         """
         del generator
         self.actions.check(action, batch=self.batch, dtype=self.dtype)
@@ -115,7 +119,8 @@ class GymnasiumTask:
         if bad.any():
             raise self.actions.refusal(action, bad)
         given = self._choices.given(action)
-        observation, reward, terminated, truncated, info = self._env.step(given)
+        with self._fitting():
+            observation, reward, terminated, truncated, info = self._env.step(given)
         over = np.asarray(terminated, dtype=np.bool_) | np.asarray(truncated, dtype=np.bool_)
         ended = self._flags(terminated)
         cut = self._flags(truncated) & ~ended
@@ -141,6 +146,19 @@ class GymnasiumTask:
                 if worker.is_alive():
                     worker.terminate()
                 worker.join(CLOSE_SECONDS)
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Turn an observation that does not fit its space into an error of ours."""
+        try:
+            yield
+        except ObservationUnfitError as error:
+            raise DataError(
+                "data-defects",
+                wrong=f"an observation of `{self.name}` must fit the environment's own space",
+                found=str(error),
+                remedy="Correct the environment, or its `observation_space`.",
+            ) from None
 
     def _state(self, over: Array, info: dict[str, Any]) -> GymnasiumState:
         """Return the state after a step: the mask belongs to the observation of that step."""
@@ -202,7 +220,11 @@ def _vector_env(name: str, batch: int, vectorization: str) -> Any:  # noqa: ANN4
         options["context"] = "forkserver" if "forkserver" in methods else "spawn"
     try:
         return gymnasium.make_vec(
-            name, num_envs=batch, vectorization_mode=vectorization, vector_kwargs=options
+            name,
+            num_envs=batch,
+            vectorization_mode=vectorization,
+            vector_kwargs=options,
+            wrappers=(FittingObservations,),
         )
     except gymnasium.error.Error as error:
         raise _unfit(name, f"Gymnasium's answer: {error}") from None

@@ -157,11 +157,13 @@ def test_the_clock_and_the_benchmarks_use_what_is_allowed_to_them():
     assert users == {"bench"}
 
 
-def test_only_the_feature_check_may_run_a_file_of_the_user():
-    source = "import runpy\nrunpy.run_path(path)"
-    assert violations(source, "cli/data/check_features.py") == []
-    assert violations(source, "cli/data/check.py") != []
-    assert violations(source, "market/check_features.py") != []
+def test_only_the_loader_of_plug_ins_may_run_a_file_of_the_user():
+    source = "import importlib.util\nimportlib.util.module_from_spec(spec)"
+    assert violations(source, "core/plugins.py") == []
+    for file in ("cli/data/check_features.py", "market/plugins.py", "algorithms/run/plugins.py"):
+        assert violations(source, file) != []
+    for banned in ("import runpy\nrunpy.run_path(path)", "exec(source)", "compile(a, b, c)"):
+        assert violations(banned, "core/plugins.py") != []
 
 
 def test_only_the_module_of_late_names_may_import_by_name():

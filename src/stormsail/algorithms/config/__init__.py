@@ -31,6 +31,7 @@ from stormsail.algorithms.config.run import (
 )
 from stormsail.core.config import Config
 from stormsail.core.config.problems import ContradictionError
+from stormsail.market.rewards import LOG_GROWTH
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 
 __all__ = [
@@ -76,6 +77,14 @@ class TrainConfig(Config):
 
     seed: Whole = 0
     """Seed of everything random."""
+
+    plugins: tuple[str, ...] = ()
+    """Python files or modules with features, rewards, tasks, worlds, networks or callbacks of your
+    own (docs/plugins.md); they are run. Paths are relative to the working folder. A run's saved
+    settings name none: what it uses stands in its manifest with the hash of the source."""
+
+    callbacks: tuple[str, ...] = ()
+    """Callbacks of plug-ins, by name, that are told of updates, evaluations and checkpoints."""
 
     device: Device = "cpu"
     """Where to train: `cpu`, `cuda`, or one GPU of several such as `cuda:1`."""
@@ -283,6 +292,13 @@ class TrainConfig(Config):
                 "and held would be that of clipped rewards; lower `ppo.learning_rate` if single "
                 "updates are too large"
             )
+        reward = self.task.market.reward
+        if self.task.name == "market" and reward != LOG_GROWTH and risk.cvar_reward != "any":
+            raise ValueError(
+                f"`task.market.reward` must be `{LOG_GROWTH}` with settings of `risk`, not "
+                f"`{reward}`: the tail that is watched and held is that of the reward, which "
+                'would no longer be money; set `risk.cvar_reward` to "any" if that is meant'
+            )
         if not risk.acts:
             return self
         if self.target.kind == "lambda_return" and risk.cvar_policy_mode in ("budget", "state"):
@@ -304,6 +320,12 @@ class TrainConfig(Config):
     def _evaluations_see_the_tail(self) -> Self:
         self.validation.check_tail(self.risk)
         return self
+
+    @property
+    def evaluated_limit(self) -> float | None:
+        """Limit that an evaluation can hold the agent to: on log growth, as evaluations are."""
+        is_money = self.task.name != "market" or self.task.market.reward == LOG_GROWTH
+        return self.risk.episode_limit if is_money else None
 
     def _outcomes(self) -> int | None:
         """Return how many outcomes a rollout gives; None where they are episodes, or not known."""

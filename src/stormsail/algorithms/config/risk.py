@@ -35,6 +35,11 @@ class RiskConfig(Config):
     """Quantity whose tail is controlled: returns of whole episodes, sums of `target.steps` rewards,
     or single rewards."""
 
+    cvar_reward: Literal["log_growth", "any"] = "log_growth"
+    """Rewards whose tail may be watched and held: log growth of equity, which is money, or `any`.
+    With another reward the limit is in its units, and evaluations, which are in log growth, do not
+    hold the best agent to it."""
+
     cvar_alpha: Annotated[float, Field(ge=LEAST_ALPHA, le=1.0)] = 0.05
     """Share of worst outcomes that the tail is made of."""
 

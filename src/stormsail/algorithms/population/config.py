@@ -1,7 +1,7 @@
-"""Configuration of a population: its size, its rules, and the settings it searches.
+"""Configuration of a population and of a search: rules, and the settings that are searched.
 
-It stands in the section `population` of the configuration of a training, whose other sections hold
-what all members have in common.
+They stand in the sections `population` and `search` of the configuration of a training, whose other
+sections hold what all members or trials have in common.
 """
 
 import types
@@ -14,8 +14,10 @@ from pydantic import Field, model_validator
 
 from stormsail.algorithms.config import TrainConfig, Whole
 from stormsail.algorithms.population.jobs import Value
+from stormsail.algorithms.run.plugins import MANIFEST, load_saved
 from stormsail.core.config import Config
 from stormsail.core.errors import ConfigError, nearest
+from stormsail.evaluation.populations import LEDGER
 
 LEARNING_RATE = "ppo.learning_rate"
 
@@ -23,7 +25,7 @@ RESAMPLE = 0.25
 """Probability of drawing anew where none is set."""
 
 
-class SearchConfig(Config):
+class SearchedSetting(Config):
     """One searched setting: a range of numbers, or a list of values."""
 
     min: float | None = None
@@ -34,14 +36,6 @@ class SearchConfig(Config):
 
     values: tuple[bool | int | float | str, ...] | None = None
     """Values in place of a range, in an order in which neighbours are alike."""
-
-    perturbation_factor: Annotated[float, Field(gt=1.0)] = 1.2
-    """A copy takes the value of the member it copies times or over this; a value of a list moves to
-    a neighbour instead."""
-
-    resample_probability: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    """Probability that a copy draws the value anew instead, for `explore_method` `both`; None takes
-    0.25."""
 
     is_log_scale: bool = False
     """Whether values are drawn so that every factor, not every distance, is equally likely."""
@@ -74,6 +68,18 @@ class SearchConfig(Config):
     def high(self) -> float:
         """Largest value of a range."""
         return 0.0 if self.max is None else self.max
+
+
+class SearchConfig(SearchedSetting):
+    """One setting that a population searches: its range or values, and how a copy moves it."""
+
+    perturbation_factor: Annotated[float, Field(gt=1.0)] = 1.2
+    """A copy takes the value of the member it copies times or over this; a value of a list moves to
+    a neighbour instead."""
+
+    resample_probability: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    """Probability that a copy draws the value anew instead, for `explore_method` `both`; None takes
+    0.25."""
 
 
 class PopulationConfig(Config):
@@ -145,11 +151,47 @@ class PopulationConfig(Config):
         return RESAMPLE if given is None else given
 
 
+class SweepConfig(Config):
+    """A search: independent trainings with other values, proposed by TPE and pruned by ASHA."""
+
+    over: dict[str, SearchedSetting] = Field(default_factory=dict)
+    """Searched settings by path, such as `[search.over."ppo.learning_rate"]`; `--over` adds one."""
+
+    startup_trials: Whole = 10
+    """Trials whose values are drawn at random, before the tree-structured Parzen estimator (TPE)
+    proposes them."""
+
+    reduction_factor: Annotated[int, Field(ge=2)] = 3
+    """Of the trials that were scored at a rung, one in this many trains on; the next rung is this
+    many times as far."""
+
+    rungs: Annotated[int, Field(ge=0, le=20)] = 2
+    """Scores of a trial before its end, after each of which it may be pruned; 0 prunes nobody."""
+
+    metric_mode: Literal["max", "min"] = "max"
+    """Whether a large or a small fitness is the better one."""
+
+    fitness_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
+    """Weight of the rungs before in the fitness by which trials are compared."""
+
+    seed: Whole = 0
+    """Of proposed values and of evaluations; all trials train with the configuration's `seed`."""
+
+    @model_validator(mode="after")
+    def _known_paths(self) -> Self:
+        for path in self.over:
+            check_path(path)
+        return self
+
+
 class RunFile(TrainConfig):
-    """A configuration file: of a training, and of a population where it has that section."""
+    """A configuration file: of a training, and of a population or a search in sections of them."""
 
     population: PopulationConfig | None = None
     """Population of members with these settings; a plain training leaves it out."""
+
+    search: SweepConfig | None = None
+    """Search over settings; a plain training leaves it out."""
 
     @classmethod
     def load(cls, path: Path | str, overrides: Iterable[str] = ()) -> Self:
@@ -173,24 +215,29 @@ class RunFile(TrainConfig):
     @model_validator(mode="after")
     def _rates_within_bounds(self) -> Self:
         """Refuse learning rates that the bounds of the optimizer would silently change."""
-        searched = {} if self.population is None else self.population.search
+        if self.population is not None:
+            self._check_rates("population.search", self.population.search)
+        if self.search is not None:
+            self._check_rates("search.over", self.search.over)
+        return self
+
+    def _check_rates(self, section: str, searched: Mapping[str, SearchedSetting]) -> None:
         if LEARNING_RATE not in searched:
-            return self
+            return
         least, most = self.ppo.optimizer_lr_min, self.ppo.optimizer_lr_max
         for rate in ends(searched[LEARNING_RATE]):
             number = float(rate)
             if number < least or (most is not None and number > most):
                 raise ValueError(
-                    f'`population.search."{LEARNING_RATE}"` must lie between '
+                    f'`{section}."{LEARNING_RATE}"` must lie between '
                     f"`ppo.optimizer_lr_min` {least:g} and `ppo.optimizer_lr_max` "
                     f"{'without a bound' if most is None else f'{most:g}'}, not reach {number:g}, "
                     "which would be cut off there"
                 )
-        return self
 
     def training(self) -> TrainConfig:
-        """Return the configuration of a training, without the population."""
-        return TrainConfig.from_mapping(self.model_dump(exclude={"population"}))
+        """Return the configuration of a training, without population and search."""
+        return TrainConfig.from_mapping(self.model_dump(exclude={"population", "search"}))
 
     def searched(self) -> PopulationConfig:
         """Return the population; its defaults where the file has no such section."""
@@ -198,15 +245,27 @@ class RunFile(TrainConfig):
 
 
 def load_training(path: Path | str, overrides: Iterable[str] = ()) -> TrainConfig:
-    """Return the configuration of a training in a file that may also describe a population.
+    """Return the configuration of a training in a file that may also describe other things.
 
     Raises:
         ConfigError: if the file cannot be read or does not fit.
     """
-    return RunFile.load(path, overrides).training()
+    return load_run_file(path, overrides).training()
 
 
-def ends(search: SearchConfig) -> tuple[Value, ...]:
+def load_run_file(path: Path | str, overrides: Iterable[str] = ()) -> RunFile:
+    """Return the configuration in a file that the user names.
+
+    Raises:
+        ConfigError: if the file cannot be read or does not fit; or if it lies in a run's folder and
+            names plug-ins, which saved settings never do.
+    """
+    given = RunFile.load(path, overrides)
+    is_saved = any((Path(path).parent / name).is_file() for name in (MANIFEST, LEDGER))
+    return load_saved(RunFile, path, overrides) if given.plugins and is_saved else given
+
+
+def ends(search: SearchedSetting) -> tuple[Value, ...]:
     """Return the values between which a setting may move: both bounds, or all of a list."""
     return (search.low, search.high) if search.values is None else search.values
 

@@ -1,19 +1,20 @@
-"""Fitness of a member: how good its agent is on what it was not trained on, and at which risk.
+"""Fitness of a member or a trial: how good its agent is on unseen bars, and at which risk.
 
 On the market it is the annualised Sharpe ratio of a backtest on the evaluation span, the last bars
 before `task.data.end`; bars behind that are never seen. A flat account has the ratio 0. Elsewhere
 it is the mean return of the evaluation episodes. Under a limit on CVaR, agents are ordered as a run
 orders them for its best one (`functional.population.limited_fitness`). All members of a round are
-evaluated from the same starts, those of another round from others.
+evaluated from the same starts, those of another round from others; the trials of a search likewise,
+whose rounds are its rungs.
 """
 
 import copy
 import math
+from typing import Literal, Protocol
 
 import torch
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.population.config import PopulationConfig
 from stormsail.algorithms.run.evaluate import Evaluation, evaluate
 from stormsail.algorithms.run.tasks import MARKET, make_task, market_data, market_panel
 from stormsail.core.generators import Generators
@@ -27,14 +28,28 @@ from stormsail.market.splits import Span
 from stormsail.modules.agent import Agent
 
 
+class Judge(Protocol):
+    """What a fitness takes from the configuration of a population or of a search."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the starts."""
+        ...
+
+    @property
+    def metric_mode(self) -> Literal["max", "min"]:
+        """Whether a large or a small fitness is the better one."""
+        ...
+
+
 def fitness(
-    config: TrainConfig, population: PopulationConfig, agent: Agent, *, round_: int
+    config: TrainConfig, judge: Judge, agent: Agent, *, round_: int
 ) -> tuple[float, dict[str, float]]:
     """Return the fitness of an agent, and the metrics behind it.
 
     Args:
-        config: of the member.
-        population: whose seed the starts come from.
+        config: of the member or trial.
+        judge: the population or search, whose seed the starts come from.
         agent: is judged.
         round_: number of the round.
     """
@@ -45,7 +60,7 @@ def fitness(
         score = metrics["sharpe"] = sharpe(config, agent)
     if on_market and limit is None:
         return score, metrics
-    evaluation = _evaluation(config, population, agent, round_)
+    evaluation = _evaluation(config, judge, agent, round_)
     metrics |= {"score": evaluation.score, "cvar": evaluation.cvar}
     if not on_market:
         score = evaluation.score
@@ -54,7 +69,7 @@ def fitness(
     breach = metrics["breach"] = evaluation.breach(limit)
     share = breach / abs(limit) if limit else breach
     both = torch.tensor((score, share), dtype=torch.float64)
-    judged = rules.limited_fitness(both[0], both[1], mode=population.metric_mode)
+    judged = rules.limited_fitness(both[0], both[1], mode=judge.metric_mode)
     return float(judged), metrics
 
 
@@ -80,10 +95,8 @@ def sharpe_during(span: Span, panel: Panel, agent: Agent) -> float:
     return float(figures.sharpe(returns, per_year=per_year))
 
 
-def _evaluation(
-    config: TrainConfig, population: PopulationConfig, agent: Agent, round_: int
-) -> Evaluation:
-    streams = Generators(population.seed, config.device).spawn(f"fitness.{round_}")
+def _evaluation(config: TrainConfig, judge: Judge, agent: Agent, round_: int) -> Evaluation:
+    streams = Generators(judge.seed, config.device).spawn(f"fitness.{round_}")
     task = make_task(config, batch=config.validation.episodes, purpose="evaluation")
     try:
         return evaluate(

@@ -50,6 +50,11 @@ class Job:
     target: int
     exploit: Exploit | None = None
 
+    @property
+    def words(self) -> str:
+        """What is done when the job is, for errors."""
+        return f"member {self.member} has done round {self.round}"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -82,6 +87,10 @@ Call = Callable[[Job], Outcome]
 """What an engine carries out: `member.advance`, which can be pickled by name."""
 
 
+Feed = Callable[[], Job | None]
+"""Returns the next job; None where there is none before another one is done, or at all."""
+
+
 class Engine(Protocol):
     """Carries out the jobs of a round somewhere.
 
@@ -99,4 +108,15 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of workers; called once, also after an error."""
+        ...
+
+
+class StreamingEngine(Engine, Protocol):
+    """An engine whose jobs may follow from outcomes of others that are still being carried out."""
+
+    def stream(self, call: Call, feed: Feed) -> Iterator[tuple[Job, Outcome | Exception]]:
+        """Carry out jobs as `run` does, asking for the next one whenever a worker is free.
+
+        It ends when nothing is being carried out and there is no job to begin.
+        """
         ...

@@ -24,6 +24,7 @@ from stormsail.algorithms.run.folder import (
     read_config,
     read_lineage,
 )
+from stormsail.algorithms.run.plugins import load_saved, require_plugins
 from stormsail.algorithms.run.records import read_records
 from stormsail.algorithms.run.tasks import binding
 from stormsail.algorithms.run.trials import LEDGER, TrialLines, trial_lines
@@ -72,9 +73,10 @@ def advance(job: Job) -> Outcome:
     """
     clock = SystemClock()
     begun = clock.monotonic_ns()
-    plan = RunFile.load(job.root / CONFIG)
+    plan = load_saved(RunFile, job.root / CONFIG)
     population, place = plan.searched(), member_folder(job.root, job.member)
     config = _config(plan, job.member, place)
+    require_plugins(place)
     ledger = TrialLedger(job.root.resolve().parent / LEDGER, clock=clock)
     name = f"{job.root.resolve().name}/{place.name}"
     bound = binding(config)

@@ -49,6 +49,7 @@ from stormsail.algorithms.population.member import (
 )
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.folder import differences
+from stormsail.algorithms.run.plugins import bring, load_saved, require_plugins
 from stormsail.algorithms.run.start_checks import check_start
 from stormsail.algorithms.update.schedules import total_updates
 from stormsail.core.config import toml
@@ -130,7 +131,9 @@ def train_population(
         StormsailError: with the code `member-failed`, if a job keeps failing.
         Interrupted: if a signal came; the same call goes on.
     """
+    config = bring(config)
     carries = InProcess() if engine is None else engine
+    require_plugins(member_folder(Path(out), 0))
     with contextlib.closing(carries), _alone(Path(out)) as root:
         plan = _begun(root, config)
         return _Driver(root, plan, carries, on_round).run()
@@ -143,7 +146,7 @@ def read_population(root: Path) -> PopulationRun:
         ConfigError: if its configuration cannot be read.
         ArtifactError: if its ledger is damaged.
     """
-    return _result(root, RunFile.load(root / CONFIG).searched(), read_rounds(root))
+    return _result(root, load_saved(RunFile, root / CONFIG).searched(), read_rounds(root))
 
 
 class _Driver:
@@ -346,7 +349,7 @@ def _begun(root: Path, given: RunFile) -> RunFile:
 
 
 def _continued(root: Path, given: RunFile) -> RunFile:
-    saved = RunFile.load(root / CONFIG)
+    saved = load_saved(RunFile, root / CONFIG)
     free = set(open_settings(given.training()))
     wanted = _plan(given.training(), given.searched())
     changed = [change for change in differences(saved, wanted) if change[0] not in free]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config.run import EvaluatedPolicy
+from stormsail.core.notebook import html_table
 from stormsail.core.task import Task, action_mask
 from stormsail.evaluation.stats import figures, paired
 from stormsail.functional import risk
@@ -74,6 +75,15 @@ class Evaluation(NamedTuple):
         if limit is None:
             return 0.0
         return math.inf if math.isnan(self.cvar) else max(0.0, limit - self.cvar)
+
+    def _repr_html_(self) -> str:
+        known = {name: value for name, value in self._asdict().items() if not _is_unknown(value)}
+        return html_table("Evaluation", known)
+
+
+def _is_unknown(value: object) -> bool:
+    """Return whether a figure was not measured."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 class _Episodes(NamedTuple):

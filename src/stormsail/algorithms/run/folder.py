@@ -21,6 +21,7 @@ from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive, open_settings
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.lineage import RATES, TOTAL, Lineage, Source, Wish
+from stormsail.algorithms.run.plugins import load_saved
 from stormsail.algorithms.update.schedules import Extension
 from stormsail.core.config import Config, toml
 from stormsail.core.errors import ArtifactError, ConfigError
@@ -350,7 +351,7 @@ def read_config(path: Path | str, overrides: Iterable[str] = ()) -> TrainConfig:
     """
     path = Path(path)
     _require_run(path)
-    return TrainConfig.load(path / CONFIG, overrides)
+    return load_saved(TrainConfig, path / CONFIG, overrides)
 
 
 def read_lineage(path: Path | str) -> Lineage:
@@ -445,7 +446,7 @@ def _existing(
     lineage = _saved_lineage(path, folder)
     _check_source(path, lineage, source)
     before = lineage.current(
-        TrainConfig.load(path / CONFIG) if atomic.exists(folder, CONFIG) else derive(config)
+        load_saved(TrainConfig, path / CONFIG) if atomic.exists(folder, CONFIG) else derive(config)
     )
     changed = _changes(lineage, before, config, extend_to)
     if changed:

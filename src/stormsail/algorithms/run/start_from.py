@@ -18,7 +18,7 @@ from stormsail.core.files.artifact import read_artifact
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.files.generations import Generations
 from stormsail.modules.agent import KIND as AGENT
-from stormsail.modules.agent import Agent
+from stormsail.modules.agent import PLUGINS, Agent
 
 OF_THE_TRAINING = {"critic.learning_rate_factor", "network.first_layer"}
 """Settings of an agent's specification that its weights do not depend on once they are trained: a
@@ -120,7 +120,10 @@ def _from_run(path: Path, *, keep_optimizer: bool) -> Start:
     state = checkpoint.unpack(artifact)
     hashed: JsonValue = artifact.metadata.get("config_hash")
     agent = Agent.restored(
-        artifact.documents.get(checkpoint.SPEC), state["agent"], {"binding": {}}, artifact.path
+        artifact.documents.get(checkpoint.SPEC),
+        state["agent"],
+        {"binding": {PLUGINS: artifact.metadata.get(f"bound_{PLUGINS}")}},
+        artifact.path,
     )
     agent.lineage = read_lineage(path).stages(steps[-1], hashed)
     source = Source(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from stormsail.algorithms.config import DataConfig, TrainConfig
+from stormsail.algorithms.run.plugins import used_by
 from stormsail.core.clock import iso
 from stormsail.core.errors import ConfigError, DataError, nearest
 from stormsail.core.files.documents import JsonValue
@@ -24,6 +25,7 @@ from stormsail.market.features import ACCOUNT_FEATURES, FeatureSet, Scaler, defa
 from stormsail.market.features.tensors import BarTensors
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel, load_panel
+from stormsail.market.rewards import LOG_GROWTH
 from stormsail.market.simulator import MarketConfig, Simulator
 from stormsail.market.simulator.episodes import unbroken, window_of
 from stormsail.market.simulator.funding import funding_words
@@ -31,7 +33,7 @@ from stormsail.market.splits import Span, rows_without
 from stormsail.market.store import TERMS, Store
 from stormsail.market.terms import bound_terms, stated_document, stated_terms
 from stormsail.modules.agent import ActionSpec, AgentSpec, ImageSpec
-from stormsail.tasks import NAMES, make
+from stormsail.tasks import NAMES, TASKS, make
 
 MARKET = "market"
 GYMNASIUM = "gym:"
@@ -236,6 +238,7 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
         if purpose == "evaluation":  # judged as a backtest judges
             market = market.with_terms(data.panel.symbols, data.panel.instruments)
             market = market.with_exact_filters()
+            market = market.replace(reward=LOG_GROWTH, reward_parameters={})
         simulator = Simulator(
             data.panel,
             market,
@@ -263,15 +266,18 @@ def make_task(config: TrainConfig, *, batch: int, purpose: Purpose = "train") ->
             # an evaluation has many environments and few steps: their processes would cost more
             vectorization=config.task.vectorization if purpose == "train" else "sync",
         )
-    if name in NAMES:
+    if name in NAMES or name in TASKS:
         return make(name, batch=batch, device=device)
-    known = (MARKET, *NAMES)
+    known = (MARKET, *NAMES, *TASKS.names())
     near = nearest(name, known)
     raise ConfigError(
         "config-value",
         wrong=f"`task.name` must be `{MARKET}`, `{GYMNASIUM}<id>` or one of {', '.join(NAMES)}",
         found=f"`{name}`",
-        remedy=f"Did you mean `{near}`?" if near else f"Write `{GYMNASIUM}{name}` for Gymnasium.",
+        remedy=f"Did you mean `{near}`?"
+        if near
+        else f"Write `{GYMNASIUM}{name}` for Gymnasium, or bring the file that registers it with "
+        "`--plugin FILE.py`.",
     )
 
 
@@ -296,7 +302,7 @@ def agent_spec(config: TrainConfig, task: Task[Any]) -> AgentSpec:
 def binding(config: TrainConfig) -> dict[str, JsonValue]:
     """Return what an agent is bound to: features, bars, costs and actions, or the task's id."""
     if config.task.name != MARKET:
-        return {"task": config.task.name}
+        return {"task": config.task.name, **used_by(config)}
     data, market = market_data(config), config.task.market
     known = market.with_terms(data.panel.symbols, data.panel.instruments)
     terms = bound_terms(
@@ -310,7 +316,13 @@ def binding(config: TrainConfig) -> dict[str, JsonValue]:
         gamma=config.ppo.gamma,
         without=data.without,
     )
-    return {"data": data.panel.digest(), "instruments": instrument_terms(config), **terms}
+    names = [bound.feature.name for bound in data.features.bound]
+    return {
+        "data": data.panel.digest(),
+        "instruments": instrument_terms(config),
+        **terms,
+        **used_by(config, names),
+    }
 
 
 def instrument_terms(config: TrainConfig) -> dict[str, JsonValue]:

@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from stormsail.algorithms.callbacks import Progress
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.trainer import Progress, train
+from stormsail.algorithms.trainer import train
 from stormsail.bench.processes import one_thread, side_by_side
 from stormsail.bench.seeds import Seeds
 
@@ -140,7 +141,7 @@ def run(plan: Plan, job: tuple[Mode, int]) -> Outcome:
     seen: list[dict[str, float]] = []
 
     def watch(progress: Progress) -> None:
-        seen.append(progress.metrics)
+        seen.append(dict(progress.metrics))
 
     with one_thread(), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"

@@ -22,6 +22,7 @@ from stormsail.evaluation.attack.curve import (
     check_attack,
 )
 from stormsail.evaluation.stats.tail_intervals import Estimate
+from stormsail.market.rewards import LOG_GROWTH
 from stormsail.modules.agent import Agent
 
 
@@ -142,6 +143,8 @@ def adversary_fit(agent: Agent, config: TrainConfig, plan: Plan) -> Fit:
     settings = TrainConfig(task=config.task, seed=plan.seed).replace(
         **{
             "device": config.device,
+            "task.market.reward": LOG_GROWTH,  # it is judged by what the agent loses
+            "task.market.reward_parameters": {},
             "ppo.gamma": config.ppo.gamma,
             "ppo.total_steps": plan.adversary_steps,
         }

@@ -9,6 +9,7 @@ import typer
 from stormsail.cli.data.import_ import Columns, TimeUnit
 from stormsail.cli.output import publish
 from stormsail.cli.output_files import checked_output, with_force
+from stormsail.cli.plugins import Plugins
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -46,16 +47,19 @@ def check(
             "on your own bars."
         ),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """List the defects of market data; exit with 1 if an error refuses them.
 
     Nothing is changed. With `--repair RULE --out FILE` one file is repaired into another, and every
     change is written to FILE.repairs.txt.
     """
-    if features is not None:
+    if features is not None or plugin:
         from stormsail.cli.data.check_features import run
 
-        raise typer.Exit(run(features, interval=interval, store=store, symbol=symbol))
+        raise typer.Exit(
+            run(features, interval=interval, store=store, symbol=symbol, plugins=plugin or [])
+        )
     from rich.console import Console
 
     from stormsail.core.clock import SystemClock

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from stormsail.cli.output import publish
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stormsail.market.features import BarTensors, FeatureSet, LeakReport
     from stormsail.market.interval import Interval
 
@@ -16,23 +18,26 @@ HOUR = "1h"
 
 
 def run(
-    target: str,
+    target: str | None,
     *,
     interval: str | None = None,
     store: Path | None = None,
     symbol: str | None = None,
     seed: int = 0,
+    plugins: "Sequence[str]" = (),
 ) -> int:
     """Check the default features, or those that a Python file registers; print a table.
 
-    The file is run, as `python my_features.py` would run it: check only files that you would run.
+    The file is run, as a plug-in is: check only files that you would run.
 
     Args:
-        target: `default`, or the path of a file with `@feature` functions.
+        target: `default`, or the path of a file with `@feature` functions; None for the features of
+            the plug-ins alone.
         interval: length of the bars; None takes the store's, or an hour.
         store: folder of the user's own bars, on which every row is tested, too.
         symbol: one symbol of the store; None takes all.
         seed: of random bars and changes.
+        plugins: files or modules whose features are checked as well.
 
     Returns:
         0 when no feature leaks, 1 when one does.
@@ -42,11 +47,12 @@ def run(
         RangeError: if the stored bars are fewer than the lookback.
     """
     from stormsail.core.generators import Generators
-    from stormsail.market.features import REGISTRY, search_leaks
+    from stormsail.core.plugins import scope
+    from stormsail.market.features import search_leaks
 
     bars = None if store is None else _stored(store, symbol, interval)
-    with REGISTRY.scope():
-        features = _features(target, _interval(bars, interval))
+    with scope():
+        features = _features(target, plugins, _interval(bars, interval))
         if bars is not None and target == DEFAULT:
             features = features.available(bars.columns)
         generator = Generators(seed).stream("check.features")
@@ -87,38 +93,42 @@ def _stored(folder: Path, symbol: str | None, interval: str | None) -> "BarTenso
     return BarTensors.of(panel)
 
 
-def _features(target: str, interval: "Interval") -> "FeatureSet":
+def _features(target: str | None, plugins: "Sequence[str]", interval: "Interval") -> "FeatureSet":
     from stormsail.core.errors import StormsailError
-    from stormsail.market.features import REGISTRY, FeatureSet, default_features
+    from stormsail.market.features import FeatureSet, default_features
+    from stormsail.market.features.catalogue import default_specs
 
-    if target == DEFAULT:
+    if target == DEFAULT and not plugins:
         return default_features(interval)
-    before = set(REGISTRY.names())
-    _run_file(Path(target))
-    added = [name for name in REGISTRY.names() if name not in before]
-    if not added:
-        raise _refused(target, "must register at least one feature", "none")
+    files = [*plugins, *([] if target in (None, DEFAULT) else [str(target)])]
+    added = [name for file in files for name in _registered(file)]
     try:
-        return FeatureSet(added, interval=interval)
+        plain = default_specs(interval) if target == DEFAULT else ()
+        return FeatureSet([*plain, *added], interval=interval)
     except StormsailError:
         raise
     except Exception as error:  # a lookback is a user's function too
-        raise _refused(target, "must register features that bind", _named(error)) from error
+        raise _refused(files[-1], "must register features that bind", _named(error)) from error
 
 
-def _run_file(path: Path) -> None:
-    from runpy import run_path
+def _registered(file: str) -> list[str]:
+    """Run a plug-in; return the names of its features."""
+    from stormsail.core.errors import ConfigError
+    from stormsail.core.plugins import NOTHING, load
 
-    from stormsail.core.errors import StormsailError
-
-    if not path.is_file():
-        raise _refused(str(path), "must be a Python file", "no file there")
+    if file.endswith(".py") and not Path(file).exists():
+        raise _refused(file, "must be a Python file", "no file there")
+    names = []
     try:
-        run_path(str(path), run_name="stormsail_features")
-    except StormsailError:
-        raise  # says already what must change
-    except (Exception, SystemExit) as error:  # a user's file may raise anything
-        raise _refused(str(path), "must run", _named(error)) from error
+        (plugin,) = load([file])
+        names = [name for kind, name in plugin.registered if kind == "feature"]
+    except ConfigError as error:
+        if error.found != NOTHING:
+            must = f"must {error.wrong.partition(' must ')[2]}"
+            raise _refused(file, must, error.found) from error
+    if not names:
+        raise _refused(file, "must register at least one feature", "none")
+    return names
 
 
 def _named(error: BaseException) -> str:

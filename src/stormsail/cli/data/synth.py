@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from stormsail.cli.output import publish
+from stormsail.cli.plugins import Plugins, load_plugins
 
 
 def synth(
@@ -19,10 +20,12 @@ def synth(
         list[str] | None, typer.Option("--set", help="key=value, a setting of the world.")
     ] = None,
     list_worlds: Annotated[bool, typer.Option("--list", help="List worlds and settings.")] = False,
+    plugin: Plugins = None,
 ) -> None:
     """Draw a synthetic world into a store; print its process and the known answer."""
     from stormsail.core.errors import ArgumentError
 
+    load_plugins(plugin)
     if list_worlds:
         _print_worlds()
         return
@@ -76,9 +79,10 @@ def synth(
 
 
 def _print_worlds() -> None:
-    from stormsail.market.synthetic import WORLDS, WorldConfig
+    from stormsail.market.synthetic import WorldConfig, all_worlds
 
     shared = WorldConfig.model_fields
+    worlds = all_worlds()
     publish(
         worlds=[
             {
@@ -89,10 +93,10 @@ def _print_worlds() -> None:
                     for setting, field in kind.config.model_fields.items()
                 },
             }
-            for name, kind in WORLDS.items()
+            for name, kind in worlds.items()
         ]
     )
-    for name, kind in WORLDS.items():
+    for name, kind in worlds.items():
         typer.echo(f"{name}: {kind.summary}")
         for setting, field in kind.config.model_fields.items():
             if setting not in shared:

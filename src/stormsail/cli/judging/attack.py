@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.api.agent_folders import BEST, agent_folder
 from stormsail.cli.completion import complete_config
-from stormsail.cli.judging.agents import BEST, agent_folder
 from stormsail.cli.output import publish
 from stormsail.cli.output_files import checked_output, with_force, write_checked
+from stormsail.cli.plugins import Plugins, load_plugins
 from stormsail.cli.start.files import config_file
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def attack(
     chart: Annotated[
         Path | None, typer.Option(callback=checked_output, help="Also draw the curves as SVG.")
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Forge what a trained agent observes; show return and CVaR against the size of the forgery."""
     from rich.console import Console
@@ -81,6 +83,7 @@ def attack(
     from stormsail.evaluation.attack.files import attack_document
 
     _check_options(alpha, out, rows, chart)
+    load_plugins(plugin)
     folder = agent_folder(run)
     agent, settings = _subject(folder, config)
     plan = bench.Plan(
@@ -133,11 +136,14 @@ def _check_options(alpha: float, out: Path | None, *files: Path | None) -> None:
 
 def _subject(folder: Path, config: Path | None) -> "tuple[Agent, TrainConfig]":
     """Return an agent and the settings of its training, on the CPU."""
+    from stormsail.algorithms.run.plugins import bring
     from stormsail.algorithms.run.tasks import binding
-    from stormsail.modules.agent import Agent
+    from stormsail.core.plugins import require
+    from stormsail.modules.agent import PLUGINS, Agent
 
     agent = Agent.load(folder)
-    settings = _training(folder, agent, config).replace(device="cpu")
+    settings = bring(_training(folder, agent, config)).replace(device="cpu")
+    require(agent.binding.values.get(PLUGINS), owner=f"the agent in {folder}")
     agent.binding.check(**binding(settings))
     return agent, settings
 

@@ -1,19 +1,19 @@
 """`stormsail backtest`: trade stored bars with a trained agent, print and save the results."""
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stormsail.api.agent_folders import agent_folder
 from stormsail.cli.completion import complete_backtest_setting
-from stormsail.cli.judging.agents import POPULATION, agent_folder
 from stormsail.cli.judging.steps_display import shown_steps
 from stormsail.cli.output import publish
+from stormsail.cli.plugins import Plugins, load_plugins
 from stormsail.cli.times import utc_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
@@ -21,17 +21,8 @@ if TYPE_CHECKING:
     from stormsail.evaluation.engine.config import BacktestConfig
     from stormsail.evaluation.engine.result import Backtest
     from stormsail.evaluation.stats.statement import Statement
-    from stormsail.evaluation.walk_forward.seal import Opening, Sealed
     from stormsail.market.panel import Panel
     from stormsail.modules.agent import Agent
-
-TRIALS = "trials.jsonl"
-"""Trial ledger of a workspace."""
-
-_NOT_RECORDED = (
-    "this backtest trades bars that are sealed as the final test span of the agent's validation, "
-    "and no trial ledger was found that could record it; name the folder with `--workspace`"
-)
 
 SHOWN = {
     "total_return": ("return", "{:+.2%}"),
@@ -95,6 +86,7 @@ def backtest(
         Path | None,
         typer.Option(help="Folder of the trial ledger; default: the run's own, or `runs`."),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Trade stored bars with a trained agent in one pass; save metrics, equity and trades.
 
@@ -102,6 +94,7 @@ def backtest(
     """
     import torch
 
+    from stormsail.api.looks import looking, trial_ledger
     from stormsail.cli.learning.train import kept_words
     from stormsail.core import steps
     from stormsail.core.clock import SystemClock
@@ -112,14 +105,16 @@ def backtest(
     # small batches gain nothing from threads, and one thread gives the same bytes on any machine
     torch.set_num_threads(1)
     check_free(out)
+    load_plugins(plugin)
     agent = _agent(run)
     config = _config(agent, start, end, burn_in, settings or [])
     panel = _panel(agent, data, symbols or [])
-    ledger = _trials(run, workspace)
+    ledger = trial_ledger(run, workspace)
     documents: dict[str, JsonValue] = {}
     tables: dict[str, pa.Table] = {}
     kept = f"nothing was written to {out}"
-    with kept_words(kept), shown_steps(SystemClock()), _looking(ledger, run, panel, config) as look:
+    sealed = looking(ledger, run, panel, config, _warn)
+    with kept_words(kept), shown_steps(SystemClock()), sealed as look:
         steps.began("trading")
         result = trade(agent, panel, config)
         if look is not None:
@@ -152,43 +147,8 @@ def backtest(
     _conclude(result, out)
 
 
-@contextmanager
-def _looking(
-    ledger: Path | None, run: Path, panel: "Panel", config: "BacktestConfig"
-) -> "Iterator[Opening | None]":
-    """Warn of sealed bars before they are traded, and record it in the ledger."""
-    from stormsail.evaluation.stats.trials import TrialLedger
-    from stormsail.evaluation.walk_forward.seal import Sealed, recorded_look
-
-    span = config.span(panel)
-    if span is None:  # nothing to trade, which the backtest itself refuses
-        yield None
-        return
-    bars = Sealed(panel.symbols, span)
-    if ledger is None:
-        sealed = _sealed_by_its_validation(run)
-        if sealed is not None and sealed.overlaps(bars):
-            typer.echo(f"WARNING: {_NOT_RECORDED}", err=True)
-        yield None
-        return
-    place = agent_folder(run).resolve()
-    name = place.parent.name if place.name == "best" else place.name
-    hashes = {"config_hash": config.config_hash(), "data_hash": panel.digest()}
-    with recorded_look(TrialLedger(ledger), name, bars, **hashes) as look:
-        if look is not None:
-            typer.echo(f"WARNING: {look.words}", err=True)
-        yield look
-
-
-def _sealed_by_its_validation(run: Path) -> "Sealed | None":
-    """Return the final test span that the file of an agent for trading names."""
-    from stormsail.core.files.artifact import read_artifact
-    from stormsail.evaluation.walk_forward.files import DOCUMENT
-    from stormsail.evaluation.walk_forward.seal import Sealed
-
-    document = read_artifact(agent_folder(run)).documents.get(DOCUMENT)
-    sealed = document.get("sealed") if isinstance(document, dict) else None
-    return Sealed.read(sealed) if isinstance(sealed, dict) else None
+def _warn(words: str) -> None:
+    typer.echo(f"WARNING: {words}", err=True)
 
 
 def _agent(run: Path) -> "Agent":
@@ -317,41 +277,6 @@ def _performance(result: "Backtest", panel: "Panel") -> "JsonValue":
     for name, long, short, both in cost_rows(measured.attribution.totals()):
         typer.echo(f"{name}: {both:,.2f} (long {long:,.2f}, short {short:,.2f})")
     return measured.document()
-
-
-def _trials(run: Path, workspace: Path | None) -> Path | None:
-    """Return the trial ledger: of the workspace, beside the run, or of the default workspace.
-
-    An agent is part of its run, and the run of a member part of its population. An agent for
-    trading lies beside the results of its validation, wherever that is.
-
-    Raises:
-        ArtifactError: if a workspace is named that has no ledger.
-    """
-    if workspace is not None:
-        return _named_ledger(workspace)
-    place = run.resolve()
-    inside = [place.parent, place.parent.parent]
-    inside += [
-        part.parent.parent.parent
-        for part in (place, place.parent)
-        if (part.parent.parent / POPULATION).is_file()
-    ]
-    folders = (*inside, Path("runs"))
-    return next((file for file in (folder / TRIALS for folder in folders) if file.is_file()), None)
-
-
-def _named_ledger(workspace: Path) -> Path:
-    from stormsail.core.errors import ArtifactError
-
-    if not (workspace / TRIALS).is_file():
-        raise ArtifactError(
-            "artifact-missing",
-            wrong=f"{workspace} must be a workspace, with the trial ledger `{TRIALS}`",
-            found="none there",
-            remedy="Name the folder that holds the runs, or leave `--workspace` out.",
-        )
-    return workspace / TRIALS
 
 
 def _compare_nautilus(result: "Backtest", panel: "Panel") -> "JsonValue":

@@ -11,6 +11,7 @@ from stormsail.cli.completion import (
     complete_validation_setting,
 )
 from stormsail.cli.output import publish
+from stormsail.cli.plugins import Plugins, load_plugins
 from stormsail.cli.start.files import CONFIG_HELP, config_file
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def validate(
         list[str] | None,
         typer.Option(help="rule=text: why a result is good that is too good to be true."),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Walk forward: train on the past, trade what follows, test whether the result is significant.
 
@@ -78,6 +80,7 @@ def validate(
     """
     from stormsail.algorithms.fit import Interrupted
     from stormsail.algorithms.population.config import load_training
+    from stormsail.algorithms.run.plugins import bring
     from stormsail.cli.learning.train import kept_words
     from stormsail.core.files.atomic import check_free
 
@@ -85,8 +88,9 @@ def validate(
         out = _needed(out)
         check_free(out)
         check_free(_agent_folder(out))
+    load_plugins(plugin)
     config = config_file(config)
-    training = load_training(config, settings or [])
+    training = bring(load_training(config, settings or []))
     options: dict[str, object] = {
         "folds": folds,
         "seeds": None if seeds is None else list(range(seeds)),

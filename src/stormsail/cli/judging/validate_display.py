@@ -13,7 +13,7 @@ from stormsail.cli.output import is_quiet
 if TYPE_CHECKING:
     from rich import progress as rich_progress
 
-    from stormsail.algorithms.trainer import Progress as Learned
+    from stormsail.algorithms.callbacks import Progress as Learned
     from stormsail.core.clock import Clock
     from stormsail.evaluation.stats.statement import Statement
     from stormsail.evaluation.walk_forward.run import Progress as Begun

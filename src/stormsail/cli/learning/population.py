@@ -12,6 +12,7 @@ import typer
 
 from stormsail.cli.completion import complete_config, complete_setting
 from stormsail.cli.output import is_quiet, publish
+from stormsail.cli.plugins import Plugins, load_plugins
 from stormsail.cli.start.files import config_file
 
 if TYPE_CHECKING:
@@ -71,15 +72,17 @@ def population(
             autocompletion=complete_setting,
         ),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Train a population whose members copy each other. The same command continues it."""
     from stormsail.algorithms.fit import Interrupted
-    from stormsail.algorithms.population.config import RunFile
+    from stormsail.algorithms.population.config import load_run_file
     from stormsail.algorithms.population.population import train_population
     from stormsail.cli.learning.train import BY_SIGNAL, kept_words
 
+    load_plugins(plugin)
     config = config_file(config)
-    plan = RunFile.load(config, settings or [])
+    plan = load_run_file(config, settings or [])
     place = Path("runs") / f"{config.stem}-population" if out is None else out
     kept = (
         f"{place} keeps its finished rounds and the last checkpoint of each member, and the same "

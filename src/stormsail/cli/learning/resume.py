@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from stormsail.cli.completion import complete_setting
+from stormsail.cli.plugins import Plugins, load_plugins
 
 
 def resume(
@@ -26,10 +27,17 @@ def resume(
         list[str] | None,
         typer.Option("--logger", help="mlflow or wandb; continues its run, may be repeated."),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
-    """Continue a run from its last checkpoint."""
+    """Continue a run from its last checkpoint.
+
+    A run that was begun with plug-ins is given them again; they must be the same files.
+    """
+    load_plugins(plugin)
     from stormsail.algorithms.run.folder import read_config
+    from stormsail.algorithms.run.plugins import bring, require_plugins
     from stormsail.cli.learning.train import Growth, finish, run
 
-    chosen = read_config(folder, settings or [])
+    chosen = bring(read_config(folder, settings or []))
+    require_plugins(folder)
     finish(run(chosen, folder, Growth(extend_to), loggers=loggers or []))

@@ -12,11 +12,13 @@ import typer
 
 from stormsail.cli.completion import complete_config, complete_setting
 from stormsail.cli.output import is_quiet, publish
+from stormsail.cli.plugins import Plugins, load_plugins
 from stormsail.cli.start.files import CONFIG_HELP, config_file
 
 if TYPE_CHECKING:
+    from stormsail.algorithms.callbacks import Progress
     from stormsail.algorithms.config import TrainConfig
-    from stormsail.algorithms.trainer import OnProgress, Progress, Run
+    from stormsail.algorithms.trainer import OnProgress, Run
     from stormsail.core.clock import Clock
 
 STOPPED = 1
@@ -74,15 +76,28 @@ def train(
     loggers: Annotated[
         list[str] | None, typer.Option("--logger", help="mlflow or wandb; may be repeated.")
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Train an agent. Ctrl-C saves and ends; the same command continues from there."""
+    load_plugins(plugin)
     config = None if config is None else config_file(config)
     overrides = [*(settings or []), *([f'task.name="{task}"'] if task else [])]
     chosen = _settings(config, overrides, folder=None if extend_to is None else out)
     if out is None and config is not None:
         out = Path("runs") / config.stem
+    chosen = _brought(chosen, out)
     growth = Growth(extend_to, start_from, keep_optimizer)
     finish(run(chosen, out, growth, loggers=loggers or []))
+
+
+def _brought(config: "TrainConfig", out: Path | None) -> "TrainConfig":
+    """Run the plug-ins of the settings; ask for those of the run in the folder before any work."""
+    from stormsail.algorithms.run.plugins import bring, require_plugins
+
+    config = bring(config)
+    if out is not None:
+        require_plugins(out)
+    return config
 
 
 class Growth(NamedTuple):
@@ -223,6 +238,8 @@ def finish(done: "Run") -> None:
     if done.status == "interrupted":
         typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
         raise typer.Exit(BY_SIGNAL + (done.signal or 0))
+    if done.status == "paused":
+        typer.echo(f"stormsail: {done.reason}; the same command goes on.", err=True)
     if done.status == "stopped":
         typer.echo(f"stormsail: {done.reason}.", err=True)
         raise typer.Exit(STOPPED)

@@ -114,6 +114,8 @@ def _kind_of_folder(path: Path) -> str:
 
     if (path / "population.jsonl").is_file():
         return "population"
+    if (path / "search.json").is_file():
+        return "search"
     if (path / "manifest.json").is_file():
         kind = kind_of(path)
         if kind is not None and kind in READERS:
@@ -245,6 +247,24 @@ def _population(path: Path) -> Found:
     return Found("population", facts, following)
 
 
+def _search(path: Path) -> Found:
+    from stormsail.evaluation.searches import read_search
+
+    read = read_search(path)
+    facts: dict[str, object] = {
+        "trials": len(read.counted),
+        "task": read.task,
+        "searched": list(read.over),
+        "best_trial": "none" if read.best is None else read.best,
+    }
+    following = [_line("report", path, "--out", f"{path.name}.html")]
+    if read.best is not None:
+        facts["fitness"] = f"{read.trials[read.best].fitness:.6g}"
+        following.insert(0, _line("train", path / "best.toml"))
+    more = ("--budget", len(read.counted) + 10, "--out", path)
+    return Found("search", facts, [*following, _line("search", path / "config.toml", *more)])
+
+
 def _checkpoint(path: Path) -> Found:
     from stormsail.core.files.artifact import verify_artifact
 
@@ -356,6 +376,7 @@ READERS: Mapping[str, Callable[[Path], Found]] = {
     "run": _run,
     "agent": _agent,
     "population": _population,
+    "search": _search,
     "checkpoint": _checkpoint,
     "backtest": _result,
     "validation": _result,

@@ -28,6 +28,7 @@ from stormsail.evaluation.calibration.predictions import (
 from stormsail.evaluation.engine.result import Backtest
 from stormsail.evaluation.stats.figures import Array
 from stormsail.evaluation.stats.statement import needed_for_tail
+from stormsail.market.rewards import LOG_GROWTH
 
 LEVELS = tuple(number / 20 for number in range(1, 20))
 """Levels whose coverage is reported; the nearest that the critic predicts stand in for them."""
@@ -223,6 +224,12 @@ def _incomparable(backtests: Sequence[Backtest], discount: float | None) -> str:
     valued = [backtest.value is not None for backtest in backtests]
     if not backtests or not all(predicted + valued):
         return "no critic predicted anything here"
+    others = sorted({one.market.reward for one in backtests} - {LOG_GROWTH})
+    if others:
+        return (
+            f"the critic predicts sums of the reward `{others[0]}`, and an account's bars show log "
+            "growth"
+        )
     if discount is None:
         return "the agent's file does not name the discount that its critic was trained with"
     if discount == 1.0:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stormsail.core import plugins
 from stormsail.core.errors import ArtifactError, ConfigError, StormsailError
 from stormsail.core.files.documents import JsonValue
 from stormsail.evaluation.engine.config import BacktestConfig
@@ -22,7 +23,7 @@ from stormsail.market.panel import Panel
 from stormsail.market.simulator.config import MarketConfig
 from stormsail.market.splits import Span
 from stormsail.market.terms import TASK
-from stormsail.modules.agent import Agent
+from stormsail.modules.agent import PLUGINS, Agent
 
 _REQUIRED = ("market", "features", "scaler", "interval", "symbols", "train_span")
 
@@ -54,6 +55,8 @@ def terms_of(agent: Agent, panel: Panel) -> AgentTerms:
     Raises:
         ConfigError: if it was trained for another task, or for bars of another length.
         ArtifactError: if its file lacks something that a backtest needs.
+        ArtifactError: with the code `plugin-missing` or `plugin-mismatch`, if a feature of a
+            plug-in is not registered, or comes from another source.
         DataError: if a feature is no longer computed as it was in training.
     """
     binding = agent.binding.values
@@ -62,6 +65,7 @@ def terms_of(agent: Agent, panel: Panel) -> AgentTerms:
     if missing:
         raise _lacking(f"no `{missing[0]}`")
     agent.binding.check(interval=str(panel.interval))
+    plugins.require(binding.get(PLUGINS), owner="the agent", kinds=("feature",))
     try:
         terms = _read(binding, panel)
     except (KeyError, TypeError, ValueError) as error:

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from stormsail.core.clock import iso
 from stormsail.core.files.documents import JsonValue
+from stormsail.core.notebook import html_table, several, short_repr
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.stats.figures import returns_of
 from stormsail.evaluation.stats.frames import Frames
@@ -106,6 +108,23 @@ class Backtest:
     notes: Mapping[str, JsonValue] = field(default_factory=dict)
     """Hashes of data, configuration and agent, overlaps with the agent's training, and what is
     assumed of funding and margin."""
+
+    def _shown(self) -> dict[str, object]:
+        return {
+            "symbols": several(self.symbols),
+            "interval": self.interval,
+            "bars": len(self.returns),
+            "first": iso(int(self.ts[0])),
+            "last": iso(int(self.ts[-1])),
+            **self.metrics.shown(),
+            "trades": len(self.trades),
+        }
+
+    def __repr__(self) -> str:
+        return short_repr("Backtest", self._shown())
+
+    def _repr_html_(self) -> str:
+        return html_table("Backtest", self._shown())
 
     @property
     def span(self) -> Span:

@@ -1,7 +1,7 @@
 """The report of backtests and validations: one HTML page, the verdict first, then the evidence.
 
-It is a function of saved results, runs (`evaluation.saved`) and populations alone: the same input
-gives the same bytes, without a time of day in it, and the page loads nothing.
+It is a function of saved results, runs (`evaluation.saved`), populations and searches alone: the
+same input gives the same bytes, without a time of day in it, and the page loads nothing.
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ from stormsail.evaluation.report.robustness_sections import (
     significance_section,
     stress_section,
 )
+from stormsail.evaluation.report.search_section import search_section
 from stormsail.evaluation.report.sections import (
     drawing_words,
     equity_section,
@@ -38,8 +39,9 @@ from stormsail.evaluation.report.verdict_sections import (
     verdict_section,
 )
 from stormsail.evaluation.saved import Result, SavedAttack, TrainingRun
+from stormsail.evaluation.searches import SavedSearch
 
-ATTACKED, SEARCHED, TRAINED = "robustness", "population", "training"
+ATTACKED, BRED, SEARCHED, TRAINED = "robustness", "population", "search", "training"
 
 CONTENTS = (
     ("verdict", "Verdict", verdict_section),
@@ -56,14 +58,15 @@ CONTENTS = (
     ("stress", "Stress", stress_section),
     ("significance", "Significance", significance_section),
     (ATTACKED, "Robustness", None),
-    (SEARCHED, "Population", None),
+    (SEARCHED, "Search", None),
+    (BRED, "Population", None),
     (TRAINED, "Training", None),
     ("trades", "Trades", trades_section),
     ("gaps", "Gaps", gaps_section),
     ("origin", "Origin", origin_section),
 )
 """Sections in order: identifier, title in the menu, and builder from results. Robustness is built
-from attacks, population from populations and training from runs."""
+from attacks, search from searches, population from populations and training from runs."""
 
 
 def report_page(
@@ -71,8 +74,9 @@ def report_page(
     runs: Sequence[TrainingRun] = (),
     attacks: Sequence[SavedAttack] = (),
     populations: Sequence[SavedPopulation] = (),
+    searches: Sequence[SavedSearch] = (),
 ) -> str:
-    """Return the page of one result, of several on the same axes, or of populations alone.
+    """Return the page of one result, of several on the same axes, or of other folders alone.
 
     Args:
         results: backtests and validations; the first that has baselines shows them. Without any,
@@ -80,22 +84,28 @@ def report_page(
         runs: trainings whose curves are shown.
         attacks: robustness curves; without any there is no such section.
         populations: whose lineage is shown; without any there is no such section.
+        searches: whose trials are shown; without any there is no such section.
 
     Raises:
-        RangeError: if there is neither a result nor a population.
+        RangeError: if there is neither a result nor a population nor a search nor a run.
     """
-    if not results and not populations:
+    if not results and not populations and not searches and not runs:
         raise RangeError(
-            wrong="a report must have at least one result or population",
+            wrong="a report must have at least one result, population, search or run",
             found="none",
-            remedy="Pass what `read_results` or `read_population` returns.",
+            remedy="Pass what `read_results`, `read_population`, `read_search` or `read_run` "
+            "returns.",
         )
     sections = {name: build(results) for name, _, build in CONTENTS if build and results}
-    sections |= {ATTACKED: attack_section(attacks), SEARCHED: population_section(populations)}
+    sections |= {ATTACKED: attack_section(attacks), BRED: population_section(populations)}
+    sections[SEARCHED] = search_section(searches)
     sections[TRAINED] = training_section(runs) if runs else ""
     shown = [(name, title) for name, title, _ in CONTENTS if sections.get(name)]
-    title = " · ".join(each.name for each in results or populations)
-    top = header(title, _subtitle(results) if results else "population-based training", shown)
+    names = [each.name for each in results] or [each.name for each in (*populations, *searches)]
+    title = " · ".join(names or [each.name for each in runs])
+    other = "population-based training" if populations else "training"
+    other = other if populations or not searches else "search over settings"
+    top = header(title, _subtitle(results) if results else other, shown)
     foot = f"<footer><p>{escape(_footer(results))}</p></footer>"
     body = f"{top}<main>{''.join(sections[name] for name, _ in shown)}</main>{foot}"
     return page(f"{title} · stormsail report", body)

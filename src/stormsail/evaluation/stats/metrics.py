@@ -92,6 +92,21 @@ class Metrics:
     win_rate_exact: Statement
     profit_factor: Statement
 
+    def shown(self) -> dict[str, str]:
+        """Return the figures that one looks at first, as text."""
+        stated = self.statements()
+        forms = {
+            "return": ("total_return", "+.2%"),
+            "Sharpe ratio": ("sharpe", ".2f"),
+            "max drawdown": ("max_drawdown", ".2%"),
+            "CVaR of a bar": ("cvar", ".3%"),
+        }
+        values = {name: (stated[metric], form) for name, (metric, form) in forms.items()}
+        return {
+            name: one.reason if one.value is None else format(one.value, form)
+            for name, (one, form) in values.items()
+        }
+
     def statements(self) -> dict[str, Statement]:
         """Return every figure by name, the depth of the drawdown as `max_drawdown`."""
         named = {entry.name: getattr(self, entry.name) for entry in fields(self)}

@@ -22,6 +22,7 @@ from stormsail.core.errors import (
 )
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.generators import Generators
+from stormsail.core.notebook import html_table, several, short_repr
 from stormsail.evaluation.calibration.predictions import horizon_of
 from stormsail.evaluation.engine.agent_terms import terms_of
 from stormsail.evaluation.engine.result import Array, Backtest
@@ -114,6 +115,25 @@ class Validation:
     """Settings of the trainings, as JSON."""
     assumptions: JsonValue = None
     """What is assumed of funding and margin in the bars that were seen."""
+
+    def _shown(self) -> dict[str, object]:
+        failed = sum(run.backtest is None for run in self.runs)
+        return {
+            "verdict": f"{self.verdict.decision}: {self.verdict.words}",
+            "symbols": several(self.symbols),
+            "folds": len(self.plan.folds),
+            "seeds": len(self.config.seeds),
+            "failed trainings": failed,
+            **self.judgement.metrics.shown(),
+            "final test span": f"{self.final_bars} bars, "
+            f"{'closed' if self.final is None else 'opened'}",
+        }
+
+    def __repr__(self) -> str:
+        return short_repr("Validation", self._shown())
+
+    def _repr_html_(self) -> str:
+        return html_table("Validation", self._shown())
 
     @property
     def equity(self) -> Array:

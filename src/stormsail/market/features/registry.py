@@ -2,14 +2,13 @@
 
 import inspect
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from stormsail.core import plugins
 from stormsail.core.errors import (
     ArgumentError,
     ChoiceError,
@@ -22,8 +21,6 @@ from stormsail.market.features.tensors import BarTensors
 
 Parameters = Mapping[str, int | float]
 Function = Callable[..., Tensor]
-
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -200,11 +197,11 @@ def _label(name: str, parameters: Parameters) -> str:
     return f"{name}({inside})" if inside else name
 
 
-class Registry:
+class Registry(plugins.Registry[Feature]):
     """Features by name."""
 
     def __init__(self) -> None:
-        self._features: dict[str, Feature] = {}
+        super().__init__("feature", duplicate="feature-duplicate")
 
     def add(self, feature: Feature) -> None:
         """Take a feature in.
@@ -212,55 +209,10 @@ class Registry:
         Raises:
             ArgumentError: if the name is taken or badly formed.
         """
-        if not _NAME.fullmatch(feature.name):
-            raise ArgumentError(
-                "name-form",
-                wrong="a feature's name must be lower-case letters, digits and underscores",
-                found=f"`{feature.name}`",
-                remedy="Write for example `overnight_gap`.",
-            )
-        if feature.name in self._features:
-            taken = self._features[feature.name].function
-            raise ArgumentError(
-                "feature-duplicate",
-                wrong=f"the name `{feature.name}` must belong to one feature",
-                found=f"`{taken.__module__}.{taken.__qualname__}` under that name",
-                remedy="Choose another name.",
-            )
-        self._features[feature.name] = feature
-
-    def get(self, name: str) -> Feature:
-        """Return a feature.
-
-        Raises:
-            ChoiceError: if there is none of that name.
-        """
-        if name not in self._features:
-            near = nearest(name, self._features)
-            raise ChoiceError(
-                wrong="a feature must be registered",
-                found=f"`{name}`",
-                remedy=f"Did you mean `{near}`?"
-                if near
-                else "Import the file that defines it, or see `REGISTRY.names()`.",
-            )
-        return self._features[name]
-
-    def names(self) -> list[str]:
-        """Return all names, sorted."""
-        return sorted(self._features)
-
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Forget on leaving what was added inside."""
-        before = dict(self._features)
-        try:
-            yield
-        finally:
-            self._features = before
+        self.register(feature.name, feature, defined=feature.function)
 
 
-REGISTRY = Registry()
+REGISTRY = plugins.published(Registry())
 """Where `feature` puts what it decorates."""
 
 

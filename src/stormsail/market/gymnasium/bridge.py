@@ -124,7 +124,7 @@ class Bridge:
         scaler: Scaler | None,
         span: Span | None,
     ) -> None:
-        self.panel = panel
+        self.panel, self._span = panel, span
         self.simulator = Simulator(
             panel,
             config or MarketConfig(),
@@ -236,6 +236,18 @@ class Bridge:
             equity=equity,
         )
 
+    def task(self, *, batch: int, device: torch.device | str) -> Simulator:
+        """Return the same market as a float32 task of another batch."""
+        return Simulator(
+            self.panel,
+            self.config,
+            batch=batch,
+            device=device,
+            features=self.simulator.features,
+            scaler=self.simulator.scaler,
+            span=self._span,
+        )
+
 
 class Bridged:
     """Properties that both environments take from their bridge."""
@@ -256,6 +268,10 @@ class Bridged:
     def scaler(self) -> Scaler:
         """The scaler, to pass to the environment of an evaluation."""
         return self._bridge.simulator.scaler
+
+    def task(self, *, batch: int, device: torch.device | str = "cpu") -> Simulator:
+        """Return the same market as a task: the tensors that agents learn and are judged on."""
+        return self._bridge.task(batch=batch, device=device)
 
     @property
     def observation_names(self) -> tuple[str, ...]:

@@ -171,12 +171,15 @@ class MarketEnv(Bridged, gymnasium.Env[Observation, Any]):
 
 
 def _numbers(state: State) -> tuple[Number, ...]:
-    return tuple(tensor.item() for tensor in state)
+    return tuple(number for tensor in state for number in tensor.flatten().tolist())
 
 
 def _tensors(state: tuple[Number, ...]) -> State:
     """Return the state of an account as tensors of one environment."""
-    return State(*(torch.tensor([number]) for number in state))
+    plain = len(State._fields) - 2  # all but the reward's memory and the flag, which come last
+    columns = [torch.tensor([number]) for number in state[:plain]]
+    columns += [torch.tensor([state[plain:-1]]), torch.tensor([state[-1]])]
+    return State(*columns)
 
 
 def _known(info: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from stormsail.market.gymnasium.render import Trace, draw, one_line
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel
 from stormsail.market.simulator import Info, MarketConfig, State
+from stormsail.market.simulator.account import choose
 from stormsail.market.splits import Span
 from stormsail.market.store import Store
 
@@ -145,8 +146,7 @@ class MarketVectorEnv(Bridged, gymnasium.vector.VectorEnv[Observation, NDArray[A
         before, simulator = self._state, self._bridge.simulator
         action, uniform = simulator.example()[1], simulator.draw(self._generator)
         opened, step = simulator.transition(before, action, uniform)
-        pairs = zip(opened, before, strict=True)
-        self._state = State(*(torch.where(before.done, new, old) for new, old in pairs))
+        self._state = choose(before.done, opened, before)
         for index in before.done.nonzero().flatten().tolist() if self._traces else ():
             self._traces[index] = self._bridge.trace(self._state, index)
         return observed(step.observation)

@@ -17,7 +17,7 @@ _TIE_ULPS = 4
 
 
 class State(NamedTuple):
-    """One account in one episode, for each environment; all [B]."""
+    """One account in one episode, for each environment; all [B] but `reward_memory`."""
 
     symbol: Tensor
     """Column of the panel, int64."""
@@ -53,8 +53,21 @@ class State(NamedTuple):
     """The episode's impact."""
     bad_actions: Tensor
     """Actions replaced since `reset` because they were not finite or not on offer, int64."""
+    reward_memory: Tensor
+    """What the reward remembers of the episode, [B, M]; M is 0 for log growth."""
     done: Tensor
     """Whether the episode has ended, so that the next step starts a new one, bool."""
+
+
+def choose(over: Tensor, first: State, second: State) -> State:
+    """Return the first accounts where `over`, bool [B], and the second ones elsewhere."""
+    wide = over[:, None]
+    return State(
+        *(
+            torch.where(over if one.ndim == 1 else wide, one, other)
+            for one, other in zip(first, second, strict=True)
+        )
+    )
 
 
 class CostRates(NamedTuple):
@@ -148,6 +161,7 @@ def open_accounts(
         half_spread=costs.half_spread,
         impact=costs.impact,
         bad_actions=count,
+        reward_memory=cash.new_empty((len(cash), 0)),
         done=torch.zeros_like(row, dtype=torch.bool),
     )
 

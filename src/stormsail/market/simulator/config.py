@@ -13,6 +13,7 @@ from stormsail.core.errors import ConfigError, DataError
 from stormsail.functional.risk_gate import Limits
 from stormsail.market.features import FeatureSpec
 from stormsail.market.instruments import Instrument, InstrumentTerms, Kind, Tier, kind_of
+from stormsail.market.rewards import LOG_GROWTH
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -265,6 +266,13 @@ class MarketConfig(Config):
 
     ruin_penalty: Annotated[float, Field(ge=0.0)] = 0.0
     """Taken from the reward of the step in which equity falls to the floor."""
+
+    reward: str = LOG_GROWTH
+    """Reward of a step: `log_growth` of equity, `differential_sharpe`, `drawdown_growth`, or one of
+    a plug-in. Evaluations, backtests and verdicts are in equity and log growth whatever it is."""
+
+    reward_parameters: dict[str, float] = Field(default_factory=dict)
+    """Parameters of that reward that differ from its defaults."""
 
     reward_clip: Annotated[float, Field(gt=0.0)] | None = None
     """Bound on the size of the reward; the unclipped one stays in the info."""

@@ -80,7 +80,7 @@ class Outcome(NamedTuple):
     requested: Tensor
     """Requested weight; NaN where the action was bad."""
     growth: Tensor
-    """Reward before any clip."""
+    """Log growth with the penalty of ruin, before any clip."""
     reward: Tensor
     bad_action: Tensor
     """Whether the action was replaced."""

@@ -8,11 +8,9 @@ from torch import Tensor
 
 from stormsail.core.graph_numbers import Number, number_graph
 from stormsail.core.task import Step
-from stormsail.market.simulator.account import State
 from stormsail.market.simulator.info import Info
 from stormsail.market.simulator.simulator import Simulator, flat
 
-_WIDTH = len(State._fields)
 _SHOWN = len(Step._fields) - 2  # reward and flags, between observation and info
 _EVENTS = Info._fields[:-1]
 """Names of the numbers of an info; the terminal observation comes last and is the step's own."""
@@ -51,14 +49,16 @@ class OneAccount:
 
         self._run = number_graph(within, (*state[:-1], action, uniform))
         self._size = simulator.observation_size
+        self._width = sum(tensor.numel() for tensor in state)
 
     def step(
         self, state: tuple[Number, ...], action: Number, uniform: list[float]
     ) -> tuple[tuple[Number, ...], NumberStep]:
         """Return the next state, numbers in the order of `State`, and what it shows."""
         numbers = self._run(*state[:-1], action, *uniform)
-        shown = _WIDTH + self._size
+        shown = self._width + self._size
         reward, terminated, truncated = numbers[shown : shown + _SHOWN]
         info = dict(zip(_EVENTS, numbers[shown + _SHOWN :], strict=False))
-        step = NumberStep(numbers[_WIDTH:shown], reward, bool(terminated), bool(truncated), info)
-        return numbers[:_WIDTH], step
+        observation = numbers[self._width : shown]
+        step = NumberStep(observation, reward, bool(terminated), bool(truncated), info)
+        return numbers[: self._width], step

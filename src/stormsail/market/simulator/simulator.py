@@ -19,12 +19,14 @@ from stormsail.market.features import (
     default_features,
 )
 from stormsail.market.panel import Panel
+from stormsail.market.rewards import BoundReward, StepRecord, bound_reward
 from stormsail.market.simulator.account import (
     CostRates,
     Fill,
     State,
     StopLevels,
     apply_fill,
+    choose,
     open_accounts,
     stop_hit,
 )
@@ -55,7 +57,7 @@ class _Booked(NamedTuple):
     fill: Fill
     account: State
     growth: Tensor
-    """Reward before any clip."""
+    """Log growth with the penalty of ruin, before any clip."""
     reward: Tensor
     terminated: Tensor
 
@@ -93,7 +95,9 @@ class Simulator:
     Raises:
         DataError: if no episode fits into the data, funding rates are missing, or the scaler
             belongs to other features.
-        ConfigError: if weights are on offer that the kind of a symbol does not allow.
+        ConfigError: if weights are on offer that the kind of a symbol does not allow, or the reward
+            is none that a simulator could use.
+        ChoiceError: if there is no such reward, or it has no such parameter.
         RangeError: if `batch` is less than 1.
         DtypeError: if `dtype` is not float32 or float64.
     """
@@ -115,6 +119,7 @@ class Simulator:
         config = config.with_terms(panel.symbols, panel.instruments)
         config.check_offered()
         self.config, self.batch, self.dtype = config, batch, dtype
+        self._reward = _reward_of(config, dtype)
         self.device = torch.device(device)
         self.symbols = panel.symbols
         self.features = features or _features_of(panel, config)
@@ -144,6 +149,8 @@ class Simulator:
         self._fee = fees[0] if len(set(fees)) == 1 else None  # of all symbols
         self._fees = scaled.new_tensor(fees)
         self._levels = scaled.new_tensor(config.offered_levels)
+        self._first_memory = scaled.new_tensor(() if self._reward is None else self._reward.initial)
+        self._initial_equity = scaled.new_tensor(config.initial_equity)
         self.actions: Actions
         if config.action == "levels":
             self.actions = DiscreteActions(len(config.offered_levels))
@@ -287,7 +294,7 @@ class Simulator:
         last = start + self.config.episode_bars
         fresh = self._opened(symbol, start, last, self._costs(symbol, draws))
         over = state.done
-        new = State(*(torch.where(over, a, b) for a, b in zip(fresh, moved, strict=True)))
+        new = choose(over, fresh, moved)
         new = new._replace(bad_actions=state.bad_actions + bad)
         new, observation = self._observer.next(state, new, draws)
         reward = torch.where(over, 0.0, booked.reward)
@@ -310,8 +317,9 @@ class Simulator:
         """Return what each of K actions would make of the coming bar; pure, without a sync.
 
         Entry k is what `transition` gives for action k in every environment, bit for bit: orders,
-        costs, funding, gate, margin, stops, penalty and clip are those of the same functions. An
-        action that is not on offer is the held position. Rows after an end hold 0.
+        costs, funding, gate, margin, stops, reward with its memory, penalty and clip are those of
+        the same functions. An action that is not on offer is the held position. Rows after an end
+        hold 0.
 
         Args:
             state: accounts before the bar.
@@ -326,7 +334,7 @@ class Simulator:
         shape = (len(actions), len(state.row))  # accounts last, where memory is contiguous
         requested = self._requested(actions, self._bad(actions))
         row, bar, steps = self._coming(state)
-        each = State(*(tensor.expand(shape) for tensor in state))
+        each = State(*(tensor.expand(*shape, *tensor.shape[1:]) for tensor in state))
         coming = _Coming(
             row.expand(shape),
             bar.expand(shape),
@@ -350,11 +358,57 @@ class Simulator:
         fill = trade(state, requested, bar, steps, self._rules)
         moved = apply_fill(state, fill, row, bar.close)
         raw = fills.log_growth(moved.equity, state.equity, floor=self._floor)
-        raw = torch.where(moved.equity <= self._floor, raw - self.config.ruin_penalty, raw)
+        ruined = moved.equity <= self._floor
+        penalised = torch.where(ruined, raw - self.config.ruin_penalty, raw)
         ended = stop_hit(moved, self._stops)
         if bar.delisted is not None:
             ended = ended | bar.delisted
-        return _Booked(fill, moved, raw, self._clipped(raw), ended)
+        if self._reward is None:
+            return _Booked(fill, moved, penalised, self._clipped(penalised), ended)
+        record = self._record(state, moved, fill, requested, bar, growth=raw, ruined=ruined)
+        reward, memory = self._reward(record, state.reward_memory)
+        reward = torch.where(ruined, reward - self.config.ruin_penalty, reward)
+        moved = moved._replace(reward_memory=memory)
+        return _Booked(fill, moved, penalised, self._clipped(reward), ended)
+
+    def _record(
+        self,
+        before: State,
+        after: State,
+        fill: Fill,
+        requested: Tensor,
+        bar: Bar,
+        *,
+        growth: Tensor,
+        ruined: Tensor,
+    ) -> StepRecord:
+        """Return what a reward of the user's own is given."""
+        return StepRecord(
+            equity_before=before.equity.clamp(min=self._floor),
+            equity=after.equity.clamp(min=self._floor),
+            growth=growth,
+            peak_before=before.peak_equity,
+            peak=after.peak_equity,
+            initial_equity=self._initial_equity.expand_as(growth),
+            cash=after.cash,
+            quantity_before=before.quantity,
+            quantity=after.quantity,
+            weight=fill.weight_after,
+            requested=requested,
+            price_before=before.price,
+            open=bar.open,
+            high=bar.high,
+            low=bar.low,
+            close=bar.close,
+            traded=fill.order,
+            fee=fill.fee,
+            slippage=fill.slippage,
+            funding=fill.funding,
+            turnover=fill.turnover,
+            bars_in_position=after.bars_in_position,
+            bars_left=after.last_row - after.row,
+            ruined=ruined,
+        )
 
     def _shaped(self, action: Tensor) -> Tensor:
         """Return the action as [B], after refusing what is shaped or typed otherwise."""
@@ -395,7 +449,9 @@ class Simulator:
 
     def _opened(self, symbol: Tensor, row: Tensor, last: Tensor, costs: CostRates) -> State:
         price = self._tape.close(row, symbol)
-        return open_accounts(symbol, row, last, price, costs, equity=self.config.initial_equity)
+        state = open_accounts(symbol, row, last, price, costs, equity=self.config.initial_equity)
+        memory = self._first_memory.expand(len(row), -1)
+        return state._replace(reward_memory=memory)
 
     def _clipped(self, raw: Tensor) -> Tensor:
         bound = self.config.reward_clip
@@ -437,6 +493,13 @@ def _compiled(transition: Transition, example: tuple[State, Tensor, Tensor]) -> 
 def _own(state: State) -> State:
     """Return the state without shared memory, as every later state is."""
     return State(*(tensor.clone() for tensor in state))
+
+
+def _reward_of(config: MarketConfig, dtype: torch.dtype) -> BoundReward | None:
+    reward = bound_reward(config.reward, config.reward_parameters)
+    if reward is not None:
+        reward.check(dtype)
+    return reward
 
 
 def _features_of(panel: Panel, config: MarketConfig) -> FeatureSet:

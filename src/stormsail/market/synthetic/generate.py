@@ -1,9 +1,8 @@
 """Draw a synthetic world by name (bars, funding, features, process) and write it to a store."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +14,8 @@ from stormsail.market.interval import Interval
 from stormsail.market.store import Store
 from stormsail.market.synthetic import ar1, crash, garch_jump, noise, oracle, regime
 from stormsail.market.synthetic.bars import build_columns, draw_funding
-from stormsail.market.synthetic.world import Array, Path, Process, Streams, WorldConfig
+from stormsail.market.synthetic.own import OWN_WORLDS
+from stormsail.market.synthetic.world import Array, Process, Streams, WorldConfig, WorldKind
 
 START_MS = 1_609_718_400_000
 """2021-01-04 00:00 UTC, a Monday, on which bars of every length open."""
@@ -26,31 +26,26 @@ _BAR_BYTES = 64
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-class _Kind(NamedTuple):
-    config: type[WorldConfig]
-    process: Callable[[Any], Process]
-    draw: Callable[[Any, Streams, int], Path]
-    summary: str
-
-
-WORLDS: dict[str, _Kind] = {
-    "ar1": _Kind(ar1.Ar1Config, ar1.Ar1Process, ar1.draw, "momentum with a closed-form optimum"),
-    "crash": _Kind(
+WORLDS: dict[str, WorldKind] = {
+    "ar1": WorldKind(
+        ar1.Ar1Config, ar1.Ar1Process, ar1.draw, "momentum with a closed-form optimum"
+    ),
+    "crash": WorldKind(
         crash.CrashConfig, crash.CrashProcess, crash.draw, "steady gains and rare deep losses"
     ),
-    "garch_jump": _Kind(
+    "garch_jump": WorldKind(
         garch_jump.GarchJumpConfig,
         garch_jump.GarchJumpProcess,
         garch_jump.draw,
         "clustered volatility, fat tails, jumps",
     ),
-    "noise": _Kind(
+    "noise": WorldKind(
         noise.NoiseConfig, noise.NoiseProcess, noise.draw, "a martingale: nothing to be learned"
     ),
-    "oracle": _Kind(
+    "oracle": WorldKind(
         oracle.OracleConfig, oracle.OracleProcess, oracle.draw, "a feature tells the next return"
     ),
-    "regime": _Kind(
+    "regime": WorldKind(
         regime.RegimeConfig,
         regime.RegimeProcess,
         regime.draw,
@@ -58,6 +53,11 @@ WORLDS: dict[str, _Kind] = {
     ),
 }
 """Every world by name: settings, process, draw, summary."""
+
+
+def all_worlds() -> dict[str, WorldKind]:
+    """Return every world by name, those of plug-ins last; the package's own names stand first."""
+    return {**{name: OWN_WORLDS.get(name) for name in OWN_WORLDS.names()}, **WORLDS}
 
 
 @dataclass(frozen=True)
@@ -174,15 +174,19 @@ def process_of(world: str, **parameters: object) -> Process:
     return _kind(world).process(config_of(world, parameters))
 
 
-def _kind(world: str) -> _Kind:
-    if world not in WORLDS:
-        near = nearest(world, WORLDS)
+def _kind(world: str) -> WorldKind:
+    known = all_worlds()
+    if world not in known:
+        near = nearest(world, known)
         raise ChoiceError(
-            wrong=f"a world must be one of {', '.join(f'`{name}`' for name in WORLDS)}",
+            wrong=f"a world must be one of {', '.join(f'`{name}`' for name in known)}",
             found=f"`{world}`",
-            remedy=f"Did you mean `{near}`?" if near else "Run `stormsail synth --list`.",
+            remedy=f"Did you mean `{near}`?"
+            if near
+            else "Run `stormsail synth --list`, or bring the file that registers it with "
+            "`--plugin FILE.py`.",
         )
-    return WORLDS[world]
+    return known[world]
 
 
 def _check_memory(symbols: int | Sequence[str], bars: int) -> None:

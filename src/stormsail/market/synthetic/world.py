@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +132,15 @@ class Process(ABC):
     @abstractmethod
     def answer(self) -> str:
         """What is known about trading here, in one or two sentences."""
+
+
+class WorldKind(NamedTuple):
+    """A world by name: settings, process, draw of one symbol, and a line about it."""
+
+    config: type[WorldConfig]
+    process: Callable[[Any], Process]
+    draw: Callable[[Any, Streams, int], Path]
+    summary: str
 
 
 class GaussianConfig(WorldConfig):

@@ -14,11 +14,11 @@ from learner_lab import CRITICS, aged, learner, script, settings
 from oracles import advantage as advantage_oracle
 from oracles import risk as risk_oracle
 from oracles import risk_control as oracle
+from stormsail.algorithms.callbacks import Progress
 from stormsail.algorithms.risk.advantage import Trace, risk_advantage
 from stormsail.algorithms.risk.control import SOURCES, RiskControl, winsorised
 from stormsail.algorithms.run.checkpoint import learner_state, restore_learner
 from stormsail.algorithms.telemetry.risk import QUANTITIES
-from stormsail.algorithms.trainer import Progress
 from stormsail.algorithms.update.estimates import estimate
 from stormsail.cli.learning.train import _words
 from stormsail.core.errors import ArtifactError, ConfigError

@@ -8,9 +8,9 @@ import pytest
 from learner_lab import aged, learner, script, settings
 from oracles import risk as oracle
 from oracles import risk_control
+from stormsail.algorithms.callbacks import Progress
 from stormsail.algorithms.telemetry import risk
 from stormsail.algorithms.telemetry.metrics import metrics
-from stormsail.algorithms.trainer import Progress
 from stormsail.cli.learning.train import SHOWN, _words
 from stormsail.monitors.alarms import Alarms
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -462,17 +461,6 @@ def test_the_shrinkage_command_prints_writes_and_draws(tmp_path, monkeypatch, ca
     assert len(found["summary"]) == 4
     assert len(polylines(drawn.read_text())) == 5
     assert "law of total variance" in capsys.readouterr().out
-
-
-def test_the_code_on_the_page_runs():
-    page = (ROOT / "docs" / "optimizers.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    names = {}
-    for block in blocks:
-        if "cuda" not in block:
-            exec(compile(block, "docs/optimizers.md", "exec"), names)  # noqa: S102
-    assert len(blocks) == 4
-    assert bool(names["report"].stepped)
 
 
 @pytest.mark.refusal

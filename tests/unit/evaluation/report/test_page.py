@@ -465,5 +465,5 @@ def test_the_command_writes_the_page_and_says_how_large_it_is(folders, tmp_path)
 
 @pytest.mark.refusal
 def test_a_report_of_nothing_is_refused():
-    with pytest.raises(RangeError, match="at least one result or population; found none"):
+    with pytest.raises(RangeError, match="at least one result, population or run; found none"):
         report_page([])

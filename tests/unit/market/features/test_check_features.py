@@ -84,11 +84,14 @@ def test_the_command_hands_its_options_on(monkeypatch):
     for options in ({"interval": "4h"}, {}, {"store": Path("data"), "symbol": "AAA/USDT"}):
         with pytest.raises(typer.Exit):
             check(features="default", **options)
-    nothing = {"interval": None, "store": None, "symbol": None}
+    with pytest.raises(typer.Exit):
+        check(plugin=["mine.py"])
+    nothing = {"interval": None, "store": None, "symbol": None, "plugins": []}
     assert seen == [
         ("default", {**nothing, "interval": "4h"}),
         ("default", nothing),
         ("default", {**nothing, "store": Path("data"), "symbol": "AAA/USDT"}),
+        (None, {**nothing, "plugins": ["mine.py"]}),
     ]
 
 

@@ -58,6 +58,8 @@ TABLE = {
     "delisting.silent_days": (1.0, {}),
     "delisting.loss": (0.3, {"delisting.silent_days": 1.0}),
     "ruin_penalty": (1.0, {"stops.equity_floor": 0.9}),
+    "reward": ("drawdown_growth", {}),
+    "reward_parameters": ({"penalty": 2.0}, {"reward": "drawdown_growth"}),
     "reward_clip": (0.01, {}),
     "costs.taker_fee": (0.001, {}),
     "costs.half_spread": (0.0004, {}),

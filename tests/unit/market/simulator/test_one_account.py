@@ -60,6 +60,11 @@ def written_out(state, step):
     return [number for tensor in tensors for number in tensor.flatten().tolist()]
 
 
+def numbers_of(state):
+    """Return a state as plain numbers, in the order of its fields."""
+    return tuple(number for tensor in state for number in tensor.flatten().tolist())
+
+
 @pytest.mark.parametrize("name", MARKETS)
 def test_every_number_of_a_step_is_that_of_the_tensors(name):
     sim = simulator(wild_panel(5, rows=300, symbols=3), MarketConfig().replace(**MARKETS[name]))
@@ -71,7 +76,7 @@ def test_every_number_of_a_step_is_that_of_the_tensors(name):
     for _ in range(600):
         if bool(state.done):
             state, ends = sim.reset(generator)[0], ends + 1
-        numbers = tuple(tensor.item() for tensor in state)
+        numbers = numbers_of(state)
         action, uniform = int(rng.integers(5)), sim.draw(generator)
         state, step = sim.transition(state, torch.tensor([action]), uniform)
         after, shown = account.step(numbers, action, uniform.flatten().tolist())
@@ -89,11 +94,11 @@ def test_weights_and_bad_actions_are_those_of_the_tensors():
     state, _ = sim.reset(torch.Generator().manual_seed(1))
     uniform = sim.draw(torch.Generator().manual_seed(2))
     for weight in (0.3, -2.9, 3.5, float("nan"), 0.0, 1e-9, 3.0):
-        numbers = tuple(tensor.item() for tensor in state)
+        numbers = numbers_of(state)
         after, _ = account.step(numbers, weight, uniform.flatten().tolist())
         action = torch.tensor([weight], dtype=torch.float64)
         state, _ = sim.transition(state, action, uniform)
-        assert bits(after) == bits(tensor.item() for tensor in state)
+        assert bits(after) == bits(numbers_of(state))
     assert after[State._fields.index("bad_actions")] == 2
 
 

@@ -12,8 +12,9 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
@@ -26,7 +27,7 @@ from stormsail.algorithms.population.engines.reports import (
     unpack_report,
     worker_lost,
 )
-from stormsail.algorithms.population.jobs import Call, Job, Outcome
+from stormsail.algorithms.population.jobs import Call, Feed, Job, Outcome
 from stormsail.core.errors import RangeError
 
 _CONTEXT = get_context("spawn")  # a fork would copy locks of threads that do not exist in the copy
@@ -70,31 +71,52 @@ class Processes:
         Raises:
             ArgumentError: if a job cannot be sent to another process.
         """
-        works = [pack_job(call, job) for job in jobs]
-        deaths = [0] * len(jobs)
-        waiting = deque(range(len(jobs)))
-        busy: dict[_Worker, int] = {}
+        works = deque([_Work(job, pack_job(call, job)) for job in jobs])
+        yield from self._carried_out(lambda: works.popleft() if works else None)
+
+    def stream(self, call: Call, feed: Feed) -> Iterator[tuple[Job, Outcome | Exception]]:
+        """Carry out jobs as they are asked for; see `StreamingEngine.stream`.
+
+        Raises:
+            ArgumentError: if a job cannot be sent to another process.
+        """
+
+        def packed() -> _Work | None:
+            job = feed()
+            return None if job is None else _Work(job, pack_job(call, job))
+
+        yield from self._carried_out(packed)
+
+    def _carried_out(
+        self, feed: Callable[[], "_Work | None"]
+    ) -> Iterator[tuple[Job, Outcome | Exception]]:
+        again: deque[_Work] = deque()  # work of workers that died
+        busy: dict[_Worker, _Work] = {}
         try:
-            while waiting or busy:
-                while waiting and len(busy) < self._count:
-                    index = waiting.popleft()
-                    worker = self._worker(jobs[index].root / _LOGS)
-                    busy[worker] = index
-                    worker.begin(works[index])
+            while True:
+                while len(busy) < self._count:
+                    work = again.popleft() if again else feed()
+                    if work is None:
+                        break
+                    worker = self._worker(work.job.root / _LOGS)
+                    busy[worker] = work
+                    worker.begin(work.data)
+                if not busy:
+                    return
                 for worker in _over(busy):
-                    index = busy.pop(worker)
+                    work = busy.pop(worker)
                     report = worker.report()
                     if report is not None:
                         self._idle.append(worker)
-                        yield jobs[index], unpack_report(report)
+                        yield work.job, unpack_report(report)
                         continue
                     self._end(worker)
-                    deaths[index] += 1
-                    if deaths[index] < self._attempts:
-                        waiting.append(index)
+                    work.deaths += 1
+                    if work.deaths < self._attempts:
+                        again.append(work)
                     else:
                         last = f"{worker.cause()}; its output is in {worker.log}"
-                        yield jobs[index], worker_lost(jobs[index], deaths=deaths[index], last=last)
+                        yield work.job, worker_lost(work.job, deaths=work.deaths, last=last)
         finally:  # an interrupt, or a driver that wants no more: nobody waits for these
             for worker in busy:
                 self._end(worker)
@@ -123,6 +145,15 @@ class Processes:
         if worker in self._all:
             self._all.remove(worker)
             self._free.append(worker.number)
+
+
+@dataclass
+class _Work:
+    """A job as it is sent to a worker, and how many workers died of it."""
+
+    job: Job
+    data: bytes
+    deaths: int = 0
 
 
 def _over(busy: Collection["_Worker"]) -> list["_Worker"]:

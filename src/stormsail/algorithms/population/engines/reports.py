@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stormsail.algorithms.population.jobs import Call, Job, Outcome
+from stormsail.core import plugins
 from stormsail.core.errors import ArgumentError, WorkerError
 
 # What pickle raises, by Python version and by the kind of object.
@@ -19,13 +20,15 @@ _REFUSALS = (pickle.PicklingError, AttributeError, TypeError)
 
 
 def pack_job(call: Call, job: Job) -> bytes:
-    """Return a job and what carries it out, to be sent to a worker.
+    """Return a job and what carries it out, with the plug-ins loaded here, for a worker.
 
     Raises:
         ArgumentError: if one of them cannot be sent.
     """
     try:
-        return pickle.dumps((call, job))
+        work = pickle.dumps((call, job))
+        # apart from the job, which may name what a plug-in defines
+        return pickle.dumps((plugins.carried(), work))
     except _REFUSALS as error:
         raise ArgumentError(
             "not-picklable",
@@ -44,7 +47,9 @@ def carry_out(work: bytes, *, root: Path | None = None) -> bytes:
         root: where the worker has the folder of the population, if not where the driver has it.
     """
     try:
-        call, job = pickle.loads(work)  # noqa: S301 - made by the driver of this very population
+        carried, inside = pickle.loads(work)  # noqa: S301 - made by the driver of this population
+        plugins.restore(carried)
+        call, job = pickle.loads(inside)  # noqa: S301 - likewise
         outcome = call(job if root is None else replace(job, root=root))
     except Exception as error:  # noqa: BLE001 - travels home, where the driver decides
         return _raised(error)
@@ -74,7 +79,7 @@ def worker_lost(job: Job, *, deaths: int, last: str) -> WorkerError:
     """Return the error for a job whose workers died as often as is allowed."""
     return WorkerError(
         "worker-lost",
-        wrong=f"a worker must live until member {job.member} has done round {job.round}",
+        wrong=f"a worker must live until {job.words}",
         found=f"{deaths} workers that died one after the other, the last of {last}",
         remedy="Look for a lack of memory first. The same command goes on from the ledger; "
         "finished rounds are not done again.",

@@ -1,4 +1,4 @@
-"""Agents that a command line names: of a population, of a run, or an agent's own folder."""
+"""Agents by the folder that names them: of a population, of a run, or an agent's own."""
 
 from pathlib import Path
 
@@ -18,20 +18,18 @@ def agent_folder(run: Path) -> Path:
         ArtifactError: if there is no such folder, or the run has saved no agent yet.
     """
     from stormsail.core.errors import ArtifactError
+    from stormsail.modules.agent import agent_folder as own_folder
 
     if (run / POPULATION).is_file():
         run = _best_member(run)
-    best = run / BEST
-    if best.is_dir():
-        return best
-    if (run / "checkpoints").is_dir() or (run / "config.toml").is_file() or not run.is_dir():
+    if not run.is_dir():
         raise ArtifactError(
             "artifact-missing",
             wrong=f"{run} must be a run with an agent in `{BEST}`",
-            found="a run that has saved none yet" if run.is_dir() else "no such folder",
+            found="no such folder",
             remedy="Train until the first evaluation; `validation.every_updates` says when.",
         )
-    return run
+    return own_folder(run)
 
 
 def _best_member(population: Path) -> Path:

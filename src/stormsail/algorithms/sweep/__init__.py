@@ -1,0 +1,1 @@
+"""Search over settings: independent trainings, proposed by TPE and pruned by ASHA (Optuna)."""

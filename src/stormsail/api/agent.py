@@ -1,0 +1,243 @@
+"""`ss.Agent`: an agent that takes NumPy or tensors, one observation or many, and evaluates itself.
+
+It decides through `modules.Agent.decide` like everything else: arrays are turned into tensors
+before it and back after it, and nothing else is added.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeAlias, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stormsail.algorithms.config.run import EvaluatedPolicy
+from stormsail.algorithms.run.evaluate import MAX_STEPS, Evaluation, evaluate
+from stormsail.api.agent_folders import agent_folder
+from stormsail.api.environments import Judged, trials
+from stormsail.core.errors import DtypeError, RangeError, ShapeError
+from stormsail.core.generators import Generators
+from stormsail.core.task import close
+from stormsail.modules import Agent as BaseAgent
+from stormsail.modules import Decision
+
+Array: TypeAlias = NDArray[Any]
+
+
+class ArrayDecision(NamedTuple):
+    """A decision as arrays, [B, ...]; without B where one observation was given."""
+
+    action: Array
+    """For the environment."""
+    raw_action: Array
+    """The same before squashing."""
+    log_prob: Array
+    """Log probability of the action."""
+    parameters: Array
+    """Of the distribution it was drawn from, [B, D]."""
+    value: Array
+    """Expected return in reward units."""
+    distribution: Array
+    """Quantiles at `Agent.levels`, in reward units, or probabilities of `Agent.atoms`, [B, W]."""
+    predicted: Array
+    """Output of each critic, normalised, [B, C, W]."""
+    memory: Array
+    """To be passed to the next call, [B, L, P, H]."""
+    features: Array
+    """Output of the actor's memory, [B, H]."""
+
+
+class Agent(BaseAgent):
+    """A trained agent: observation in, decision out.
+
+    `Agent.load("runs/x")` reads the best agent of a run, `Agent.load("runs/x/best")` the same
+    folder by its own name.
+
+    Attributes:
+        folder: that it was read from; None where it was not.
+    """
+
+    folder: Path | None = None
+
+    @classmethod
+    def load(cls, path: Path | str, *, device: torch.device | str = "cpu") -> Self:
+        """Read an agent, the best one of a run, or that of the best member of a population.
+
+        Args:
+            path: folder of the agent, the run or the population.
+            device: where its tensors are to live.
+
+        Raises:
+            ArtifactError: if there is none yet, or its file is damaged or something else.
+        """
+        folder = agent_folder(Path(path))
+        agent = super().load(folder, device=device)
+        agent.folder = folder
+        return agent
+
+    @classmethod
+    def of(cls, agent: BaseAgent) -> Self:
+        """Return a copy of any agent as one of these."""
+        if isinstance(agent, cls):
+            return agent
+        own = cls(agent.spec, torch.Generator(), binding=agent.binding.values)
+        own.to(next(agent.parameters()).device).load_state_dict(agent.state_dict())
+        own.lineage, own.judged_policy = agent.lineage, agent.judged_policy
+        return own
+
+    @overload
+    def decide(
+        self,
+        observation: Tensor,
+        memory: Tensor | None = None,
+        *,
+        deterministic: bool | None = None,
+        generator: torch.Generator | None = None,
+        mask: Tensor | None = None,
+    ) -> Decision: ...
+
+    @overload
+    def decide(
+        self,
+        observation: Array,
+        memory: Array | None = None,
+        *,
+        deterministic: bool | None = None,
+        generator: torch.Generator | None = None,
+        mask: Array | None = None,
+    ) -> ArrayDecision: ...
+
+    def decide(
+        self,
+        observation: Tensor | Array,
+        memory: Tensor | Array | None = None,
+        *,
+        deterministic: bool | None = None,
+        generator: torch.Generator | None = None,
+        mask: Tensor | Array | None = None,
+    ) -> Decision | ArrayDecision:
+        """Return a decision for one observation, or for each of many.
+
+        Args:
+            observation: one, [F], or B of them, [B, F]; NumPy in, NumPy out, and tensors alike.
+            memory: `decision.memory` of the step before; None begins an episode.
+            deterministic: take the likeliest action instead of drawing one; None does what the
+                agent was judged by (`judged_policy`).
+            generator: needed to draw.
+            mask: classes that are allowed, [D] or [B, D]; None allows all.
+
+        Raises:
+            ShapeError: if observation, memory or mask have another shape than the agent's.
+            DtypeError: if the observation holds something else than numbers.
+            ConfigError: if it must draw and has no generator.
+        """
+        greedy = self.judged_policy == "greedy" if deterministic is None else deterministic
+        arrays = not isinstance(observation, Tensor)
+        seen = self._numbers(observation)
+        single = seen.ndim == 1
+        if single:
+            seen = seen[None]
+        if seen.ndim != 2:
+            raise ShapeError(
+                wrong=f"an observation must be [{self.spec.columns}] or [B, {self.spec.columns}]",
+                found=f"observation {tuple(seen.shape)}",
+                remedy="Pass one observation, or one row for each environment.",
+            )
+        decision = super().decide(
+            seen,
+            self._memory(memory, len(seen), single=single),
+            deterministic=greedy,
+            generator=generator,
+            mask=None if mask is None else self._mask(mask, single=single),
+        )
+        parts = decision if not single else Decision(*(part[0] for part in decision))
+        if not arrays:
+            return parts
+        return ArrayDecision(*(part.cpu().numpy() for part in parts))
+
+    def evaluate(
+        self,
+        env: Judged,
+        episodes: int = 64,
+        *,
+        seed: int = 0,
+        policy: EvaluatedPolicy | None = None,
+        alpha: float = 0.05,
+        max_steps: int = MAX_STEPS,
+    ) -> Evaluation:
+        """Play one episode in each of so many copies of an environment.
+
+        Args:
+            env: id, environment or factory of Gymnasium's, a market of `make_market`, or bars.
+            episodes: number of copies.
+            seed: of starts and of drawn actions; equal seeds give equal episodes.
+            policy: `greedy`, `sampled` or `both`; None plays the one the agent was judged by.
+            alpha: share of worst episodes in CVaR.
+            max_steps: an episode is cut off after so many.
+
+        Raises:
+            RangeError: if `episodes` is less than 1.
+            ShapeError: if the environment shows other columns than the agent was trained on.
+            ArgumentError: if `env` is no environment.
+            ConfigError: if there is no such environment, or the agent was trained for other bars.
+            DataError: if bars do not suffice, or an observation does not fit its space.
+        """
+        if episodes < 1:
+            raise RangeError(
+                wrong="`episodes` must be at least 1",
+                found=repr(episodes),
+                remedy="Pass the number of episodes; 64 is the default.",
+            )
+        played = trials(env, self, batch=episodes, device=self._device)
+        generators = Generators(seed, str(self._device))
+        try:
+            return evaluate(
+                played.task,
+                self,
+                generators.stream("validation"),
+                policy=policy or self.judged_policy,
+                actions=generators.stream("validation.actions"),
+                max_steps=max_steps,
+                log_returns=played.log_returns,
+                alpha=alpha,
+            )
+        finally:
+            close(played.task)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def _numbers(self, values: Tensor | Array) -> Tensor:
+        """Return an observation as a tensor of the agent's type and place."""
+        own = next(self.parameters())
+        if isinstance(values, Tensor):
+            return values.to(own.device, own.dtype)
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            raise DtypeError(
+                wrong="an observation must hold numbers, one for each column",
+                found=f"an array of {array.dtype}",
+                remedy="Pass the columns of the observation; nested ones are taken by `evaluate`.",
+            )
+        return torch.as_tensor(array, dtype=own.dtype, device=own.device)
+
+    def _memory(self, memory: Tensor | Array | None, batch: int, *, single: bool) -> Tensor:
+        initial = self.initial_memory(batch)
+        if memory is None:
+            return initial
+        given = torch.as_tensor(memory, dtype=initial.dtype, device=initial.device)
+        given = given[None] if single else given
+        if given.shape != initial.shape:
+            wanted = tuple(initial.shape[1:] if single else initial.shape)
+            raise ShapeError(
+                wrong=f"`memory` must have the shape {wanted}",
+                found=f"memory {tuple(given.shape[1:] if single else given.shape)}",
+                remedy="Pass `decision.memory` of the step before, or nothing in the first.",
+            )
+        return given
+
+    def _mask(self, mask: Tensor | Array, *, single: bool) -> Tensor:
+        given = torch.as_tensor(mask, dtype=torch.bool, device=self._device)
+        return given[None] if single else given

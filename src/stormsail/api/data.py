@@ -1,0 +1,167 @@
+"""`ss.load_bars` and `ss.make_market`: bars of a store, of files or of a frame, and a market."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from stormsail.core.errors import ArgumentError, DataError
+from stormsail.evaluation.engine.agent_terms import terms_of
+from stormsail.market.bars import Bars, Funding, Mark
+from stormsail.market.gymnasium import MarketVectorEnv
+from stormsail.market.importers import from_frame, import_files
+from stormsail.market.interval import Interval
+from stormsail.market.panel import Panel, load_panel
+from stormsail.market.simulator import MarketConfig
+from stormsail.market.splits import Span
+from stormsail.market.store import Store
+from stormsail.modules import Agent
+
+BarSource: TypeAlias = Panel | Store | Path | str
+"""Bars, or where they are: a store, or files of bars."""
+
+
+def load_bars(
+    source: BarSource | Sequence[Path | str] | object,
+    *,
+    symbols: str | Sequence[str] | None = None,
+    interval: Interval | str | None = None,
+) -> Panel:
+    """Return bars of several symbols on one time grid.
+
+    Args:
+        source: folder of a store; a file, a folder or a pattern of files that `stormsail import`
+            reads, or a list of these; or an Arrow table, a pandas or a polars frame.
+        symbols: which of them, as ccxt writes them; None takes all that have this interval. A file
+            or frame whose name does not say its symbol needs it here, and a frame always does.
+        interval: length of a bar, such as `1h`; None takes the only one there is.
+
+    Raises:
+        DataError: if there are no such bars, they cannot be read, or have defects.
+        ArgumentError: if several intervals are there and none is chosen, or a frame comes without.
+    """
+    length = Interval.parse(interval) if isinstance(interval, str) else interval
+    chosen = (symbols,) if isinstance(symbols, str) else tuple(symbols or ())
+    if isinstance(source, Panel):
+        return source
+    if isinstance(source, str | Path) and Path(source).is_dir() and Store(source).contents():
+        source = Store(source)
+    if isinstance(source, Store):
+        stored = [(symbol, own) for symbol, own in source.contents() if _among(symbol, chosen)]
+        own = length or _only(own for _, own in stored)
+        found = chosen or tuple(symbol for symbol, each in stored if each == own)
+        if not found:
+            raise _nothing(str(source.root), own)
+        return load_panel(source, found, own)
+    if isinstance(source, str | Path):
+        return _imported([source], chosen, length)
+    if isinstance(source, list | tuple):
+        return _imported(list(source), chosen, length)
+    if len(chosen) != 1 or length is None:
+        raise ArgumentError(
+            "missing-argument",
+            wrong="a frame must come with its symbol and its interval",
+            found=f"{len(chosen)} symbols and {'no interval' if length is None else length}",
+            remedy='Write `ss.load_bars(frame, symbols="BTC/USDT", interval="1h")`.',
+        )
+    return Panel.from_bars([from_frame(source, symbol=chosen[0], interval=length)])
+
+
+def make_market(
+    bars: BarSource | None = None,
+    *,
+    num_envs: int = 1,
+    agent: Agent | None = None,
+    config: MarketConfig | Mapping[str, object] | None = None,
+    span: Span | None = None,
+    render_mode: str | None = None,
+) -> MarketVectorEnv:
+    """Return a market as a vector environment of Gymnasium's: many accounts stepped together.
+
+    Args:
+        bars: what `load_bars` takes or returns; None draws a synthetic market.
+        num_envs: number of accounts.
+        agent: makes the market that this agent was trained on: its rules, features and scaler.
+        config: the market's rules, or those that differ from the defaults (docs/config.md,
+            `task.market`).
+        span: episodes lie inside it; None allows all bars.
+        render_mode: `rgb_array` or `ansi`.
+
+    Raises:
+        ArgumentError: if both an agent and rules are given, or an agent without bars.
+        ConfigError: if a rule does not fit, or the agent was trained for other bars.
+        DataError: if the bars are not there or do not suffice.
+    """
+    panel = None if bars is None else load_bars(bars)
+    if agent is None:
+        rules = config if isinstance(config, MarketConfig) else _rules(config or {})
+        return MarketVectorEnv(num_envs, panel, rules, span=span, render_mode=render_mode)
+    if config is not None or panel is None:
+        raise ArgumentError(
+            "config-inconsistent" if config is not None else "missing-argument",
+            wrong="the market of an agent must have bars, and its rules from the agent alone",
+            found="rules beside the agent" if config is not None else "no bars",
+            remedy="Pass `bars` and `agent`, or `config` without an agent.",
+        )
+    terms = terms_of(agent, panel)
+    return MarketVectorEnv(
+        num_envs,
+        panel,
+        terms.market,
+        features=terms.features,
+        scaler=terms.scaler,
+        span=span,
+        render_mode=render_mode,
+    )
+
+
+def _rules(settings: Mapping[str, object]) -> MarketConfig:
+    return MarketConfig().replace(**settings)
+
+
+def _imported(
+    sources: Sequence[Path | str], symbols: Sequence[str], interval: Interval | None
+) -> Panel:
+    """Return bars of files, with the funding rates and mark prices among them."""
+    named = symbols[0] if len(symbols) == 1 else None
+    read = [part.data for part in import_files(sources, symbol=named, interval=interval)]
+    bars = [part for part in read if isinstance(part, Bars) and _among(part.symbol, symbols)]
+    if not bars:
+        raise _nothing(", ".join(map(str, sources)), interval)
+    own = interval or _only(part.interval for part in bars)
+    bars = [part for part in bars if part.interval == own]
+    traded = {part.symbol for part in bars}
+    return Panel.from_bars(
+        bars,
+        {part.symbol: part for part in read if isinstance(part, Funding) and part.symbol in traded},
+        marks={
+            part.symbol: part
+            for part in read
+            if isinstance(part, Mark) and part.symbol in traded and part.interval == own
+        },
+    )
+
+
+def _among(symbol: str, chosen: Sequence[str]) -> bool:
+    return not chosen or symbol in chosen
+
+
+def _only(intervals: Iterable[Interval]) -> Interval:
+    """Return the only interval."""
+    lengths = sorted(set(intervals), key=lambda one: one.milliseconds)
+    if len(lengths) != 1:
+        raise ArgumentError(
+            "missing-argument",
+            wrong="`interval` must be given where bars have several lengths or none",
+            found=", ".join(map(str, lengths)) or "no bars of these symbols",
+            remedy='Write for example `interval="1h"`.',
+        )
+    return lengths[0]
+
+
+def _nothing(place: str, interval: Interval | None) -> DataError:
+    return DataError(
+        "data-missing",
+        wrong=f"{place} must hold bars{'' if interval is None else f' of {interval}'}",
+        found="none of these symbols",
+        remedy="Import, fetch or synthesise them first, or name other symbols.",
+    )
