@@ -24,7 +24,7 @@ class Progress:
     steps: int
     """Steps of all environments so far."""
     total_steps: int
-    """Steps after which the run is finished; the last update may go beyond."""
+    """Steps of all updates of the run: those that are asked for, up to the end of an update."""
     metrics: Mapping[str, float]
     """Metrics of the update by name (docs/metrics.md)."""
     alarms: tuple[str, ...]

@@ -3,12 +3,10 @@
 import contextlib
 import math
 import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, Literal
 
 from torch import Tensor
@@ -44,6 +42,7 @@ from stormsail.core.errors import ArtifactError, ConfigError, RangeError
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.files.generations import Generation
 from stormsail.core.generators import Generators
+from stormsail.core.signals import handled_signals
 from stormsail.core.task import Task, close
 from stormsail.core.threads import torch_threads
 from stormsail.modules.agent import Agent, JudgedPolicy
@@ -387,7 +386,7 @@ class Trainer:
         """
         last = math.inf if until is None else until
         self.folder.keep()
-        with _signals(self._on_signal), self._loggers.closing():
+        with handled_signals(self._on_signal), self._loggers.closing():
             while not self.done and not self._must_stop and self.ppo.update_count < last:
                 try:
                     self.advance()
@@ -588,22 +587,3 @@ def _introduced(folder: RunFolder) -> LoggedRun:
             "config_hash": config.config_hash(),
         },
     )
-
-
-@contextmanager
-def _signals(handle: Callable[[int], None]) -> Iterator[None]:
-    """Call a function on Ctrl-C and SIGTERM; outside of the main thread change nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handler(number: int, _frame: FrameType | None) -> None:
-        handle(number)
-
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(kind, handler) for kind in kinds]
-    try:
-        yield
-    finally:
-        for kind, previous in zip(kinds, before, strict=True):
-            signal.signal(kind, previous)

@@ -33,6 +33,7 @@ def begin_and_act(task):
 
 
 @pytest.mark.refusal
+@pytest.mark.filterwarnings("ignore::UserWarning")  # by which Gymnasium logs a worker's end
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 @pytest.mark.parametrize(("good", "method"), [(0, "reset"), (1, "step")])
 def test_the_error_names_environment_space_and_method(good, method, vectorization, registered):

@@ -186,6 +186,7 @@ def frontier(
     seeds: Annotated[int, typer.Option(min=1, help="Agents of each kind.")] = 5,
     first_seed: FirstSeed = 0,
     steps: Annotated[int, typer.Option(min=1, help="Steps that each learns for.")] = 1_500_000,
+    episodes: Annotated[int, typer.Option(min=40, help="That each is evaluated by.")] = 2048,
     gammas: Annotated[str, typer.Option(help="Discounts, with commas.")] = "0.99,0.999",
     limits: Annotated[
         str, typer.Option(help="On the CVaR of an episode, in log growth, with commas.")
@@ -214,6 +215,7 @@ def frontier(
         gammas=numbers(gammas, option="gammas", example="0.5,0.25"),
         seeds=tuple(range(first_seed, first_seed + seeds)),
         steps=steps,
+        episodes=episodes,
         warned=warned,
         changes=tuple(changes(settings or ()).items()),
     )

@@ -101,8 +101,9 @@ def report_page(
     sections[SEARCHED] = search_section(searches)
     sections[TRAINED] = training_section(runs) if runs else ""
     shown = [(name, title) for name, title, _ in CONTENTS if sections.get(name)]
-    names = [each.name for each in results] or [each.name for each in (*populations, *searches)]
-    title = " · ".join(names or [each.name for each in runs])
+    searched = [*(each.name for each in populations), *(each.name for each in searches)]
+    names = [each.name for each in results] or searched or [each.name for each in runs]
+    title = " · ".join(names)
     other = "population-based training" if populations else "training"
     other = other if populations or not searches else "search over settings"
     top = header(title, _subtitle(results) if results else other, shown)

@@ -565,6 +565,7 @@ def test_the_command_prints_writes_and_draws(tmp_path, monkeypatch, capsys):
 
     def ran(wanted, *, processes, log, say):
         assert log is None
+        assert {job.episodes for job in wanted} == {77}
         asked.append((len(wanted), processes))
         say(everything()[0])
         return everything()
@@ -572,8 +573,8 @@ def test_the_command_prints_writes_and_draws(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "run_all", ran)
     out, drawn = tmp_path / "frontier.json", tmp_path / "frontier.svg"
     command.frontier(
-        seeds=2, steps=10, gammas="0.99", limits="-0.1", jobs=3, kinds="free, limit",
-        out=out, chart=drawn,
+        seeds=2, steps=10, episodes=77, gammas="0.99", limits="-0.1", jobs=3,
+        kinds="free, limit", out=out, chart=drawn,
     )  # fmt: skip
     assert asked == [(4, 3)]
     found = json.loads(out.read_text(), parse_constant=pytest.fail)
