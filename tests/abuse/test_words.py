@@ -113,7 +113,7 @@ def test_words_that_are_no_command_line_are_refused(words, place):
         (("attack", "run", "--epsilons", "x"), None), (("attack", "run", "--epsilons", "-1"), None),
         (("compare", "judged"), None), (("compare", "judged", "judged"), "out-of-range"),
         (("performance", "judged", "--benchmark", "luck"), "unknown-choice"),
-        (("report", "run", "--out", "x.html"), None),
+        (("report", "data", "--out", "x.html"), None),
         (("train", "cart.toml", "--keep-optimizer", "--out", "new"), "config-inconsistent"),
         (("train", "--extend-to", "10", "--out", "new"), None),
         (("train", "cart.toml", "--logger", "paper", "--out", "new"), None),
