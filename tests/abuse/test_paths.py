@@ -25,7 +25,7 @@ CODES = {
     "backtest --data": STORE,
     "backtest --workspace": ARTIFACT,
     "attack RUN": ARTIFACT,
-    "attack --config": CONFIG | {"artifact-mismatch", "config-inconsistent"},
+    "attack --config": CONFIG | {"artifact-mismatch", "config-inconsistent", "config-value"},
     "validate CONFIG": CONFIG | {"config-value"},
     "validate store": STORE,
     "performance RESULT": ARTIFACT,
