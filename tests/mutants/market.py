@@ -64,7 +64,7 @@ MARKET_DATA = (
     Mutant(
         "warning-with-the-event",
         "synthetic",
-        "market/synthetic/world.py",
+        "market/synthetic/process.py",
         "return np.append(alarm[1:], 0.0)",
         "return alarm",
         unit("processes", WARNED, part="market/synthetic"),

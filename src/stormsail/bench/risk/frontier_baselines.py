@@ -16,7 +16,7 @@ from stormsail.core.task import (
     episode_steps,
     with_batch,
 )
-from stormsail.market.synthetic.world import WARNING
+from stormsail.market.synthetic.process import WARNING
 
 
 class Penalised:

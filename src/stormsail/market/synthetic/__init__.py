@@ -12,7 +12,7 @@ from stormsail.market.synthetic.generate import (
 )
 from stormsail.market.synthetic.growth import Optimum, best_growth, path_optimum
 from stormsail.market.synthetic.own import world
-from stormsail.market.synthetic.world import Process, WorldConfig
+from stormsail.market.synthetic.process import Process, WorldConfig
 
 __all__ = [
     "START_MS",

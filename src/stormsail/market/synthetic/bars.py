@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from stormsail.core.errors import RangeError
 from stormsail.market.bars import Funding
 from stormsail.market.interval import Interval
-from stormsail.market.synthetic.world import (
+from stormsail.market.synthetic.process import (
     AnyArray,
     Array,
     Path,

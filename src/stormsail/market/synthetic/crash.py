@@ -12,7 +12,7 @@ from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.functional.risk import empirical_cvar
 from stormsail.market.synthetic.growth import check_solvent, gaussian_nodes
-from stormsail.market.synthetic.world import (
+from stormsail.market.synthetic.process import (
     WARNING,
     Array,
     Path,

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from scipy import optimize, special
 
 from stormsail.core.errors import ConfigError
-from stormsail.market.synthetic.world import (
+from stormsail.market.synthetic.process import (
     WARNING,
     Array,
     Path,

@@ -15,7 +15,7 @@ from stormsail.market.store import Store
 from stormsail.market.synthetic import ar1, crash, garch_jump, noise, oracle, regime
 from stormsail.market.synthetic.bars import build_columns, draw_funding
 from stormsail.market.synthetic.own import OWN_WORLDS
-from stormsail.market.synthetic.world import Array, Process, Streams, WorldConfig, WorldKind
+from stormsail.market.synthetic.process import Array, Process, Streams, WorldConfig, WorldKind
 
 START_MS = 1_609_718_400_000
 """2021-01-04 00:00 UTC, a Monday, on which bars of every length open."""

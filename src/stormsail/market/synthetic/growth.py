@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormsail.core.errors import RangeError
-from stormsail.market.synthetic.world import Array
+from stormsail.market.synthetic.process import Array
 
 _ITERATIONS = 20_000
 _NODES = 32

@@ -10,8 +10,8 @@ from pydantic import Field
 from scipy import special  # its `stats` takes longer to import than a world to draw
 
 from stormsail.core.errors import RangeError
-from stormsail.market.synthetic.world import Array, Path, Process, Share, Streams, Volatility
-from stormsail.market.synthetic.world import WorldConfig as Base
+from stormsail.market.synthetic.process import Array, Path, Process, Share, Streams, Volatility
+from stormsail.market.synthetic.process import WorldConfig as Base
 
 _STEP = 0.01
 _FARTHEST = 100.0  # the score e^100/2, past which a Student score with a variance has no weight

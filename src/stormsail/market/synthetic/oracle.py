@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from stormsail.market.synthetic.growth import Optimum, best_growth, gaussian_log_growth
-from stormsail.market.synthetic.world import (
+from stormsail.market.synthetic.process import (
     AnyArray,
     Array,
     GaussianConfig,

@@ -10,7 +10,7 @@ from pydantic import create_model
 
 from stormsail.core import plugins
 from stormsail.core.errors import ArgumentError, ConfigError, DtypeError, StormsailError
-from stormsail.market.synthetic.world import Path, Process, Streams, WorldConfig, WorldKind
+from stormsail.market.synthetic.process import Path, Process, Streams, WorldConfig, WorldKind
 
 Draw = Callable[..., object]
 """`(generator, bars, **parameters)` to log returns [bars], or to a `Path`."""

@@ -15,7 +15,7 @@ from stormsail.market.synthetic.growth import (
     gaussian_log_growth,
     gaussian_nodes,
 )
-from stormsail.market.synthetic.world import (
+from stormsail.market.synthetic.process import (
     Array,
     Path,
     Probability,

@@ -9,7 +9,7 @@ from stormsail.market.interval import Interval
 from stormsail.market.synthetic import WORLDS, generate, process_of
 from stormsail.market.synthetic.bars import draw_funding
 from stormsail.market.synthetic.noise import density, upper_tail
-from stormsail.market.synthetic.world import WorldConfig
+from stormsail.market.synthetic.process import WorldConfig
 
 HOUR = Interval.parse("1h")
 SIGMAS = 4.5
