@@ -80,7 +80,7 @@ PUBLIC = {
         "generate path_optimum process_of world write_world"
     ),
     "stormsail.modules": (
-        "Agent AgentSpec CriticConfig Decision Mlp NetworkConfig PolicyConfig linear network"
+        "Agent AgentSpec CriticConfig Decision Mlp NetworkConfig PolicyConfig linear"
     ),
     "stormsail.monitors": "Ending LoggedRun MetricsLogger MlflowLogger WandbLogger",
     "stormsail.optim": "AdaptiveUPGD GradientPipeline UPGD UPGDW VarianceGradientScaler",

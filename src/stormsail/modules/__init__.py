@@ -2,7 +2,6 @@
 
 from stormsail.modules.agent import Agent, AgentSpec, Decision
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
-from stormsail.modules.encoders import network
 from stormsail.modules.layers import Mlp, linear
 
 __all__ = [
@@ -14,5 +13,4 @@ __all__ = [
     "NetworkConfig",
     "PolicyConfig",
     "linear",
-    "network",
 ]
