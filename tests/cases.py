@@ -123,6 +123,7 @@ def build(seed: int = 7) -> list[Case]:
         *_all_actions(draw),
         *_adversary(draw),
         *_population(draw),
+        *_rewards(draw),
     ]
 
 
@@ -655,6 +656,20 @@ def _ledger(draw: Draw) -> list[Case]:
             (0, 1, 2),
         ),
         Case(fills.log_growth, (equity, 1e3 * uniform(B)), {"floor": 10.0}, (0, 1)),
+        Case(fills.maintenance_margin, (1e3 * uniform(B), tiers), {}, (0,)),
+        Case(fills.tiered_liquidation_price, (100 * normal(B), quantity, tiers), {}, (0, 1)),
+        Case(
+            fills.borrow_interest,
+            (100 * normal(B), quantity, price, 1e-4 * uniform(B), 1e-4 * uniform(B)),
+            {},
+            (0, 1, 2, 3, 4),
+        ),
+    ]
+
+
+def _rewards(draw: Draw) -> list[Case]:
+    normal, uniform = draw.normal, draw.uniform
+    return [
         Case(
             rewards.differential_sharpe,
             (0.01 * normal(B), 0.001 * normal(B), 1e-4 * (1.0 + uniform(B))),
@@ -671,14 +686,6 @@ def _ledger(draw: Draw) -> list[Case]:
             ),
             {"penalty": 0.5},
             (0, 1, 2, 3),
-        ),
-        Case(fills.maintenance_margin, (1e3 * uniform(B), tiers), {}, (0,)),
-        Case(fills.tiered_liquidation_price, (100 * normal(B), quantity, tiers), {}, (0, 1)),
-        Case(
-            fills.borrow_interest,
-            (100 * normal(B), quantity, price, 1e-4 * uniform(B), 1e-4 * uniform(B)),
-            {},
-            (0, 1, 2, 3, 4),
         ),
     ]
 

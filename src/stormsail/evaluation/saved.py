@@ -27,7 +27,11 @@ from numpy.typing import NDArray
 from stormsail.core.errors import ArtifactError, DataError
 from stormsail.core.files import documents
 from stormsail.core.files.artifact import Artifact, read_artifact
+from stormsail.core.files.documents import Document as Document
 from stormsail.core.files.documents import DocumentError, JsonValue
+from stormsail.core.files.documents import items as items
+from stormsail.core.files.documents import mapping as mapping
+from stormsail.core.files.documents import number as number
 from stormsail.core.files.regular import open_regular
 from stormsail.evaluation.attack import files as attack_files
 from stormsail.evaluation.engine import files as backtest_files
@@ -40,8 +44,6 @@ from stormsail.evaluation.walk_forward import files as validation_files
 from stormsail.evaluation.walk_forward.verdict import ORDER, Reason, Verdict
 
 Times = NDArray[np.int64]
-Document = Mapping[str, JsonValue]
-
 MAIN = {
     backtest_files.KIND: backtest_files.SUMMARY,
     validation_files.KIND: validation_files.DOCUMENT,
@@ -455,21 +457,6 @@ def column(table: pa.Table, name: str) -> Array:
 def texts(table: pa.Table, name: str) -> NDArray[np.str_]:
     """Return a column of texts."""
     return np.array([str(text) for text in table[name].to_pylist()], dtype=np.str_)
-
-
-def mapping(value: JsonValue) -> Document:
-    """Return a table of plain data; an empty one where it is something else."""
-    return value if isinstance(value, dict) else {}
-
-
-def items(value: JsonValue) -> Sequence[JsonValue]:
-    """Return a list of plain data; an empty one where it is something else."""
-    return value if isinstance(value, list) else []
-
-
-def number(value: JsonValue) -> float | None:
-    """Return a number, or None where it is something else."""
-    return float(value) if isinstance(value, int | float) and type(value) is not bool else None
 
 
 def truth(value: JsonValue) -> bool | None:

@@ -11,8 +11,14 @@ from pathlib import Path
 
 from stormsail.core.errors import ArtifactError
 from stormsail.core.files import atomic, documents
-from stormsail.core.files.documents import DocumentError, JsonValue
-from stormsail.evaluation.saved import Document, items, mapping, number
+from stormsail.core.files.documents import (
+    Document,
+    DocumentError,
+    JsonValue,
+    items,
+    mapping,
+    number,
+)
 
 SEARCH = "search.json"
 KIND = "search"

@@ -16,7 +16,6 @@ from stormsail.algorithms.run.tasks import MARKET, market_data
 from stormsail.core.clock import iso
 from stormsail.core.errors import ConfigError
 from stormsail.evaluation.stats.trials import TrialLedger
-from stormsail.evaluation.walk_forward.seal import Sealed, sealing
 from stormsail.market.splits import Span
 
 INCONSISTENT: Final = "config-inconsistent"
@@ -83,6 +82,9 @@ def check_seal(base: TrainConfig, ledger: TrialLedger) -> None:
         ConfigError: if the run's bars hold one of them.
         ArtifactError: if the ledger is damaged.
     """
+    # here, because it brings scipy, which takes a second
+    from stormsail.evaluation.walk_forward.seal import Sealed, sealing
+
     if base.task.name != MARKET:
         return
     data = market_data(base)

@@ -45,8 +45,6 @@ from stormsail.core.errors import ArtifactError, ConfigError, RangeError, Storms
 from stormsail.core.files import atomic, documents
 from stormsail.core.files.artifact import write_error
 from stormsail.core.files.documents import JsonValue
-from stormsail.evaluation.report.html import write_page
-from stormsail.evaluation.report.page import report_page
 from stormsail.evaluation.searches import KIND, SEARCH, read_document, read_search
 from stormsail.functional import population as rules
 
@@ -185,6 +183,10 @@ class _Driver:
         for job, result in self.engine.stream(advance, self._next):
             self._take(job, result)
         self._write(self._result())
+        # here, because charts and statistics take a second to import
+        from stormsail.evaluation.report.html import write_page
+        from stormsail.evaluation.report.page import report_page
+
         write_page(self.root / REPORT, report_page([], searches=[read_search(self.root)]))
         return self._result()
 

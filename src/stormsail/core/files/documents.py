@@ -7,9 +7,13 @@ are refused here, in both directions.
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+
+Document: TypeAlias = Mapping[str, JsonValue]
+"""A JSON object."""
 
 _MAX_DEPTH = 64
 
@@ -130,3 +134,18 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise DocumentError(f"it holds the number {text}, which is not finite")
     return number
+
+
+def mapping(value: JsonValue) -> Document:
+    """Return a table of plain data; an empty one where it is something else."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: JsonValue) -> Sequence[JsonValue]:
+    """Return a list of plain data; an empty one where it is something else."""
+    return value if isinstance(value, list) else []
+
+
+def number(value: JsonValue) -> float | None:
+    """Return a number, or None where it is something else."""
+    return float(value) if isinstance(value, int | float) and type(value) is not bool else None

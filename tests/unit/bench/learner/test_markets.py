@@ -238,7 +238,13 @@ def test_a_market_that_is_none_is_refused():
         ({"task.market.costs.impact": 0.01}, "`task.market.costs.impact` must be 0"),
         ({"task.market.funding": True}, "`task.market.funding` must be false"),
         ({"task.market.stops.drawdown": 0.2}, "`task.market.stops` must be left out"),
-        ({"task.data.store": "data"}, "`task.data.store` must be left out"),
+        (
+            {"task.data.store": "data", "task.data.world": "regime"},
+            "`task.data.store` must be left out",
+        ),
+            {"task.data.store": "data", "task.data.world": "regime"},
+            "`task.data.store` must be left out",
+        ),
     ],
 )
 def test_a_rule_that_the_answer_does_not_count_is_refused(change, words):

@@ -197,7 +197,7 @@ def test_a_campaign_goes_on_from_its_rows(tmp_path, monkeypatch):
     assert "holds; gain 7.500 ± 1.963 in Sharpe ratio a year, 5 repeats" in first.stdout
     assert "beside the fixed draw with the best fitness: gain 8.000 ± 1.963" in first.stdout
     rows.write_bytes(b"".join(lines[:7]))
-    again = forked(*options)
+    again = forked(*options, "--force")
     assert (first.stdout.count(" copies"), again.stdout.count(" copies")) == (10, 3)
     assert rows.read_bytes() == b"".join(lines)
     assert json.loads(out.read_text()) == figures

@@ -80,7 +80,7 @@ def test_a_campaign_goes_on_from_its_rows(tmp_path):
     assert len(lines) == 4
     figures = json.loads((tmp_path / "out.json").read_text())
     rows.write_bytes(b"".join(lines[:3]))
-    again = forked(*options)
+    again = forked(*options, "--force")
     assert again.stdout.count("clean ") - first.stdout.count("clean ") == -3
     assert rows.read_bytes() == b"".join(lines)
     assert json.loads((tmp_path / "out.json").read_text()) == figures

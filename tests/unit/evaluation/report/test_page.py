@@ -96,7 +96,7 @@ def full_page(full):
 
 
 def test_every_section_is_there_once_and_in_the_menu(full_page):
-    absent = ("folds", "robustness", "population")
+    absent = ("folds", "robustness", "search", "population")
     wanted = [name for name, *_ in CONTENTS if name not in absent]
     assert re.findall(r'<section id="([a-z]+)">', full_page) == wanted
     assert re.findall(r'<a href="#([a-z]+)">', full_page) == wanted
@@ -108,7 +108,7 @@ def test_a_population_stands_beside_results_before_the_training(full):
     bred = SavedPopulation("p", "max", {"ppo.gamma": False}, (round_,))
     text = report_page([full], populations=[bred])
     shown = re.findall(r'<section id="([a-z]+)">', text)
-    absent = ("folds", "robustness", "training")
+    absent = ("folds", "robustness", "search", "training")
     assert shown == [name for name, *_ in CONTENTS if name not in absent]
     assert "Best: member 01 with fitness 2; <code>ppo.gamma</code> 0.8." in text
 
@@ -465,5 +465,5 @@ def test_the_command_writes_the_page_and_says_how_large_it_is(folders, tmp_path)
 
 @pytest.mark.refusal
 def test_a_report_of_nothing_is_refused():
-    with pytest.raises(RangeError, match="at least one result, population or run; found none"):
+    with pytest.raises(RangeError, match="one result, population, search or run; found none"):
         report_page([])

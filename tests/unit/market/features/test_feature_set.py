@@ -98,7 +98,7 @@ def test_an_unknown_name_suggests_the_nearest():
         FeatureSet(["log_retrun"], interval=HOUR)
     assert str(caught.value) == (
         "a feature must be registered; found `log_retrun`. Did you mean `log_return`? "
-        "[unknown-choice]"
+        "Write that, or bring the file that defines it with `--plugin FILE.py`. [unknown-choice]"
     )
 
 
