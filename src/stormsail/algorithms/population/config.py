@@ -17,7 +17,6 @@ from stormsail.algorithms.population.jobs import Value
 from stormsail.algorithms.run.plugins import MANIFEST, load_saved
 from stormsail.core.config import Config
 from stormsail.core.errors import ConfigError, nearest
-from stormsail.evaluation.populations import LEDGER
 
 LEARNING_RATE = "ppo.learning_rate"
 
@@ -260,6 +259,9 @@ def load_run_file(path: Path | str, overrides: Iterable[str] = ()) -> RunFile:
         ConfigError: if the file cannot be read or does not fit; or if it lies in a run's folder and
             names plug-ins, which saved settings never do.
     """
+    # here, because it brings scipy, which takes a second
+    from stormsail.evaluation.populations import LEDGER
+
     given = RunFile.load(path, overrides)
     is_saved = any((Path(path).parent / name).is_file() for name in (MANIFEST, LEDGER))
     return load_saved(RunFile, path, overrides) if given.plugins and is_saved else given
