@@ -75,6 +75,7 @@ def test_a_fall_is_charged_once_however_many_steps_it_takes():
     assert found == pytest.approx(3.0 * math.log(0.9), rel=1e-14)
 
 
+@pytest.mark.refusal
 def test_refusals():
     one, two = column(1.0), column(1.0, 2.0)
     with pytest.raises(ShapeError):
