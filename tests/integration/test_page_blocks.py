@@ -15,6 +15,7 @@ import pytest
 
 from population_lab import plan
 from stormsail.algorithms import TrainConfig, train
+from stormsail.core import plugins
 from stormsail.evaluation import BacktestConfig, backtest, write_backtest
 from stormsail.market import Interval, Store, load_panel
 from stormsail.market.gymnasium import MarketVectorEnv
@@ -95,14 +96,15 @@ def test_every_block_of_a_page_runs(page, prepared, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     names = {"__name__": "__page__"}
-    for reason, code, line in blocks(page):
-        if reason is None:
-            told = io.StringIO()
-            text = "\n" * line + code.replace(*SHORTER.get(page, ("", "")))
-            with contextlib.redirect_stdout(told):
-                exec(compile(text, page, "exec"), names)  # noqa: S102 - the page's own lines
-            assert told.getvalue() or "print(" not in code, f"{page}:{line} prints nothing"
-    CHECKS.get(page, lambda _names: None)(names)
+    with plugins.scope():  # two pages may give a feature the same name
+        for reason, code, line in blocks(page):
+            if reason is None:
+                told = io.StringIO()
+                text = "\n" * line + code.replace(*SHORTER.get(page, ("", "")))
+                with contextlib.redirect_stdout(told):
+                    exec(compile(text, page, "exec"), names)  # noqa: S102 - the page's own lines
+                assert told.getvalue() or "print(" not in code, f"{page}:{line} prints nothing"
+        CHECKS.get(page, lambda _names: None)(names)
 
 
 def test_blocks_that_are_not_run_are_counted_and_say_why():
