@@ -52,6 +52,22 @@ CAMPAIGNS = (
         {"STORMSAIL_HYPOTHESIS": "campaign"},
     ),
     Campaign(
+        "execution: 100,000 faulted scenarios, 5,000 deaths, 10,000 trips, a month",
+        (
+            *PYTEST,
+            *("-m", "campaign", "tests/fault/test_execution_kills.py"),
+            *("tests/integration/test_execution_loop.py", "tests/integration/test_exactly_once.py"),
+            "tests/unit/execution/test_order_gate.py",
+        ),
+    ),
+    Campaign(
+        "execution: 5,000 power losses under the journal; wall clock from a close to the order",
+        (
+            *(sys.executable, "-m", "pytest", "-q", "-m", "campaign"),
+            *("tests/fault/test_journal_power_loss.py", "tests/campaign/test_latency.py"),
+        ),
+    ),
+    Campaign(
         "formulas: compiled to machine code",
         (*PYTEST, "-m", "campaign", "tests/unit/functional"),
     ),

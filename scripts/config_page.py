@@ -158,14 +158,23 @@ def leaves(config: type[Config], above: str) -> Iterator[tuple[str, FieldInfo]]:
             yield f"{above}{name}", field
 
 
+def typed(field: FieldInfo) -> str:
+    """Return a default as it can be typed behind `=`; empty where that needs quotes or is none."""
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, bool):
+        return str(value).lower()
+    plain = isinstance(value, int | float) or (isinstance(value, str) and value.isalnum())
+    return str(value) if plain and DERIVABLE not in field.metadata else ""
+
+
 def completions() -> str:
-    """Return one line a setting: family, path, first sentence of what it does."""
+    """Return one line a setting: family, path, default, first sentence of what it does."""
     lines = []
     for family, above, config in COMPLETED:
         for path, field in leaves(config, above):
             words = " ".join((field.description or "").split())
             sentence = f"{words} ".split(". ")[0].split("; ")[0].strip().rstrip(".")
-            lines.append(f"{family}\t{path}\t{sentence}\n")
+            lines.append(f"{family}\t{path}\t{typed(field)}\t{sentence}\n")
     return "".join(lines)
 
 

@@ -19,20 +19,24 @@ PLACE = "runs/demo"
 PAGE = f"{PLACE}/report.html"
 MARKET = (
     *("--symbols", "2", "--bars", "32000", "--interval", "1h", "--seed", "7"),
-    *("--set", "volatility=0.0072", "--set", "alpha=0.08", "--set", "beta=0.91"),
-    *("--set", "degrees=5", "--set", "drift=0.00002", "--set", "jump_rate=0.0015"),
+    *("--set", "volatility=0.0070", "--set", "alpha=0.07", "--set", "beta=0.925"),
+    *("--set", "degrees=6", "--set", "drift=0.00006", "--set", "jump_rate=0.0015"),
     *("--set", "jump_mean=-0.06", "--set", "jump_deviation=0.03"),
     *("--set", "warning_share=0.7", "--set", "false_alarms=0.005"),
 )
-"""Hourly bars like those of a volatile coin: 72 % a year with jumps, clusters of volatility, a tail
-index of 3.1 (Gopikrishnan et al. 1998 measure 3 for shares), thirteen falls of 6 % a year. A
-warning precedes seven in ten of them; five false ones come with each true one."""
+"""Hourly bars like those of a volatile coin: 70 % a year with jumps, long clusters of volatility, a
+tail index of 3.0 (Gopikrishnan et al. 1998 measure 3 for shares), thirteen falls of 6 % a year. A
+warning precedes seven in ten of them; five false ones come with each true one. Holding grows by
+0.8 % a week after funding, 0.6 of its deviation in a year: a position pays for its fills, and with
+the drift the same in all times and the tail that of volatile ones, a rule that knew the volatility
+could step aside in these; agents of this size did not learn it (README)."""
 
 QUICKLY = (
-    *("--folds", "2", "--seeds", "1", "--workspace", PLACE),
+    *("--folds", "2", "--seeds", "1", "--jobs", "2", "--workspace", PLACE),
     *("--judge", "train_bars=18000", "--judge", "stress=false"),
 )
-"""Enough to see how a validation works, too little to promote anything: see docs/validate.md."""
+"""Enough to see how a validation works; more folds and seeds prove more: see docs/validate.md. Its
+two trainings go side by side, which changes no figure."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Sums in another order have other last bits, and a training goes on from them: with one thread the

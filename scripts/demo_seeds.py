@@ -1,9 +1,9 @@
 """How many other seeds of the demonstration's market agree with the one that it shows.
 
-Usage: `python scripts/demo_seeds.py [--first 11] [--seeds 20] [--rows FILE]` in the root of the
+Usage: `python scripts/demo_seeds.py [--first 200] [--seeds 20] [--rows FILE]` in the root of the
 repository. For each seed a market is drawn, and both agents of the demonstration are trained on its
 bars but the last quarter, whose weeks they trade afterwards. A finished seed is a line of the file
-of rows; the same command goes on.
+of rows; the same command goes on, and `--judge` sums up those that are there.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from stormsail.algorithms.run.tasks import make_task, market_data
 from stormsail.bench.campaign import RowLog
 from stormsail.bench.risk.limits import AT_ITS_CVAR, FREE, LIMIT, judge
 from stormsail.bench.risk.unseen import Episodes
+from stormsail.bench.seeds import Seeds
 from stormsail.bench.training import train_agent
 from stormsail.modules.agent import Agent
 
@@ -125,25 +126,29 @@ def run(seed: int, market: tuple[str, ...]) -> Row:
 
 
 def summary(rows: list[Row]) -> str:
-    """Return how many seeds agree."""
+    """Return how many seeds agree; the mean gain is over all, with 0 where nothing is held."""
     trading = [row for row in rows if row.trades]
+    gain = Seeds([row.gain for row in rows])
     return (
         f"{len(rows)} seeds: the limit is kept in {sum(row.is_kept for row in rows)} and broken by "
         f"the free agent in {sum(row.free_cvar < row.limit for row in rows)}; the limited agent "
         f"trades in {len(trading)} and earns more than the free one at equal CVaR in "
         f"{sum(row.gain > 0.0 for row in trading)} of these; means of a week "
         f"{sum(row.mean for row in rows) / len(rows):+.4f} limited, "
-        f"{sum(row.free_mean for row in rows) / len(rows):+.4f} free"
+        f"{sum(row.free_mean for row in rows) / len(rows):+.4f} free; mean gain at equal CVaR "
+        f"{gain.mean:+.4f} a week, 95 % interval {gain.mean - gain.half:+.4f} to "
+        f"{gain.mean + gain.half:+.4f}"
     )
 
 
 def main() -> None:
     """Train what the file of rows does not hold yet, and print all seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--first", type=int, default=11, help="first seed of the market")
+    parser.add_argument("--first", type=int, default=200, help="first seed of the market")
     parser.add_argument("--seeds", type=int, default=20, help="how many")
     parser.add_argument("--rows", type=Path, default=ROWS, help="file of finished seeds")
     parser.add_argument("--set", action="append", default=[], help="setting of the market")
+    parser.add_argument("--judge", action="store_true", help="only sum up the seeds of the file")
     given = parser.parse_args()
     options = tuple(word for change in given.set for word in ("--set", change))
     rows: list[Row] = []
@@ -153,12 +158,14 @@ def main() -> None:
             # of two options with one name the last counts
             market = (*MARKET, "--seed", str(seed), *options)
             row = next((row for row in done if (row.seed, row.market) == (seed, market)), None)
+            if row is None and given.judge:
+                continue
             if row is None:
                 row = run(seed, market)
                 log.append(row._asdict())
             rows.append(row)
             print(row, flush=True)
-    print(summary(rows))
+    print(summary(rows) if rows else "no seed is there yet")
 
 
 if __name__ == "__main__":

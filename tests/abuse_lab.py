@@ -231,12 +231,26 @@ def limit(kind: int, size: int) -> Callable[[], None]:
     return apply
 
 
+_SEARCHED = ("--budget", 1, "--over", "ppo.n_epochs=int:1:2", "--set", "search.rungs=0")
+
 INPUTS: dict[str, Callable[[str], tuple[object, ...]]] = {
     "train CONFIG": lambda bad: ("train", bad, "--out", "new"),
     "train --from": lambda bad: ("train", "cart.toml", "--out", "new", "--from", bad),
     "train store": lambda bad: ("train", "tiny.toml", "--out", "new", "--set", _store(bad)),
     "resume RUN": lambda bad: ("resume", bad),
     "population CONFIG": lambda bad: ("population", bad, "--out", "new"),
+    "search CONFIG": lambda bad: ("search", bad, *_SEARCHED, "--out", "new"),
+    "search store": lambda bad: (
+        "search",
+        "tiny.toml",
+        *_SEARCHED,
+        "--out",
+        "new",
+        "--set",
+        _store(bad),
+    ),
+    "show PATH": lambda bad: ("show", bad),
+    "init --store": lambda bad: ("init", "bars", "--store", bad, "--out", "new"),
     "backtest RUN": lambda bad: ("backtest", bad, "--data", "data", "--out", "new"),
     "backtest --data": lambda bad: ("backtest", "run", "--data", bad, "--out", "new"),
     "backtest --workspace": lambda bad: (
@@ -266,6 +280,8 @@ INPUTS: dict[str, Callable[[str], tuple[object, ...]]] = {
 """Calls that read what a path names."""
 
 OUTPUTS: dict[str, Callable[[str], tuple[object, ...]]] = {
+    "show --json-out": lambda bad: ("show", "run", "--json-out", bad),
+    "init --out": lambda bad: ("init", "demo", "--out", bad),
     "report --out": lambda bad: ("report", "judged", "--out", bad),
     "compare --out": lambda bad: ("compare", "judged", "run", "--out", bad),
     "bench functional --out": lambda bad: (
@@ -290,6 +306,8 @@ OUTPUTS: dict[str, Callable[[str], tuple[object, ...]]] = {
 """Calls that write the file that a path names."""
 
 FOLDERS: dict[str, Callable[[str], tuple[object, ...]]] = {
+    "search --out": lambda bad: ("search", "cart.toml", *_SEARCHED, "--out", bad),
+    "configs --out": lambda bad: ("configs", "quickstart", "--out", bad),
     "train --out": lambda bad: ("train", "cart.toml", "--out", bad),
     "population --out": lambda bad: ("population", "crowd.toml", "--out", bad),
     "backtest --out": lambda bad: ("backtest", "run", "--data", "data", "--out", bad),

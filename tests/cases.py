@@ -745,6 +745,14 @@ def _all_actions(draw: Draw) -> list[Case]:
         Case(risk.shortfall_level, (normal(B), normal(B)), {"limit": -0.7}, (), "limited"),
         Case(risk.shortfall_level, (normal(B), normal(B)), {"limit": 0.0}, (), "at zero"),
         Case(
+            risk.shortfall_level,
+            (normal(B), normal(B)),
+            {"limit": 0.7, "held": -0.5},
+            (),
+            "by skill",
+        ),
+        Case(risk.account_share, (normal(T, B, K), uniform(T, B)), {}),
+        Case(
             risk.mixing_share,
             (normal(B), -uniform(B), uniform(B)),
             {"most_change": 0.4},

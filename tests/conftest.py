@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,10 @@ settings.register_profile(
 settings.register_profile("campaign", deadline=None, max_examples=5_000)
 settings.load_profile(os.environ.get("STORMSAIL_HYPOTHESIS", "ci"))
 
+if not torch.cuda.is_available():
+    # Triton, if there is one, then runs kernels on the CPU; it reads this when it is imported.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # Several workers share the cores; more than one thread each makes them wait for one another.
 torch.set_num_threads(1)
 
@@ -25,7 +30,14 @@ if os.environ.get("STORMSAIL_SHAPES"):
     # Executes the annotated shapes. Never outside tests: the hook defeats torch.compile.
     from jaxtyping import install_import_hook
 
-    install_import_hook("stormsail.functional", "beartype.beartype")
+    # Kernels have no annotated shapes, and Triton reads their source: they stay as written.
+    source = Path(__file__).parents[1] / "src"
+    formulas = [
+        ".".join(path.relative_to(source).with_suffix("").parts)
+        for path in source.glob("stormsail/functional/**/*.py")
+        if path.stem != "__init__" and not path.stem.endswith("_triton")
+    ]
+    install_import_hook(formulas, "beartype.beartype")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -69,6 +69,7 @@ class Dying(InProcess):
     """An engine whose process dies after some jobs, or instead of one."""
 
     def __init__(self, jobs):
+        super().__init__()
         self.left = jobs
 
     def run(self, call, jobs):

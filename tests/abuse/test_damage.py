@@ -18,6 +18,8 @@ CALLS = {
     "extend": ("run", lambda: ("resume", "run", "--extend-to", 256)),
     "backtest": ("run", lambda: ("backtest", "run", "--data", "data", "--out", "new",
                                  "--from", "2021-01-29")),
+    "show": ("run", lambda: ("show", "run")),
+    "show result": ("judged", lambda: ("show", "judged")),
     "from": ("run", lambda: ("train", "tiny.toml", "--out", "new", "--from", "run",
                              "--set", "ppo.total_steps=32")),
     "compare": ("run", lambda: ("compare", "judged", "run")),
@@ -55,6 +57,10 @@ def test_a_damaged_folder_is_refused_or_does_not_matter(name, file, kind, place,
     harm(folder / file, kind)
     result = call(*words(), cwd=place)
     assert result.code != "unexpected", result.err
+    if name.startswith("show") and result.status == 1:  # its own "no", with the problem in words
+        check(result, 1)
+        assert "damaged" in result.out or "foreign" in result.out
+        return
     if result.status == 0:  # what is damaged is not needed, or an older copy took its place
         check(result, 0)
         return

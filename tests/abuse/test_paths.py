@@ -21,6 +21,10 @@ CODES = {
     "train store": STORE,
     "resume RUN": ARTIFACT,
     "population CONFIG": CONFIG | {"config-value"},
+    "search CONFIG": CONFIG | {"config-value"},
+    "search store": STORE,
+    "show PATH": ARTIFACT,
+    "init --store": STORE | {"output-exists"},
     "backtest RUN": ARTIFACT,
     "backtest --data": STORE,
     "backtest --workspace": ARTIFACT,
@@ -48,6 +52,9 @@ CODES = {
 FOUND_BAD = {"empty", "binary", "latin1", "huge", "json", "page", "parquet"}
 """Files that `check` reads and finds wanting, which is its own "no"."""
 
+ABSENT = {"missing", "loop", "dangling", "long", "inside"}
+"""What is not there; of everything else `show` says that it is foreign, which is its own "no"."""
+
 
 @pytest.mark.parametrize(
     ("slot", "bad"),
@@ -58,6 +65,14 @@ def test_a_bad_input_is_refused_in_words(slot, bad, place):
     if slot in ("check FILE", "check --store") and bad in FOUND_BAD:
         check(result, 1)
         assert result.out.startswith("refused")
+        return
+    if slot == "show PATH" and bad not in ABSENT:
+        check(result, 1)
+        assert result.out.startswith(f"{bad_paths()[bad]}: foreign")
+        return
+    if slot == "init --store" and result.status == 0:  # a store that is yet to be imported
+        check(result, 0)
+        assert "holds no bars of 1h yet" in result.out
         return
     check(result, 2, CODES[slot])
     assert not (place / "new").exists()
@@ -108,11 +123,21 @@ def _kind(path):
 @pytest.mark.parametrize("slot", FOLDERS)
 def test_a_folder_that_is_taken_or_cannot_be_is_refused(slot, bad, place):
     result = call(*FOLDERS[slot](bad_paths()[bad]), cwd=place)
-    codes = {"artifact-exists", "artifact-write", "file-unusable", "data-write", "data-unreadable"}
+    codes = {"artifact-exists", "artifact-write", "file-unusable", "data-write", "data-unreadable",
+             "output-kind"}  # fmt: skip
     check(result, 2, frozenset(codes))
 
 
-@pytest.mark.parametrize("slot", ["report --out", "compare --out", "bench functional --out"])
+FORCED = [
+    "report --out",
+    "compare --out",
+    "bench functional --out",
+    "show --json-out",
+    "init --out",
+]
+
+
+@pytest.mark.parametrize("slot", FORCED)
 def test_force_replaces_a_file_and_follows_a_link(slot, place):
     (place / "old").write_text("old")
     (place / "link").symlink_to("old")
@@ -124,7 +149,7 @@ def test_force_replaces_a_file_and_follows_a_link(slot, place):
 
 
 @pytest.mark.parametrize("bad", ["device", "fifo", "socket", "folder"])
-@pytest.mark.parametrize("slot", ["report --out", "compare --out", "bench functional --out"])
+@pytest.mark.parametrize("slot", FORCED)
 def test_force_never_replaces_what_is_no_file(slot, bad, place):
     name = bad_paths()[bad]
     before = _kind(place / name)

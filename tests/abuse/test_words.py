@@ -5,6 +5,10 @@ import pytest
 from abuse_lab import call, check
 
 VERBS = [
+    "init",
+    "configs",
+    "show",
+    "search",
     "synth",
     "import",
     "fetch",
@@ -18,6 +22,15 @@ VERBS = [
     "performance",
     "report",
     "compare",
+    "paper",
+    "live",
+    "status",
+    "stop",
+    "rearm",
+    "replay",
+    "trim",
+    "dashboard",
+    "alerts",
 ]
 BENCHES = [
     "functional",
@@ -60,7 +73,10 @@ def test_help_is_no_complaint(verb, place):
     [
         ("nonsense",), ("bench", "nonsense"), ("--nonsense",), ("resume",), ("report",),
         ("population",), ("backtest",), ("attack",), ("validate",), ("performance",), ("compare",),
-        ("fetch",), ("report", "judged"), ("backtest", "run"),
+        ("fetch",), ("init",), ("show",), ("search",), ("search", "cart.toml"), ("init", "nothing"),
+        ("show", "run", "cart"), ("search", "cart.toml", "--budget", "many"),
+        ("search", "cart.toml", "--budget", "1", "--jobs", "x"), ("report", "judged"),
+        ("backtest", "run"),
         ("backtest", "run", "--data", "data"),
         ("bench", "wicks"), ("bench", "vgs"), ("bench", "capping"), ("train", "a.toml", "b.toml"),
         ("synth", "ar1", "--bars", "0"), ("synth", "ar1", "--bars", "-1"),
@@ -124,7 +140,29 @@ def test_words_that_are_no_command_line_are_refused(words, place):
         (("train", "cart.toml", "--task", "CartPole", "--out", "new"), "config-value"),
         (("population", "cart.toml", "--out", "new"), "config-value"),
         (("population", "crowd.toml", "--cpus", "1", "--out", "new"), "config-inconsistent"),
+        (("search", "cart.toml", "--budget", "0", "--out", "new"), "out-of-range"),
+        (("search", "cart.toml", "--budget", "1", "--jobs", "-1", "--out", "new"), "out-of-range"),
+        (("search", "cart.toml", "--budget", "1", "--out", "new"), "config-value"),
+        (("search", "cart.toml", "--budget", "1", "--over", "ppo.n_epochs", "--out", "new"), None),
+        (("search", "cart.toml", "--budget", "1", "--over", "ppo.gama=log:1:2", "--out", "new"),
+         None),
+        (("search", "cart.toml", "--budget", "1", "--over", "seed=1,2", "--out", "new"),
+         "config-inconsistent"),
+        (("search", "cart.toml", "--budget", "1", "--over", "ppo.n_epochs=int:5:1", "--out", "new"),
+         None),
+        (("search", "cart.toml", "--budget", "1", "--plugin", "nowhere.py", "--out", "new"),
+         "plugin-file"),
+        (("search", "run", "--budget", "1", "--out", "new"), None),
+        (("init", "demo", "--store", "data", "--out", "new"), "config-inconsistent"),
+        (("init", "env", "--interval", "1h", "--out", "new"), "config-inconsistent"),
+        (("init", "bars", "--interval", "7x", "--out", "new"), "data-interval"),
+        (("init", "demo", "--out", ""), "output-kind"),
+        (("show", "nowhere"), "artifact-missing"), (("show", "x\0y"), None),
+        (("show", "run", "--plugin", "nowhere.py"), "plugin-file"),
+        (("configs", "quikstart"), "unknown-choice"),
         (("resume", "run", "--extend-to", "1"), None), (("resume", "judged"), None),
+        (("resume", "run", "--extend-to", "-1"), "usage"),
+        (("train", "cart.toml", "--extend-to", "0", "--out", "new"), "usage"),
         (("fetch", "BTC/USDT", "--exchange", "nowhere", "--since", "2024-01-01"), None),
         (("fetch", "BTC/USDT", "--since", "2999-01-01"), "config-value"),
         (("fetch", "BTC/USDT", "--since", "soon"), "config-value"),
@@ -193,6 +231,57 @@ HARMLESS = {f"task.data.world_bars={10**12}", 'task.data.interval="1x"'}
 
 
 @pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ('network.encoder_sizes="6"', "`network.encoder_sizes` must be a list; found"),
+        ("plugins=3", "`plugins` must be a list; found 3"),
+        ("callbacks=[3]", "`callbacks.0` must be text; found 3"),
+        ("ppo=3", "`ppo` must be a section of settings; found 3"),
+        ('task.market.features=["x"]', "`task.market.features.0` must be a section of settings"),
+    ],
+)
+def test_a_type_is_named_in_words_of_a_configuration(setting, words, place):
+    result = call("train", "cart.toml", "--out", "new", "--set", setting, cwd=place)
+    check(result, 2, "config-value")
+    assert words in result.line
+
+
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [("on_update", "progress"), ("on_evaluation", "evaluated"), ("on_checkpoint", "checkpoint")],
+)
+def test_a_callback_of_a_plugin_that_raises_is_named(method, body, place):
+    name = f"raises_{method}"
+    (place / f"{name}.py").write_text(
+        "import stormsail as ss\n"
+        f"@ss.callback(name={name!r})\n"
+        f"class Own(ss.Callback):\n    def {method}(self, {body}): raise KeyError('mine')\n"
+    )
+    words = ("--plugin", f"{name}.py", "--set", f"callbacks=['{name}']")
+    result = call("train", "cart.toml", "--out", "new", *words, cwd=place)
+    check(result, 2, "plugin-result")
+    assert f"the callback `{name}` must run; found KeyError: 'mine'." in result.line
+
+
+def test_a_callback_of_a_plugin_that_cannot_be_made_is_named(place):
+    (place / "unmade.py").write_text(
+        "import stormsail as ss\n@ss.callback(name='unmade')\n"
+        "class Own(ss.Callback):\n    def __init__(self): 1 / 0\n"
+    )
+    words = ("--plugin", "unmade.py", "--set", "callbacks=['unmade']")
+    result = call("train", "cart.toml", "--out", "new", *words, cwd=place)
+    check(result, 2, "plugin-result")
+    assert "the callback `unmade` must run; found ZeroDivisionError" in result.line
+
+
+def test_a_feature_set_without_features_says_what_to_do(place):
+    words = ("--set", "task.market.features=[]")
+    result = call("train", "tiny.toml", "--out", "new", *words, cwd=place)
+    check(result, 2, "feature-duplicate")
+    assert "found no feature. Name one, or leave `features` out" in result.line
+
+
+@pytest.mark.parametrize(
     ("setting", "hint"),
     [
         ('optimizer.name="adam"', "`optimizer.optimizer_class`"),
@@ -236,14 +325,16 @@ TOML = {
     "nan": "[ppo]\ngamma = nan",
     "population": "[population]\npopulation_size = 1",
     "empty key": '"" = 1',
+    "empty sections": "[ppo]\n[task.data]\n",
 }
 
 
 @pytest.mark.parametrize("name", TOML)
-@pytest.mark.parametrize("verb", ["train", "validate", "population"])
+@pytest.mark.parametrize("verb", ["train", "validate", "population", "search"])
 def test_a_configuration_with_wrong_content_is_refused(verb, name, place):
     (place / "wrong.toml").write_text(TOML[name])
-    result = call(verb, "wrong.toml", "--out", "new", cwd=place)
+    more = ("--budget", 1) if verb == "search" else ()
+    result = call(verb, "wrong.toml", "--out", "new", *more, cwd=place)
     assert result.code.startswith("config-"), result.err
     check(result, 2, result.code)
 

@@ -12,12 +12,13 @@ from fault.faulty_os import FaultyOs, kill_at, never
 from stormsail.core.clock import ManualClock
 from stormsail.core.files import atomic
 from stormsail.core.generators import Generators
+from stormsail.execution.loopback import Exchange, Fault, Loopback, candles, rates
+from stormsail.execution.loopback.tape import HOUR
 from stormsail.market.fetch.bars import PAGES_PER_PART, fetch_bars
 from stormsail.market.fetch.client import connect
 from stormsail.market.fetch.funding import fetch_funding
 from stormsail.market.interval import Interval
 from stormsail.market.store import Store
-from venue import HOUR, Fault, Venue, candles, rates
 
 START = 1_609_459_200_000
 BARS, PAGE = 60, 4
@@ -28,7 +29,7 @@ PERP = "BTC/USDT:USDT"
 
 @pytest.fixture
 def venue():
-    with Venue() as server:
+    with Loopback() as server:
         rows = candles(1, BARS, start=START)
         server.perp["BTCUSDT", "1h"] = rows[:31] + rows[33:]  # with a hole that must be confirmed
         server.funding["BTCUSDT"] = rates(2, 8, start=START)
@@ -38,7 +39,7 @@ def venue():
 class Fetcher:
     """The same fetch again and again, here or in a child that is killed."""
 
-    def __init__(self, venue: Venue) -> None:
+    def __init__(self, venue: Exchange) -> None:
         self.venue = venue
         self.client = connect("binanceusdm", [PERP], base_url=venue.url, timeout_s=10.0)
         self.client.enableRateLimit = False
@@ -87,8 +88,8 @@ class Fetcher:
             finally:
                 os._exit(0)
 
-        def strike(number: int, moment: str) -> None:
-            if (number, moment) == request:
+        def strike(group: str, number: int, moment: str) -> None:
+            if group == "data" and (number, moment) == request:
                 os.kill(child, signal.SIGKILL)
 
         self.venue.on_request = strike
@@ -132,7 +133,7 @@ def whole(fetcher, tmp_path):
 def test_a_kill_at_each_request_costs_a_few_pages_and_changes_nothing(
     moment, fetcher, whole, tmp_path
 ):
-    requests = len(fetcher.venue.data_requests)
+    requests = len(fetcher.venue.of_group("data"))
     assert requests == PAGES + 1  # one page has a hole
     for number in range(1, requests + 1):
         root = tmp_path / f"{number}"
@@ -141,7 +142,7 @@ def test_a_kill_at_each_request_costs_a_few_pages_and_changes_nothing(
         assert_readable(root)
         fetcher.fetch(root)
         assert contents(root) == whole
-        again = len(fetcher.venue.data_requests)
+        again = len(fetcher.venue.of_group("data"))
         assert again <= requests - number + 1 + PAGES_PER_PART + 2  # and one bar for the seam
 
 
@@ -175,7 +176,7 @@ def test_kills_while_both_ends_are_fetched_change_nothing(fetcher, tmp_path):
 
     fetcher.venue.reset()
     fetcher.fetch(prepared("whole"))
-    whole, requests = contents(tmp_path / "whole"), len(fetcher.venue.data_requests)
+    whole, requests = contents(tmp_path / "whole"), len(fetcher.venue.of_group("data"))
     for number in range(1, requests, 2):
         root = prepared(f"{number}")
         assert fetcher.killed(lambda root=root: fetcher.fetch(root), request=(number, "before"))
@@ -197,7 +198,10 @@ def _many_kills(fetcher: Fetcher, whole: dict[str, bytes], tmp_path: Path, seed:
         kills += status == signal.SIGKILL
         if status == 0:
             break
-    fetcher.venue.script = {draw.randint(1, 5): Fault("reset"), 6: Fault("torn")}
+    fetcher.venue.script = {
+        ("data", draw.randint(1, 5)): Fault("reset"),
+        ("data", 6): Fault("torn"),
+    }
     fetcher.fetch(root)
     assert contents(root) == whole
     return kills
@@ -215,7 +219,7 @@ def test_hundreds_of_fetches_that_are_killed_again_and_again_end_the_same(fetche
 
 def test_a_kill_at_each_request_for_funding_changes_nothing(fetcher, tmp_path):
     fetcher.funding(tmp_path / "whole")
-    whole, requests = contents(tmp_path / "whole"), len(fetcher.venue.data_requests)
+    whole, requests = contents(tmp_path / "whole"), len(fetcher.venue.of_group("data"))
     assert requests == 5  # 8 rates by twos, and the empty page behind them
     for number in range(1, requests + 1):
         root = tmp_path / f"{number}"

@@ -162,11 +162,12 @@ def test_a_source_is_not_overwritten_under_another_name(tmp_path, way):
 
 @pytest.mark.refusal
 def test_reports_that_cannot_be_written_are_refused_in_words(tmp_path):
-    target = tmp_path / "nowhere" / "report.json"
-    result = run(write(tmp_path, "clean"), "--json-out", target)
+    clean = write(tmp_path, "clean")
+    target = clean / "report.json"
+    result = run(clean, "--json-out", target)
     assert str(result.exception) == (
-        f"`--json-out` must name a file in a folder that exists: {target}; found no folder "
-        f"{target.parent}. Make the folder, or name another file. [data-write]"
+        f"the output {target} must be written completely; found Not a directory. Name a file in a "
+        "folder that can be written, on a disk with space left. [artifact-write]"
     )
 
 

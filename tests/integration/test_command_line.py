@@ -1,5 +1,6 @@
 """The command line as a user meets it: another process, exit codes, words."""
 
+import itertools
 import json
 import os
 import re
@@ -82,16 +83,18 @@ def test_the_data_commands_of_the_readme_run_as_they_stand(tmp_path):
     assert [command[1] for command in data] == [
         "synth",
         "import",
-        "scripts/loopback_fetch.py",
+        "-m",
         "check",
         "check",
     ]
     for name in ("docs", "scripts"):
         (tmp_path / name).symlink_to(ROOT / name)
+    own = [sys.executable, "-m", "stormsail"]
     for program, *arguments in data:
-        start = [sys.executable] if program == "python" else [sys.executable, "-m", "stormsail"]
+        start = [sys.executable] if program == "python" else own
+        words = [[word] if word != ".venv/bin/stormsail" else own for word in arguments]
         result = subprocess.run(
-            [*start, *arguments],
+            [*start, *itertools.chain.from_iterable(words)],
             cwd=tmp_path,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,

@@ -1,6 +1,7 @@
 """A run is a function of configuration, data, seed, version and device, not of the environment."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -67,35 +68,40 @@ def configurations(tmp_path_factory):
     settings = {
         "wide": small(**WIDE).replace(threads=None),
         "market": small("market", vgs__enabled=True).replace(threads=None),
-        "cut": small(**WIDE).replace(threads=None),
     }
     for name, config in settings.items():
         (folder / f"{name}.toml").write_text(config.to_toml())
+    shutil.copy(folder / "wide.toml", folder / "cut.toml")
     return folder, settings
 
 
-def test_no_environment_changes_a_bit_nor_does_a_resume_in_another(configurations):
+@pytest.fixture(scope="module")
+def here(configurations):
+    """Return the runs of this process."""
     folder, settings = configurations
+    return {name: run_all(config, folder / "here" / name) for name, config in settings.items()}
+
+
+def test_no_environment_changes_a_bit_nor_does_a_resume_in_another(configurations, here):
+    folder, settings = configurations
+    run_for(settings["wide"], folder / "begun", 1)
     for place in PLACES:  # begun here, to be continued there
-        run_for(settings["cut"], folder / place / "cut", 1)
-    started = [elsewhere(settings, folder, place, PLACES[place]) for place in PLACES]
-    expected = {name: run_all(config, folder / "here" / name) for name, config in settings.items()}
-    assert {run.config.threads for run in expected.values()} == {1}
+        shutil.copytree(folder / "begun", folder / place / "cut", symlinks=True)
+    started = [elsewhere((*settings, "cut"), folder, place, PLACES[place]) for place in PLACES]
+    assert {run.config.threads for run in here.values()} == {1}
     for process in started:
         _, complaint = process.communicate(timeout=900)
         assert process.returncode == 0, complaint.decode()
-    for name in settings:
-        wanted = image(folder / "here" / name)
+    for name, whole in (("wide", "wide"), ("market", "market"), ("cut", "wide")):
+        wanted = image(folder / "here" / whole)
         for place in PLACES:
             assert image(folder / place / name) == wanted, (place, name)
 
 
-def test_two_threads_give_other_bits(tmp_path):
+def test_two_threads_give_other_bits(here, tmp_path):
     """Otherwise the test above would pass for a number of threads that changes nothing."""
-    one, two = (
-        run_all(small(**WIDE, threads=count), tmp_path / str(count)).agent.state_dict()
-        for count in (1, 2)
-    )
+    one = here["wide"].agent.state_dict()
+    two = run_all(small(**WIDE, threads=2), tmp_path / "two").agent.state_dict()
     assert any(not torch.equal(one[name], two[name]) for name in one)
 
 

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
+from stormsail.execution.loopback import Fault, Loopback, candles, rates
+from stormsail.execution.loopback.tape import HOUR
 from stormsail.market.interval import Interval
 from stormsail.market.store import Store
-from venue import HOUR, Fault, Venue, candles, rates
 
 START = 1_609_459_200_000  # 2021-01-01T00:00:00Z
 H1 = Interval.parse("1h")
@@ -23,7 +24,7 @@ CODE = (
 
 @pytest.fixture
 def venue():
-    with Venue() as server:
+    with Loopback() as server:
         server.spot["BTCUSDT", "1h"] = candles(1, 2500, start=START)
         rows = candles(2, 1200, start=START)
         server.perp["BTCUSDT", "1h"] = rows[:700] + rows[705:]
@@ -54,7 +55,7 @@ def run(venue, tmp_path, *arguments):
 
 
 def test_several_symbols_with_funding_in_one_command(venue, tmp_path):
-    venue.script[2] = Fault("status", status=429, headers={"Retry-After": "0"})
+    venue.script["data", 2] = Fault("status", status=429, headers={"Retry-After": "0"})
     code, out, err = run(
         venue, tmp_path, "BTC/USDT:USDT", "ETH/USDT:USDT", "--exchange", "binanceusdm",
         "--since", "2021-01-01", "--until", "2021-02-20", "--funding",
@@ -79,13 +80,13 @@ def test_several_symbols_with_funding_in_one_command(venue, tmp_path):
 
 
 def test_an_interrupt_leaves_a_whole_store_and_the_next_run_continues(venue, tmp_path):
-    venue.script[3] = Fault("hang", seconds=20.0)
+    venue.script["data", 3] = Fault("hang", seconds=20.0)
     process = begin(
         venue, tmp_path, "BTC/USDT", "--since", "2021-01-01", "--until", "2021-04-15T04:00Z"
     )
 
-    def interrupt(number, moment):
-        if (number, moment) == (3, "before"):
+    def interrupt(group, number, moment):
+        if (group, number, moment) == ("data", 3, "before"):
             process.send_signal(signal.SIGINT)
 
     venue.on_request = interrupt
@@ -107,7 +108,9 @@ def test_an_interrupt_leaves_a_whole_store_and_the_next_run_continues(venue, tmp
 
 @pytest.mark.refusal
 def test_a_ban_is_words_and_exit_code_two(venue, tmp_path):
-    venue.script[1] = Fault("status", status=418, body='{"msg":"banned until 1893456000000."}')
+    venue.script["data", 1] = Fault(
+        "status", status=418, body='{"msg":"banned until 1893456000000."}'
+    )
     code, out, err = run(venue, tmp_path, "BTC/USDT", "ETH/USDT", "--since", "2021-01-01")
     assert (code, out, venue.banned) == (2, "", 0)
     assert err == (

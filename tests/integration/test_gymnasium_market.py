@@ -61,6 +61,25 @@ def one_start(**changes: object) -> dict[str, object]:
     return small(wild_panel(3, rows=14, symbols=1), trade_without_volume=True, **changes)
 
 
+# An environment records its arithmetic in its first step, most of a second: tests that only reset
+# and step share one.
+
+
+@pytest.fixture(scope="module")
+def two_symbols():
+    return MarketEnv(**small(wild_panel(3, rows=60, symbols=2)))
+
+
+@pytest.fixture(scope="module")
+def by_levels():
+    return MarketEnv(**one_start())
+
+
+@pytest.fixture(scope="module")
+def by_weights():
+    return MarketEnv(**one_start(action="continuous"))
+
+
 # --- making one
 
 
@@ -250,9 +269,8 @@ def test_environments_that_were_not_seeded_differ():
         {"symbol": "BBB/USDT:USDT", "time": datetime(2021, 1, 5, 6, tzinfo=UTC)},
     ],
 )
-def test_a_chosen_start_is_that_bar(start):
-    panel = wild_panel(3, rows=60, symbols=2)
-    env = MarketEnv(**small(panel))
+def test_a_chosen_start_is_that_bar(start, two_symbols):
+    panel, env = two_symbols.panel, two_symbols
     observation, info = env.reset(options=start)
     assert (info["symbol"], info["row"]) == (1, 30)
     last_return = float((panel.close[30, 1] / panel.close[29, 1]).log())
@@ -399,8 +417,8 @@ def test_a_start_before_the_span_or_the_first_bar_is_refused():
         (np.array([2]), ShapeError, r"must have the shape \(\); found \(1,\)"),
     ],
 )
-def test_a_bad_level_is_refused_and_the_episode_goes_on(action, kind, words):
-    env = MarketEnv(**one_start())
+def test_a_bad_level_is_refused_and_the_episode_goes_on(action, kind, words, by_levels):
+    env = by_levels
     env.reset(seed=0)
     with pytest.raises(kind, match=words):
         env.step(action)
@@ -419,8 +437,8 @@ def test_a_bad_level_is_refused_and_the_episode_goes_on(action, kind, words):
         (["0.5"], DtypeError, "an action must be a number; found <U3"),
     ],
 )
-def test_a_bad_weight_is_refused_and_the_episode_goes_on(action, kind, words):
-    env = MarketEnv(**one_start(action="continuous"))
+def test_a_bad_weight_is_refused_and_the_episode_goes_on(action, kind, words, by_weights):
+    env = by_weights
     env.reset(seed=0)
     with pytest.raises(kind, match=words):
         env.step(action)

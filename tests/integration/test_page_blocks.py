@@ -29,8 +29,12 @@ BLOCK = re.compile(
 )
 UNRUN = {"docs/optimizers.md": ["it needs a GPU."]}
 """Every block that is not run, with the reason that its page gives."""
-SHORTER = {"docs/gymnasium.md": ("100_000", "4_096")}
-"""Numbers of a page that would take minutes."""
+SHORTER = {
+    "README.md": ("100_000", "4_096"),
+    "docs/gymnasium.md": ("100_000", "4_096"),
+    "docs/search.md": ("budget=40", "budget=4"),
+}
+"""Steps and trials of a page that would take a minute; what they learn has tests of its own."""
 PAGES = [
     str(page.relative_to(ROOT))
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -122,9 +126,19 @@ def _stepped(names):
     assert bool(names["report"].stepped)
 
 
+def _trained_and_stepped(names):
+    _stepped(names)
+    assert (names["run"].status, names["run"].steps) == ("finished", 4_096)
+
+
+def _searched(names):
+    assert len(names["done"].counted) == 4
+
+
 CHECKS = {
-    "README.md": _stepped,
+    "README.md": _trained_and_stepped,
     "docs/gymnasium.md": _learned,
     "docs/optimizers.md": _stepped,
+    "docs/search.md": _searched,
 }
 """What must hold of the names of a page after its last block."""

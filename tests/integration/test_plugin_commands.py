@@ -197,6 +197,81 @@ def test_a_population_asks_for_its_plug_ins_again(home, tmp_path):
     assert caught.value.code == "plugin-missing"
 
 
+def test_a_search_trains_with_plug_ins_and_asks_for_them_again(home, tmp_path):
+    out = tmp_path / "s"
+    words = ("--budget", 1, "--over", "ppo.n_epochs=int:1:2", "--out", out, "--json", "--quiet")
+    settings = ("--set", "search.rungs=0", "--set", "ppo.total_steps=32", "--set", "callbacks=[]")
+    code, error, output = command("search", home / "mine.toml", *words, *settings)
+    assert (code, error) == (0, "")
+    assert json.loads(output)["best_trial"] == 0
+    bound = json.loads((out / "trial-0000" / "manifest.json").read_text())["bound_plugins"]
+    assert [record["kind"] for record in bound] == KINDS[:-1]  # without the callback
+    for file in ("config.toml", "best.toml", "trial-0000/config.toml"):
+        assert "plugins = []" in (out / file).read_text()
+    saved = ("search", out / "config.toml", "--budget", 2, "--out", out)
+    code, error, _ = command(*saved)
+    assert code == 1
+    assert "needs the feature `overnight_gap` of the plug-in `my_features.py`" in error
+    brought = options(home)
+    code, error, output = command(*saved, *brought)
+    assert (code, error) == (0, "")
+    assert "2 trials, each in the trial ledger" in output
+    plain = " ".join(output.split())
+    assert f"best.toml {' '.join(str(word) for word in brought)}`" in plain
+
+
+def test_saved_settings_of_a_search_run_no_plug_in(home, tmp_path):
+    (tmp_path / "search.json").write_text("{}")
+    (tmp_path / "config.toml").write_text((home / "mine.toml").read_text())
+    code, error, _ = command("search", tmp_path / "config.toml", "--budget", 1)
+    assert code == 1
+    assert "a file that only they name is not run" in error
+
+
+def test_show_says_which_plug_ins_to_bring(home, tmp_path):
+    def shown(path, *words):
+        code, error, output = command("show", path, *words, "--json", "--quiet")
+        assert (code, error) == (0, "")
+        return json.loads(output)
+
+    files = [f"my_{kind}s.py" for kind in ("feature", "reward", "world", "network", "callback")]
+    brought = " ".join(f"--plugin {file}" for file in files)
+    run = shown(home / "run")
+    assert run["facts"]["plug_ins"] == files
+    assert [line.endswith(brought) for line in run["next"]] == [True] * len(run["next"])
+    agent = shown(home / "run" / "best")
+    assert agent["facts"] == {"plug_ins": files}
+    assert agent["next"] == [f"stormsail show {home / 'run' / 'best'} {brought}"]
+    known = shown(home / "run" / "best", *options(home, "my_networks.py"))
+    assert known["facts"]["memory"] == "lstm"
+    assert known["facts"]["plug_ins"] == files
+
+
+def test_a_validation_with_plug_ins_from_end_to_end(home, tmp_path):
+    store, file, out = tmp_path / "data", tmp_path / "own.toml", tmp_path / "judged"
+    words = ("--store", store, "--symbols", 1, "--bars", 600, "--quiet")
+    assert command("synth", "my_walk", *words, *options(home, "my_worlds.py"))[0] == 0
+    used = ("my_features.py", "my_rewards.py", "my_networks.py")
+    settings = {**plugin_lab.SETTINGS, "callbacks": []}
+    settings["task"] = {**settings["task"], "data": {"store": str(store)}}
+    with plugins.scope():
+        plugins.load([home / "own" / name for name in used])
+        file.write_text(TrainConfig.from_mapping(settings).to_toml())
+    quick = [f"{name}=false" for name in ("costs", "stress", "baselines")]
+    rules = [word for rule in ("burn_in=8", *quick) for word in ("--judge", rule)]
+    words = ("validate", file, "--out", out, "--folds", 1, "--seeds", 1, *rules)
+    words = (*words, "--workspace", tmp_path / "runs", "--json", "--quiet")
+    code, error, _ = command(*words)
+    assert "a feature must be registered; found `overnight_gap`" in error
+    code, error, output = command(*words, *options(home, *used))
+    assert (code, error) == (1, "")  # an agent of four updates is rejected
+    assert json.loads(output)["decision"] == "reject"
+    with plugins.scope():
+        plugins.load([home / "own" / name for name in used])
+        records = Agent.load(tmp_path / "judged-agent").binding.values["plugins"]
+    assert {record["file"] for record in records} == set(used)
+
+
 @pytest.mark.campaign
 def test_other_processes_have_the_plug_ins(home, tmp_path):
     """The mechanism itself is tested in one process, with the engines' reports."""

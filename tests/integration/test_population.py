@@ -26,6 +26,7 @@ from stormsail.algorithms.population.config import (
     load_training,
     value_of,
 )
+from stormsail.algorithms.population.engines.in_process import InProcess
 from stormsail.algorithms.population.engines.processes import Processes
 from stormsail.algorithms.population.exploit import exploited_learner
 from stormsail.algorithms.population.jobs import Job
@@ -133,6 +134,19 @@ def test_all_trials_are_in_the_ledger_of_the_workspace(whole):
     assert names == {f"pop/{member:02d}" for member in range(MEMBERS)}
 
 
+def test_the_manifest_of_each_member_names_its_line_of_the_ledger(whole):
+    lines = {one.number: one for one in TrialLedger(whole.path.parent / LEDGER).read().trials}
+    for member in range(MEMBERS):
+        manifest = whole.path / "members" / f"{member:02d}" / "manifest.json"
+        mark = json.loads(manifest.read_text())["trials"]
+        assert mark["ledger"] == f"../../../{LEDGER}"
+        assert mark["hash"] == lines[mark["line"]].hash
+        assert (lines[mark["line"]].name, lines[mark["line"]].status) == (
+            f"pop/{member:02d}",
+            "started",
+        )
+
+
 def test_metrics_are_those_of_the_ledger(whole):
     from stormsail.monitors.sinks import MetricsFile
 
@@ -164,6 +178,12 @@ def test_a_killed_driver_goes_on_with_the_same_bits(whole, tmp_path, jobs):
         train_population(plan(), out=out, engine=Dying(jobs))
     train_population(plan(), out=out)
     assert image(out) == image(whole.path)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_members_side_by_side_have_the_same_bits(whole, tmp_path):
+    train_population(plan(), out=tmp_path / "pop", engine=InProcess(workers=MEMBERS))
+    assert image(tmp_path / "pop") == image(whole.path)
 
 
 def killed_once(monkeypatch, owner, name, *, after):

@@ -45,7 +45,7 @@ def test_train_reads_the_same_file(file, tmp_path):
 @pytest.mark.refusal
 @pytest.mark.parametrize(
     ("option", "value", "owner"),
-    [("address", "auto", "ray"), ("gpus", 0.5, "ray"), ("workers", 2, "processes")],
+    [("address", "auto", "ray"), ("gpus", 0.5, "ray"), ("storage", "shared", "ray")],
 )
 def test_an_option_without_its_engine_is_refused(option, value, owner):
     with pytest.raises(ConfigError, match=f"`--{option}` must come with `--engine {owner}`"):

@@ -1,6 +1,7 @@
 """The tutorial and the demonstration say commands that exist, with settings that exist."""
 
 import importlib.util
+import math
 import re
 import shlex
 from pathlib import Path
@@ -14,6 +15,7 @@ from stormsail.cli.main import app
 from stormsail.core.config.overrides import apply_overrides
 from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.market.synthetic import config_of
+from stormsail.market.synthetic.garch_jump import GarchJumpProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
@@ -99,6 +101,23 @@ def test_the_demonstration_evaluates_its_agents_and_also_after_the_last_update()
         config = derive(TrainConfig.load(ROOT / "configs" / "demo" / f"{name}.toml"))
         updates, rest = divmod(config.ppo.total_steps, config.ppo.n_steps * config.ppo.n_envs)
         assert (rest, updates) == (0, 6 * config.validation.every_updates)
+
+
+def test_the_market_of_the_demonstration_has_the_facts_that_the_pages_state():
+    given = apply_overrides({}, parsed(demo.STEPS[0].command)["settings"])
+    world = config_of("garch_jump", given)
+    process = GarchJumpProcess(world)
+    bars, settlements = 8760, 3 * 365
+    assert math.sqrt(bars * process.variance) == pytest.approx(0.70, abs=0.005)
+    assert process.tail_index == pytest.approx(3.0, abs=0.05)
+    assert bars * world.jump_rate == pytest.approx(13.0, abs=0.5)
+    assert (world.jump_mean, world.warning_share) == (-0.06, 0.7)
+    false_ones = 1.0 / process.jumps_given(warning=True) - 1.0
+    assert false_ones == pytest.approx(5.0, abs=0.5)
+    weekly = (bars * process.mean - settlements * world.funding_mean) * 168 / bars
+    assert weekly == pytest.approx(0.008, abs=0.0005)
+    facts = "70 % a year in clusters, a tail index of 3.0, thirteen falls of about 6 % a year"
+    assert facts in " ".join(README.split())
 
 
 def test_each_step_of_the_demonstration_needs_only_what_earlier_ones_made():

@@ -191,6 +191,22 @@ def test_an_interrupted_validation_goes_on_and_ends_with_the_same_bytes(
     assert TrialLedger(tmp_path / "runs" / "trials.jsonl").count() == 5
 
 
+def test_trainings_side_by_side_end_with_the_same_bytes(whole, tmp_path, monkeypatch):
+    shared, expected = whole
+
+    def trained_here(_trainer):
+        raise AssertionError("a training in the driver")
+
+    monkeypatch.setattr(Trainer, "_update", trained_here)
+    arguments = arguments_for(shared, tmp_path, "judged", *BARE, "--jobs", 2)
+    status, told, complaint = command(*arguments)
+    assert (status, told.replace(str(tmp_path), str(shared))) == expected[:2], complaint
+    for path in (shared / "judged").iterdir():
+        assert path.read_bytes() == (tmp_path / "judged" / path.name).read_bytes(), path.name
+    trials = TrialLedger(tmp_path / "runs" / "trials.jsonl").read().counted()
+    assert sorted(one.name for one in trials) == sorted([*RUNS, "tiny-validation"])
+
+
 def test_the_final_span_is_opened_once(shared, tmp_path):
     opened = (*BARE, "--open-test", "--folds", 1, "--seeds", 1)
     status, told, complaint = command(*arguments_for(shared, tmp_path, "judged", *opened))

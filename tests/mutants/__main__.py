@@ -1,7 +1,11 @@
 """Run `python -m mutants [name part ...]` with `tests` on the path."""
 
 import os
+import shutil
 import sys
+from importlib.util import find_spec
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # as tests/conftest.py does, but before torch
 
 # Imported once here, so that each forked trial starts with them in memory.
 import gymnasium
@@ -16,6 +20,7 @@ import torch
 import torch._dynamo
 
 from mutants.harness import campaign
+from mutants.kernels import KERNELS
 from mutants.table import MUTANTS
 
 PRELOADED = (gymnasium, hypothesis, jaxtyping, numpy, pyarrow, pydantic, safetensors, scipy, torch)
@@ -25,4 +30,12 @@ if __name__ == "__main__":
     chosen = [
         mutant for mutant in MUTANTS if not wanted or any(part in mutant.name for part in wanted)
     ]
+    if find_spec("triton") is None:
+        rested = [mutant for mutant in chosen if mutant in KERNELS]
+        chosen = [mutant for mutant in chosen if mutant not in KERNELS]
+        print(f"{len(rested)} bugs of device kernels left out: Triton is not installed")
+    if shutil.which("strace") is None:
+        traced = [mutant for mutant in chosen if any("power_loss" in t for t in mutant.tests)]
+        chosen = [mutant for mutant in chosen if mutant not in traced]
+        print(f"{len(traced)} bugs of power loss left out: strace is not installed")
     sys.exit(0 if campaign(chosen, workers=os.cpu_count() or 1) else 1)

@@ -138,4 +138,24 @@ ATTACK = (
         "FEWEST_IN_TAIL = 1",
         forged("curve", "test_a_tail_of_one_episode_has_no_interval"),
     ),
+    Mutant(
+        "attack-as-large-as-the-agents-own-spread",
+        "attack",
+        COLUMNS,
+        "            whole = whole * self.unit\n",
+        "            whole = whole * 1.0\n",
+        forged("attackers", "test_agents_with_other_normalisers_are_moved_alike_in_shared_units"),
+    ),
+    Mutant(
+        "robust-pairs-attacked-in-their-own-units",
+        "attack",
+        "bench/robust/robust.py",
+        "attacked = replace(plan, units=tuple(units.items()))",
+        "attacked = plan",
+        unit(
+            "robust/robust",
+            "test_both_agents_of_a_pair_are_attacked_in_units_of_the_task",
+            part="bench",
+        ),
+    ),
 )

@@ -169,6 +169,10 @@ CRITICS = (
         "            loss: Tensor = QuantileHuber.apply("
         "predicted, target.detach(), tau, kappa, mass)\n"
         "        return loss.to(predicted.dtype)\n"
+        "    if may_launch(predicted, target):\n"
+        "        on_device = quantile_pairs.huber_loss("
+        "predicted, target.detach(), tau, kappa, mass)\n"
+        "        return on_device.to(predicted.dtype)\n"
         "    return _pairwise_huber(predicted, target.detach(), tau, kappa, mass)",
         "    return _pairwise_huber(predicted, target, tau, kappa, mass)",
         law("quantile", "test_targets_get_no_gradient"),

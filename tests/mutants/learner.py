@@ -7,6 +7,11 @@ ROLLOUT = "algorithms/update/rollout.py"
 ESTIMATES = "algorithms/update/estimates.py"
 TARGETS = "algorithms/update/critic_targets.py"
 LOSSES = "algorithms/update/losses.py"
+DEVICE_EPOCHS = "algorithms/update/device_epochs.py"
+STREAMS = "test_an_early_stop_ends_where_it_would_and_leaves_the_streams_there"
+CHANGES = "test_a_number_that_changes_is_seen_by_the_same_function"
+SHARES = "algorithms/update/shares.py"
+TOGETHER = "test_two_processes_are_one_with_all_environments"
 EPOCHS = "algorithms/update/epochs.py"
 UNITS = "algorithms/update/popart.py"
 ORDER = "algorithms/ppo.py"
@@ -31,16 +36,10 @@ LEARNER = (
         "rollout-state-after-the-step",
         "X10",
         ROLLOUT,
-        "            memories.append(env_state.memory)\n"
-        "        if grid is not None:\n"
-        "            before.append(env_state)\n"
-        "        env_state, row = _advance(task, agent, env_state, generators)\n",
-        "            pass\n"
-        "        if grid is not None:\n"
-        "            before.append(env_state)\n"
-        "        env_state, row = _advance(task, agent, env_state, generators)\n"
+        "        env_state, row, output = _advance(task, agent, env_state, generators)\n",
+        "        env_state, row, output = _advance(task, agent, env_state, generators)\n"
         "        if t % sequence_length == 0:\n"
-        "            memories.append(env_state.memory)\n",
+        '            before.write(t // sequence_length, {"memory": env_state.memory})\n',
         RATIO,
     ),
     Mutant(
@@ -77,8 +76,8 @@ LEARNER = (
         "rollout-ignored-row-weighs",
         "M10 X9",
         ROLLOUT,
-        "weight = torch.where(env_state.ignored, 0.0, step.info.sample_weight)",
-        "weight = step.info.sample_weight",
+        '"weight": torch.where(env_state.ignored, 0.0, step.info.sample_weight),',
+        '"weight": step.info.sample_weight,',
         learner(
             "update/rollout", "test_a_task_that_weighs_the_ignored_row_does_not_get_it_learned"
         ),
@@ -87,17 +86,16 @@ LEARNER = (
         "rollout-last-state-with-a-broken-memory",
         "S3-8",
         ROLLOUT,
-        "final = agent.decide(last.observation, last.memory, deterministic=True)",
-        "final = agent.decide(last.observation, agent.initial_memory(task.batch), "
-        "deterministic=True)",
+        "final = agent.draw(seen, last.memory, deterministic=True)",
+        "final = agent.draw(seen, initial, deterministic=True)",
         learner("update/rollout", "test_the_look_at_the_last_state_leaves_no_trace"),
     ),
     Mutant(
         "rollout-next-state-is-this-state",
         "S3-8",
         ROLLOUT,
-        "next_predicted=torch.cat((predicted[1:], last[None])),",
-        "next_predicted=predicted,",
+        "next_predicted=predicted[1:].clone(),",
+        "next_predicted=predicted[:-1].clone(),",
         learner(
             "update/rollout",
             "test_a_time_out_reaches_the_value_of_its_last_observation_with_the_unbroken_memory",
@@ -107,8 +105,8 @@ LEARNER = (
         "rollout-statistics-of-ignored-rows",
         "observations",
         ROLLOUT,
-        "statistics.moments(raw.flatten(0, 1), weight=weight.flatten()),",
-        "statistics.moments(raw.flatten(0, 1)),",
+        'statistics.moments(named.flatten(0, 1), weight=columns["weight"].flatten()),',
+        "statistics.moments(named.flatten(0, 1)),",
         learner(
             "update/rollout",
             "test_statistics_stand_still_during_a_rollout_and_gather_rows_with_weight",
@@ -129,8 +127,8 @@ LEARNER = (
         "rollout-raw-observations-kept",
         "S0-4",
         ROLLOUT,
-        "        observation=seen,\n",
-        "        observation=env_state.observation,\n",
+        '        "observation": seen,\n',
+        '        "observation": env_state.observation,\n',
         RATIO,
     ),
     Mutant(
@@ -450,7 +448,7 @@ LEARNER = (
         "loss-imitation-always",
         "S4-V2",
         LOSSES,
-        "    if now.bc_coef == 0.0:\n",
+        "    if is_zero(now.bc_coef):\n",
         "    if False:\n",
         learner("update/losses", "test_imitation_without_weight_is_not_computed"),
     ),
@@ -486,9 +484,79 @@ LEARNER = (
         "epochs-stale-weight",
         "S2-2",
         EPOCHS,
-        "_reweigh(pipeline, planned / total.weight)",
-        "_reweigh(pipeline, planned / planned)",
+        "reweigh(pipeline, planned / total.weight)",
+        "reweigh(pipeline, planned / planned)",
         learner("update/epochs", "test_what_was_dropped_leaves_the_mean_of_the_rest"),
+    ),
+    Mutant(
+        "device-epochs-learn-after-the-stop",
+        "graphs",
+        DEVICE_EPOCHS,
+        "pipeline.step(veto=ended | skipped | failed)",
+        "pipeline.step(veto=skipped | failed)",
+        learner("update/device_epochs", f"{STREAMS}[adam-1e-12]"),
+    ),
+    Mutant(
+        "device-epochs-leave-the-streams-behind-the-stop",
+        "graphs",
+        DEVICE_EPOCHS,
+        "                    generator.set_state(state)\n",
+        "                    pass\n",
+        learner("update/device_epochs", f"{STREAMS}[noise-1e-12]"),
+    ),
+    Mutant(
+        "device-epochs-freeze-a-coefficient",
+        "graphs",
+        DEVICE_EPOCHS,
+        "                place.fill_(value)\n",
+        "                place.copy_(torch.where(place == 0.0, value, place))\n",
+        learner("update/device_epochs", f"{CHANGES}[ent_coef]"),
+    ),
+    Mutant(
+        "processes-learn-from-their-own-gradients",
+        "processes",
+        SHARES,
+        "    group.add([gradient for gradient in given if gradient is not None])\n",
+        "    given.clear()\n",
+        learner("run/processes", f"{TOGETHER}[pendulum]"),
+    ),
+    Mutant(
+        "processes-step-the-same-environments",
+        "processes",
+        "tasks/base.py",
+        "whole = self.batch if self.columns is None else self.columns.whole",
+        "whole = self.batch",
+        learner(
+            "run/processes",
+            "test_parts_stepped_side_by_side_do_what_the_whole_task_does[cartpole]",
+        ),
+    ),
+    Mutant(
+        "processes-see-their-own-observations-alone",
+        "processes",
+        SHARES,
+        "    return Rollout(**parts, seen=seen)\n",
+        "    return Rollout(**parts, seen=rollout.seen)\n",
+        learner("run/processes", f"{TOGETHER}[pendulum]"),
+    ),
+    Mutant(
+        "processes-wait-for-one-that-was-refused",
+        "processes",
+        SHARES,
+        "    if bool(failed.any()):\n",
+        "    if False:\n",
+        learner(
+            "run/processes",
+            "test_an_action_that_one_process_refuses_ends_the_rollout_of_all",
+        ),
+    ),
+    Mutant(
+        "device-stop-counts-all-as-beyond",
+        "graphs",
+        "algorithms/update/kl_control.py",
+        "count, over = count + 1.0, over + beyond",
+        "count, over = count + 1.0, over + 1.0",
+        learner("update/device_epochs", "test_the_rules_of_the_stop_are_those_of_the_control"),
     ),
     Mutant(
         "epochs-imitation-of-each-part",
@@ -863,8 +931,8 @@ LEARNER = (
         "mask-forgotten-in-the-rollout",
         "masks",
         ROLLOUT,
-        "deterministic=False, generator=generators[0], mask=mask",
-        "deterministic=False, generator=generators[0], mask=None",
+        "        mask=mask,\n        columns=columns_of(task),\n",
+        "        mask=None,\n        columns=columns_of(task),\n",
         learner(
             "update/masks",
             "test_the_mask_of_every_row_is_that_of_the_state_that_was_acted_in",
@@ -874,8 +942,8 @@ LEARNER = (
         "mask-of-the-next-row",
         "masks",
         ROLLOUT,
-        "        mask=env_state.ignored.new_empty(task.batch, 0) if mask is None else mask,",
-        "        mask=env_state.ignored.new_empty(task.batch, 0)\n"
+        '"mask": env_state.ignored.new_empty(task.batch, 0) if mask is None else mask,',
+        '"mask": env_state.ignored.new_empty(task.batch, 0)\n'
         "        if mask is None\n"
         "        else task.action_mask(state),",
         learner(

@@ -117,4 +117,16 @@ MARKET_DATA = (
             part="market/features",
         ),
     ),
+    Mutant(
+        "shared-rows-not-cut",
+        "features",
+        "market/features/tensors.py",
+        "return tuple(part[self.first - begun :] for part in parts)",
+        "return parts",
+        unit(
+            "feature_set",
+            "test_what_features_share_is_computed_for_the_longest_window_and_cut",
+            part="market/features",
+        ),
+    ),
 )

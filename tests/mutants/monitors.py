@@ -47,8 +47,11 @@ MONITORS = (
         "critic-heads-sought-by-name",
         "S0-7 X17",
         LEARNING,
-        "return [order[name] for name in wanted]",
-        'return [order[name] for name in wanted if "critic_head" in name]',
+        "return {id(value): order[name] for name, value in ppo.agent.named_parameters()}",
+        "return {\n"
+        '        id(value): order[name] if "critic_head" in name else 0\n'
+        "        for name, value in ppo.agent.named_parameters()\n"
+        "    }",
         run("telemetry/metrics", "test_twin_critics_gradient_norms_logged"),
     ),
     Mutant(

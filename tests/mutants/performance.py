@@ -186,9 +186,9 @@ PERFORMANCE = (
     Mutant(
         "limit-beside-the-whole-position",
         "metrics",
-        "evaluation/compare/compare.py",
-        "mean = _mean_of(other - multiple * own, first.curve)",
-        "mean = _mean_of(other - own, first.curve)",
+        "evaluation/stats/equal_tail.py",
+        "mean = mean_gain(other - multiple * own, bar_ms=bar_ms)",
+        "mean = mean_gain(other - own, bar_ms=bar_ms)",
         judged(
             "compare/compare", "test_a_limit_is_compared_with_a_part_of_the_first_that_has_its_cvar"
         ),

@@ -106,8 +106,8 @@ POPULATION = (
         "pbt-rate-in-the-first-group-only",
         "S2-4",
         ORDER,
-        "for group in self.optimizer.param_groups:",
-        "for group in self.optimizer.param_groups[:1]:",
+        "for place, group in enumerate(self.optimizer.param_groups):",
+        "for place, group in enumerate(self.optimizer.param_groups[:1]):",
         audit("test_pbt_lr_applied_with_reset_strategy"),
     ),
     Mutant(
@@ -191,8 +191,8 @@ POPULATION = (
         "pbt-bench-fixed-draws-copy",
         "population",
         BENCH,
-        "planned.append(Job(FIXED, seed, _without_copies(plan), place))",
-        "planned.append(Job(FIXED, seed, plan, place))",
+        "planned.append(Job(FIXED, seed, _without_copies(plan), place, workers))",
+        "planned.append(Job(FIXED, seed, plan, place, workers))",
         compared("test_the_arms_of_a_repeat_differ_in_their_rounds_alone"),
     ),
     Mutant(
@@ -234,5 +234,17 @@ POPULATION = (
         "agent.judged_policy = evaluated",
         'agent.judged_policy = "greedy"',
         compared("test_the_policy_that_is_judged_is_the_one_of_the_evaluations"),
+    ),
+    Mutant(
+        "members-that-begin-late-miss-a-signal",
+        "population",
+        "algorithms/population/engines/in_process.py",
+        "                    relay.repeat()\n",
+        "",
+        unit(
+            "population/engines/in_process",
+            "test_a_signal_ends_every_member_also_one_that_begins_after_it",
+            part="algorithms",
+        ),
     ),
 )

@@ -96,18 +96,56 @@ SEAL_BUGS = (
     _seal(
         "failed-and-begun-again-is-none",
         TRIALS,
-        "before.status not in (*begins, FAILED)",
-        "before.status not in begins",
+        "ended = self.status not in (STARTED, EXTENDED, FAILED)",
+        "ended = self.status not in (STARTED, EXTENDED)",
         _judged("stats/trials", "test_what_failed_and_began_again_is_a_trial"),
     ),
     _seal(
         "fail-first-and-be-deflated-by-nothing",
         LEDGER,
-        "numbers = [] if line.status == FAILED else [*numbers, line.number]",
+        "numbers = [] if line.status == FAILED and not known else [*numbers, line.number]",
         "numbers = [*numbers, line.number]",
         _judged(
             "walk_forward/run", "test_what_was_tried_since_a_failure_deflates_what_begins_again"
         ),
+    ),
+    _seal(
+        "failing-takes-a-result-back",
+        TRIALS,
+        "before is None or not before.tells_result or trial.tells_result",
+        "before is None or not before.tells_result or trial.status not in (STARTED, EXTENDED)",
+        _judged("stats/trials", "test_a_failure_after_a_result_takes_nothing_back"),
+    ),
+    _seal(
+        "deflated-by-its-own-result-after-a-failure",
+        LEDGER,
+        "known = known or line.tells_result",
+        "known = False",
+        _judged("walk_forward/run", "test_a_result_is_not_taken_back_by_failing_later"),
+    ),
+    _seal(
+        "a-short-look-that-failed-is-none",
+        SEAL,
+        "if not look.bars:",
+        "if look.sharpe_per_bar is None:",
+        _judged(
+            "walk_forward/seal",
+            "test_one_that_failed_after_it_was_seen_is_an_opening_even_without_a_sharpe_ratio",
+        ),
+    ),
+    _seal(
+        "members-without-a-mark",
+        "algorithms/population/member.py",
+        "folder.mark_trials(lines.mark(lines.started(), folder.path))",
+        "lines.started()",
+        integration("population", "test_the_manifest_of_each_member_names_its_line_of_the_ledger"),
+    ),
+    _seal(
+        "members-not-looked-at",
+        MARKS,
+        '_DEPTHS = ("*", "*/*", "*/*/*")',
+        '_DEPTHS = ("*", "*/*")',
+        _judged("stats/trial_marks", "test_the_runs_of_every_verb_are_looked_at"),
     ),
     _seal(
         "fail-last-and-be-forgotten",
@@ -170,6 +208,37 @@ SEAL_BUGS = (
         "raise CutShort(self._kept())",
         "raise KeyboardInterrupt",
         integration("step_lines", "test_a_second_interrupt_says_what_was_kept"),
+    ),
+    _seal(
+        "folds-of-others-read-it",
+        LEDGER,
+        "                open_seals(ledger, name, seen, key=key, by=KIND, **hashes)\n",
+        "",
+        _judged(
+            "walk_forward/seal",
+            "test_a_validation_that_reads_sealed_bars_in_its_folds_opens_them",
+        ),
+    ),
+    _seal(
+        "trainings-read-it",
+        LINES,
+        "self._write(STARTED, None, 0))\n            self._open_seals()\n",
+        "self._write(STARTED, None, 0))\n",
+        _trained("test_a_training_on_sealed_bars_opens_them_and_one_before_the_seal_does_not"),
+    ),
+    _seal(
+        "each-training-opens-it-again",
+        SEAL,
+        "is not None and not openings_of(records, own)",
+        "is not None",
+        _judged("walk_forward/seal", "test_a_training_that_reads_sealed_bars_opens_them_once"),
+    ),
+    _seal(
+        "no-capital-is-all-of-it",
+        "cli/trading/live.py",
+        'return decision, _share(verdict.get("capital_share"))',
+        'return decision, verdict.get("capital_share") or 1.0',
+        integration("trading_commands", "test_a_verdict_that_allows_no_share_allows_no_trading"),
     ),
     _seal(
         "marks-are-not-looked-at",

@@ -365,7 +365,7 @@ SETTINGS = (
         "start-checked-after-the-folder-is-made",
         "settings",
         TRAINER,
-        "    check_start(config)\n",
+        "        check_start(config)\n",
         "",
         learner("run/start_checks", "test_a_run_that_cannot_start_leaves_nothing_behind"),
     ),

@@ -29,10 +29,83 @@ MIXTURE = "test_the_report_is_the_mixture_of_both_scaled_advantages"
 RESUMED = "test_a_restored_learner_computes_what_the_first_one_did"
 TRUST = "test_differences_between_states_are_trusted_as_far_as_fresh_rollouts_bear_them_out"
 VERIFY = "trust = self._verify(rollout, agent, frame)"
-LEARN = 'loss = self.critic.learn(agent, frame, self._stream("memory"), rollout=rollout, rate=rate)'
+LEARN = """loss = self.critic.learn(
+            agent,
+            frame,
+            self._stream("memory"),
+            rollout=rollout,
+            branches=self._branches(rollout, agent),
+            rate=rate,
+        )"""
+BRANCHES = "algorithms/risk/branches.py"
 DISCOUNT = "discount=torch.stack((self.gamma * goes_on, before_end.float()), -1)"
 
 SHORTFALL = (
+    # --- branches
+    _bug(
+        "branches-with-numbers-of-their-own",
+        BRANCHES,
+        "        generator.set_state(before)\n",
+        "",
+        "risk/branches",
+        "test_branches_of_a_state_differ_by_their_first_action_alone",
+    ),
+    _bug(
+        "branches-forget-what-was-earned",
+        BRANCHES,
+        "total = rollout.return_so_far.double().flatten()[places].repeat_interleave(actions)",
+        "total = torch.zeros(count * actions, dtype=torch.float64)",
+        "risk/branches",
+        "test_a_branch_is_the_episode_played_on_after_an_action",
+    ),
+    _bug(
+        "branches-end-one-step-early",
+        BRANCHES,
+        "for played in range(steps):",
+        "for played in range(steps - 1):",
+        "risk/branches",
+        "test_a_branch_is_the_episode_played_on_after_an_action",
+    ),
+    _bug(
+        "branches-count-the-next-episode",
+        BRANCHES,
+        "total += torch.where(running, step.reward.double(), 0.0)",
+        "total += step.reward.double()",
+        "risk/branches",
+        "test_a_branch_is_the_episode_played_on_after_an_action",
+    ),
+    _bug(
+        "branches-beside-one-step-targets",
+        CRITIC,
+        "        if branched is None:\n            errors = errors + ((added",
+        "        if True:\n            errors = errors + ((added",
+        "risk/branches",
+        "test_with_branches_what_actions_add_is_learned_from_them_alone",
+    ),
+    _bug(
+        "branches-in-every-task",
+        LIMIT,
+        "limited and measure_account_share(task, self.grid, steps=self.horizon) >= LEAST_SHARE",
+        "limited",
+        "risk/branches",
+        "test_episodes_are_branched_where_rewards_depend_on_the_account",
+    ),
+    _bug(
+        "account-share-counts-ended-episodes",
+        "functional/risk/limit.py",
+        "weight.detach().double().unsqueeze(-1)",
+        "torch.ones_like(weight.detach().double().unsqueeze(-1))",
+        "risk/branches",
+        "test_the_account_share_is_that_of_rewards_step_by_step",
+    ),
+    _bug(
+        "level-from-the-limit-where-skill-is-needed",
+        "functional/risk/limit.py",
+        "level = torch.where(needs_skill, top + gap, level)",
+        "level = torch.where(needs_skill, least + gap, level)",
+        "risk/branches",
+        "test_the_level_is_raised_where_no_held_action_keeps_the_limit",
+    ),
     # --- targets
     _bug(
         "shortfall-discounted",
@@ -102,9 +175,10 @@ SHORTFALL = (
     _bug(
         "shortfall-of-an-action-that-was-not-taken",
         ROLLOUT,
-        "if len(grid) > 0 and account_names(task):",
-        "grid = grid if len(grid) > 0 else torch.zeros(1, dtype=torch.int64)\n"
-        '    if hasattr(task, "alternatives"):',
+        "valued = grid is not None and len(grid) > 0 and bool(account_names(task))",
+        "if grid is not None and len(grid) == 0:\n"
+        "        grid = torch.zeros(1, dtype=torch.int64)\n"
+        '    valued = grid is not None and hasattr(task, "alternatives")',
         "risk/limit_control",
         "test_where_actions_cannot_be_listed_the_taken_one_is_recorded",
     ),
@@ -269,8 +343,8 @@ SHORTFALL = (
     _bug(
         "limit-aim-outside",
         CONTROL,
-        "return limit + min(margin",
-        "return limit - min(margin",
+        "return limit + margin * min(",
+        "return limit - margin * min(",
         "risk/limit_control",
         "test_the_aim_lies_inside_the_limit_by_what_the_estimate_may_be_off",
     ),
@@ -283,9 +357,17 @@ SHORTFALL = (
         "test_a_limit_that_is_only_watched_moves_nothing",
     ),
     _bug(
+        "margin-with-a-bound-of-its-own",
+        CONTROL,
+        "return limit + margin * min(tail.error, MOST_ERROR * unit)",
+        "return limit + min(margin * tail.error, MOST_ERROR * unit)",
+        "risk/limit_control",
+        "test_the_margin_is_that_of_the_settings",
+    ),
+    _bug(
         "limit-out-of-reach-by-the-bound-alone",
         LIMIT,
-        "return bool(each.max() < config.cvar_limit)",
+        "return best is not None and best < config.cvar_limit",
         "return True",
         "risk/limit_control",
         "test_a_limit_that_a_constant_action_keeps_is_never_out_of_reach",

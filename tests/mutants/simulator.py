@@ -192,8 +192,8 @@ SIMULATOR_RULES = (
         "impact-of-the-bar-that-fills",
         "R12",
         TAPE,
-        "notional[1:] = _trailing_notional(panel, window=config.costs.impact_window)[:-1]",
-        "notional[:] = _trailing_notional(panel, window=config.costs.impact_window)",
+        "notional[1:] = trailing_notional(panel, window=config.costs.impact_window)[:-1]",
+        "notional[:] = trailing_notional(panel, window=config.costs.impact_window)",
         sim("test_the_mean_notional_is_of_closed_bars_in_the_window"),
     ),
     Mutant(

@@ -13,9 +13,12 @@ from mutants.critics import CRITICS
 from mutants.dead_bars import DEAD_BARS
 from mutants.engines import ENGINES
 from mutants.evaluation import EVALUATION
+from mutants.execution import EXECUTION
 from mutants.formulas import FORMULAS
+from mutants.front_door import FRONT_DOOR
 from mutants.history import HISTORY
 from mutants.imports import IMPORTS
+from mutants.kernels import KERNELS
 from mutants.leaks import LEAKS
 from mutants.learner import LEARNER
 from mutants.levels import LEVELS
@@ -40,12 +43,15 @@ from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
 from mutants.terms import TERMS
 from mutants.validation import VALIDATION
+from mutants.venue import VENUES
+from mutants.watching import WATCHING
 
 MUTANTS = (
     *ADVERSARY,
     *CRITICS,
     *HISTORY,
     *IMPORTS,
+    *KERNELS,
     *MISSED,
     *FORMULAS,
     *MARKET_DATA,
@@ -59,6 +65,7 @@ MUTANTS = (
     *RUNS,
     *SETTINGS,
     *PLUGINS,
+    *WATCHING,
     *MONITORS,
     *RISK,
     *SHORTFALL,
@@ -79,4 +86,7 @@ MUTANTS = (
     *ATTACK,
     *ENGINES,
     *POPULATION,
+    *EXECUTION,
+    *VENUES,
+    *FRONT_DOOR,
 )

@@ -386,4 +386,18 @@ VALIDATION = (
         "return own - wider",
         judged("walk_forward/power", "test_a_plan_by_hand"),
     ),
+    _own(
+        "final-training-not-announced",
+        WALK,
+        "spans.append(self._plan.final.train)",
+        "spans.append(self._plan.folds[-1].train)",
+        judged("walk_forward/run", "test_the_test_span_is_opened_once"),
+    ),
+    _own(
+        "seeds-announced-first",
+        WALK,
+        "for span in spans for seed in self._config.seeds]",
+        "for seed in self._config.seeds for span in spans]",
+        judged("walk_forward/run", "test_fit_gets_the_spans_of_the_plan_and_every_seed"),
+    ),
 )

@@ -15,10 +15,11 @@ def held(x, low, high):
     return low if x < low else high if x > high else x
 
 
-def shortfall_level(value_at_risk, cvar, limit):
+def shortfall_level(value_at_risk, cvar, limit, best_held=math.inf):
     """nu = v - (v - L) [(L - c) / |L|] from 0 to 1, with v = max(q, L).
 
-    A limit of 0 that is broken is broken whole.
+    A limit of 0 that is broken is broken whole. Where c is below L and above the best CVaR of held
+    actions: v + L - c.
     """
     result = np.empty(np.shape(cvar))
     for i in np.ndindex(result.shape):
@@ -29,7 +30,36 @@ def shortfall_level(value_at_risk, cvar, limit):
         else:
             share = held((limit - c) / abs(limit), 0.0, 1.0)
         result[i] = v - (v - limit) * share
+        if best_held < c < limit:
+            result[i] = v + (limit - c)
     return result
+
+
+def account_share(reward, weight):
+    """Squares about the mean of each episode and action, over those about the mean of each action.
+
+    reward [episodes, accounts, actions], weight [episodes, accounts]; 0 without any variation.
+    """
+    reward, weight = np.asarray(reward, dtype=float), np.asarray(weight, dtype=float)
+    episodes, accounts, actions = reward.shape
+    within = total = 0.0
+    for k in range(actions):
+        mass = sum(weight[i, j] for i in range(episodes) for j in range(accounts))
+        if mass == 0.0:
+            continue
+        grand = (
+            sum(weight[i, j] * reward[i, j, k] for i in range(episodes) for j in range(accounts))
+            / mass
+        )
+        for i in range(episodes):
+            own = sum(weight[i, j] for j in range(accounts))
+            if own == 0.0:
+                continue
+            mean = sum(weight[i, j] * reward[i, j, k] for j in range(accounts)) / own
+            for j in range(accounts):
+                within += weight[i, j] * (reward[i, j, k] - mean) ** 2
+                total += weight[i, j] * (reward[i, j, k] - grand) ** 2
+    return within / total if total > 0.0 else 0.0
 
 
 def mixing_share(wanted, mean_rate, risk_rate, most_change):

@@ -98,6 +98,31 @@ def test_increments_of_an_episode_add_up_to_its_shortfall(rewards, level):
     close(total, min(sum(rewards) - level, 0.0) - min(-level, 0.0))
 
 
+@given(stacked(2), numbers | st.just(0.0), numbers)
+def test_the_level_with_held_actions_is_its_formula(both, limit, best):
+    quantile, cvar = both
+    actual = risk.shortfall_level(tensor(quantile), tensor(cvar), limit=limit, held=best)
+    close(actual, limits.shortfall_level(quantile, cvar, limit, best))
+
+
+@given(
+    st.data(),
+    st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)),
+)
+def test_the_account_share_is_its_formula_and_a_share(data, shape):
+    reward = data.draw(arrays.arrays(np.float64, shape, elements=numbers))
+    weight = data.draw(
+        arrays.arrays(np.float64, shape[:2], elements=st.sampled_from([0.0, 0.5, 1.0]))
+    )
+    expected = limits.account_share(reward, weight)
+    spread = np.ptp(reward[weight > 0.0], axis=0).max() if (weight > 0.0).any() else 0.0
+    assume(spread == 0.0 or spread > 1e-3)  # else rounding alone makes the share
+    actual = float(risk.account_share(tensor(reward), tensor(weight)))
+    assert -1e-12 <= actual <= 1.0 + 1e-12
+    if spread > 0.0:
+        assert actual == pytest.approx(expected, abs=1e-9)
+
+
 @given(stacked(2), numbers | st.just(0.0))
 def test_the_level_is_its_formula_and_lies_between_limit_and_quantile(both, limit):
     quantile, cvar = both

@@ -40,12 +40,15 @@ PUBLIC = {
         "probability_of_overfitting read_result read_results read_run replay report_page "
         "run_baselines significance_of stress validate write_backtest write_validation"
     ),
+    "stormsail.execution.loopback": (
+        "Exchange Fault Loopback Request VirtualClock candles candles_of draw_faults rates"
+    ),
     "stormsail.functional": (
         "advantage categorical distribution perturbation policy population quantile recurrence "
         "return_scale returns risk risk_gate statistics twin value_clip"
     ),
     "stormsail.functional.risk": (
-        "ESTIMATORS RANK_TOLERANCE budget_advantage budget_trace calibration_slope "
+        "ESTIMATORS RANK_TOLERANCE account_share budget_advantage budget_trace calibration_slope "
         "categorical_budget_advantage categorical_budget_trace categorical_cvar "
         "categorical_risk_advantage categorical_value_at_risk cvar empirical_cvar "
         "empirical_cvar_error floor_share mixing_share pull_to_action risk_advantage "
@@ -108,8 +111,8 @@ SIGNATURES = {
         ),
         "backtest": "agent, bars, config=None, *, symbols=None, out=None, workspace=None, settings",
         "validate": (
-            "config=None, rules=None, *, out=None, workspace='runs', name=None, explanations=None, "
-            "on_progress=None, clock=None, settings"
+            "config=None, rules=None, *, out=None, workspace='runs', name=None, jobs=1, "
+            "explanations=None, on_progress=None, clock=None, settings"
         ),
         "report": "results, out, *, runs=()",
         "load_bars": "source, *, symbols=None, interval=None",
@@ -174,7 +177,8 @@ SIGNATURES = {
             "target_atoms, quantiles, budget, *, alpha, weight=None, target_weight=None"
         ),
         "shortfall_increment": "reward, return_so_far, *, level",
-        "shortfall_level": "value_at_risk, cvar, *, limit",
+        "shortfall_level": "value_at_risk, cvar, *, limit, held=None",
+        "account_share": "reward, weight",
         "mixing_share": "wanted, mean_rate, risk_rate, *, most_change",
         "calibration_slope": "product, square, *, errors",
         "floor_share": "gap, weight, *, errors",
@@ -209,13 +213,13 @@ SIGNATURES = {
         "train": (
             "config, *, out=None, on_progress=None, callbacks=(), clock=None, tensorboard=True, "
             "loggers=(), ledger=None, data_hash=None, extend_to=None, start_from=None, "
-            "keep_optimizer=False"
+            "keep_optimizer=False, group=None"
         ),
     },
     "stormsail.evaluation": {
         "backtest": "agent, panel, config",
         "validate": (
-            "bars, config, *, fit, ledger=None, name='validation', training=None, "
+            "bars, config, *, fit, ahead=None, ledger=None, name='validation', training=None, "
             "more_self_tests=(), explanations=None, on_progress=None"
         ),
         "deflated_sharpe": "returns, *, trial_sharpes, trials=None, form='monotone'",

@@ -6,13 +6,14 @@ finished, a checkpoint is written, and the run ends as `paused`; the same call g
 and ends with the same bytes as a run that was never stopped.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from stormsail.algorithms.run.evaluate import Evaluation
 from stormsail.core import plugins
-from stormsail.core.errors import ArgumentError
+from stormsail.core.errors import ArgumentError, StormsailError
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Callback:
     `on_update`. An update that is rolled back after a divergence is told to nobody; those that
     replace it are told with the same numbers again. A resumed run tells its new updates only: a
     callback with a memory begins anew. An exception of a callback ends the run as any other would,
-    and the last checkpoint stays.
+    and the last checkpoint stays; that of a plug-in is refused by its name (`plugin-result`).
     """
 
     def on_update(self, progress: Progress) -> Stop | None:
@@ -97,13 +98,17 @@ class Callbacks:
 
     Args:
         callbacks: all of them are called, also after one that asks to stop.
+        named: callbacks of plug-ins, by their names; they are called after the others.
 
     Raises:
-        ArgumentError: if one of them is no `Callback`.
+        ArgumentError: if one of them is no `Callback`, or that of a plug-in cannot be made.
+        ChoiceError: if there is none of that name.
     """
 
-    def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
-        self._callbacks = tuple(callbacks)
+    def __init__(self, callbacks: Iterable[Callback] = (), named: Iterable[str] = ()) -> None:
+        given, names = tuple(callbacks), tuple(named)
+        self._callbacks = (*given, *named_callbacks(names))
+        self._names = (*(None for _ in given), *names)
         for callback in self._callbacks:
             if not isinstance(callback, Callback):
                 raise ArgumentError(
@@ -119,18 +124,24 @@ class Callbacks:
 
     def on_update(self, progress: Progress) -> None:
         """Tell all of an update."""
-        for callback in self._callbacks:
-            self._heed(callback, "on_update", callback.on_update(progress))
+        for callback, name in zip(self._callbacks, self._names, strict=True):
+            with _of_plugin(name):
+                answer = callback.on_update(progress)
+            self._heed(callback, "on_update", answer)
 
     def on_evaluation(self, evaluated: Evaluated) -> None:
         """Tell all of an evaluation."""
-        for callback in self._callbacks:
-            self._heed(callback, "on_evaluation", callback.on_evaluation(evaluated))
+        for callback, name in zip(self._callbacks, self._names, strict=True):
+            with _of_plugin(name):
+                answer = callback.on_evaluation(evaluated)
+            self._heed(callback, "on_evaluation", answer)
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Tell all of a checkpoint."""
-        for callback in self._callbacks:
-            self._heed(callback, "on_checkpoint", callback.on_checkpoint(checkpoint))
+        for callback, name in zip(self._callbacks, self._names, strict=True):
+            with _of_plugin(name):
+                answer = callback.on_checkpoint(checkpoint)
+            self._heed(callback, "on_checkpoint", answer)
 
     def _heed(self, callback: Callback, method: str, answer: object) -> None:
         """Note a request to stop; refuse another answer, which may be meant as one."""
@@ -184,5 +195,33 @@ def named_callbacks(names: Iterable[str]) -> list[Callback]:
 
     Raises:
         ChoiceError: if there is none of that name.
+        ArgumentError: if one cannot be made.
     """
-    return [CALLBACKS.get(name)() for name in names]
+    made = []
+    for name in names:
+        factory = CALLBACKS.get(name)
+        with _of_plugin(name):
+            made.append(factory())
+    return made
+
+
+@contextmanager
+def _of_plugin(name: str | None) -> Iterator[None]:
+    """Name the plug-in's callback that raised; those of a script, None, raise as they are.
+
+    Raises:
+        ArgumentError: if it raised something else than a refusal.
+    """
+    try:
+        yield
+    except StormsailError:
+        raise
+    except Exception as error:
+        if name is None:
+            raise
+        raise ArgumentError(
+            "plugin-result",
+            wrong=f"the callback `{name}` must run",
+            found=f"{type(error).__name__}: {error}",
+            remedy="Correct the plug-in; the same command goes on from the last checkpoint.",
+        ) from error

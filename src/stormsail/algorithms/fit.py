@@ -22,9 +22,6 @@ from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.market.splits import HoledSpan, Span
 from stormsail.modules.agent import Agent
 
-Fit = Callable[[ValidationConfig, Span, int], Agent]
-"""From the settings of a validation, the bars to train on and a seed to an agent."""
-
 OnRun = Callable[[str, Progress], None]
 """Called after each update with the name of the run."""
 
@@ -44,13 +41,62 @@ class Interrupted(KeyboardInterrupt):
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str, int]]:
         """Pickle message and signal: a worker that was interrupted says so to its parent."""
-        return _interrupted, (str(self), self.signal)
+        return interrupted, (str(self), self.signal)
 
 
-def _interrupted(message: str, number: int) -> Interrupted:
+def interrupted(message: str, number: int) -> Interrupted:
+    """Return the exception of something that a signal ended, whose runs have checkpoints."""
     error = Interrupted.__new__(Interrupted, message)
     error.signal = number
     return error
+
+
+class Fitter:
+    """Trains on a span, with everything but span and seed as configured; made by `fitter`.
+
+    Args:
+        config: of each training, with its plug-ins.
+        workspace: folder of the trial ledger.
+        name: of the validation.
+        on_progress: called after each update.
+        clock: for the times of events; None writes none.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        workspace: Path,
+        name: str,
+        on_progress: OnRun | None,
+        clock: Clock | None,
+    ) -> None:
+        self._config, self._root = config, workspace / name
+        self._on_progress, self._clock = on_progress, clock
+        self._numbers: dict[str, dict[Span, int]] = {"fold": {}, "split": {}}
+        self.ledger = workspace / LEDGER
+        """File of the trials."""
+        self.data_hash = market_panel(config).digest()
+        """Of the bars of the validation."""
+
+    def __call__(self, _config: ValidationConfig, span: Span, seed: int) -> Agent:
+        """Train in the folder of a span and a seed, or use the finished run there."""
+        config, out = self.run_of(span, seed)
+        return train_agent(
+            config,
+            out,
+            ledger=self.ledger,
+            data_hash=self.data_hash,
+            on_progress=self._on_progress,
+            clock=self._clock,
+        )
+
+    def run_of(self, span: Span, seed: int) -> tuple[TrainConfig, Path]:
+        """Return settings and folder of a training; the first call numbers its span."""
+        kind = "split" if isinstance(span, HoledSpan) else "fold"
+        number = self._numbers[kind].setdefault(span, len(self._numbers[kind]))
+        config = during(self._config, span).replace(seed=seed)
+        return config, self._root / f"{kind}-{number}-seed-{seed}"
 
 
 def fitter(
@@ -60,8 +106,8 @@ def fitter(
     name: str,
     on_progress: OnRun | None = None,
     clock: Clock | None = None,
-) -> Fit:
-    """Return the function that trains on a span, with everything but span and seed as configured.
+) -> Fitter:
+    """Return what trains on a span, with everything but span and seed as configured.
 
     Runs lie in `<workspace>/<name>/fold-<k>-seed-<s>`, spans numbered in the order in which they
     are trained first, and in `split-<k>-seed-<s>` where a span has holes. The agent is the best of
@@ -90,24 +136,9 @@ def fitter(
             found=f"`{config.task.name}`",
             remedy="Validate a configuration of the market.",
         )
-    config = bring(config)
-    place = Path(workspace)
-    numbers: dict[str, dict[Span, int]] = {"fold": {}, "split": {}}
-    data_hash = market_panel(config).digest()
-
-    def fit(_config: ValidationConfig, span: Span, seed: int) -> Agent:
-        kind = "split" if isinstance(span, HoledSpan) else "fold"
-        number = numbers[kind].setdefault(span, len(numbers[kind]))
-        return train_agent(
-            during(config, span).replace(seed=seed),
-            place / name / f"{kind}-{number}-seed-{seed}",
-            ledger=place / LEDGER,
-            data_hash=data_hash,
-            on_progress=on_progress,
-            clock=clock,
-        )
-
-    return fit
+    return Fitter(
+        bring(config), workspace=Path(workspace), name=name, on_progress=on_progress, clock=clock
+    )
 
 
 def train_agent(

@@ -1,6 +1,7 @@
 """One update of recurrent distributional PPO, in order; the formulas are in `update` and `risk`."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
 from stormsail.algorithms.update.adversary import build_adversary
 from stormsail.algorithms.update.critic_targets import encoded
+from stormsail.algorithms.update.device_epochs import DeviceEpochs
 from stormsail.algorithms.update.entropy_schedule import EntropySchedule
 from stormsail.algorithms.update.epochs import (
     EpochReport,
@@ -28,11 +30,18 @@ from stormsail.algorithms.update.estimates import (
     next_moments,
     normalised,
 )
+from stormsail.algorithms.update.graphs import (
+    CapturedRollout,
+    epochs_obstacle,
+    rollout_obstacle,
+    tell_eager,
+)
 from stormsail.algorithms.update.kl_control import KlControl
 from stormsail.algorithms.update.losses import Batch, select
 from stormsail.algorithms.update.nonfinite import Diverged, check_estimates, check_rollout
 from stormsail.algorithms.update.optimizers import RATE_FACTOR, build_optimizer, build_pipeline
 from stormsail.algorithms.update.popart import initial_scale, move_support, popart_rescale
+from stormsail.algorithms.update.precision import matrix_precision
 from stormsail.algorithms.update.return_statistics import ReturnStatistics
 from stormsail.algorithms.update.rollout import (
     EnvState,
@@ -43,8 +52,10 @@ from stormsail.algorithms.update.rollout import (
     sequences,
 )
 from stormsail.algorithms.update.schedules import NEW_RUN, History, Scheduled
+from stormsail.algorithms.update.shares import together
 from stormsail.core.generators import Generators
-from stormsail.core.task import Task
+from stormsail.core.group import ALONE, Group
+from stormsail.core.task import Task, part
 from stormsail.functional.advantage import RunningMoments, earlier_moments
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
@@ -94,6 +105,7 @@ class Ppo:
         config: all settings, none of them open.
         generators: source of everything random.
         history: how the run began and grew; by default a new one.
+        group: processes that train together; each holds the whole learner.
 
     Raises:
         ConfigError: if a setting is still open.
@@ -106,13 +118,35 @@ class Ppo:
         config: TrainConfig,
         generators: Generators,
         history: History = NEW_RUN,
+        group: Group = ALONE,
     ) -> None:
         require_derived(config)
+        self.group = group
+        self._own_task = task if group.size == 1 else part(task, group.columns(task.batch))
         self.history = history
         self.task, self.agent, self.config, self.generators = task, agent, config, generators
+        captures = task.device.type == "cuda" and config.cuda_graphs != "off"
+        obstacle = epochs_obstacle(config) if captures else None
+        if obstacle is not None:
+            tell_eager("the epochs of an update", obstacle)
+        on_device = captures and obstacle is None
         noise = generators.stream("optimizer.noise")
-        self.optimizer = build_optimizer(agent, config, noise)
+        self.optimizer = build_optimizer(agent, config, noise, capturable=on_device)
         self.pipeline = build_pipeline(agent, self.optimizer, config)
+        self._rates: list[Tensor] | None = None
+        """Learning rate of each group, where a graph reads it."""
+        self._epochs: DeviceEpochs | None = None
+        if on_device:
+            self._rates = [
+                torch.zeros((), dtype=torch.float64, device=task.device)
+                for _ in self.optimizer.param_groups
+            ]
+            entropy = generators.stream("entropy")
+            self._epochs = DeviceEpochs(
+                agent, self.pipeline, config, entropy, captured=True, group=group
+            )
+        self._captures_rollout = captures
+        self._rollouts: CapturedRollout | None = None
         first = history.extensions[0].old_total if history.extensions else config.ppo.total_steps
         updates = schedules.total_updates(config.ppo, first)
         self.entropy = EntropySchedule(config.entropy, updates, self.planned_update)
@@ -144,7 +178,13 @@ class Ppo:
             Diverged: if steps keep being refused, or the network's output is not finite.
             DataError: if the task gives non-finite observations or rewards.
         """
+        with matrix_precision(self.config.precision, self.task.device):
+            return self._update()
+
+    def _update(self) -> Update:
         agent, config = self.agent, self.config
+        # no rounding of one GPU may part the processes
+        self.group.take_first(list(agent.state_dict().values()))
         now = self.schedule()
         self._set_rate(now.learning_rate)
         self._warm_up()
@@ -224,32 +264,58 @@ class Ppo:
         if not first or bool(scale.count > 0.0):
             return
         streams = (self.generators.stream("warmup.actions"), self.generators.stream("warmup.task"))
-        _, rollout = collect(
-            self.task,
+        steps = partial(
+            collect,
+            self._own_task,
             self.agent,
-            begin(self.task, self.agent, streams[1]),
             steps=choice.warmup_steps,
             sequence_length=choice.warmup_steps,
             generators=streams,
+            precision=self.config.precision,
         )
+        _, rollout = together(self.group, begin(self.task, self.agent, streams[1]), steps)
         check_rollout(rollout)
         scale.commit(rollout.seen)
         self.env_state = begin(self.task, self.agent, self.generators.stream("task"))
 
     def _collect(self) -> tuple[EnvState, Rollout]:
+        """Return the state after the steps of a rollout, and the rollout, of all environments."""
+        return together(self.group, self.env_state, self._own_steps)
+
+    def _own_steps(self, env_state: EnvState) -> tuple[EnvState, Rollout]:
+        """Take the steps of a rollout in the environments of this process."""
         ppo = self.config.ppo
         streams = (self.generators.stream("actions"), self.generators.stream("task"))
-        return collect(
-            self.task,
-            self.agent,
-            self.env_state,
-            steps=ppo.n_steps,
-            sequence_length=ppo.sequence_length or ppo.n_steps,
-            generators=streams,
-            online=self.config.observation.normalise
+        options: dict[str, Any] = {
+            "steps": ppo.n_steps,
+            "sequence_length": ppo.sequence_length or ppo.n_steps,
+            "online": self.config.observation.normalise
             and self.config.observation.obs_stats_update == "online",
-            grid=None if self.risk is None else self.risk.grid,
-        )
+            "grid": None if self.risk is None else self.risk.grid,
+            "precision": self.config.precision,
+        }
+        if self._captures_rollout and self._rollouts is None:
+            self._rollouts = self._capture_rollout(env_state, streams, options)
+        if self._rollouts is not None:
+            return self._rollouts(env_state)
+        return collect(self._own_task, self.agent, env_state, generators=streams, **options)
+
+    def _capture_rollout(
+        self,
+        env_state: EnvState,
+        streams: tuple[torch.Generator, torch.Generator],
+        options: dict[str, Any],
+    ) -> CapturedRollout | None:
+        """Return the rollout as a graph; None, with a line that says why, where it cannot be."""
+        obstacle = rollout_obstacle(self.task, self.config)
+        if obstacle is None:
+            try:
+                return CapturedRollout(self._own_task, self.agent, env_state, streams, **options)
+            except RuntimeError as error:  # a task of the user's own may read a value
+                obstacle = str(error).splitlines()[0]
+        tell_eager("rollouts", obstacle)
+        self._captures_rollout = False
+        return None
 
     def _control_risk(
         self, rollout: Rollout, estimates: Estimates, now: Scheduled
@@ -361,6 +427,15 @@ class Ppo:
 
     def _learn(self, data: Batch, now: Scheduled) -> EpochReport:
         """Run the epochs of an update."""
+        if self._epochs is not None:
+            return self._epochs.learn(
+                data,
+                self.kl,
+                now,
+                order=self.generators.stream("minibatches"),
+                on_refusal=self._refused,
+                on_step=self._stepped,
+            )
         return learn(
             self.agent,
             data,
@@ -372,6 +447,7 @@ class Ppo:
             on_refusal=self._refused,
             on_step=self._stepped,
             adversary=self.adversary,
+            group=self.group,
         )
 
     def apply_rate(self) -> None:
@@ -379,9 +455,12 @@ class Ppo:
         self._set_rate(self.schedule().learning_rate)
 
     def _set_rate(self, rate: float) -> None:
-        for group in self.optimizer.param_groups:
+        for place, group in enumerate(self.optimizer.param_groups):
             own = rate * group.get(RATE_FACTOR, 1.0)
-            if isinstance(group["lr"], Tensor):
+            if self._rates is not None:
+                # a restored state has brought other tensors than those that a graph reads
+                group["lr"] = self._rates[place].fill_(own)
+            elif isinstance(group["lr"], Tensor):
                 group["lr"].fill_(own)
             else:
                 group["lr"] = own

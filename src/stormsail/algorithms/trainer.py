@@ -18,7 +18,6 @@ from stormsail.algorithms.callbacks import (
     Checkpoint,
     Evaluated,
     Progress,
-    named_callbacks,
 )
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.ppo import Ppo, Update
@@ -27,6 +26,7 @@ from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.folder import Rollback, RunFolder, open_run, threads_of
 from stormsail.algorithms.run.learners import new_learner
 from stormsail.algorithms.run.plugins import bring, require_plugins
+from stormsail.algorithms.run.processes import check_group, end, hand_out, update_together
 from stormsail.algorithms.run.records import ProcessLog, Records, read_records
 from stormsail.algorithms.run.start_checks import check_start
 from stormsail.algorithms.run.start_from import Start, load_start
@@ -42,6 +42,7 @@ from stormsail.core.errors import ArtifactError, ConfigError, RangeError
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.files.generations import Generation
 from stormsail.core.generators import Generators
+from stormsail.core.group import ALONE, Group
 from stormsail.core.signals import handled_signals
 from stormsail.core.task import Task, close
 from stormsail.core.threads import torch_threads
@@ -134,6 +135,7 @@ def train(
     extend_to: int | None = None,
     start_from: Path | str | None = None,
     keep_optimizer: bool = False,
+    group: Group | None = None,
 ) -> Run:
     """Train, or continue a run that was interrupted: the same call does both.
 
@@ -161,6 +163,8 @@ def train(
             `ppo.learning_rate_final` than the run's begin a line of their own.
         start_from: agent, or folder of a run, whose weights and normalisers a new run begins with.
         keep_optimizer: begin with the optimizer of that run as well.
+        group: processes that train together, of which this is the first, while the others follow
+            it (`run.processes`); None trains alone.
 
     Raises:
         ConfigError: if the folder holds a run with other settings; it names them. Before there is
@@ -179,13 +183,16 @@ def train(
             found="`keep_optimizer` without `start_from`",
             remedy="Name the folder of that run, or leave `keep_optimizer` out.",
         )
-    config = bring(config)
-    name = config.task.name.replace("/", "-").replace(":", "-").lower()
-    default = Path("runs") / f"{name}-{checkpoint.computed_config(config).config_hash()[:8]}"
-    place = default if out is None else Path(out)
-    require_plugins(place)
-    check_start(config)
+    group = group or ALONE
     with contextlib.ExitStack() as stack:
+        stack.callback(end, group)
+        config = bring(config)
+        name = config.task.name.replace("/", "-").replace(":", "-").lower()
+        default = Path("runs") / f"{name}-{checkpoint.computed_config(config).config_hash()[:8]}"
+        place = default if out is None else Path(out)
+        require_plugins(place)
+        check_start(config)
+        check_group(config, group)
         stack.enter_context(torch_threads(threads_of(place, config)))
         start = None
         if start_from is not None:
@@ -211,6 +218,7 @@ def train(
             clock=clock,
             tensorboard=tensorboard,
             loggers=loggers,
+            group=group,
         )
         stack.callback(trainer.close)
         lines.known = lambda: (trainer.records.best_sharpe, trainer.records.best_bars)
@@ -234,6 +242,7 @@ class Trainer:
         clock: for the times of events; None writes none.
         tensorboard: whether to write for TensorBoard.
         loggers: services that show the run.
+        group: processes that train together, of which this is the first.
     """
 
     ppo: Ppo
@@ -251,11 +260,12 @@ class Trainer:
         clock: Clock | None = None,
         tensorboard: bool = False,
         loggers: Sequence[MetricsLogger] = (),
+        group: Group = ALONE,
     ) -> None:
-        self.folder, self.config = folder, folder.config
+        self.folder, self.config, self._group = folder, folder.config, group
         self._bound, self._start, self._on_progress = bound, start, on_progress
         self._clock, self._tensorboard = clock, tensorboard
-        self._callbacks = Callbacks((*callbacks, *named_callbacks(self.config.callbacks)))
+        self._callbacks = Callbacks(callbacks, self.config.callbacks)
         self._loggers = Loggers(loggers, _introduced(folder), on_failure=self._logger_failed)
         self._rolled_back_to: int | None = None
         """Generation that the run was rolled back to and has not been saved since."""
@@ -306,7 +316,7 @@ class Trainer:
 
     def _new_learner(self) -> Ppo:
         history = self.folder.lineage.history()
-        ppo = new_learner(self.config, self._task, self._bound, history, self._start)
+        ppo = new_learner(self.config, self._task, self._bound, history, self._start, self._group)
         ppo.on_refusal = self._refused
         return ppo
 
@@ -386,6 +396,7 @@ class Trainer:
         """
         last = math.inf if until is None else until
         self.folder.keep()
+        hand_out(self.ppo, self._bound)
         with handled_signals(self._on_signal), self._loggers.closing():
             while not self.done and not self._must_stop and self.ppo.update_count < last:
                 try:
@@ -440,7 +451,7 @@ class Trainer:
 
     def _update(self) -> Update:
         try:
-            return self.ppo.update()
+            return update_together(self.ppo)
         except RangeError as error:  # a task refuses non-finite actions
             raise Diverged(f"the task refused an action, {error.found}") from error
 
@@ -526,6 +537,7 @@ class Trainer:
         self._log.write("rolled-back", self.ppo.update_count, **target._asdict())
         self.records.close()
         self._load()
+        hand_out(self.ppo, self._bound)
 
     def _give_up(self, problem: str) -> Run:
         """End without saving: the last sound state is on the disk."""
@@ -576,14 +588,10 @@ class Trainer:
 def _introduced(folder: RunFolder) -> LoggedRun:
     """Return a run as its loggers show it."""
     config = folder.config
+    tags = {"stormsail": __version__, "task": config.task.name, "seed": str(config.seed)}
     return LoggedRun(
         name=folder.path.name,
         path=folder.path,
         parameters=flattened(config.model_dump(mode="json")),
-        tags={
-            "stormsail": __version__,
-            "task": config.task.name,
-            "seed": str(config.seed),
-            "config_hash": config.config_hash(),
-        },
+        tags={**tags, "config_hash": config.config_hash()},
     )

@@ -5,7 +5,7 @@ before it and back after it, and nothing else is added.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias, overload
+from typing import Any, NamedTuple, Self, TypeAlias, get_args, overload
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ from stormsail.algorithms.config.run import EvaluatedPolicy
 from stormsail.algorithms.run.evaluate import MAX_STEPS, Evaluation, evaluate
 from stormsail.api.agent_folders import agent_folder
 from stormsail.api.environments import Judged, trials
-from stormsail.core.errors import DtypeError, RangeError, ShapeError
+from stormsail.api.settings import is_whole
+from stormsail.core.errors import ChoiceError, DtypeError, RangeError, ShapeError
 from stormsail.core.generators import Generators
+from stormsail.core.memory import check_memory
 from stormsail.core.task import close
 from stormsail.modules import Agent as BaseAgent
 from stormsail.modules import Decision
@@ -129,7 +131,8 @@ class Agent(BaseAgent):
 
         Raises:
             ShapeError: if observation, memory or mask have another shape than the agent's.
-            DtypeError: if the observation holds something else than numbers.
+            DtypeError: if observation or memory hold something else than numbers.
+            RangeError: if an observation is not a number (NaN) somewhere.
             ConfigError: if it must draw and has no generator.
         """
         greedy = self.judged_policy == "greedy" if deterministic is None else deterministic
@@ -143,6 +146,12 @@ class Agent(BaseAgent):
                 wrong=f"an observation must be [{self.spec.columns}] or [B, {self.spec.columns}]",
                 found=f"observation {tuple(seen.shape)}",
                 remedy="Pass one observation, or one row for each environment.",
+            )
+        if seen.isnan().any():
+            raise RangeError(
+                wrong="an observation must hold numbers alone",
+                found=f"{int(seen.isnan().sum())} that are not a number (NaN)",
+                remedy="Fill what is missing as in the training, before the agent decides.",
             )
         decision = super().decide(
             seen,
@@ -177,18 +186,15 @@ class Agent(BaseAgent):
             max_steps: an episode is cut off after so many.
 
         Raises:
-            RangeError: if `episodes` is less than 1.
+            RangeError: if `episodes` is no whole number of at least 1.
+            ChoiceError: if there is no such policy.
             ShapeError: if the environment shows other columns than the agent was trained on.
             ArgumentError: if `env` is no environment.
-            ConfigError: if there is no such environment, or the agent was trained for other bars.
+            ConfigError: if there is no such environment, the agent was trained for other bars, or
+                so many copies do not fit into memory.
             DataError: if bars do not suffice, or an observation does not fit its space.
         """
-        if episodes < 1:
-            raise RangeError(
-                wrong="`episodes` must be at least 1",
-                found=repr(episodes),
-                remedy="Pass the number of episodes; 64 is the default.",
-            )
+        self._check_evaluation(episodes, policy)
         played = trials(env, self, batch=episodes, device=self._device)
         generators = Generators(seed, str(self._device))
         try:
@@ -205,21 +211,55 @@ class Agent(BaseAgent):
         finally:
             close(played.task)
 
+    def _check_evaluation(self, episodes: int, policy: str | None) -> None:
+        """Refuse what `evaluate` cannot play.
+
+        Raises:
+            RangeError: if `episodes` is no whole number of at least 1.
+            ChoiceError: if there is no such policy.
+            ConfigError: if so many episodes do not fit into memory.
+        """
+        if not is_whole(episodes) or episodes < 1:
+            must = "at least 1" if is_whole(episodes) else "a whole number"
+            raise RangeError(
+                wrong=f"`episodes` must be {must}",
+                found=repr(episodes),
+                remedy="Pass the number of episodes; 64 is the default.",
+            )
+        policies = get_args(EvaluatedPolicy)
+        if policy is not None and policy not in policies:
+            raise ChoiceError(
+                wrong=f"`policy` must be one of {', '.join(policies)}",
+                found=repr(policy),
+                remedy="Leave it out to play what the agent was judged by.",
+            )
+        if self._device.type == "cpu":
+            own = next(self.parameters())
+            numbers = self.spec.columns + self.initial_memory(1).numel()
+            check_memory(
+                own.element_size() * int(episodes) * numbers,
+                what="an evaluation",
+                found=f"`episodes` {episodes:,}",
+                remedy="Lower `episodes`.",
+            )
+
     @property
     def _device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def _numbers(self, values: Tensor | Array) -> Tensor:
-        """Return an observation as a tensor of the agent's type and place."""
+    def _numbers(self, values: Tensor | Array, what: str = "an observation") -> Tensor:
+        """Return an array as a tensor of the agent's type and place."""
         own = next(self.parameters())
         if isinstance(values, Tensor):
             return values.to(own.device, own.dtype)
         array = np.asarray(values)
         if array.dtype.kind not in "biuf":
             raise DtypeError(
-                wrong="an observation must hold numbers, one for each column",
+                wrong=f"{what} must hold numbers, one for each column",
                 found=f"an array of {array.dtype}",
-                remedy="Pass the columns of the observation; nested ones are taken by `evaluate`.",
+                remedy="Pass the columns of the observation; nested ones are taken by `evaluate`."
+                if what == "an observation"
+                else "Pass `decision.memory` of the step before, or nothing in the first.",
             )
         return torch.as_tensor(array, dtype=own.dtype, device=own.device)
 
@@ -227,7 +267,7 @@ class Agent(BaseAgent):
         initial = self.initial_memory(batch)
         if memory is None:
             return initial
-        given = torch.as_tensor(memory, dtype=initial.dtype, device=initial.device)
+        given = self._numbers(memory, what="`memory`").to(initial.dtype)
         given = given[None] if single else given
         if given.shape != initial.shape:
             wanted = tuple(initial.shape[1:] if single else initial.shape)

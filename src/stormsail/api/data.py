@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from stormsail.core.errors import ArgumentError, DataError
+from stormsail.api.settings import is_whole
+from stormsail.core.errors import ArgumentError, DataError, RangeError
+from stormsail.core.memory import check_memory
 from stormsail.evaluation.engine.agent_terms import terms_of
 from stormsail.market.bars import Bars, Funding, Mark
 from stormsail.market.gymnasium import MarketVectorEnv
@@ -18,6 +20,9 @@ from stormsail.modules import Agent
 
 BarSource: TypeAlias = Panel | Store | Path | str
 """Bars, or where they are: a store, or files of bars."""
+
+_LEAST_BYTES = 256
+"""What an account takes at the least: its state and one observation."""
 
 
 def load_bars(
@@ -55,6 +60,8 @@ def load_bars(
     if isinstance(source, str | Path):
         return _imported([source], chosen, length)
     if isinstance(source, list | tuple):
+        if not source:
+            raise _nothing("`source`", length, found="an empty list")
         return _imported(list(source), chosen, length)
     if len(chosen) != 1 or length is None:
         raise ArgumentError(
@@ -88,9 +95,12 @@ def make_market(
 
     Raises:
         ArgumentError: if both an agent and rules are given, or an agent without bars.
-        ConfigError: if a rule does not fit, or the agent was trained for other bars.
+        RangeError: if `num_envs` is no whole number of at least 1.
+        ConfigError: if a rule does not fit, the agent was trained for other bars, or so many
+            accounts do not fit into memory.
         DataError: if the bars are not there or do not suffice.
     """
+    _check_accounts(num_envs)
     panel = None if bars is None else load_bars(bars)
     if agent is None:
         rules = config if isinstance(config, MarketConfig) else _rules(config or {})
@@ -114,7 +124,35 @@ def make_market(
     )
 
 
+def _check_accounts(count: int) -> None:
+    """Refuse a number of accounts that is none, or for which there is no memory.
+
+    Raises:
+        RangeError: if it is no whole number of at least 1.
+        ConfigError: if so many do not fit into memory.
+    """
+    if not is_whole(count) or count < 1:
+        raise RangeError(
+            wrong="`num_envs` must be a whole number of at least 1",
+            found=repr(count),
+            remedy="Pass the number of accounts.",
+        )
+    check_memory(
+        _LEAST_BYTES * int(count),
+        what="a market",
+        found=f"`num_envs` {count:,}",
+        remedy="Lower `num_envs`.",
+    )
+
+
 def _rules(settings: Mapping[str, object]) -> MarketConfig:
+    if not isinstance(settings, Mapping):
+        raise ArgumentError(
+            "config-value",
+            wrong="`config` must be a `MarketConfig`, or a dictionary of what differs from one",
+            found=f"a value of the type {type(settings).__name__}",
+            remedy='Write for example `config={"episode_bars": 48}`.',
+        )
     return MarketConfig().replace(**settings)
 
 
@@ -158,10 +196,12 @@ def _only(intervals: Iterable[Interval]) -> Interval:
     return lengths[0]
 
 
-def _nothing(place: str, interval: Interval | None) -> DataError:
+def _nothing(
+    place: str, interval: Interval | None, *, found: str = "none of these symbols"
+) -> DataError:
     return DataError(
         "data-missing",
         wrong=f"{place} must hold bars{'' if interval is None else f' of {interval}'}",
-        found="none of these symbols",
+        found=found,
         remedy="Import, fetch or synthesise them first, or name other symbols.",
     )

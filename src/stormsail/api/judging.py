@@ -3,6 +3,7 @@
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,6 +12,7 @@ from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.fit import fitter
 from stormsail.algorithms.run.tasks import market_panel
 from stormsail.algorithms.run.trials import LEDGER
+from stormsail.algorithms.train_ahead import train_ahead
 from stormsail.algorithms.trainer import Run
 from stormsail.api.agent import Agent
 from stormsail.api.data import BarSource, load_bars
@@ -103,6 +105,7 @@ def validate(
     out: Path | str | None = None,
     workspace: Path | str = "runs",
     name: str | None = None,
+    jobs: int = 1,
     explanations: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     clock: Clock | None = None,
@@ -119,6 +122,7 @@ def validate(
         out: new folder for the results; the agent meant for trading goes into `<out>-agent`.
         workspace: folder of the runs and of the trial ledger.
         name: of its folder of runs; None takes `<name of the file>-validation`.
+        jobs: trainings at a time, each in a process of its own; the result is the same.
         explanations: why a result is good that is too good to be true, by name of the rule.
         on_progress: called before each step.
         clock: for the times of events; None takes the system's.
@@ -137,10 +141,12 @@ def validate(
     title, place = name or f"{stem}-validation", Path(workspace)
     watch = SystemClock() if clock is None else clock
     with torch_threads(1):  # a training has the threads of its own settings
+        fit = fitter(training, workspace=place, name=title, clock=watch)
         result = walk_forward(
             market_panel(training),
             _validation_rules(training, rules),
-            fit=fitter(training, workspace=place, name=title, clock=watch),
+            fit=fit,
+            ahead=None if jobs == 1 else partial(train_ahead, fit, jobs=jobs),
             ledger=TrialLedger(place / LEDGER, clock=watch),
             name=title,
             training=derive(training).model_dump(mode="json"),

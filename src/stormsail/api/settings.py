@@ -1,6 +1,7 @@
 """Settings as Python writes them: sections as dictionaries, or dotted names."""
 
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +12,11 @@ from stormsail.core.config import Config
 from stormsail.core.errors import ArgumentError
 
 ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def is_whole(value: object) -> bool:
+    """Return whether a value is a whole number, of Python or of NumPy."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def dotted(settings: Mapping[str, object], above: str = "") -> dict[str, object]:

@@ -1,6 +1,6 @@
 """`ss.train`: train by settings, file or configuration, and get the run with its best agent."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from stormsail.algorithms.trainer import Run as BaseRun
 from stormsail.algorithms.trainer import train as learn
 from stormsail.api.agent import Agent
 from stormsail.api.environments import Environment, task_name
-from stormsail.api.settings import changed, training_config
+from stormsail.api.settings import changed, dotted, training_config
 from stormsail.core.clock import Clock, SystemClock
+from stormsail.core.errors import ArgumentError
 from stormsail.core.notebook import html_table, short_repr
 from stormsail.evaluation.saved import column, read_run
 from stormsail.monitors import MetricsLogger
@@ -82,7 +83,7 @@ def train(
 
     Args:
         config: a configuration, the path of a TOML file, or the folder of a run, which goes on;
-            None takes the defaults.
+            None takes the defaults, of which `env` or settings must change something.
         env: instead of `task.name`: id of an environment, an environment, of which copies are
             made, or a function that returns a new one.
         out: folder of the run; None takes that of the run that goes on, `runs/<name of the file>`,
@@ -100,10 +101,13 @@ def train(
     Raises:
         ConfigError: if a setting is unknown or does not fit, or the folder holds a run with other
             settings.
-        ArgumentError: if `env` is no environment, or a callback none.
+        ArgumentError: if nothing says what to train, `env` is no environment or stands beside
+            `task.name`, or a callback is none.
         ArtifactError: if the folder is in use, foreign, damaged or cannot be written.
         DataError: if bars are missing, or the environment gives what is none of its spaces.
     """
+    _check_subject(config, env, settings)
+    _check_callbacks(callbacks)
     chosen = training_config(config, settings)
     if env is not None:
         chosen = changed(chosen, {"task.name": task_name(env)})
@@ -122,3 +126,40 @@ def train(
     )
     values = {field.name: getattr(done, field.name) for field in fields(done)}
     return Run(**values | {"agent": Agent.of(done.agent)})
+
+
+def _check_subject(config: object, env: Environment | None, settings: Mapping[str, object]) -> None:
+    """Refuse a call that names nothing to train, or two environments.
+
+    Raises:
+        ArgumentError: if it is one.
+    """
+    if config is None and env is None and not settings:
+        raise ArgumentError(
+            "missing-argument",
+            wrong="`ss.train` must be told what to train",
+            found="neither a configuration, nor an environment, nor a setting",
+            remedy='Write for example `ss.train("my.toml")` or `ss.train(env="CartPole-v1")`.',
+        )
+    if env is not None and "task.name" in dotted(settings):
+        raise ArgumentError(
+            "config-inconsistent",
+            wrong="the environment of a training must be named once",
+            found="`env` beside `task.name`",
+            remedy="Leave one of them out.",
+        )
+
+
+def _check_callbacks(callbacks: object) -> None:
+    """Refuse callbacks that are no list.
+
+    Raises:
+        ArgumentError: if they are none.
+    """
+    if not isinstance(callbacks, Iterable):
+        raise ArgumentError(
+            "callback-form",
+            wrong="`callbacks` must be a list of callbacks",
+            found=f"a value of the type {type(callbacks).__name__}",
+            remedy="Write `callbacks=[Mine()]`.",
+        )

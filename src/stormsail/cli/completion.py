@@ -8,18 +8,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SETTINGS = Path(__file__).with_name("settings.tsv")
-"""One line a setting: family, path, what it does."""
+"""One line a setting: family, path, default, what it does."""
+
+VALUE = "VALUE"
+"""Stands for the value of a setting whose default cannot be typed as it is."""
 
 TRAINING, BACKTEST, VALIDATION = "training", "backtest", "validation"
 """Families of settings."""
 
 
 def complete_config(incomplete: str) -> list[tuple[str, str]]:
-    """Return shipped configurations, and folders and TOML files, that begin so."""
+    """Return shipped configurations, and folders and TOML files, that begin so.
+
+    Of a single folder also what is in it: behind the only answer a shell puts a space.
+    """
     from stormsail.core.shipped import shipped
 
     names = [(name, "shipped") for name in shipped() if name.startswith(incomplete)]
-    return [*names, *((path, "") for path in _files(incomplete))]
+    files = list(_files(incomplete))
+    if not names and len(files) == 1 and files[0].endswith("/"):
+        files += _files(files[0])
+    return [*names, *((path, "") for path in files)]
 
 
 def _files(incomplete: str) -> Iterator[str]:
@@ -53,9 +62,18 @@ def complete_validation_setting(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _settings(family: str, incomplete: str) -> list[tuple[str, str]]:
+    """Return settings up to their `=`; a single one also with a value.
+
+    A shell puts a space behind the only answer, which would part the setting from its value. Two
+    answers that begin alike are completed up to where they differ.
+    """
     settings = []
     for line in SETTINGS.read_text(encoding="utf-8").splitlines():
-        own, path, words = line.split("\t")
-        if own == family and path.startswith(incomplete):
-            settings.append((f"{path}=", words))
-    return settings
+        own, path, default, words = line.split("\t")
+        if own == family and f"{path}=".startswith(incomplete):
+            settings.append((path, default or VALUE, words))
+    answers = [(f"{path}=", words) for path, _, words in settings]
+    if len(settings) == 1:
+        path, default, words = settings[0]
+        answers.append((f"{path}={default}", words))
+    return answers

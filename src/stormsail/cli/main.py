@@ -27,6 +27,13 @@ from stormsail.cli.output import add_command
 from stormsail.cli.start.configs import configs
 from stormsail.cli.start.init import init
 from stormsail.cli.start.show import show
+from stormsail.cli.trading.live import live
+from stormsail.cli.trading.paper import paper
+from stormsail.cli.trading.replay import replay
+from stormsail.cli.trading.status import status
+from stormsail.cli.trading.stop import rearm, stop
+from stormsail.cli.trading.trim import trim
+from stormsail.cli.trading.watching import alerts, dashboard
 
 app = typer.Typer(
     help="Train, judge and run trading agents that know their own tail risk.",
@@ -50,6 +57,15 @@ add_command(app, validate)
 add_command(app, performance)
 add_command(app, report)
 add_command(app, compare)
+add_command(app, paper)
+add_command(app, live)
+add_command(app, status)
+add_command(app, stop)
+add_command(app, rearm)
+add_command(app, dashboard)
+add_command(app, alerts)
+add_command(app, replay)
+add_command(app, trim)
 app.add_typer(bench, name="bench")
 
 

@@ -1,7 +1,8 @@
 """Where a command's output goes: text for people, one JSON document for programs, or neither.
 
-Every verb is registered by `add_command`, which gives it `--json`, `--json-out` and `--quiet`. A
-verb prints text as ever and calls `publish` with its figures; what becomes of both is decided here:
+Every verb is registered by `add_command`, which gives it `--json`, `--json-out`, `--quiet` and
+`--force`. A verb prints text as ever and calls `publish` with its figures; what becomes of both is
+decided here:
 
 | options          | stdout       | stderr                           |
 |------------------|--------------|----------------------------------|
@@ -30,19 +31,28 @@ from typing import Annotated, TextIO
 import typer
 
 from stormsail import __version__
-from stormsail.core.errors import DataError, StormsailError
+from stormsail.cli.output_files import Force, checked_output, write_checked
+from stormsail.core.errors import StormsailError
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document to stdout, and text to stderr.")
 ]
 JsonOut = Annotated[
-    Path | None, typer.Option("--json-out", help="Also write the JSON document to this file.")
+    Path | None,
+    typer.Option(
+        "--json-out", callback=checked_output, help="Also write the JSON document to this file."
+    ),
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print warnings and errors only; no progress.")
 ]
 
-OPTIONS = {"as_json": (Json, False), "json_out": (JsonOut, None), "quiet": (Quiet, False)}
+OPTIONS = {
+    "as_json": (Json, False),
+    "json_out": (JsonOut, None),
+    "quiet": (Quiet, False),
+    "force": (Force, False),
+}
 """Options of every verb: type and default, by the name of the parameter."""
 
 
@@ -53,6 +63,14 @@ class Output:
     quiet: bool = False
     figures: dict[str, object] = dataclasses.field(default_factory=dict)
     """What the JSON document holds beside `verb` and `version`."""
+    emit: Callable[[], None] | None = None
+    """Writes the document; None once it was written."""
+
+    def write(self) -> None:
+        """Write the document, once."""
+        emit, self.emit = self.emit, None
+        if emit is not None:
+            emit()
 
 
 _CURRENT: ContextVar[Output | None] = ContextVar("output", default=None)
@@ -63,6 +81,14 @@ def publish(**figures: object) -> None:
     output = _CURRENT.get()
     if output is not None:
         output.figures |= figures
+
+
+def publish_now(**figures: object) -> None:
+    """Add keys to the JSON document and write it: for a command that runs until it is ended."""
+    publish(**figures)
+    output = _CURRENT.get()
+    if output is not None:
+        output.write()
 
 
 def is_quiet() -> bool:
@@ -87,27 +113,29 @@ def add_command(
 
 
 def _reporting(function: Callable[..., None], verb: str) -> Callable[..., None]:
-    """Return a verb that has the three options and obeys them."""
+    """Return a verb that has the options of all verbs and obeys them."""
 
     @functools.wraps(function)
-    def run(*, as_json: bool, json_out: Path | None, quiet: bool, **arguments: object) -> None:
-        if json_out is not None:
-            _check_writable(json_out)
+    def run(
+        *, as_json: bool, json_out: Path | None, quiet: bool, force: bool, **arguments: object
+    ) -> None:
+        del force  # `checked_output` knows it
         output = Output(quiet)
-        emit = functools.partial(_emit, verb, output, sys.stdout if as_json else None, json_out)
+        stream = sys.stdout if as_json else None
+        output.emit = functools.partial(_emit, verb, output, stream, json_out)
         token = _CURRENT.set(output)
         try:
             with _text_elsewhere(as_json=as_json, quiet=quiet):
                 function(**arguments)
         except typer.Exit:  # a command's own "no" has figures, too
-            emit()
+            output.write()
             raise
         except (StormsailError, typer.BadParameter) as error:
             output.figures["error"] = _error_document(error)
-            emit()
+            output.write()
             raise
         else:
-            emit()
+            output.write()
         finally:
             _CURRENT.reset(token)
 
@@ -159,7 +187,7 @@ def _emit(verb: str, output: Output, stream: TextIO | None, file: Path | None) -
     document = {"verb": verb, "version": __version__, **output.figures}
     text = json.dumps(plain(document), indent=2, allow_nan=False) + "\n"
     if file is not None:
-        _write(file, text.encode("ascii"))
+        write_checked(file, text)
     if stream is not None:
         stream.write(text)
         stream.flush()
@@ -184,42 +212,3 @@ def plain(value: object) -> object:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     return value.isoformat() if isinstance(value, date) else str(value)
-
-
-def _check_writable(file: Path) -> None:
-    """Refuse a file that could not be written, before the work and not after it.
-
-    Raises:
-        DataError: if its folder does not exist, or there is something else in its place.
-    """
-    from stormsail.core.files.regular import other_kind
-
-    kind = other_kind(file)
-    if not file.parent.is_dir() or kind is not None:
-        raise DataError(
-            "data-write",
-            wrong=f"`--json-out` must name a file in a folder that exists: {file}",
-            found=kind or f"no folder {file.parent}",
-            remedy="Make the folder, or name another file.",
-        )
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Write a file completely or not at all; a link is followed.
-
-    Raises:
-        DataError: if the disk refuses.
-    """
-    from stormsail.core.files.atomic import open_folder, replace_file
-
-    try:
-        target = file.resolve()
-        with open_folder(target.parent, follow=True) as folder:
-            replace_file(folder, target.name, data)
-    except OSError as error:
-        raise DataError(
-            "data-write",
-            wrong=f"the document must be written to {file}",
-            found=error.strerror or type(error).__name__,
-            remedy="Name a file in a folder that exists and can be written.",
-        ) from error

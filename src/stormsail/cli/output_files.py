@@ -1,12 +1,9 @@
 """Options for output files: checked before the work begins, replaced only with `--force`."""
 
-import functools
-import inspect
 import sys
-from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -24,24 +21,7 @@ Force = Annotated[
         "--force", is_eager=True, callback=_remember, help="Replace output files that exist."
     ),
 ]
-
-
-def with_force(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the option `--force`, which `checked_output` reads."""
-
-    @functools.wraps(command)
-    def forced(*arguments: Any, force: bool = False, **options: Any) -> None:  # noqa: ANN401
-        del force  # it has spoken through its callback
-        command(*arguments, **options)
-
-    signature = inspect.signature(command)
-    option = inspect.Parameter(
-        "force", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Force
-    )
-    changed = signature.replace(parameters=[*signature.parameters.values(), option])
-    forced.__signature__ = changed  # type: ignore[attr-defined]  # what typer reads
-    forced.__annotations__ = {**command.__annotations__, "force": Force}
-    return forced
+"""An option of every verb; it speaks through its callback."""
 
 
 def checked_output(value: Path | None) -> Path | None:

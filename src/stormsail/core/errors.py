@@ -75,14 +75,31 @@ ErrorCode = Literal[
     # generators
     "generator-mismatch",
     "generator-state",
+    # trading
+    "dashboard-address",
     # exchanges
     "venue-ban",
     "venue-conflict",
+    "venue-permission",
     "venue-rate-limit",
     "venue-refused",
     "venue-response",
     "venue-symbol",
     "venue-unreachable",
+    # trading
+    "account-busy",
+    "agent-unproven",
+    "bars-stale",
+    "clock-offset",
+    "journal-account",
+    "journal-damaged",
+    "journal-missing",
+    "journal-version",
+    "kill-switch",
+    "not-confirmed",
+    "not-reconciled",
+    "secret-exposed",
+    "secret-missing",
     # market data
     "data-alignment",
     "data-busy",

@@ -350,6 +350,19 @@ def require(records: JsonValue, *, owner: str, kinds: Collection[str] | None = N
             )
 
 
+def files_of(records: JsonValue, *, owner: str) -> tuple[str, ...]:
+    """Return the names of the files and modules, each once, that an artifact was made with.
+
+    Args:
+        records: entries of `used`, as an artifact has them; None has none.
+        owner: what the artifact is, for the refusal.
+
+    Raises:
+        ArtifactError: if the entries are not such.
+    """
+    return tuple(dict.fromkeys(use.file for use in _read(records, owner)))
+
+
 def shown(path: str | os.PathLike[str]) -> str:
     """Return a path as text that can be printed, whatever bytes it has."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -236,15 +236,16 @@ class Task(Protocol[State]):
 
     `State` is a named tuple of tensors with B first; nothing of it is changed in place.
 
-    Nine members are optional, and read by the functions of the same names below:
+    Twelve members are optional, and read by the functions of the same names below:
     `observation_layout` where columns are images, one-hots or flags; `action_mask(state)` where not
     every action is allowed in every state; `info_names` where `step` gives `info.measured`, numbers
     [B, K] to be reported under these K names; `episode_steps` where no episode lasts longer than
     that many steps; `alternatives(state, actions)` and `account_names` where the task can say what
     other actions would have made of the same step, see `alternatives`; `with_batch(batch)` where
     the same task can be had with another number of environments, as every task with
-    `alternatives` must; `forgeable_names` where some columns are known for sure; `close` where
-    something must be let go.
+    `alternatives` must; `part(columns)` where some of the environments can be had alone, and
+    `columns` of such a part; `forgeable_names` where some columns are known for sure;
+    `is_capturable`, false where a step needs the host; `close` where something must be let go.
     """
 
     @property
@@ -345,6 +346,42 @@ def with_batch(task: Task[State], batch: int) -> Task[State]:
     return other
 
 
+class Columns(NamedTuple):
+    """Neighbouring environments among all B of a task."""
+
+    first: int
+    width: int
+    """How many."""
+    whole: int
+    """B."""
+
+    def of(self, values: Tensor, axis: int = 0) -> Tensor:
+        """Return the entries of these environments, as a view."""
+        return values.narrow(axis, self.first, self.width)
+
+
+def part(task: Task[State], columns: Columns) -> Task[State]:
+    """Return some of a task's environments as a task of their own; its data are shared.
+
+    A step draws for all environments and takes its own numbers: parts that are stepped side by side
+    from generators in the same state do what the whole task does.
+
+    Raises:
+        LookupError: if the task cannot be divided.
+    """
+    make = getattr(task, "part", None)
+    if make is None:
+        raise LookupError(f"{type(task).__name__} cannot be divided")
+    own: Task[State] = make(columns)
+    return own
+
+
+def columns_of(task: Task[Any]) -> Columns | None:
+    """Return which environments a part of a task has; None of a whole task."""
+    columns: Columns | None = getattr(task, "columns", None)
+    return columns
+
+
 def account_names(task: Task[Any]) -> tuple[str, ...]:
     """Return the P columns of the observation that the agent's own actions change.
 
@@ -377,6 +414,15 @@ def episode_steps(task: Task[Any]) -> int | None:
     """Return the number of steps after which every episode has ended; None where nothing says."""
     steps: int | None = getattr(task, "episode_steps", None)
     return steps
+
+
+def is_capturable(task: Task[Any]) -> bool:
+    """Return whether `step` is all tensors, so that a CUDA graph can capture it; most tasks' is.
+
+    Such a step reads no value on the host, draws from its generator alone and keeps nothing: the
+    same state, action and position of the generator give the same result.
+    """
+    return bool(getattr(task, "is_capturable", True))
 
 
 def close(task: Task[Any] | None) -> None:

@@ -252,6 +252,33 @@ def read_attack(path: Path | str, name: str = "") -> SavedAttack:
     return SavedAttack(name or path.name, document)
 
 
+PARITY = "parity"
+"""Kind and document of a parity report."""
+
+
+@dataclass(frozen=True)
+class SavedParity:
+    """A traded account beside the backtest of the same bars, as `stormsail replay` saved it."""
+
+    name: str
+    """Display name."""
+    document: Document
+    """`parity.json`."""
+
+
+def read_parity(path: Path | str, name: str = "") -> SavedParity:
+    """Return a parity report, verified against its checksums.
+
+    Raises:
+        ArtifactError: if it is missing, damaged, or something else; the table above has the codes.
+    """
+    path = Path(path)
+    document = mapping(read_artifact(path, kind=PARITY).documents.get(PARITY))
+    if not isinstance(document.get("decisions"), int):
+        raise _document_error(path, f"{PARITY}.json", "no count of decisions")
+    return SavedParity(name or path.name, document)
+
+
 def kind_of(path: Path) -> str | None:
     """Return the kind that the manifest of a folder names; None where there is no readable one."""
     try:

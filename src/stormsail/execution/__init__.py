@@ -1,1 +1,1 @@
-"""For real: venue, loop, journal. Empty until live trading arrives."""
+"""For real: venue, loop, journal."""

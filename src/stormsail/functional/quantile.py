@@ -8,6 +8,8 @@ from torch import Tensor
 
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, clamp
+from stormsail.functional.kernels import quantile_pairs
+from stormsail.functional.kernels.devices import may_launch
 from stormsail.functional.kernels.quantile_huber import QuantileHuber
 
 
@@ -191,6 +193,9 @@ def huber_loss(
         with torch.autocast("cpu", enabled=False):  # it would round slopes to bfloat16
             loss: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa, mass)
         return loss.to(predicted.dtype)
+    if may_launch(predicted, target):
+        on_device = quantile_pairs.huber_loss(predicted, target.detach(), tau, kappa, mass)
+        return on_device.to(predicted.dtype)
     return _pairwise_huber(predicted, target.detach(), tau, kappa, mass).to(predicted.dtype)
 
 
@@ -231,6 +236,10 @@ def huber_active(
     check.check_has_axis(axis="atoms", predicted=predicted, target=target)
     check.check_weight(target_weight, count=target.shape[-1], name="target_weight")
     check.check_kappa(kappa)
+    if may_launch(predicted, target):
+        mass = None if target_weight is None else target_weight.detach()
+        active = quantile_pairs.huber_active(predicted.detach(), target.detach(), kappa, mass)
+        return active.to(predicted.dtype)
     # the targets within kappa of a prediction are neighbours among the sorted ones: two searches
     # for each prediction instead of all pairs
     y, order = target.detach().sort(-1)
@@ -240,9 +249,9 @@ def huber_active(
     if target_weight is None:
         near = (after - first).to(predicted.dtype) / y.shape[-1]
     else:
-        mass = target_weight.to(predicted.dtype)[order].cumsum(-1)
-        mass = torch.cat((torch.zeros_like(mass[..., :1]), mass), -1)
-        near = mass.gather(-1, after) - mass.gather(-1, first)
+        below = target_weight.to(predicted.dtype)[order].cumsum(-1)
+        below = torch.cat((torch.zeros_like(below[..., :1]), below), -1)
+        near = below.gather(-1, after) - below.gather(-1, first)
     return (1.0 - near).mean(-1).to(predicted.dtype)
 
 

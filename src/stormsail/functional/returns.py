@@ -18,6 +18,8 @@ from torch import Tensor
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, scalar
 from stormsail.functional.categorical import project, project_distribution
+from stormsail.functional.kernels import target_rows
+from stormsail.functional.kernels.devices import may_launch
 
 LEVEL_TOLERANCE = 1e-9
 """Slack, in units of one quantile's mass, within which a mixture level counts as reached.
@@ -74,6 +76,9 @@ def gae(
     check.check_flags(terminated=terminated, truncated=truncated)
     check.check_gamma(gamma)
     check.check_lam(lam)
+    if _on_device(reward, value, bootstrap):
+        flags = (terminated, truncated)
+        return target_rows.gae(reward, value, bootstrap, *flags, gamma=gamma, lam=lam)
     next_value = torch.where(terminated, 0.0, bootstrap.double())
     delta = reward.double() + gamma * next_value - value.double()
     done = terminated | truncated
@@ -121,7 +126,11 @@ def quantile_nstep_targets(
     _check_rollout(reward, bootstrap_quantiles, terminated, truncated, "bootstrap_quantiles")
     check.check_gamma(gamma)
     check.check_steps(steps)
-    total, last, discount = _windows(reward, terminated | truncated, gamma=gamma, steps=steps)
+    if _on_device(reward, bootstrap_quantiles):
+        return target_rows.quantile_nstep_targets(
+            reward, bootstrap_quantiles, terminated, truncated, gamma=gamma, steps=steps
+        )
+    total, last, discount = _windows(reward, terminated, truncated, gamma=gamma, steps=steps)
     quantiles = _rows(bootstrap_quantiles, last)  # [T, B, N]
     final = terminated.gather(0, last).unsqueeze(-1)  # [T, B, 1]
     tail = torch.where(final, 0.0, discount.to(quantiles.dtype).unsqueeze(-1) * quantiles)
@@ -230,7 +239,7 @@ def categorical_nstep_targets(
     check.check_distribution(atoms, bootstrap_probs=bootstrap_probs)
     check.check_gamma(gamma)
     check.check_steps(steps)
-    total, last, discount = _windows(reward, terminated | truncated, gamma=gamma, steps=steps)
+    total, last, discount = _windows(reward, terminated, truncated, gamma=gamma, steps=steps)
     total, discount = total.to(atoms.dtype), discount.to(atoms.dtype)
     final = terminated.gather(0, last).unsqueeze(-1)  # [T, B, 1]
     support = total.unsqueeze(-1) + discount.unsqueeze(-1) * atoms  # [T, B, K]
@@ -245,6 +254,12 @@ def _check_rollout(
     check.check_same_shape(reward=reward, terminated=terminated, truncated=truncated)
     check.check_flags(terminated=terminated, truncated=truncated)
     check.check_without_last(whole={name: bootstrap}, part={"reward": reward})
+
+
+def _on_device(*tensors: Tensor) -> bool:
+    """Return whether kernels can do it: they know no gradients."""
+    learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return not learns and may_launch(*tensors)
 
 
 def _window_sum(
@@ -292,9 +307,17 @@ def _still_open(head: Tensor, tail: Tensor, *, length: int) -> Tensor:
 
 
 def _windows(
-    reward: Float[Tensor, "T B"], done: Bool[Tensor, "T B"], *, gamma: Number, steps: int
+    reward: Float[Tensor, "T B"],
+    terminated: Bool[Tensor, "T B"],
+    truncated: Bool[Tensor, "T B"],
+    *,
+    gamma: Number,
+    steps: int,
 ) -> tuple[Float[Tensor, "T B"], Int[Tensor, "T B"], Float[Tensor, "T B"]]:
     """Return, for the window that starts at each row: reward sum, last row, gamma^length."""
+    if _on_device(reward):
+        return target_rows.windows(reward, terminated, truncated, gamma=gamma, steps=steps)
+    done = terminated | truncated
     time = torch.arange(reward.shape[0], device=reward.device).unsqueeze(-1)  # [T, 1]
     end = torch.where(done, time, reward.shape[0] - 1)  # [T, B]
     first_end = end.flip(0).cummin(0).values.flip(0)

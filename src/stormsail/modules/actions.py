@@ -353,5 +353,10 @@ def _perturbed(logits: Tensor, generator: torch.Generator) -> Tensor:
 
 def _between(unit: Tensor, actions: ContinuousActions) -> Tensor:
     """Return shares of [0, 1] as actions; rounding never leaves the bounds."""
-    low, high = unit.new_tensor(actions.low), unit.new_tensor(actions.high)
+    low, high = (_filled(unit, bounds) for bounds in (actions.low, actions.high))
     return torch.minimum(torch.maximum(low + (high - low) * unit, low), high)
+
+
+def _filled(like: Tensor, numbers: tuple[float, ...]) -> Tensor:
+    """Return the numbers as one row; a copy from the host could not be captured in a graph."""
+    return torch.stack([like.new_full((), number) for number in numbers])

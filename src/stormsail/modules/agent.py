@@ -17,11 +17,13 @@ from stormsail.core.files.documents import JsonValue, plain
 from stormsail.core.notebook import html_table, short_repr
 from stormsail.core.task import (
     Actions,
+    Columns,
     ContinuousActions,
     DiscreteActions,
     ImagePart,
     MultiDiscreteActions,
 )
+from stormsail.modules.actions import ActionHead
 from stormsail.modules.config import MAX_WIDTH, CriticConfig, NetworkConfig, PolicyConfig, Width
 from stormsail.modules.network import Network
 from stormsail.modules.scale import ObservationScale, ReturnScale
@@ -354,10 +356,12 @@ class Agent(nn.Module):
         deterministic: bool,
         generator: torch.Generator | None = None,
         mask: Tensor | None = None,
+        columns: Columns | None = None,
     ) -> Draw:
         """Return an action for each environment from `normalised` observations, without values.
 
-        The other arguments are those of `decide`.
+        The environments may be some `columns` of more: then numbers for all are drawn. The other
+        arguments are those of `decide`.
 
         Raises:
             ConfigError: if it must draw and has no generator.
@@ -376,7 +380,7 @@ class Agent(nn.Module):
                 remedy="Pass `generator`, or `deterministic=True`.",
             )
         else:
-            raw = head.sample(parameters, generator)
+            raw = _sampled(head, parameters, generator, columns)
         return Draw(
             action=head.to_task(raw),
             raw_action=raw,
@@ -506,6 +510,19 @@ class Agent(nn.Module):
         return agent
 
 
+def read_binding(path: Path | str) -> Mapping[str, JsonValue]:
+    """Return what a saved agent is bound to, without building it, which may need plug-ins.
+
+    Raises:
+        ArtifactError: if there is none, or the artifact is damaged or of another kind.
+    """
+    place = agent_folder(Path(path))
+    binding = read_artifact(place, kind=KIND).metadata.get("binding")
+    if not isinstance(binding, dict):
+        raise _unfit(place, "no description of an agent")
+    return binding
+
+
 def agent_folder(path: Path) -> Path:
     """Return the folder of the best agent of a run, or that of the agent itself.
 
@@ -526,6 +543,17 @@ def agent_folder(path: Path) -> Path:
         if population
         else "Train until the first evaluation; `validation.every_updates` says when.",
     )
+
+
+def _sampled(
+    head: ActionHead, parameters: Tensor, generator: torch.Generator, columns: Columns | None
+) -> Tensor:
+    """Draw actions; those of some environments out of numbers that are drawn for all."""
+    if columns is None:
+        return head.sample(parameters, generator)
+    whole = parameters.new_zeros(columns.whole, *parameters.shape[1:])
+    columns.of(whole).copy_(parameters)
+    return columns.of(head.sample(whole, generator)).contiguous()
 
 
 def _described(spec: Mapping[str, JsonValue]) -> AgentSpec:

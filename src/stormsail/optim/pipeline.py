@@ -134,20 +134,36 @@ class GradientPipeline:
         return torch.stack([report.norms[place] for place in chosen]).square().sum().sqrt()
 
     @torch.no_grad()
-    def step(self) -> GradientReport:
+    def step(self, *, veto: Tensor | None = None) -> GradientReport:
         """Guard, measure, scale, clip and step.
+
+        Args:
+            veto: flag on the device. Where it is true the step is refused as if it had not been
+                asked for: gradients that are not finite are not counted, and the report is that of
+                no gradients. With a veto nothing waits for the device, whatever the guard.
 
         Raises:
             ConfigError: if it is to be compiled, and no compiler is found.
         """
+        if veto is None:
+            return self._step(None)
+        scaler = self.scaler
+        counted = None if scaler is None else scaler.nonfinite_counts.clone()
+        report = self._step(veto)
+        if scaler is not None and counted is not None:
+            now = scaler.nonfinite_counts
+            now.copy_(torch.where(veto, counted, now))
+        return GradientReport(*(torch.where(veto, torch.zeros_like(x), x) for x in report))
+
+    def _step(self, veto: Tensor | None) -> GradientReport:
         if self._compiled is not None and self._compiled.applies():
-            return self._step_compiled(self._compiled)
+            return self._step_compiled(self._compiled, veto)
         grads, where = self._parameters.gradients()
         norms = tensor_lists.norms(grads).to(self._device)
         bad = ~norms.isfinite()
-        refused = bad.any()
+        refused = bad.any() if veto is None else bad.any() | veto
         raw = norms.square().sum().sqrt()
-        if self._waits():
+        if veto is None and self._waits():
             if bool(refused):
                 before = after = raw
                 if self.scaler is not None:
@@ -178,9 +194,14 @@ class GradientPipeline:
         tensors = self._parameters.tensors
         return CompiledStep(tensors, self.optimizer, self.scaler, bound=self.max_grad_norm)
 
-    def _step_compiled(self, compiled: "CompiledStep") -> GradientReport:
+    def _step_compiled(self, compiled: "CompiledStep", veto: Tensor | None) -> GradientReport:
+        if veto is not None:  # what the passes refuse is a gradient that is not finite
+            grads, _ = self._parameters.gradients()
+            first = grads[0].view(-1)[:1]
+            first.copy_(torch.where(veto, torch.nan, first))
         measured = compiled.measure()
-        if (self._device.type == "cpu" or self._waits()) and bool(compiled.is_refused(measured)):
+        waits = veto is None and self._waits()
+        if (self._device.type == "cpu" or waits) and bool(compiled.is_refused(measured)):
             return GradientReport(*compiled.refuse(measured))
         report = GradientReport(*compiled.advance(measured))
         self._started = True

@@ -6,14 +6,15 @@ equations of motion (`_move`), its observation (`_observe`) and a box of starts;
 Nothing in `transition` reads a value, so a CUDA graph captures it and `torch.compile` traces it.
 """
 
+import copy
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from stormsail.core.errors import ChoiceError, DtypeError, RangeError, ShapeError, nearest
-from stormsail.core.task import Actions, Step
+from stormsail.core.task import Actions, Columns, Step
 
 _DTYPES = (torch.float32, torch.float64)
 
@@ -63,6 +64,8 @@ class ControlTask(ABC):
     low: tuple[float, ...]
     """Lower bounds of the uniform distribution of starts, one for each physical quantity."""
     high: tuple[float, ...]
+    columns: Columns | None = None
+    """Of a part of another task."""
 
     def __init__(
         self,
@@ -184,9 +187,17 @@ class ControlTask(ABC):
         over = torch.zeros(self.batch, dtype=torch.bool, device=self.device)
         return ControlState(physical, elapsed, over), self._show(physical)
 
+    def part(self, columns: Columns) -> Self:
+        """Return some of the environments, see `core.task.part`."""
+        other = copy.copy(self)
+        other.batch, other.columns = columns.width, columns
+        return other
+
     def _draw(self, generator: torch.Generator) -> Tensor:
-        shape = (self.batch, len(self.physical_names))
-        return torch.rand(shape, dtype=self.dtype, device=self.device, generator=generator)
+        whole = self.batch if self.columns is None else self.columns.whole
+        shape = (whole, len(self.physical_names))
+        drawn = torch.rand(shape, dtype=self.dtype, device=self.device, generator=generator)
+        return drawn if self.columns is None else self.columns.of(drawn)
 
     def _start(self, uniform: Tensor) -> Tensor:
         return self._low + self._width * uniform  # [B, S]

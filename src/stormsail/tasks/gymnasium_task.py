@@ -69,6 +69,9 @@ class GymnasiumTask:
         ConfigError: if the id is not known, or its spaces are of another kind.
     """
 
+    is_capturable = False
+    """The environments step on the host."""
+
     def __init__(
         self,
         name: str,

@@ -212,3 +212,29 @@ def test_what_cannot_be_evaluated_on_is_refused(agent, market):
         agent.evaluate("Pendulum-v1", 2)
     with pytest.raises(ConfigError, match="`task` must be what the agent was trained for"):
         agent.evaluate(ss.load_bars(market / "store"), 2)
+
+
+@pytest.mark.refusal
+def test_what_is_no_number_decides_nothing(agent, seen):
+    holed = seen[0].numpy().copy()
+    holed[1] = np.nan
+    with pytest.raises(RangeError, match=r"found 1 that are not a number \(NaN\)"):
+        agent.decide(holed)
+    with pytest.raises(DtypeError, match="`memory` must hold numbers"):
+        agent.decide(seen[0].numpy(), "memory")
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ({"policy": "best"}, "unknown-choice", "one of sampled, greedy, both; found 'best'"),
+        ({"episodes": 1.5}, "out-of-range", "`episodes` must be a whole number; found 1.5"),
+        ({"episodes": 10**12}, "out-of-memory", "`episodes` 1,000,000,000,000"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_played_is_refused_first(agent, arguments, code, words):
+    with pytest.raises(ss.StormsailError) as caught:
+        agent.evaluate("CartPole-v1", **arguments)
+    assert caught.value.code == code
+    assert words in str(caught.value)

@@ -94,3 +94,22 @@ def test_a_market_that_contradicts_itself_is_refused(market):
         ss.make_market(market / "store", agent=agent, config={"episode_bars": 5})
     with pytest.raises(ConfigError, match="episode_bars"):
         ss.make_market(config={"episode_bar": 5})
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("make", "code", "words"),
+    [
+        (lambda: ss.load_bars([]), "data-missing", "`source` must hold bars; found an empty list"),
+        (lambda: ss.make_market(num_envs=1.5), "out-of-range", "a whole number of at least 1"),
+        (lambda: ss.make_market(num_envs=0), "out-of-range", "found 0"),
+        (lambda: ss.make_market(num_envs=10**12), "out-of-memory", "`num_envs` 1,000,000,000,000"),
+        (lambda: ss.make_market(config=3), "config-value", "found a value of the type int"),
+    ],
+    ids=["no source", "half an account", "no account", "accounts beyond memory", "rules"],
+)
+def test_bars_and_markets_that_cannot_be_are_refused_in_words(make, code, words):
+    with pytest.raises(ss.StormsailError) as caught:
+        make()
+    assert caught.value.code == code
+    assert words in str(caught.value)

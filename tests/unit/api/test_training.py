@@ -227,3 +227,30 @@ def test_an_unknown_setting_or_environment_is_named(settings, words, tmp_path):
 def test_a_configuration_of_another_kind_is_refused():
     with pytest.raises(ArgumentError, match=r"must be a `TrainConfig`, or the path .* type dict"):
         ss.train({"seed": 1})
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ({}, "missing-argument", "neither a configuration, nor an environment, nor a setting"),
+        ({"callbacks": []}, "missing-argument", "must be told what to train"),
+        (
+            {"env": "CartPole-v1", "task": {"name": "Pendulum-v1"}},
+            "config-inconsistent",
+            "`env` beside `task.name`",
+        ),
+        (
+            {"env": "CartPole-v1", "callbacks": ss.Callback()},
+            "callback-form",
+            "`callbacks` must be a list of callbacks; found a value of the type Callback",
+        ),
+    ],
+)
+def test_a_call_says_once_what_to_train(arguments, code, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError) as caught:
+        ss.train(**arguments)
+    assert caught.value.code == code
+    assert words in str(caught.value)
+    assert not list(tmp_path.iterdir())

@@ -58,9 +58,9 @@ def documented():
 
 
 @pytest.mark.parametrize("verb", sorted(verbs()))
-def test_every_verb_has_the_three_options(verb):
+def test_every_verb_has_the_common_options(verb):
     options = {name for part in verbs()[verb].params for name in part.opts}
-    assert {"--json", "--json-out", "--quiet"} <= options
+    assert {"--json", "--json-out", "--quiet", "--force"} <= options
 
 
 def test_the_page_has_every_verb_and_its_keys():
@@ -127,9 +127,27 @@ def test_json_out_follows_a_link_and_is_refused_before_the_work(tmp_path):
     assert (tmp_path / "link.json").is_symlink()
     assert json.loads((tmp_path / "real.json").read_text())["verb"] == "configs"
     store = tmp_path / "s"
-    result = run("synth", "regime", "--store", store, "--json-out", tmp_path / "no" / "x.json")
-    assert result.exception.code == "data-write"
+    words = ("synth", "regime", "--bars", 50, "--store", store, "--json-out")
+    inside = run(*words, tmp_path / "real.json" / "x.json")
+    assert inside.exception.code == "artifact-write"
+    assert "Not a directory" in str(inside.exception)
+    assert run(*words, tmp_path).exception.code == "output-kind"
     assert not store.exists()
+    assert run(*words, tmp_path / "new" / "x.json").exit_code == 0  # folders are made
+    assert json.loads((tmp_path / "new" / "x.json").read_text())["bars"] == 50
+
+
+def test_json_out_replaces_a_file_only_with_force(tmp_path):
+    file, store = tmp_path / "out.json", tmp_path / "s"
+    file.write_text("mine")
+    words = ("synth", "regime", "--bars", 50, "--store", store, "--json-out", file)
+    refused = run(*words)
+    assert refused.exception.code == "output-exists"
+    assert "`--force`" in str(refused.exception)
+    assert (file.read_text(), store.exists()) == ("mine", False)
+    assert run(*words, "--force").exit_code == 0
+    assert json.loads(file.read_text())["bars"] == 50
+    assert run(*words).exception.code == "output-exists"  # the option is not remembered
 
 
 def test_a_refusal_has_a_document_with_its_parts():

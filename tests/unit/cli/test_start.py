@@ -113,8 +113,11 @@ def test_a_strange_place_is_written_as_toml(name, tmp_path):
 
 def test_init_overwrites_nothing_and_refuses_an_option_of_another_kind(tmp_path):
     (tmp_path / "a.toml").write_text("mine")
-    assert run("init", "demo", "--out", tmp_path / "a.toml").exception.code == "artifact-exists"
+    assert run("init", "demo", "--out", tmp_path / "a.toml").exception.code == "output-exists"
     assert (tmp_path / "a.toml").read_text() == "mine"
+    assert run("init", "demo", "--out", tmp_path / "a.toml", "--force").exit_code == 0
+    assert load_training(tmp_path / "a.toml").task.name == "market"
+    assert run("init", "demo", "--out", tmp_path, "--force").exception.code == "output-kind"
     refused = run("init", "demo", "--task", "gym:X", "--out", tmp_path / "b.toml")
     assert refused.exception.code == "config-inconsistent"
     assert not (tmp_path / "b.toml").exists()
@@ -131,8 +134,11 @@ def test_shipped_configurations_are_listed_and_copied(tmp_path):
     copy = (tmp_path / "quickstart.toml").read_bytes()
     assert copy == (ROOT / "configs" / "quickstart.toml").read_bytes()
     again = run("configs", "hourly", "quickstart", "--out", tmp_path)
-    assert again.exception.code == "artifact-exists"
+    assert again.exception.code == "output-exists"
     assert not (tmp_path / "hourly.toml").exists()
+    (tmp_path / "quickstart.toml").write_text("old")
+    assert run("configs", "quickstart", "--out", tmp_path, "--force").exit_code == 0
+    assert (tmp_path / "quickstart.toml").read_bytes() == copy
     assert "Did you mean `quickstart`?" in str(run("configs", "quikstart").exception)
 
 
@@ -169,7 +175,7 @@ def test_an_empty_configuration_is_refused_and_init_is_named(text, tmp_path):
     file = tmp_path / "empty.toml"
     file.write_text(text)
     with pytest.raises(
-        ConfigError, match=r"must set something; found an empty one\..*stormsail init"
+        ConfigError, match=r"must set something of a training; found an empty one\..*stormsail init"
     ):
         load_training(file)
     for verb in ("train", "population", "validate"):

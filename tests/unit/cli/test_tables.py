@@ -15,6 +15,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import stormsail.cli
+from stormsail.bench.learner.bounds import Ceilings, Work
+from stormsail.bench.learner.train import PARTS, UPKEEP
+from stormsail.bench.learner.train import Row as SpeedRow
+from stormsail.bench.learner.twins import Held
 from stormsail.bench.market.features import Total
 from stormsail.bench.market.wicks import Row as Wicks
 from stormsail.bench.optimizers import shrinkage
@@ -86,6 +90,20 @@ def named(**given):
 
 
 ROWS = [named(), named()]
+SPEEDS = [
+    SpeedRow(
+        256,
+        NAME,
+        (1e5, 2e5),
+        milliseconds=dict.fromkeys(PARTS, 1234.5),
+        environments=16_384,
+        processor_rates=(1e5, 2e5),
+        peak_mib=12_345.0,
+        upkeep=dict.fromkeys((*UPKEEP, "update"), 12.5),
+        work=dict.fromkeys(("rollout", "epochs"), Work(1e12, 1e9)),
+    ),
+    SpeedRow(256, NAME, (1e4, 2e4), environments=16_384),
+]
 FIGURE = SimpleNamespace(value=-1.23456, low=-1.5, high=2.5)
 POINT = SimpleNamespace(
     attack="learned", epsilon=0.125, changed=0.5, mean=FIGURE, cvar=FIGURE, mean_change=FIGURE
@@ -180,11 +198,10 @@ CASES = {
     ),
     "gain": returned(lambda: learner._gain_table(ROWS)),
     "best": returned(lambda: learner._best_table([named(score=Sample(), gain=Sample())])),
-    "train": returned(
-        lambda: learner._train_table(
-            [named(rates=(1e5, 2e5), milliseconds=Sample())], [2.5], title="CartPole-v1"
-        )
+    "train": lambda console: console.print(
+        *learner._train_tables(SPEEDS, Ceilings(1.2e11, 1e10), title="CartPole-v1, 128 rows")
     ),
+    "guards": returned(lambda: learner._guard_table([Held(NAME, 0.34, 0.75)])),
     "drift": returned(
         lambda: learner._drift_table([named(name="frozen"), named(name="moving")], Sample())
     ),

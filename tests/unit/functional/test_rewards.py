@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from oracles import differential_sharpe as definition
 from oracles import rewards as oracle
 from stormsail.core.errors import RangeError, ShapeError
 from stormsail.functional.market import rewards
@@ -44,6 +45,28 @@ def test_the_variance_below_the_line_is_at_least_the_bound():
         column(0.02).log1p(), column(0.01), column(1e-4), rate=0.5, least_variance=1e-4
     )
     assert step.reward.item() == pytest.approx(-0.5, rel=1e-10)
+
+
+def test_the_differential_ratio_of_a_path_is_that_of_its_definition():
+    generator = np.random.Generator(np.random.PCG64(3))
+    for scale, rate in ((0.001, 0.01), (0.02, 0.1), (0.1, 0.5)):
+        returns = scale * (0.2 + generator.standard_normal(60))
+        start = (0.1 * scale, 1.5 * scale**2)
+        expected = definition.path(returns, rate=rate, mean=start[0], square=start[1])
+        average, square = column(start[0]), column(start[1])
+        for value, wanted in zip(returns, expected, strict=True):
+            growth = column(value).log1p().requires_grad_()
+            step = rewards.differential_sharpe(
+                growth, average, square, rate=rate, least_variance=1e-15
+            )
+            assert step.reward.item() == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+            (slope,) = torch.autograd.grad(step.reward, growth)
+            # dD/dg = dD/dR dR/dg with R = e^g - 1
+            by_return = definition.differential_by_return(value, average.item(), square.item())
+            assert slope.item() == pytest.approx(by_return * (1.0 + value), rel=1e-9)
+            average, square = step.mean.detach(), step.square.detach()
+        last = definition.moments(returns, rate=rate, mean=start[0], square=start[1])
+        assert (average.item(), square.item()) == pytest.approx(last, rel=1e-12)
 
 
 def test_the_differential_ratio_is_the_derivative_of_the_ratio_to_the_rate():

@@ -2,13 +2,18 @@
 
 import math
 import re
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
 from stormsail.algorithms.config import contradictions
 from stormsail.algorithms.config.adversary import AdversaryConfig
-from stormsail.algorithms.config.derivable import OPEN, DerivedCount, is_open
+from stormsail.algorithms.config.derivable import (
+    OPEN,
+    DerivedCount,
+    DerivedPrecision,
+    is_open,
+)
 from stormsail.algorithms.config.learning import (
     BcConfig,
     EntropyConfig,
@@ -93,6 +98,14 @@ class TrainConfig(Config):
     """Threads of torch on the CPU. Another number gives other last bits, so it belongs to the
     settings and not to the machine. Derived: 1."""
 
+    precision: DerivedPrecision = OPEN
+    """Of the network's matrix products: `float32`, `tf32` (GPUs), or `bf16`; weights, losses and
+    statistics are float32 or more always. Derived: `bf16` on a GPU, `float32` on a CPU."""
+
+    cuda_graphs: Literal["auto", "off"] = "auto"
+    """Record rollout and minibatches once and launch them as a whole on a GPU; `auto` does where
+    that is possible and says where it is not."""
+
     task: TaskConfig = TaskConfig()
     """Task and data."""
 
@@ -156,6 +169,16 @@ class TrainConfig(Config):
             and critic.twin_dist_mode != "mixture"
             and self.target.kind != "lambda_mixture"
             and self.returns.return_stat != "mad"
+        )
+
+    @property
+    def fits_compiled_step(self) -> bool:
+        """Whether compiled kernels know this optimizer and scaler (`optim.fused.step.unfit`)."""
+        chosen, vgs = self.optimizer, self.vgs
+        return (
+            chosen.optimizer_class != "AdamW"
+            and chosen.noise_scale != "rms_update"
+            and (not vgs.enabled or vgs.fits_compiled_step)
         )
 
     @property

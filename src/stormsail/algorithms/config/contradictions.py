@@ -63,6 +63,28 @@ NEEDS = (
         off=("rollout",),
     ),
     Needs(
+        ("optimizer.compiled",),
+        "optimizer.optimizer_class",
+        lambda config: config.optimizer.optimizer_class != "AdamW",
+        "Set `optimizer.optimizer_class` to one of the UPGD family",
+        off=(False,),
+    ),
+    Needs(
+        ("optimizer.compiled",),
+        "optimizer.noise_scale",
+        lambda config: config.optimizer.noise_scale != "rms_update",
+        "Set `optimizer.noise_scale` to `absolute` or `rms_grad`",
+        off=(False,),
+    ),
+    Needs(
+        ("optimizer.compiled",),
+        "vgs.enabled",
+        lambda config: not config.vgs.enabled or config.vgs.fits_compiled_step,
+        "Set `vgs.enabled` to false, or `vgs.statistic` to `elementwise`, `vgs.reference` to "
+        "`absolute` and `vgs.scope` to `per_tensor`",
+        off=(False,),
+    ),
+    Needs(
         ("ppo.vf_bad_explained_floor",),
         "ppo.vf_bad_explained_scale",
         lambda config: config.ppo.vf_bad_explained_scale < 1.0,

@@ -57,6 +57,8 @@ _SIZES = {
 
 DERIVED = (
     "threads",
+    "precision",
+    "optimizer.compiled",
     "ppo.n_envs",
     "ppo.n_steps",
     "ppo.n_epochs",
@@ -131,6 +133,8 @@ def derive(config: TrainConfig) -> TrainConfig:
         warmup = config.bc.bc_warmup_steps
     values = {
         "threads": _THREADS,
+        "precision": "float32" if config.device == "cpu" else "bf16",
+        "optimizer.compiled": config.device != "cpu" and config.fits_compiled_step,
         "ppo.n_envs": n_envs,
         "ppo.n_steps": n_steps,
         "ppo.n_epochs": sizes.n_epochs,

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from stormsail.algorithms.config.derivable import (
     OPEN,
     DerivedCount,
+    DerivedFlag,
     DerivedPositive,
     DerivedScale,
     DerivedWhole,
@@ -229,6 +230,12 @@ class KlConfig(Config):
             )
         return self
 
+    @property
+    def ema_alpha(self) -> float:
+        """Weight of the newest minibatch in the moving average."""
+        own = self.kl_ema_alpha
+        return 2.0 / (self.kl_ema_updates + 1.0) if own is None else own
+
 
 class TargetConfig(Config):
     """Critic targets."""
@@ -409,6 +416,12 @@ class OptimizerConfig(Config):
     lr_compensation: Positive = 2.0
     """Factor that makes an average gate of one half a plain step."""
 
+    compiled: DerivedFlag = OPEN
+    """Guard, scaler, clip and step in a few compiled kernels: the same numbers up to rounding, and
+    on a CPU other draws of the noise. For the UPGD family; the scaler must be off or measure
+    `elementwise` against `absolute`, `per_tensor`. Derived: true on a GPU where all of that
+    holds."""
+
 
 class VgsConfig(Config):
     """Variance gradient scaler: smaller steps where gradients are mostly noise."""
@@ -445,6 +458,12 @@ class VgsConfig(Config):
 
     scope: Literal["per_tensor", "global"] = "per_tensor"
     """One factor a tensor, or one for all."""
+
+    @property
+    def fits_compiled_step(self) -> bool:
+        """Whether the compiled step of the optimizer measures this."""
+        chosen = (self.statistic, self.reference, self.scope)
+        return chosen == ("elementwise", "absolute", "per_tensor")
 
     @model_validator(mode="after")
     def _measured(self) -> Self:

@@ -81,8 +81,9 @@ class RiskConfig(Config):
     """Least CVaR, in reward units of the quantity; without the constraint it is only watched."""
 
     cvar_margin: NonNegative = 1.0
-    """Standard errors of the estimated CVaR by which the form `critic` aims inside the limit, at
-    most 15 % of its size. More keeps it surer on draws not seen yet, and costs mean."""
+    """Standard errors of the estimated CVaR by which the form `critic` aims inside the limit; an
+    error counts up to 15 % of the limit's size. 1 is for draws like those of training. 2 keeps it
+    surer on other bars of a market, which have an error of their own, and costs mean."""
 
     cvar_trust: Literal["full", "verified"] = "verified"
     """How far the form `critic` follows what its critic says of single states where all actions are

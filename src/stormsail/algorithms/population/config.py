@@ -183,6 +183,18 @@ class SweepConfig(Config):
         return self
 
 
+_OTHERS = {"population", "search"}
+"""Sections of a configuration file that a plain training leaves out."""
+
+
+def _sets_something(settings: Mapping[str, object]) -> bool:
+    """Return whether any setting has a value; a section without one sets nothing."""
+    return any(
+        _sets_something(value) if isinstance(value, Mapping) and value else value != {}
+        for value in settings.values()
+    )
+
+
 class RunFile(TrainConfig):
     """A configuration file: of a training, and of a population or a search in sections of them."""
 
@@ -194,18 +206,20 @@ class RunFile(TrainConfig):
 
     @classmethod
     def load(cls, path: Path | str, overrides: Iterable[str] = ()) -> Self:
-        """Return the configuration of a file that sets something, with overrides on top.
+        """Return the configuration of a file that sets something of a training, with overrides.
 
         Raises:
             ConfigError: if it cannot be read, does not fit, or sets nothing: defaults alone would
                 train a million steps on a synthetic market, which nobody means by an empty file.
         """
         config = super().load(path, overrides)
-        if not config.model_fields_set:
+        if not _sets_something(config.model_dump(exclude_unset=True, exclude=_OTHERS)):
             raise ConfigError(
                 "config-value",
-                wrong=f"the configuration {path} must set something",
-                found="an empty one",
+                wrong=f"the configuration {path} must set something of a training",
+                found="other sections alone"
+                if config.model_fields_set & _OTHERS
+                else "an empty one",
                 remedy="Write one with `stormsail init bars`, `env` or `demo`, or name a shipped "
                 "one, such as `quickstart`.",
             )
@@ -236,7 +250,7 @@ class RunFile(TrainConfig):
 
     def training(self) -> TrainConfig:
         """Return the configuration of a training, without population and search."""
-        return TrainConfig.from_mapping(self.model_dump(exclude={"population", "search"}))
+        return TrainConfig.from_mapping(self.model_dump(exclude=_OTHERS))
 
     def searched(self) -> PopulationConfig:
         """Return the population; its defaults where the file has no such section."""
@@ -261,9 +275,10 @@ def load_run_file(path: Path | str, overrides: Iterable[str] = ()) -> RunFile:
     """
     # here, because it brings scipy, which takes a second
     from stormsail.evaluation.populations import LEDGER
+    from stormsail.evaluation.searches import SEARCH
 
     given = RunFile.load(path, overrides)
-    is_saved = any((Path(path).parent / name).is_file() for name in (MANIFEST, LEDGER))
+    is_saved = any((Path(path).parent / name).is_file() for name in (MANIFEST, LEDGER, SEARCH))
     return load_saved(RunFile, path, overrides) if given.plugins and is_saved else given
 
 

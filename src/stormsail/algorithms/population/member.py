@@ -116,7 +116,7 @@ def _trained(
     trainer = Trainer(folder, bound)
     try:
         lines.known = lambda: (trainer.records.best_sharpe, trainer.records.best_bars)
-        lines.started()
+        folder.mark_trials(lines.mark(lines.started(), folder.path))
         run = trainer.run(until=job.target)
         if run.status == "interrupted":
             raise Interrupted(run)

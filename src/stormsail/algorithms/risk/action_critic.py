@@ -16,15 +16,21 @@ the states of the newest rollout: lambda-returns of the task's own reward, and t
 end of the episode. Its noise must not reach the difference between actions, so the value of a
 shortfall does not see the account, and learns how it depends on the return so far from shifted
 returns (`SHIFT`).
+
+Where rewards depend on the account, such as stakes that are shares of a wealth, a shifted return is
+not followed by the same rewards, and y(a) asks for the value of an account that nothing was learned
+of. There, what actions add is learned from `branches` alone: episodes that were played to their end
+after every action, on the same draws.
 """
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from stormsail.algorithms.risk.branches import Branches
 from stormsail.algorithms.risk.rows import ROWS, RowMemory, Rows, scaled_account
 from stormsail.algorithms.risk.saved import Fit, check_number, check_tensors, like, row_fits
 from stormsail.algorithms.update.rollout import Options, Rollout
@@ -144,6 +150,18 @@ class Followed(NamedTuple):
     """[n]."""
 
 
+class Branched(NamedTuple):
+    """States of the newest rollout, and what every action led to."""
+
+    own: Tensor
+    """Inputs, [n, X]."""
+    added: Tensor
+    """What each action added to the shortfall of the episode, about their mean, [n, K]."""
+
+
+_States = TypeVar("_States", Followed, Branched)
+
+
 class ActionCritic:
     """Values of all actions, the averaged network that is asked for them, optimizer and memory.
 
@@ -198,6 +216,7 @@ class ActionCritic:
         generator: torch.Generator,
         *,
         rollout: Rollout | None = None,
+        branches: Branches | None = None,
         rate: float = 1.0,
     ) -> Tensor:
         """Train on remembered steps; return the mean squared error, relative to the units.
@@ -208,7 +227,11 @@ class ActionCritic:
             generator: of the draw of steps.
             rollout: the newest, with `options`; values are also learned from what followed its
                 states. None learns from one step ahead alone.
+            branches: of that rollout; what actions add is then learned from them alone.
             rate: learning rate over the first one.
+
+        Raises:
+            LookupError: if there are branches and no rollout.
         """
         least, most = SAMPLED_ROWS
         rows = self.memory.sample(min(max(self.memory.newest, least), most), generator)
@@ -217,6 +240,7 @@ class ActionCritic:
         for group in self.optimizer.param_groups:
             group["lr"] = RATE * rate
         followed = None if rollout is None else self._followed(rollout, frame, generator)
+        branched = None if branches is None else self._branched(rollout, branches, frame)
         batches = -(-len(targets.weight) // BATCH)
         errors = []
         for _ in range(EPOCHS):
@@ -225,9 +249,10 @@ class ActionCritic:
             order = torch.randperm(count, generator=generator, device=generator.device)
             chosen = order.to(lesson.weight.device).split(BATCH)
             states = self._shuffled(followed, batches, generator)
+            ends = self._shuffled(branched, batches, generator)
             errors += [
-                self._step(Lesson(*(column[part] for column in lesson)), state)
-                for part, state in zip(chosen, states, strict=True)
+                self._step(Lesson(*(column[part] for column in lesson)), state, end)
+                for part, state, end in zip(chosen, states, ends, strict=True)
             ]
         self.updates += 1
         return torch.stack(errors).mean()
@@ -284,17 +309,33 @@ class ActionCritic:
             lam=TRACE,
         )
 
+    @torch.no_grad()
+    def _branched(self, rollout: Rollout | None, branches: Branches, frame: Frame) -> Branched:
+        """Return states with what every action added: min(G(a) - nu, 0), about its mean."""
+        if rollout is None:
+            raise LookupError("branches without their rollout have no states")
+        options, places = recorded(rollout), branches.places
+        own = self.inputs(
+            options.features[:-1].flatten(0, 1)[places],
+            options.seen[:-1].flatten(0, 1)[places],
+            rollout.return_so_far.flatten()[places],
+            (rollout.length - 1).float().flatten()[places],
+            frame,
+        )
+        short = (branches.total - frame.level.double()).clamp(max=0.0)
+        return Branched(own, about_mean(short).to(own.dtype))
+
     @staticmethod
     def _shuffled(
-        followed: Followed | None, batches: int, generator: torch.Generator
-    ) -> list[Followed | None]:
+        states: _States | None, batches: int, generator: torch.Generator
+    ) -> list[_States | None]:
         """Return some of the states for each step of an epoch."""
-        if followed is None:
+        if states is None:
             return [None] * batches
-        count = min(len(followed.weight), batches * BATCH)
-        order = torch.randperm(len(followed.weight), generator=generator, device=generator.device)
-        chosen = order[:count].to(followed.weight.device).tensor_split(batches)
-        return [Followed(*(column[part] for column in followed)) for part in chosen]
+        count = min(len(states.own), batches * BATCH)
+        order = torch.randperm(len(states.own), generator=generator, device=generator.device)
+        chosen = order[:count].to(states.own.device).tensor_split(batches)
+        return [type(states)(*(column[part] for column in states)) for part in chosen]
 
     @torch.no_grad()
     def _wanted(self, targets: Targets) -> Tensor:
@@ -302,12 +343,18 @@ class ActionCritic:
         wanted: Tensor = targets.reward + targets.discount * self.averaged.values(targets.following)
         return torch.minimum(wanted, targets.ceiling)
 
-    def _step(self, lesson: Lesson, followed: Followed | None) -> Tensor:
+    def _step(
+        self, lesson: Lesson, followed: Followed | None, branched: Branched | None = None
+    ) -> Tensor:
         unit = self.values.unit
         value, added = self.values(lesson.own)
         errors = ((value - lesson.value) / unit[:-1]).square().sum(-1)
-        errors = errors + ((added - lesson.added) / unit[-1]).square().mean(-1)
+        if branched is None:
+            errors = errors + ((added - lesson.added) / unit[-1]).square().mean(-1)
         loss: Tensor = (lesson.weight * errors).mean()
+        if branched is not None:
+            error = (self.values.added(branched.own) - branched.added) / unit[-1]
+            loss = loss + error.square().mean()
         if followed is not None:
             error = (self.values.values(followed.own) - followed.wanted) / unit[:-1]
             loss = loss + (followed.weight * error.square().sum(-1)).mean()

@@ -118,8 +118,8 @@ class Tail(NamedTuple):
     """Standard deviation of the outcomes."""
 
 
-MOST_MARGIN = 0.15
-"""Largest distance of the aim from the limit, in sizes of the limit."""
+MOST_ERROR = 0.15
+"""Largest standard error that a margin is made of, in sizes of the limit."""
 
 
 def aim_inside(limit: float, tail: "Tail", unit: float, *, margin: float) -> float:
@@ -131,7 +131,7 @@ def aim_inside(limit: float, tail: "Tail", unit: float, *, margin: float) -> flo
         unit: size that distances to the limit are measured in.
         margin: standard errors.
     """
-    return limit + min(margin * tail.error, MOST_MARGIN * unit)
+    return limit + margin * min(tail.error, MOST_ERROR * unit)
 
 
 NOTHING = Tail(

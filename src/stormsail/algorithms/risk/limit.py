@@ -13,8 +13,9 @@ risk is a second reward (`functional.risk.shortfall_increment`) with values of i
 4. with `risk.cvar_trust = "verified"` what the critic says of the rollout is compared with its
    outcomes, and where outcomes refute how risk differs from state to state, that part is made
    smaller (`functional.risk.calibration_slope`);
-5. the critic learns; the advantages of all actions, of the mean and of the shortfall, are divided
-   by slow scales;
+5. the critic learns, and where rewards depend on the account, what actions add from episodes that
+   are played on after every action (`branches`); the advantages of all actions, of the mean and of
+   the shortfall, are divided by slow scales;
 6. the share x of the risk advantage is the one at which the next step of the policy moves CVaR to
    the aim at a given rate (`functional.risk.mixing_share`); lambda = x / (1 - x) in units of the
    scales;
@@ -38,6 +39,12 @@ from stormsail.algorithms.risk.action_critic import (
     Frame,
     frame_of,
     recorded,
+)
+from stormsail.algorithms.risk.branches import (
+    LEAST_SHARE,
+    Branches,
+    measure_account_share,
+    play_branches,
 )
 from stormsail.algorithms.risk.control import (
     LEVEL_STEP,
@@ -172,6 +179,10 @@ class LimitControl:
             generator=generators.stream("risk.weights"),
         )
         limited = config.risk.cvar_limit is not None
+        self.branches = (
+            limited and measure_account_share(task, self.grid, steps=self.horizon) >= LEAST_SHARE
+        )
+        """Whether what actions add is learned from episodes that are played on after them."""
         self.draws = DrawMemory(CAPACITY if limited else UNLIMITED_CAPACITY)
         self.updates = 0
         self.level = math.nan
@@ -305,7 +316,7 @@ class LimitControl:
             self.level = 0.0
             return
         level, cvar = torch.tensor((tail.level, tail.empirical), dtype=torch.float64)
-        goal = float(risk.shortfall_level(level, cvar, limit=limit))
+        goal = float(risk.shortfall_level(level, cvar, limit=limit, held=self._best_held()))
         if not math.isfinite(self.level) or self.updates == 0:
             self.level = goal
         self.level += LEVEL_STEP * (goal - self.level)
@@ -314,7 +325,14 @@ class LimitControl:
         """Train the critic; return the mixed advantages of all actions."""
         frame = frame_of(self.level, tail.spread, self.horizon, rollout.reward.device)
         trust = self._verify(rollout, agent, frame)
-        loss = self.critic.learn(agent, frame, self._stream("memory"), rollout=rollout, rate=rate)
+        loss = self.critic.learn(
+            agent,
+            frame,
+            self._stream("memory"),
+            rollout=rollout,
+            branches=self._branches(rollout, agent),
+            rate=rate,
+        )
         probability = grid_log_prob(
             agent.network.head, rollout.parameters, agent.network.grid
         ).exp()
@@ -346,6 +364,19 @@ class LimitControl:
             loss=float(loss),
             trust=float(trust),
             floor=float(floor),
+        )
+
+    def _branches(self, rollout: Rollout, agent: Agent) -> Branches | None:
+        """Play episodes on after every action, where what follows depends on the account."""
+        if not self.branches:
+            return None
+        return play_branches(
+            self.task,
+            agent,
+            rollout,
+            self.grid,
+            steps=self.horizon,
+            generators=(self._stream("branches"), self._stream("task")),
         )
 
     def _floor(self, tail: Tail) -> tuple[Tensor, Tensor]:
@@ -426,9 +457,16 @@ class LimitControl:
             return False
         if tail.empirical + NORMAL_95 * tail.error >= config.cvar_limit:
             return False
+        best = self._best_held()
+        return best is not None and best < config.cvar_limit
+
+    def _best_held(self) -> float | None:
+        """Return the largest CVaR of an action that is held throughout all remembered draws."""
+        if len(self.draws) == 0:
+            return None
         held = self.draws.constant_returns()  # [n, K]
-        each = risk.empirical_cvar(held.T.contiguous(), alpha=config.cvar_alpha)
-        return bool(each.max() < config.cvar_limit)
+        each = risk.empirical_cvar(held.T.contiguous(), alpha=self.config.risk.cvar_alpha)
+        return float(each.max())
 
     def unit(self, tail: Tail) -> float:
         """Return the size that distances to the limit are measured in."""

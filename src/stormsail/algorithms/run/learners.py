@@ -10,6 +10,7 @@ from stormsail.algorithms.run.tasks import agent_spec
 from stormsail.algorithms.update.schedules import NEW_RUN, History
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.generators import Generators
+from stormsail.core.group import ALONE, Group
 from stormsail.core.task import Task
 from stormsail.modules.agent import Agent
 
@@ -20,6 +21,7 @@ def new_learner(
     bound: Mapping[str, JsonValue],
     history: History = NEW_RUN,
     start: Start | None = None,
+    group: Group = ALONE,
 ) -> Ppo:
     """Return a learner before its first update.
 
@@ -29,6 +31,7 @@ def new_learner(
         bound: what the agent is bound to, from `run.tasks.binding`.
         history: how the run began and grew.
         start: what it begins from; None draws random weights.
+        group: processes that train together.
 
     Raises:
         ConfigError: if the agent to begin from has another network, columns or actions.
@@ -42,7 +45,7 @@ def new_learner(
         agent.judged_policy = "sampled"
     if start is not None:  # before the learner: it begins with the agent's first memory
         start.fill(agent)
-    ppo = Ppo(task, agent.to(config.device), config, generators, history)
+    ppo = Ppo(task, agent.to(config.device), config, generators, history, group)
     if start is not None:
         start.fill_optimizer(ppo)
     return ppo

@@ -65,6 +65,15 @@ def require_plugins(folder: Path) -> None:
     plugins.require(_bound(folder), owner=f"the run in {folder}")
 
 
+def bound_files(folder: Path) -> tuple[str, ...]:
+    """Return the names of the plug-ins that the run in a folder was begun with.
+
+    Raises:
+        ArtifactError: if its manifest has entries that name none.
+    """
+    return plugins.files_of(_bound(folder), owner=f"the run in {folder}")
+
+
 def _bound(folder: Path) -> JsonValue:
     """Return the plug-ins in the manifest of a run; what is wrong with it is told elsewhere."""
     try:

@@ -8,6 +8,7 @@ import torch
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.run.tasks import make_task
+from stormsail.algorithms.update.precision import check_precision
 from stormsail.core.errors import ConfigError
 from stormsail.core.memory import check_memory
 from stormsail.core.task import Task
@@ -32,6 +33,7 @@ def check_start(config: TrainConfig) -> None:
         DataError: if the bars are not there or do not suffice.
     """
     check_device(config.device)
+    check_precision(derive(config).precision, torch.device(config.device))
     check_rollout(config)
     if config.policy.distribution != "auto":  # which fits every task
         plain = config.replace(**{"task.compile_step": False})

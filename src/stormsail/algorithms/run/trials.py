@@ -13,6 +13,9 @@ its result was known when it was extended: then there were two results to choose
 count as two trials. An extension of a training that was only interrupted counts as none. A member
 of a population that is copied over goes on from another result that is known, so each copy counts
 as a trial of its own, too.
+
+A training that begins or is extended on bars which a validation has sealed opens them
+(`walk_forward.seal`): its evaluations show how it does on them.
 """
 
 import contextlib
@@ -21,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stormsail.algorithms.run.folder import RunFolder
+from stormsail.algorithms.run.tasks import MARKET, market_data
 from stormsail.core.clock import Clock
 from stormsail.core.errors import StormsailError
 from stormsail.core.files import documents
@@ -32,9 +36,11 @@ from stormsail.evaluation.stats.trials import (
     LOOKS,
     RUN_KEY,
     STARTED,
+    VALIDATION,
     Trial,
     TrialLedger,
 )
+from stormsail.market.splits import Span
 
 LEDGER = "trials.jsonl"
 """File of the trials in a workspace."""
@@ -59,7 +65,7 @@ class TrialLines:
         data_hash: str | None = None,
         name: str | None = None,
     ) -> None:
-        self._ledger = ledger
+        self._ledger, self._config = ledger, folder.config
         self._name = folder.path.resolve().name if name is None else name
         self._config_hash = str(folder.identity["config_hash"])
         own = folder.identity.get("bound_data", "")
@@ -102,13 +108,34 @@ class TrialLines:
         lines = self._ledger.read().of_run(self.key)
         if not lines or lines[-1].status == FAILED:
             lines = (*lines, self._write(STARTED, None, 0))
+            self._open_seals()
         if self._extension and not any(
             line.status == EXTENDED and self._extension.items() <= dict(line.extra).items()
             for line in lines
         ):
             self._write(EXTENDED, None, 0, **self._extension)
+            self._open_seals()
         self.begun = True
         return lines[0]
+
+    def _open_seals(self) -> None:
+        """Record that sealed bars are opened, where the training reads any."""
+        sealed = any(line.kind == VALIDATION for line in self._ledger.read().trials)
+        if self._config.task.name != MARKET or not sealed:
+            return
+        # here, because it brings scipy, which takes a second
+        from stormsail.evaluation.walk_forward.seal import Sealed, open_seals
+
+        data = market_data(self._config)
+        open_seals(
+            self._ledger,
+            self._name,
+            Sealed(data.panel.symbols, Span(data.train.start_ms, data.validation.end_ms)),
+            key=self.key,
+            by=KIND,
+            config_hash=self._config_hash,
+            data_hash=self._data_hash,
+        )
 
     def mark(self, line: Trial, run: Path) -> dict[str, JsonValue]:
         """Return the mark of a line for the manifest of the run in a folder."""

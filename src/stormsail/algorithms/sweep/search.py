@@ -21,12 +21,14 @@ from stormsail.algorithms.population.config import (
     RunFile,
     SearchedSetting,
     SweepConfig,
+    load_run_file,
     with_values,
 )
 from stormsail.algorithms.population.engines.in_process import InProcess
 from stormsail.algorithms.population.engines.processes import Processes
 from stormsail.algorithms.population.jobs import Job, Outcome, StreamingEngine
 from stormsail.algorithms.run.folder import differences
+from stormsail.algorithms.run.plugins import bring, load_saved, require_plugins
 from stormsail.algorithms.sweep.checks import check_seal, check_sweep
 from stormsail.algorithms.sweep.over import with_over
 from stormsail.algorithms.sweep.study import COUNTED, STUDY, Ending, Study, Trial, best_of
@@ -39,6 +41,7 @@ from stormsail.algorithms.sweep.trial import (
     saved_steps,
     trained_config,
     trial_folder,
+    trial_folders,
 )
 from stormsail.core.config import toml
 from stormsail.core.errors import ArtifactError, ConfigError, RangeError, StormsailError
@@ -118,7 +121,8 @@ def search(
     same trials, interrupted or not.
 
     Args:
-        config: of the trainings, with a section `search` where it is a file or its contents.
+        config: of the trainings, with a section `search` where it is a file or its contents. Its
+            `plugins` are run.
         budget: trials in all; a larger one than before goes on with more of them. Those that are
             refused or fail do not count.
         out: folder of the search.
@@ -131,7 +135,8 @@ def search(
         ConfigError: if a setting is unknown or cannot be searched, Optuna is not installed, or the
             folder holds a search with other settings.
         RangeError: if `budget` or `jobs` is below 1.
-        ArtifactError: if the folder is in use, foreign, damaged or of another version.
+        ArtifactError: if the folder is in use, foreign, damaged or of another version, or needs
+            plug-ins that are not loaded.
         StormsailError: with the code `trial-failed`, if trial after trial fails or is refused.
         Interrupted: if a signal came; the same call goes on.
     """
@@ -303,8 +308,8 @@ def _sweep(plan: RunFile) -> SweepConfig:
 def _plan(
     given: RunFile | TrainConfig | Path | str, over: Mapping[str, SearchedSetting | str]
 ) -> RunFile:
-    """Return the configuration of a search, without a population."""
-    file = RunFile.load(given) if isinstance(given, Path | str) else given
+    """Return the configuration of a search, without a population; its plug-ins are run."""
+    file = bring(load_run_file(given) if isinstance(given, Path | str) else given)
     sweep = (_sweep(file) if isinstance(file, RunFile) else SweepConfig()).model_dump()
     texts = [f"{path}={wish}" for path, wish in over.items() if isinstance(wish, str)]
     tables = {path: wish.model_dump() for path, wish in over.items() if not isinstance(wish, str)}
@@ -317,6 +322,8 @@ def _begin(root: Path, plan: RunFile) -> None:
     """Check a new search and write its configuration; refuse a folder of another one."""
     if (root / CONFIG).is_file():
         _check_same(root, plan)
+        for trial in trial_folders(root):
+            require_plugins(trial)
         return
     others = sorted(path.name for path in root.iterdir() if path.name != SEARCH)
     if others:
@@ -347,7 +354,7 @@ def _check_same(root: Path, plan: RunFile) -> None:
                 remedy="Go on with the version that it was begun with, or search in another "
                 "folder.",
             )
-    changed = differences(RunFile.load(root / CONFIG), plan)
+    changed = differences(load_saved(RunFile, root / CONFIG), plan)
     if changed:
         raise ConfigError(
             "config-inconsistent",

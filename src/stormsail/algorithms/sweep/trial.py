@@ -17,6 +17,7 @@ from stormsail.algorithms.population.jobs import Job, Outcome, Value
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.checkpoint import unpack
 from stormsail.algorithms.run.folder import RunFolder, open_run, threads_of
+from stormsail.algorithms.run.plugins import load_saved, require_plugins
 from stormsail.algorithms.run.records import read_records
 from stormsail.algorithms.run.tasks import binding
 from stormsail.algorithms.run.trials import LEDGER, TrialLines, trial_lines
@@ -31,6 +32,8 @@ from stormsail.evaluation.stats.trials import TrialLedger
 
 CONFIG = "config.toml"
 """Configuration of a search in its folder: what trials have in common, and the search."""
+
+_TRIAL = "trial-"
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,12 @@ class Segment(Job):
 
 def trial_folder(root: Path, number: int) -> Path:
     """Return the run folder of a trial."""
-    return root / f"trial-{number:04d}"
+    return root / f"{_TRIAL}{number:04d}"
+
+
+def trial_folders(root: Path) -> list[Path]:
+    """Return the run folders that there are, by number."""
+    return sorted(root.glob(f"{_TRIAL}*"))
 
 
 def ledger_of(root: Path) -> TrialLedger:
@@ -88,9 +96,11 @@ def advance(job: Job) -> Outcome:
         )
     clock = SystemClock()
     begun = clock.monotonic_ns()
-    plan = RunFile.load(job.root / CONFIG)
+    plan = load_saved(RunFile, job.root / CONFIG)
     config = with_values(plan.training(), job.values)
-    place, bound = trial_folder(job.root, job.member), binding(config)
+    place = trial_folder(job.root, job.member)
+    require_plugins(place)
+    bound = binding(config)
     ledger = ledger_of(job.root)
     with (
         torch_threads(threads_of(place, config)),
@@ -177,7 +187,7 @@ def trained_config(root: Path, number: int) -> TrainConfig:
             found="no such file",
             remedy="Restore the folder of the search from a copy, or search in another folder.",
         )
-    return TrainConfig.load(path)
+    return load_saved(TrainConfig, path)
 
 
 def _name(root: Path, place: Path) -> str:

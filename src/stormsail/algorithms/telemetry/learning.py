@@ -166,8 +166,9 @@ def gradients(ppo: Ppo, update: Update) -> Values:
         values[f"train/{label}"] = mean(torch.where(stepped, norms, 0.0), stepped.double())
         if name != "raw_norm":
             values[f"train/{label}_max"] = largest(norms, stepped)
+    order = _order(ppo)
     for label, module in _watched(ppo).items():
-        norms = module_norms(ppo, module, taken)
+        norms = module_norms(ppo, module, taken, order=order)
         values[label] = mean(torch.where(stepped, norms, 0.0), stepped.double())
     first, second = (values.get(f"train/critic{n}_grad_norm") for n in (1, 2))
     if isinstance(first, Tensor) and isinstance(second, Tensor):
@@ -175,25 +176,31 @@ def gradients(ppo: Ppo, update: Update) -> Values:
     return values | _scaled(ppo, taken)
 
 
-def module_norms(ppo: Ppo, module: Held, taken: list[MinibatchReport]) -> Tensor:
+def module_norms(
+    ppo: Ppo, module: Held, taken: list[MinibatchReport], *, order: dict[int, int] | None = None
+) -> Tensor:
     """Return the raw gradient norm of a module's own tensors at each step, each counted once.
 
     The tensors are found by identity, not by name: sqrt(sum of squares) over what the module
-    holds, whatever it is called and however it is nested.
+    holds, whatever it is called and however it is nested. `order` is that of `_order`, for many
+    modules of one learner.
     """
-    places = _places(ppo, module)
+    places = _places(module, _order(ppo) if order is None else order)
     if not taken or not places:
         return torch.zeros(len(taken), dtype=torch.float64)
     norms = torch.stack([report.gradient.norms for report in taken]).double()
     return norms[:, places].square().sum(-1).sqrt()
 
 
-def _places(ppo: Ppo, module: Held) -> list[int]:
-    names = {id(value): name for name, value in ppo.agent.named_parameters()}
+def _order(ppo: Ppo) -> dict[int, int]:
+    """Return the place of each parameter in a report, by identity."""
     order = {name: place for place, name in enumerate(ppo.pipeline.names)}
+    return {id(value): order[name] for name, value in ppo.agent.named_parameters()}
+
+
+def _places(module: Held, order: dict[int, int]) -> list[int]:
     held = module.parameters() if isinstance(module, nn.Module) else module
-    wanted = dict.fromkeys(names[id(value)] for value in held)
-    return [order[name] for name in wanted]
+    return list(dict.fromkeys(order[id(value)] for value in held))
 
 
 def _watched(ppo: Ppo) -> dict[str, Held]:
@@ -223,15 +230,17 @@ def _scaled(ppo: Ppo, taken: list[MinibatchReport]) -> Values:
     scaler = ppo.pipeline.scaler
     if scaler is None:
         return {}
-    factors = torch.stack([scaler.factors()[name] for name in ppo.pipeline.names]).double()
+    own = scaler.factors()  # once: each call computes those of all tensors
+    factors = torch.stack([own[name] for name in ppo.pipeline.names]).double()
     values: Values = {}
+    order = _order(ppo)
     for number, head in enumerate(ppo.agent.network.critic.heads, start=1):
-        places = _places(ppo, head)
+        places = _places(head, order)
         label = f"train/critic{number}_grad_norm_scaled"
         if not taken:
             values[label] = math.nan
             continue
-        last = taken[-1].gradient.norms.double()
+        last = taken[-1].gradient.norms.double().to(factors.device)
         values[label] = (last[places] * factors[places]).square().sum().sqrt()
     return values
 

@@ -11,6 +11,8 @@ from stormsail.algorithms.config import TargetConfig, TrainConfig
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.errors import InvariantError
 from stormsail.functional import categorical, quantile, returns, value_clip
+from stormsail.functional.kernels import quantile_pairs
+from stormsail.functional.kernels.devices import may_launch
 from stormsail.modules.agent import Agent
 
 
@@ -113,7 +115,7 @@ def losses(agent: Agent, predicted: Tensor, target: Tensor) -> Tensor:
         return quantile.huber_loss(
             predicted,
             wide,
-            agent.network.critic.levels().to(predicted.dtype),
+            _levels(agent, predicted),
             kappa=critic.huber_kappa,
             target_weight=atom_weights(agent, target),
         )
@@ -121,6 +123,31 @@ def losses(agent: Agent, predicted: Tensor, target: Tensor) -> Tensor:
         normaliser = categorical.cross_entropy_normaliser(critic.num_atoms)
         return categorical.cross_entropy(predicted, wide) / normaliser
     return 0.5 * (predicted - wide).square().mean(-1)
+
+
+def _levels(agent: Agent, predicted: Tensor) -> Tensor:
+    """Return the levels of the quantiles in the type of what is predicted, [N]."""
+    return agent.network.critic.levels().to(predicted.dtype)
+
+
+def losses_and_linear(
+    agent: Agent, predicted: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Return `losses`, and the share of pairs in the linear part of the quantile loss, [*b].
+
+    The share is None where it is no by-product of the loss: of other critics, and on a CPU.
+    """
+    critic = agent.spec.critic
+    if critic.kind != "quantile" or not may_launch(predicted, target):
+        return losses(agent, predicted, target), None
+    by_critic, linear = quantile_pairs.huber_loss_and_active(
+        predicted,
+        target[..., None, :].expand(*predicted.shape[:-1], target.shape[-1]),
+        _levels(agent, predicted),
+        critic.huber_kappa,
+        atom_weights(agent, target),
+    )
+    return by_critic.to(predicted.dtype), linear.mean(-1).to(predicted.dtype)
 
 
 def clipped_losses(

@@ -18,6 +18,8 @@ from stormsail.algorithms.update.adversary import Adversary, attacked_count
 from stormsail.algorithms.update.kl_control import KlControl
 from stormsail.algorithms.update.losses import Batch, Sums, batch_sums, imitation_unit, select
 from stormsail.algorithms.update.schedules import Scheduled
+from stormsail.algorithms.update.shares import added, own_sequences
+from stormsail.core.group import ALONE, Group
 from stormsail.modules.agent import Agent
 from stormsail.optim.pipeline import GradientPipeline, GradientReport
 
@@ -64,6 +66,7 @@ def learn(
     on_refusal: OnRefusal,
     on_step: OnStep = lambda: None,
     adversary: Adversary | None = None,
+    group: Group = ALONE,
 ) -> EpochReport:
     """Train on all sequences of a rollout for `n_epochs` epochs, or fewer.
 
@@ -78,6 +81,7 @@ def learn(
         on_refusal: see `OnRefusal`.
         on_step: see `OnStep`.
         adversary: attacks sequences; None without one.
+        group: processes that share the sequences of every minibatch.
     """
     control.begin_update()
     reports: list[MinibatchReport] = []
@@ -88,7 +92,7 @@ def learn(
         for chosen in _minibatches(data, config.ppo.batch_size, generators[0]):
             batch = select(data, chosen)
             report = _step(
-                agent, batch, pipeline, now, config, generators[1], adversary, begin=begin
+                agent, batch, pipeline, now, config, generators[1], adversary, group, begin=begin
             )
             begin += len(chosen)
             reports.append(report)
@@ -118,14 +122,47 @@ def _step(
     config: TrainConfig,
     generator: torch.Generator,
     adversary: Adversary | None,
+    group: Group,
     *,
     begin: int,
 ) -> MinibatchReport:
     """Take one optimizer step from a minibatch, which begins at a place of the epoch's order."""
+    total, planned, parts = accumulate(
+        agent, batch, pipeline, now, config, generator, adversary, group, begin=begin
+    )
+    void = config.ppo.nonfinite_policy == "skip" and bool(total.nan + total.inf > 0)
+    if void or not bool(total.weight > 0.0):
+        return MinibatchReport(total, _no_step(pipeline, planned.device), parts, skipped=True)
+    if not bool(total.loss.isfinite()):
+        # A quantile loss has bounded gradients: an infinite target passes the pipeline's guard.
+        return MinibatchReport(total, _no_step(pipeline, planned.device), parts, skipped=False)
+    reweigh(pipeline, planned / total.weight)
+    return MinibatchReport(total, pipeline.step(), parts, skipped=False)
+
+
+def accumulate(
+    agent: Agent,
+    batch: Batch,
+    pipeline: GradientPipeline,
+    now: Scheduled,
+    config: TrainConfig,
+    generator: torch.Generator,
+    adversary: Adversary | None = None,
+    group: Group = ALONE,
+    *,
+    begin: int = 0,
+) -> tuple[Sums, Tensor, int]:
+    """Leave the gradients of a minibatch; return its sums, its weight, and its micro-batches.
+
+    Of several processes each learns from its own share; gradients and sums are those of all.
+    Without an adversary nothing is read on the host.
+    """
     pipeline.optimizer.zero_grad(set_to_none=True)
     planned = batch.weight.sum()
-    size = config.ppo.microbatch_size or batch.weight.shape[1]
     imitation = imitation_unit(batch, now, config)
+    if group.size > 1:
+        batch = own_sequences(batch, group.columns(batch.weight.shape[1]))
+    size = config.ppo.microbatch_size or batch.weight.shape[1]
     parts: list[Sums] = []
     for part in _parts(batch, size):
         end = begin + part.weight.shape[1]
@@ -145,14 +182,7 @@ def _step(
         if pipeline.scaler is not None and config.vgs.statistic == "microbatch":
             pipeline.scaler.observe_microbatch()
     total = _added(parts)
-    void = config.ppo.nonfinite_policy == "skip" and bool(total.nan + total.inf > 0)
-    if void or not bool(total.weight > 0.0):
-        return MinibatchReport(total, _no_step(pipeline, planned.device), len(parts), skipped=True)
-    if not bool(total.loss.isfinite()):
-        # A quantile loss has bounded gradients: an infinite target passes the pipeline's guard.
-        return MinibatchReport(total, _no_step(pipeline, planned.device), len(parts), skipped=False)
-    _reweigh(pipeline, planned / total.weight)
-    return MinibatchReport(total, pipeline.step(), len(parts), skipped=False)
+    return total if group.size == 1 else added(total, pipeline, group), planned, len(parts)
 
 
 def _parts(batch: Batch, size: int) -> Iterator[Batch]:
@@ -175,7 +205,7 @@ def _plus(first: Sums, second: Sums) -> Sums:
     return added._replace(log_ratio_max=torch.maximum(first.log_ratio_max, second.log_ratio_max))
 
 
-def _reweigh(pipeline: GradientPipeline, factor: Tensor) -> None:
+def reweigh(pipeline: GradientPipeline, factor: Tensor) -> None:
     """Correct the gradients for samples that were dropped after the division."""
     groups = pipeline.optimizer.param_groups
     given = [parameter.grad for group in groups for parameter in group["params"]]

@@ -138,8 +138,8 @@ def deviation(
 
 
 def _check_finite(**arrays: Tensor) -> None:
-    counts = {name: policy.count_nonfinite(array) for name, array in arrays.items()}
-    bad = {name: int(count.nan + count.inf) for name, count in counts.items()}
+    counts = [policy.count_nonfinite(array).total for array in arrays.values()]
+    bad = dict(zip(arrays, torch.stack(counts).tolist(), strict=True))
     if any(bad.values()):
         counted = ", ".join(f"{count} in `{name}`" for name, count in bad.items() if count)
         raise DataError(

@@ -2,6 +2,9 @@
 
 import math
 
+import torch
+from torch import Tensor
+
 from stormsail.algorithms.config import KlConfig
 from stormsail.core.config import Config
 from stormsail.core.files.documents import JsonValue
@@ -19,6 +22,42 @@ class KlState(Config):
     """Sum of the errors, bounded."""
     error: float
     """Of the update before."""
+
+
+STOP_NUMBERS = 5
+"""Numbers of the state of `next_stop`: average, count, count beyond the target, the same in a row,
+and whether the epochs have ended."""
+
+
+def next_stop(
+    state: Tensor, divergence: Tensor, target: Tensor, config: KlConfig, *, counts: Tensor
+) -> Tensor:
+    """Return the state after a minibatch: the rules of `KlControl.stops` without a host sync.
+
+    Args:
+        state: float64 [`STOP_NUMBERS`], zeros when an update begins.
+        divergence: of the minibatch, float64.
+        target: `KlControl.target` of its epoch, float64.
+        config: of the rules.
+        counts: whether the minibatch counts; where not, the state stays as it is.
+    """
+    if not config.target_kl:
+        return state
+    average, count, over, streak, _ = state.unbind()
+    before = torch.where(count > 0.0, average, divergence)
+    average = before + config.ema_alpha * (divergence - before)
+    measured = average if config.use_ema else divergence
+    beyond = ~(measured <= target)  # an unknown divergence counts as too far
+    count, over = count + 1.0, over + beyond
+    streak = torch.where(beyond, streak + 1.0, 0.0)
+    stops = torch.zeros_like(beyond)
+    if config.kl_early_stop:
+        far = ~(divergence < config.kl_absolute_stop_factor * target)
+        least = config.kl_consec_minibatches
+        share = (count >= least) & (over / count >= config.kl_exceed_stop_fraction)
+        stops = far | (streak >= least) | share
+    after = torch.stack((average, count, over, streak, stops.to(state.dtype)))
+    return torch.where(counts, after, state)
 
 
 class KlControl:
@@ -70,11 +109,8 @@ class KlControl:
         config = self.config
         if not config.target_kl:
             return False
-        alpha = config.kl_ema_alpha
-        if alpha is None:
-            alpha = 2.0 / (config.kl_ema_updates + 1.0)
         before = divergence if self.average is None else self.average
-        self.average = before + alpha * (divergence - before)
+        self.average = before + config.ema_alpha * (divergence - before)
         measured = self.average if config.use_ema else divergence
         over = not measured <= self.target  # an unknown divergence counts as too far
         self._count += 1

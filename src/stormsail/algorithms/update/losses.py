@@ -21,10 +21,13 @@ from stormsail.algorithms.update.adversary import (
     attacked_observations,
     policy_divergence,
 )
-from stormsail.algorithms.update.schedules import Scheduled
+from stormsail.algorithms.update.precision import network_precision
+from stormsail.algorithms.update.schedules import Scheduled, is_zero
 from stormsail.core.errors import DataError
 from stormsail.functional import perturbation, policy, quantile, risk, statistics, twin
-from stormsail.modules.actions import grid_log_prob
+from stormsail.functional.kernels.devices import may_launch
+from stormsail.functional.kernels.policy_loss import policy_sums
+from stormsail.modules.actions import CategoricalHead, grid_log_prob
 from stormsail.modules.agent import Agent
 
 EXTREME_LOG_RATIO = 10.0
@@ -155,10 +158,14 @@ def batch_sums(
         attacked_count: how many of them.
     """
     network = agent.network
-    output = network(batch.observation, batch.memory, batch.reset)
+    with network_precision(config.precision, batch.weight.device):
+        output = network(batch.observation, batch.memory, batch.reset)
     parameters = network.head.masked(output.actor, batch.mask)
+    if adversary is None and fuses_policy(agent, batch, now, config):
+        return _fused_sums(agent, parameters, output.critic, batch, now, config)
     log_prob = network.head.log_prob(parameters, batch.raw_action)
-    attacked = _attacked(agent, batch, parameters, now, config, adversary, attacked_count)
+    with network_precision(config.precision, batch.weight.device):
+        attacked = _attacked(agent, batch, parameters, now, config, adversary, attacked_count)
     mixed, predicted, mixed_log_prob = parameters, output.critic, log_prob
     if attacked is not None and config.adversary.mode == "mixed_batch":
         mixed = parameters.index_copy(1, attacked.chosen, attacked.parameters)
@@ -181,10 +188,11 @@ def batch_sums(
     entropy = _entropy(agent, parameters, config, generator)
     unit = imitation_unit(batch, now, config) if imitation is None else imitation
     imitated = _imitation(log_prob, batch.advantage, now, config) / unit
-    by_critic, clipped_by_critic = _value_losses(agent, predicted, batch, now, config)
-    value = twin.twin_loss(by_critic, clipped_by_critic)
+    value, by_critic, vf_clipped, linear = _value_terms(agent, predicted, batch, now, config)
+    if predicted is not output.critic:  # what is reported is of clean observations
+        linear = None
     loss = now.vf_coef * value
-    if now.legacy_risk:
+    if not is_zero(now.legacy_risk):
         loss = loss - now.legacy_risk * legacy_cvar(
             agent,
             output.critic,
@@ -209,9 +217,9 @@ def batch_sums(
         "kl": estimate,
         "analytic_kl": analytic,
         "bc": imitated,
-        "vf_clipped": (clipped_by_critic > by_critic).to(value.dtype).mean(-1),
+        "vf_clipped": vf_clipped,
         **_ratio_columns(log_ratio.detach(), bounded.detach(), now),
-        **_critic_columns(agent, output.critic.detach(), batch),
+        **_critic_columns(agent, output.critic.detach(), batch, linear),
     }
     totals = _totals(torch.stack(list(columns.values())), weight)
     return Sums(
@@ -223,6 +231,68 @@ def batch_sums(
         inf=bad.inf,
         **dict(zip(columns, totals.unbind(), strict=True)),
         **_attacked_sums(agent, attacked, weight, now, config),
+    )
+
+
+def fuses_policy(agent: Agent, batch: Batch, now: Scheduled, config: TrainConfig) -> bool:
+    """Return whether the policy's terms are one kernel: known from settings and shapes alone."""
+    return (
+        isinstance(agent.network.head, CategoricalHead)
+        and now.trains_policy
+        and is_zero(now.bc_coef)
+        and config.ppo.nonfinite_policy == "drop"
+        and may_launch(batch.weight)
+    )
+
+
+def _fused_sums(
+    agent: Agent,
+    parameters: Tensor,
+    predicted: Tensor,
+    batch: Batch,
+    now: Scheduled,
+    config: TrainConfig,
+) -> Sums:
+    """Return the sums of `batch_sums` with all terms of the policy from one kernel."""
+    every = batch.options if batch.options.shape[-1] else batch.advantage
+    seen = policy_sums(
+        parameters,
+        batch.raw_action,
+        batch.log_prob,
+        batch.parameters,
+        every,
+        batch.weight,
+        clip=now.clip_range,
+        entropy_coef=now.ent_coef,
+        kl_coef=now.kl_beta,
+        extreme=EXTREME_LOG_RATIO,
+    )
+    weight = seen.used
+    value, by_critic, vf_clipped, linear = _value_terms(agent, predicted, batch, now, config)
+    loss = now.vf_coef * value
+    if not is_zero(now.legacy_risk):
+        risk_config = config.risk
+        loss = loss - now.legacy_risk * legacy_cvar(
+            agent, predicted, alpha=risk_config.cvar_alpha, estimator=risk_config.cvar_estimator
+        )
+    columns = {
+        "value": value,
+        "vf_clipped": vf_clipped,
+        **_critic_columns(agent, predicted.detach(), batch, linear),
+    }
+    totals = _totals(torch.stack(list(columns.values())), weight)
+    named = {name: part for name, part in seen._asdict().items() if name in Sums._fields}
+    named |= {
+        "loss": seen.loss + _totals(loss[None], weight)[0],
+        "nan": seen.nan.long(),
+        "inf": seen.inf.long(),
+    }
+    return Sums(
+        value_by_critic=_totals(by_critic.movedim(-1, 0), weight),
+        bc=torch.zeros_like(seen.policy),
+        **named,
+        **dict(zip(columns, totals.unbind(), strict=True)),
+        **_attacked_sums(agent, None, weight, now, config),
     )
 
 
@@ -380,12 +450,14 @@ def _ratio_columns(log_ratio: Tensor, bounded: Tensor, now: Scheduled) -> dict[s
     }
 
 
-def _critic_columns(agent: Agent, predicted: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Return statistics of the predictions, [L, n] each."""
+def _critic_columns(
+    agent: Agent, predicted: Tensor, batch: Batch, linear: Tensor | None
+) -> dict[str, Tensor]:
+    """Return statistics of the predictions, [L, n] each; the share of linear pairs if not given."""
     means = agent.network.critic.means(predicted)
     gap = (means.amax(-1) - means.amin(-1)) * agent.return_scale.std.to(means.dtype)
     return {
-        "huber_linear": _huber_linear(agent, predicted, batch),
+        "huber_linear": _huber_linear(agent, predicted, batch) if linear is None else linear,
         "crossing": _crossing(agent, predicted),
         "value_gap": gap,
     }
@@ -421,7 +493,7 @@ def _entropy(
 
 def _imitation(log_prob: Tensor, advantage: Tensor, now: Scheduled, config: TrainConfig) -> Tensor:
     """Return the AWR loss of each sample; 0, without computing it, where its coefficient is 0."""
-    if now.bc_coef == 0.0:
+    if is_zero(now.bc_coef):
         return torch.zeros_like(log_prob)
     options = {"beta": config.bc.awr_temperature, "max_weight": config.bc.max_weight}
     return policy.awr_loss(log_prob, advantage, **options)
@@ -429,7 +501,7 @@ def _imitation(log_prob: Tensor, advantage: Tensor, now: Scheduled, config: Trai
 
 def imitation_unit(batch: Batch, now: Scheduled, config: TrainConfig) -> Tensor:
     """Return the divisor of the AWR loss: the mean AWR weight of samples with weight, or 1."""
-    if now.bc_coef == 0.0 or not config.bc.awr_normalize:
+    if is_zero(now.bc_coef) or not config.bc.awr_normalize:
         return torch.ones_like(batch.weight[0, 0])
     options = {"beta": config.bc.awr_temperature, "max_weight": config.bc.max_weight}
     mean = statistics.weighted_mean(policy.awr_weight(batch.advantage, **options), batch.weight)
@@ -466,11 +538,31 @@ def _value_losses(
     agent: Agent, predicted: Tensor, batch: Batch, now: Scheduled, config: TrainConfig
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of each critic, plain and clipped; the same one twice without clipping."""
-    plain = critic_targets.losses(agent, predicted, batch.target)
+    return _measured_losses(agent, predicted, batch, now, config)[:2]
+
+
+def _value_terms(
+    agent: Agent, predicted: Tensor, batch: Batch, now: Scheduled, config: TrainConfig
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the critics' loss of each sample, that of each critic, and where clipping was worse.
+
+    Last the share of linear pairs, where it is a by-product.
+    """
+    by_critic, clipped_by_critic, linear = _measured_losses(agent, predicted, batch, now, config)
+    value = twin.twin_loss(by_critic, clipped_by_critic)
+    clipped = (clipped_by_critic > by_critic).to(value.dtype).mean(-1)
+    return value, by_critic, clipped, linear
+
+
+def _measured_losses(
+    agent: Agent, predicted: Tensor, batch: Batch, now: Scheduled, config: TrainConfig
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return `_value_losses`, and the share of linear pairs where it is a by-product."""
+    plain, linear = critic_targets.losses_and_linear(agent, predicted, batch.target)
     if not now.clips_values:
-        return plain, plain
+        return plain, plain, linear
     clipped = critic_targets.clipped_losses(agent, predicted, batch.predicted, batch.target, config)
-    return plain, clipped
+    return plain, clipped, linear
 
 
 def _huber_linear(agent: Agent, predicted: Tensor, batch: Batch) -> Tensor:

@@ -49,8 +49,10 @@ def check_rollout(rollout: Rollout) -> None:
         "predictions": rollout.predicted,
         "predictions of next states": rollout.next_predicted,
     }
-    _refuse_data(first_nonfinite(given.items()))
-    _diverge(first_nonfinite(made.items()), "a rollout")
+    problem = first_nonfinite((*given.items(), *made.items()))
+    if problem is not None:
+        _refuse_data(first_nonfinite(given.items()))
+        _diverge(problem, "a rollout")
 
 
 def check_estimates(estimates: Estimates) -> None:
@@ -67,10 +69,12 @@ def check_estimates(estimates: Estimates) -> None:
 def first_nonfinite(arrays: Iterable[tuple[str, Tensor]]) -> str | None:
     """Describe the first array with non-finite entries and their number; None if none has any.
 
-    All are counted on their devices and read at once.
+    A norm is one pass and one kernel for many arrays, and finite only where all of an array is. It
+    may overflow where nothing else does: only then, and where something is not finite, all are
+    counted, on their devices, and read at once.
     """
     chosen = [(name, array) for name, array in arrays if array.is_floating_point()]
-    if not chosen:
+    if not chosen or _all_finite([array for _, array in chosen]):
         return None
     device = chosen[0][1].device  # an optimizer may count its steps on the CPU
     bad = [(~array.isfinite()).sum().to(device) for _, array in chosen]
@@ -79,6 +83,15 @@ def first_nonfinite(arrays: Iterable[tuple[str, Tensor]]) -> str | None:
         if count:
             return f"{count} of {array.numel()} numbers in `{name}`"
     return None
+
+
+def _all_finite(arrays: list[Tensor]) -> bool:
+    """Return whether the norms of all arrays are finite."""
+    norms: dict[torch.device, list[Tensor]] = {}
+    for device, kind in dict.fromkeys((array.device, array.dtype) for array in arrays):
+        own = [array for array in arrays if (array.device, array.dtype) == (device, kind)]
+        norms.setdefault(device, []).append(torch.stack(torch._foreach_norm(own)).double())
+    return all(bool(torch.cat(rows).isfinite().all()) for rows in norms.values())
 
 
 def tensors_of(value: object, path: str) -> Iterator[tuple[str, Tensor]]:

@@ -43,14 +43,23 @@ def parameter_groups(agent: Agent, config: TrainConfig) -> list[dict[str, Any]]:
     return [{"params": others}, {"params": critics, "lr": rate, RATE_FACTOR: factor}]
 
 
-def build_optimizer(agent: Agent, config: TrainConfig, generator: torch.Generator) -> Optimizer:
-    """Return the optimizer of all weights; `generator` draws its noise."""
+def build_optimizer(
+    agent: Agent, config: TrainConfig, generator: torch.Generator, *, capturable: bool = False
+) -> Optimizer:
+    """Return the optimizer of all weights.
+
+    Args:
+        agent: whose weights.
+        config: of the run.
+        generator: draws its noise.
+        capturable: whether a CUDA graph may capture its steps.
+    """
     chosen = config.optimizer
     parameters = parameter_groups(agent, config)
     adam = {"betas": (chosen.beta1, chosen.beta2), "eps": chosen.eps}
     plain = {"lr": config.ppo.learning_rate, "weight_decay": weight_decay(chosen)}
     if chosen.optimizer_class == "AdamW":
-        return AdamW(parameters, **plain, **adam)  # type: ignore[arg-type]
+        return AdamW(parameters, **plain, **adam, capturable=capturable)  # type: ignore[arg-type]
     utility = {
         "beta_utility": chosen.beta_utility,
         "sigma": chosen.sigma,
@@ -58,6 +67,7 @@ def build_optimizer(agent: Agent, config: TrainConfig, generator: torch.Generato
         "utility_norm": chosen.utility_norm,
         "lr_compensation": chosen.lr_compensation,
         "generator": generator,
+        "capturable": capturable,
     }
     if chosen.optimizer_class == "UPGD":
         return UPGD(parameters, **plain, **utility)  # type: ignore[arg-type]
@@ -88,4 +98,5 @@ def build_pipeline(agent: Agent, optimizer: Optimizer, config: TrainConfig) -> G
         optimizer,
         scaler=scaler,
         max_grad_norm=config.ppo.max_grad_norm,
+        compiled=config.optimizer.compiled,
     )

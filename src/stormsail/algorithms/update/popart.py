@@ -83,11 +83,12 @@ def popart_rescale(
         return predicted
     scale = agent.return_scale
     unit = deviations_per_unit(config.returns)
-    now = Scale(float(scale.mean), float(scale.std) / unit)
+    mean, std = torch.stack((scale.mean, scale.std)).tolist()
+    now = Scale(mean, std / unit)
     mass = atom_weights(agent, outcomes)
     new = statistics.step(outcomes, weight, now, atom_weight=mass)
     new = Scale(0.0 if mode == "scale" else new.mean, new.std * unit)
-    if new == Scale(float(scale.mean), float(scale.std)):  # nothing to round
+    if new == Scale(mean, std):  # nothing to round
         return predicted
     old_mean, old_std = scale.mean.clone(), scale.std.clone()
     scale.mean.fill_(new.mean)
@@ -165,9 +166,11 @@ def move_support(
     """
     critic = agent.network.critic
     config = agent.spec.critic
-    kept = agent.return_scale.encode(outcomes[weight > 0.0].double()).flatten()
     fixed = config.v_range_ema_alpha == 0.0 and not warming
-    if config.kind != "categorical" or fixed or len(kept) == 0:
+    if config.kind != "categorical" or fixed:
+        return target, predicted
+    kept = agent.return_scale.encode(outcomes[weight > 0.0].double()).flatten()
+    if len(kept) == 0:
         return target, predicted
     atoms = critic.atoms.clone()
     low, high = (config.v_min, config.v_max) if warming else _bounds(kept, atoms, config)

@@ -124,10 +124,10 @@ class ReturnStatistics:
             wide = wide.double() * (atom_weight * rows.shape[-1])
         flat, mass = rows.flatten().double(), wide.flatten().double()
         seen = statistics.moments(flat[:, None], weight=mass)
-        count, mean = float(seen.count), float(seen.mean)
+        numbers = torch.stack((seen.count, seen.mean[0], statistics.variance(seen)[0]))
+        count, mean, variance = numbers.tolist()
         if count == 0.0:
             return 0.0, 0.0, 0.0
-        variance = float(statistics.variance(seen))
         if self.config.return_stat == "mad":
             kept = flat[mass > 0.0]
             variance = float(statistics.median_absolute_deviation_std(kept)) ** 2

@@ -12,19 +12,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from stormsail.algorithms.update.precision import network_precision
 from stormsail.core.task import (
     Alternatives,
-    Step,
     StepInfo,
     Task,
     account_names,
     action_mask,
     alternatives,
+    columns_of,
     info_names,
 )
 from stormsail.functional import statistics
 from stormsail.functional.statistics import Moments
-from stormsail.modules.agent import Agent, Draw
+from stormsail.modules.agent import Agent
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,16 +113,32 @@ class EnvState(NamedTuple):
     """Steps of it, int64 [B]."""
 
 
-class _Row(NamedTuple):
-    observation: Tensor
-    raw: Tensor
-    decision: Draw
-    mask: Tensor
-    step: Step[StepInfo]
-    weight: Tensor
-    reset: Tensor
-    return_so_far: Tensor
-    length: Tensor
+class _Table:
+    """Columns [T, B, ...] that are written row by row, in memory that is taken once.
+
+    Args:
+        rows: T.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self.columns: dict[str, Tensor] = {}
+        self._groups: list[tuple[list[str], list[tuple[Tensor, ...]]]] = []
+
+    def write(self, t: int, row: dict[str, Tensor]) -> None:
+        """Write a row; the first one fixes shapes and types."""
+        if not self.columns:
+            self._open(row)
+        for names, places in self._groups:  # one call for a type: few kernels on a GPU
+            torch._foreach_copy_([own[t] for own in places], [row[name] for name in names])
+
+    def _open(self, row: dict[str, Tensor]) -> None:
+        self.columns = {
+            name: value.new_empty(self._rows, *value.shape) for name, value in row.items()
+        }
+        for kind in dict.fromkeys(value.dtype for value in row.values()):
+            names = [name for name, value in row.items() if value.dtype == kind]
+            self._groups.append((names, [self.columns[name].unbind() for name in names]))
 
 
 def begin(task: Task[Any], agent: Agent, generator: torch.Generator) -> EnvState:
@@ -151,6 +168,7 @@ def collect(
     generators: tuple[torch.Generator, torch.Generator],
     online: bool = False,
     grid: Tensor | None = None,
+    precision: str = "float32",
 ) -> tuple[EnvState, Rollout]:
     """Take T steps in every environment; return the state after them and the transitions.
 
@@ -164,73 +182,125 @@ def collect(
         online: merge each observation into the statistics as it comes.
         grid: actions of which it is recorded what each would have made of every step, [K]. An empty
             one, or a task without `alternatives`, records the taken action alone; None nothing.
+        precision: of the network.
     """
+    # within: what a captured graph reads must be converted by the graph itself
+    with network_precision(precision, task.device):
+        return _collect(
+            task, agent, env_state, steps, sequence_length, generators, grid, online=online
+        )
+
+
+def _collect(
+    task: Task[Any],
+    agent: Agent,
+    env_state: EnvState,
+    steps: int,
+    sequence_length: int,
+    generators: tuple[torch.Generator, torch.Generator],
+    grid: Tensor | None,
+    *,
+    online: bool,
+) -> tuple[EnvState, Rollout]:
     initial = agent.initial_memory(task.batch)
-    rows, memories, norms = [], [], []
-    before: list[EnvState] = []
+    valued = grid is not None and len(grid) > 0 and bool(account_names(task))
+    before = _Table(-(-steps // sequence_length))
+    rows, states, outputs = _Table(steps), _Table(steps), _Table(steps + 1)
     for t in range(steps):
-        norms.append(_hidden_norm(env_state.memory))
+        norm = _hidden_norm(env_state.memory)
         env_state = _reset_memory(env_state, initial)
         if t % sequence_length == 0:
-            memories.append(env_state.memory)
+            before.write(t // sequence_length, {"memory": env_state.memory})
         if grid is not None:
-            before.append(env_state)
-        env_state, row = _advance(task, agent, env_state, generators)
-        rows.append(row)
+            own = _tensors(env_state.state) if valued else {}
+            states.write(t, {**own, _MEMORY: env_state.memory})
+        kind, reset = type(env_state.state), env_state.reset
+        env_state, row, output = _advance(task, agent, env_state, generators)
+        rows.write(t, {**row, "reset": reset, "norm": norm})
+        outputs.write(t, output if grid is not None else {"predicted": output["predicted"]})
         if online:
-            named = agent.named_columns(row.raw)
-            agent.observation_scale.commit(statistics.moments(named, weight=row.weight))
+            named = agent.named_columns(row["raw"])
+            agent.observation_scale.commit(statistics.moments(named, weight=row["weight"]))
     last = _reset_memory(env_state, initial)
-    final = agent.decide(last.observation, last.memory, deterministic=True)
-    norms_before = torch.stack(norms)
-    resets = torch.stack([row.reset for row in rows])
-    norms_after = torch.where(resets, _hidden_norm(initial), norms_before)
-    norm = torch.stack((norms_before, norms_after), -1)
-    raw = agent.named_columns(torch.stack([row.raw for row in rows]))
-    weight = torch.stack([row.weight for row in rows])
-    return env_state, _stacked(
-        rows,
-        memories,
-        norm,
-        final.predicted,
-        statistics.moments(raw.flatten(0, 1), weight=weight.flatten()),
-        info_names(task),
-        _options(task, grid, before, rows, (final.features, agent.normalised(last.observation))),
+    seen = agent.normalised(last.observation)
+    final = agent.draw(seen, last.memory, deterministic=True)
+    output = {"predicted": final.predicted, "features": final.features, "seen": seen}
+    outputs.write(steps, {name: output[name] for name in outputs.columns})
+    columns = rows.columns
+    norm = columns["norm"]
+    norms = torch.stack((norm, torch.where(columns["reset"], _hidden_norm(initial), norm)), -1)
+    named = agent.named_columns(columns["raw"])
+    options = None
+    if grid is not None:
+        options = _options(task, grid, states.columns, columns, outputs.columns, kind)
+    terminated, truncated = columns["terminated"], columns["truncated"]
+    predicted = outputs.columns["predicted"]
+    return env_state, Rollout(
+        observation=columns["observation"],
+        raw_action=columns["raw_action"],
+        log_prob=columns["log_prob"],
+        parameters=columns["parameters"],
+        mask=columns["mask"],
+        predicted=predicted[:-1],
+        next_predicted=predicted[1:].clone(),
+        reward=columns["reward"],
+        terminated=terminated,
+        truncated=truncated,
+        weight=columns["weight"],
+        reset=columns["reset"],
+        memory=before.columns["memory"],
+        return_so_far=columns["return_so_far"],
+        ended=terminated | truncated,
+        length=columns["length"],
+        info=_reported(columns, info_names(task)),
+        hidden_norm=norms,
+        seen=statistics.moments(named.flatten(0, 1), weight=columns["weight"].flatten()),
+        options=options,
     )
+
+
+_INFO = "info."
+"""Begins the names of a task's own columns in a table."""
+
+_STATE = "state."
+"""Begins the names of a task's state in a table."""
+
+_MEMORY = "memory"
+
+
+def _tensors(state: Any) -> dict[str, Tensor]:  # noqa: ANN401 - a named tuple of the task's own
+    return {f"{_STATE}{name}": part for name, part in state._asdict().items()}
 
 
 def _options(
     task: Task[Any],
-    grid: Tensor | None,
-    before: list[EnvState],
-    rows: list[_Row],
-    final: tuple[Tensor, Tensor],
-) -> Options | None:
+    grid: Tensor,
+    states: dict[str, Tensor],
+    columns: dict[str, Tensor],
+    outputs: dict[str, Tensor],
+    kind: type[Any],
+) -> Options:
     """Return what the actions of a grid would have made of every step, all steps in one call."""
-    if grid is None:
-        return None
-    reward = torch.stack([row.step.reward for row in rows])
+    reward = columns["reward"]
     state, made = None, None
-    if len(grid) > 0 and account_names(task):
-        states = [env_state.state for env_state in before]
-        kind, columns = type(states[0]), [torch.stack(part) for part in zip(*states, strict=True)]
-        state = kind(*columns)
-        made = alternatives(task, kind(*(column.flatten(0, 1) for column in columns)), grid)
+    if len(states) > 1:
+        own = [part for name, part in states.items() if name.startswith(_STATE)]
+        state = kind(*own)
+        made = alternatives(task, kind(*(part.flatten(0, 1) for part in own)), grid)
     if made is None:
-        ended = torch.stack([row.step.terminated for row in rows])
+        ended = columns["terminated"]
         step = Alternatives(
             reward[..., None], ended[..., None], reward.new_empty(*reward.shape, 1, 0)
         )
     else:
         step = Alternatives(*(part.unflatten(0, reward.shape) for part in made))
-    features, seen = final
     return Options(
         step=step,
         state=None if made is None else state,
-        observation=torch.stack([row.raw for row in rows]),
-        features=torch.stack([*(row.decision.features for row in rows), features]),
-        seen=torch.stack([*(row.observation for row in rows), seen]),
-        memory=torch.stack([env_state.memory for env_state in before]),
+        observation=columns["raw"],
+        features=outputs["features"],
+        seen=outputs["seen"],
+        memory=states[_MEMORY],
     )
 
 
@@ -251,27 +321,36 @@ def _advance(
     agent: Agent,
     env_state: EnvState,
     generators: tuple[torch.Generator, torch.Generator],
-) -> tuple[EnvState, _Row]:
+) -> tuple[EnvState, dict[str, Tensor], dict[str, Tensor]]:
+    """Take a step; return the state after it, its row, and the network's outputs before it."""
     seen = agent.normalised(env_state.observation)
     mask = action_mask(task, env_state.state)
     decision = agent.draw(
-        seen, env_state.memory, deterministic=False, generator=generators[0], mask=mask
+        seen,
+        env_state.memory,
+        deterministic=False,
+        generator=generators[0],
+        mask=mask,
+        columns=columns_of(task),
     )
     state, step = task.step(env_state.state, decision.action, generators[1])
     ends = step.terminated | step.truncated
-    weight = torch.where(env_state.ignored, 0.0, step.info.sample_weight)
     length = env_state.length + ~env_state.ignored
-    row = _Row(
-        observation=seen,
-        raw=env_state.observation,
-        decision=decision,
-        mask=env_state.ignored.new_empty(task.batch, 0) if mask is None else mask,
-        step=step,
-        weight=weight,
-        reset=env_state.reset,
-        return_so_far=env_state.return_so_far,
-        length=length,
-    )
+    row = {
+        "observation": seen,
+        "raw": env_state.observation,
+        "raw_action": decision.raw_action,
+        "log_prob": decision.log_prob,
+        "parameters": decision.parameters,
+        "mask": env_state.ignored.new_empty(task.batch, 0) if mask is None else mask,
+        "reward": step.reward,
+        "terminated": step.terminated,
+        "truncated": step.truncated,
+        "weight": torch.where(env_state.ignored, 0.0, step.info.sample_weight),
+        "return_so_far": env_state.return_so_far,
+        "length": length,
+        **_recorded(step.info, info_names(task)),
+    }
     total = env_state.return_so_far + torch.where(env_state.ignored, 0.0, step.reward)
     after = EnvState(
         state=state,
@@ -282,66 +361,39 @@ def _advance(
         return_so_far=torch.where(ends, 0.0, total),
         length=torch.where(ends, 0, length),
     )
-    return after, row
-
-
-def _stacked(
-    rows: list[_Row],
-    memories: list[Tensor],
-    norms: Tensor,
-    last: Tensor,
-    seen: Moments,
-    reported: tuple[str, ...],
-    options: Options | None,
-) -> Rollout:
-    def column(name: str) -> Tensor:
-        return torch.stack([getattr(row, name) for row in rows])
-
-    def decided(name: str) -> Tensor:
-        return torch.stack([getattr(row.decision, name) for row in rows])
-
-    def stepped(name: str) -> Tensor:
-        return torch.stack([getattr(row.step, name) for row in rows])
-
-    predicted = decided("predicted")
-    terminated, truncated = stepped("terminated"), stepped("truncated")
-    return Rollout(
-        observation=column("observation"),
-        raw_action=decided("raw_action"),
-        log_prob=decided("log_prob"),
-        parameters=decided("parameters"),
-        mask=column("mask"),
-        predicted=predicted,
-        next_predicted=torch.cat((predicted[1:], last[None])),
-        reward=stepped("reward"),
-        terminated=terminated,
-        truncated=truncated,
-        weight=column("weight"),
-        reset=column("reset"),
-        memory=torch.stack(memories),
-        return_so_far=column("return_so_far"),
-        ended=terminated | truncated,
-        length=column("length"),
-        info=_columns([row.step.info for row in rows], reported),
-        hidden_norm=norms,
-        seen=seen,
-        options=options,
-    )
+    output = {"predicted": decision.predicted, "features": decision.features, "seen": seen}
+    return after, row, output
 
 
 REPORTED = "info/"
 """Begins the names of columns that a task wants to be reported as they are."""
 
 
-def _columns(infos: list[StepInfo], reported: tuple[str, ...]) -> dict[str, Tensor]:
+MEASURED = "measured"
+"""Field of a step's info with what a task reports itself, [B, K]."""
+
+
+def _recorded(info: StepInfo, reported: tuple[str, ...]) -> dict[str, Tensor]:
     """Return those parts of the task's info that are one number a row, and its `measured` ones."""
-    names: tuple[str, ...] = infos[0]._fields  # type: ignore[attr-defined]
-    columns = {name: [getattr(info, name) for info in infos] for name in names}
-    kept = {name: torch.stack(parts) for name, parts in columns.items() if parts[0].ndim == 1}
+    parts: dict[str, Tensor] = info._asdict()  # type: ignore[attr-defined]
+    return {
+        f"{_INFO}{name}": part
+        for name, part in parts.items()
+        if part.ndim == 1 or (reported and name == MEASURED)
+    }
+
+
+def _reported(columns: dict[str, Tensor], reported: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return the task's own columns, each of its `measured` ones under its name."""
+    own = {
+        name.removeprefix(_INFO): column
+        for name, column in columns.items()
+        if name.startswith(_INFO)
+    }
     if reported:
-        measured = torch.stack(columns["measured"]).unbind(-1)
-        kept |= {f"{REPORTED}{name}": x for name, x in zip(reported, measured, strict=True)}
-    return kept
+        measured = own.pop(MEASURED).unbind(-1)
+        own |= {f"{REPORTED}{name}": x for name, x in zip(reported, measured, strict=True)}
+    return own
 
 
 def sequences(rollout: Rollout, length: int) -> Rollout:

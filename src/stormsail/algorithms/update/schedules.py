@@ -12,6 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from torch import Tensor
+
 from stormsail.algorithms.config import (
     AdversaryConfig,
     BcConfig,
@@ -68,21 +70,33 @@ NEW_RUN = History()
 """Of a run with its first budget and random weights."""
 
 
+Coefficient = float | Tensor
+
+
+def is_zero(coefficient: Coefficient) -> bool:
+    """Return whether a coefficient is known to be 0, without asking the device."""
+    return not isinstance(coefficient, Tensor) and coefficient == 0.0
+
+
 class Scheduled(NamedTuple):
-    """Scheduled values of one update."""
+    """Scheduled values of one update.
+
+    Those that enter the loss may be float64 tensors without dimensions: a captured graph sees them
+    change. A number that is 0.0 is known to be, so that its term need not be computed.
+    """
 
     learning_rate: float
-    clip_range: float
-    vf_coef: float
-    bc_coef: float
-    ent_coef: float
-    kl_beta: float
+    clip_range: Coefficient
+    vf_coef: Coefficient
+    bc_coef: Coefficient
+    ent_coef: Coefficient
+    kl_beta: Coefficient
     """Weight of the KL divergence in the loss; 0 without a penalty."""
     clips_values: bool
     """Whether critic predictions are clipped to the old ones."""
     trains_policy: bool
     """False while only the critics learn."""
-    legacy_risk: float = 0.0
+    legacy_risk: Coefficient = 0.0
     """Weight of `losses.legacy_cvar`, which trains only critics."""
     epsilon: float = 0.0
     """Radius of the adversary's perturbations; 0 is no attack."""

@@ -28,6 +28,7 @@ import torch
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.population.config import RunFile, value_of
+from stormsail.algorithms.population.engines.processes import Processes
 from stormsail.algorithms.population.fitness import sharpe_during
 from stormsail.algorithms.population.jobs import Value
 from stormsail.algorithms.population.member import member_folder
@@ -81,6 +82,8 @@ class Job:
     plan: RunFile
     folder: str | None = None
     """Where its members lie, below their key; None puts them into a temporary folder."""
+    workers: int = 1
+    """Processes that its members train in, one member at a time each; no row depends on it."""
 
     @property
     def key(self) -> str:
@@ -121,6 +124,7 @@ def jobs(
     steps: int | None = None,
     common: Sequence[str] = (),
     folder: Path | None = None,
+    workers: int = 1,
 ) -> list[Job]:
     """Return two jobs for each seed: the population, and its fixed draws.
 
@@ -129,6 +133,7 @@ def jobs(
         steps: of each member; None takes those of `SETTINGS`.
         common: `path=value` of both arms.
         folder: of the members; None takes temporary ones.
+        workers: processes of each arm; 1 trains its members one after the other in its own.
 
     Raises:
         ConfigError: if a setting is refused, or the bars are not those of a world that the
@@ -141,8 +146,8 @@ def jobs(
     planned = []
     for seed in seeds:
         plan = _of_repeat(given, seed)
-        planned.append(Job(POPULATION, seed, plan, place))
-        planned.append(Job(FIXED, seed, _without_copies(plan), place))
+        planned.append(Job(POPULATION, seed, plan, place, workers))
+        planned.append(Job(FIXED, seed, _without_copies(plan), place, workers))
     return planned
 
 
@@ -186,8 +191,9 @@ def run(job: Job) -> list[PopulationRow]:
     Raises:
         Interrupted: if a signal came; with a folder the same job goes on.
     """
+    engine = Processes(workers=job.workers) if job.workers > 1 else None
     with _place(job) as place:
-        done = train_population(job.plan, out=Path(place) / job.key)
+        done = train_population(job.plan, out=Path(place) / job.key, engine=engine)
         return [judged(job, done)]
 
 

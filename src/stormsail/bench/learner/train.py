@@ -1,14 +1,16 @@
-"""`stormsail bench train`: environment steps a second, beside sb3-contrib's RecurrentPPO.
+"""`stormsail bench train`: environment steps a second, beside other learners.
 
-Both learn CartPole-v1 in this process with the same threads, environments, rows, epochs, samples of
-a minibatch and learning rate, in turns. Neither is given what it does not do by itself: ours scales
-observations, has an encoder in front of the memory and computes its metrics, the peer does not.
+All learn in this process with the same threads, environments, rows, epochs, samples of a minibatch
+and learning rate, in turns: sb3-contrib's RecurrentPPO on a CPU, and a market in JAX where that is
+installed. None is given what it does not do by itself: ours scales observations, has an encoder in
+front of the memory and computes its metrics, sb3-contrib does not.
 """
 
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,28 +23,43 @@ from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.rollout import EnvState, Rollout
-from stormsail.core.errors import RangeError
+from stormsail.bench.learner.bounds import Work, work
+from stormsail.bench.learner.counters import Calls, calls, forget_peak, peak_mib
+from stormsail.bench.learner.jax_learner import Shape
+from stormsail.bench.learner.train_peers import CARTPOLE, NO_JAX, NOT_INSTALLED, Jax, Sb3
+from stormsail.core.config.overrides import apply_overrides
+from stormsail.core.errors import ChoiceError, RangeError
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import Agent
+from stormsail.monitors.alarms import Alarms
 
-TASK = "CartPole-v1"
+TASK = CARTPOLE
+MARKET = "market"
+TASKS = {"cartpole": TASK, "market": MARKET}
+"""By the name that the command line takes."""
+
 PARTS = ("rollout", "estimates", "epochs", "metrics")
 """Of one update of ours: rollout, all between rollout and learning, learning, reporting."""
+
+UPKEEP = ("optimizer", "metrics", "alarms")
+"""What an update does besides playing and learning; the optimizer's steps are within the epochs."""
 
 LEARNING_RATE = 3e-4
 HEAD = 64
 """Width of the one layer between memory and outputs, of actor and critic each."""
 
-NOT_INSTALLED = "sb3-contrib is not installed: pip install stable-baselines3 sb3-contrib"
+ON_A_CPU = "sb3-contrib is compared with on a CPU alone: it steps its environments one by one there"
+ON_MARKETS = "the program in JAX trades, so it is compared with on the market alone"
 
-_NEVER = 10**9
 _PLAIN: dict[str, Any] = {
     "network": {"encoder_sizes": []},
     "critic": {"kind": "scalar", "use_twin_critics": False},
     "target": {"kind": "lambda_return"},
     "optimizer": {"optimizer_class": "AdamW"},
 }
-"""Settings that make ours like the peer: no encoder, one critic of the mean, Adam."""
+"""Settings that make ours like sb3-contrib: no encoder, one critic of the mean, Adam."""
+
+_BARS = 8000
 
 
 @dataclass(frozen=True)
@@ -63,6 +80,14 @@ class Sizes:
 
 SIZES = Sizes()
 
+_SIZES = {(TASK, "cpu"): SIZES, (MARKET, "cpu"): Sizes(environments=64, steps=64)}
+_CUDA_SIZES = Sizes(environments=16_384, steps=64)
+
+
+def usual_sizes(task: str, device: str) -> Sizes:
+    """Return the sizes at which a task is compared on a device."""
+    return _SIZES.get((task, torch.device(device).type), _CUDA_SIZES)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -75,6 +100,19 @@ class Row:
     """Environment steps a second, of each round."""
     milliseconds: Mapping[str, float] = field(default_factory=dict)
     """Of each of `PARTS` in one update; empty for a peer."""
+    task: str = TASK
+    environments: int = SIZES.environments
+    processor_rates: tuple[float, ...] = ()
+    """Environment steps of each round for a second of processor time, all threads together."""
+    calls: Calls | None = None
+    """In one update; None where torch does not see them."""
+    peak_mib: float | None = None
+    """Memory during one update; see `counters.peak_mib`."""
+    upkeep: Mapping[str, float] = field(default_factory=dict)
+    """Milliseconds of each of `UPKEEP` and of the `update` that they are a part of, on a CPU of
+    processor time; empty for a peer."""
+    work: Mapping[str, Work] = field(default_factory=dict)
+    """Of a rollout and of the epochs; empty for a peer."""
 
     @property
     def rate(self) -> float:
@@ -82,9 +120,49 @@ class Row:
         return statistics.median(self.rates)
 
     @property
+    def processor_rate(self) -> float:
+        """The median round; 0 where nothing was measured."""
+        return statistics.median(self.processor_rates) if self.processor_rates else 0.0
+
+    @property
     def is_peer(self) -> bool:
         """Whether this is not ours."""
         return not self.milliseconds
+
+    @property
+    def upkeep_share(self) -> float | None:
+        """Share of the update that optimizer, metrics and alarms take; None for a peer."""
+        if not self.upkeep:
+            return None
+        return sum(self.upkeep[part] for part in UPKEEP) / self.upkeep["update"]
+
+    def achieved(self, phase: str) -> Work:
+        """Return operations and bytes a second of a phase."""
+        seconds, needed = self.milliseconds[phase] / 1e3, self.work[phase]
+        return Work(needed.operations / seconds, needed.bytes / seconds)
+
+    def document(self) -> dict[str, Any]:
+        """Return all figures."""
+        phases = {
+            phase: {**asdict(self.work[phase]), "a_second": asdict(self.achieved(phase))}
+            for phase in self.work
+        }
+        return {
+            **asdict(self),
+            "rate": self.rate,
+            "processor_rate": self.processor_rate,
+            "upkeep_share": self.upkeep_share,
+            "work": phases,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All ways of one task, one width and one number of environments."""
+
+    rows: Sequence[Row]
+    skipped: Mapping[str, str]
+    """Ways that could not run here, and why."""
 
 
 class Learner(Protocol):
@@ -154,56 +232,56 @@ class Ours:
         """Return the mean time of each part of an update."""
         return {part: 1e3 * spent / self.updates for part, spent in self.seconds.items()}
 
+    def upkeep(self) -> dict[str, float]:
+        """Measure `UPKEEP` and the whole of one update, in milliseconds.
 
-class Peer:
-    """RecurrentPPO of sb3-contrib on its usual vector of Gymnasium environments.
-
-    Args:
-        sizes: as ours.
-        width: of the LSTM.
-        shared: one LSTM for actor and critic, as ours, instead of one each.
-        device: where it learns.
-        seed: of all.
-
-    Raises:
-        ImportError: if it is not installed.
-    """
-
-    def __init__(self, sizes: Sizes, width: int, *, shared: bool, device: str, seed: int) -> None:
-        import gymnasium
-        from sb3_contrib import RecurrentPPO
-        from stable_baselines3.common.vec_env import DummyVecEnv
-
-        self.samples = sizes.samples
-        self.model = RecurrentPPO(
-            "MlpLstmPolicy",
-            DummyVecEnv([partial(gymnasium.make, TASK) for _ in range(sizes.environments)]),
-            learning_rate=LEARNING_RATE,
-            n_steps=sizes.steps,
-            batch_size=sizes.samples // sizes.minibatches,
-            n_epochs=sizes.epochs,
-            policy_kwargs={
-                "lstm_hidden_size": width,
-                "net_arch": {"pi": [HEAD], "vf": [HEAD]},
-                "shared_lstm": shared,
-                "enable_critic_lstm": not shared,
-            },
-            seed=seed,
-            device=device,
+        The optimizer's steps are taken with the last gradients, one after the other, so this comes
+        last.
+        """
+        config = self.ppo.config.ppo
+        steps = config.n_epochs * config.n_envs // config.batch_size
+        stamps = [self._clock()]
+        done = self.ppo.update()
+        stamps.append(self._clock())
+        values = metrics(self.ppo, done)
+        stamps.append(self._clock())
+        Alarms().check(values)
+        stamps.append(self._clock())
+        for _ in range(steps):
+            self.ppo.pipeline.step()
+        stamps.append(self._clock())
+        update, measured, alarms, optimizer = (
+            1e3 * (after - before) for before, after in itertools.pairwise(stamps)
         )
+        return {
+            "optimizer": optimizer,
+            "metrics": measured,
+            "alarms": alarms,
+            "update": update + measured + alarms,
+        }
 
-    def __call__(self, updates: int) -> None:
-        """Do some updates; `learn` counts on from where it stood."""
-        total = updates * self.samples
-        self.model.learn(total, reset_num_timesteps=False, log_interval=_NEVER)
+    def _clock(self) -> float:
+        """Return processor time on a CPU, which others on the machine disturb less."""
+        device = self.ppo.task.device
+        return time.process_time() if device.type == "cpu" else _now(device)
 
 
-def overrides(sizes: Sizes, width: int, *, task: str, plain: bool, device: str, seed: int) -> Any:  # noqa: ANN401 - a document
+def overrides(
+    sizes: Sizes,
+    width: int,
+    *,
+    task: str,
+    plain: bool,
+    device: str,
+    seed: int,
+    settings: Sequence[str] = (),
+) -> dict[str, Any]:
     """Return the settings of ours that differ from the defaults."""
     chosen = dict(_PLAIN) if plain else {}
     network = {"lstm_hidden_size": width, "head_sizes": [HEAD], **chosen.pop("network", {})}
-    return {
-        "task": {"name": task},
+    bars = {"data": {"world_bars": _BARS}} if task == MARKET else {}
+    document = {
+        "task": {"name": task, **bars},
         "ppo": {
             "n_envs": sizes.environments,
             "n_steps": sizes.steps,
@@ -217,77 +295,207 @@ def overrides(sizes: Sizes, width: int, *, task: str, plain: bool, device: str, 
         "seed": seed,
         **chosen,
     }
+    return apply_overrides(document, settings)
 
 
-def ways(sizes: Sizes, width: int, *, device: str, seed: int) -> dict[str, Callable[[], Learner]]:
-    """Return each way's name and what makes it."""
-    common: dict[str, Any] = {"device": device, "seed": seed}
+class _NotHere(Exception):  # noqa: N818 - says why a way is left out, which is no error
+    """A way that is not compared on this device or task."""
 
-    def ours(task: str, *, plain: bool) -> Learner:
-        return Ours(overrides(sizes, width, task=task, plain=plain, **common))
 
-    return {
-        "sb3-contrib, its defaults, two LSTMs": partial(Peer, sizes, width, shared=False, **common),
-        "sb3-contrib, one LSTM": partial(Peer, sizes, width, shared=True, **common),
-        "ours, its defaults": partial(ours, TASK, plain=False),
-        "ours, its defaults, Gymnasium": partial(ours, f"gym:{TASK}", plain=False),
-        "ours, one scalar critic, AdamW": partial(ours, TASK, plain=True),
-        "ours, one scalar critic, AdamW, Gymnasium": partial(ours, f"gym:{TASK}", plain=True),
+def ways(
+    task: str,
+    sizes: Sizes,
+    width: int,
+    *,
+    device: str,
+    seed: int,
+    settings: Sequence[str] = (),
+    half: bool = False,
+) -> dict[str, Callable[[], Learner]]:
+    """Return each way's name and what makes it.
+
+    Args:
+        task: one of `TASKS`.
+        sizes: of all.
+        width: of the LSTM.
+        device: where all learn.
+        seed: of all.
+        settings: `path=value` for ours.
+        half: let JAX multiply in bfloat16.
+    """
+    is_cpu = torch.device(device).type == "cpu"
+
+    def ours(name: str, *, plain: bool) -> Learner:
+        chosen: dict[str, Any] = {"task": name, "plain": plain, "device": device, "seed": seed}
+        return Ours(overrides(sizes, width, settings=settings, **chosen))
+
+    def columns() -> int:
+        document = overrides(sizes, width, task=task, plain=True, device="cpu", seed=seed)
+        config = derive(TrainConfig.from_mapping(document))
+        return make_task(config, batch=1).observation_size
+
+    def sb3(*, shared: bool) -> Learner:
+        if not is_cpu:
+            raise _NotHere(ON_A_CPU)
+        options: dict[str, Any] = {"width": width, "head": HEAD, "rate": LEARNING_RATE}
+        return Sb3(task, columns(), shared=shared, seed=seed, **asdict(sizes), **options)
+
+    def jax() -> Learner:
+        if task != MARKET:
+            raise _NotHere(ON_MARKETS)
+        shape = Shape(
+            **asdict(sizes),
+            width=width,
+            features=columns() - 2,
+            head=HEAD,
+            learning_rate=LEARNING_RATE,
+            half=half,
+        )
+        return Jax(shape, seed=seed)
+
+    makers: dict[str, Callable[[], Learner]] = {
+        "sb3-contrib, its defaults, two LSTMs": partial(sb3, shared=False),
+        "sb3-contrib, one LSTM": partial(sb3, shared=True),
+        "JAX, one program": jax,
+        "ours, its defaults": partial(ours, task, plain=False),
+        "ours, one scalar critic, AdamW": partial(ours, task, plain=True),
     }
+    if task == TASK:
+        gymnasium = {
+            "ours, its defaults, Gymnasium": partial(ours, f"gym:{TASK}", plain=False),
+            "ours, one scalar critic, AdamW, Gymnasium": partial(ours, f"gym:{TASK}", plain=True),
+        }
+        makers |= gymnasium if is_cpu else {}
+    return makers
 
 
 def compare(
     width: int,
     *,
+    task: str = TASK,
     sizes: Sizes = SIZES,
-    updates: int = 2,
+    updates: int = 1,
     rounds: int = 5,
     device: str = "cpu",
     seed: int = 0,
-) -> list[Row]:
+    settings: Sequence[str] = (),
+    half: bool = False,
+    peers: bool = True,
+) -> Comparison:
     """Return the speed of every way that can run here, each measured once a round.
 
     All take turns, so that a slow minute of the machine falls on all of them. The first update of
-    each is not counted.
+    each is not counted, and calls and memory are those of updates of their own.
 
     Raises:
         RangeError: if the minibatches do not divide the environments.
     """
     _check(sizes)
+    options: dict[str, Any] = {"device": device, "seed": seed, "settings": settings, "half": half}
     learners: dict[str, Learner] = {}
-    for name, make in ways(sizes, width, device=device, seed=seed).items():
+    skipped: dict[str, str] = {}
+    for name, make in ways(task, sizes, width, **options).items():
+        if not (peers or name.startswith("ours")):
+            continue
         try:
             learners[name] = make()
-        except ImportError:  # without the peer, ours is measured alone
-            continue
+        except _NotHere as reason:
+            skipped[name] = str(reason)
+        except ImportError as error:  # without a peer, the others are measured alone
+            skipped[name] = _reason(name, error)
     for learner in learners.values():
         learner(1)
         if isinstance(learner, Ours):
             learner.forget()
-    rates: dict[str, list[float]] = {name: [] for name in learners}
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in learners}
     for _ in range(rounds):
         for name, learner in learners.items():
-            began = _now(torch.device(device))
+            began, worked = _now(torch.device(device)), time.process_time()
             learner(updates)
-            rates[name].append(updates * sizes.samples / (_now(torch.device(device)) - began))
-    return [
-        Row(
-            width,
-            name,
-            tuple(rates[name]),
-            learner.milliseconds() if isinstance(learner, Ours) else {},
-        )
+            ended, done = _now(torch.device(device)), time.process_time()
+            samples = updates * sizes.samples
+            rates[name].append((samples / (ended - began), samples / max(done - worked, 1e-9)))
+    rows = [
+        _row(name, learner, rates[name], width=width, task=task, sizes=sizes, device=device)
         for name, learner in learners.items()
     ]
+    return Comparison(rows, skipped)
 
 
-def ratios(rows: list[Row]) -> list[float | None]:
-    """Return how many times the fastest peer of the same width each row is; None without one."""
-    fastest: dict[int, float] = {}
+def _row(
+    name: str,
+    learner: Learner,
+    rates: Sequence[tuple[float, float]],
+    *,
+    width: int,
+    task: str,
+    sizes: Sizes,
+    device: str,
+) -> Row:
+    """Return the figures of one way, with what is counted in updates that are not timed."""
+    own: dict[str, Any] = {}
+    if isinstance(learner, Ours):
+        own["milliseconds"] = learner.milliseconds()
+        own["work"] = work(learner.ppo.agent, learner.ppo.config)
+    forget_peak(device)
+    learner(1)
+    own["peak_mib"] = peak_mib(device)
+    own["calls"] = None if isinstance(learner, Jax) else calls(partial(learner, 1), device)
+    if isinstance(learner, Ours):
+        own["upkeep"] = learner.upkeep()
+    return Row(
+        width,
+        name,
+        tuple(wall for wall, _ in rates),
+        processor_rates=tuple(processor for _, processor in rates),
+        task=task,
+        environments=sizes.environments,
+        **own,
+    )
+
+
+def ratios(rows: Sequence[Row], *, processor: bool = False) -> list[float | None]:
+    """Return how many times the fastest peer of the same sizes each row is; None without one.
+
+    Args:
+        rows: of one run.
+        processor: by processor time, which others on the machine disturb less.
+    """
+
+    def speed(row: Row) -> float:
+        return row.processor_rate if processor else row.rate
+
+    def group(row: Row) -> tuple[str, int, int]:
+        return row.task, row.width, row.environments
+
+    fastest: dict[tuple[str, int, int], float] = {}
     for row in rows:
         if row.is_peer:
-            fastest[row.width] = max(row.rate, fastest.get(row.width, 0.0))
-    return [row.rate / fastest[row.width] if row.width in fastest else None for row in rows]
+            fastest[group(row)] = max(speed(row), fastest.get(group(row), 0.0))
+    return [speed(row) / fastest[group(row)] if fastest.get(group(row)) else None for row in rows]
+
+
+def chosen_tasks(text: str) -> list[str]:
+    """Return the tasks of a list such as `cartpole,market`.
+
+    Raises:
+        ChoiceError: for another name.
+    """
+    names = [part.strip() for part in text.split(",")]
+    for name in names:
+        if name not in TASKS:
+            raise ChoiceError(
+                wrong=f"`--task` must be {' or '.join(TASKS)}, or both with a comma between them",
+                found=repr(text),
+                remedy="Write it as cartpole,market.",
+            )
+    return [TASKS[name] for name in names]
+
+
+def _reason(name: str, error: ImportError) -> str:
+    if name.startswith("sb3"):
+        return NOT_INSTALLED
+    return NO_JAX if name.startswith("JAX") else str(error)
 
 
 def _check(sizes: Sizes) -> None:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config import RiskConfig, TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.run.tasks import make_task, market_data
@@ -218,6 +218,9 @@ def settings(job: Job) -> TrainConfig:
         "risk.cvar_use_constraint": job.limit is not None,
         **dict(job.changes),
     }
+    if job.limit is None or changes.get("risk.form") == "budget":
+        # nothing aims: a margin belongs to the form `critic`
+        changes["risk.cvar_margin"] = RiskConfig().cvar_margin
     return derive(TrainConfig.load(located(CONFIG)).replace(**changes))
 
 

@@ -37,6 +37,8 @@ class Plan:
     """Names or patterns of the columns that are forged; none takes all that may be."""
     adversary_steps: int = 200_000
     """Steps that a learned adversary is trained for, at each radius."""
+    units: tuple[tuple[str, float], ...] = ()
+    """Columns and what a radius of 1 stands for in them; others are in units of the agent."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Job:
         }
         if self.attack == "learned":
             document["adversary_steps"] = plan.adversary_steps
+        if plan.units:
+            document["units"] = dict(plan.units)
         return run_key(document)
 
 
@@ -128,6 +132,7 @@ def measured(
             norm=plan.norm,
             seed=plan.seed,
             fit=adversary_fit(agent, config, plan),
+            units=dict(plan.units),
         )
     finally:
         close(task)

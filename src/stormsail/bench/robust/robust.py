@@ -1,12 +1,12 @@
 """`stormsail bench robust`: what robust training costs without an attack and gains under attacks.
 
 A job trains one agent, as it is or with changed settings, and attacks it. The two agents of a seed
-share starts and attacks' draws. The strongest attack is chosen for each agent by itself: the one
-under which its mean return is lowest.
+share starts, attacks' draws and the size of the attacks in units of the task (`UNITS`). The
+strongest attack is chosen for each agent by itself: the one under which its mean return is lowest.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from stormsail.algorithms.config import TrainConfig
@@ -42,6 +42,14 @@ RADII: dict[str, float] = {"pendulum": 0.4, "regime": 0.8}
 """Radius of the attacks on each task, in normalised units: one at which plain agents lose much;
 found on seeds 0 to 2."""
 
+UNITS: dict[str, dict[str, float]] = {
+    "pendulum": {"cos_angle": 0.7, "sin_angle": 0.5, "angular_velocity": 3.0}
+}
+"""What a radius of 1 stands for in the columns of a task: about the standard deviations of plain
+agents of seeds 0 to 2. What an agent observes on Pendulum depends on what it does, so its own
+standard deviations do, too: an agent that explores more would be attacked harder. Bars of a market
+are the same for every agent."""
+
 ADVERSARIES: dict[str, dict[str, object]] = {
     "pendulum": {"adversary.epsilon": 0.3, "adversary.robust_kl_coef": 0.3},
     "regime": {"adversary.epsilon": 0.8, "adversary.robust_kl_coef": 0.005},
@@ -66,14 +74,15 @@ class Job:
     def key(self) -> str:
         """Hash of all that."""
         plan = self.plan
-        return run_key(
-            {
-                "config": self.config.config_hash(),
-                "attacks": list(self.attacks),
-                "epsilon": self.epsilon,
-                "plan": [plan.episodes, plan.seed, plan.norm, *plan.features, plan.adversary_steps],
-            }
-        )
+        document: dict[str, object] = {
+            "config": self.config.config_hash(),
+            "attacks": list(self.attacks),
+            "epsilon": self.epsilon,
+            "plan": [plan.episodes, plan.seed, plan.norm, *plan.features, plan.adversary_steps],
+        }
+        if plan.units:
+            document["units"] = dict(plan.units)
+        return run_key(document)
 
 
 class RobustRow(NamedTuple):
@@ -103,6 +112,7 @@ def jobs(
     plan: Plan,
     steps: int | None = None,
     common: Sequence[str] = (),
+    own_units: bool = False,
 ) -> list[Job]:
     """Return two jobs for each task and seed: plain, and with the changed settings.
 
@@ -116,6 +126,8 @@ def jobs(
         plan: episodes and settings of the attacks.
         steps: of training; None takes those of `TASKS`.
         common: `path=value` of all agents.
+        own_units: measure the radius in standard deviations of each agent's own training, as
+            `stormsail attack` does, and not in `UNITS`.
 
     Raises:
         ChoiceError: if a task or an attack is unknown.
@@ -143,13 +155,15 @@ def jobs(
     for name in tasks:
         radius = RADII[name] if epsilon is None else epsilon
         strength = ADVERSARIES[name] if "adversary.mode" in changed else {}
+        units = {} if own_units else UNITS.get(name, {})
+        attacked = replace(plan, units=tuple(units.items()))
         budget = {} if steps is None else {"ppo.total_steps": steps}
         base = TrainConfig().replace(**{**TASKS[name], **budget, **changes(common)})
         for seed in seeds:
             for variant in (PLAIN, CHANGED):
                 further = {**strength, **changed} if variant == CHANGED else {}
                 config = derive(base.replace(**{"seed": seed, **further}))
-                planned.append(Job(name, variant, seed, config, tuple(attacks), radius, plan))
+                planned.append(Job(name, variant, seed, config, tuple(attacks), radius, attacked))
     return planned
 
 

@@ -15,7 +15,6 @@ from stormsail.cli.bench.risk import frontier, tails
 from stormsail.cli.bench.robust import robust
 from stormsail.cli.bench.vgs import vgs
 from stormsail.cli.output import add_command
-from stormsail.cli.output_files import with_force
 
 app = typer.Typer(help="Measure speed on this machine, as ratios from one run.")
 
@@ -31,4 +30,4 @@ for _command in (
     *(simulator, markets, train, drift, tails, frontier, bets, capping, limits, vgs, robust),
     *(population, promotions, wicks),
 ):
-    add_command(app, with_force(_command), group="bench")
+    add_command(app, _command, group="bench")

@@ -1,5 +1,6 @@
 """`stormsail bench learn`, `markets`, `train` and `drift`: how well and how fast PPO learns."""
 
+import itertools
 import math
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from stormsail.bench.learner.bounds import Ceilings
     from stormsail.bench.learner.drift import Plan as DriftPlan
     from stormsail.bench.learner.drift import Row as DriftRow
     from stormsail.bench.learner.learn import Best
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from stormsail.bench.learner.learn_rows import RowFile
     from stormsail.bench.learner.markets import Outcome as MarketOutcome
     from stormsail.bench.learner.train import Row as SpeedRow
+    from stormsail.bench.learner.twins import Held
     from stormsail.cli.tables import Table
 
 DRIFT_LABELS = {
@@ -307,67 +310,180 @@ def _print_markets(console: "Console", outcomes: "list[MarketOutcome]") -> None:
 
 
 def train(
+    task: Annotated[str, typer.Option(help="cartpole or market, or both.")] = "cartpole,market",
     lstm: Annotated[str, typer.Option(help="Widths of the LSTM.")] = "64,256",
-    environments: Annotated[int, typer.Option(min=1, help="B, side by side.")] = 16,
-    steps: Annotated[int, typer.Option(min=2, help="T, rows of a rollout.")] = 128,
+    environments: Annotated[
+        str | None, typer.Option(help="B, side by side, several with commas; default: by task.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=0, help="T, rows of a rollout; 0: by task.")] = 0,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over a rollout.")] = 4,
     minibatches: Annotated[int, typer.Option(min=1, help="Of one epoch.")] = 4,
-    updates: Annotated[int, typer.Option(min=1, help="Of each way in each round.")] = 2,
+    updates: Annotated[int, typer.Option(min=1, help="Of each way in each round.")] = 1,
     rounds: Annotated[int, typer.Option(min=1, help="In which all ways take turns.")] = 5,
+    peers: Annotated[
+        bool, typer.Option("--peers/--no-peers", help="Also run other learners.")
+    ] = True,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="path=value for ours; may come again.")
+    ] = None,
+    jax_half: Annotated[
+        bool | None,
+        typer.Option("--jax-bf16/--jax-float32", help="Products of JAX; default: bf16 on a GPU."),
+    ] = None,
     device: Device = "cpu",
     threads: Threads = 2,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, tasks and actions.")] = 0,
     out: Out = None,
 ) -> None:
-    """Time whole updates on CartPole-v1 beside sb3-contrib's RecurrentPPO."""
+    """Time whole updates beside sb3-contrib's RecurrentPPO and JAX; say what bounds them."""
     import torch
-    from rich.console import Console
 
     from stormsail.bench import device as devices
+    from stormsail.bench.learner import bounds, twins
     from stormsail.bench.learner import train as bench
     from stormsail.bench.options import whole_numbers
 
     check_folders(out)
     devices.check_device(device)
-    sizes = bench.Sizes(environments, steps, epochs, minibatches)
+    tasks = bench.chosen_tasks(task)
     widths = whole_numbers(lstm, option="lstm", example="64,256")
     if threads:
         torch.set_num_threads(threads)
-    rows: list[SpeedRow] = []
-    for width in widths:
-        rows += bench.compare(
-            width, sizes=sizes, updates=updates, rounds=rounds, device=device, seed=seed
-        )
-    ratios = bench.ratios(rows)
-    title = (
-        f"{bench.TASK}, {environments} environments, {steps} rows, {epochs} epochs of "
-        f"{minibatches} minibatches, {rounds} rounds, {devices.device_name(device)}"
+    half = device != "cpu" if jax_half is None else jax_half
+    console = bench_console()
+    console.print(
+        f"{devices.device_name(device)}, {epochs} epochs of {minibatches} minibatches, "
+        f"{rounds} rounds of {updates} updates; ratios are to the fastest peer of the same sizes",
+        soft_wrap=True,
+        highlight=False,
     )
-    console = Console()
-    console.print(_train_table(rows, ratios, title=title))
-    if not any(row.is_peer for row in rows):
-        console.print(bench.NOT_INSTALLED, soft_wrap=True)
+    top = bounds.ceilings(device)
+    rows: list[SpeedRow] = []
+    skipped: dict[str, str] = {}
+    for name in tasks:
+        usual = bench.usual_sizes(name, device)
+        batches = (
+            (usual.environments,)
+            if environments is None
+            else whole_numbers(environments, option="environments", example="16,64")
+        )
+        of_task: list[SpeedRow] = []
+        for width, batch in itertools.product(widths, batches):
+            comparison = bench.compare(
+                width,
+                task=name,
+                sizes=bench.Sizes(batch, steps or usual.steps, epochs, minibatches),
+                updates=updates,
+                rounds=rounds,
+                device=device,
+                seed=seed,
+                settings=settings or (),
+                half=half,
+                peers=peers,
+            )
+            of_task += comparison.rows
+            skipped |= {f"{name}: {way}": reason for way, reason in comparison.skipped.items()}
+        for table in _train_tables(of_task, top, title=f"{name}, {steps or usual.steps} rows"):
+            console.print(table)
+        rows += of_task
+    for way, reason in skipped.items():
+        console.print(f"{way}: {reason}", soft_wrap=True, highlight=False)
+    held = [twins.measure(each, device=device) for each in twins.guards(device)]
+    if held:
+        console.print(_guard_table(held))
+    ratios = zip(rows, bench.ratios(rows), bench.ratios(rows, processor=True), strict=True)
     figures = [
-        {**asdict(row), "rate": row.rate, "ratio": ratio}
-        for row, ratio in zip(rows, ratios, strict=True)
+        {**row.document(), "ratio": ratio, "processor_ratio": processor}
+        for row, ratio, processor in ratios
     ]
-    write_json(out, figures)
+    write_json(
+        out,
+        {
+            "rows": figures,
+            "ceilings": asdict(top),
+            "skipped": skipped,
+            "guards": [{**asdict(guard), "holds": guard.holds} for guard in held],
+        },
+    )
+    if not all(guard.holds for guard in held):
+        raise typer.Exit(CLAIM_FAILED)
 
 
-def _train_table(rows: "list[SpeedRow]", ratios: list[float | None], *, title: str) -> "Table":
-    from stormsail.bench.learner.train import PARTS
+def _train_tables(rows: "list[SpeedRow]", top: "Ceilings", *, title: str) -> "Iterator[Table]":
+    """Yield three tables: speed, where an update goes, and what bounds its phases."""
+    from stormsail.bench.learner.train import PARTS, ratios
     from stormsail.cli.tables import Table
 
-    heads = ("LSTM", "way", "steps/s", "slowest to fastest", "ratio", *(f"{p} ms" for p in PARTS))
-    table = Table(*heads, keys=2, title=title)
-    for row, ratio in zip(rows, ratios, strict=True):
-        table.add_row(
+    def number(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    keys = ("LSTM", "B", "way")
+    heads = (*keys, "steps/s", "slowest to fastest", "ratio", "ratio, CPU time")
+    speed = Table(*heads, keys=3, title=title)
+    for row, ratio, processor in zip(rows, ratios(rows), ratios(rows, processor=True), strict=True):
+        speed.add_row(
             str(row.width),
+            str(row.environments),
             row.way,
             f"{row.rate:,.0f}",
             f"{min(row.rates):,.0f} to {max(row.rates):,.0f}",
-            "" if ratio is None else f"{ratio:.2f}",
-            *(f"{row.milliseconds[p]:.1f}" if row.milliseconds else "" for p in PARTS),
+            number(ratio, ".2f"),
+            number(processor, ".2f"),
+        )
+    yield speed
+    parts = Table(
+        *keys,
+        *(f"{part} ms" for part in PARTS),
+        "upkeep",
+        "calls",
+        "MiB",
+        keys=3,
+        title="one update; upkeep: optimizer, alarms and metrics",
+    )
+    for row in rows:
+        parts.add_row(
+            str(row.width),
+            str(row.environments),
+            row.way,
+            *(f"{row.milliseconds[part]:.1f}" if row.milliseconds else "" for part in PARTS),
+            number(row.upkeep_share, ".1%"),
+            "" if row.calls is None else f"{row.calls.launches:,}",
+            number(row.peak_mib, ",.0f"),
+        )
+    yield parts
+    heads = ("phase", "GFLOP", "GB", "GFLOP/s", "of matmul", "GB/s", "of copy")
+    bound = Table(
+        *keys,
+        *heads,
+        keys=4,
+        title=f"bounds; here matmul does {top.operations / 1e9:,.0f} GFLOP/s, a copy "
+        f"{top.bytes / 1e9:,.0f} GB/s",
+    )
+    for row in (row for row in rows if "Gymnasium" not in row.way):  # theirs is the same work
+        for phase, needed in row.work.items():
+            rate = row.achieved(phase)
+            bound.add_row(
+                str(row.width),
+                str(row.environments),
+                row.way,
+                phase,
+                f"{needed.operations / 1e9:,.2f}",
+                f"{needed.bytes / 1e9:,.3f}",
+                f"{rate.operations / 1e9:,.1f}",
+                f"{rate.operations / top.operations:.1%}",
+                f"{rate.bytes / 1e9:,.2f}",
+                f"{rate.bytes / top.bytes:.1%}",
+            )
+    yield bound
+
+
+def _guard_table(held: "list[Held]") -> "Table":
+    from stormsail.cli.tables import Table
+
+    table = Table("guard", "time of its plain twin", "at most", "holds")
+    for guard in held:
+        table.add_row(
+            guard.name, f"{guard.ratio:.2f}", f"{guard.bound:.2f}", "yes" if guard.holds else "no"
         )
     return table
 

@@ -33,6 +33,12 @@ def population(
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of each member.")] = None,
     settings: Settings = None,
     jobs: Jobs = 1,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Processes in which the members of each of these train at a time."
+        ),
+    ] = 1,
     rows: Annotated[
         Path | None,
         typer.Option(
@@ -61,7 +67,9 @@ def population(
     check_folders(rows, out, folder)
     console = bench_console()
     repeats = range(seed_base, seed_base + seeds)
-    planned = bench.jobs(repeats, steps=steps, common=settings or [], folder=folder)
+    planned = bench.jobs(
+        repeats, steps=steps, common=settings or [], folder=folder, workers=workers
+    )
     try:
         with nullcontext() if rows is None else RowLog.open(rows) as log:
             say = partial(_print_done, console)

@@ -41,6 +41,13 @@ def robust(
     epsilon: Annotated[
         float | None, typer.Option(help="Radius of the attacks; that of each task unless given.")
     ] = None,
+    own_units: Annotated[
+        bool,
+        typer.Option(
+            "--own-units",
+            help="Measure the radius in standard deviations of each agent's own training.",
+        ),
+    ] = False,
     episodes: Annotated[int, typer.Option(min=2, help="Of each attack.")] = 128,
     adversary_steps: Annotated[
         int, typer.Option(min=1, help="Steps that a learned adversary is trained for.")
@@ -74,6 +81,7 @@ def robust(
         plan=Plan(episodes=episodes, adversary_steps=adversary_steps),
         steps=steps,
         common=settings or [],
+        own_units=own_units,
     )
     with nullcontext() if rows is None else RowLog.open(rows) as log:
         say = partial(_print_done, console)

@@ -8,7 +8,7 @@ import typer
 
 from stormsail.cli.data.import_ import Columns, TimeUnit
 from stormsail.cli.output import publish
-from stormsail.cli.output_files import checked_output, with_force
+from stormsail.cli.output_files import checked_output
 from stormsail.cli.plugins import Plugins
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from stormsail.market.interval import Interval
 
 
-@with_force
 def check(
     paths: Annotated[
         list[Path] | None, typer.Argument(help="Files, or folders: then every file in them.")

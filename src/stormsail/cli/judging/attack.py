@@ -10,7 +10,7 @@ import typer
 from stormsail.api.agent_folders import BEST, agent_folder
 from stormsail.cli.completion import complete_config
 from stormsail.cli.output import publish
-from stormsail.cli.output_files import checked_output, with_force, write_checked
+from stormsail.cli.output_files import checked_output, write_checked
 from stormsail.cli.plugins import Plugins, load_plugins
 from stormsail.cli.start.files import config_file
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from stormsail.modules.agent import Agent
 
 
-@with_force
 def attack(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or of an agent.")],
     attacks: Annotated[

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stormsail.cli.output import publish
-from stormsail.cli.output_files import checked_output, with_force
+from stormsail.cli.output_files import checked_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,6 @@ HASH_SHOWN = 12
 """Characters of a hash in the terminal."""
 
 
-@with_force
 def compare(
     folders: Annotated[
         list[Path], typer.Argument(help="Runs, backtests or validations, at least two.")

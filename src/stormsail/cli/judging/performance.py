@@ -22,6 +22,8 @@ _SHARES = {
 }  # fmt: skip
 """Columns that are shares of 1."""
 
+_WHOLE = 1e4  # amounts from which on no digits behind the point are shown
+
 DRAWDOWNS = 10
 """Largest drawdowns that are printed."""
 
@@ -76,10 +78,11 @@ def _show(
 
 
 def _cell(name: str, value: object) -> str:
-    if value is None:
+    if value is None or value != value:  # NaN: a ratio that has none
         return "-"
     if isinstance(value, float):
-        return f"{value:+.2%}" if name in _SHARES else f"{value:,.4g}"
+        form = "+.2%" if name in _SHARES else ",.0f" if abs(value) >= _WHOLE else ",.4g"
+        return format(value, form)
     if hasattr(value, "strftime"):
         return str(value.strftime("%Y-%m-%d %H:%M"))
     return str(value)

@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from stormsail.cli.output import publish
-from stormsail.cli.output_files import checked_output, with_force
+from stormsail.cli.output_files import checked_output
 
 
-@with_force
 def report(
     results: Annotated[
         list[Path],

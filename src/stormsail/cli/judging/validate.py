@@ -41,6 +41,9 @@ def validate(
     ] = False,
     folds: Annotated[int | None, typer.Option(min=1, help="Trainings one after another.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Trainings side by side.")] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Trainings at a time, each in a process of its own.")
+    ] = 1,
     test_share: Annotated[
         float | None, typer.Option(help="Share of the newest bars that stays closed.")
     ] = None,
@@ -106,7 +109,12 @@ def validate(
     try:
         with kept_words(place.kept):
             result = _validate(
-                training, rules, place, learner_tests=learner_tests, explanations=written
+                training,
+                rules,
+                place,
+                jobs=jobs,
+                learner_tests=learner_tests,
+                explanations=written,
             )
     except Interrupted as ended:
         typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
@@ -190,14 +198,18 @@ def _validate(
     rules: "ValidationConfig",
     place: _Place,
     *,
+    jobs: int,
     learner_tests: bool,
     explanations: dict[str, str],
 ) -> "Validation":
     """Run the validation under a display of its progress."""
+    from functools import partial
+
     from stormsail.algorithms.config.derive import derive
     from stormsail.algorithms.fit import fitter
     from stormsail.algorithms.run.tasks import market_panel
     from stormsail.algorithms.run.trials import LEDGER
+    from stormsail.algorithms.train_ahead import train_ahead
     from stormsail.cli.judging.validate_display import display
     from stormsail.core.clock import SystemClock
     from stormsail.core.threads import torch_threads
@@ -222,6 +234,9 @@ def _validate(
             market_panel(training),
             rules,
             fit=fit,
+            ahead=None
+            if jobs == 1
+            else partial(train_ahead, fit, jobs=jobs, on_progress=shown.ahead),
             ledger=TrialLedger(place.workspace / LEDGER, clock=clock),
             name=place.name,
             training=derive(training).model_dump(mode="json"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich import progress as rich_progress
 
     from stormsail.algorithms.callbacks import Progress as Learned
+    from stormsail.algorithms.train_ahead import AheadProgress
     from stormsail.core.clock import Clock
     from stormsail.evaluation.stats.statement import Statement
     from stormsail.evaluation.walk_forward.run import Progress as Begun
@@ -57,6 +58,9 @@ class _Nothing:
     def learned(self, run: str, progress: "Learned") -> None:
         pass
 
+    def ahead(self, progress: "AheadProgress") -> None:
+        pass
+
 
 class _Lines:
     """A line for each step, and now and then one for a training."""
@@ -69,10 +73,18 @@ class _Lines:
         self._last = self._clock.monotonic_ns()
 
     def learned(self, run: str, progress: "Learned") -> None:
+        self._now_and_then(f"{run}: {progress.steps} of {progress.total_steps} steps")
+
+    def ahead(self, progress: "AheadProgress") -> None:
+        self._now_and_then(
+            f"{_trained(progress)}: {progress.steps} of {progress.total_steps} steps"
+        )
+
+    def _now_and_then(self, line: str) -> None:
         now = self._clock.monotonic_ns()
         if now - self._last >= LINE_SECONDS * 1e9:
             self._last = now
-            typer.echo(f"{run}: {progress.steps} of {progress.total_steps} steps", err=True)
+            typer.echo(line, err=True)
 
 
 class _Bars:
@@ -94,17 +106,21 @@ class _Bars:
         self._bars.update(self.own, visible=False)
 
     def learned(self, run: str, progress: "Learned") -> None:
-        self._bars.update(
-            self.own,
-            description=run,
-            completed=progress.steps,
-            total=progress.total_steps,
-            visible=True,
-        )
+        self._show(run, progress.steps, progress.total_steps)
+
+    def ahead(self, progress: "AheadProgress") -> None:
+        self._show(_trained(progress), progress.steps, progress.total_steps)
+
+    def _show(self, what: str, steps: int, total: int) -> None:
+        self._bars.update(self.own, description=what, completed=steps, total=total, visible=True)
 
 
 Display = _Nothing | _Lines | _Bars
-"""Shows what begins (`began`) and how far a training is (`learned`)."""
+"""Shows what begins (`began`), how far a training is (`learned`), and all of them (`ahead`)."""
+
+
+def _trained(progress: "AheadProgress") -> str:
+    return f"{progress.done} of {progress.total} trainings done"
 
 
 def print_validation(validation: "Validation") -> None:

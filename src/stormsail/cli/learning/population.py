@@ -1,9 +1,6 @@
 """`stormsail population`: train a population; the same command continues an interrupted one."""
 
-import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stormsail.cli.completion import complete_config, complete_setting
-from stormsail.cli.output import is_quiet, publish
+from stormsail.cli.learning.display import log_lines, setting_lines
+from stormsail.cli.output import publish
 from stormsail.cli.plugins import Plugins, load_plugins
 from stormsail.cli.start.files import config_file
 
@@ -50,7 +48,8 @@ def population(
         str | None, typer.Option(help="Of a Ray cluster that runs already; for --engine ray.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; default: one a core.")
+        int | None,
+        typer.Option(min=1, help="Processes, default one a core; in-process: threads, default 1."),
     ] = None,
     storage: Annotated[
         StorageName | None, typer.Option(help="How folders reach the nodes of a Ray cluster.")
@@ -77,7 +76,7 @@ def population(
     """Train a population whose members copy each other. The same command continues it."""
     from stormsail.algorithms.fit import Interrupted
     from stormsail.algorithms.population.config import load_run_file
-    from stormsail.algorithms.population.population import train_population
+    from stormsail.algorithms.population.population import LOG, train_population
     from stormsail.cli.learning.train import BY_SIGNAL, kept_words
 
     load_plugins(plugin)
@@ -89,7 +88,7 @@ def population(
         "command goes on"
     )
     try:
-        with kept_words(kept), _announced():
+        with kept_words(kept), log_lines(LOG.name):
             made = _engine(
                 engine, address=address, workers=workers, storage=storage, cpus=cpus, gpus=gpus
             )
@@ -120,7 +119,7 @@ def _engine(name: EngineName, **options: object) -> "Engine":
     from stormsail.core.errors import ConfigError
 
     of_engine = {
-        EngineName.IN_PROCESS: (),
+        EngineName.IN_PROCESS: ("workers",),
         EngineName.PROCESSES: ("workers",),
         EngineName.RAY: ("address", "storage", "cpus", "gpus"),
     }
@@ -149,29 +148,7 @@ def _made(name: EngineName, given: dict[str, Any]) -> "Engine":
         return Processes(**given)
     from stormsail.algorithms.population.engines.in_process import InProcess
 
-    return InProcess()
-
-
-class _Echo(logging.Handler):
-    """Prints the lines of a population's log."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        typer.echo(self.format(record), err=True)
-
-
-@contextmanager
-def _announced() -> Iterator[None]:
-    """Print the learning rates that copies take, and warnings."""
-    shown = logging.WARNING if is_quiet() else logging.INFO
-    log, echo = logging.getLogger("stormsail.population"), _Echo(shown)
-    level = log.level
-    log.addHandler(echo)
-    log.setLevel(shown)
-    try:
-        yield
-    finally:
-        log.removeHandler(echo)
-        log.setLevel(level)
+    return InProcess(**given)
 
 
 def _show(standing: "Standing") -> None:
@@ -194,7 +171,9 @@ def _show(standing: "Standing") -> None:
             _number(outcome.fitness),
             _number(round_.fitness[outcome.member]),
             # one below the other: a column each would be too narrow to read at 80 columns
-            "\n".join(f"{path.split('.')[-1]} {_value(values[path])}" for path in sorted(values)),
+            "\n".join(
+                setting_lines((path.split(".")[-1], values[path]) for path in sorted(values))
+            ),
             coming[0].reason if coming else "",
             f"{seconds:.1f}",
         )
@@ -203,7 +182,3 @@ def _show(standing: "Standing") -> None:
 
 def _number(value: float) -> str:
     return "unknown" if math.isnan(value) else f"{value:.4g}"
-
-
-def _value(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

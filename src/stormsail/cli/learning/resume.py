@@ -21,7 +21,9 @@ def resume(
     ] = None,
     extend_to: Annotated[
         int | None,
-        typer.Option(help="New total of steps; then --set may change the learning rate, too."),
+        typer.Option(
+            min=1, help="New total of steps; then --set may change the learning rate, too."
+        ),
     ] = None,
     loggers: Annotated[
         list[str] | None,

@@ -1,15 +1,15 @@
 """`stormsail search`: search the settings of a training; the same command continues it."""
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stormsail.cli.completion import complete_config, complete_setting
+from stormsail.cli.learning.display import log_lines, setting_lines
 from stormsail.cli.output import is_quiet, publish
+from stormsail.cli.plugins import Plugins, load_plugins
 from stormsail.cli.start.files import config_file
 
 if TYPE_CHECKING:
@@ -51,15 +51,18 @@ def search(
             autocompletion=complete_setting,
         ),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Search settings by TPE, with ASHA pruning. The same command continues it."""
     from stormsail.algorithms.fit import Interrupted
-    from stormsail.algorithms.population.config import RunFile
+    from stormsail.algorithms.population.config import load_run_file
+    from stormsail.algorithms.sweep.search import LOG
     from stormsail.algorithms.sweep.search import search as find
     from stormsail.cli.learning.train import BY_SIGNAL, kept_words
 
+    load_plugins(plugin)
     config = config_file(config)
-    plan = RunFile.load(config, settings or [])
+    plan = load_run_file(config, settings or [])
     place = Path("runs") / f"{config.stem}-search" if out is None else out
     pairs = (text.partition("=") for text in over or [])
     wishes = {path.strip(): text for path, _, text in pairs}
@@ -68,17 +71,24 @@ def search(
         "command goes on"
     )
     try:
-        with kept_words(kept), _announced():
+        with kept_words(kept), log_lines(LOG.name):
             done = find(plan, budget=budget, over=wishes, out=place, jobs=jobs, on_trial=_line)
     except Interrupted as error:
         typer.echo("stormsail: interrupted and saved; the same command goes on.", err=True)
         raise typer.Exit(BY_SIGNAL + error.signal) from None
-    _finish(done)
+    _finish(done, (*plan.plugins, *(plugin or [])))
 
 
-def _finish(done: "SearchRun") -> None:
-    """Print the best trials, what mattered, and where everything lies."""
+def _finish(done: "SearchRun", plugins: Sequence[str]) -> None:
+    """Print the best trials, what mattered, and where everything lies.
+
+    Args:
+        done: the search.
+        plugins: that it was given, which whoever trains its best trial must bring again.
+    """
     from rich.console import Console
+
+    from stormsail.core.plugins import option
 
     publish(
         search=done.path,
@@ -96,9 +106,10 @@ def _finish(done: "SearchRun") -> None:
     counted = len(done.counted)
     typer.echo(f"{done.path}: {counted} trial{'s' * (counted != 1)}, each in the trial ledger")
     if done.best is not None:
+        again = " ".join(["stormsail train", str(done.best_config), *map(option, plugins)])
         typer.echo(
             f"best: trial {done.best.number} with fitness {done.best.fitness:.6g}; train it with "
-            f"`stormsail train {done.best_config}`"
+            f"`{again}`"
         )
     else:
         typer.echo("best: no trial has finished")
@@ -121,7 +132,7 @@ def _table(done: "SearchRun") -> object:
             str(trial.steps),
             f"{trial.fitness:.4g}" if trial.scores else "unknown",
             # one below the other: a column each would be too narrow to read at 80 columns
-            "\n".join(f"{path} {_value(value)}" for path, value in trial.values.items()),
+            "\n".join(setting_lines(trial.values.items())),
         )
     return table
 
@@ -130,33 +141,7 @@ def _line(trial: "Trial") -> None:
     """Print a trial that has ended."""
     if is_quiet():
         return
-    values = ", ".join(f"{path} {_value(value)}" for path, value in trial.values.items())
+    values = ", ".join(setting_lines(trial.values.items()))
     score = f" with fitness {trial.fitness:.4g}" if trial.scores else ""
     reason = f" ({trial.reason})" if trial.reason else ""
     typer.echo(f"trial {trial.number}: {trial.state}{score}{reason}; {values}", err=True)
-
-
-class _Echo(logging.Handler):
-    """Prints the lines of a search's log."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        typer.echo(self.format(record), err=True)
-
-
-@contextmanager
-def _announced() -> Iterator[None]:
-    """Print which trials go on from a checkpoint and which are trained again."""
-    shown = logging.WARNING if is_quiet() else logging.INFO
-    log, echo = logging.getLogger("stormsail.search"), _Echo(shown)
-    level = log.level
-    log.addHandler(echo)
-    log.setLevel(shown)
-    try:
-        yield
-    finally:
-        log.removeHandler(echo)
-        log.setLevel(level)
-
-
-def _value(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
     from stormsail.algorithms.trainer import OnProgress, Run
     from stormsail.core.clock import Clock
+    from stormsail.core.group import Group
 
 STOPPED = 1
 """Exit status of a run that kept diverging."""
@@ -64,7 +65,7 @@ def train(
     ] = None,
     extend_to: Annotated[
         int | None,
-        typer.Option(help="New total of steps of the run in the folder, finished or not."),
+        typer.Option(min=1, help="New total of steps of the run in the folder, finished or not."),
     ] = None,
     start_from: Annotated[
         Path | None,
@@ -79,7 +80,15 @@ def train(
     plugin: Plugins = None,
 ) -> None:
     """Train an agent. Ctrl-C saves and ends; the same command continues from there."""
+    from stormsail.algorithms.run.processes import follow
+    from stormsail.core.group import join, leave
+
     load_plugins(plugin)
+    group = join()
+    if group.rank > 0:
+        follow(group)
+        leave(group)
+        return
     config = None if config is None else config_file(config)
     overrides = [*(settings or []), *([f'task.name="{task}"'] if task else [])]
     chosen = _settings(config, overrides, folder=None if extend_to is None else out)
@@ -87,7 +96,9 @@ def train(
         out = Path("runs") / config.stem
     chosen = _brought(chosen, out)
     growth = Growth(extend_to, start_from, keep_optimizer)
-    finish(run(chosen, out, growth, loggers=loggers or []))
+    done = run(chosen, out, growth, loggers=loggers or [], group=group)
+    leave(group)
+    finish(done)
 
 
 def _brought(config: "TrainConfig", out: Path | None) -> "TrainConfig":
@@ -148,6 +159,7 @@ def run(
     growth: Growth = NO_GROWTH,
     *,
     loggers: Sequence[str] = (),
+    group: "Group | None" = None,
 ) -> "Run":
     """Train under a progress display, with loggers by name."""
     from stormsail.algorithms.trainer import train as learn
@@ -164,6 +176,7 @@ def run(
             on_progress=on_progress,
             clock=clock,
             loggers=services,
+            group=group,
             **growth._asdict(),
         )
 

@@ -7,6 +7,7 @@ import typer
 
 from stormsail.cli.completion import complete_config
 from stormsail.cli.output import publish
+from stormsail.cli.output_files import checked_output, write_checked
 
 
 def configs(
@@ -61,16 +62,13 @@ def _copied(files: dict[str, Path], out: Path) -> dict[str, Path]:
     """Copy files into a folder, none over a file that is there; return where they are.
 
     Raises:
-        ArtifactError: if there is a file already, or the disk refuses.
+        ArtifactError: as `checked_output`, or if the disk refuses.
     """
-    from stormsail.cli.start.files import write_new
-    from stormsail.core.files.atomic import check_free
-
     targets = {name: out / f"{name}.toml" for name in files}
     for target in targets.values():  # all or none
-        check_free(target)
+        checked_output(target)
     for name, target in targets.items():
-        write_new(target, files[name].read_bytes())
+        write_checked(target, files[name].read_bytes())
     return targets
 
 

@@ -26,22 +26,3 @@ def config_file(path: Path) -> Path:
         remedy=(f"Did you mean `{near}`? " if near else "")
         + "`stormsail configs` lists them, `stormsail init` writes one.",
     )
-
-
-def write_new(file: Path, data: bytes) -> None:
-    """Write a new file completely or not at all, with its folders.
-
-    Raises:
-        ArtifactError: if something of that name exists, or the disk refuses.
-    """
-    from stormsail.core.files import atomic
-
-    atomic.check_free(file)
-    try:
-        atomic.make_folders(file.parent)
-        with atomic.open_folder(file.parent, follow=True) as folder:
-            atomic.replace_file(folder, file.name, data)
-    except OSError as error:
-        from stormsail.core.files.artifact import write_error  # loads torch
-
-        raise write_error(file, error) from error

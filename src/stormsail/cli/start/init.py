@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stormsail.cli.output import publish
+from stormsail.cli.output_files import checked_output, write_checked
 
 if TYPE_CHECKING:
     from stormsail.market.interval import Interval
@@ -22,7 +23,7 @@ def init(
         Kind, typer.Argument(help="bars: of your own. env: a Gymnasium environment. demo: no data.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="New file; default: KIND.toml in this folder.")
+        Path | None, typer.Option(help="File to write; default: KIND.toml in this folder.")
     ] = None,
     store: Annotated[
         Path | None, typer.Option(help="Store with the bars, for bars; default: data.")
@@ -35,10 +36,9 @@ def init(
     ] = None,
 ) -> None:
     """Write a configuration in which a comment says what each setting does; it trains as it is."""
-    from stormsail.cli.start.files import write_new
-
     _check_options(kind, store, interval, task)
     file = Path(f"{kind}.toml") if out is None else out
+    checked_output(file)
     changes, note = {}, ""
     if kind == "bars":
         place = store or Path("data")
@@ -51,7 +51,7 @@ def init(
         changes = {'name = "gym:CartPole-v1"': task}
     text = _filled((TEMPLATES / f"{kind}.toml").read_text(encoding="utf-8"), changes)
     text = text.replace(f" {kind}.toml", f" {file}").replace(f"runs/{kind}", f"runs/{file.stem}")
-    write_new(file, text.encode("utf-8"))
+    write_checked(file, text)
     following = [f"stormsail train {file}"]
     if kind != "env":
         following.append(f"stormsail validate {file} --out {file.stem}-judged")

@@ -1,7 +1,8 @@
 """`stormsail show`: what something is, its essential facts, and which commands can come next."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stormsail.cli.output import publish
+from stormsail.cli.plugins import Plugins, load_plugins
 
 if TYPE_CHECKING:
     from stormsail.algorithms.config import TrainConfig
@@ -18,6 +20,9 @@ UNFIT = 1
 
 STORE = "data"
 """Store of a command that is shown where none is known: the default of `import` and `synth`."""
+
+JOURNAL = "journal.sqlite"
+"""File that makes a folder the account of a trader."""
 
 LISTED = 8
 """Symbols that are named one by one."""
@@ -44,10 +49,12 @@ class Found:
 
 def show(
     path: Annotated[Path, typer.Argument(help="Folder or file.")],
+    plugin: Plugins = None,
 ) -> None:
     """Say what a folder or file is, and what can be done with it; exit with 1 if it is damaged."""
     from stormsail.core.errors import StormsailError
 
+    load_plugins(plugin)
     kind = _kind(path)
     problem = None
     try:
@@ -109,6 +116,8 @@ def _kind(path: Path) -> str:
 def _kind_of_file(path: Path) -> str:
     if path.is_file() and path.suffix == ".toml":
         return "configuration"
+    if path.is_file() and path.name == JOURNAL:
+        return "account"
     from stormsail.market.checks import SUFFIXES
 
     return "data file" if path.is_file() and path.suffix.lower() in SUFFIXES else FOREIGN
@@ -117,6 +126,8 @@ def _kind_of_file(path: Path) -> str:
 def _kind_of_folder(path: Path) -> str:
     from stormsail.evaluation.saved import kind_of
 
+    if (path / JOURNAL).is_file():
+        return "account"
     if (path / "population.jsonl").is_file():
         return "population"
     if (path / "search.json").is_file():
@@ -133,11 +144,40 @@ def _kind_of_folder(path: Path) -> str:
         return "run"
     if (path / "trials.jsonl").is_file():
         return "workspace"
-    return "store" if any(path.glob("*/*.parquet")) else FOREIGN
+    if _is_store(path):
+        return "store"
+    return "workspace" if any(_held(path)) else FOREIGN
 
 
-def _line(*words: object) -> str:
-    return shlex.join(["stormsail", *map(str, words)])
+def _is_store(path: Path) -> bool:
+    """Return whether a folder holds bars: files named by intervals, in folders by symbols."""
+    from stormsail.core.errors import StormsailError
+    from stormsail.market.interval import Interval
+    from stormsail.market.store import FUNDING, symbol_of
+
+    for file in path.glob("*/*.parquet"):
+        try:
+            symbol_of(file.parent.name)
+            if file.stem != FUNDING:
+                Interval.parse(file.stem)
+        except StormsailError:
+            continue
+        return True
+    return False
+
+
+def _held(path: Path) -> Iterator[Path]:
+    """Yield the runs, results and accounts in a folder."""
+    for part in sorted(path.iterdir()):
+        with suppress(OSError):  # of another user
+            if any((part / name).is_file() for name in ("manifest.json", "config.toml", JOURNAL)):
+                yield part
+
+
+def _line(*words: object, plugins: Iterable[str] = ()) -> str:
+    """Return a command line, with the plug-ins that it must be given."""
+    brought = [word for file in plugins for word in ("--plugin", file)]
+    return shlex.join(["stormsail", *map(str, words), *brought])
 
 
 # ------------------------------------------------------------------ learning
@@ -170,6 +210,7 @@ def _configuration(path: Path) -> Found:
 
 def _run(path: Path) -> Found:
     from stormsail.algorithms.run.folder import read_config
+    from stormsail.algorithms.run.plugins import bound_files
     from stormsail.core.errors import StormsailError
     from stormsail.core.files.artifact import verify_artifact
 
@@ -181,18 +222,19 @@ def _run(path: Path) -> Found:
     facts["finished"] = max(steps, default=0) >= total
     facts["checkpoints"] = len(steps)
     facts["best_agent"] = str(best) if best.is_dir() else "none yet"
-    following = []
-    if facts["finished"]:
-        following.append(_line("resume", path, "--extend-to", 2 * total))
-    else:
-        following.append(_line("resume", path))
+    plugins = bound_files(path)
+    if plugins:
+        facts["plug_ins"] = plugins
+    more = ("--extend-to", 2 * total) if facts["finished"] else ()
+    following = [_line("resume", path, *more, plugins=plugins)]
     if best.is_dir():
         try:
             verify_artifact(best)
         except StormsailError as error:
             facts["best_agent"] = f"{best}, damaged: {error}"
         else:
-            following += _of_agent(path, is_market=config.task.name == "market", config=config)
+            is_market = config.task.name == "market"
+            following += _of_agent(path, plugins, is_market=is_market, config=config)
     elif steps:
         facts["best_agent"] = "missing: none was saved yet, or its folder was removed"
     return Found("run", facts, following)
@@ -204,19 +246,32 @@ def _checkpoints(folder: Path) -> list[int]:
     return sorted(int(part.name) for part in folder.iterdir() if part.name.isdecimal())
 
 
-def _of_agent(path: Path, *, is_market: bool, config: "TrainConfig | None" = None) -> list[str]:
+def _of_agent(
+    path: Path, plugins: Iterable[str], *, is_market: bool, config: "TrainConfig | None" = None
+) -> list[str]:
     commands = []
     if is_market:
-        store = (config.task.data.store if config else None) or STORE
-        tested = f"{path.name}-backtest"
-        commands.append(_line("backtest", path, "--data", store, "--out", tested))
-    return [*commands, _line("attack", path, "--out", f"{path.name}-attack")]
+        store = config.task.data.store if config else None
+        if store is None and config is not None and not Path(STORE).exists():
+            drawn = (config.task.data.world, "--interval", config.task.data.interval)
+            commands.append(_line("synth", *drawn, "--store", STORE, plugins=plugins))
+        words = ("--data", store or STORE, "--out", f"{path.name}-backtest")
+        commands.append(_line("backtest", path, *words, plugins=plugins))
+    return [*commands, _line("attack", path, "--out", f"{path.name}-attack", plugins=plugins)]
 
 
 def _agent(path: Path) -> Found:
-    from stormsail.modules.agent import Agent
+    from stormsail.core.errors import ArtifactError
+    from stormsail.core.plugins import files_of
+    from stormsail.modules.agent import PLUGINS, Agent, read_binding
 
-    agent = Agent.load(path)
+    plugins = files_of(read_binding(path).get(PLUGINS), owner=f"the agent in {path}")
+    try:
+        agent = Agent.load(path)
+    except ArtifactError as error:
+        if error.code != "plugin-missing":
+            raise
+        return Found("agent", {"plug_ins": plugins}, [_line("show", path, plugins=plugins)])
     binding = agent.binding.values
     facts: dict[str, object] = {
         "task": binding.get("task", "unknown"),
@@ -229,13 +284,18 @@ def _agent(path: Path) -> Found:
     }
     if "interval" in binding:
         facts["interval"] = binding["interval"]
-    return Found("agent", facts, _of_agent(path, is_market="interval" in binding))
+    if plugins:
+        facts["plug_ins"] = plugins
+    return Found("agent", facts, _of_agent(path, plugins, is_market="interval" in binding))
 
 
 def _population(path: Path) -> Found:
+    from stormsail.algorithms.population.member import member_folder
+    from stormsail.algorithms.run.plugins import bound_files
     from stormsail.evaluation.populations import read_population
 
     read = read_population(path)
+    plugins = bound_files(member_folder(path, 0))
     best = read.best
     facts: dict[str, object] = {
         "members": read.size,
@@ -246,16 +306,19 @@ def _population(path: Path) -> Found:
     if best is not None:
         facts["fitness"] = f"{read.rounds[-1].fitness[best]:.6g}"
     following = [
-        _line("population", path / "config.toml", "--out", path),
+        _line("population", path / "config.toml", "--out", path, plugins=plugins),
         _line("report", path, "--out", f"{path.name}.html"),
     ]
     return Found("population", facts, following)
 
 
 def _search(path: Path) -> Found:
+    from stormsail.algorithms.run.plugins import bound_files
+    from stormsail.algorithms.sweep.trial import trial_folder
     from stormsail.evaluation.searches import read_search
 
     read = read_search(path)
+    plugins: tuple[str, ...] = ()
     facts: dict[str, object] = {
         "trials": len(read.counted),
         "task": read.task,
@@ -265,9 +328,11 @@ def _search(path: Path) -> Found:
     following = [_line("report", path, "--out", f"{path.name}.html")]
     if read.best is not None:
         facts["fitness"] = f"{read.trials[read.best].fitness:.6g}"
-        following.insert(0, _line("train", path / "best.toml"))
+        plugins = bound_files(trial_folder(path, read.best))
+        following.insert(0, _line("train", path / "best.toml", plugins=plugins))
     more = ("--budget", len(read.counted) + 10, "--out", path)
-    return Found("search", facts, [*following, _line("search", path / "config.toml", *more)])
+    following.append(_line("search", path / "config.toml", *more, plugins=plugins))
+    return Found("search", facts, following)
 
 
 def _checkpoint(path: Path) -> Found:
@@ -358,12 +423,53 @@ def _data_file(path: Path) -> Found:
 
 
 def _workspace(path: Path) -> Found:
-    inside = sorted(part for part in path.iterdir() if part.is_dir())
+    inside = list(_held(path))
     runs = [part for part in inside if (part / "config.toml").is_file()]
-    with (path / "trials.jsonl").open("rb") as file:
-        trials = sum(1 for _ in file)
-    facts: dict[str, object] = {"runs": [part.name for part in runs], "lines_of_trials": trials}
-    return Found("workspace", facts, [_line("show", part) for part in runs[:LISTED]])
+    others = [part for part in inside if part not in runs]
+    facts: dict[str, object] = {"runs": [part.name for part in runs]}
+    if others:
+        facts["others"] = [part.name for part in others]
+    if (path / "trials.jsonl").is_file():
+        with (path / "trials.jsonl").open("rb") as file:
+            facts["lines_of_trials"] = sum(1 for _ in file)
+    return Found("workspace", facts, [_line("show", part) for part in (runs + others)[:LISTED]])
+
+
+# ------------------------------------------------------------------ trading
+
+
+def _account(path: Path) -> Found:
+    from stormsail.core.clock import SystemClock
+    from stormsail.execution.operator.status import read_status
+
+    folder = path if path.is_dir() else path.parent
+    status = read_status(folder, SystemClock())
+    facts: dict[str, object] = {
+        name: status.meta.get(name, "unknown") for name in ("account", "mode", "interval", "quote")
+    }
+    facts["life"] = status.life
+    facts["kill_switch"] = status.kill_switch or "armed"
+    if status.snapshot is not None:
+        facts |= {name: status.snapshot[name] for name in ("bars", "equity")}
+    following = [_line("status", folder), _line("dashboard", folder)]
+    if status.kill_switch is not None:
+        following.append(_line("rearm", folder, "--words", "why it is safe"))
+    elif status.life != "stopped":
+        following.append(_line("stop", folder))
+    if (folder / "agent").is_dir():  # of the demonstration
+        following.append(_line("replay", folder, "--agent", folder / "agent"))
+    return Found("account", facts, following)
+
+
+def _parity(path: Path) -> Found:
+    from stormsail.core.files.artifact import verify_artifact
+    from stormsail.evaluation.saved import MAIN, kind_of
+
+    verify_artifact(path)
+    results = [part for part in sorted(path.absolute().parent.iterdir()) if kind_of(part) in MAIN]
+    facts: dict[str, object] = {"use": "`stormsail report` shows it beside a backtest"}
+    page = f"{path.name}.html"
+    return Found("parity", facts, [_line("report", part, path, "--out", page) for part in results])
 
 
 def _foreign(path: Path) -> Found:
@@ -389,6 +495,8 @@ READERS: Mapping[str, Callable[[Path], Found]] = {
     "store": _store,
     "data file": _data_file,
     "workspace": _workspace,
+    "account": _account,
+    "parity": _parity,
     FOREIGN: _foreign,
 }
 """Reads each kind."""

@@ -20,6 +20,16 @@ _QUOTED = re.compile(r"'([^']*)'")
 _SUBJECT = re.compile(r"^\w+ should ")  # `Input should be ...`, `String should have ...`
 
 
+_PLAIN_RULES = {
+    "path_type": "a path",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "string_type": "text",
+    "dict_type": "a section of settings",
+    "model_type": "a section of settings",
+}
+"""Rules of pydantic's whose words show a Python class, in words of a configuration."""
+
 _KIND_WORDS = frozenset({"class", "kind", "mode", "name", "type"})
 """Words for which of several a section is; what one section calls so says nothing of another."""
 
@@ -205,8 +215,8 @@ def _as_plain(value: object) -> object:
 
 def _rule(details: ErrorDetails) -> str:
     """Return pydantic's rule as the rest of our sentence, `must be greater than 0`."""
-    if details["type"] == "path_type":
-        return "must be a path"  # pydantic's words show the Python class
+    if details["type"] in _PLAIN_RULES:
+        return f"must be {_PLAIN_RULES[details['type']]}"
     rule, count = _SUBJECT.subn("must ", details["msg"])
     return _QUOTED.sub(r"`\1`", rule) if count else f"must pass this rule: {rule}"
 

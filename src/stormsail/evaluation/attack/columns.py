@@ -4,7 +4,7 @@ Market features only: what an agent reads off its own account or off the clock c
 whoever feeds it prices, nor can flags and one-hots, which know no small change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -16,9 +16,12 @@ from torch import Tensor
 from stormsail.core import task as tasks
 from stormsail.core.errors import ChoiceError, ConfigError, RangeError, nearest
 from stormsail.core.task import Task
-from stormsail.functional import perturbation
+from stormsail.functional import perturbation, statistics
 from stormsail.modules.agent import Agent
 from stormsail.modules.scale import CLIP
+
+EPS = 1e-8
+"""That `statistics.standardise` adds to a variance."""
 
 
 def forgeable_names(task: Task[Any], patterns: Sequence[str] = ()) -> tuple[str, ...]:
@@ -75,13 +78,33 @@ class Ball:
     normalised: Tensor
     """Columns that the agent normalises, bool [F]: no observation is beyond the normaliser's clip
     there, so no forgery may be."""
+    unit: Tensor | None = None
+    """What a perturbation of 1 adds to each column of a network's input, [F]; None is 1."""
 
     @classmethod
-    def of(cls, agent: Agent, names: Sequence[str], *, epsilon: float, norm: str) -> "Ball":
+    def of(
+        cls,
+        agent: Agent,
+        names: Sequence[str],
+        *,
+        epsilon: float,
+        norm: str,
+        units: Mapping[str, float] | None = None,
+    ) -> "Ball":
         """Return the ball over columns of an agent's observation.
 
+        Args:
+            agent: is attacked.
+            names: of the columns that are forged.
+            epsilon: radius.
+            norm: `linf` or `l2`.
+            units: what a radius of 1 stands for in columns of the task, so that agents with other
+                normalisers are attacked alike; a column that is not named, and None, takes the
+                agent's own standard deviation.
+
         Raises:
-            RangeError: if the radius is no finite number of at least 0.
+            RangeError: if the radius is no finite number of at least 0, or a unit not a positive
+                one.
             ChoiceError: if the norm is unknown.
         """
         if not 0.0 <= epsilon < float("inf"):
@@ -101,12 +124,20 @@ class Ball:
         pixels = agent.spec.columns - len(named)
         chosen = [name in names for name in named] + [False] * pixels
         normalised = ~scale.frozen & (scale.count > 0.0)
+        for name, length in (units or {}).items():
+            if not 0.0 < length < float("inf"):
+                raise RangeError(
+                    wrong=f"the unit of `{name}` must be a positive finite number",
+                    found=repr(length),
+                    remedy="Pass a standard deviation of the column.",
+                )
         device = normalised.device
         return cls(
             epsilon=epsilon,
             norm=norm,
             mask=torch.tensor(chosen, dtype=torch.bool, device=device),
             normalised=torch.cat((normalised, normalised.new_zeros(pixels))),
+            unit=_shared_unit(agent, normalised, units) if units else None,
         )
 
     @cached_property
@@ -120,6 +151,8 @@ class Ball:
         A perturbation stops at the bound of the normaliser; all other columns keep their bits.
         """
         whole = torch.zeros_like(seen).index_copy(-1, self.chosen, delta.to(seen.dtype))
+        if self.unit is not None:
+            whole = whole * self.unit
         bounded = perturbation.apply_mask(
             seen, whole, self.mask & self.normalised, low=-CLIP, high=CLIP
         )
@@ -143,3 +176,13 @@ class Ball:
         if self.norm == "linf":
             return delta
         return perturbation.project_l2(delta, epsilon=self.epsilon)
+
+
+def _shared_unit(agent: Agent, normalised: Tensor, units: Mapping[str, float]) -> Tensor:
+    """Return `Ball.unit` of an agent, so that a radius of 1 moves each column by its unit."""
+    variance = statistics.variance(agent.observation_scale.moments)
+    own = torch.where(normalised, (variance + EPS).sqrt(), 1.0).tolist()
+    named = zip(agent.spec.observation_names, own, strict=True)
+    ratios = [units[name] / std if name in units else 1.0 for name, std in named]
+    ratios += [1.0] * (agent.spec.columns - len(ratios))
+    return torch.tensor(ratios, device=normalised.device)

@@ -1,6 +1,6 @@
 """Return and CVaR of an agent against the radius of each attack, paired with its clean episodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -67,6 +67,7 @@ def attack_row(
     norm: str = "linf",
     seed: int = 0,
     fit: Fit | None = None,
+    units: Mapping[str, float] | None = None,
 ) -> AttackRow:
     """Run one episode in every environment of a task under one attack.
 
@@ -83,6 +84,7 @@ def attack_row(
         norm: `linf` or `l2`.
         seed: of everything random.
         fit: trains the adversary of `learned` for a ball; no other attack needs it.
+        units: of the radius, see `Ball.of`.
 
     Raises:
         ChoiceError: if there is no such attack or norm.
@@ -91,7 +93,8 @@ def attack_row(
     """
     check_attack(attack, (CLEAN, *ATTACKS))
     generators = Generators(seed, task.device)
-    ball = Ball.of(agent, columns, epsilon=0.0 if attack == CLEAN else epsilon, norm=norm)
+    radius = 0.0 if attack == CLEAN else epsilon
+    ball = Ball.of(agent, columns, epsilon=radius, norm=norm, units=units)
     episodes = run_attacked(
         task,
         agent,

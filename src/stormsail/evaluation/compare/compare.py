@@ -16,7 +16,6 @@ import numpy as np
 from stormsail.core.config import toml
 from stormsail.core.errors import ArgumentError, RangeError
 from stormsail.core.files.documents import JsonValue
-from stormsail.core.generators import Generators
 from stormsail.evaluation.compare.rows import (
     FIGURES,
     Row,
@@ -28,9 +27,8 @@ from stormsail.evaluation.compare.rows import (
 )
 from stormsail.evaluation.compare.sources import Curve, Entry, read_entry
 from stormsail.evaluation.saved import names_of
-from stormsail.evaluation.stats.bootstrap import bootstrap_intervals
-from stormsail.evaluation.stats.figures import Array, bars_per_year, returns_of
-from stormsail.evaluation.stats.performance import multiple_at_cvar, window_cvar
+from stormsail.evaluation.stats.equal_tail import EqualTail, TailLimit, equal_tail, mean_gain
+from stormsail.evaluation.stats.figures import returns_of
 from stormsail.evaluation.stats.statement import Statement
 
 _PER_BAR = frozenset({"value_at_risk", "cvar", "skew"})
@@ -81,46 +79,6 @@ class Difference(NamedTuple):
         if mean.low > 0.0 or mean.high < 0.0:
             return f"{pair}: {numbers}; significant: the interval leaves 0 out"
         return f"{pair}: {numbers}; not significant: the interval holds 0"
-
-
-class EqualTail(NamedTuple):
-    """An account under a limit on its tail beside a part of another one with the same tail."""
-
-    first: str
-    second: str
-    """The account whose tail is the better one of the two."""
-    window: int
-    """Bars of the windows whose log growth is meant: the episode of the limit."""
-    alpha: float
-    limit: float
-    """Of the second, on an episode of a single symbol."""
-    cvar: tuple[float, float]
-    """Of windows of the whole account, of both."""
-    multiple: float
-    """Of the first, at which it has the CVaR of the second."""
-    mean: Statement
-    """Mean over the bars of the second's return less that part of the first's."""
-
-    @property
-    def words(self) -> str:
-        """The finding in plain words."""
-        tails = (
-            f"CVaR of the worst {self.alpha:.0%} of windows of {self.window} bars: {self.first}"
-            f" {self.cvar[0]:+.4f}, {self.second} {self.cvar[1]:+.4f} in log growth, limit"
-            f" {self.limit:+.4f}"
-        )
-        part = f"{self.multiple:.0%} of {self.first} has the CVaR of {self.second}"
-        mean = self.mean
-        if mean.value is None or mean.low is None or mean.high is None:
-            return f"{tails}. {part}; {mean.reason}"
-        numbers = f"{mean.value:+.4%} a bar, 95 % interval {mean.low:+.4%} to {mean.high:+.4%}"
-        if mean.low > 0.0:
-            finding = "the limit buys more than a smaller position would"
-        elif mean.high < 0.0:
-            finding = "a smaller position would have earned more"
-        else:
-            finding = "not significant: a smaller position may do as well as the limit"
-        return f"{tails}. {part}; against it {self.second} earns {numbers}: {finding}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,23 +313,20 @@ def _tails(entries: Sequence[Entry]) -> Iterable[EqualTail]:
 
 def _equal_tail(first: Entry, second: Entry) -> EqualTail | None:
     """Return what the limit of the second buys; None without one, or without a better tail."""
-    window = second.settings.get("training.task.market.episode_bars")
-    limit, alpha = (
-        second.settings.get(f"training.risk.cvar_{name}") for name in ("limit", "alpha")
-    )
-    if not (isinstance(window, int) and isinstance(limit, float) and isinstance(alpha, float)):
+    head = "training."
+    training = {
+        path.removeprefix(head): value
+        for path, value in second.settings.items()
+        if path.startswith(head)
+    }
+    limit = TailLimit.of(training)
+    if limit is None or first.curve is None or second.curve is None:
         return None
-    if first.curve is None or second.curve is None or _why_unpaired(first, second):
+    if _why_unpaired(first, second):
         return None
     own, other = returns_of(first.curve.y), returns_of(second.curve.y)
-    if own.size < window or min(own.min(), other.min()) <= -1.0:
-        return None
-    worse, better = (window_cvar(part, window=window, alpha=alpha) for part in (own, other))
-    if not worse < better <= 0.0:
-        return None
-    multiple = multiple_at_cvar(own, better, window=window, alpha=alpha)
-    mean = _mean_of(other - multiple * own, first.curve)
-    return EqualTail(first.name, second.name, window, alpha, limit, (worse, better), multiple, mean)
+    bar_ms = _bar_ms(first.curve)
+    return equal_tail(first.name, own, second.name, other, limit, bar_ms=bar_ms)
 
 
 def _mean_difference(first: Entry, second: Entry) -> Statement:
@@ -379,7 +334,8 @@ def _mean_difference(first: Entry, second: Entry) -> Statement:
     why = _why_unpaired(first, second)
     if first.curve is None or second.curve is None or why:
         return Statement(None, why=why)
-    return _mean_of(returns_of(second.curve.y) - returns_of(first.curve.y), first.curve)
+    gain = returns_of(second.curve.y) - returns_of(first.curve.y)
+    return mean_gain(gain, bar_ms=_bar_ms(first.curve))
 
 
 def _why_unpaired(first: Entry, second: Entry) -> str:
@@ -393,14 +349,8 @@ def _why_unpaired(first: Entry, second: Entry) -> str:
     return ""
 
 
-def _mean_of(gain: Array, curve: Curve) -> Statement:
-    """Return the mean of differences bar by bar, with its interval."""
-    if not np.any(gain):
-        return Statement(None, why="both earned the same at every bar")
-    bar_ms = int(curve.x[1] - curve.x[0])
-    generator = Generators(0).numpy("comparison.difference")
-    drawn = bootstrap_intervals(gain, per_year=bars_per_year(bar_ms), generator=generator)
-    return drawn.mean_return
+def _bar_ms(curve: Curve) -> int:
+    return int(curve.x[1] - curve.x[0])
 
 
 def _checked(folders: Sequence[Path]) -> Sequence[Path]:

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core import steps
+from stormsail.core.errors import ShapeError
 from stormsail.core.generators import Generators
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.engine.scenario import Scenario
@@ -120,6 +121,25 @@ class AgentDecider:
         known = made.parameters.isfinite().all(-1)
         weight = torch.where(known, weight, torch.nan)
         return Decision(weight, made.value.double(), made.distribution.double())
+
+    def saved(self) -> tuple[Tensor, Tensor]:
+        """Return memory and generator, from which another decider goes on bit for bit."""
+        return self._memory, self._generators[0].get_state()
+
+    def restore(self, memory: Tensor, generator: Tensor) -> None:
+        """Go on from what `saved` returned.
+
+        Raises:
+            ShapeError: if the memory is that of another network or number of accounts.
+        """
+        if memory.shape != self._memory.shape or memory.dtype != self._memory.dtype:
+            raise ShapeError(
+                wrong=f"the memory must be {tuple(self._memory.shape)} of {self._memory.dtype}",
+                found=f"{tuple(memory.shape)} of {memory.dtype}",
+                remedy="Go on with the agent and the symbols that it was saved with.",
+            )
+        self._memory = memory
+        self._generators[0].set_state(generator)
 
     def _sampled(self, seen: Tensor) -> AgentDecision:
         """Return drawn decisions, those of each cost setting with its own generator."""

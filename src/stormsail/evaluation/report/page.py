@@ -10,6 +10,7 @@ from stormsail.core.errors import RangeError
 from stormsail.evaluation.populations import SavedPopulation
 from stormsail.evaluation.report.attack_section import attack_section
 from stormsail.evaluation.report.html import escape, header, page
+from stormsail.evaluation.report.parity_section import parity_section
 from stormsail.evaluation.report.performance_sections import performance_section
 from stormsail.evaluation.report.population_section import population_section
 from stormsail.evaluation.report.provenance_sections import (
@@ -38,10 +39,11 @@ from stormsail.evaluation.report.verdict_sections import (
     rules_section,
     verdict_section,
 )
-from stormsail.evaluation.saved import Result, SavedAttack, TrainingRun
+from stormsail.evaluation.saved import Result, SavedAttack, SavedParity, TrainingRun
 from stormsail.evaluation.searches import SavedSearch
 
 ATTACKED, BRED, SEARCHED, TRAINED = "robustness", "population", "search", "training"
+TRADED = "parity"
 
 CONTENTS = (
     ("verdict", "Verdict", verdict_section),
@@ -58,6 +60,7 @@ CONTENTS = (
     ("stress", "Stress", stress_section),
     ("significance", "Significance", significance_section),
     (ATTACKED, "Robustness", None),
+    (TRADED, "Parity", None),
     (SEARCHED, "Search", None),
     (BRED, "Population", None),
     (TRAINED, "Training", None),
@@ -66,7 +69,8 @@ CONTENTS = (
     ("origin", "Origin", origin_section),
 )
 """Sections in order: identifier, title in the menu, and builder from results. Robustness is built
-from attacks, search from searches, population from populations and training from runs."""
+from attacks, parity from traded accounts, search from searches, population from populations and
+training from runs."""
 
 
 def report_page(
@@ -75,6 +79,7 @@ def report_page(
     attacks: Sequence[SavedAttack] = (),
     populations: Sequence[SavedPopulation] = (),
     searches: Sequence[SavedSearch] = (),
+    parities: Sequence[SavedParity] = (),
 ) -> str:
     """Return the page of one result, of several on the same axes, or of other folders alone.
 
@@ -85,11 +90,12 @@ def report_page(
         attacks: robustness curves; without any there is no such section.
         populations: whose lineage is shown; without any there is no such section.
         searches: whose trials are shown; without any there is no such section.
+        parities: traded accounts beside their backtests; without any there is no such section.
 
     Raises:
-        RangeError: if there is neither a result nor a population nor a search nor a run.
+        RangeError: if there is no result, population, search, run or parity.
     """
-    if not results and not populations and not searches and not runs:
+    if not (results or populations or searches or runs or parities):
         raise RangeError(
             wrong="a report must have at least one result, population, search or run",
             found="none",
@@ -98,11 +104,12 @@ def report_page(
         )
     sections = {name: build(results) for name, _, build in CONTENTS if build and results}
     sections |= {ATTACKED: attack_section(attacks), BRED: population_section(populations)}
-    sections[SEARCHED] = search_section(searches)
+    sections[SEARCHED], sections[TRADED] = search_section(searches), parity_section(parities)
     sections[TRAINED] = training_section(runs) if runs else ""
     shown = [(name, title) for name, title, _ in CONTENTS if sections.get(name)]
     searched = [*(each.name for each in populations), *(each.name for each in searches)]
     names = [each.name for each in results] or searched or [each.name for each in runs]
+    names = names or [each.name for each in parities]
     title = " · ".join(names)
     other = "population-based training" if populations else "training"
     other = other if populations or not searches else "search over settings"

@@ -6,6 +6,8 @@ measured.
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from stormsail.evaluation.report.charts import verdict_figure
 from stormsail.evaluation.report.html import NONE, badge, chart, escape, prose, section, table
 from stormsail.evaluation.report.sections import heading, reasons
@@ -24,7 +26,8 @@ from stormsail.evaluation.report.words import (
     summary_words,
     worst_first,
 )
-from stormsail.evaluation.saved import Result, mapping, statement_of
+from stormsail.evaluation.saved import Result, flat, mapping, statement_of
+from stormsail.evaluation.stats.equal_tail import EqualTail, TailLimit, equal_tail
 from stormsail.evaluation.stats.figures import bars_per_year
 from stormsail.evaluation.stats.statement import Statement
 from stormsail.evaluation.walk_forward.verdict import Reason
@@ -63,8 +66,27 @@ def verdict_section(results: Sequence[Result]) -> str:
             f"{_tiles(result)}{_deciding(result)}</div>"
             for place, result in enumerate(results)
         )
-        body = f'{picture}<div class="cards">{cards}</div>'
+        body = f'{picture}<div class="cards">{cards}</div>{_limits(results)}'
     return section("verdict", "Verdict", body)
+
+
+def _limits(results: Sequence[Result]) -> str:
+    """Return what limits on the tail buy beside a smaller position of the first result."""
+    first, *others = results
+    tails = [tail for other in others if (tail := tail_beside(first, other)) is not None]
+    return "".join(
+        f'<p class="words">What the limit buys. {prose(tail.words)}.</p>' for tail in tails
+    )
+
+
+def tail_beside(first: Result, second: Result) -> EqualTail | None:
+    """Return what the limit of the second result buys; None without one or on other bars."""
+    limit = TailLimit.of(flat(mapping(second.document.get("training"))))
+    data = [mapping(each.document.get("hashes")).get("data") for each in (first, second)]
+    if limit is None or data[0] != data[1] or not np.array_equal(first.ts, second.ts):
+        return None
+    own, other = first.returns, second.returns
+    return equal_tail(first.name, own, second.name, other, limit, bar_ms=first.bar_ms)
 
 
 def _decision(result: Result) -> str:

@@ -42,6 +42,14 @@ TABLES = (
 )  # fmt: skip
 """All tables, in the order in which they are shown; those that were not measured are left out."""
 
+_COLUMNS = {
+    "costs": ("item", "long", "short", "both"),
+    "exposure": ("exposure", "value"),
+    "regimes": ("kind", "regime", "bars", "total_return", "mean_return", "sharpe"),
+    "capacity": ("capital", "gain", "total_return", "sharpe", "impact"),
+    "folds": ("fold", "total_return", "sharpe", "volatility", "max_drawdown"),
+}  # in the order in which they are read: a saved document has its names by the alphabet
+
 _TIME = pa.timestamp("ms", tz="UTC")
 
 
@@ -153,7 +161,7 @@ class Frames:
             case "rolling":
                 return self.rolling_table()
             case "capacity":
-                return _rows_table(_items(self.performance.get("capacity")))
+                return _rows_table(name, _items(self.performance.get("capacity")))
             case _:
                 table: pa.Table | None = getattr(self, f"_{name}")()
                 return table
@@ -272,19 +280,21 @@ class Frames:
         return pa.Table.from_pylist(rows).drop_columns(["alpha_error", "beta_error"])
 
     def _costs(self) -> pa.Table | None:
-        return _rows_table(_items(_mapping(self.performance.get("attribution")).get("costs")))
+        attribution = _mapping(self.performance.get("attribution"))
+        return _rows_table("costs", _items(attribution.get("costs")))
 
     def _exposure(self) -> pa.Table | None:
-        return _rows_table(_items(_mapping(self.performance.get("attribution")).get("exposure")))
+        attribution = _mapping(self.performance.get("attribution"))
+        return _rows_table("exposure", _items(attribution.get("exposure")))
 
     def _regimes(self) -> pa.Table | None:
         rows = _items(self.performance.get("regimes"))
-        return _rows_table([_flat(_mapping(row)) for row in rows])
+        return _rows_table("regimes", [_flat(_mapping(row)) for row in rows])
 
     def _folds(self) -> pa.Table | None:
         folds = _items(self.performance.get("folds"))
         rows = [{"fold": place, **_flat(_mapping(fold))} for place, fold in enumerate(folds)]
-        return _rows_table(rows)
+        return _rows_table("folds", rows)
 
     def only(self, benchmark: str) -> "Frames":
         """Return the same tables with one benchmark."""
@@ -326,8 +336,16 @@ def _flat(figures: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     }
 
 
-def _rows_table(rows: Sequence[JsonValue] | Sequence[dict[str, JsonValue]]) -> pa.Table | None:
-    return pa.Table.from_pylist(list(rows)) if rows else None
+def _rows_table(
+    name: str, rows: Sequence[JsonValue] | Sequence[dict[str, JsonValue]]
+) -> pa.Table | None:
+    """Return rows as a table whose columns stand in their own order."""
+    if not rows:
+        return None
+    table = pa.Table.from_pylist(list(rows))
+    columns = table.column_names
+    known = [column for column in _COLUMNS[name] if column in columns]
+    return table.select([*known, *(column for column in columns if column not in known)])
 
 
 def _mapping(value: JsonValue) -> Mapping[str, JsonValue]:

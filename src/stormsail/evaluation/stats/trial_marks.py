@@ -20,7 +20,7 @@ KEY = "trials"
 """Entry of a manifest."""
 
 MANIFEST = "manifest.json"
-_DEPTHS = ("*", "*/*")  # a run of the workspace, and one of the folds of a validation in it
+_DEPTHS = ("*", "*/*", "*/*/*")  # a run, one of a validation or a search, one of a population
 
 
 def mark_of(ledger: TrialLedger, line: int, line_hash: str, run: Path) -> dict[str, JsonValue]:

@@ -105,6 +105,12 @@ class Trial:
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
     hash: str = ""
 
+    @property
+    def tells_result(self) -> bool:
+        """Whether somebody has seen a result of it: it ended, or failed with a Sharpe ratio."""
+        ended = self.status not in (STARTED, EXTENDED, FAILED)
+        return ended or self.sharpe_per_bar is not None
+
 
 @dataclass(frozen=True)
 class TrialRecords:
@@ -125,8 +131,8 @@ class TrialRecords:
 
         Of several lines with one kind, one `RUN_KEY` and as many `LOOKS` the last that tells an end
         stands for all, or the last one where none does: what began and never ended was a trial as
-        well. What failed without a result was none, unless it began again. A repaired line counts
-        always: nobody knows what it was.
+        well. What failed without a result was none, unless it began again; a failure after a result
+        takes nothing back. A repaired line counts always: nobody knows what it was.
         """
         return tuple(
             trial
@@ -291,9 +297,7 @@ def _merged(trials: tuple[Trial, ...]) -> list[Trial]:
         looks = trial.extra.get(LOOKS, 0)
         place = (trial.kind, key, looks) if isinstance(key, str) else trial.number
         before = chosen.get(place)
-        begins = (STARTED, EXTENDED)
-        ended = before is not None and before.status not in (*begins, FAILED)
-        if not ended or trial.status not in begins:
+        if before is None or not before.tells_result or trial.tells_result:
             chosen[place] = trial
     return sorted(chosen.values(), key=lambda trial: trial.number)
 

@@ -33,7 +33,7 @@ from stormsail.evaluation.stats.trials import (
     scores_of,
 )
 from stormsail.evaluation.walk_forward.config import ValidationConfig
-from stormsail.evaluation.walk_forward.seal import Sealed, openings_of
+from stormsail.evaluation.walk_forward.seal import Sealed, open_seals, openings_of
 from stormsail.evaluation.walk_forward.tried import FOLDER as RETURNS
 from stormsail.evaluation.walk_forward.tried import keep_returns
 from stormsail.market.panel import Panel
@@ -103,6 +103,10 @@ class ValidationTrial:
             if not own:
                 trial._write(KIND, STARTED, None, 0, **trial.sealed.document())
                 own = [len(records.trials) + 1]
+                ts, bar = data.ts.cpu().numpy(), data.interval.milliseconds
+                seen = Sealed(data.symbols, Span(int(ts[0]), int(ts[-1]) + bar))
+                hashes = {"config_hash": config_hash, "data_hash": data_hash}
+                open_seals(ledger, name, seen, key=key, by=KIND, **hashes)
             folder = ledger.path.parent / RETURNS
             trial.earlier = replace(earlier_trials(records, before=own[0]), folder=folder)
         return trial
@@ -192,10 +196,12 @@ class ValidationTrial:
 
 
 def _since_failure(lines: Iterable[Trial]) -> list[int]:
-    """Return the numbers of the lines after the last failure, which left no result."""
+    """Return the numbers of the lines after the last failure before which there was no result."""
     numbers: list[int] = []
+    known = False
     for line in lines:
-        numbers = [] if line.status == FAILED else [*numbers, line.number]
+        known = known or line.tells_result
+        numbers = [] if line.status == FAILED and not known else [*numbers, line.number]
     return numbers
 
 

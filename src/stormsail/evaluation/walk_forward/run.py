@@ -74,6 +74,9 @@ from stormsail.modules.agent import Agent
 Fit = Callable[[ValidationConfig, Span, int], Agent]
 """Trains an agent on the bars of a span and on nothing else, with a seed."""
 
+Ahead = Callable[[Sequence[tuple[Span, int]]], None]
+"""Is told the span and the seed of every training, in order, before the first of them."""
+
 _REFUSED = (ConfigError, ArgumentError, ArtifactError)
 """What the user must change first, in whichever fold it comes up; a training did not fail."""
 
@@ -177,6 +180,7 @@ def validate(
     config: ValidationConfig,
     *,
     fit: Fit,
+    ahead: Ahead | None = None,
     ledger: TrialLedger | None = None,
     name: str = "validation",
     training: JsonValue = None,
@@ -193,6 +197,7 @@ def validate(
         bars: of all symbols; the newest are kept apart.
         config: folds, seeds, rules.
         fit: trains one agent. The validation refuses an agent that has seen other bars.
+        ahead: is told all trainings before `fit` is called, so that they can go side by side.
         ledger: trials of the workspace. All that were written before this validation began deflate
             its Sharpe ratio, whatever their data: bars of one market resemble each other.
         name: of the validation in the ledger.
@@ -223,6 +228,8 @@ def validate(
     walk = _WalkForward(plan, config, fit, on_progress or _silent)
     with trial.record_failure():
         capital = walk.capital(panel)
+        if ahead is not None:
+            ahead(walk.trainings(seen))
         runs = walk.train_and_backtest_folds(seen, capital)
         walk.report("judging")
         judgement = judge_runs(
@@ -367,6 +374,17 @@ class _WalkForward:
         """Return the capital of all seeds together at the start."""
         accounts = len(panel.symbols) * len(self._config.seeds)
         return self._rules.capital or accounts * self._rules.start_equity(accounts)
+
+    def trainings(self, panel: Panel) -> list[tuple[Span, int]]:
+        """Return span and seed of every training, in the order in which they are asked for."""
+        spans = [fold.train for fold in self._plan.folds]
+        if self._config.combinatorial is not None:
+            ts = panel.ts.cpu().numpy()
+            paths = plan_paths(ts, panel.interval, self._config.combinatorial, self._plan)
+            spans.extend(split.train for split in paths.splits)
+        if self._config.open_test:
+            spans.append(self._plan.final.train)
+        return [(span, seed) for span in spans for seed in self._config.seeds]
 
     def train_and_backtest_folds(self, panel: Panel, capital: float) -> list[Run]:
         """Train and trade every fold; each begins with what the one before has left."""

@@ -4,10 +4,13 @@ A validation seals its final test span with its first line in the trial ledger: 
 from start to end. Two spans are of the same bars if they have a symbol and a time in common,
 whatever the number of bars, their length or the other symbols: leaving out a bar or a symbol makes
 no new data. `validate --open-test` opens a span and so does a backtest that trades any part of it.
-Each such backtest is a line of its own and counts as a trial. What the ledger cannot know is a
-symbol under another name, and bars that were looked at in another workspace or program.
+Each such backtest is a line of its own and counts as a trial. A training that begins on such bars
+and a validation that has them before its own final test span open them, too, and are trials anyway.
+What the ledger cannot know is a symbol under another name, and bars that were looked at in another
+workspace or program, or before they were sealed.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +23,7 @@ from stormsail.core.files.documents import JsonValue
 from stormsail.evaluation.stats.trials import (
     FAILED,
     LOOK,
+    OPENED,
     RUN_KEY,
     STARTED,
     VALIDATION,
@@ -29,8 +33,10 @@ from stormsail.evaluation.stats.trials import (
 )
 from stormsail.market.splits import Span
 
-SPAN, SYMBOLS = "span", "symbols"
+SPAN, SYMBOLS, BY = "span", "symbols", "by"
 """Entries of `extra` in lines about sealed bars."""
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def _concerns(line: Trial, bars: Sealed, data_hash: str) -> bool:
 def opened_words(openings: Sequence[Trial]) -> str:
     """Return who has opened a final test span, in a sentence without its end."""
     parts = [
-        f"{'backtest' if line.kind == LOOK else 'validation'} `{line.name}` at "
+        f"{LOOK if line.kind == LOOK else line.extra.get(BY, VALIDATION)} `{line.name}` at "
         f"{iso(line.time_ns // 1_000_000, timespec='seconds')}"
         for line in openings
     ]
@@ -113,6 +119,56 @@ def opened_words(openings: Sequence[Trial]) -> str:
 _SHOWN = 3  # openings that are named; the rest is counted
 
 
+def open_seals(
+    ledger: TrialLedger,
+    name: str,
+    bars: Sealed,
+    *,
+    key: str,
+    by: str,
+    config_hash: str,
+    data_hash: str,
+) -> None:
+    """Record that something which begins now reads sealed bars, where nobody has opened them yet.
+
+    Args:
+        ledger: of the workspace.
+        name: of the training or validation.
+        bars: that it reads.
+        key: of its own lines in the ledger.
+        by: its kind, in a word.
+        config_hash: of its settings.
+        data_hash: of its bars.
+
+    Raises:
+        ArtifactError: if the ledger is damaged or cannot be written.
+    """
+    records = ledger.read()
+    closed = [
+        line
+        for line in sealing(records, bars)
+        if (own := Sealed.of(line)) is not None and not openings_of(records, own)
+    ]
+    if not closed:
+        return
+    ledger.record(
+        OPENED,
+        name,
+        config_hash=config_hash,
+        data_hash=data_hash,
+        sharpe_per_bar=None,
+        bars=0,
+        extra={RUN_KEY: f"{key}-seal", BY: by, **bars.document()},
+    )
+    names = ", ".join(f"`{name}`" for name in dict.fromkeys(line.name for line in closed))
+    _LOG.warning(
+        "this %s reads bars that are sealed as the final test span of %s: it is recorded as their "
+        "opening, and every later verdict on them says so",
+        by,
+        names,
+    )
+
+
 @dataclass
 class Opening:
     """A backtest on sealed bars, while it is done."""
@@ -122,8 +178,9 @@ class Opening:
     before: int
     """How often somebody had opened these bars."""
     sharpe_per_bar: float | None = field(default=None, init=False)
-    """Of its returns, once they are known."""
+    """Of its returns, once they are known; None where they are too few or all equal."""
     bars: int = field(default=0, init=False)
+    """Returns that are known."""
 
     @property
     def words(self) -> str:
@@ -142,7 +199,7 @@ def recorded_look(
 ) -> Iterator[Opening | None]:
     """Record a backtest before it is done, if it trades sealed bars, and how it ended after it.
 
-    A backtest that fails has shown nothing, and is no opening.
+    A backtest that fails before its returns are known has shown nothing, and is no opening.
 
     Args:
         ledger: of the workspace.
@@ -184,7 +241,7 @@ def recorded_look(
     try:
         yield look
     except Exception:
-        if look.sharpe_per_bar is None:
+        if not look.bars:
             with suppress(StormsailError):  # the first error is the one to report
                 write(FAILED)
         raise

@@ -36,7 +36,7 @@ def differential_sharpe(
 
     with the simple return $R = e^{growth} - 1$: the derivative of $S_t = A_t / \sqrt{B_t - A_t^2}$
     to $\eta$ at $\eta = 0$, so that $S_t \approx S_{t-1} + \eta D_t$ (Moody & Saffell 2001,
-    "Learning to trade via direct reinforcement", section II; 1998 in "Performance functions and
+    "Learning to trade via direct reinforcement", section II-D; 1998 in "Performance functions and
     reinforcement learning for trading systems and portfolios", where the constant
     $K_\eta$ in front of the ratio is left out, too). Ours is the bound: the variance in the
     denominator is at least `least_variance`, since an account that does not trade has none, and

@@ -10,6 +10,7 @@ from stormsail.functional.risk.advantage import (
     shortfall_increment,
 )
 from stormsail.functional.risk.limit import (
+    account_share,
     calibration_slope,
     floor_share,
     mixing_share,
@@ -33,6 +34,7 @@ from stormsail.functional.risk.tail import (
 __all__ = [
     "ESTIMATORS",
     "RANK_TOLERANCE",
+    "account_share",
     "budget_advantage",
     "budget_trace",
     "calibration_slope",

@@ -1,4 +1,4 @@
-"""Rules of a limit on CVaR: level of the shortfall, trust in its critic, share of risk, floor."""
+"""Rules of a limit on CVaR: level of the shortfall, trust in its critic, shares, floor."""
 
 import torch
 from jaxtyping import Float, Int
@@ -12,12 +12,19 @@ LEAST_PROBABILITY = 1e-6
 
 
 def shortfall_level(
-    value_at_risk: Float[Tensor, "*batch"], cvar: Float[Tensor, "*batch"], *, limit: Number
+    value_at_risk: Float[Tensor, "*batch"],
+    cvar: Float[Tensor, "*batch"],
+    *,
+    limit: Number,
+    held: Number | None = None,
 ) -> Float[Tensor, "*batch"]:
     r"""Return the level nu that the shortfall is to be measured from.
 
     .. math::
-        \nu = v - (v - L)\,\big[\tfrac{L - c}{|L|}\big]_0^1, \qquad v = \max(q_\alpha, L)
+        \nu = \begin{cases}
+            v + L - c & \text{where}\ h < c < L \\
+            v - (v - L)\,\big[\tfrac{L - c}{|L|}\big]_0^1 & \text{elsewhere}
+        \end{cases}, \qquad v = \max(q_\alpha, L)
 
     While the limit L holds, the value at risk, which makes nu + E[min(G - nu, 0)] / alpha the CVaR
     c itself (Rockafellar & Uryasev 2000, Eq. 4). Never below L: CVaR >= L implies a value at risk
@@ -25,19 +32,24 @@ def shortfall_level(
     no action changes the shortfall below it. While the limit is broken it moves towards L, as far
     as it is broken: at a high level a policy that wins a little surely and loses much rarely would
     be paid for the win. A limit of 0 has no size of its own: broken at all, it is broken whole.
-    Ours.
+
+    That leads to something sure. Where nothing sure keeps the limit, a policy that is already more
+    cautious than every action that is held throughout, h the best of their CVaRs, needs the gains
+    that lie above L: at nu = L no return below L is allowed at all. The level is then above the
+    value at risk by what is missing. Ours.
 
     Args:
         value_at_risk: q, alpha-quantile of returns.
         cvar: estimate, c.
         limit: L.
+        held: h; None where no action can be held throughout.
 
     Returns:
         The level, without gradient.
 
     Raises:
-        ShapeError: if the shapes differ, or `limit` has a dimension.
-        RangeError: if `limit` is NaN.
+        ShapeError: if the shapes differ, or `limit` or `held` has a dimension.
+        RangeError: if `limit` or `held` is NaN.
     """
     check.check_same_shape(value_at_risk=value_at_risk, cvar=cvar)
     check.check_known(limit=limit)
@@ -45,7 +57,46 @@ def shortfall_level(
     top = torch.maximum(value_at_risk.detach().double(), least)
     gap = least - cvar.detach().double()
     broken = torch.where(least == 0.0, (gap > 0.0).double(), gap / least.abs())
-    return (top - (top - least) * broken.clamp(0.0, 1.0)).to(cvar.dtype)
+    level = top - (top - least) * broken.clamp(0.0, 1.0)
+    if held is not None:
+        check.check_known(held=held)
+        needs_skill = (cvar.detach() > scalar(held, like=cvar)) & (gap > 0.0)
+        level = torch.where(needs_skill, top + gap, level)
+    return level.to(cvar.dtype)
+
+
+def account_share(
+    reward: Float[Tensor, "episodes accounts actions"],
+    weight: Float[Tensor, "episodes accounts"],
+) -> Float[Tensor, ""]:
+    r"""Return how much of the variance of rewards is due to what an episode did before, in [0, 1].
+
+    .. math::
+        \frac{\sum_{ijk} w_{ij} (r_{ijk} - \bar r_{i \cdot k})^2}
+             {\sum_{ijk} w_{ij} (r_{ijk} - \bar r_{\cdot \cdot k})^2}
+
+    with r_ijk what action k makes of a step of episode i in account j, and the bars weighted means
+    over accounts, and over accounts and episodes: the within part of a one-way analysis of
+    variance whose groups are the draws. 0 where whatever was earned before, the same rewards
+    follow; near 1 where stakes are shares of a wealth. Ours.
+
+    Args:
+        reward: of each action by the same draw, in the accounts that different pasts have left.
+        weight: of the accounts; 0 for one whose episode is over.
+
+    Returns:
+        The share, without gradient; 0 where rewards do not vary.
+
+    Raises:
+        ShapeError: if there is not one weight for each account.
+    """
+    check.check_same_shape(accounts=reward[..., 0], weight=weight)
+    r, w = reward.detach().double(), weight.detach().double().unsqueeze(-1)
+    whole = w.sum((0, 1)).clamp(min=torch.finfo(w.dtype).tiny)
+    own = w.sum(1, keepdim=True).clamp(min=torch.finfo(w.dtype).tiny)
+    within = (w * (r - (w * r).sum(1, keepdim=True) / own).square()).sum()
+    total = (w * (r - (w * r).sum((0, 1)) / whole).square()).sum()
+    return torch.where(total > 0.0, within / total, 0.0).to(reward.dtype)
 
 
 def mixing_share(

@@ -9,6 +9,7 @@ import codecs
 import contextlib
 import io
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +37,7 @@ _STAMP = re.compile(
 _HEAD = 1 << 16
 _SCANNED = 1 << 22
 _BLOCK = 1 << 22
+_LAST_READ = 0.2  # seconds: a thread that has read enough ahead does not come again
 
 
 class TooLargeError(ValueError):
@@ -316,10 +318,12 @@ def _reader(
 ) -> Iterator[pacsv.CSVStreamingReader]:
     # Arrow looks types up by name, ours may repeat.
     names = [str(place) for place in range(len(layout.names))]
-    with opened() as stream, pa.PythonFile(_Part(stream, layout.start, layout.end), "r") as source:
+    with contextlib.ExitStack() as stack:
+        part = _Part(stack.enter_context(opened()), layout.start, layout.end)
+        source = stack.enter_context(pa.PythonFile(part, "r"))
+        stack.callback(part.stop)
         yield pacsv.open_csv(
             source,
-            # Arrow's reading threads may outlive an error and abort the interpreter at its exit.
             read_options=pacsv.ReadOptions(
                 column_names=names, use_threads=False, block_size=_BLOCK
             ),
@@ -371,10 +375,16 @@ def _with_numbers(table: pa.Table, kinds: dict[int, pa.DataType]) -> pa.Table:
 
 
 class _Part(io.RawIOBase):
-    """The bytes of a stream from a start to an end."""
+    """The bytes of a stream from a start to an end.
+
+    Arrow reads ahead in a thread of its own, also without `use_threads`, and goes on doing so after
+    it has refused a line. A thread that is still in Python when the interpreter ends aborts the
+    process, so `stop` ends the text and waits until the thread knows.
+    """
 
     def __init__(self, stream: BinaryIO, start: int, end: int) -> None:
         self._stream, self._left = stream, end - start
+        self._reading, self._ended = threading.Lock(), threading.Event()
         while start > 0 and (skipped := stream.read(min(start, _SCANNED))):
             start -= len(skipped)
 
@@ -384,10 +394,21 @@ class _Part(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         """Return up to so many bytes; none at the end."""
-        wanted = self._left if size < 0 else min(size, self._left)
-        data = self._stream.read(wanted) if wanted else b""
-        self._left -= len(data)
-        return data
+        with self._reading:
+            wanted = self._left if size < 0 else min(size, self._left)
+            data = self._stream.read(wanted) if wanted else b""
+            self._left -= len(data)
+            if not data and size:
+                self._ended.set()
+            return data
+
+    def stop(self) -> None:
+        """Let the next read be the last one, and wait for it; nobody reads on where none comes."""
+        with self._reading:
+            self._left = 0
+        self._ended.wait(_LAST_READ)
+        with self._reading:  # whoever came in time is through
+            pass
 
 
 def _report_ragged(

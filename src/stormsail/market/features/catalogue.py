@@ -91,27 +91,27 @@ def _macd_lookback(fast: int, slow: int, signal: int) -> int:
 @feature(name="macd", lookback=_macd_lookback)
 def macd(bars: BarTensors, *, fast: int = 12, slow: int = 26, signal: int = 9) -> Tensor:
     """Return the MACD line as a share of the close."""
-    line, _ = indicators.macd(bars["close"], fast=fast, slow=slow, signal=signal)
+    line, _ = bars.once(indicators.macd, "close", fast=fast, slow=slow, signal=signal)
     return line / _newest(bars["close"], line)
 
 
 @feature(name="macd_histogram", lookback=_macd_lookback)
 def macd_histogram(bars: BarTensors, *, fast: int = 12, slow: int = 26, signal: int = 9) -> Tensor:
     """Return MACD line less signal line as a share of the close."""
-    line, smooth = indicators.macd(bars["close"], fast=fast, slow=slow, signal=signal)
+    line, smooth = bars.once(indicators.macd, "close", fast=fast, slow=slow, signal=signal)
     return (line - smooth) / _newest(bars["close"], line)
 
 
 @feature(name="bollinger_position", lookback=lambda window, **_: window)
 def bollinger_position(bars: BarTensors, *, window: int = 20, deviations: float = 2.0) -> Tensor:
     """Return where the close lies between the bands: -1 on the lower, 1 on the upper."""
-    return indicators.bollinger(bars["close"], window=window, deviations=deviations)[0]
+    return bars.once(indicators.bollinger, "close", window=window, deviations=deviations)[0]
 
 
 @feature(name="bollinger_width", lookback=lambda window, **_: window)
 def bollinger_width(bars: BarTensors, *, window: int = 20, deviations: float = 2.0) -> Tensor:
     """Return the width of the bands as a share of their middle."""
-    return indicators.bollinger(bars["close"], window=window, deviations=deviations)[1]
+    return bars.once(indicators.bollinger, "close", window=window, deviations=deviations)[1]
 
 
 @feature(name="cci", lookback=lambda window: window, columns=_RANGE)
@@ -156,7 +156,7 @@ def relative_volume(bars: BarTensors, *, window: int = 24) -> Tensor:
 @feature(name="taker_share", lookback=lambda window: window, columns=("taker_buy_base", "volume"))
 def taker_share(bars: BarTensors, *, window: int = 24) -> Tensor:
     """Return taker buys less taker sells as a share of the volume, in [-1, 1]."""
-    return indicators.signed_share(bars["taker_buy_base"], bars["volume"], window=window)
+    return bars.once(_signed_share, "taker_buy_base", "volume", window=window)[0]
 
 
 @feature(
@@ -166,7 +166,7 @@ def taker_share(bars: BarTensors, *, window: int = 24) -> Tensor:
 )
 def taker_momentum(bars: BarTensors, *, window: int = 24, horizon: int = 6) -> Tensor:
     """Return how much the taker share moved in `horizon` bars."""
-    share = indicators.signed_share(bars["taker_buy_base"], bars["volume"], window=window)
+    share = bars.once(_signed_share, "taker_buy_base", "volume", window=window)[0]
     return share[horizon:] - share[: max(share.shape[0] - horizon, 0)]
 
 
@@ -310,6 +310,10 @@ def _funding_specs(interval: Interval) -> list[FeatureSpec]:
 def default_features(interval: Interval) -> FeatureSet:
     """Return the default set; `.available(columns)` leaves out what a source cannot serve."""
     return FeatureSet(default_specs(interval), interval=interval, registry=REGISTRY)
+
+
+def _signed_share(part: Tensor, whole: Tensor, *, window: int) -> tuple[Tensor]:
+    return (indicators.signed_share(part, whole, window=window),)
 
 
 def _newest(x: Tensor, like: Tensor) -> Tensor:

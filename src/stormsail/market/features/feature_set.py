@@ -11,11 +11,11 @@ from stormsail.core.config import Config
 from stormsail.core.errors import ArgumentError, DataError, RangeError
 from stormsail.market.features.registry import REGISTRY, BoundFeature, Registry
 from stormsail.market.features.schema import Schema, schema_hash
-from stormsail.market.features.tensors import BarTensors
+from stormsail.market.features.tensors import BarTensors, Kept
 from stormsail.market.interval import Interval
 from stormsail.market.panel import Panel
 
-BLOCK = 1 << 14
+BLOCK = 1 << 15
 """Numbers per column that are worked on at a time: few enough to stay in a core's cache."""
 
 SCHEMA_VERSION = 1
@@ -71,6 +71,8 @@ class FeatureSet:
 
     def _choose(self, bound: tuple[BoundFeature, ...], interval: Interval) -> None:
         self.bound, self.interval = bound, interval
+        # what is kept for a long lookback serves a shorter one
+        self._longest_first = sorted(range(len(bound)), key=lambda at: -bound[at].lookback)
         labels = [feature.label for feature in bound]
         twice = sorted({label for label in labels if labels.count(label) > 1})
         if twice or not labels:
@@ -78,7 +80,9 @@ class FeatureSet:
                 "feature-duplicate",
                 wrong="a feature set must have at least one column, and each of them once",
                 found=f"`{twice[0]}` {labels.count(twice[0])} times" if twice else "no feature",
-                remedy="Leave the second one out, or give it other parameters.",
+                remedy="Leave the second one out, or give it other parameters."
+                if twice
+                else "Name one, or leave `features` out for the default ones.",
             )
 
     @property
@@ -114,19 +118,20 @@ class FeatureSet:
             DataError: if a column is missing or the interval is another.
         """
         bars = self._checked(source)
+        own = [bound.read(bars) for bound in self.bound]
         rows = len(bars)
         step = rows if block is None else max(self.lookback, block // bars.symbols)
         if rows <= 2 * step:
-            return self._rows(bars, 0, rows)
+            return self._rows(bars, own, 0, rows)
         shape = (rows, bars.symbols, len(self.bound))
         like = bars[self.columns[0]] if self.columns else next(iter(bars.columns.values()))
         values = like.new_empty(shape)
         valid = torch.empty(shape, dtype=torch.bool, device=like.device)
         for start in range(0, rows, step):
             stop = min(rows, start + step)
-            part = self._rows(bars, start, stop)
-            values[start:stop] = part.values
-            valid[start:stop] = part.valid
+            columns = self._columns(bars, own, start, stop)
+            torch.stack([value for value, _ in columns], -1, out=values[start:stop])
+            torch.stack([ok for _, ok in columns], -1, out=valid[start:stop])
         return Features(values, valid, self.names)
 
     def latest(self, window: Panel | BarTensors) -> Features:
@@ -143,7 +148,8 @@ class FeatureSet:
                 found=str(len(bars)),
                 remedy="Fetch that many closed bars before the first decision.",
             )
-        part = self._rows(bars, len(bars) - 1, len(bars))
+        own = [bound.read(bars) for bound in self.bound]
+        part = self._rows(bars, own, len(bars) - 1, len(bars))
         return Features(part.values[0], part.valid[0], self.names)
 
     def schema(self) -> Schema:
@@ -180,8 +186,18 @@ class FeatureSet:
             )
         return bars
 
-    def _rows(self, bars: BarTensors, start: int, stop: int) -> Features:
-        columns = [bound.column(bars, start, stop) for bound in self.bound]
+    def _columns(
+        self, bars: BarTensors, own: list[BarTensors], start: int, stop: int
+    ) -> list[tuple[Tensor, Tensor]]:
+        kept: Kept = {}
+        done = {
+            at: self.bound[at].column(bars, start, stop, own=own[at], kept=kept)
+            for at in self._longest_first
+        }
+        return [done[at] for at in range(len(own))]
+
+    def _rows(self, bars: BarTensors, own: list[BarTensors], start: int, stop: int) -> Features:
+        columns = self._columns(bars, own, start, stop)
         values = torch.stack([value for value, _ in columns], -1)
         return Features(values, torch.stack([ok for _, ok in columns], -1), self.names)
 

@@ -17,7 +17,7 @@ from stormsail.core.errors import (
     ShapeError,
     nearest,
 )
-from stormsail.market.features.tensors import BarTensors
+from stormsail.market.features.tensors import BarTensors, Kept
 
 Parameters = Mapping[str, int | float]
 Function = Callable[..., Tensor]
@@ -110,8 +110,27 @@ class BoundFeature:
     lookback: int
     label: str
 
-    def column(self, bars: BarTensors, start: int, stop: int) -> tuple[Tensor, Tensor]:
+    def read(self, bars: BarTensors) -> BarTensors:
+        """Return nothing but the columns that the feature declares.
+
+        Raises:
+            DataError: if one is missing.
+        """
+        return bars.only(self.feature.columns, reader=self.label)
+
+    def column(
+        self,
+        bars: BarTensors,
+        start: int,
+        stop: int,
+        *,
+        own: BarTensors | None = None,
+        kept: Kept | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Return values and validity [stop - start, S] of some rows, read from as many as needed.
+
+        `own` is what `read` returns for the bars; None reads them here. `kept` is where features
+        of the same rows leave what they have in common.
 
         A row is valid when its whole window is there and listed and the result is finite; it holds
         the neutral value otherwise.
@@ -122,13 +141,14 @@ class BoundFeature:
             DtypeError: if it returns no tensor, or floats of another type than the bars.
         """
         first = max(0, start - self.lookback + 1)
-        part = bars.rows(first, stop).only(self.feature.columns, reader=self.label)
+        part = (self.read(bars) if own is None else own).rows(first, stop)
+        part.__dict__.update(kept=kept, first=first)
         computed = self._typed(self.feature(part, **self.parameters), bars)
         raw = self._checked(computed, len(part), bars.symbols)
         wanted = stop - start
         warm = max(0, min(wanted, stop - max(start, self.lookback - 1)))  # rows with a full window
         raw = raw[raw.shape[0] - warm :]
-        valid = raw.isfinite()
+        valid = raw * 0.0 == 0.0  # finite, in half the time of `isfinite`
         if bars.listed is not None and warm:
             valid = valid & bars.listed[stop - warm - self.lookback + 1 : stop - self.lookback + 1]
         values = torch.where(valid, raw, self.feature.neutral)

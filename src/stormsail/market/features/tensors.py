@@ -1,6 +1,6 @@
 """`BarTensors`: closed bars as tensors, the input of features."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,6 +13,10 @@ from stormsail.market.panel import Panel
 
 FUNDING = "funding"
 """Column of the rates that settled since the previous bar opened and up to this bar's open."""
+
+
+Kept = dict[Hashable, tuple[int, tuple[Tensor, ...]]]
+"""What features of one block have in common: the first row that it was computed from, and it."""
 
 
 @dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value
@@ -31,6 +35,10 @@ class BarTensors:
     """Bool [T, S], never false again once true; None where all rows are."""
     reader: str = ""
     """The feature that these columns were picked for; named in a refusal."""
+    kept: Kept | None = None
+    """What other features have left for this one; None where nothing is shared."""
+    first: int = 0
+    """Row of the history that these bars begin with."""
 
     def __post_init__(self) -> None:
         shapes = {name: tuple(column.shape) for name, column in self.columns.items()}
@@ -96,12 +104,35 @@ class BarTensors:
 
     def rows(self, start: int, stop: int) -> "BarTensors":
         """Return the bars from row `start` up to, but without, row `stop`, as views."""
-        return replace(
-            self,
+        part = object.__new__(BarTensors)  # rows of bars are bars: `replace` would check them again
+        part.__dict__.update(
+            self.__dict__,
             ts=self.ts[start:stop],
             columns={name: column[start:stop] for name, column in self.columns.items()},
             listed=None if self.listed is None else self.listed[start:stop],
         )
+        return part
+
+    def once(
+        self,
+        function: Callable[..., tuple[Tensor, ...]],
+        *columns: str,
+        **parameters: int | float,
+    ) -> tuple[Tensor, ...]:
+        """Return what a function with a fixed lookback makes of columns, computed once a block.
+
+        A row of it depends on its own window alone, so rows for a longer part of the history end
+        with the rows for this one, bit for bit.
+        """
+        given = [self[name] for name in columns]
+        if self.kept is None:
+            return function(*given, **parameters)
+        key = (function, columns, tuple(parameters.items()))
+        begun, parts = self.kept.get(key, (self.first + 1, ()))
+        if begun > self.first:
+            begun, parts = self.first, function(*given, **parameters)
+            self.kept[key] = begun, parts
+        return tuple(part[self.first - begun :] for part in parts)
 
     def symbol(self, index: int) -> "BarTensors":
         """Return the bars of one symbol alone, [T, 1]."""

@@ -127,7 +127,7 @@ def connect(
     client: Client = getattr(ccxt, exchange)(settings)
     client.has["fetchCurrencies"] = False  # not needed for bars, and often asks for keys
     if base_url is not None:
-        client.urls["api"] = _moved(client.urls["api"], _checked(base_url))
+        client.urls["api"] = moved(client.urls["api"], check_base_url(base_url))
     # ccxt writes whole requests and answers to its log at DEBUG.
     logging.getLogger("ccxt").setLevel(logging.WARNING)
     return client
@@ -144,7 +144,7 @@ def load_ccxt() -> ModuleType:
     except ImportError as error:
         raise ConfigError(
             "missing-extra",
-            wrong="`stormsail fetch` needs the package ccxt",
+            wrong="a connection to an exchange needs the package ccxt",
             found="no such package in this environment",
             remedy="Run `pip install 'stormsail[exchange]'`.",
         ) from error
@@ -160,7 +160,12 @@ def _binance_kind(symbol: str) -> str:
     return "inverse" if settle == base else "linear"
 
 
-def _checked(base_url: str) -> str:
+def check_base_url(base_url: str) -> str:
+    """Return an address that can stand in for an exchange's hosts.
+
+    Raises:
+        ConfigError: if it is more or less than a scheme, a host and a port.
+    """
     parts = urlsplit(base_url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
         raise ConfigError(
@@ -172,10 +177,10 @@ def _checked(base_url: str) -> str:
     return base_url.rstrip("/")
 
 
-def _moved(urls: object, base_url: str) -> object:
+def moved(urls: object, base_url: str) -> object:
     """Return the addresses with every host replaced, however deep they are nested."""
     if isinstance(urls, dict):
-        return {name: _moved(value, base_url) for name, value in urls.items()}
+        return {name: moved(value, base_url) for name, value in urls.items()}
     return base_url + urlsplit(urls).path if isinstance(urls, str) else urls
 
 

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from stormsail.core.errors import DtypeError, RangeError, ShapeError
 from stormsail.core.graph_compiler import TensorFunction, compile_graph
-from stormsail.core.task import Actions, Alternatives, ContinuousActions, DiscreteActions, Step
+from stormsail.core.task import (
+    Actions,
+    Alternatives,
+    Columns,
+    ContinuousActions,
+    DiscreteActions,
+    Step,
+)
 from stormsail.functional.market import fills
 from stormsail.market.features import (
     ACCOUNT_FEATURES,
@@ -160,6 +167,9 @@ class Simulator:
             self.actions = ContinuousActions(self.action_range[:1], self.action_range[1:])
         self._transition: Transition = self.transition
 
+    columns: Columns | None = None
+    """Of a part of another simulator."""
+
     account_names: tuple[str, ...] = ACCOUNT_FEATURES
     """Columns of the observation that actions change."""
 
@@ -252,8 +262,9 @@ class Simulator:
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """Return the uniform numbers that one `transition` uses up, float32 [k, B]."""
-        shape = (self._draws, self.batch)
-        return torch.rand(shape, generator=generator, dtype=torch.float32, device=self.device)
+        shape = (self._draws, self.batch if self.columns is None else self.columns.whole)
+        drawn = torch.rand(shape, generator=generator, dtype=torch.float32, device=self.device)
+        return drawn if self.columns is None else self.columns.of(drawn, 1)
 
     def step(
         self, state: State, action: Tensor, generator: torch.Generator
@@ -309,8 +320,14 @@ class Simulator:
         Its `step` is not compiled.
         """
         other = copy.copy(self)
-        other.batch = batch
+        other.batch, other.columns = batch, None
         other._transition = other.transition
+        return other
+
+    def part(self, columns: Columns) -> "Simulator":
+        """Return some of the environments, see `core.task.part`; its `step` is not compiled."""
+        other = self.with_batch(columns.width)
+        other.columns = columns
         return other
 
     def alternatives(self, state: State, actions: Tensor) -> Alternatives:

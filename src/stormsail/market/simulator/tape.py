@@ -75,7 +75,7 @@ class Tape:
     ) -> "Tape":
         """Lay out a panel. Everything is computed in float64 and cast once."""
         notional = torch.zeros_like(panel.close, dtype=torch.float64)
-        notional[1:] = _trailing_notional(panel, window=config.costs.impact_window)[:-1]
+        notional[1:] = trailing_notional(panel, window=config.costs.impact_window)[:-1]
         day = panel.ts // _DAY_MS
         first = torch.zeros_like(day, dtype=torch.bool)
         first[1:] = day[1:] != day[:-1]
@@ -193,7 +193,7 @@ def closed_times(ts: Tensor, windows: NoTrade) -> Tensor:
     return closed
 
 
-def _trailing_notional(panel: Panel, *, window: int) -> Tensor:
+def trailing_notional(panel: Panel, *, window: int) -> Tensor:
     """Return the mean notional of the last `window` bars of each row, of those that there are."""
     quoted = panel.optional.get("quote_volume")
     notional = (panel.close * panel.volume if quoted is None else quoted).double()

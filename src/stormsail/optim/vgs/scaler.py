@@ -294,6 +294,11 @@ class VarianceGradientScaler:
         """Return the factor of each tensor as it is applied (1 in its warm-up), by name."""
         return self._parameters.named(self._factors())
 
+    @property
+    def nonfinite_counts(self) -> Tensor:
+        """How many gradients of each tensor were not finite, int64 [P]: the state itself."""
+        return self._nonfinite
+
     def nonfinite(self) -> dict[str, Tensor]:
         """Return how many gradients of each tensor were not finite, by name."""
         return self._parameters.named(self._nonfinite.clone())

@@ -161,6 +161,9 @@ CONTRADICTIONS = {
 """Settings, and the words of their refusal."""
 
 OFF = {
+    "optimizer.optimizer_class": "AdamW",
+    "optimizer.noise_scale": "rms_update",
+    "vgs.enabled": True,
     "kl.target_kl": None,
     "value_clip.clip_range_vf": None,
     "ppo.normalize_advantage": False,
@@ -179,6 +182,9 @@ OFF = {
     "adversary.epsilon_schedule": "constant",
 }
 ON = {
+    "optimizer.optimizer_class": "UPGDW",
+    "optimizer.noise_scale": "rms_grad",
+    "vgs.enabled": False,
     "kl.target_kl": 0.02,
     "value_clip.clip_range_vf": 0.2,
     "ppo.normalize_advantage": True,
@@ -197,6 +203,7 @@ ON = {
     "adversary.epsilon_schedule": "linear",
 }
 ASKED_FOR = {
+    "optimizer.compiled": True,
     "kl.penalty": True,
     "value_clip.distributional_vf_clip_mode": "mean_and_variance",
     "value_clip.distributional_vf_clip_variance_factor": 3.0,

@@ -229,6 +229,7 @@ def test_the_limit_itself_is_not_moved_by_the_aim():
 def test_the_margin_is_that_of_the_settings():
     made = control(0, **{"risk.cvar_margin": 1.645})
     assert made.aim(tail(-9.0, error=0.4)) == pytest.approx(-8.0 + 1.645 * 0.4)
+    assert made.aim(tail(-9.0, error=99.0)) == pytest.approx(-8.0 + 1.645 * 0.15 * 8.0)
     assert control(0, **{"risk.cvar_margin": 0.0}).aim(tail(-9.0, error=0.4)) == -8.0
 
 
@@ -245,7 +246,7 @@ def test_a_multiplier_beside_a_critic_follows_the_distance_to_the_aim(monkeypatc
         acting = [report for report in reports if report.tail.is_ready]
         assert len(steps) == len(acting) > 0
         for report, step in zip(acting, steps, strict=True):
-            inside = min(margin * report.tail.error, 0.15 * report.unit)
+            inside = margin * min(report.tail.error, 0.15 * report.unit)
             assert report.gap == WORLD.limit - report.average
             assert report.aim == WORLD.limit + inside
             assert step == pytest.approx((report.gap + inside) / report.unit, rel=1e-12)

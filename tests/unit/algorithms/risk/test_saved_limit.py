@@ -19,6 +19,7 @@ from stormsail.algorithms.run.state_tree import flatten, unflatten
 from stormsail.algorithms.run.tasks import agent_spec, binding, make_task, market_panel
 from stormsail.algorithms.trainer import Trainer, train
 from stormsail.algorithms.update.nonfinite import tensors_of
+from stormsail.bench.bets.bets_worlds import World
 from stormsail.core.errors import ArtifactError, ConfigError
 from stormsail.core.generators import Generators
 from stormsail.evaluation import backtest
@@ -26,6 +27,9 @@ from stormsail.market.features import ACCOUNT_FEATURES
 from stormsail.modules import Agent
 from training_lab import image, run_all, run_for, small
 
+SHARES = World(
+    "shares", -4.0, 3, (0.0, 0.5, 1.0), (((0.3, -1.0), (0.7, 0.9)),), alpha=0.2, wealth=10.0
+)
 MARKET = small("market", risk__cvar_weight=0.0)
 HARD = {"risk.cvar_limit": -0.9}
 TAKEN = {
@@ -53,7 +57,19 @@ def numbers():
     return bets_learner(world, **limited(world, **HARD), **{"ppo.n_steps": 4})
 
 
-MADE = {"all actions": bets, "some of many": numbers, "the taken one": pole}
+def shares():
+    """Return a learner whose stakes are shares of a wealth, so that episodes are branched."""
+    ppo = bets_learner(SHARES, **limited(SHARES))
+    assert ppo.risk.branches
+    return ppo
+
+
+MADE = {
+    "all actions": bets,
+    "some of many": numbers,
+    "shares of a wealth": shares,
+    "the taken one": pole,
+}
 
 
 def saved(ppo):

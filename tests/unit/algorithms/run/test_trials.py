@@ -11,13 +11,14 @@ import torch
 from stormsail.algorithms import trainer
 from stormsail.algorithms.run.evaluate import evaluate
 from stormsail.algorithms.run.folder import open_run
-from stormsail.algorithms.run.tasks import binding, make_task
+from stormsail.algorithms.run.tasks import binding, make_task, market_data
 from stormsail.algorithms.trainer import train
-from stormsail.core.clock import ManualClock
+from stormsail.core.clock import ManualClock, iso
 from stormsail.core.errors import ArtifactError, DataError
 from stormsail.core.generators import Generators
 from stormsail.evaluation.stats.trial_marks import check_marks
 from stormsail.evaluation.stats.trials import TrialLedger
+from stormsail.evaluation.walk_forward.seal import Sealed, openings_of
 from stormsail.modules import Agent
 from training_lab import interrupted, run_all
 from training_lab import small as tiny
@@ -122,6 +123,28 @@ def test_every_seed_and_every_folder_is_a_trial_of_its_own(tmp_path):
     assert ledger.count() == 3
     first, second, third = ledger.sharpes()
     assert first == third != second
+
+
+def test_a_training_on_sealed_bars_opens_them_and_one_before_the_seal_does_not(tmp_path, caplog):
+    ledger, config = ledger_of(tmp_path), small("market")
+    run_all(config, tmp_path / "before")
+    data = market_data(config)
+    bars = Sealed(data.panel.symbols, data.validation)
+    ledger.record(
+        "validation", "v", config_hash="", data_hash="", sharpe_per_bar=None, bars=0,
+        status="started", extra={"run_key": "k", **bars.document()},
+    )  # fmt: skip
+    run_all(config, tmp_path / "before")
+    assert ledger.openings() == ()
+    end = iso(data.validation.start_ms)
+    run_all(small("market", task__data__end=end), tmp_path / "past")
+    assert ledger.openings() == ()
+    for _ in range(2):
+        run_all(small("market", seed=6), tmp_path / "all")
+    assert [(one.name, one.extra["by"]) for one in ledger.openings()] == [("all", "training")]
+    assert openings_of(ledger.read(), bars) == list(ledger.openings())
+    assert ledger.count() == 4
+    assert caplog.text.count("this training reads bars that are sealed as the final test span") == 1
 
 
 def test_the_manifest_names_the_line_with_which_the_run_began(tmp_path, monkeypatch):

@@ -112,6 +112,13 @@ def test_another_seed_gives_other_trials(monkeypatch, tmp_path, whole):
     assert dict(done.trials[0].values) != first
 
 
+def test_trials_that_are_drawn_at_random_differ(monkeypatch, tmp_path):
+    search = untrained(monkeypatch)
+    plan = {**PLAN, "startup_trials": 6, "rungs": 0}
+    done = search(file(plan), budget=6, out=tmp_path / "s", over=OVER)
+    assert len({trial.values[RATE] for trial in done.trials}) == 6
+
+
 class Dying:
     """Study whose process dies as soon as some call is done."""
 

@@ -16,10 +16,13 @@ from learner_lab import (
     settings,
 )
 from oracles import learner as oracle
+from stormsail.algorithms.update import critic_targets
 from stormsail.algorithms.update import losses as module
 from stormsail.algorithms.update.losses import Batch, batch_sums
 from stormsail.algorithms.update.schedules import Scheduled
 from stormsail.core.errors import DataError, ShapeError
+from stormsail.functional import distribution, policy, quantile
+from stormsail.functional.kernels.policy_loss import PolicySums
 
 T, B = 8, len(ENDS)
 NOW = Scheduled(
@@ -390,3 +393,77 @@ def test_a_batch_is_made_of_tensors_that_are_selected_together():
         "predicted", "weight", "advantage", "target", "options",
     }  # fmt: skip
     assert np.isfinite(float(prepared()[1].advantage.abs().sum()))
+
+
+def plain_policy_sums(
+    logits, action, old_log_prob, old, advantage, weight, *, clip, entropy_coef, kl_coef, extreme
+):
+    """The sums of the kernel, term by term: it runs on a CUDA device alone."""
+    log_prob = distribution.categorical_log_prob(logits, action)
+    bad = policy.count_nonfinite(torch.where(weight > 0.0, log_prob - old_log_prob, 0.0))
+    log_prob, old_log_prob, used = policy.drop_nonfinite(log_prob, old_log_prob, weight)
+    log_ratio = log_prob - old_log_prob
+    surrogate = policy.clipped_surrogate(log_prob, old_log_prob, advantage, clip=clip)
+    entropy = distribution.categorical_entropy(logits)
+    analytic = distribution.categorical_kl(old, logits)
+    bounded = log_ratio.clamp(-policy.LOG_RATIO_LIMIT, policy.LOG_RATIO_LIMIT)
+    excess = bounded.expm1()
+    columns = (
+        surrogate - entropy_coef * entropy + kl_coef * analytic,
+        torch.ones_like(used),
+        surrogate,
+        entropy,
+        policy.kl_estimate(bounded, kind="k3"),
+        analytic,
+        log_ratio,
+        log_ratio.square(),
+        excess,
+        excess.square(),
+        policy.ratio_is_clipped(log_ratio, clip=clip).to(used.dtype),
+        (log_ratio.abs() > extreme).to(used.dtype),
+    )
+    totals = [torch.where(used > 0.0, column * used, 0.0).sum() for column in columns]
+    peak = torch.where(used > 0.0, log_ratio.abs(), 0.0).max()
+    return PolicySums(*totals, bad.nan.to(used.dtype), bad.inf.to(used.dtype), peak, used)
+
+
+@pytest.mark.parametrize("bad", [False, True], ids=["finite", "one log ratio is not"])
+@pytest.mark.parametrize("critic", CRITICS)
+def test_terms_of_the_policy_from_one_kernel_enter_the_same_sums(critic, bad, monkeypatch):
+    config = settings(**CRITICS[critic], critic__huber_kappa=0.2)
+    ppo, batch = prepared(config)
+    if bad:
+        old = batch.log_prob.clone()
+        old[3, 1] = -math.inf
+        batch = changed(batch, log_prob=old)
+    now = NOW._replace(kl_beta=0.4)
+    wanted = sums(ppo, batch, now)
+    assert not module.fuses_policy(ppo.agent, batch, now, config)
+    monkeypatch.setattr(module, "policy_sums", plain_policy_sums)
+    monkeypatch.setattr(module, "may_launch", lambda *_: True)
+    assert module.fuses_policy(ppo.agent, batch, now, config)
+    assert not module.fuses_policy(ppo.agent, batch, now._replace(bc_coef=0.1), config)
+    assert not module.fuses_policy(ppo.agent, batch, now._replace(trains_policy=False), config)
+    skips = config.replace(**{"ppo.nonfinite_policy": "skip"})
+    assert not module.fuses_policy(ppo.agent, batch, now, skips)
+    found = sums(ppo, batch, now)
+    for name, mine, other in zip(wanted._fields, found, wanted, strict=True):
+        assert mine.dtype == other.dtype, name
+        torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7, msg=name)
+    own, other = gradients(ppo, found.loss), gradients(ppo, wanted.loss)
+    for name, value in other.items():
+        torch.testing.assert_close(own[name], value, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_the_share_of_linear_pairs_is_a_by_product_of_the_loss(monkeypatch):
+    config = settings(**CRITICS["quantile"], critic__huber_kappa=0.2)
+    ppo, batch = prepared(config)
+    wanted = sums(ppo, batch)
+    monkeypatch.setattr(critic_targets, "may_launch", lambda *_: True)
+    monkeypatch.setattr(critic_targets.quantile_pairs, "huber_loss_and_active", lambda *a: (
+        quantile.huber_loss(a[0], a[1], a[2], kappa=a[3], target_weight=a[4]),
+        quantile.huber_active(a[0], a[1], kappa=a[3], target_weight=a[4]),
+    ))  # fmt: skip
+    found = sums(ppo, batch)
+    torch.testing.assert_close(found.huber_linear, wanted.huber_linear, rtol=1e-6, atol=1e-7)
+    assert torch.equal(found.loss, wanted.loss)

@@ -11,6 +11,7 @@ from oracles import attack as oracle
 from stormsail.algorithms.fit import Interrupted
 from stormsail.algorithms.population.checks import check_search
 from stormsail.algorithms.population.config import value_of
+from stormsail.algorithms.population.engines.processes import Processes
 from stormsail.algorithms.population.fitness import sharpe
 from stormsail.algorithms.population.member import first_config, member_folder
 from stormsail.algorithms.population.population import train_population
@@ -164,7 +165,8 @@ def test_a_gain_whose_interval_reaches_0_is_not_proven():
 def test_a_job_trains_below_its_key_and_leaves_nothing_else(arms, tmp_path, monkeypatch):
     places = []
 
-    def trained(_plan, *, out):
+    def trained(_plan, *, out, engine):
+        assert engine is None  # this process
         places.append(out)
         return arms[FIXED][1]
 
@@ -178,8 +180,30 @@ def test_a_job_trains_below_its_key_and_leaves_nothing_else(arms, tmp_path, monk
     assert not places[1].parent.exists()
 
 
+def test_members_of_an_arm_train_in_as_many_processes_as_are_asked_for(arms, monkeypatch):
+    made = []
+
+    class Noted(Processes):
+        def __init__(self, *, workers):
+            super().__init__(workers=workers)
+            made.append((self, workers))
+
+    def trained(_plan, *, out, engine):
+        assert engine is made[-1][0]
+        return arms[FIXED][1]
+
+    monkeypatch.setattr(bench, "Processes", Noted)
+    monkeypatch.setattr(bench, "train_population", trained)
+    monkeypatch.setattr(bench, "sharpe_during", lambda *_: 0.5)
+    alone, shared = planned(3)[1], planned(3, workers=2)[1]
+    assert shared.key == alone.key  # every engine trains the same members
+    bench.run(shared)
+    assert [workers for _, workers in made] == [2]
+
+
 def test_a_campaign_goes_on_from_its_rows(tmp_path, monkeypatch):
     def run(job):
+        assert job.workers == 3
         unseen = (2.0 + job.seed, 1.0) if job.arm == POPULATION else (0.0, 1.0)
         return [row(job.arm, job.seed, 0, *unseen)]
 
@@ -187,7 +211,7 @@ def test_a_campaign_goes_on_from_its_rows(tmp_path, monkeypatch):
     rows, out = tmp_path / "rows.jsonl", tmp_path / "out.json"
     settings = [word for setting in TINY for word in ("--set", setting)]
     options = ("bench", "population", "--seed-base", 4, "--steps", STEPS, *settings)
-    options += ("--rows", rows, "--folder", tmp_path, "--out", out)
+    options += ("--workers", 3, "--rows", rows, "--folder", tmp_path, "--out", out)
     first = forked(*options)
     assert first.returncode == 0, first.stderr
     lines = rows.read_bytes().splitlines(keepends=True)

@@ -2,28 +2,47 @@
 
 import json
 import sys
+from dataclasses import asdict
 
 import pytest
 import torch
 
 from stormsail.bench.learner import train as bench
+from stormsail.bench.learner.bounds import Work
+from stormsail.bench.learner.twins import GUARDS
 from stormsail.bench.options import whole_numbers
 from stormsail.cli.bench.learner import train as command
-from stormsail.core.errors import RangeError
+from stormsail.core.errors import ChoiceError, RangeError
 
 TINY = bench.Sizes(environments=2, steps=4, epochs=2, minibatches=2)
-OPTIONS = {"environments": 2, "steps": 4, "epochs": 2, "minibatches": 2, "updates": 1}
+OPTIONS = {
+    "task": "cartpole",
+    "environments": "2",
+    "steps": 4,
+    "epochs": 2,
+    "minibatches": 2,
+    "updates": 1,
+    "settings": None,
+    "jax_half": None,
+    "peers": True,
+}
 PEERS = ["sb3-contrib, its defaults, two LSTMs", "sb3-contrib, one LSTM"]
 OURS = [
     "ours, its defaults",
-    "ours, its defaults, Gymnasium",
     "ours, one scalar critic, AdamW",
+    "ours, its defaults, Gymnasium",
     "ours, one scalar critic, AdamW, Gymnasium",
 ]
 
 
-def row(way, rates, width=64, *, peer=False):
-    return bench.Row(width, way, rates, {} if peer else dict.fromkeys(bench.PARTS, 1.0))
+def row(way, rates, width=64, *, peer=False, **others):
+    parts = {} if peer else dict.fromkeys(bench.PARTS, 1.0)
+    return bench.Row(width, way, rates, parts, **others)
+
+
+def peer(sizes=TINY, *, shared=True):
+    options = {"width": 8, "head": bench.HEAD, "rate": bench.LEARNING_RATE, "seed": 0}
+    return bench.Sb3(bench.TASK, 4, shared=shared, **asdict(sizes), **options)
 
 
 def our_learner(sizes=TINY, *, plain=False):
@@ -35,7 +54,7 @@ def test_both_sides_learn_from_as_many_samples_as_often():
     pytest.importorskip("sb3_contrib")
     sizes = bench.Sizes(environments=4, steps=6, epochs=3, minibatches=2)
     config = our_learner(sizes).ppo.config
-    model = bench.Peer(sizes, 8, shared=True, device="cpu", seed=0).model
+    model = peer(sizes).model
     samples = config.ppo.batch_size * config.ppo.n_steps
     assert (samples, config.ppo.n_epochs, config.ppo.n_envs) == (12, 3, 4)
     assert (model.batch_size, model.n_epochs, model.n_envs) == (12, 3, 4)
@@ -46,7 +65,7 @@ def test_both_sides_learn_from_as_many_samples_as_often():
 
 def test_the_plain_way_has_the_network_and_optimizer_of_the_peer():
     pytest.importorskip("sb3_contrib")
-    model = bench.Peer(TINY, 8, shared=True, device="cpu", seed=0).model
+    model = peer().model
     ours = our_learner(plain=True).ppo
     # LSTM 4 x 8 (4 + 8 + 2), two hidden layers 64 (8 + 1), two actions and one value 3 x 65
     size = 4 * 8 * (4 + 8 + 2) + 2 * 64 * 9 + 3 * 65
@@ -64,11 +83,11 @@ def test_the_defaults_are_those_of_the_package():
 
 def test_the_peer_counts_on_and_does_every_epoch():
     pytest.importorskip("sb3_contrib")
-    peer = bench.Peer(TINY, 8, shared=False, device="cpu", seed=0)
-    peer(1)
-    peer(2)
-    assert peer.model.num_timesteps == 3 * 8
-    assert peer.model._n_updates == 3 * 2
+    learner = peer(shared=False)
+    learner(1)
+    learner(2)
+    assert learner.model.num_timesteps == 3 * 8
+    assert learner.model._n_updates == 3 * 2
 
 
 def test_the_parts_of_an_update_are_measured_at_its_seams(monkeypatch):
@@ -94,9 +113,32 @@ def test_the_parts_of_an_update_are_measured_at_its_seams(monkeypatch):
     assert ours.ppo.update_count == 2
 
 
+def test_upkeep_is_measured_in_one_update(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(bench.time, "process_time", lambda: now[0])
+    ours = our_learner()
+
+    def slow(owner, name, seconds):
+        plain = getattr(owner, name)
+
+        def run(*arguments, **options):
+            now[0] += seconds
+            return plain(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, run)
+
+    slow(bench, "metrics", 2.0)
+    slow(bench.Alarms, "check", 0.5)
+    slow(ours.ppo.pipeline, "step", 1.0)
+    # two epochs of two minibatches, in the update and again by themselves
+    wanted = {"optimizer": 4e3, "metrics": 2e3, "alarms": 500.0, "update": 6.5e3}
+    assert ours.upkeep() == wanted
+
+
 def test_every_way_takes_a_turn_in_every_round(monkeypatch):
     now, turns = [0.0], []
     monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(bench.time, "process_time", lambda: 2.0 * now[0])
 
     def learner(name, seconds):
         def run(updates):
@@ -107,9 +149,11 @@ def test_every_way_takes_a_turn_in_every_round(monkeypatch):
 
     found = {"fast": learner("fast", 0.5), "slow": learner("slow", 2.0)}
     monkeypatch.setattr(bench, "ways", lambda *_, **__: found)
-    fast, slow = bench.compare(8, sizes=TINY, updates=3, rounds=2)
-    assert turns == [("fast", 1), ("slow", 1), *[("fast", 3), ("slow", 3)] * 2]
+    fast, slow = bench.compare(8, sizes=TINY, updates=3, rounds=2).rows
+    counted = [("fast", 1)] * 2 + [("slow", 1)] * 2  # memory and calls, not timed
+    assert turns == [("fast", 1), ("slow", 1), *[("fast", 3), ("slow", 3)] * 2, *counted]
     assert (fast.rates, slow.rates) == ((16.0, 16.0), (4.0, 4.0))
+    assert (fast.processor_rates, slow.processor_rates) == ((8.0, 8.0), (2.0, 2.0))
 
 
 def test_a_ratio_is_to_the_fastest_peer_of_the_same_width():
@@ -121,6 +165,33 @@ def test_a_ratio_is_to_the_fastest_peer_of_the_same_width():
     ]
     assert [one.rate for one in rows] == [2.0, 4.0, 6.0, 6.0]
     assert bench.ratios(rows) == [0.5, 1.0, 1.5, None]
+    assert bench.ratios([*rows, row("ours", (6.0,), task="market")])[-1] is None
+    assert bench.ratios([*rows, row("ours", (6.0,), environments=64)])[-1] is None
+
+
+def test_a_ratio_by_processor_time_has_its_own_fastest_peer():
+    rows = [
+        row("one", (1.0,), peer=True, processor_rates=(8.0,)),
+        row("other", (2.0,), peer=True, processor_rates=(4.0,)),
+        row("ours", (4.0,), processor_rates=(4.0, 20.0, 16.0)),
+    ]
+    assert bench.ratios(rows) == [0.5, 1.0, 2.0]
+    assert bench.ratios(rows, processor=True) == [1.0, 0.5, 2.0]
+
+
+def test_upkeep_is_a_share_of_the_update_that_it_is_a_part_of():
+    upkeep = {"optimizer": 10.0, "metrics": 7.0, "alarms": 3.0, "update": 80.0}
+    assert row("ours", (1.0,), upkeep=upkeep).upkeep_share == 0.25
+    assert row("a peer", (1.0,), peer=True).upkeep_share is None
+
+
+def test_what_is_achieved_is_the_work_over_the_time_of_its_phase():
+    done = {"rollout": Work(6.0, 2.0), "epochs": Work(40.0, 10.0)}
+    parts = {"rollout": 500.0, "estimates": 1.0, "epochs": 4000.0, "metrics": 1.0}
+    one = bench.Row(64, "ours", (1.0,), parts, work=done)
+    assert one.achieved("rollout") == Work(12.0, 4.0)
+    assert one.achieved("epochs") == Work(10.0, 2.5)
+    assert one.document()["work"]["epochs"]["a_second"] == {"operations": 10.0, "bytes": 2.5}
 
 
 def test_the_table_and_the_file_hold_every_way(tmp_path, monkeypatch, capsys):
@@ -129,14 +200,22 @@ def test_the_table_and_the_file_hold_every_way(tmp_path, monkeypatch, capsys):
     out = tmp_path / "figures.json"
     command(lstm="4", rounds=1, device="cpu", threads=0, seed=0, out=out, **OPTIONS)
     printed = capsys.readouterr().out
-    found = json.loads(out.read_text())
+    whole = json.loads(out.read_text())
+    found = whole["rows"]
     assert [one["way"] for one in found] == [*PEERS, *OURS]
+    assert set(whole["skipped"]) == {"CartPole-v1: JAX, one program"}
+    assert [one["name"] for one in whole["guards"]] == [guard.name for guard in GUARDS]
+    assert set(whole["ceilings"]) == {"operations", "bytes"}
     assert max(one["ratio"] for one in found[:2]) == 1.0
     for one in found:
         line = next(text for text in printed.splitlines() if f"│ {one['way']} " in text)
         assert f"│ {one['rate']:,.0f} " in line
         assert f"│ {one['ratio']:.2f} " in line
-        assert set(one["milliseconds"]) == (set() if one["way"] in PEERS else set(bench.PARTS))
+        is_peer = one["way"] in PEERS
+        assert set(one["milliseconds"]) == (set() if is_peer else set(bench.PARTS))
+        assert set(one["upkeep"]) == (set() if is_peer else {*bench.UPKEEP, "update"})
+        assert set(one["work"]) == (set() if is_peer else {"rollout", "epochs"})
+        assert one["calls"]["launches"] > 100
 
 
 def test_without_the_peer_it_says_what_to_install(monkeypatch, capsys):
@@ -171,6 +250,23 @@ def test_widths_that_are_none_are_refused(text):
 
 def test_widths_are_read_in_their_order():
     assert whole_numbers("64, 256,8", option="lstm", example="64,256") == (64, 256, 8)
+
+
+@pytest.mark.refusal
+def test_another_task_is_refused():
+    with pytest.raises(ChoiceError) as caught:
+        bench.chosen_tasks("cartpole,atari")
+    assert str(caught.value) == (
+        "`--task` must be cartpole or market, or both with a comma between them; found "
+        "'cartpole,atari'. Write it as cartpole,market. [unknown-choice]"
+    )
+    assert bench.chosen_tasks("market, cartpole") == [bench.MARKET, bench.TASK]
+
+
+def test_sizes_are_those_of_task_and_device():
+    assert bench.usual_sizes(bench.TASK, "cpu") == bench.Sizes(16, 128, 4, 4)
+    assert bench.usual_sizes(bench.MARKET, "cpu") == bench.Sizes(64, 64, 4, 4)
+    assert bench.usual_sizes(bench.MARKET, "cuda:1") == bench.Sizes(16_384, 64, 4, 4)
 
 
 @pytest.mark.gpu

@@ -97,6 +97,24 @@ def test_a_limit_is_held_and_its_absence_only_watched():
     assert bench.settings(changed).risk.dual_controller == "integral"
 
 
+def test_a_margin_goes_to_the_agents_that_have_a_limit_to_aim_at():
+    """It belongs to the form `critic`: agents without a limit and those of `budget` have none."""
+    common = {"gamma": 0.99, "seed": 3, "steps": 100, "episodes": 2}
+    wider, former = ("risk.cvar_margin", 2.0), ("risk.form", "budget")
+    made = {
+        (kind, changes): bench.settings(bench.Job(kind, limit=limit, changes=changes, **common))
+        for kind, limit in (("free", None), ("limit", -0.1))
+        for changes in ((wider,), (wider, former))
+    }
+    margins = {key: config.risk.cvar_margin for key, config in made.items()}
+    assert margins == {
+        ("free", (wider,)): 1.0,
+        ("free", (wider, former)): 1.0,
+        ("limit", (wider,)): 2.0,
+        ("limit", (wider, former)): 1.0,
+    }
+
+
 # ----------------------------------------------------------------------------- how it is evaluated
 
 

@@ -1,13 +1,23 @@
 """Robust training beside plain training: jobs, paired differences, and rows of a tiny campaign."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from attack_lab import settings, subject
 from command_lab import forked
 from oracles import attack as oracle
-from stormsail.bench.robust.attacks import Plan
-from stormsail.bench.robust.robust import CHANGED, PLAIN, RobustRow, jobs, summaries, verdicts
+from stormsail.bench.robust.attacks import Plan, measured
+from stormsail.bench.robust.robust import (
+    CHANGED,
+    PLAIN,
+    UNITS,
+    RobustRow,
+    jobs,
+    summaries,
+    verdicts,
+)
 from stormsail.core.errors import ChoiceError, RangeError
 
 PLAN = Plan(episodes=4)
@@ -43,6 +53,28 @@ def test_radius_and_adversary_are_those_of_the_task_unless_given():
     given = planned(overrides=[mode, "adversary.robust_kl_coef=0.5"], epsilon=0.2)[1]
     adversary = given.config.adversary
     assert (given.epsilon, adversary.epsilon, adversary.robust_kl_coef) == (0.2, 0.3, 0.5)
+
+
+def test_both_agents_of_a_pair_are_attacked_in_units_of_the_task():
+    pair = planned(seeds=[0])
+    assert [job.plan.units for job in pair] == [tuple(UNITS["pendulum"].items())] * 2
+    assert set(UNITS["pendulum"]) == {"cos_angle", "sin_angle", "angular_velocity"}
+    own = planned(seeds=[0], own_units=True)
+    assert [job.plan for job in own] == [PLAN, PLAN]
+    assert not {job.key for job in pair} & {job.key for job in own}
+    market = planned(tasks=["regime"], seeds=[0])  # bars are the same for every agent
+    assert [job.plan for job in market] == [PLAN, PLAN]
+
+
+def test_attacks_are_as_large_as_the_units_say():
+    config = settings("Pendulum-v1")
+    _, agent, _ = subject()
+    small, own, large = (
+        measured(agent, config, "random", 0.5, replace(PLAN, units=units)).changed
+        for units in ((("sin_angle", 1e-6), ("cos_angle", 1e-6), ("angular_velocity", 1e-6)), (),
+                      (("sin_angle", 50.0),))
+    )  # fmt: skip
+    assert small < 1e-5 < own < large
 
 
 def test_differences_are_those_of_pairs():

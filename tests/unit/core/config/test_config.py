@@ -363,7 +363,7 @@ class Node(Config):
             {"source": 3},
             "every setting must be known and have a value that fits; found 2 problems. "
             "(1) `source` must be a path; found 3. The default is []. "
-            "(2) `source` must be a valid tuple; found 3. The default is []. [config-value]",
+            "(2) `source` must be a list; found 3. The default is []. [config-value]",
         ),
         (
             {"source": ["a", 3]},
@@ -384,13 +384,13 @@ def test_something_else_than_a_table_is_refused():
     with pytest.raises(ConfigError) as caught:
         Run.from_mapping([1])
     assert str(caught.value) == (
-        "the configuration must be a valid dictionary or instance of Run; found [1]. "
+        "the configuration must be a section of settings; found [1]. "
         "Pass the settings as one table. [config-value]"
     )
     with pytest.raises(ConfigError) as caught:
         Run.from_mapping({"ppo": 3})
     assert str(caught.value) == (
-        "`ppo` must be a valid dictionary or instance of PPO; found 3. "
+        "`ppo` must be a section of settings; found 3. "
         "The default is {clip_range = 0.2, environments = 8, minibatches = 4}. [config-value]"
     )
 

@@ -16,6 +16,7 @@ from stormsail.evaluation.attack.attackers import (
     value_loss,
 )
 from stormsail.evaluation.attack.columns import Ball, forgeable_names
+from stormsail.functional import statistics
 from stormsail.market.features import ACCOUNT_FEATURES
 
 NORMS = ("linf", "l2")
@@ -89,6 +90,30 @@ def test_a_forgery_stops_at_the_clip_of_the_normaliser_only_where_there_is_one()
     mask = torch.ones(3, dtype=torch.bool)
     ball = Ball(0.5, "linf", mask, torch.tensor([True, False, True]))
     torch.testing.assert_close(ball.forged(seen, delta), torch.tensor([[10.0, 10.4, -12.0]]))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_agents_with_other_normalisers_are_moved_alike_in_shared_units(norm):
+    units = {"sin_angle": 0.5, "angular_velocity": 3.0}
+    observation = torch.tensor([[0.8, 0.6, -1.0], [-1.0, 0.0, 2.0]])
+    delta = torch.tensor([[0.1, 0.2, -0.1], [0.0, -0.2, 0.15]])
+    moved = []
+    for spread in (0.5, 2.0):
+        _, agent, _ = subject()
+        noise = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
+        agent.observation_scale.commit(statistics.moments(spread * noise))
+        names = agent.spec.observation_names
+        ball = Ball.of(agent, names, epsilon=0.3, norm=norm, units=units)
+        std = statistics.variance(agent.observation_scale.moments).sqrt()
+        seen = agent.normalised(observation)
+        moved.append((ball.forged(seen, delta) - seen) * std)
+        own = Ball.of(agent, names, epsilon=0.3, norm=norm)
+        torch.testing.assert_close(own.forged(seen, delta), seen + delta)
+        # a column without a unit keeps that of the agent
+        torch.testing.assert_close(ball.forged(seen, delta)[:, 0], seen[:, 0] + delta[:, 0])
+    expected = delta[:, 1:].double() * torch.tensor([0.5, 3.0], dtype=torch.float64)
+    for each in moved:
+        torch.testing.assert_close(each[:, 1:], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1"])
@@ -190,3 +215,6 @@ def test_what_may_not_be_forged_is_refused():
     for radius in (-0.1, float("nan"), float("inf")):
         with pytest.raises(RangeError, match="`epsilon` must be a finite number of at least 0"):
             Ball.of(agent, (), epsilon=radius, norm="l2")
+    for length in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(RangeError, match="the unit of `sin_angle` must be a positive"):
+            Ball.of(agent, (), epsilon=0.1, norm="l2", units={"sin_angle": length})

@@ -90,9 +90,30 @@ def files(text):
 @pytest.mark.parametrize(
     ("name", "users"),
     [
-        ("open_accounts", {"market/simulator/simulator.py", "evaluation/engine/scenario.py"}),
-        ("apply_fill", {"market/simulator/simulator.py", "evaluation/engine/loop.py"}),
-        ("stop_hit", {"market/simulator/simulator.py", "evaluation/engine/loop.py"}),
+        (
+            "open_accounts",
+            {
+                "market/simulator/simulator.py",
+                "evaluation/engine/scenario.py",
+                "execution/decisions/path.py",
+            },
+        ),
+        (
+            "apply_fill",
+            {
+                "market/simulator/simulator.py",
+                "evaluation/engine/loop.py",
+                "execution/decisions/ledger.py",
+            },
+        ),
+        (
+            "stop_hit",
+            {
+                "market/simulator/simulator.py",
+                "evaluation/engine/loop.py",
+                "execution/decisions/closing.py",
+            },
+        ),
     ],
 )
 def test_the_transition_of_an_account_stands_in_one_file(name, users):

@@ -38,6 +38,7 @@ from stormsail.evaluation.report.robustness_charts import (
     pit_figure,
 )
 from stormsail.evaluation.report.sections import figures_section
+from stormsail.evaluation.report.verdict_sections import tail_beside, verdict_section
 from stormsail.evaluation.saved import Result, TrainingRun, read_results, read_run
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -96,7 +97,7 @@ def full_page(full):
 
 
 def test_every_section_is_there_once_and_in_the_menu(full_page):
-    absent = ("folds", "robustness", "search", "population")
+    absent = ("folds", "robustness", "parity", "search", "population")
     wanted = [name for name, *_ in CONTENTS if name not in absent]
     assert re.findall(r'<section id="([a-z]+)">', full_page) == wanted
     assert re.findall(r'<a href="#([a-z]+)">', full_page) == wanted
@@ -108,7 +109,7 @@ def test_a_population_stands_beside_results_before_the_training(full):
     bred = SavedPopulation("p", "max", {"ppo.gamma": False}, (round_,))
     text = report_page([full], populations=[bred])
     shown = re.findall(r'<section id="([a-z]+)">', text)
-    absent = ("folds", "robustness", "search", "training")
+    absent = ("folds", "robustness", "parity", "search", "training")
     assert shown == [name for name, *_ in CONTENTS if name not in absent]
     assert "Best: member 01 with fitness 2; <code>ppo.gamma</code> 0.8." in text
 
@@ -151,6 +152,33 @@ def test_every_figure_is_one_that_our_script_can_draw(full_page):
         assert set(figure["layout"]) <= KEYS["layout"], name
         for axis in ("xaxis", "yaxis", "yaxis2"):
             assert set(figure["layout"].get(axis, {})) <= KEYS["axis"], name
+
+
+def test_the_first_screen_says_what_a_limit_on_the_tail_buys(tmp_path):
+    """Half of every return has the tail of half the position, and earns what that earns."""
+    write_made_validation(tmp_path / "free")
+    (free,) = read_results([tmp_path / "free"])
+    total = np.concatenate(([1.0], np.cumprod(1.0 + 0.5 * free.returns)))
+    place = free.equity.column_names.index("total")
+    equity = free.equity.set_column(place, "total", pa.array(total))
+    settings = {
+        "task": {"market": {"episode_bars": 24}},
+        "risk": {"cvar_limit": -0.1, "cvar_alpha": 0.05},
+    }
+    document = {**free.document, "training": settings}
+    limited = replace(free, name="limited", equity=equity, document=document)
+    tail = tail_beside(free, limited)
+    assert tail.multiple == pytest.approx(0.5, abs=1e-6)
+    assert (tail.window, tail.alpha, tail.limit) == (24, 0.05, -0.1)
+    shown = verdict_section([free, limited])
+    assert f"What the limit buys. {tail.words}." in shown
+    for other in (
+        replace(limited, document=free.document),  # no limit
+        replace(limited, document={**document, "hashes": {"data": "other bars"}}),
+        replace(limited, equity=equity.set_column(0, "ts", pa.array(free.ts + HOUR_MS))),
+    ):
+        assert tail_beside(free, other) is None
+        assert "What the limit buys" not in verdict_section([free, other])
 
 
 def test_baselines_are_drawn_at_the_volatility_of_the_agent(full):

@@ -1,9 +1,11 @@
 """Frames and CSV files of results, read back by pandas, pyarrow and quantstats."""
 
 import csv
+import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +17,7 @@ from report_lab import passed, write_full_backtest
 from stormsail.core.errors import ArtifactError, ChoiceError
 from stormsail.evaluation import read_result
 from stormsail.evaluation.engine.run import backtest
+from stormsail.evaluation.performance.document import performance_of
 from stormsail.evaluation.stats import figures
 from stormsail.evaluation.stats.frames import TABLES, Frames
 
@@ -58,6 +61,24 @@ def test_a_backtest_gives_the_frames_of_its_saved_folder():
         result.frames.frame("costs")
     with pytest.raises(ChoiceError, match="Choose one of those"):
         result.frames.frame("sales")
+
+
+def test_columns_stand_in_the_same_order_in_a_result_and_in_its_saved_folder():
+    wanted = {
+        "costs": ["item", "long", "short", "both"],
+        "exposure": ["exposure", "value"],
+        "regimes": ["kind", "regime", "bars", "total_return", "mean_return", "sharpe"],
+        "capacity": ["capital", "gain", "total_return", "sharpe", "impact"],
+    }
+    result, _, bars = passed(120)
+    document = performance_of(result, bars).document()
+    saved = json.loads(json.dumps(document, sort_keys=True))
+    for performance in (document, saved):
+        table = replace(result.frames, performance=performance)
+        for name, columns in wanted.items():
+            assert table.table(name).column_names == columns
+    row = replace(result.frames, performance=saved).table("costs").to_pylist()[0]
+    assert row == document["attribution"]["costs"][0]
 
 
 def test_months_and_years_stand_in_one_frame():

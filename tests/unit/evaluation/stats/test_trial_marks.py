@@ -31,7 +31,17 @@ def test_a_whole_ledger_holds_every_mark(ledger):
     assert begin(ledger, "a")["ledger"] == "../trials.jsonl"
     mark = begin(ledger, "v/fold-0-seed-0")
     assert (mark["ledger"], mark["line"]) == ("../../trials.jsonl", 2)
+    assert begin(ledger, "pop/members/00")["ledger"] == "../../../trials.jsonl"
     check_marks(ledger, ledger.read())
+
+
+@pytest.mark.parametrize("name", ["a", "v/fold-0-seed-0", "search/trial-0000", "pop/members/00"])
+def test_the_runs_of_every_verb_are_looked_at(ledger, name):
+    begin(ledger, name)
+    for file in (ledger.path.name, ledger.path.name + HEAD):
+        (ledger.path.parent / file).unlink()
+    with pytest.raises(ArtifactError, match=f"line 1, with which the run in .*{name} began"):
+        check_marks(ledger, ledger.read())
 
 
 def test_a_deleted_ledger_is_noticed(ledger):

@@ -83,6 +83,21 @@ def test_what_failed_and_began_again_is_a_trial(ledger):
         assert ledger.count() == count
 
 
+@pytest.mark.parametrize(
+    ("status", "sharpe"), [("finished", 0.3), ("stopped", None), ("failed", 0.2)]
+)
+def test_a_failure_after_a_result_takes_nothing_back(ledger, status, sharpe):
+    known = [] if sharpe is None else [sharpe]
+    add(ledger, sharpe=None, status="started", run_key="a")
+    add(ledger, sharpe=sharpe, status=status, run_key="a")
+    add(ledger, sharpe=None, status="failed", run_key="a")
+    assert (ledger.count(), ledger.sharpes().tolist()) == (1, known)
+    add(ledger, sharpe=None, status="started", run_key="a")
+    add(ledger, sharpe=None, status="failed", run_key="a")
+    assert (ledger.count(), ledger.sharpes().tolist()) == (1, known)
+    assert [(one.number, one.status) for one in ledger.read().counted()] == [(2, status)]
+
+
 def test_a_backtest_on_sealed_bars_is_a_trial_and_an_opening(ledger):
     add(ledger, kind="backtest", sharpe=0.5)
     add(ledger, kind="test-opened", sharpe=None, data="d2")

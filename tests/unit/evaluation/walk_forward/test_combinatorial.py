@@ -94,13 +94,14 @@ def holed(bars, **changes):
 def test_every_path_is_the_account_of_its_backtests(quick):
     bars = world(260)
     config = settings(folds=1, combinatorial={"groups": 3, "tested": 2}, **BARE)
-    trained, steps = {}, []
+    trained, steps, announced = {}, [], []
 
     def fit(config, span, seed):
         trained[span, seed] = holed(bars)(config, span, seed)
         return trained[span, seed]
 
-    result = validate(bars, config, fit=fit, on_progress=steps.append)
+    result = validate(bars, config, fit=fit, ahead=announced.extend, on_progress=steps.append)
+    assert list(trained) == announced
     paths = result.paths
     assert (paths.splits, paths.tested, paths.failed, len(paths.sharpe)) == (3, 2, 0, 2)
     assert [step.what for step in steps[3:]] == [

@@ -261,9 +261,10 @@ def test_fit_gets_the_spans_of_the_plan_and_every_seed(bars, small):
         asked.append((span, seed))
         return untrained(bars, span, seed, rules=config.backtest.market)
 
-    result = validate(bars, small, fit=fit)
+    announced = []
+    result = validate(bars, small, fit=fit, ahead=announced.extend)
     one, two = (fold.train for fold in result.plan.folds)
-    assert asked == [(one, 0), (one, 1), (two, 0), (two, 1)]
+    assert asked == announced == [(one, 0), (one, 1), (two, 0), (two, 1)]
 
 
 @pytest.mark.refusal
@@ -400,6 +401,26 @@ def test_what_was_tried_since_a_failure_deflates_what_begins_again(tmp_path, bar
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_result_is_not_taken_back_by_failing_later(tmp_path, bars, small):
+    """Else one could look at a result, fail, and have tried nothing."""
+    ledger = ledger_at(tmp_path)
+    first = validate(bars, small, fit=fitter(bars), ledger=ledger)
+    with pytest.raises(TypeError):
+        validate(bars, small, fit=failing(bars, folds=(0,), error=TypeError("a")), ledger=ledger)
+    assert [one.status for one in ledger.read().trials] == ["started", "finished", "failed"]
+    assert ledger.count() == 1
+    # nor does it deflate itself when it goes on
+    again = validate(bars, small, fit=fitter(bars), ledger=ledger)
+    assert again.judgement.trials.count == first.judgement.trials.count == 2
+    assert (
+        validate(
+            bars, small.replace(seed=1), fit=fitter(bars), ledger=ledger
+        ).judgement.trials.count
+        == 1 + 2
+    )
+
+
+@pytest.mark.usefixtures("quick")
 def test_an_account_that_was_stopped_rejects(bars, small):
     rules = small.replace(**{"backtest.market.stops.drawdown": 0.01})
     result = validate(bars, rules, fit=fitter(bars))
@@ -479,7 +500,9 @@ def test_the_test_span_is_not_opened_without_a_ledger(bars, small):
 def test_the_test_span_is_opened_once(tmp_path, bars, small):
     ledger, rules = ledger_at(tmp_path), small.replace(open_test=True)
     closed = validate(bars, small, fit=fitter(bars), ledger=ledger)
-    result = validate(bars, rules, fit=fitter(bars), ledger=ledger)
+    announced = []
+    result = validate(bars, rules, fit=fitter(bars), ahead=announced.extend, ledger=ledger)
+    assert announced[-2:] == [(result.plan.final.train, 0), (result.plan.final.train, 1)]
     document = validation_document(result)
     assert validation_document(closed)["test"] is None
     assert validation_document(closed)["test_span"]["openings"] == 0

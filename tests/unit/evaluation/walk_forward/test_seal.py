@@ -3,12 +3,20 @@
 import pytest
 
 from stormsail.core.clock import ManualClock
+from stormsail.core.errors import ConfigError
 from stormsail.evaluation import validate
 from stormsail.evaluation.robustness.self_tests import SelfTest
 from stormsail.evaluation.stats.trials import TrialLedger
 from stormsail.evaluation.walk_forward.judge import _RunSet
 from stormsail.evaluation.walk_forward.run import plan
-from stormsail.evaluation.walk_forward.seal import Sealed, openings_of, recorded_look, sealing
+from stormsail.evaluation.walk_forward.seal import (
+    Sealed,
+    open_seals,
+    opened_words,
+    openings_of,
+    recorded_look,
+    sealing,
+)
 from stormsail.evaluation.walk_forward.verdict import Verdict, unsealed
 from stormsail.market.splits import Span
 from validation_lab import fitter, settings, world
@@ -29,13 +37,15 @@ def seal(ledger, symbols=(BTC,), span=SPAN, name="v", key="k", status="started")
     )  # fmt: skip
 
 
-def look(ledger, symbols=(BTC,), span=SPAN, *, sharpe=0.1, error=None):
+def look(ledger, symbols=(BTC,), span=SPAN, *, sharpe=0.1, error=None, later=None):
     bars = Sealed(tuple(symbols), span)
     with recorded_look(ledger, "agent", bars, config_hash="c", data_hash="e") as seen:
         if error is not None:
             raise error
         if seen is not None:
             seen.sharpe_per_bar, seen.bars = sharpe, 9
+        if later is not None:
+            raise later
     return seen
 
 
@@ -90,6 +100,13 @@ def test_one_that_failed_has_shown_nothing_and_one_that_was_killed_may_have(ledg
     assert (ledger.count(), len(ledger.openings())) == (2, 1)
 
 
+def test_one_that_failed_after_it_was_seen_is_an_opening_even_without_a_sharpe_ratio(ledger):
+    seal(ledger)
+    with pytest.raises(ValueError, match="full disk"):
+        look(ledger, sharpe=None, later=ValueError("full disk"))
+    assert (ledger.count(), len(ledger.openings())) == (2, 1)
+
+
 def test_each_validation_seals_once(ledger):
     seal(ledger)
     seal(ledger, status="finished")
@@ -127,3 +144,42 @@ def test_a_validation_seals_and_the_next_one_tells_of_the_look(ledger, monkeypat
     # the first validation and the look; seeds count as two
     assert second.judgement.trials.count == 1 + 1 + 2
     assert plan(bars, small, ledger=ledger).trials == 3 + 2
+
+
+def test_a_validation_that_reads_sealed_bars_in_its_folds_opens_them(ledger, monkeypatch, caplog):
+    """Else a smaller share of closed bars would judge on the ones that another keeps closed."""
+    monkeypatch.setattr(_RunSet, "self_tests", lambda *_: (SelfTest("none", True, ""),))
+    bars, small = world(260), settings(folds=2, baselines=False, costs=False)
+    large = small.replace(test_share=0.3)
+    first = validate(bars, large, fit=fitter(bars), ledger=ledger, name="first")
+    assert (first.openings, ledger.openings()) == (0, ())
+    second = validate(bars, small, fit=fitter(bars), ledger=ledger, name="second")
+    assert "reads bars that are sealed as the final test span of `first`" in caplog.text
+    assert (second.openings, second.verdict.conditions) == (0, first.verdict.conditions)
+    validate(bars, small, fit=fitter(bars), ledger=ledger, name="third")
+    (opening,) = ledger.openings()
+    assert (opening.kind, opening.name, opening.number) == ("test-opened", "second", 4)
+    seen = Span(int(bars.ts[0]), second.plan.development.end_ms)
+    assert Sealed.of(opening) == Sealed(bars.symbols, seen)
+    assert ledger.count() == 3
+    again = validate(bars, large, fit=fitter(bars), ledger=ledger, name="fourth")
+    assert "opened 1 time before, by validation `second` at 2023-11-14" in again.verdict.words
+    with pytest.raises(ConfigError, match="found that `second` opened it"):
+        validate(bars, large.replace(open_test=True), fit=fitter(bars), ledger=ledger, name="first")
+
+
+def test_a_training_that_reads_sealed_bars_opens_them_once(ledger, caplog):
+    seal(ledger)
+    own = {"by": "training", "config_hash": "c", "data_hash": "e"}
+    open_seals(ledger, "elsewhere", Sealed((BTC,), Span(0, 100)), key="x", **own)
+    open_seals(ledger, "other", Sealed((ETH,), SPAN), key="y", **own)
+    assert ledger.openings() == ()
+    for name in ("all", "more"):
+        open_seals(ledger, name, Sealed((BTC,), Span(0, 101)), key=name, **own)
+    (opening,) = openings_of(ledger.read(), Sealed((BTC,), SPAN))
+    assert opened_words([opening]) == (
+        "the final test span was opened 1 time before, by training `all` at 2023-11-14T22:13:20Z: "
+        "it confirms nothing any more"
+    )
+    assert ledger.count() == 1
+    assert len(caplog.records) == 1

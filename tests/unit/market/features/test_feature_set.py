@@ -255,6 +255,29 @@ def test_whole_history_blocks_window_and_latest_bar_are_equal_to_the_bit():
             assert torch.equal(latest.valid, whole.valid[row])
 
 
+@pytest.mark.parametrize("longer_first", [True, False])
+def test_what_features_share_is_computed_for_the_longest_window_and_cut(longer_first):
+    close = torch.arange(60.0, dtype=torch.float64).sin()[:, None] + 3.0
+    calls = []
+
+    def smoothed(x, *, window):
+        calls.append(len(x))
+        return (x.unfold(0, window, 1).sum(-1),)
+
+    whole, kept = plain(close.tolist()), {}
+    parts = {first: whole.rows(first, 60) for first in (10, 25)}
+    for first in (10, 25) if longer_first else (25, 10):
+        part = parts[first]
+        part.__dict__.update(kept=kept, first=first)
+        (shared,) = part.once(smoothed, "close", window=5)
+        assert torch.equal(shared, close[first:].unfold(0, 5, 1).sum(-1))
+    assert calls == ([50] if longer_first else [35, 50])
+    parts[25].once(smoothed, "close", window=6)
+    assert calls[-1] == 35  # another window is another thing
+    (alone,) = whole.once(smoothed, "close", window=5)
+    assert torch.equal(alone, close.unfold(0, 5, 1).sum(-1))
+
+
 def test_one_symbol_alone_has_the_numbers_it_has_among_others():
     history = bars(rows=1000, symbols=3)
     alone = BarTensors(

@@ -23,6 +23,8 @@ from stormsail.core.errors import (
 )
 from stormsail.core.files import atomic
 from stormsail.core.generators import Generators
+from stormsail.execution.loopback import Fault, Loopback, candles, rates
+from stormsail.execution.loopback.tape import HOUR
 from stormsail.market.bars import OPTIONAL, REQUIRED, Bars, Funding
 from stormsail.market.fetch import journal as journal_module
 from stormsail.market.fetch.bars import PAGES_PER_PART, Progress, fetch_bars
@@ -42,7 +44,6 @@ from stormsail.market.fetch.plan import (
 )
 from stormsail.market.interval import Interval
 from stormsail.market.store import Store
-from venue import HOUR, Fault, Venue, candles, rates
 
 START = 1_609_459_200_000  # 2021-01-01T00:00:00Z
 H1 = Interval.parse("1h")
@@ -53,7 +54,7 @@ PLACES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 10)
 
 @pytest.fixture
 def venue():
-    with Venue() as server:
+    with Loopback() as server:
         server.spot["BTCUSDT", "1h"] = candles(1, 400, start=START)
         server.perp["BTCUSDT", "1h"] = candles(2, 400, start=START)
         server.funding["BTCUSDT"] = rates(3, 50, start=START)
@@ -160,9 +161,9 @@ def test_thousands_of_bars_arrive_digit_for_digit(exchange, symbol, path, venue,
     done = fetcher.bars(page=None)
     assert_holds(fetcher.stored(), rows)
     assert (done.added, done.rows, done.gaps, done.retries) == (4321, 4321, (), 0)
-    assert [request.path for request in venue.data_requests] == [path] * 5  # 4 of 1000, 1 of 321
-    assert {request.params["limit"] for request in venue.data_requests} == {"1000"}
-    assert len(venue.info_requests) == 1
+    assert [request.path for request in venue.of_group("data")] == [path] * 5  # 4 of 1000, 1 of 321
+    assert {request.params["limit"] for request in venue.of_group("data")} == {"1000"}
+    assert len(venue.of_group("info")) == 1
     assert done.requests == 6
     assert fetcher.reports[-1] == Progress(symbol, 4321, 4321)
     assert done.path == store.path(symbol, H1)
@@ -171,8 +172,8 @@ def test_thousands_of_bars_arrive_digit_for_digit(exchange, symbol, path, venue,
 def test_the_unified_way_gives_six_columns(unified, venue):
     done = unified.bars()
     assert_holds(unified.stored(), venue.spot["BTCUSDT", "1h"], REQUIRED)
-    assert (done.added, len(venue.data_requests)) == (400, 8)
-    assert "endTime" not in venue.data_requests[0].params
+    assert (done.added, len(venue.of_group("data"))) == (400, 8)
+    assert "endTime" not in venue.of_group("data")[0].params
 
 
 def test_an_exchange_that_answers_by_windows_is_paged_through_empty_ones(unified, venue):
@@ -234,7 +235,7 @@ def test_new_bars_are_added_at_the_end_with_one_bar_of_overlap(fetcher, venue):
     venue.reset()
     done = fetcher.bars(since_ms=None)
     assert done.added == 100
-    assert [int(r.params["startTime"]) for r in venue.data_requests] == [
+    assert [int(r.params["startTime"]) for r in venue.of_group("data")] == [
         START + hour * HOUR for hour in (299, 349, 399)
     ]
     assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"])
@@ -246,8 +247,8 @@ def test_older_bars_are_added_in_front(fetcher, venue):
     done = fetcher.bars(since_ms=START + 200 * HOUR)
     assert done.added == 100
     assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"][200:])
-    assert len(venue.data_requests) == 3  # 100 bars and the seam, 50 at once
-    assert int(venue.data_requests[0].params["endTime"]) == START + 301 * HOUR - 1
+    assert len(venue.of_group("data")) == 3  # 100 bars and the seam, 50 at once
+    assert int(venue.of_group("data")[0].params["endTime"]) == START + 301 * HOUR - 1
 
 
 def test_head_and_tail_in_pieces_end_in_the_same_bytes_as_one_fetch(venue, tmp_path):
@@ -286,7 +287,7 @@ def test_an_exchange_that_has_nothing_leaves_no_file(fetcher, venue):
     venue.spot["BTCUSDT", "1h"] = []
     other = Fetcher(venue, Store(fetcher.store.root / "other"))
     done = other.bars()
-    assert (done.path, done.rows, len(venue.data_requests)) == (None, 0, 1 + 2)  # asked twice
+    assert (done.path, done.rows, len(venue.of_group("data"))) == (None, 0, 1 + 2)  # asked twice
     assert not other.store.path(SPOT, H1).exists()
 
 
@@ -320,7 +321,7 @@ def test_a_forming_bar_that_is_sent_all_the_same_is_dropped(unified, venue):
 def test_a_raw_answer_with_the_forming_bar_loses_it(venue, store):
     fetcher = Fetcher(venue, store, hours=10.5)
     rows = venue.spot["BTCUSDT", "1h"]
-    venue.script[1] = Fault("rows", rows=lambda _right: rows[:11])
+    venue.script["data", 1] = Fault("rows", rows=lambda _right: rows[:11])
     assert fetcher.bars().rows == 10
 
 
@@ -357,21 +358,21 @@ def test_gaps_are_recorded_after_a_second_request(fetcher, venue):
         {"start": START + 200 * HOUR, "count": 120, "confirmed": True},
     ]
     assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"])
-    starts = [int(r.params["startTime"]) for r in venue.data_requests]
+    starts = [int(r.params["startTime"]) for r in venue.of_group("data")]
     assert len(starts) - len(set(starts)) == 2  # one repetition for each page with a hole
     venue.reset()
     assert fetcher.bars().requests == 0
 
 
 def test_a_hole_that_the_second_request_fills_is_none(fetcher, venue):
-    venue.script[2] = Fault("rows", rows=lambda right: right[:10] + right[20:])
+    venue.script["data", 2] = Fault("rows", rows=lambda right: right[:10] + right[20:])
     done = fetcher.bars()
     assert done.gaps == ()
     assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"])
 
 
 def test_an_empty_page_is_requested_twice_before_it_is_believed(fetcher, venue):
-    venue.script[3] = Fault("rows", rows=lambda _right: [])
+    venue.script["data", 3] = Fault("rows", rows=lambda _right: [])
     assert fetcher.bars().gaps == ()
     assert len(fetcher.stored()) == 400
 
@@ -391,8 +392,10 @@ def test_gaps_of_bars_from_elsewhere_are_kept_apart(fetcher, venue):
 
 def test_identical_repetitions_are_removed(fetcher, venue):
     rows = venue.spot["BTCUSDT", "1h"]
-    venue.script[1] = Fault("rows", rows=lambda right: right[:5] + right[4:])
-    venue.script[3] = Fault("rows", rows=lambda right: rows[90:100] + right)  # of the page before
+    venue.script["data", 1] = Fault("rows", rows=lambda right: right[:5] + right[4:])
+    venue.script["data", 3] = Fault(
+        "rows", rows=lambda right: rows[90:100] + right
+    )  # of the page before
     assert fetcher.bars().added == 400
     assert_holds(fetcher.stored(), rows)
 
@@ -407,9 +410,9 @@ def test_contradicting_repetitions_are_refused(fetcher, venue, script):
     rows = venue.spot["BTCUSDT", "1h"]
     wrong = changed(rows[99], 4, "1.25")
     if script == "same page":
-        venue.script[2] = Fault("rows", rows=lambda right: [*right, wrong])
+        venue.script["data", 2] = Fault("rows", rows=lambda right: [*right, wrong])
     else:
-        venue.script[3] = Fault("rows", rows=lambda right: [wrong, *right])
+        venue.script["data", 3] = Fault("rows", rows=lambda right: [wrong, *right])
     error = refused(fetcher.bars)
     assert str(error) == (
         "two reports of BTC/USDT 1h at 2021-01-05T03:00:00Z must agree; "
@@ -507,14 +510,14 @@ NONSENSE = [
     ("rows", "problem"), [case[1:] for case in NONSENSE], ids=[c[0] for c in NONSENSE]
 )
 def test_nonsense_is_refused_in_words(fetcher, venue, rows, problem):
-    venue.script[1] = Fault("rows", rows=rows)
+    venue.script["data", 1] = Fault("rows", rows=rows)
     error = refused(fetcher.bars)
     assert isinstance(error, VenueError)
     assert error.code == "venue-response"
     assert error.found.startswith(problem)
     assert error.wrong == "the answer of binance for BTC/USDT 1h must be what was requested"
     assert not fetcher.store.path(SPOT, H1).exists()
-    assert len(venue.data_requests) == 1
+    assert len(venue.of_group("data")) == 1
 
 
 @pytest.mark.parametrize(
@@ -531,7 +534,7 @@ def test_nonsense_is_refused_in_words(fetcher, venue, rows, problem):
     ],
 )
 def test_nonsense_is_refused_in_the_unified_way_too(unified, venue, rows, problem):
-    venue.always = Fault("rows", rows=rows)
+    venue.always["data"] = Fault("rows", rows=rows)
     error = refused(unified.bars)
     assert error.code == "venue-response"
     assert error.found == problem
@@ -549,15 +552,15 @@ def test_an_answer_that_is_no_json_is_tried_again_and_never_read_as_no_bars(
     kind, fault, request, venue
 ):
     fetcher = request.getfixturevalue({"raw": "fetcher", "unified": "unified"}[kind])
-    venue.script[2] = fault
+    venue.script["data", 2] = fault
     assert (fetcher.bars().retries, len(fetcher.stored())) == (1, 400)
     other = Fetcher(venue, Store(fetcher.store.root / "other"))
     other.client = fetcher.client
     venue.reset()
-    venue.always = fault
+    venue.always["data"] = fault
     error = refused(lambda: other.bars(retry=RetryPolicy(tries=3)))
     assert (error.code, error.found) == ("venue-response", "no JSON in 3 tries")
-    assert len(venue.data_requests) == 3
+    assert len(venue.of_group("data")) == 3
 
 
 # --- the symbol ------------------------------------------------------------------------------
@@ -572,7 +575,7 @@ def test_an_unknown_symbol_is_refused_with_the_nearest(venue, store):
         "Did you mean `BTC/USDT`? [venue-symbol]"
     )
     assert not store.root.exists()
-    assert venue.data_requests == []
+    assert venue.of_group("data") == []
 
 
 def test_a_symbol_that_vanishes_on_the_way_is_refused(fetcher, venue):
@@ -581,7 +584,7 @@ def test_a_symbol_that_vanishes_on_the_way_is_refused(fetcher, venue):
     error = refused(fetcher.bars)
     assert error.code == "venue-symbol"
     assert "-1121" in error.found
-    assert len(venue.data_requests) == 1
+    assert len(venue.of_group("data")) == 1
 
 
 @pytest.mark.refusal
@@ -624,8 +627,8 @@ def test_without_ccxt_the_extra_is_named(monkeypatch):
     with pytest.raises(ConfigError) as caught:
         connect("binance", [SPOT])
     assert str(caught.value) == (
-        "`stormsail fetch` needs the package ccxt; found no such package in this environment. "
-        "Run `pip install 'stormsail[exchange]'`. [missing-extra]"
+        "a connection to an exchange needs the package ccxt; found no such package in this "
+        "environment. Run `pip install 'stormsail[exchange]'`. [missing-extra]"
     )
 
 
@@ -662,11 +665,11 @@ PASSING = {
 @pytest.mark.parametrize("name", PASSING)
 def test_what_passes_is_waited_for(name, fetcher, venue):
     fetcher.client.timeout = 200
-    venue.script = {1: PASSING[name], 4: PASSING[name], 5: PASSING[name]}
+    venue.script = {("data", n): PASSING[name] for n in (1, 4, 5)}
     before = fetcher.clock.now_ns()
     done = fetcher.bars()
     assert_holds(fetcher.stored(), venue.spot["BTCUSDT", "1h"])
-    assert (done.retries, len(venue.data_requests)) == (3, 8 + 3)
+    assert (done.retries, len(venue.of_group("data"))) == (3, 8 + 3)
     waited = (fetcher.clock.now_ns() - before) / 1e9
     assert 0.5 + 0.5 + 1.0 <= waited <= 1.0 + 1.0 + 2.0  # 1 s twice, 2 s once, jitter to a half
 
@@ -674,11 +677,11 @@ def test_what_passes_is_waited_for(name, fetcher, venue):
 @pytest.mark.parametrize("name", PASSING)
 def test_what_does_not_pass_is_given_up_in_words(name, fetcher, venue):
     fetcher.client.timeout = 100
-    venue.script = dict.fromkeys(range(3, 100), PASSING[name])
+    venue.script = {("data", n): PASSING[name] for n in range(3, 100)}
     error = refused(lambda: fetcher.bars(retry=RetryPolicy(tries=3)))
     assert error.code == ("venue-rate-limit" if name == "429" else "venue-unreachable")
     assert error.found.endswith("after 3 tries")
-    assert len(venue.data_requests) == 2 + 3
+    assert len(venue.of_group("data")) == 2 + 3
     assert len(fetcher.stored()) == 100  # what had come is kept
     venue.reset()
     assert fetcher.bars().added == 300
@@ -692,7 +695,7 @@ def test_a_refused_connection_is_unreachable(fetcher, venue):
 
 
 def test_waits_double_and_the_jitter_comes_from_the_seed(fetcher, venue):
-    venue.always = PASSING["500"]
+    venue.always["data"] = PASSING["500"]
     fetcher.client.load_markets()
     slept = []
     fetcher.clock.sleep = slept.append
@@ -706,7 +709,7 @@ def too_many(retry_after):
 
 
 def test_retry_after_in_seconds_is_obeyed(fetcher, venue):
-    venue.script[2] = too_many("37")
+    venue.script["data", 2] = too_many("37")
     slept = []
     fetcher.clock.sleep = slept.append
     assert fetcher.bars().retries == 1
@@ -714,7 +717,7 @@ def test_retry_after_in_seconds_is_obeyed(fetcher, venue):
 
 
 def test_a_demand_counts_for_the_answer_that_made_it_only(fetcher, venue):
-    venue.script = {2: too_many("60"), 3: Fault("reset")}
+    venue.script = {("data", 2): too_many("60"), ("data", 3): Fault("reset")}
     slept = []
     fetcher.clock.sleep = slept.append
     assert fetcher.bars().retries == 2
@@ -724,7 +727,9 @@ def test_a_demand_counts_for_the_answer_that_made_it_only(fetcher, venue):
 
 def test_retry_after_as_a_date_is_obeyed(fetcher, venue):
     fetcher.clock.set_now((START + 500 * HOUR) * 1_000_000)
-    venue.script[2] = too_many("Thu, 21 Jan 2021 20:00:30 GMT")  # 500 h after the start, and 30 s
+    venue.script["data", 2] = too_many(
+        "Thu, 21 Jan 2021 20:00:30 GMT"
+    )  # 500 h after the start, and 30 s
     slept = []
     fetcher.clock.sleep = slept.append
     fetcher.bars()
@@ -732,7 +737,7 @@ def test_retry_after_as_a_date_is_obeyed(fetcher, venue):
 
 
 def test_an_absurd_retry_after_falls_back_to_our_own_wait(fetcher, venue):
-    venue.script[2] = too_many("soon")
+    venue.script["data", 2] = too_many("soon")
     slept = []
     fetcher.clock.sleep = slept.append
     fetcher.bars()
@@ -741,14 +746,14 @@ def test_an_absurd_retry_after_falls_back_to_our_own_wait(fetcher, venue):
 
 @pytest.mark.refusal
 def test_a_demand_beyond_our_patience_ends_the_fetch_and_says_when(fetcher, venue):
-    venue.script[3] = too_many("3600")
+    venue.script["data", 3] = too_many("3600")
     error = refused(fetcher.bars)
     assert str(error) == (
-        "binance must have requests left for BTC/USDT 1h; found binance 429 No {}, not before "
-        "2021-01-17T17:00:00Z. Run the command again later; what was fetched is kept. Other "
-        "programs on this address use up the same limit. [venue-rate-limit]"
+        "binance must have requests left for BTC/USDT 1h; found binance 429 Too Many Requests {}, "
+        "not before 2021-01-17T17:00:00Z. Run the command again later; what was fetched is kept. "
+        "Other programs on this address use up the same limit. [venue-rate-limit]"
     )
-    assert (len(venue.data_requests), len(fetcher.stored())) == (3, 100)
+    assert (len(venue.of_group("data")), len(fetcher.stored())) == (3, 100)
 
 
 BANS = [
@@ -764,7 +769,7 @@ BANS = [
 @pytest.mark.refusal
 @pytest.mark.parametrize(("fault", "until"), BANS)
 def test_a_ban_stops_everything_at_once_and_says_until_when(fetcher, venue, fault, until):
-    venue.script[5] = fault
+    venue.script["data", 5] = fault
     error = refused(fetcher.bars)
     assert str(error) == (
         "binance must accept requests from this address to give BTC/USDT 1h; found HTTP 418, "
@@ -772,7 +777,7 @@ def test_a_ban_stops_everything_at_once_and_says_until_when(fetcher, venue, faul
         "that use the same address: asking during a ban prolongs it. [venue-ban]"
     )
     assert venue.banned == 0
-    assert (len(venue.data_requests), len(fetcher.stored())) == (5, 200)
+    assert (len(venue.of_group("data")), len(fetcher.stored())) == (5, 200)
 
 
 @pytest.mark.parametrize(
@@ -786,19 +791,20 @@ def test_a_ban_stops_everything_at_once_and_says_until_when(fetcher, venue, faul
     ],
 )
 def test_what_repeating_will_not_cure_is_not_repeated(status, body, fetcher, venue):
-    venue.always = Fault("status", status=status, body=body)
+    venue.always["data"] = Fault("status", status=status, body=body)
     error = refused(fetcher.bars)
     assert error.code == "venue-refused"
-    assert len(venue.data_requests) == 1
+    assert len(venue.of_group("data")) == 1
 
 
 def test_a_list_of_markets_that_fails_is_tried_again(fetcher, venue):
-    venue.info_script = {1: PASSING["502"], 2: Fault("text", body="<html>"), 3: PASSING["reset"]}
-    assert (fetcher.bars().added, len(venue.info_requests)) == (400, 4)
+    faults = (PASSING["502"], Fault("text", body="<html>"), PASSING["reset"])
+    venue.script = {("info", number): fault for number, fault in enumerate(faults, 1)}
+    assert (fetcher.bars().added, len(venue.of_group("info"))) == (400, 4)
 
 
 def test_an_empty_list_of_markets_is_refused(fetcher, venue):
-    venue.info_script[1] = Fault("rows", rows=lambda _right: {"symbols": []})
+    venue.script["info", 1] = Fault("rows", rows=lambda _right: {"symbols": []})
     error = refused(fetcher.bars)
     assert (error.code, error.found) == ("venue-response", "an empty list")
 
@@ -845,7 +851,7 @@ def test_an_interrupt_before_the_stored_bars_leaves_them_alone(venue, tmp_path):
     assert cut.store.path(SPOT, H1).read_bytes() == before  # a break in it would look like a hole
     venue.reset()
     assert cut.bars().added == 200
-    assert len(venue.data_requests) == 3  # 100 are in the journal; 100 and both seams remain
+    assert len(venue.of_group("data")) == 3  # 100 are in the journal; 100 and both seams remain
     assert files(cut.store.root) == files(whole.store.root)
 
 
@@ -964,7 +970,7 @@ def test_funding_rates_arrive_digit_for_digit(exchange, venue, store):
     fetcher = Fetcher(venue, store, exchange=exchange, symbol=PERP, hours=20_000)
     done = fetcher.funding(page=None)
     assert_rates(store.read_funding(PERP), rows)
-    assert (done.added, done.rows, len(venue.data_requests)) == (2500, 2500, 3)
+    assert (done.added, done.rows, len(venue.of_group("data"))) == (2500, 2500, 3)
     assert done.path == store.funding_path(PERP)
 
 
@@ -979,7 +985,7 @@ def test_funding_is_continued_at_both_ends(perp, venue):
     venue.reset()
     before = files(perp.store.root)
     assert perp.funding(since_ms=None).added == 0
-    assert len(venue.data_requests) == 1
+    assert len(venue.of_group("data")) == 1
     assert files(perp.store.root) == before
 
 
@@ -1039,7 +1045,7 @@ def test_warnings_of_the_checks_are_returned(fetcher, venue):
     ],
 )
 def test_nonsense_in_place_of_funding_is_refused(perp, venue, rows, problem):
-    venue.script[1] = Fault("rows", rows=rows)
+    venue.script["data", 1] = Fault("rows", rows=rows)
     error = refused(perp.funding)
     assert error.code == "venue-response"
     assert error.found.startswith(problem)
@@ -1047,7 +1053,7 @@ def test_nonsense_in_place_of_funding_is_refused(perp, venue, rows, problem):
 
 
 def test_failures_on_the_way_to_funding_are_waited_for(perp, venue):
-    venue.script = {1: PASSING["429"], 3: PASSING["502"]}
+    venue.script = {("data", 1): PASSING["429"], ("data", 3): PASSING["502"]}
     assert (perp.funding().retries, len(perp.store.read_funding(PERP).ts)) == (2, 50)
 
 

@@ -7,18 +7,18 @@ import pytest
 
 from stormsail.core.clock import SystemClock
 from stormsail.core.errors import VenueError
+from stormsail.execution.loopback import Loopback, candles
 from stormsail.market.fetch import connect
 from stormsail.market.fetch.terms import fetch_terms, margin_terms
 from stormsail.market.instruments import GIVEN, Instrument, InstrumentTerms, Tier
 from stormsail.market.store import Store
-from venue import Venue, candles
 
 SPOT, PERPETUAL = "BTC/USDT", "BTC/USDT:USDT"
 
 
 @pytest.fixture
 def venue():
-    with Venue() as venue:
+    with Loopback() as venue:
         venue.spot["BTCUSDT", "1h"] = venue.perp["BTCUSDT", "1h"] = candles(1, 3, start=0)
         yield venue
 

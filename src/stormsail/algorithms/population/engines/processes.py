@@ -46,19 +46,26 @@ class Processes:
     Args:
         workers: how many at most, None one for each core; on a GPU all of them share it.
         attempts: how often a job is tried if its workers die; a job that raises is tried once.
+        on_wait: called about once a second while jobs are being carried out.
 
     Raises:
         RangeError: if there would be no worker or no attempt.
     """
 
-    def __init__(self, *, workers: int | None = None, attempts: int = _ATTEMPTS) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int | None = None,
+        attempts: int = _ATTEMPTS,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
         workers = (os.cpu_count() or 1) if workers is None else workers
         for name, value in (("workers", workers), ("attempts", attempts)):
             if value < 1:
                 raise RangeError(
                     wrong=f"`{name}` must be at least 1", found=str(value), remedy="Use 1 or more."
                 )
-        self._count, self._attempts = workers, attempts
+        self._count, self._attempts, self._on_wait = workers, attempts, on_wait
         self._free = list(range(workers))  # numbers of log files that no worker writes to
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
@@ -103,7 +110,7 @@ class Processes:
                     worker.begin(work.data)
                 if not busy:
                     return
-                for worker in _over(busy):
+                for worker in _over(busy, self._on_wait):
                     work = busy.pop(worker)
                     report = worker.report()
                     if report is not None:
@@ -156,13 +163,14 @@ class _Work:
     deaths: int = 0
 
 
-def _over(busy: Collection["_Worker"]) -> list["_Worker"]:
+def _over(busy: Collection["_Worker"], on_wait: Callable[[], None]) -> list["_Worker"]:
     """Wait until a worker has reported or died; return all that have."""
     while True:
         wait([worker.channel for worker in busy], timeout=_ALIVE_EVERY)
         over = [worker for worker in busy if worker.is_over()]
         if over:
             return over
+        on_wait()
 
 
 def _end_all(workers: set["_Worker"]) -> None:

@@ -322,33 +322,48 @@ def _connect(ray: ModuleType, address: str | None) -> None:
         try:
             _knock(address)
             _init(ray, address, settings)
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # `_passes` says why Ray's own kind is all of them
+            where, remedy = (
+                ("this machine", "End other programs, or use the engine `processes`.")
+                if address is None
+                else (
+                    address,
+                    "Start one with `ray start --head`, or check the address; without "
+                    "`--address` one is started on this machine.",
+                )
+            )
             raise WorkerError(
                 "cluster-unreachable",
-                wrong=f"a Ray cluster must answer at {address or 'this machine'}",
+                wrong=f"a Ray cluster must answer at {where}",
                 found=_first_words(error),
-                remedy="Start one with `ray start --head`, or check the address; without "
-                "`--address` one is started on this machine.",
+                remedy=remedy,
             ) from error
 
 
 def _init(ray: ModuleType, address: str | None, settings: dict[str, Any]) -> None:
-    """Call `ray.init`; again where the cluster answered, but its server for this driver died.
-
-    Each driver of a `ray://` address gets a server process on a port that was free when it was
-    chosen. On a busy node another process may have taken the port by then; the next one has
-    another port.
-    """
+    """Call `ray.init`; again where what stopped it may be gone the next time."""
     for attempt in range(_ATTEMPTS):
         try:
             # Without an address Ray would take any cluster that it finds.
             ray.init("local" if address is None else address, **settings)
-        except ConnectionAbortedError:
-            if attempt == _ATTEMPTS - 1:
+        except Exception as error:
+            if attempt == _ATTEMPTS - 1 or not _passes(error):
                 raise
             ray.shutdown()
         else:
             return
+
+
+def _passes(error: Exception) -> bool:
+    """Return whether an error of `ray.init` is one of a busy machine.
+
+    Each driver of a `ray://` address gets a server process on a port that was free when it was
+    chosen. On a busy node another process may have taken the port by then; the next one has
+    another port: ConnectionAbortedError. And a node gives up if its agent, a process that imports
+    for seconds, is not there within 15; the next one finds the imports cached. Ray raises an
+    `Exception` of no kind of its own for that.
+    """
+    return isinstance(error, ConnectionAbortedError) or type(error) is Exception
 
 
 def _knock(address: str | None) -> None:

@@ -1,0 +1,319 @@
+"""Epochs of an update without a host sync: every decision is a flag on the device, read at the end.
+
+`epochs.learn` asks the device after every minibatch whether it was skipped, refused or the last.
+Here a minibatch that nothing is to be learned from runs all the same and changes nothing, and what
+all minibatches found is read at once. The same minibatches give the same weights, and the same
+report. On a GPU the function of a minibatch is captured in a CUDA graph; un-captured it runs
+anywhere.
+
+After an early stop `epochs.learn` draws no more orders, noise or entropies, so the generators are
+set back to where the last minibatch that counted left them. A refused step draws its noise here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.update.epochs import (
+    EpochReport,
+    MinibatchReport,
+    OnRefusal,
+    OnStep,
+    accumulate,
+    reweigh,
+)
+from stormsail.algorithms.update.graphs import Graph, waiting_allowed
+from stormsail.algorithms.update.kl_control import STOP_NUMBERS, KlControl, next_stop
+from stormsail.algorithms.update.losses import Batch, Sums, select
+from stormsail.algorithms.update.schedules import Coefficient, Scheduled, is_zero
+from stormsail.core.group import ALONE, Group
+from stormsail.modules.agent import Agent
+from stormsail.optim.pipeline import GradientPipeline, GradientReport
+from stormsail.optim.upgd.base import UtilityOptimizer
+
+COEFFICIENTS = ("clip_range", "vf_coef", "bc_coef", "ent_coef", "kl_beta", "legacy_risk")
+"""Numbers of `Scheduled` that enter the loss; the learning rate is the optimizer's own tensor."""
+
+
+class _Flags(NamedTuple):
+    """What Python decides on in a minibatch, so that another value is another function."""
+
+    trains_policy: bool
+    clips_values: bool
+    zeros: tuple[str, ...]
+    """Coefficients that are 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Minibatch:
+    """A minibatch as a function of tensors that stay in place."""
+
+    flags: _Flags
+    chosen: Tensor
+    """Sequences of the minibatch, int64 [n]."""
+    run: Callable[[], Tensor]
+    """Takes the step; returns one row of what it found, float64."""
+
+
+class _Found(NamedTuple):
+    """What a minibatch found."""
+
+    ended: Tensor
+    """The epochs had ended before it."""
+    skipped: Tensor
+    """As `MinibatchReport.skipped`."""
+    sums: Sums
+    gradient: GradientReport
+
+    def row(self) -> Tensor:
+        """Return all numbers in one row, float64, in few kernels: those of one type together."""
+        parts = self.parts()
+        kinds = dict.fromkeys(part.dtype for part in parts)
+        rows = [
+            torch.cat([part.reshape(-1) for part in parts if part.dtype == kind]) for kind in kinds
+        ]
+        return torch.cat([row.double() for row in rows])
+
+    def parts(self) -> list[Tensor]:
+        return [self.ended, self.skipped, *self.sums, *self.gradient]
+
+
+class _Layout(NamedTuple):
+    """Where the numbers of `_Found` lie in a row: shape and type of each."""
+
+    shapes: tuple[torch.Size, ...]
+    kinds: tuple[torch.dtype, ...]
+
+    @staticmethod
+    def of(result: _Found) -> "_Layout":
+        parts = result.parts()
+        return _Layout(tuple(part.shape for part in parts), tuple(part.dtype for part in parts))
+
+    def read(self, row: Tensor) -> _Found:
+        """Return what a row says, in the types that it was found in."""
+        order = [
+            place
+            for kind in dict.fromkeys(self.kinds)
+            for place, own in enumerate(self.kinds)
+            if own == kind
+        ]
+        pieces = row.split([self.shapes[place].numel() for place in order])
+        parts: dict[int, Tensor] = {
+            place: piece.reshape(self.shapes[place]).to(self.kinds[place])
+            for place, piece in zip(order, pieces, strict=True)
+        }
+        ended, skipped, *rest = (parts[place] for place in range(len(parts)))
+        width = len(Sums._fields)
+        return _Found(ended, skipped, Sums(*rest[:width]), GradientReport(*rest[width:]))
+
+
+class DeviceEpochs:
+    """The epochs of all updates of a learner.
+
+    Args:
+        agent: is trained.
+        pipeline: turns gradients into a step; the optimizer is `capturable` where it is captured.
+        config: of the run.
+        entropy: generator of sampled entropies.
+        captured: whether a minibatch becomes a CUDA graph.
+        group: processes that share the sequences of every minibatch.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        pipeline: GradientPipeline,
+        config: TrainConfig,
+        entropy: torch.Generator,
+        *,
+        captured: bool,
+        group: Group = ALONE,
+    ) -> None:
+        self._agent, self._pipeline, self._config = agent, pipeline, config
+        self._entropy, self._captured, self._group = entropy, captured, group
+        self._data: Batch | None = None
+        self._minibatches: dict[int, _Minibatch] = {}
+        self._layout: _Layout | None = None
+        device = next(agent.parameters()).device
+        self._numbers = {
+            name: torch.zeros((), dtype=torch.float64, device=device) for name in COEFFICIENTS
+        }
+        self._target = torch.zeros((), dtype=torch.float64, device=device)
+        self._stop = torch.zeros(STOP_NUMBERS, dtype=torch.float64, device=device)
+
+    @property
+    def _generators(self) -> list[torch.Generator]:
+        """Of all that a minibatch draws."""
+        optimizer = self._pipeline.optimizer
+        noise = [optimizer.generator] if isinstance(optimizer, UtilityOptimizer) else []
+        return [self._entropy, *noise]
+
+    def learn(
+        self,
+        data: Batch,
+        control: KlControl,
+        now: Scheduled,
+        *,
+        order: torch.Generator,
+        on_refusal: OnRefusal,
+        on_step: OnStep = lambda: None,
+    ) -> EpochReport:
+        """Train on all sequences of a rollout, as `epochs.learn` does.
+
+        Args:
+            data: all sequences.
+            control: stops the epochs early.
+            now: numbers of this update.
+            order: generator of the order of sequences.
+            on_refusal: called for every refused step once all epochs are over.
+            on_step: called for every step that was taken, in order with the others.
+        """
+        kept = self._place(data)
+        flags = self._set(now)
+        self._stop.zero_()
+        control.begin_update()
+        rows: list[Tensor] = []
+        chosen: list[Tensor] = []
+        after: list[tuple[int, list[Tensor]]] = []
+        for epoch in range(self._config.ppo.n_epochs):
+            control.begin_epoch(epoch)
+            self._target.fill_(control.target)
+            count = kept.weight.shape[1]
+            drawn = torch.randperm(count, generator=order, device=order.device)
+            for part in drawn.to(kept.weight.device).split(self._config.ppo.batch_size):
+                minibatch = self._minibatch(len(part), flags)
+                minibatch.chosen.copy_(part)
+                rows.append(minibatch.run().clone())
+                chosen.append(part)
+                after.append((epoch, [each.get_state() for each in (order, *self._generators)]))
+        with waiting_allowed():
+            table = torch.stack(rows).cpu()
+        reports: list[MinibatchReport] = []
+        divergences: list[float] = []
+        begun = 0
+        for row, part, (epoch, states) in zip(table.unbind(), chosen, after, strict=True):
+            result = self._read(row)
+            if begun == epoch:
+                control.begin_epoch(epoch)
+                begun += 1
+            report = MinibatchReport(
+                result.sums, result.gradient, self._parts(len(part)), bool(result.skipped)
+            )
+            reports.append(report)
+            if report.skipped:
+                continue
+            if bool(report.gradient.stepped):
+                on_step()
+            else:
+                on_refusal(select(kept, part), report)
+            divergences.append(float(report.sums.kl / report.sums.weight))
+            if control.stops(divergences[-1]):
+                for generator, state in zip((order, *self._generators), states, strict=True):
+                    generator.set_state(state)
+                break
+        return EpochReport(reports, begun, control.reason, divergences)
+
+    def _parts(self, sequences: int) -> int:
+        """Return the number of micro-batches of a minibatch."""
+        return -(-sequences // (self._config.ppo.microbatch_size or sequences))
+
+    def _read(self, row: Tensor) -> _Found:
+        if self._layout is None:
+            raise LookupError("no minibatch has run")
+        return self._layout.read(row)
+
+    def _place(self, data: Batch) -> Batch:
+        """Return the sequences, where they are captured in memory that does not move."""
+        if not self._captured:
+            self._data = data
+            return data
+        if self._data is None:
+            self._data = Batch(
+                **{field.name: getattr(data, field.name).clone() for field in fields(data)}
+            )
+            return self._data
+        for field in fields(data):
+            getattr(self._data, field.name).copy_(getattr(data, field.name))
+        return self._data
+
+    def _set(self, now: Scheduled) -> _Flags:
+        """Set the numbers of an update on the device."""
+        zeros = []
+        for name, place in self._numbers.items():
+            value = getattr(now, name)
+            if is_zero(value):
+                zeros.append(name)
+            else:
+                place.fill_(value)
+        return _Flags(now.trains_policy, now.clips_values, tuple(zeros))
+
+    def _minibatch(self, sequences: int, flags: _Flags) -> _Minibatch:
+        """Return the function of a minibatch, made when its flags are met first."""
+        known = self._minibatches.get(sequences)
+        if known is not None and known.flags == flags:
+            return known
+        self._minibatches.pop(sequences, None)  # frees the memory of its graph
+        chosen = torch.arange(sequences, device=self._stop.device)
+        numbers: dict[str, Coefficient] = {
+            name: 0.0 if name in flags.zeros else place for name, place in self._numbers.items()
+        }
+        now = Scheduled(
+            learning_rate=0.0,  # the optimizer has its own
+            clip_range=numbers["clip_range"],
+            vf_coef=numbers["vf_coef"],
+            bc_coef=numbers["bc_coef"],
+            ent_coef=numbers["ent_coef"],
+            kl_beta=numbers["kl_beta"],
+            clips_values=flags.clips_values,
+            trains_policy=flags.trains_policy,
+            legacy_risk=numbers["legacy_risk"],
+        )
+
+        def step() -> Tensor:
+            return self._step(chosen, now)
+
+        made = _Minibatch(flags, chosen, self._graph(step) if self._captured else step)
+        self._minibatches[sequences] = made
+        return made
+
+    def _graph(self, step: Callable[[], Tensor]) -> "Graph[Tensor]":
+        """Capture a minibatch; until that is done the epochs count as over, so nothing changes."""
+        before = self._stop.clone()
+        self._stop[-1:].fill_(1.0)
+        try:
+            return Graph(step, self._generators)
+        finally:
+            self._stop.copy_(before)
+
+    def _step(self, chosen: Tensor, now: Scheduled) -> Tensor:
+        """Take one optimizer step; return a row of what was found."""
+        config, pipeline = self._config, self._pipeline
+        if self._data is None:
+            raise LookupError("no sequences to learn from")
+        total, planned, _ = accumulate(
+            self._agent,
+            select(self._data, chosen),
+            pipeline,
+            now,
+            config,
+            self._entropy,
+            group=self._group,
+        )
+        ended = self._stop[-1] > 0.0
+        skipped = ~(total.weight > 0.0)
+        if config.ppo.nonfinite_policy == "skip":
+            skipped = skipped | (total.nan + total.inf > 0)
+        # A quantile loss has bounded gradients: an infinite target passes the pipeline's guard.
+        failed = ~total.loss.isfinite()
+        reweigh(pipeline, planned / total.weight)
+        gradient = pipeline.step(veto=ended | skipped | failed)
+        divergence = (total.kl / total.weight).double()
+        counts = ~(ended | skipped)
+        self._stop.copy_(next_stop(self._stop, divergence, self._target, config.kl, counts=counts))
+        result = _Found(ended, skipped, total, gradient)
+        self._layout = _Layout.of(result)
+        return result.row()

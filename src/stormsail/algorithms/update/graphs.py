@@ -1,0 +1,203 @@
+"""CUDA graphs: functions of tensors that stay in place, recorded once and launched as a whole.
+
+A rollout is some 20,000 small kernels, which a host launches more slowly than a GPU runs them. A
+graph is launched by one call. It reads and writes the addresses that it was recorded with, so its
+inputs are copied into tensors that never move, and numbers that change are tensors, too.
+
+Random numbers: every generator of the function is registered with the graph. A launch then takes
+up the numbers from where the generator stands and moves it on by as many as the function draws, as
+running the function itself would. A generator's state is its seed and that position, on the host;
+so a checkpoint saves it as ever, and a resumed run, which records its graphs anew, goes on with the
+same numbers. What is drawn while a graph is made is put back.
+"""
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.update.rollout import EnvState, Rollout, collect
+from stormsail.core.task import Task, is_capturable
+from stormsail.modules.agent import Agent
+
+Result = TypeVar("Result")
+
+WARM_UPS = 2
+"""Plain runs before a recording: they compile kernels and make what is kept on the device."""
+
+
+_RECORDING = threading.Lock()
+"""One thread at a time records: it waits for the whole device, which must not record meanwhile."""
+
+
+class Graph(Generic[Result]):
+    """A recorded function.
+
+    Args:
+        function: takes nothing and never waits for the device; its results stay in place.
+        generators: all that it draws from.
+        warm_up: run before; None takes the function itself. It must leave everything but the
+            generators as it was.
+
+    Raises:
+        RuntimeError: if the function cannot be recorded.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[], Result],
+        generators: Sequence[torch.Generator],
+        *,
+        warm_up: Callable[[], object] | None = None,
+    ) -> None:
+        states = [generator.get_state() for generator in generators]
+        _RECORDING.acquire()
+        try:
+            aside = _own_stream(self)
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                for _ in range(WARM_UPS):
+                    (warm_up or function)()
+            torch.cuda.current_stream().wait_stream(aside)
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # a graph has memory of its own
+            self._graph = torch.cuda.CUDAGraph()
+            for generator in generators:
+                self._graph.register_generator_state(generator)
+            with torch.cuda.graph(self._graph, stream=aside, capture_error_mode="thread_local"):
+                self.result = function()
+        finally:
+            _RECORDING.release()
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+
+    def __call__(self) -> Result:
+        """Run the function; its results are overwritten by the next call."""
+        self._graph.replay()
+        return self.result
+
+
+_TAKEN: set[int] = set()
+"""Streams that graphs which are still there were recorded on."""
+
+_STREAMS = 32
+"""Streams that torch hands out in turn."""
+
+
+def _own_stream(owner: object) -> torch.cuda.Stream:
+    """Return a stream that no other living graph was recorded on.
+
+    The workspace of matrix products belongs to a stream, and its address is recorded. Torch frees
+    the workspaces of a stream when a graph that was recorded on it is destroyed, also those that
+    another graph still reads (pytorch/pytorch#193402): with torch's one stream for all recordings,
+    a graph that is made anew, or a learner that is collected, would leave the others with an
+    illegal address.
+    """
+    stream = torch.cuda.Stream()
+    for _ in range(_STREAMS):
+        if stream.cuda_stream not in _TAKEN:
+            break
+        stream = torch.cuda.Stream()
+    _TAKEN.add(stream.cuda_stream)
+    weakref.finalize(owner, _TAKEN.discard, stream.cuda_stream)
+    return stream
+
+
+class CapturedRollout:
+    """`rollout.collect` as one graph; a rollout is overwritten by the next one.
+
+    Args:
+        task: whose steps read nothing on the host.
+        agent: draws the actions.
+        begins: state of the environments, for shapes and types.
+        generators: of actions, and of the task.
+        options: further arguments of `collect`.
+
+    Raises:
+        RuntimeError: if a step of the task cannot be recorded.
+    """
+
+    def __init__(
+        self,
+        task: Task[Any],
+        agent: Agent,
+        begins: EnvState,
+        generators: tuple[torch.Generator, torch.Generator],
+        **options: Any,  # noqa: ANN401 - those of `collect`
+    ) -> None:
+        self._state: EnvState = _copied(begins)
+
+        def steps() -> tuple[EnvState, Rollout]:
+            return collect(task, agent, self._state, generators=generators, **options)
+
+        def function() -> Rollout:
+            after, rollout = steps()
+            _copy_into(self._state, after)
+            return rollout
+
+        self._graph = Graph(function, generators, warm_up=steps)
+
+    def __call__(self, env_state: EnvState) -> tuple[EnvState, Rollout]:
+        """Return the state after the steps and the transitions, as `collect` does."""
+        if env_state is not self._state:
+            _copy_into(self._state, env_state)
+        return self._state, self._graph()
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - a nest of named tuples and tensors
+    if isinstance(value, Tensor):
+        return value.clone()
+    return type(value)(*(_copied(part) for part in value))
+
+
+def _copy_into(places: Any, values: Any) -> None:  # noqa: ANN401 - nests of the same form
+    if isinstance(places, Tensor):
+        places.copy_(values)
+        return
+    for place, value in zip(places, values, strict=True):
+        _copy_into(place, value)
+
+
+def rollout_obstacle(task: Task[Any], config: TrainConfig) -> str | None:
+    """Return why a rollout cannot be captured; None where it can."""
+    if not is_capturable(task):
+        return f"the task `{config.task.name}` steps on the host"
+    if config.observation.normalise and config.observation.obs_stats_update == "online":
+        return "`observation.obs_stats_update` is `online`"
+    return None
+
+
+def epochs_obstacle(config: TrainConfig) -> str | None:
+    """Return why minibatches cannot be captured; None where they can."""
+    if config.adversary.acts:
+        return "an adversary attacks the minibatches, each in its own way"
+    if config.ppo.nonfinite_policy == "raise":
+        return "`ppo.nonfinite_policy` is `raise`, which looks at every minibatch"
+    if config.vgs.enabled and config.vgs.statistic == "microbatch":
+        return "`vgs.statistic` is `microbatch`, which looks at every part of a minibatch"
+    return None
+
+
+def tell_eager(part: str, reason: str) -> None:
+    """Say once that a part runs kernel by kernel, and why."""
+    warnings.warn(f"{part} run without CUDA graphs, so more slowly: {reason}", stacklevel=3)
+
+
+@contextmanager
+def waiting_allowed() -> Iterator[None]:
+    """Let the host wait for the device, where `torch.cuda.set_sync_debug_mode` forbids it."""
+    if not torch.cuda.is_initialized():
+        yield
+        return
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)

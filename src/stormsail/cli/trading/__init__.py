@@ -1,0 +1,1 @@
+"""Verbs of trading: paper, live, status, stop, rearm, replay, trim."""

@@ -1,0 +1,319 @@
+"""What `paper` and `live` share: one trader on one account, from the lock to the last line."""
+
+import contextlib
+import gc
+import getpass
+import hashlib
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stormsail.cli.output import is_quiet, publish
+from stormsail.cli.trading.watching import Watching
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stormsail.core.clock import Clock
+    from stormsail.core.files.documents import JsonValue
+    from stormsail.execution.config import TradingConfig
+    from stormsail.execution.loop import Ending, TradingLoop
+    from stormsail.execution.operator.status import Notice, Observer, Snapshot
+    from stormsail.execution.venue import Venue
+    from stormsail.modules.agent import Agent
+
+FOLDER = Path("trading")
+KILLED = 1
+"""Exit status of a trader that the kill switch ended."""
+
+Folder = Annotated[Path, typer.Option(help="Folder of the account: journal, kill switch, pulse.")]
+Symbols = Annotated[
+    list[str] | None, typer.Option(help="Symbols to trade; default: those of the training.")
+]
+Limits = Annotated[
+    Path | None, typer.Option(help="TOML file with limits, tail, protection and feed.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="path=value, such as limits.max_drawdown=0.1.")
+]
+Bars = Annotated[int | None, typer.Option(min=1, help="End after so many bars.")]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(help="Backtest with `--conformal`, whose correction bounds the realised tail."),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Account:
+    """Everything a trader is started with."""
+
+    agent: "Agent"
+    venue: "Venue"
+    mode: str
+    folder: Path
+    config: "TradingConfig"
+    symbols: tuple[str, ...]
+    capital: float
+    clock: "Clock"
+    bars: int | None = None
+    shifts: "Sequence[float]" = ()
+    notes: Mapping[str, "JsonValue"] = field(default_factory=dict)
+    watching: Watching = field(default_factory=Watching)
+
+
+def read_agent(run: Path) -> "Agent":
+    """Return the agent of a folder; it decides on one thread, as in a backtest."""
+    import torch
+
+    from stormsail.api.agent_folders import agent_folder
+    from stormsail.modules.agent import Agent
+
+    torch.set_num_threads(1)
+    return Agent.load(agent_folder(run))
+
+
+def read_config(limits: Path | None, settings: list[str] | None) -> "TradingConfig":
+    """Return the operator's settings."""
+    from stormsail.core.config.overrides import apply_overrides
+    from stormsail.execution.config import TradingConfig
+
+    if limits is not None:
+        return TradingConfig.load(limits, settings or [])
+    return TradingConfig.from_mapping(apply_overrides({}, settings or []))
+
+
+def traded_symbols(agent: "Agent", given: list[str] | None) -> tuple[str, ...]:
+    """Return the symbols to trade, all of one quote currency and kind.
+
+    Raises:
+        ConfigError: if they differ, or the agent is none of a market.
+    """
+    from stormsail.core.errors import ConfigError
+    from stormsail.market.bars import check_symbol
+
+    if "interval" not in agent.binding.values:
+        raise ConfigError(
+            "config-inconsistent",
+            wrong="an agent that trades must have been trained on a market",
+            found=f"one of the task `{agent.binding.values.get('task', 'unknown')}`",
+            remedy="Train one on bars: `stormsail init bars` writes a configuration.",
+        )
+    trained = agent.binding.values.get("symbols")
+    named = given or (trained if isinstance(trained, list) else [])
+    symbols = tuple(check_symbol(str(symbol)) for symbol in named)
+    kinds = {symbol.partition("/")[2] for symbol in symbols}
+    if len(kinds) != 1 or len(set(symbols)) != len(symbols):
+        raise ConfigError(
+            "config-inconsistent",
+            wrong="the symbols of an account must be different, and of one quote currency and kind",
+            found=", ".join(symbols) or "none",
+            remedy="Give each kind a folder of its own: `--symbols`, `--folder`.",
+        )
+    return symbols
+
+
+def read_shifts(agent: "Agent", calibration: Path | None) -> list[float]:
+    """Return the conformal correction that a backtest saved; none without one.
+
+    Raises:
+        ArtifactError: if the calibration cannot be read.
+        ConfigError: if it holds no correction of this agent.
+    """
+    if calibration is None:
+        return []
+    from stormsail.core.errors import ArtifactError
+    from stormsail.core.files.documents import DocumentError, decode, mapping
+    from stormsail.execution.decisions.tail_limits import conformal_shift_of
+
+    file = calibration / "calibration.json"
+    try:
+        document = mapping(decode(file.read_bytes()))
+    except DocumentError as error:
+        raise ArtifactError(
+            "artifact-document",
+            wrong=f"{file} must be a calibration as a backtest writes it",
+            found=str(error),
+            remedy="Write it with `stormsail backtest ... --conformal`, of the same agent.",
+        ) from error
+    return conformal_shift_of(document, agent.levels.tolist())
+
+
+@contextlib.contextmanager
+def alone(folder: Path, account: str, verb: str, clock: "Clock") -> Iterator[None]:
+    """Hold the locks of a folder and of an account; refuse where another trader holds one.
+
+    Raises:
+        ConfigError: if another process trades the account, or in the folder.
+    """
+    from stormsail.core.errors import ConfigError
+    from stormsail.core.files.lock import BusyError, held
+
+    paths = [folder / "trader.lock"]
+    if verb == "live":  # paper accounts share nothing but their exchange's prices
+        paths.append(_lock_of(account))
+    with contextlib.ExitStack() as stack:
+        for path in paths:
+            try:
+                stack.enter_context(held(path, verb=verb, wait_s=0.0, clock=clock))
+            except BusyError as error:
+                raise ConfigError(
+                    "account-busy",
+                    wrong=f"one trader alone must trade the account {account}",
+                    found=error.holder,
+                    remedy="Stop the other trader first.",
+                ) from None
+        yield
+
+
+def _lock_of(account: str) -> Path:
+    """Return the lock of an account, in a folder that all traders of this user share.
+
+    Raises:
+        ConfigError: if the user has no such folder.
+    """
+    from stormsail.core.errors import ConfigError
+
+    try:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    except RuntimeError as error:
+        raise ConfigError(
+            "config-value",
+            wrong=f"the lock of the account {account} must have a folder",
+            found="a user without a home",
+            remedy="Set XDG_STATE_HOME to a folder that all traders of the account share.",
+        ) from error
+    locks = state / "stormsail"
+    locks.mkdir(parents=True, exist_ok=True, mode=0o700)
+    name = hashlib.sha256(account.encode()).hexdigest()[:16]
+    return locks / f"account-{name}.lock"
+
+
+def operator_name() -> str:
+    """Return who gives a command, for the record: the name of the user, or the number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user that the system has no name for, as in a container
+        return f"user {os.getuid()}"
+
+
+def trade(account: Account) -> None:
+    """Trade until a bar count, the kill switch or a signal ends it; then say how it went."""
+    from stormsail.core.clock import SystemClock
+    from stormsail.execution.kill_switch import KillSwitch
+
+    account.folder.mkdir(parents=True, exist_ok=True)
+    switch = KillSwitch(account.folder, account.clock)
+    trip = switch.read()
+    if trip is None or trip.way == "stop":
+        switch.check()
+    else:
+        typer.echo(f"the kill switch asks for `{trip.way}`: this is carried out, then it ends")
+    paper = account.mode == "paper"
+    name = f"paper:{account.venue.name}" if paper else account.venue.account_id()
+    with (
+        alone(account.folder, name, account.mode, SystemClock()),
+        account.watching.around(account.folder, account.clock) as observers,
+    ):
+        ending, loop, caught = _traded(account, name, switch, observers)
+    standing = loop.standing
+    publish(
+        folder=account.folder,
+        account=name,
+        mode=account.mode,
+        ending=ending,
+        bars=0 if standing is None else standing.step + 1,
+        equity=None if standing is None else standing.equity,
+    )
+    if standing is not None:
+        typer.echo(f"{ending}: {standing.step + 1} bars, equity {standing.equity:,.2f}")
+    if ending == "killed":
+        raise typer.Exit(KILLED)
+    if caught:
+        raise typer.Exit(128 + caught[0])
+
+
+def _traded(
+    account: Account, name: str, switch: object, observers: "tuple[Observer, ...]"
+) -> "tuple[Ending, TradingLoop, list[int]]":
+    import socket
+    from decimal import Decimal
+
+    from stormsail.core.signals import handled_signals
+    from stormsail.execution.journal import NAME, Binding, Journal
+    from stormsail.execution.kill_switch import KillSwitch
+    from stormsail.execution.loop import TradingLoop
+    from stormsail.execution.order_ids import epoch_of
+    from stormsail.execution.paper_venue import PaperVenue
+
+    assert isinstance(switch, KillSwitch)  # noqa: S101 - of the caller
+    now, clock = account.clock.now_ns(), account.clock
+    quote = account.symbols[0].partition("/")[2].partition(":")[0]
+    interval = str(account.agent.binding.values.get("interval", ""))
+    journal = Journal(
+        account.folder / NAME,
+        Binding(name, account.venue.name, account.mode, interval, quote),
+        epoch=epoch_of(created_ns=now, host=socket.gethostname(), pid=os.getpid()),
+        now_ms=now // 1_000_000,
+    )
+    venue: Venue = account.venue
+    if account.mode == "paper":
+        capital = Decimal(repr(account.capital))
+        venue = PaperVenue(account.venue, journal, clock, quote=quote, capital=capital)
+    loop = TradingLoop(
+        account.agent,
+        venue,
+        journal,
+        switch,
+        account.config,
+        symbols=account.symbols,
+        capital=account.capital,
+        clock=clock,
+        observers=(_show, *observers),
+        shifts=account.shifts,
+        notes=account.notes,
+    )
+    caught: list[int] = []
+
+    def leave(number: int) -> None:
+        caught.append(number)
+        loop.leave()
+
+    def kill(_number: int, _frame: object) -> None:
+        switch.trip(source="signal", words="SIGUSR1")
+
+    before = signal.signal(signal.SIGUSR1, kill)
+    try:
+        with handled_signals(leave):
+            loop.start()
+            gc.collect()
+            gc.freeze()  # what is there now stays: a bar need not wait for a look at all of it
+            ending = loop.run(bars=account.bars)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        venue.close()
+        journal.close()
+    return ending, loop, caught
+
+
+def _show(message: "Snapshot | Notice") -> None:
+    """Print one line for a bar or a notice."""
+    from stormsail.core.clock import iso
+    from stormsail.execution.operator.status import Notice
+
+    if isinstance(message, Notice):
+        place = f" {message.symbol}" if message.symbol else ""
+        line = f"{iso(message.at_ms, timespec='seconds')} {message.name}{place}: {message.words}"
+        if message.severity != "info" or not is_quiet():
+            typer.echo(line, err=message.severity != "info")
+        return
+    held = " ".join(f"{sleeve.symbol} {sleeve.weight:+.2f}" for sleeve in message.sleeves)
+    tail = "" if message.cvar is None else f", predicted tail {message.cvar:.2%}"
+    typer.echo(
+        f"{iso(message.bar_ms, timespec='seconds')} {message.state} equity "
+        f"{message.equity:,.2f}, drawdown {message.drawdown:.2%}{tail}; {held}"
+    )

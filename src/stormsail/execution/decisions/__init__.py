@@ -1,0 +1,1 @@
+"""From a closed bar to the order: window of bars, decision, account, tail limits."""

@@ -1,0 +1,182 @@
+"""`Accounts`: brings the accounts from one close to the next, on paper or as the venue says."""
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+
+import torch
+from torch import Tensor
+
+from stormsail.core.clock import Clock
+from stormsail.execution.config import Feed
+from stormsail.execution.decisions.ledger import Prices, VenueBar, live_close, simulated_close
+from stormsail.execution.decisions.path import DecisionPath
+from stormsail.execution.decisions.standing import Standing
+from stormsail.execution.journal import Journal
+from stormsail.execution.operator.status import Teller
+from stormsail.execution.paper_venue import PaperFill, PaperVenue
+from stormsail.execution.reconcile import update_fills, update_orders
+from stormsail.execution.venue import Market, Position, Trade, Venue
+from stormsail.functional.market import fills
+from stormsail.market.panel import Panel
+from stormsail.market.simulator.account import State, stop_hit
+
+
+class Accounts:
+    """The accounts of S symbols at a venue.
+
+    Args:
+        venue: a `PaperVenue`, or a real one.
+        journal: where fills are recorded.
+        path: rules of the accounts.
+        clock: stamps what is recorded.
+        feed: patience with orders that do not show.
+        teller: tells the operator of what nobody ordered.
+    """
+
+    def __init__(
+        self,
+        venue: Venue,
+        journal: Journal,
+        path: DecisionPath,
+        clock: Clock,
+        feed: Feed,
+        teller: Teller,
+    ) -> None:
+        self._venue, self._journal, self._path = venue, journal, path
+        self._clock, self._feed, self._teller = clock, feed, teller
+        self.symbols: Sequence[str] = path.setup.symbols
+        self._paper = venue if isinstance(venue, PaperVenue) else None
+
+    def opened(
+        self, close: Tensor, positions: dict[str, Position], markets: dict[str, Market]
+    ) -> State:
+        """Return accounts with equal capital; what the venue holds already is part of them."""
+        state = self._path.opened(close)
+        quantity, cash, entry = (
+            column.clone() for column in (state.quantity, state.cash, state.entry_price)
+        )
+        for column, symbol in enumerate(self.symbols):
+            held = positions[symbol].quantity
+            if held and abs(held) >= markets[symbol].market_lot:
+                quantity[column] = float(held)
+                cash[column] -= float(held) * float(close[column])
+                entry[column] = close[column]
+                self._teller.tell("position-adopted", f"{held} was held before", "warning", symbol)
+        return state._replace(quantity=quantity, cash=cash, entry_price=entry)
+
+    def closed(
+        self, before: Standing, panel: Panel, markets: dict[str, Market]
+    ) -> tuple[State, Tensor]:
+        """Return accounts at the close of the panel's newest bar, and which are stopped for good.
+
+        Raises:
+            VenueError: if the venue does not say what it holds: unknown is not flat.
+        """
+        prices = Prices(panel.high[-1], panel.low[-1], panel.close[-1])
+        if self._paper is None:
+            state = self._live(before, prices, markets)
+        else:
+            state = self._simulated(self._paper, before, prices, int(panel.ts[-1]))
+        return state, before.stopped | stop_hit(state, self._path.stops)
+
+    def _simulated(self, paper: PaperVenue, before: Standing, prices: Prices, ts: int) -> State:
+        state, fill = simulated_close(
+            self._path,
+            before.state,
+            before.requested,
+            before.opening,
+            self.executed(before),
+            prices,
+        )
+        for column in fill.liquidated.nonzero().flatten().tolist():
+            lost = float(before.state.quantity[column] + fill.order[column])
+            self._liquidated(self.symbols[column], lost, float(prices.close[column]), ts)
+        paper.settle(
+            Decimal(repr(float(state.cash.sum()))),
+            {
+                symbol: Decimal(repr(quantity))
+                for symbol, quantity in zip(self.symbols, state.quantity.tolist(), strict=True)
+            },
+        )
+        return state
+
+    def _liquidated(self, symbol: str, lost: float, price: float, ts: int) -> None:
+        self._teller.tell("liquidated", f"{lost:g} on paper", "alarm", symbol)
+        gone = Trade(
+            trade_id=f"liquidation-{ts}",
+            order_id="",
+            symbol=symbol,
+            side="sell" if lost > 0 else "buy",
+            price=Decimal(repr(price)),
+            quantity=Decimal(repr(abs(lost))),
+            fee=Decimal(0),
+            fee_asset="",
+            ts_ms=self._now_ms(),
+        )
+        self._journal.add_fill(gone, None)
+
+    def executed(self, standing: Standing) -> Tensor:
+        """Return whose target order of a bar was filled, bool [S]."""
+        done = {
+            intent.symbol
+            for intent in self._journal.intents(bar_ms=standing.ts)
+            if intent.leg == "target" and intent.filled > 0
+        }
+        return torch.tensor([symbol in done for symbol in self.symbols])
+
+    def _live(self, before: Standing, prices: Prices, markets: dict[str, Market]) -> State:
+        self.settle()
+        length = self._path.setup.terms.features.interval.milliseconds
+        for payment in self._venue.funding_payments(self.symbols, since_ms=before.ts - length):
+            self._journal.add_funding(payment)
+        fill, payment_id = before.booked
+        booked = VenueBar(
+            self._journal.fills_after(fill),
+            self._journal.funding_after(payment_id),
+            self._venue.positions(self.symbols),
+            markets,
+        )
+        state, adoptions = live_close(
+            before.state, before.ordered, self.symbols, booked, prices.close
+        )
+        for adoption in adoptions:
+            words = f"{adoption.found} where {adoption.expected} was expected"
+            self._teller.tell("position-adopted", words, "alarm", adoption.symbol)
+        return state
+
+    def settle(self) -> None:
+        """Ask for orders without an answer, and for fills.
+
+        Raises:
+            VenueError: if the venue does not answer.
+        """
+        patience = self._feed.visible_after_s
+        update_orders(self._venue, self._journal, now_ms=self._now_ms(), visible_after_s=patience)
+        update_fills(self._venue, self._journal, self.symbols)
+
+    def fill_paper(self, standing: Callable[[], Standing | None]) -> None:
+        """Let a paper venue fill orders by the costs of the simulator."""
+        if self._paper is None:
+            return
+        costs = self._path.opened(torch.ones(len(self.symbols), dtype=torch.float64))
+
+        def filled(symbol: str, quantity: float, mid: float) -> PaperFill:
+            steps = self._path.steps
+            here = slice(own := self.symbols.index(symbol), own + 1)
+            price, order = (torch.tensor([x], dtype=torch.float64) for x in (mid, quantity))
+            terms = fills.Terms(
+                costs.fee[here],
+                costs.half_spread[here],
+                costs.impact[here],
+                steps.lot[here],
+                steps.tick[here],
+            )
+            now = standing()
+            traded = torch.zeros_like(price) if now is None else now.opening.notional[here]
+            paid = fills.fill_price(price, order, traded, terms)
+            return PaperFill(float(paid), float(terms.fee * order.abs() * paid))
+
+        self._paper.fill_by(filled)
+
+    def _now_ms(self) -> int:
+        return self._clock.now_ns() // 1_000_000

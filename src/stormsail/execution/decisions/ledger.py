@@ -1,0 +1,183 @@
+"""Accounts of S symbols between two closes: as the simulator keeps them, or as the venue says.
+
+Paper accounts are those of the backtest: one call of `market.simulator.trade` with the bar that has
+closed, at the price by which the order was sized. Live accounts take their quantity from the venue,
+always: a position that nobody here ordered is adopted with a word, never assumed away. Cash moves
+by fills, fees and funding as the venue booked them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.core.files.documents import JsonValue
+from stormsail.execution.decisions.path import DecisionPath, Opening
+from stormsail.execution.venue import ZERO, FundingPayment, Market, Position, Trade
+from stormsail.functional.market import fills
+from stormsail.market.simulator.account import Fill, State, apply_fill
+
+ACCOUNT = (
+    "cash",
+    "quantity",
+    "entry_price",
+    "price",
+    "equity",
+    "peak_equity",
+    "day_start_equity",
+    "turnover",
+    "bars_in_position",
+)
+"""Columns of an account that a journal holds; the rest follows from agent and market."""
+
+
+def account_documents(state: State) -> list[dict[str, JsonValue]]:
+    """Return each account as plain numbers, which read back to the same bits."""
+    columns = {name: getattr(state, name).tolist() for name in ACCOUNT}
+    count = len(state.cash)
+    return [{name: columns[name][row] for name in ACCOUNT} for row in range(count)]
+
+
+def accounts_from(documents: Sequence[Mapping[str, JsonValue]], like: State) -> State:
+    """Return accounts with the numbers of documents and the costs of others."""
+    return like._replace(
+        **{
+            name: torch.tensor(
+                [document[name] for document in documents], dtype=getattr(like, name).dtype
+            )
+            for name in ACCOUNT
+        }
+    )
+
+
+_ROUNDING = Decimal("1e-9")
+"""Share of a position within which two quantities are the same, where there is no lot."""
+
+
+class Prices(NamedTuple):
+    """High, low and close of the bar that has closed, [S] each in float64."""
+
+    high: Tensor
+    low: Tensor
+    close: Tensor
+
+
+class Booked(NamedTuple):
+    """Accounts after a bar, and what it did."""
+
+    state: State
+    fill: Fill
+
+
+def simulated_close(
+    path: DecisionPath,
+    state: State,
+    requested: Tensor,
+    opening: Opening,
+    executed: Tensor,
+    prices: Prices,
+) -> Booked:
+    """Return paper accounts after a bar: the simulator's own step.
+
+    Args:
+        path: rules and order steps.
+        state: accounts at the close before.
+        requested: weights that reached the risk gate.
+        opening: by which orders were sized.
+        executed: whether the order of each symbol was sent, bool; one that the order gate refused
+            is an order that could not be traded.
+        prices: of the bar.
+    """
+    bar = opening.closed(*prices, may_trade=opening.may_trade & executed)
+    fill = path.fill(state, requested, bar)
+    return Booked(apply_fill(state, fill, state.row + 1, prices.close), fill)
+
+
+@dataclass(frozen=True)
+class VenueBar:
+    """What the venue booked between two closes, and what it holds now."""
+
+    trades: Sequence[Trade]
+    funding: Sequence[FundingPayment]
+    positions: Mapping[str, Position]
+    markets: Mapping[str, Market]
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """A change of a position that no order of this journal explains."""
+
+    symbol: str
+    expected: Decimal
+    found: Decimal
+
+
+def live_close(
+    state: State, ordered: Fill, symbols: Sequence[str], booked: VenueBar, close: Tensor
+) -> tuple[State, list[Adoption]]:
+    """Return live accounts after a bar, and the changes that no order here explains.
+
+    Args:
+        state: accounts at the close before.
+        ordered: what was ordered at the open, for the day's start and turnover.
+        symbols: of the accounts.
+        booked: by the venue since then.
+        close: price of each symbol now.
+    """
+    cash, quantity, entry, turnover = (
+        column.clone()
+        for column in (state.cash, state.quantity, state.entry_price, ordered.day_turnover)
+    )
+    turnover -= ordered.turnover  # expected; the fills below are what was traded
+    adoptions = []
+    for row, symbol in enumerate(symbols):
+        market = booked.markets[symbol]
+        money, held = _exact(state.cash[row]), _exact(state.quantity[row])
+        for trade in booked.trades:
+            if trade.symbol != symbol:
+                continue
+            signed = trade.quantity if trade.side == "buy" else -trade.quantity
+            entry[row] = _entry(held, entry[row], signed, trade.price)
+            money -= signed * trade.price
+            held += signed
+            if trade.fee_asset == market.quote:
+                money -= trade.fee
+            elif trade.fee_asset == market.base and market.kind == "spot":
+                held -= trade.fee
+            if state.equity[row] > 0:
+                turnover[row] += float(trade.quantity * trade.price) / state.equity[row]
+        money += sum((pay.amount for pay in booked.funding if pay.symbol == symbol), ZERO)
+        at_venue = _without_dust(booked.positions[symbol].quantity, market)
+        if abs(at_venue - held) > max(market.market_lot, _ROUNDING * abs(held)):
+            adoptions.append(Adoption(symbol, held, at_venue))
+            change = at_venue - held
+            entry[row] = _entry(held, entry[row], change, _exact(close[row]))
+            money -= change * _exact(close[row])
+        cash[row], quantity[row] = float(money), float(at_venue)
+        entry[row] = entry[row] if at_venue else 0.0
+    fill = ordered._replace(
+        cash=cash,
+        quantity=quantity,
+        entry_price=entry,
+        equity=cash + quantity * close,
+        day_turnover=turnover,
+    )
+    return apply_fill(state, fill, state.row + 1, close), adoptions
+
+
+def _entry(held: Decimal, entry: Tensor, change: Decimal, price: Decimal) -> Tensor:
+    numbers = (torch.tensor(float(number)).double() for number in (held, entry, change, price))
+    return fills.entry_price(*numbers)
+
+
+def _without_dust(quantity: Decimal, market: Market) -> Decimal:
+    """Return a position; what is less than one step of orders cannot be traded and counts as 0."""
+    return ZERO if abs(quantity) < market.market_lot else quantity
+
+
+def _exact(number: Tensor) -> Decimal:
+    """Return a number as the shortest decimal that gives it back."""
+    return Decimal(repr(float(number)))

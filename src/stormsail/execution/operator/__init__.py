@@ -1,0 +1,1 @@
+"""What an operator sees of an account, and is told."""

@@ -1,0 +1,545 @@
+"""The order gate: the last limits before an exchange, at the one place that sends orders.
+
+`functional.risk_gate` has cut the weight, as in training and in the backtest; what is left are the
+limits that only an order has. An order that breaks one is refused whole: the gate never reshapes
+it. Whatever lowers a position, without turning it, passes the limits on size, loss and leverage,
+because the way out must stay open.
+
+| # | limit | refuses |
+|---|---|---|
+| 1 | `number` | quantities and prices that are not finite and positive |
+| 2 | `filter` | steps, least and largest quantity, least notional of the market |
+| 3 | `collar` | prices too far from a fresh mid; any order without one |
+| 4 | `order-notional` | one order too large |
+| 5 | `position` | a position too large |
+| 6 | `gross` | positions too large together |
+| 7 | `leverage` | positions too large for the equity |
+| 8 | `order-rate` | too many orders a minute |
+| 9 | `message-rate` | too many requests that change something a minute |
+| 10 | `daily-loss` | anything but reducing after a loss since the UTC day began |
+| 11 | `drawdown` | anything but reducing below the peak |
+| 12 | `stale-data` | decisions on bars that are too old |
+| 13 | `symbol` | symbols that are not on the list, or do not trade |
+| 14 | `repeat` | the same order again and again |
+
+Exposure counts what may be filled as filled: an order without an answer, and one that still rests.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import partial
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from stormsail.core.clock import Clock
+from stormsail.core.config import Config
+from stormsail.core.errors import InvariantError
+from stormsail.execution.journal import Journal
+from stormsail.execution.kill_switch import KillSwitch
+from stormsail.execution.order_ids import Leg
+from stormsail.execution.venue import ZERO, Market, OrderRequest, Outcome, Refused, Venue
+
+TradingState = Literal["ACTIVE", "REDUCING", "HALTED"]
+"""All orders; those that lower a position; none but the way out."""
+
+Limit = Literal[
+    "number", "filter", "collar", "order-notional", "position", "gross", "leverage", "order-rate",
+    "message-rate", "daily-loss", "drawdown", "stale-data", "symbol", "repeat", "state",
+]  # fmt: skip
+"""Names of the limits, and `state`: reducing or halted."""
+
+_MINUTE_MS = 60_000
+NOT_SENT = "not-sent"
+
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+Amount = Annotated[float, Field(gt=0.0)]
+
+
+class OrderLimits(Config):
+    """Limits of the operator. Amounts are in quote currency; those left out follow the capital."""
+
+    price_collar: Share = 0.02
+    """Largest distance of an order's price from the mid, as a share of it."""
+
+    max_quote_age_s: Amount = 5.0
+    """Oldest mid that counts as fresh."""
+
+    max_order_notional: Amount | None = None
+    """Of one order; None is twice the largest position, so that a position can be turned."""
+
+    max_position: Amount | None = None
+    """Of one symbol, long or short; None is the capital times `max_leverage`."""
+
+    max_gross_exposure: Amount | None = None
+    """Of all symbols, long and short added; None is the capital times `max_leverage`."""
+
+    max_leverage: Amount = 1.0
+    """Gross exposure over equity."""
+
+    leverage_slack: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
+    """Share by which exposure may pass limits that follow the capital, and the leverage: a price
+    moves between the decision and the fill."""
+
+    max_orders_per_minute: Annotated[int, Field(ge=1)] = 60
+    """Orders of the agent; protective and closing orders always pass."""
+
+    max_messages_per_minute: Annotated[int, Field(ge=1)] = 300
+    """Requests that change something: orders and cancels."""
+
+    max_daily_loss: Share = 0.05
+    """Since the UTC day began, of the equity then."""
+
+    max_drawdown: Share = 0.20
+    """Below the highest equity."""
+
+    max_data_age_bars: Annotated[float, Field(gt=0.0, le=2.0)] = 2.0
+    """Age of the newest closed bar, counted from its close, in bars."""
+
+    max_repeats: Annotated[int, Field(ge=1)] = 4
+    """Orders of one symbol and side within `repeat_window_s`."""
+
+    repeat_window_s: Amount = 60.0
+    """Seconds in which they are counted."""
+
+    def resolved(self, capital: float) -> "Bounds":
+        """Return the limits in numbers for a capital."""
+        most = capital * self.max_leverage * (1.0 + self.leverage_slack)
+        position = most if self.max_position is None else self.max_position
+        return Bounds(
+            collar=_decimal(self.price_collar),
+            quote_age_ms=1000.0 * self.max_quote_age_s,
+            order=_decimal(
+                2.0 * position if self.max_order_notional is None else self.max_order_notional
+            ),
+            position=_decimal(position),
+            gross=_decimal(most if self.max_gross_exposure is None else self.max_gross_exposure),
+            leverage=_decimal(self.max_leverage) * (1 + _decimal(self.leverage_slack)),
+            orders=self.max_orders_per_minute,
+            messages=self.max_messages_per_minute,
+            daily_loss=_decimal(self.max_daily_loss),
+            drawdown=_decimal(self.max_drawdown),
+            data_age_bars=self.max_data_age_bars,
+            repeats=self.max_repeats,
+            repeat_ms=1000.0 * self.repeat_window_s,
+        )
+
+
+class Bounds(NamedTuple):
+    """`OrderLimits` in numbers."""
+
+    collar: Decimal
+    quote_age_ms: float
+    order: Decimal
+    position: Decimal
+    gross: Decimal
+    leverage: Decimal
+    orders: int
+    messages: int
+    daily_loss: Decimal
+    drawdown: Decimal
+    data_age_bars: float
+    repeats: int
+    repeat_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class MarketView:
+    """What the gate knows of one symbol now.
+
+    Attributes:
+        market: rules as the venue stated them last.
+        mid: fresh price; None where there is none.
+        mid_age_ms: its age.
+        data_age_bars: age of the newest closed bar, counted from its close, in bars.
+    """
+
+    market: Market
+    mid: Decimal | None
+    mid_age_ms: float
+    data_age_bars: float
+
+
+class Exposure(NamedTuple):
+    """Range in which a position lies, with all that may have been filled or may still be."""
+
+    low: Decimal
+    high: Decimal
+
+    @property
+    def largest(self) -> Decimal:
+        """The larger size of the two ends."""
+        return max(abs(self.low), abs(self.high))
+
+    def after(self, change: Decimal) -> "Exposure":
+        """Return the range with one more order that may be filled or not."""
+        return Exposure(min(self.low, self.low + change), max(self.high, self.high + change))
+
+
+@dataclass(frozen=True, slots=True)
+class AccountView:
+    """What the gate knows of the account: money in quote currency, exposures by symbol."""
+
+    equity: Decimal
+    peak: Decimal
+    day_start: Decimal
+    exposures: Mapping[str, Exposure]
+    prices: Mapping[str, Decimal]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an order does not pass."""
+
+    limit: Limit
+    words: str
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """An order that wants to be sent.
+
+    Attributes:
+        bar_ms, leg, number: of its key, for the journal.
+        reference: price at which it was sized.
+    """
+
+    request: OrderRequest
+    bar_ms: int
+    leg: Leg
+    number: int
+    reference: Decimal
+
+
+@dataclass
+class _Rates:
+    """Times of the last orders and messages, in milliseconds."""
+
+    orders: deque[float] = field(default_factory=deque)
+    messages: deque[float] = field(default_factory=deque)
+    same: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
+
+
+class OrderGate:
+    """Checks orders, puts them on disk, and sends them: the only place that does.
+
+    Args:
+        venue: where they go.
+        journal: where the intent stands before.
+        kill_switch: looked at last of all.
+        bounds: limits in numbers.
+        symbols: that may be traded.
+        clock: durations are measured by it.
+    """
+
+    def __init__(
+        self,
+        venue: Venue,
+        journal: Journal,
+        kill_switch: KillSwitch,
+        bounds: Bounds,
+        symbols: Sequence[str],
+        clock: Clock,
+    ) -> None:
+        self._venue, self._journal, self._switch = venue, journal, kill_switch
+        self._bounds, self._clock = bounds, clock
+        self._symbols = frozenset(symbols)
+        self._rates = _Rates()
+        self._reducing: dict[str, str] = {}
+        self.ready = False
+
+    @property
+    def state(self) -> TradingState:
+        """What may be sent. HALTED is the kill switch, and lasts until a person re-arms it."""
+        if self._switch.tripped():
+            return "HALTED"
+        return "REDUCING" if self._reducing else "ACTIVE"
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why only reducing is allowed, by name."""
+        return dict(self._reducing)
+
+    def reduce_only(self, name: str, words: str) -> None:
+        """Allow reducing orders only, until `lift` is called with the same name."""
+        self._reducing[name] = words
+
+    def lift(self, name: str) -> None:
+        """Take back one reason for reducing; HALTED is not touched."""
+        self._reducing.pop(name, None)
+
+    def check(self, proposal: Proposal, view: MarketView, account: AccountView) -> Refusal | None:
+        """Return why an order must not be sent, or None where it may."""
+        return self._check(proposal, view, account, self._now_ms(), self.state)
+
+    def _check(
+        self,
+        proposal: Proposal,
+        view: MarketView,
+        account: AccountView,
+        now: float,
+        state: TradingState,
+    ) -> Refusal | None:
+        request = proposal.request
+        refusal = (
+            self._number(request)
+            or self._symbol(request, view)
+            or self._collar(request, view)  # from here on there is a price
+            or self._filter(request, view)
+        )
+        if refusal is not None:
+            return refusal
+        exposure = account.exposures.get(request.symbol, _FLAT)
+        signed = request.quantity if request.side == "buy" else -request.quantity
+        reduces = _reduces(exposure, signed)
+        if proposal.leg != "target":
+            # a stop that may only reduce can stand before the position that it protects
+            if reduces or (proposal.leg == "stop" and request.reduce_only):
+                return None
+            return Refusal("state", f"a {proposal.leg} order must lower a position")
+        if state == "HALTED" or (state == "REDUCING" and not reduces):
+            return Refusal("state", f"trading is {state}")
+        if view.data_age_bars > self._bounds.data_age_bars:  # of what the agent has decided on
+            return Refusal("stale-data", f"the newest bar closed {view.data_age_bars:.2f} bars ago")
+        refusal = self._rate(request, now)
+        if refusal is None and not reduces:
+            refusal = self._size(request, signed, view, account) or self._loss(account)
+        return refusal
+
+    def _number(self, request: OrderRequest) -> Refusal | None:
+        for name in ("quantity", "price", "stop_price"):
+            number = getattr(request, name)
+            if number is None:
+                continue
+            if not (isinstance(number, Decimal) and number.is_finite() and number > 0):
+                return Refusal("number", f"`{name}` must be finite and positive, not {number}")
+        return None
+
+    def _symbol(self, request: OrderRequest, view: MarketView) -> Refusal | None:
+        if request.symbol not in self._symbols or view.market.symbol != request.symbol:
+            return Refusal("symbol", f"{request.symbol} is not on the list of symbols")
+        if view.market.status != "trading":
+            return Refusal("symbol", f"{request.symbol} is {view.market.status}")
+        return None
+
+    def _filter(self, request: OrderRequest, view: MarketView) -> Refusal | None:
+        market, quantity = view.market, request.quantity
+        lot = market.market_lot if request.type == "market" else market.lot
+        if lot and quantity % lot:
+            return Refusal("filter", f"{quantity} is no multiple of the lot {lot}")
+        if quantity < market.min_quantity or (
+            market.max_quantity and quantity > market.max_quantity
+        ):
+            return Refusal("filter", f"{quantity} is out of {_range(market)}")
+        for price in (request.price, request.stop_price):
+            if price is not None and market.tick and price % market.tick:
+                return Refusal("filter", f"{price} is no multiple of the tick {market.tick}")
+        price = request.price or request.stop_price or view.mid
+        if price is not None and quantity * price < market.min_notional:
+            return Refusal("filter", f"{quantity * price} is less than {market.min_notional}")
+        return None
+
+    def _collar(self, request: OrderRequest, view: MarketView) -> Refusal | None:
+        mid = view.mid
+        if mid is None or not mid.is_finite() or mid <= 0:
+            return Refusal("collar", "no price to compare with")
+        if not view.mid_age_ms <= self._bounds.quote_age_ms:
+            return Refusal("collar", f"the newest price is {view.mid_age_ms:.0f} ms old")
+        if request.price is not None and abs(request.price - mid) > self._bounds.collar * mid:
+            return Refusal("collar", f"{request.price} is too far from {mid}")
+        if request.stop_price is not None:
+            above = request.stop_price > mid
+            if above != (request.side == "buy"):
+                return Refusal("collar", f"a stop at {request.stop_price} would trigger at {mid}")
+        return None
+
+    def _rate(self, request: OrderRequest, now: float) -> Refusal | None:
+        rates, bounds = self._rates, self._bounds
+        if _count(rates.orders, now - _MINUTE_MS) >= bounds.orders:
+            return Refusal("order-rate", f"{bounds.orders} orders in a minute")
+        if _count(rates.messages, now - _MINUTE_MS) >= bounds.messages:
+            return Refusal("message-rate", f"{bounds.messages} messages in a minute")
+        same = rates.same.get((request.symbol, request.side))
+        if same is not None and _count(same, now - bounds.repeat_ms) >= bounds.repeats:
+            return Refusal("repeat", f"{bounds.repeats} such orders in a short time")
+        return None
+
+    def _size(
+        self, request: OrderRequest, signed: Decimal, view: MarketView, account: AccountView
+    ) -> Refusal | None:
+        bounds, price = self._bounds, request.price or view.mid
+        if price is None:
+            return Refusal("collar", "no price to compare with")
+        if request.quantity * price > bounds.order:
+            return Refusal("order-notional", f"{request.quantity * price} in one order")
+        held = account.exposures.get(request.symbol, _FLAT)
+        after = max(abs(held.low + signed), abs(held.high + signed), held.largest) * price
+        if max(abs(held.low + signed), abs(held.high + signed)) * price > bounds.position:
+            return Refusal("position", f"a position of {after}")
+        gross = after
+        for symbol, exposure in account.exposures.items():
+            if symbol == request.symbol or not exposure.largest:
+                continue
+            other = account.prices.get(symbol)
+            if other is None:
+                return Refusal("gross", f"no price of {symbol}, which is held")
+            gross += exposure.largest * other
+        if gross > bounds.gross:
+            return Refusal("gross", f"a gross exposure of {gross}")
+        if not account.equity.is_finite() or gross > bounds.leverage * account.equity:
+            return Refusal("leverage", f"a gross exposure of {gross} on {account.equity}")
+        return None
+
+    def _loss(self, account: AccountView) -> Refusal | None:
+        bounds = self._bounds
+        for limit, share, start in (
+            ("daily-loss", bounds.daily_loss, account.day_start),
+            ("drawdown", bounds.drawdown, account.peak),
+        ):
+            known = start.is_finite() and start > 0 and account.equity.is_finite()
+            if not (known and start - account.equity < share * start):
+                return Refusal(limit, f"{account.equity} after {start}")  # type: ignore[arg-type]
+        return None
+
+    def send(
+        self,
+        proposals: Sequence[Proposal],
+        views: Mapping[str, MarketView],
+        account: AccountView,
+        *,
+        before: Callable[[Sequence[Refusal | None]], None] | None = None,
+    ) -> list[Outcome]:
+        """Check orders, put those that pass on disk as one, then send each once.
+
+        They are sent side by side where the venue can, and none waits for another's answer.
+
+        Args:
+            proposals: in the order in which they are judged; later ones see earlier ones as filled.
+            views: by symbol.
+            account: before any of them.
+            before: called inside the transaction of the intents with the refusal of each, to write
+                what belongs to them.
+
+        Returns:
+            One outcome for each; `Refused` with the code `gate:LIMIT` where the gate refused.
+
+        Raises:
+            InvariantError: if the account is not reconciled yet.
+        """
+        if not self.ready:
+            raise InvariantError(
+                "not-reconciled",
+                wrong="the account must be reconciled before the first order",
+                found=f"{len(proposals)} orders",
+                remedy="This is a bug of the package; nothing was sent.",
+            )
+        now, state = self._now_ms(), self.state
+        refusals: list[Refusal | None] = []
+        for proposal in proposals:
+            refusal = self._check(proposal, views[proposal.request.symbol], account, now, state)
+            refusals.append(refusal)
+            if refusal is None:
+                account = _with(account, proposal.request)
+                self._counted(proposal, now)
+        wall = self._clock.now_ns() // 1_000_000
+        with self._journal.transaction():
+            if before is not None:
+                before(refusals)
+            known = [
+                refusal is not None or not self._intended(proposal, wall)
+                for proposal, refusal in zip(proposals, refusals, strict=True)
+            ]
+        sending = [
+            partial(self._submitted, proposal)
+            for proposal, here in zip(proposals, known, strict=True)
+            if not here
+        ]
+        sent = iter(self._venue.at_once(sending))
+        outcomes = [
+            _not_sent(refusal) if here else next(sent)
+            for refusal, here in zip(refusals, known, strict=True)
+        ]
+        wall = self._clock.now_ns() // 1_000_000
+        with self._journal.transaction():
+            for proposal, outcome, here in zip(proposals, outcomes, known, strict=True):
+                if not here:
+                    client_id = proposal.request.client_id
+                    self._journal.add_outcome(client_id, outcome, now_ms=wall)
+        return outcomes
+
+    def _intended(self, proposal: Proposal, now_ms: int) -> bool:
+        return self._journal.add_intent(
+            proposal.request,
+            bar_ms=proposal.bar_ms,
+            leg=proposal.leg,
+            number=proposal.number,
+            reference=proposal.reference,
+            now_ms=now_ms,
+        )
+
+    def _submitted(self, proposal: Proposal) -> Outcome:
+        """Send an order whose intent is on disk, unless the kill switch was tripped meanwhile."""
+        if proposal.leg == "target" and self._switch.tripped():
+            return Refused(NOT_SENT, "the kill switch was tripped")
+        return self._venue.submit(proposal.request)
+
+    def _counted(self, proposal: Proposal, now: float) -> None:
+        rates, request = self._rates, proposal.request
+        rates.messages.append(now)
+        if proposal.leg == "target":
+            rates.orders.append(now)
+            rates.same.setdefault((request.symbol, request.side), deque()).append(now)
+
+    def cancel(self, symbol: str, client_id: str) -> Outcome:
+        """Cancel an order; counted as a message, and never refused."""
+        self._rates.messages.append(self._now_ms())
+        return self._venue.cancel(symbol, client_id)
+
+    def _now_ms(self) -> float:
+        return self._clock.monotonic_ns() / 1e6
+
+
+_FLAT = Exposure(ZERO, ZERO)
+
+
+def _not_sent(refusal: Refusal | None) -> Refused:
+    if refusal is None:
+        return Refused(NOT_SENT, "the journal holds this very order already")
+    return Refused(f"gate:{refusal.limit}", refusal.words)
+
+
+def _reduces(exposure: Exposure, change: Decimal) -> bool:
+    """Return whether a change lowers a position and does not turn it, wherever it lies."""
+    if change < 0:
+        return exposure.low + change >= 0 and exposure.low > 0
+    return exposure.high + change <= 0 and exposure.high < 0
+
+
+def _with(account: AccountView, request: OrderRequest) -> AccountView:
+    """Return the account as if an order were filled, or not: both ends are kept."""
+    signed = request.quantity if request.side == "buy" else -request.quantity
+    before = account.exposures.get(request.symbol, _FLAT)
+    return AccountView(
+        account.equity,
+        account.peak,
+        account.day_start,
+        {**account.exposures, request.symbol: before.after(signed)},
+        account.prices,
+    )
+
+
+def _count(times: deque[float], since: float) -> int:
+    """Return how many times lie after a time; older ones are dropped."""
+    while times and times[0] <= since:
+        times.popleft()
+    return len(times)
+
+
+def _range(market: Market) -> str:
+    return f"{market.min_quantity} to {market.max_quantity or 'any'}"
+
+
+def _decimal(number: float) -> Decimal:
+    return Decimal(repr(number))

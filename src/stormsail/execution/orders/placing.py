@@ -1,0 +1,328 @@
+"""`Placing`: turns what was decided into orders, sends them through the gate, and protects fills.
+
+It also takes everything back when the kill switch says so: cancels until each cancel is confirmed,
+closes until the venue is flat.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_FLOOR, Decimal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stormsail.core.clock import NANOSECONDS, Clock
+from stormsail.core.errors import VenueError
+from stormsail.execution.decisions.path import DAY_MS
+from stormsail.execution.decisions.standing import Standing
+from stormsail.execution.journal import Journal, Severity
+from stormsail.execution.kill_switch import Way
+from stormsail.execution.operator.status import Teller
+from stormsail.execution.order_gate import (
+    NOT_SENT,
+    AccountView,
+    MarketView,
+    OrderGate,
+    Proposal,
+    Refusal,
+)
+from stormsail.execution.protection import OrderNames, Protector
+from stormsail.execution.reconcile import exposures, update_fills
+from stormsail.execution.venue import Accepted, Market, Outcome, Refused, Unknown, Venue
+
+_NEAR = Decimal("1e-9")
+_NONE = Decimal(0)
+_AGAIN_S = 5.0
+"""Pause before a position without a stop is looked at again."""
+_FRESH_S = 1.0
+"""Age from which prices are asked for anew before a stop is placed."""
+_PASSING = frozenset({NOT_SENT, "gate:collar", "-1003", "-1015", "-1021"})
+"""Refusals that time may cure: no request budget, no fresh price, limits of the exchange, clock."""
+
+
+@dataclass
+class Placing:
+    """Orders of one account.
+
+    Attributes:
+        venue, journal, gate, protector, names, teller, clock: what they pass through.
+        symbols: that are traded.
+        bar_ms: length of a bar.
+        capital: in quote currency, with which the account began.
+        markets: rules as the venue stated them last.
+        data_age: tells how long ago the newest bar of a symbol closed, in bars.
+        left_open: why positions are open although all of them were to be closed; empty otherwise.
+    """
+
+    venue: Venue
+    journal: Journal
+    gate: OrderGate
+    protector: Protector
+    names: OrderNames
+    teller: Teller
+    clock: Clock
+    symbols: Sequence[str]
+    bar_ms: int
+    capital: float
+    markets: Mapping[str, Market]
+    data_age: Callable[[str], float]
+    left_open: str = ""
+    _quotes: dict[str, tuple[Decimal, int]] = field(default_factory=dict)
+    _guarded: int | None = None
+    """Newest fill after which every position was seen to have its stop."""
+    _again_ns: int = 0
+
+    def prices(self) -> Tensor:
+        """Ask for the mid of every symbol, at which orders are sized, float64 [S].
+
+        Raises:
+            VenueError: if one is not known.
+        """
+        now = self.clock.monotonic_ns()
+        for symbol, quote in self.venue.quotes(self.symbols).items():
+            self._quotes[symbol] = (quote.mid, now)
+        mids = [float(self._quotes[symbol][0]) for symbol in self.symbols]
+        return torch.tensor(mids, dtype=torch.float64)
+
+    def views(self) -> dict[str, MarketView]:
+        """Return what the gate knows of each symbol."""
+        now = self.clock.monotonic_ns()
+        views = {}
+        for symbol in self.symbols:
+            mid, at = self._quotes.get(symbol, (None, now))
+            age = self.data_age(symbol)
+            views[symbol] = MarketView(self.markets[symbol], mid, (now - at) / 1e6, age)
+        return views
+
+    def account(self, standing: Standing) -> AccountView:
+        """Return what the gate knows of the account; positions are the venue's.
+
+        Raises:
+            VenueError: if the venue does not say.
+        """
+        peak, day_start = self.peaks(standing)
+        prices = standing.state.price.tolist()
+        positions = self.venue.positions(self.symbols)
+        return AccountView(
+            _decimal(standing.equity),
+            _decimal(peak),
+            _decimal(day_start),
+            exposures(positions, self.markets, self.journal.pending()),
+            {symbol: _decimal(own) for symbol, own in zip(self.symbols, prices, strict=True)},
+        )
+
+    def peaks(self, standing: Standing) -> tuple[float, float]:
+        """Return the account's highest equity, and that with which the UTC day began."""
+        equity = standing.equity
+        rows = self.journal.rows(
+            "SELECT ts, peak, day_start FROM equity WHERE ts < ? ORDER BY ts DESC LIMIT 1",
+            standing.ts,
+        )
+        if not rows:
+            return max(equity, self.capital), equity
+        ts, peak, day_start = rows[0]
+        days = [(opened + self.bar_ms) // DAY_MS for opened in (standing.ts, int(str(ts)))]
+        start = float(str(day_start)) if days[0] == days[1] else equity
+        return max(float(str(peak)), equity), start
+
+    def place(
+        self, standing: Standing, before: Callable[[list[Refusal | None]], None]
+    ) -> list[Outcome]:
+        """Send the orders of a decision.
+
+        Args:
+            standing: what was decided.
+            before: called with the refusal of each symbol, inside the transaction of the intents.
+
+        Raises:
+            VenueError: if the venue does not say what it holds; nothing was sent.
+        """
+        views, account = self.views(), self.account(standing)
+        proposals = self._proposals(standing)
+        if self.protector.before_entry and proposals:
+            self._protect_entries(proposals, views, account, standing.ts)
+        moved = [proposal.request.symbol for proposal in proposals]
+
+        def record(refusals: Sequence[Refusal | None]) -> None:
+            by_symbol = dict(zip(moved, refusals, strict=True))
+            before([by_symbol.get(symbol) for symbol in self.symbols])
+
+        outcomes = self.gate.send(proposals, views, account, before=record)
+        for proposal, outcome in zip(proposals, outcomes, strict=True):
+            self._tell_outcome(proposal, outcome)
+        if any(isinstance(outcome, Accepted | Unknown) for outcome in outcomes):
+            self.after_fills(standing)
+        return outcomes
+
+    def _tell_outcome(self, proposal: Proposal, outcome: Outcome) -> None:
+        if isinstance(outcome, Accepted):
+            return
+        request = proposal.request
+        unknown = isinstance(outcome, Unknown)
+        severity: Severity = "alarm" if unknown else "warning"
+        name = "order-unknown" if unknown else "order-refused"
+        words = f"{request.side} {request.quantity}: {outcome.words}"
+        self.teller.tell(name, words, severity, request.symbol)
+
+    def _proposals(self, standing: Standing) -> list[Proposal]:
+        """Return an order for each symbol whose position is to change, none while one is open."""
+        held_up = {intent.symbol for intent in self.journal.unsettled()}
+        proposals = []
+        for column, symbol in enumerate(self.symbols):
+            wanted = float(standing.ordered.order[column])
+            size = order_size(wanted, self.markets[symbol])
+            if not size or symbol in held_up or symbol not in self._quotes:
+                continue
+            held = float(standing.state.quantity[column])
+            reduces = wanted * held < 0 and abs(wanted) <= abs(held)
+            proposals.append(
+                self.names.proposal(
+                    standing.ts,
+                    "target",
+                    self._quotes[symbol][0],
+                    symbol=symbol,
+                    side="buy" if wanted > 0 else "sell",
+                    quantity=size,
+                    reduce_only=reduces and self.venue.kind == "perpetual",
+                )
+            )
+        return proposals
+
+    def _protect_entries(
+        self,
+        proposals: Sequence[Proposal],
+        views: Mapping[str, MarketView],
+        account: AccountView,
+        ts: int,
+    ) -> None:
+        """Place the stops of positions to come before the orders that open them."""
+        wanted, entries = {}, {}
+        for proposal in proposals:
+            request = proposal.request
+            signed = request.quantity if request.side == "buy" else -request.quantity
+            held = account.exposures[request.symbol]
+            after = held.high + signed if signed > 0 else held.low + signed
+            if abs(after) > held.largest or after * held.high < 0:
+                wanted[request.symbol], entries[request.symbol] = after, proposal.reference
+        self.protector.place(wanted, entries, views, account, ts)
+
+    def unguarded(self) -> bool:
+        """Return whether fills are booked whose positions may have no stop, and it is time to look.
+
+        However a fill became known, and whatever failed after it: what is missing is tried again.
+        """
+        if not self.protector.on or self.clock.monotonic_ns() < self._again_ns:
+            return False
+        return self.journal.booked()[0] != self._guarded
+
+    def after_fills(self, standing: Standing) -> None:
+        """Book fills, and give every position its stop; a venue that is silent is an alarm."""
+        known = self.clock.monotonic_ns()
+        self._guarded, self._again_ns = None, known + int(_AGAIN_S * NANOSECONDS)
+        try:
+            update_fills(self.venue, self.journal, self.symbols)
+            newest = self.journal.booked()[0]
+            if self.protector.on and self._protect(standing, known):
+                self._guarded = newest
+        except VenueError as error:
+            self.teller.tell("fills-unknown", str(error), "alarm")
+
+    def _protect(self, standing: Standing, since_ns: int) -> bool:
+        """Give every position its stop, or close it; return whether each has been."""
+        held = self.venue.positions(self.symbols)
+        old = self.clock.monotonic_ns() - int(_FRESH_S * NANOSECONDS)
+        if any(symbol not in self._quotes or self._quotes[symbol][1] < old for symbol in held):
+            self.prices()  # the gate lets no order pass without a fresh one
+        positions, entries = {}, {}
+        for symbol, position in held.items():
+            own = position.quantity
+            positions[symbol] = own if abs(own) >= self.markets[symbol].market_lot else _NONE
+            entries[symbol] = position.entry_price or self._quotes[symbol][0]
+        closed = self.protector.protect(
+            positions,
+            entries,
+            self.views(),
+            self.account(standing),
+            standing.ts,
+            since_ns=since_ns,
+        )
+        for symbol, outcome in closed.items():
+            words = "no stop in time: "
+            if outcome is None or isinstance(outcome, Accepted):
+                words += "the position was closed"
+            else:
+                words += f"the position was to be closed, and is not: {outcome.words}"
+            self.teller.tell("unprotected", words, "alarm", symbol)
+        return all(own is None or isinstance(own, Accepted) for own in closed.values())
+
+    def taken_back(self, way: Way, standing: Standing | None) -> bool:
+        """Cancel, and close where that is asked for; return whether all of it is confirmed."""
+        try:
+            left = [
+                intent
+                for intent in self.journal.pending()
+                if not (way == "stop" and intent.leg == "stop")
+                and not self.protector.cancel(intent)
+            ]
+            if left:
+                return False
+            return way != "flatten" or self._flat(standing)
+        except VenueError as error:
+            self.teller.tell("venue-silent", str(error), "warning")
+            return False
+
+    def _flat(self, standing: Standing | None) -> bool:
+        """Close what is held; return whether nothing is left that another try could close."""
+        self.left_open = ""
+        positions = {
+            symbol: position.quantity
+            for symbol, position in self.venue.positions(self.symbols).items()
+            if order_size(float(position.quantity), self.markets[symbol])
+        }
+        if not positions:
+            return True
+        self.prices()
+        account = self._way_out() if standing is None else self.account(standing)
+        bar_ms = 0 if standing is None else standing.ts
+        outcomes = self.protector.flatten(positions, self.views(), account, bar_ms)
+        update_fills(self.venue, self.journal, self.symbols)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
+        if len(refused) < len(outcomes) or any(own.code in _PASSING for own in refused):
+            return False  # look again: another order, since what was refused had no effect
+        # what the venue or its filters refuse for good is for a person to close
+        words = "; ".join(outcome.words for outcome in refused)
+        self.left_open = words or "less than one lot is left"
+        self.teller.tell("not-flat", self.left_open, "alarm")
+        return True
+
+    def _way_out(self) -> AccountView:
+        """Return the account before its first decision: nothing passes but what lowers positions.
+
+        Raises:
+            VenueError: if the venue does not say.
+        """
+        positions = self.venue.positions(self.symbols)
+        held = exposures(positions, self.markets, self.journal.pending())
+        return AccountView(_NONE, _NONE, _NONE, held, {})
+
+
+def order_size(quantity: float, market: Market) -> Decimal:
+    """Return the size of an order in whole lots; what is less than one is 0.
+
+    The simulator has cut the quantity down to lots in floating point: a quotient next to a whole
+    number is that number.
+    """
+    if not np.isfinite(quantity):
+        return _NONE
+    size, lot = _decimal(abs(quantity)), market.market_lot or market.lot
+    if not lot:
+        return size
+    steps = size / lot
+    whole = steps.to_integral_value()
+    near = abs(steps - whole) <= _NEAR * max(whole, Decimal(1))
+    return (whole if near else steps.to_integral_value(ROUND_FLOOR)) * lot
+
+
+def _decimal(number: float) -> Decimal:
+    return Decimal(repr(number))

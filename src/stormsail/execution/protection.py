@@ -1,0 +1,282 @@
+"""What protects a position when this process is gone: a stop at the venue, a dead man's switch.
+
+Where stops may only reduce (perpetuals), the stop of the coming position stands before the order
+that opens it, so that there is no moment without one. On spot a stop needs the coins that it sells:
+it is placed right after the fill, and a position that has none when the deadline is over is closed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+from stormsail.core.clock import NANOSECONDS, Clock
+from stormsail.core.errors import VenueError
+from stormsail.execution.config import Protection
+from stormsail.execution.journal import Intent, Journal
+from stormsail.execution.order_gate import AccountView, MarketView, OrderGate, Proposal
+from stormsail.execution.order_ids import Leg, OrderKey
+from stormsail.execution.venue import (
+    Accepted,
+    Market,
+    OrderRequest,
+    Outcome,
+    Refused,
+    Side,
+    Venue,
+)
+
+RENEWALS = 4
+"""A countdown is renewed after this part of it."""
+
+
+@dataclass(frozen=True)
+class OrderNames:
+    """Client ids of one account and journal."""
+
+    account: str
+    strategy: str
+    journal: Journal
+
+    def proposal(
+        self,
+        bar_ms: int,
+        leg: Leg,
+        reference: Decimal,
+        *,
+        symbol: str,
+        side: Side,
+        quantity: Decimal,
+        stop_price: Decimal | None = None,
+        reduce_only: bool = False,
+    ) -> Proposal:
+        """Return the next order of a leg: its number is that of the intents before it."""
+        count = self.journal.rows(
+            "SELECT count(*) FROM intents WHERE bar_ms = ? AND symbol = ? AND leg = ?",
+            bar_ms,
+            symbol,
+            leg,
+        )[0][0]
+        number = 0 if leg == "target" else int(str(count))
+        epoch = self.journal.epoch
+        key = OrderKey(self.account, self.strategy, epoch, bar_ms, symbol, leg, number)
+        request = OrderRequest(
+            key.client_id,
+            symbol,
+            side,
+            "market" if stop_price is None else "stop",
+            quantity,
+            stop_price=stop_price,
+            reduce_only=reduce_only,
+        )
+        return Proposal(request, bar_ms, leg, number, reference)
+
+
+class Protector:
+    """Stops and countdowns of one account.
+
+    Args:
+        venue: where they stand.
+        gate: through which they are sent.
+        journal: where they are recorded.
+        names: of orders.
+        config: distance and deadlines.
+        clock: measures the deadline.
+    """
+
+    def __init__(
+        self,
+        venue: Venue,
+        gate: OrderGate,
+        journal: Journal,
+        names: OrderNames,
+        config: Protection,
+        clock: Clock,
+    ) -> None:
+        self._venue, self._gate, self._journal = venue, gate, journal
+        self._names, self._config, self._clock = names, config, clock
+        self._renewed_ns: int | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether positions are protected by stops."""
+        return self._config.stop_distance is not None and self._venue.capabilities.stops
+
+    @property
+    def before_entry(self) -> bool:
+        """Whether a stop can stand before its position."""
+        return self.on and self._venue.kind == "perpetual"
+
+    def stops(self, symbol: str) -> list[Intent]:
+        """Return the stops of a symbol that stand, or may stand, at the venue."""
+        pending = self._journal.pending()
+        return [intent for intent in pending if intent.symbol == symbol and intent.leg == "stop"]
+
+    def place(
+        self,
+        wanted: Mapping[str, Decimal],
+        entries: Mapping[str, Decimal],
+        views: Mapping[str, MarketView],
+        account: AccountView,
+        bar_ms: int,
+    ) -> dict[str, Outcome]:
+        """Send one stop for each position that has none of its size and side; return the answers.
+
+        Args:
+            wanted: signed position that each stop is to close.
+            entries: price from which the distance is measured.
+            views: for the gate.
+            account: for the gate.
+            bar_ms: bar of the orders.
+        """
+        proposals = []
+        for symbol, quantity in wanted.items():
+            if quantity and not self._stands(symbol, quantity):
+                market = views[symbol].market
+                size = _stepped(abs(quantity), market.lot)
+                if not size:
+                    continue
+                price = self._stop_price(quantity > 0, entries[symbol], market)
+                proposals.append(
+                    self._names.proposal(
+                        bar_ms,
+                        "stop",
+                        entries[symbol],
+                        symbol=symbol,
+                        side="sell" if quantity > 0 else "buy",
+                        quantity=size,
+                        stop_price=price,
+                        reduce_only=self._venue.kind == "perpetual",
+                    )
+                )
+        outcomes = self._gate.send(proposals, views, account) if proposals else []
+        return {
+            proposal.request.symbol: outcome
+            for proposal, outcome in zip(proposals, outcomes, strict=True)
+        }
+
+    def _stands(self, symbol: str, quantity: Decimal) -> bool:
+        side: Side = "sell" if quantity > 0 else "buy"
+        return any(
+            stop.side == side and stop.quantity >= abs(quantity) and stop.status == "open"
+            for stop in self.stops(symbol)
+        )
+
+    def _stop_price(self, long: bool, entry: Decimal, market: Market) -> Decimal:  # noqa: FBT001
+        distance = Decimal(repr(self._config.stop_distance))
+        price = entry * (1 - distance) if long else entry * (1 + distance)
+        return _stepped(price, market.tick, up=long) if market.tick else price
+
+    def protect(
+        self,
+        positions: Mapping[str, Decimal],
+        entries: Mapping[str, Decimal],
+        views: Mapping[str, MarketView],
+        account: AccountView,
+        bar_ms: int,
+        *,
+        since_ns: int,
+    ) -> dict[str, Outcome | None]:
+        """Give every position its stop, and cancel the others.
+
+        Args:
+            positions: as the venue holds them.
+            entries: prices from which the distance is measured.
+            views: for the gate.
+            account: for the gate.
+            bar_ms: bar of the orders.
+            since_ns: when the fill was known, on the monotonic clock.
+
+        Returns:
+            What had to be closed, with the answer to the order that closes it; None where less than
+            one lot is held.
+        """
+        if not self.on:
+            return {}
+        if self._venue.kind != "perpetual":  # the coins must be free before another stop takes them
+            self._cancel_others(positions)
+        outcomes = self.place(positions, entries, views, account, bar_ms)
+        late = (self._clock.monotonic_ns() - since_ns) / NANOSECONDS > self._config.deadline_s
+        closed: dict[str, Outcome | None] = {}
+        for symbol, outcome in outcomes.items():
+            if not isinstance(outcome, Accepted) or late:
+                made = self.flatten({symbol: positions[symbol]}, views, account, bar_ms)
+                closed[symbol] = made[0] if made else None
+        left = {symbol: held for symbol, held in positions.items() if symbol not in closed}
+        self._cancel_others(left)
+        return closed
+
+    def _cancel_others(self, positions: Mapping[str, Decimal]) -> None:
+        """Cancel stops that fit no position, and all but the newest that fits."""
+        for symbol, held in positions.items():
+            side = "sell" if held > 0 else "buy"
+            fitting = [
+                stop
+                for stop in self.stops(symbol)
+                if held and stop.side == side and stop.quantity >= abs(held)
+            ]
+            for stop in self.stops(symbol):
+                if not fitting or stop.client_id != fitting[-1].client_id:
+                    self.cancel(stop)
+
+    def cancel(self, intent: Intent) -> bool:
+        """Cancel an order; return whether it is known to be gone."""
+        outcome = self._gate.cancel(intent.symbol, intent.client_id)
+        now = self._clock.now_ns() // 1_000_000
+        if isinstance(outcome, Accepted):
+            order = outcome.order
+            self._journal.add_order(intent.client_id, "canceled", order, now_ms=now)
+            return order.status != "open"
+        if isinstance(outcome, Refused):  # it is not open: ask what became of it
+            try:
+                known = self._venue.order(intent.symbol, intent.client_id)
+            except VenueError:
+                return False
+            if known is not None and known.status != "open":
+                self._journal.add_order(intent.client_id, "settled", known, now_ms=now)
+                return True
+        return False
+
+    def flatten(
+        self,
+        positions: Mapping[str, Decimal],
+        views: Mapping[str, MarketView],
+        account: AccountView,
+        bar_ms: int,
+    ) -> list[Outcome]:
+        """Close positions with market orders."""
+        proposals: Sequence[Proposal] = [
+            self._names.proposal(
+                bar_ms,
+                "flatten",
+                views[symbol].mid or Decimal(0),
+                symbol=symbol,
+                side="sell" if held > 0 else "buy",
+                quantity=_stepped(abs(held), views[symbol].market.market_lot),
+                reduce_only=self._venue.kind == "perpetual",
+            )
+            for symbol, held in positions.items()
+            if _stepped(abs(held), views[symbol].market.market_lot)
+        ]
+        return self._gate.send(proposals, views, account) if proposals else []
+
+    def renew(self, symbols: Sequence[str]) -> bool:
+        """Renew the countdown of every symbol if a quarter of it is over; return whether it was."""
+        countdown = self._config.dead_man_s
+        if countdown is None or not self._venue.capabilities.dead_man:
+            return False
+        now = self._clock.monotonic_ns()
+        period = countdown * NANOSECONDS / RENEWALS
+        if self._renewed_ns is not None and now - self._renewed_ns < period:
+            return False
+        self._renewed_ns = now
+        for symbol in symbols:
+            self._venue.renew_dead_man(symbol, round(1000 * countdown))
+        return True
+
+
+def _stepped(number: Decimal, step: Decimal, *, up: bool = False) -> Decimal:
+    """Return the multiple of a step at or next to a number; a step of 0 leaves it alone."""
+    if not step:
+        return number
+    rounding = ROUND_CEILING if up else ROUND_FLOOR
+    return (number / step).to_integral_value(rounding) * step

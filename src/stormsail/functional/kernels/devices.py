@@ -1,0 +1,33 @@
+"""Where Triton kernels can run."""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+@cache
+def _has_triton() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def may_launch(*tensors: Tensor) -> bool:
+    """Return whether kernels can be launched on these tensors.
+
+    They are on a CUDA device, Triton is installed, and nothing is traced: a compiler makes kernels
+    of its own from the plain formula.
+    """
+    return (
+        all(tensor.is_cuda for tensor in tensors)
+        and not torch.compiler.is_compiling()
+        and _has_triton()
+    )
+
+
+def power_of_two(count: int) -> int:
+    """Return the smallest power of two that is not less: what a block of Triton must be."""
+    return 1 << max(count - 1, 0).bit_length()

@@ -1,0 +1,78 @@
+"""Quantile Huber loss and its slope for a block of samples, all pairs in registers, in Triton."""
+# What is written here is Triton's language, which only looks like Python.
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201, ANN202, N803
+
+import torch
+import triton
+import triton.language as tl
+
+KINDS = {torch.float32: tl.float32, torch.float64: tl.float64}
+"""What `KIND`, the dtype of the arithmetic, may be."""
+
+
+@triton.jit
+def _bounded(u, kappa):
+    """Return u clamped to +-kappa; a NaN stays a NaN."""
+    low = tl.minimum(u, kappa, propagate_nan=tl.PropagateNan.ALL)
+    return tl.maximum(low, -kappa, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _pull(u, kappa, up, down, PINBALL: tl.constexpr):
+    """Return the slope of a pair, times kappa, and what it is multiplied with to be its loss."""
+    if PINBALL:
+        inner = tl.where(u > 0.0, 1.0, tl.where(u < 0.0, -1.0, u))  # 0 and NaN as they are
+        size = u
+    else:
+        inner = _bounded(u, kappa)
+        size = u - 0.5 * inner
+    return tl.where(u < 0.0, down, up) * inner, size
+
+
+@triton.jit
+def quantile_huber(
+    predicted, target, tau, kappa_at, mass, loss, slope, active, samples, shared,
+    N: tl.constexpr, M: tl.constexpr, PINBALL: tl.constexpr, MASSES: tl.constexpr,
+    SLOPE: tl.constexpr, COUNT: tl.constexpr, KIND: tl.constexpr,
+    BLOCK: tl.constexpr, LEVELS: tl.constexpr,
+):  # fmt: skip
+    """Write loss [samples], its gradient [samples, N] and the share of pairs beyond kappa.
+
+    `shared` neighbouring samples, the critics of one row, have one row of target atoms.
+    """
+    sample = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    level = tl.arange(0, LEVELS)
+    is_sample, is_level = sample < samples, level < N
+    here = is_sample[:, None] & is_level[None, :]
+    at = sample[:, None] * N + level[None, :]
+    theta = tl.load(predicted + at, mask=here, other=0.0).to(KIND)
+    up = tl.load(tau + level, mask=is_level, other=0.0).to(KIND)[None, :]
+    down = 1.0 - up
+    kappa = tl.load(kappa_at).to(KIND)
+    rows = target + (sample // shared) * M
+    total = tl.zeros([BLOCK, LEVELS], KIND)
+    pulls = tl.zeros([BLOCK, LEVELS], KIND)
+    beyond = tl.zeros([BLOCK, LEVELS], KIND)
+    for j in range(0, M):
+        y = tl.load(rows + j, mask=is_sample, other=0.0).to(KIND)
+        share = tl.full([], 1.0 / M, KIND)
+        if MASSES:
+            share = tl.load(mass + j).to(KIND)
+        u = y[:, None] - theta
+        pull, size = _pull(u, kappa, up, down, PINBALL)
+        pull *= share
+        total += pull * size
+        pulls += pull
+        if COUNT:
+            beyond += tl.where(tl.abs(u) > kappa, share, 0.0)
+    scale = tl.full([], 1.0 / N, KIND)
+    if COUNT:
+        counted = tl.sum(tl.where(here, beyond, 0.0), axis=1) * scale
+        tl.store(active + sample, counted.to(active.dtype.element_ty), mask=is_sample)
+    if not PINBALL:
+        scale /= kappa
+    value = tl.sum(tl.where(here, total, 0.0), axis=1) * scale
+    tl.store(loss + sample, value.to(loss.dtype.element_ty), mask=is_sample)
+    if SLOPE:
+        tl.store(slope + at, (-scale * pulls).to(slope.dtype.element_ty), mask=here)

@@ -1,0 +1,293 @@
+"""LSTM and GRU layers over a sequence with resets, for a CUDA device.
+
+Row by row there is one matrix product of input and state together and one kernel for all that is
+elementwise: gates, resets, the state in float32. The next product's input is written, already
+reset, by the kernel before it. The gradients of all weights are one product over all rows in the
+end; those of biases and of the initial state are summed along the way, always in the same order.
+Shapes depend on nothing but shapes, and nothing waits for the device: a CUDA graph can hold it.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Tile(NamedTuple):
+    """What one program works on, and with what."""
+
+    rows: int
+    """Environments."""
+    units: int
+    warps: int
+    stages: int = 3
+    """Loads of a product that are under way."""
+
+
+PLAIN = Tile(16, 64, 4)
+"""Of the kernel behind a product."""
+ALIGNMENT = 8
+"""Columns of the joint input are filled up to a multiple of this: 16 bytes of bfloat16."""
+
+
+class Layer(NamedTuple):
+    """Weights of one layer in the order of `torch.nn.LSTM` and `torch.nn.GRU`."""
+
+    input_weight: Tensor
+    """[G, I]; G is 4 H for an LSTM and 3 H for a GRU."""
+    hidden_weight: Tensor
+    """[G, H]."""
+    input_bias: Tensor
+    hidden_bias: Tensor
+
+
+def compute_dtype(like: Tensor) -> torch.dtype:
+    """Return the dtype of the products: that of autocast where it is on, else of the tensor."""
+    kind = like.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
+
+
+def recurrent_sequence(
+    kind: str,
+    x: Tensor,
+    layer: Layer,
+    state: Tensor,
+    reset: Tensor,
+    initial: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return outputs [T, B, H], in the dtype of the products, and the last state in float32.
+
+    The formulas of `functional.recurrence`, with the product of the inputs inside.
+
+    Args:
+        kind: `lstm` or `gru`.
+        x: inputs [T, B, I].
+        layer: weights, float32.
+        state: before the first row, [B, P, H] with P = 2 for an LSTM and 1 for a GRU.
+        reset: where a row starts from the initial state, bool [T, B].
+        initial: that state, [P, H].
+        dtype: of the products and of what is kept for the way back, float32 or bfloat16;
+            `compute_dtype` without it.
+    """
+    dtype = compute_dtype(x) if dtype is None else dtype
+    with torch.autocast(x.device.type, enabled=False):
+        weight, bias = _joint(kind, layer)
+        if torch.is_grad_enabled():
+            output, cell = _Sequence.apply(
+                x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
+                kind == "lstm", dtype,
+            )  # fmt: skip
+        else:
+            output, cell = _run(
+                x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
+                is_lstm=kind == "lstm", dtype=dtype, keeps=False,
+            )[:2]  # fmt: skip
+        after = [output[-1].float(), cell] if kind == "lstm" else [cell]
+        return output, torch.stack(after, 1)
+
+
+def _joint(kind: str, layer: Layer) -> tuple[Tensor, Tensor]:
+    """Return one weight [4 H, K] for state and input side by side, and one bias [4 H].
+
+    A GRU's new part is two: that of the input, and that of the state, which meet after the product.
+    """
+    of_x, of_h = layer.input_weight, layer.hidden_weight
+    width, bias = of_h.shape[1], layer.input_bias + layer.hidden_bias
+    if kind == "gru":
+        sides, new = slice(0, 2 * width), slice(2 * width, 3 * width)
+        of_h, of_x = (
+            torch.cat((of_h[sides], torch.zeros_like(of_h[new]), of_h[new])),
+            torch.cat((of_x[sides], of_x[new], torch.zeros_like(of_x[new]))),
+        )
+        bias = torch.cat((bias[sides], layer.input_bias[new], layer.hidden_bias[new]))
+    missing = -(of_h.shape[1] + of_x.shape[1]) % ALIGNMENT
+    return torch.nn.functional.pad(torch.cat((of_h, of_x), 1), (0, missing)), bias
+
+
+class _Kept(NamedTuple):
+    """What the way back reads."""
+
+    joined: Tensor
+    """State and input of every product, [T, B, K]."""
+    active: Tensor
+    """[T, B, 4 H]."""
+    cells: Tensor
+    """After each row, float32 [T, B, H]."""
+    first: Tensor
+    """Before the first one, [B, H]."""
+    weight: Tensor
+
+
+def _run(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    reset: Tensor,
+    initial_hidden: Tensor,
+    initial_cell: Tensor,
+    *,
+    is_lstm: bool,
+    dtype: torch.dtype,
+    keeps: bool,
+) -> tuple[Tensor, Tensor, _Kept]:
+    """Return outputs, the last cell and what the way back needs; nothing of that unless `keeps`."""
+    from stormsail.functional.kernels.recurrent_triton import forward_row
+
+    (rows, batch, inputs), width, columns = x.shape, hidden.shape[-1], weight.shape[1]
+    weight, bias, cell = weight.to(dtype), bias.float().contiguous(), cell.float().contiguous()
+    initial_hidden = initial_hidden.float().contiguous()
+    initial_cell = initial_cell.float().contiguous()
+    reset = reset.contiguous()
+    flags = reset.view(torch.uint8)
+    joined = x.new_empty((rows, batch, columns), dtype=dtype)
+    joined[..., width : width + inputs].copy_(x)
+    joined[..., width + inputs :].zero_()
+    joined[0, :, :width].copy_(torch.where(reset[0, :, None], initial_hidden, hidden))
+    gates = x.new_empty((batch, 4 * width), dtype=dtype)
+    active = x.new_empty((rows, batch, 4 * width) if keeps else (1, 1, 1), dtype=dtype)
+    cells = x.new_empty((rows if keeps else 1, batch, width), dtype=torch.float32)
+    output = x.new_empty((rows, batch, width), dtype=dtype)
+    transposed, before, launch = weight.t(), cell, _launch(batch, width)
+    for t in range(rows):
+        following, place = min(t + 1, rows - 1), t if keeps else 0
+        tables = (
+            bias, before, flags[t], initial_cell, active[place], cells[place], output[t],
+            joined[following], flags[following], initial_hidden, batch, width,
+        )  # fmt: skip
+        options = {"LSTM": is_lstm, "SAVE": keeps, "NEXT": t + 1 < rows, **launch.options}
+        torch.mm(joined[t], transposed, out=gates)
+        forward_row[launch.grid](gates, *tables, columns, **options)
+        before = cells[place]
+    return output, before, _Kept(joined, active, cells, cell, weight)
+
+
+class _Launch(NamedTuple):
+    """Grid and options of a kernel."""
+
+    grid: tuple[int, int]
+    options: dict[str, int]
+
+
+def _launch(batch: int, width: int) -> _Launch:
+    options = {
+        "ROWS": PLAIN.rows, "UNITS": PLAIN.units,
+        "num_warps": PLAIN.warps, "num_stages": PLAIN.stages,
+    }  # fmt: skip
+    return _Launch((-(-batch // PLAIN.rows), -(-width // PLAIN.units)), options)
+
+
+class _Sequence(torch.autograd.Function):
+    """The sequence and its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch's own stub is untyped
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        reset: Tensor,
+        initial_hidden: Tensor,
+        initial_cell: Tensor,
+        is_lstm: bool,  # noqa: FBT001 - apply takes no names
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        output, last, kept = _run(
+            x, weight, bias, hidden, cell, reset, initial_hidden, initial_cell,
+            is_lstm=is_lstm, dtype=dtype, keeps=True,
+        )  # fmt: skip
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*kept, reset.contiguous(), initial_cell.float().contiguous())
+        ctx.is_lstm, ctx.inputs, ctx.dtypes = is_lstm, x.shape[-1], (x.dtype, hidden.dtype)
+        return output, last.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        *saved, reset, initial_cell = ctx.saved_tensors
+        kept, needed = _Kept(*saved), ctx.needs_input_grad
+        with torch.autocast(reset.device.type, enabled=False):
+            back = _back(
+                kept, reset, initial_cell, grads,
+                is_lstm=ctx.is_lstm, wants_inputs=needed[0], learns=needed[6] or needed[7],
+            )  # fmt: skip
+            width, fresh = kept.first.shape[-1], reset[0, :, None]
+            of_x = None if back.inputs is None else back.inputs[..., : ctx.inputs].to(ctx.dtypes[0])
+            first = back.hidden.float()
+            sums = back.sums.sum(0)
+            initial_h = sums[4 * width : 5 * width] + torch.where(fresh, first, 0.0).sum(0)
+            hidden = torch.where(fresh, 0.0, first).to(ctx.dtypes[1]) if needed[3] else None
+            cell = torch.where(fresh, 0.0, back.carry).to(ctx.dtypes[1]) if needed[4] else None
+            of_weight = _product(back.gates.flatten(0, 1).t(), kept.joined.flatten(0, 1))
+        return (
+            of_x, of_weight, sums[: 4 * width], hidden, cell, None,
+            initial_h, sums[5 * width :], None, None,
+        )  # fmt: skip
+
+
+class _Back(NamedTuple):
+    """Gradients of all rows."""
+
+    gates: Tensor
+    """[T, B, 4 H]."""
+    inputs: Tensor | None
+    """[T, B, I or more]; None where nobody wants it."""
+    hidden: Tensor
+    """Of the output before the first row, wherever it came from, [B, H]."""
+    carry: Tensor
+    """Of the cell before the first row, float32 [B, H]."""
+    sums: Tensor
+    """Of each block of rows, float32 [R, 6 H]."""
+
+
+def _back(
+    kept: _Kept,
+    reset: Tensor,
+    initial_cell: Tensor,
+    grads: tuple[Tensor | None, ...],
+    *,
+    is_lstm: bool,
+    wants_inputs: bool,
+    learns: bool,
+) -> _Back:
+    from stormsail.functional.kernels.recurrent_triton import backward_row
+
+    (rows, batch, _), width = kept.joined.shape, kept.first.shape[-1]
+    launch = _launch(batch, width)
+    flags = reset.view(torch.uint8)
+    grad_output, grad_cell = grads
+    carry = torch.empty_like(kept.first) if grad_cell is None else grad_cell.float().clone()
+    above = kept.joined if grad_output is None else grad_output.to(kept.joined.dtype).contiguous()
+    grad_gates = torch.empty_like(kept.active)
+    sums = torch.zeros(launch.grid[0], 6 * width, device=reset.device)
+    # the product of a row brings back input and state together
+    weight = kept.weight if wants_inputs else kept.weight[:, :width]
+    behind = kept.joined.new_empty((rows if wants_inputs else 1, batch, weight.shape[1]))
+    for t in range(rows - 1, -1, -1):
+        has_next, following = t + 1 < rows, min(t + 1, rows - 1)
+        tables = (
+            carry, kept.active[t], kept.cells[t], kept.cells[t - 1] if t else kept.first,
+            flags[t], flags[following], initial_cell, grad_gates[t], sums, batch, width,
+        )  # fmt: skip
+        options = {
+            "LSTM": is_lstm, "OUTPUT": grad_output is not None, "NEXT": has_next,
+            "CARRIED": has_next or grad_cell is not None, "LEARN": learns, **launch.options,
+        }  # fmt: skip
+        back = behind[following if wants_inputs else 0]
+        backward_row[launch.grid](above[t], back, *tables, weight.shape[1], **options)
+        torch.mm(grad_gates[t], weight, out=behind[t if wants_inputs else 0])
+    inputs = behind[..., width:] if wants_inputs else None
+    return _Back(grad_gates, inputs, behind[0, :, :width], carry, sums)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Return a product in float32 of factors of any kind."""
+    if left.dtype != torch.float32:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return torch.mm(left, right)

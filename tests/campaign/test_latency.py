@@ -1,0 +1,234 @@
+"""From the close of a bar to the last order sent, by the wall clock, for 20 symbols.
+
+`pytest -s -m campaign tests/campaign/test_latency.py` prints the figures: in memory, and at the
+loopback exchange over a real socket, through ccxt. A machine that others use makes them worse.
+"""
+
+import gc
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from execution_lab import HOUR, Desk, config, quick_folder
+
+SYMBOLS, BARS = 20, 200
+LOOSE = {"max_orders_per_minute": 10_000, "max_messages_per_minute": 100_000, "max_repeats": 1000}
+
+
+def timed(loop, venue, bars):
+    """Return milliseconds from a bar's arrival to the last request of an order, bar by bar."""
+    length = loop._interval.milliseconds
+    plain, spent, orders = venue.submit, [], 0
+    sent = []
+
+    def submit(request):
+        sent.append(time.perf_counter_ns())
+        return plain(request)
+
+    venue.submit = submit
+    gc.collect()
+    gc.freeze()  # as the command does once it is ready
+    try:
+        for _ in range(bars):
+            loop._refresh_markets()
+            rows = loop.feed.collect(loop.window.newest + length, loop._idle)
+            sent.clear()
+            start = time.perf_counter_ns()
+            loop.window.append(rows, {})
+            loop._decide()
+            if sent:
+                spent.append((sent[-1] - start) / 1e6)
+                orders += len(sent)
+    finally:
+        venue.submit = plain
+        gc.unfreeze()
+    return np.array(spent), orders
+
+
+def report(place, spent, orders):
+    low, high = np.percentile(spent, [50, 99])
+    words = f"\n{place}: {len(spent)} bars, {orders} orders, median {low:.1f} ms, p99 {high:.1f} ms"
+    sys.stdout.write(words + "\n")
+
+
+@pytest.mark.campaign
+def test_a_venue_in_memory():
+    with quick_folder() as folder:
+        desk = Desk(folder, rows=BARS + 80, symbols=SYMBOLS, stops=False)
+        limits = {f"limits__{name}": value for name, value in LOOSE.items()}
+        with desk.trader("live", config(**limits)) as loop:
+            loop.run(bars=3)
+            spent, orders = timed(loop, desk.venue, BARS)
+    report("in memory", spent, orders)
+    assert len(spent) > BARS // 2
+    assert desk.length == HOUR
+    assert np.median(spent) <= 50.0
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("stops", [False, True], ids=["orders", "stops-and-orders"])
+def test_the_loopback_exchange_over_a_socket(stops):
+    pytest.importorskip("ccxt")
+    from stormsail.cli.trading import demo
+    from stormsail.execution.ccxt_venue import CcxtVenue
+    from stormsail.execution.config import TradingConfig
+    from stormsail.execution.connection.rate_budget import RateBudget
+    from stormsail.execution.journal import NAME, Binding, Journal
+    from stormsail.execution.kill_switch import KillSwitch
+    from stormsail.execution.loop import TradingLoop
+    from stormsail.execution.loopback import Exchange, Loopback, VirtualClock, candles_of
+    from stormsail.execution.loopback.exchange import API_KEY, API_SECRET
+    from stormsail.execution.loopback.transport import LoopbackStreams
+    from stormsail.execution.order_ids import epoch_of
+    from stormsail.execution.secrets import Credentials, Secret
+    from stormsail.market.bars import from_columns
+    from stormsail.market.interval import Interval
+    from stormsail.market.panel import Panel
+    from stormsail.market.synthetic import generate
+
+    names = tuple(f"C{number:02d}/USDT:USDT" for number in range(SYMBOLS))
+    world = generate(
+        "garch_jump", symbols=list(names), bars=demo.HISTORY + BARS + 50,
+        interval=Interval.parse(demo.INTERVAL), seed=1, start_ms=demo.START_MS,
+    )  # fmt: skip
+    panel = Panel.from_bars(world.bars, world.funding)
+    clock = VirtualClock((int(panel.ts[demo.HISTORY]) + 1000) * 1_000_000)
+    exchange = Exchange(clock=clock, check_limits=False)
+    for column, symbol in enumerate(names):
+        cells = ("open", "high", "low", "close", "volume")
+        table = {name: getattr(panel, name)[:, column].tolist() for name in cells}
+        bars = from_columns(symbol, panel.interval, {"ts": panel.ts.tolist(), **table})
+        exchange.perp[symbol.partition(":")[0].replace("/", ""), demo.INTERVAL] = candles_of(bars)
+    exchange.deposit("perp", "USDT", "10000000")
+    settings = TradingConfig.from_mapping(
+        {
+            "feed": {"burn_in": 8, "poll_s": 30.0},
+            "protection": {} if stops else {"stop_distance": None},
+            "limits": {
+                **LOOSE, "leverage_slack": 0.2, "max_drawdown": 1.0, "max_daily_loss": 1.0,
+            },
+        }
+    )  # fmt: skip
+    with quick_folder() as folder, Loopback(exchange) as served:
+        venue = CcxtVenue(
+            "binanceusdm",
+            credentials=Credentials(Secret(API_KEY), Secret(API_SECRET), "test"),
+            clock=clock,
+            base_url=served.url,
+            budget=RateBudget(folder / "budget", limit=1_000_000_000, clock=clock),
+            streams=LoopbackStreams(exchange, "perp", clock),
+        )
+        journal = Journal(
+            folder / NAME,
+            Binding(venue.account_id(), "loopback", "live", demo.INTERVAL, "USDT"),
+            epoch=epoch_of(created_ns=clock.now_ns(), host="here", pid=1),
+            now_ms=clock.now_ms(),
+        )
+        loop = TradingLoop(
+            demo.untrained_agent(panel, 0), venue, journal, KillSwitch(folder, clock), settings,
+            symbols=names, capital=1_000_000.0, clock=clock,
+        )  # fmt: skip
+        try:
+            loop.start()
+            loop.run(bars=3)
+            spent, orders = timed(loop, venue, 60)
+        finally:
+            venue.close()
+            journal.close()
+    report(f"loopback over a socket, {'stops and orders' if stops else 'orders'}", spent, orders)
+    assert len(spent) > 30
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("connections", [1, 8])
+def test_an_exchange_in_another_process(connections, monkeypatch):
+    """Every question between the close and the last order counts: rates, fills, funding, prices."""
+    pytest.importorskip("ccxt")
+    import http.client
+
+    from latency_lab import NAMES, drawn_panel, exchange_elsewhere
+    from stormsail.cli.trading import demo
+    from stormsail.execution import ccxt_venue
+    from stormsail.execution.config import TradingConfig
+    from stormsail.execution.connection.rate_budget import RateBudget
+    from stormsail.execution.journal import NAME, Binding, Journal
+    from stormsail.execution.kill_switch import KillSwitch
+    from stormsail.execution.loop import TradingLoop
+    from stormsail.execution.loopback.exchange import API_KEY, API_SECRET
+    from stormsail.execution.order_ids import epoch_of
+    from stormsail.execution.secrets import Credentials, Secret
+
+    plain_open, plain_put = ccxt_venue.open_client, http.client.HTTPConnection.putrequest
+    plain_end, sent = http.client.HTTPConnection.endheaders, []
+
+    def open_client(*args, **kwargs):
+        client = plain_open(*args, **kwargs)
+        client.options["recvWindow"] = 60_000  # a clock this fast passes seconds in a request
+        return client
+
+    def putrequest(self, method, url, *args, **kwargs):
+        self.is_order = method == "POST" and "rder" in url
+        return plain_put(self, method, url, *args, **kwargs)
+
+    def endheaders(self, *args, **kwargs):
+        plain_end(self, *args, **kwargs)
+        if self.is_order:
+            sent.append((time.perf_counter_ns(), time.process_time_ns()))
+
+    monkeypatch.setattr(ccxt_venue, "open_client", open_client)
+    monkeypatch.setattr(http.client.HTTPConnection, "putrequest", putrequest)
+    monkeypatch.setattr(http.client.HTTPConnection, "endheaders", endheaders)
+    loose = {"leverage_slack": 0.2, "max_drawdown": 1.0, "max_daily_loss": 1.0, "price_collar": 1.0}
+    settings = TradingConfig.from_mapping(
+        {
+            "feed": {"burn_in": 8, "poll_s": 30.0, "max_clock_offset_ms": 1e9},
+            "protection": {"stop_distance": None},
+            "limits": {**LOOSE, **loose, "max_quote_age_s": 3600.0},
+        }
+    )
+    panel, wall, own, orders = drawn_panel(250), [], [], 0
+    with quick_folder() as folder, exchange_elsewhere(bars=250, speed=600.0) as (url, clock):
+        venue = ccxt_venue.CcxtVenue(
+            "binanceusdm",
+            credentials=Credentials(Secret(API_KEY), Secret(API_SECRET), "test"),
+            clock=clock,
+            base_url=url,
+            budget=RateBudget(folder / "budget", limit=1_000_000_000, clock=clock),
+            connections=connections,
+        )
+        journal = Journal(
+            folder / NAME,
+            Binding(venue.account_id(), "loopback", "live", demo.INTERVAL, "USDT"),
+            epoch=epoch_of(created_ns=clock.now_ns(), host="here", pid=1),
+            now_ms=clock.now_ms(),
+        )
+        loop = TradingLoop(
+            demo.untrained_agent(panel, 0), venue, journal, KillSwitch(folder, clock), settings,
+            symbols=NAMES, capital=1_000_000.0, clock=clock,
+        )  # fmt: skip
+        try:
+            loop.start()
+            loop.run(bars=3)
+            gc.collect()
+            gc.freeze()
+            for _ in range(30):
+                ts = loop.window.newest + loop._interval.milliseconds
+                loop._refresh_markets()
+                rows = loop.feed.collect(ts, loop._idle)
+                sent.clear()
+                start, spent = time.perf_counter_ns(), time.process_time_ns()
+                loop.window.append(rows, loop.feed.due_rates(ts))
+                loop._decide()
+                orders += len(sent)
+                if sent:
+                    wall.append((max(at for at, _ in sent) - start) / 1e6)
+                    own.append((max(at for _, at in sent) - spent) / 1e6)
+        finally:
+            gc.unfreeze()
+            venue.close()
+            journal.close()
+    report(f"{connections} connections, wall clock", np.array(wall), orders)
+    report(f"{connections} connections, own processor time", np.array(own), orders)
+    assert len(wall) > 10

@@ -1,0 +1,454 @@
+"""The bugs of trading bots: orders sent twice or forgotten, positions assumed, switches reset."""
+
+from mutants.harness import Mutant
+from mutants.nodes import integration, unit
+
+GATE, LOOP = "execution/order_gate.py", "execution/loop.py"
+LEDGER, JOURNAL = "execution/decisions/ledger.py", "execution/journal/__init__.py"
+SCHEMA = "execution/journal/schema.py"
+RECONCILE, SWITCH = "execution/reconcile.py", "execution/kill_switch.py"
+PROTECTION, PATH = "execution/protection.py", "execution/decisions/path.py"
+PLACING = "execution/orders/placing.py"
+
+
+def gate(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of the order gate."""
+    return unit("order_gate", *names, part="execution")
+
+
+def loop(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of the loop."""
+    return integration("execution_loop", *names)
+
+
+def kills(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests in which traders die."""
+    return tuple(f"tests/fault/test_execution_kills.py::{name}" for name in names)
+
+
+def outages(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests in which something fails for long."""
+    return integration("execution_outages", *names)
+
+
+EXECUTION = (
+    Mutant(
+        "funding-that-settled-is-not-asked-for",
+        "D12",
+        "execution/decisions/feed.py",
+        "// _HOUR_MS * _HOUR_MS <= since:",
+        "// _HOUR_MS * _HOUR_MS <= ts:",
+        outages("test_funding_rates_are_asked_for_when_one_may_have_settled"),
+    ),
+    Mutant(
+        "threads-share-a-client",
+        "D2",
+        "execution/connection/pool.py",
+        'own: Connection = getattr(self._own, "connection", self._first)',
+        "own: Connection = self._first",
+        unit(
+            "pool",
+            "test_a_thread_has_a_client_of_its_own_with_the_markets_of_the_first",
+            part="execution/connection",
+        ),
+    ),
+    Mutant(
+        "a-connection-keeps-the-filters-of-yesterday",
+        "D6",
+        "execution/connection/pool.py",
+        "            setattr(connection.client, name, getattr(self._first.client, name))\n",
+        "            pass\n",
+        unit(
+            "pool",
+            "test_a_thread_has_a_client_of_its_own_with_the_markets_of_the_first",
+            part="execution/connection",
+        ),
+    ),
+    Mutant(
+        "an-order-goes-out-on-a-dead-connection",
+        "D2",
+        "execution/connection/pool.py",
+        "            _drop(connection)\n        connection.used_ns",
+        "            pass\n        connection.used_ns",
+        unit(
+            "pool",
+            "test_a_connection_that_was_idle_for_long_is_opened_anew",
+            part="execution/connection",
+        ),
+    ),
+    Mutant(
+        "an-error-leaves-other-orders-on-their-way",
+        "D2",
+        "execution/connection/pool.py",
+        "        ended = list(self._threads.map(self._run, calls))\n",
+        "        ended = []\n"
+        "        for own in self._threads.map(self._run, calls):\n"
+        "            if own[1] is not None:\n"
+        "                raise own[1]\n"
+        "            ended.append(own)\n",
+        unit(
+            "pool",
+            "test_an_error_is_raised_once_every_call_has_ended",
+            part="execution/connection",
+        ),
+    ),
+    Mutant(
+        "threads-lose-what-others-used",
+        "D10",
+        "execution/connection/rate_budget.py",
+        "        with self._threads:  # the file's lock is the process's: its threads share it\n",
+        "        if True:\n",
+        unit("rate_budget", "test_threads_share_one_budget", part="execution/connection"),
+    ),
+    Mutant(
+        "a-verdict-without-a-share-allows-all-of-it",
+        "E2",
+        "cli/trading/live.py",
+        "and not isinstance(stated, bool) and 0.0 < stated <= 1.0:",
+        "and not isinstance(stated, bool):",
+        integration("trading_commands", "test_a_verdict_that_allows_no_share_allows_no_trading"),
+    ),
+    Mutant(
+        "rearming-stops-the-way-out",
+        "D7",
+        LOOP,
+        "            trip = self._switch.read() or trip\n",
+        '            trip = self._switch.read() or replace(trip, way="stop")\n',
+        outages("test_rearming_does_not_stop_what_was_begun"),
+    ),
+    Mutant(
+        "cancelling-stops-takes-the-way-out-back",
+        "D7",
+        SWITCH,
+        '{"stop": 0, "cancel": 1, "flatten": 2}',
+        '{"stop": 0, "cancel": 2, "flatten": 1}',
+        unit(
+            "kill_switch", "test_cancelling_stops_does_not_take_the_way_out_back", part="execution"
+        ),
+    ),
+    Mutant(
+        "two-trips-cross",
+        "D7",
+        SWITCH,
+        "            self._alone(folder)\n",
+        "",
+        unit(
+            "kill_switch",
+            "test_of_trips_at_the_same_moment_the_one_that_asks_for_most_counts",
+            part="execution",
+        ),
+    ),
+    Mutant(
+        "the-way-out-is-given-up-at-the-first-refusal",
+        "D7",
+        PLACING,
+        "len(refused) < len(outcomes) or any(own.code in _PASSING for own in refused)",
+        "len(refused) < len(outcomes)",
+        outages("test_the_way_out_is_tried_again_while_time_may_help"),
+    ),
+    Mutant(
+        "what-was-not-closed-is-confirmed",
+        "D7",
+        PLACING,
+        '        self.left_open = words or "less than one lot is left"\n'
+        '        self.teller.tell("not-flat", self.left_open, "alarm")\n',
+        '        self.teller.tell("not-flat", words or "less than one lot is left", "alarm")\n',
+        outages("test_what_is_refused_for_good_is_not_called_closed"),
+    ),
+    Mutant(
+        "nothing-is-closed-before-the-first-decision",
+        "D7",
+        PLACING,
+        'way != "flatten" or self._flat(standing)',
+        'way != "flatten" or standing is None or self._flat(standing)',
+        outages("test_what_was_held_before_the_first_decision_is_closed_as_well"),
+    ),
+    Mutant(
+        "a-fill-that-is-found-later-has-no-stop",
+        "D8",
+        LOOP,
+        "            if self._standing is not None and self.placing.unguarded():\n"
+        "                self.placing.after_fills(self._standing)\n",
+        "",
+        outages(
+            "test_an_order_that_was_filled_without_an_answer_gets_its_stop",
+            "test_a_stop_that_could_not_be_placed_is_tried_again",
+        ),
+    ),
+    Mutant(
+        "a-position-that-stays-is-told-as-closed",
+        "D8",
+        PLACING,
+        "        return all(own is None or isinstance(own, Accepted) for own in closed.values())",
+        "        return True",
+        outages("test_a_position_that_could_not_be_closed_is_told_and_tried_again"),
+    ),
+    Mutant(
+        "a-repeated-close-is-a-fresh-bar",
+        "D9",
+        "execution/decisions/bar_window.py",
+        "self.panel.ts[self.panel.tradable[:, self.panel.index(symbol)]]",
+        "self.panel.ts",
+        outages("test_a_symbol_whose_bars_stop_is_not_traded_on_its_last_one"),
+    ),
+    Mutant(
+        "the-clock-is-looked-at-once",
+        "D9",
+        LOOP,
+        "                self._check_clock()\n",
+        "",
+        outages("test_a_clock_that_goes_off_while_trading_allows_reducing_only"),
+    ),
+    Mutant(
+        "an-interrupted-stream-ends-trading",
+        "D11",
+        LOOP,
+        "            self._interrupted = True\n",
+        "            update_fills(self._venue, self._journal, self.symbols)\n",
+        outages("test_streams_and_questions_that_fail_together_do_not_end_trading"),
+    ),
+    Mutant(
+        "money-that-is-not-there-is-traded",
+        "D6",
+        RECONCILE,
+        "    if worth < Decimal(repr(capital)):\n",
+        "    if worth < 0:\n",
+        outages("test_more_capital_than_the_account_holds_is_refused"),
+    ),
+    Mutant(
+        "the-watch-over-the-tail-starts-anew",
+        "D6",
+        LOOP,
+        "restored_watch(self._watch, self._journal, self.symbols, ts, length)",
+        "self._watch",
+        loop("test_the_watch_over_the_tail_goes_on_across_restarts"),
+    ),
+    Mutant(
+        "a-commit-is-not-forced-to-the-disk",
+        "R2",
+        JOURNAL,
+        "PRAGMA synchronous = FULL",
+        "PRAGMA synchronous = NORMAL",
+        (
+            "tests/fault/test_journal_power_loss.py::"
+            "test_a_power_loss_costs_no_commit_and_leaves_no_half",
+        ),
+    ),
+    Mutant(
+        "a-reconnection-rearms-the-switch",
+        "M26",
+        LOOP,
+        '            self.teller.tell("stream-interrupted", event.words, "warning")\n',
+        '            self.teller.tell("stream-interrupted", event.words, "warning")\n'
+        "            self._switch.rearm()\n",
+        unit("kill_switch", "test_nothing_but_the_command_rearms", part="execution"),
+    ),
+    Mutant(
+        "an-intention-moves-the-account",
+        "M30",
+        LEDGER,
+        "    money, held = _exact(state.cash[row]), _exact(state.quantity[row])",
+        "    money = _exact(state.cash[row])\n"
+        "        held = _exact(state.quantity[row]) + _exact(ordered.order[row])",
+        loop("test_an_order_that_failed_does_not_move_the_account"),
+    ),
+    Mutant(
+        "what-was-held-before-is-ignored",
+        "M31",
+        "execution/decisions/closing.py",
+        "                quantity[column] = float(held)\n",
+        "                quantity[column] = 0.0\n",
+        loop("test_a_position_that_was_there_before_is_part_of_the_account"),
+    ),
+    Mutant(
+        "the-position-is-that-of-the-cache",
+        "M32",
+        LEDGER,
+        "        at_venue = _without_dust(booked.positions[symbol].quantity, market)",
+        "        at_venue = _without_dust(held, market)",
+        loop("test_a_position_that_others_changed_is_adopted_and_told"),
+    ),
+    Mutant(
+        "dust-is-a-position",
+        "M33",
+        LEDGER,
+        "    return ZERO if abs(quantity) < market.market_lot else quantity",
+        "    return quantity",
+        loop("test_dust_is_no_position"),
+    ),
+    Mutant(
+        "no-answer-is-a-refusal",
+        "M42",
+        JOURNAL,
+        'self._add_report(client_id, "unknown", None, "", outcome.words, now_ms)',
+        'self._add_report(client_id, "refused", None, "", outcome.words, now_ms)',
+        gate("test_no_answer_is_unknown_and_not_refused"),
+    ),
+    Mutant(
+        "an-unknown-order-is-sent-again",
+        "M43",
+        GATE,
+        "        return self._venue.submit(proposal.request)",
+        "        outcome = self._venue.submit(proposal.request)\n"
+        '        return outcome if not hasattr(outcome, "words") else '
+        "self._venue.submit(proposal.request)",
+        gate("test_an_order_is_never_sent_again"),
+    ),
+    Mutant(
+        "fills-count-each-time-they-come",
+        "M44",
+        SCHEMA,
+        "    fee TEXT NOT NULL, fee_asset TEXT NOT NULL, realised TEXT NOT NULL, "
+        "ts INTEGER NOT NULL,\n    UNIQUE (symbol, trade_id)\n",
+        "    fee TEXT NOT NULL, fee_asset TEXT NOT NULL, realised TEXT NOT NULL, "
+        "ts INTEGER NOT NULL\n",
+        unit("journal", "test_a_fill_counts_once", part="execution"),
+    ),
+    Mutant(
+        "a-restart-books-fills-again",
+        "M44",
+        "execution/decisions/standing.py",
+        '        (int(accounts[0]["fills"]), int(accounts[0]["funding"])),',
+        "        (0, 0),",
+        loop("test_fills_that_come_twice_count_once"),
+    ),
+    Mutant(
+        "a-failed-question-is-flat",
+        "M45",
+        LOOP,
+        '            self.teller.tell("account-unknown", str(error), "alarm")\n'
+        "            return\n",
+        '            self.teller.tell("account-unknown", str(error), "alarm")\n'
+        "            state = self.path.opened(panel.close[-1])\n"
+        "            stopped = torch.zeros_like(state.done)\n",
+        loop("test_a_position_that_cannot_be_looked_up_is_not_flat"),
+    ),
+    Mutant(
+        "the-intent-is-written-after-the-send",
+        "M46",
+        JOURNAL,
+        '        self._database.execute("COMMIT")\n',
+        "",
+        gate("test_the_intent_is_on_disk_before_the_request"),
+    ),
+    Mutant(
+        "an-order-before-ready",
+        "execution",
+        LOOP,
+        "        self.gate.ready = True\n",
+        "",
+        loop("test_cancels_are_confirmed_within_two_seconds_or_retried_to_the_end"),
+    ),
+    Mutant(
+        "unknown-exposure-is-left-out",
+        "execution",
+        GATE,
+        "        if max(abs(held.low + signed), abs(held.high + signed)) * price > "
+        "bounds.position:",
+        "        if abs(held.low + signed) * price > bounds.position:",
+        gate("test_5_an_order_without_an_answer_counts_as_filled"),
+    ),
+    Mutant(
+        "reducing-may-turn",
+        "execution",
+        GATE,
+        "        return exposure.low + change >= 0 and exposure.low > 0",
+        "        return exposure.low > 0",
+        gate("test_reducing_passes_the_limits_on_size_and_loss_but_never_turns"),
+    ),
+    Mutant(
+        "the-switch-is-not-looked-at-last",
+        "execution",
+        GATE,
+        '        if proposal.leg == "target" and self._switch.tripped():\n',
+        '        if proposal.leg == "nothing" and self._switch.tripped():\n',
+        gate("test_the_switch_is_looked_at_after_the_intent"),
+    ),
+    Mutant(
+        "a-stop-comes-after-the-entry",
+        "execution",
+        PROTECTION,
+        '        return self.on and self._venue.kind == "perpetual"',
+        "        return False",
+        kills("test_a_position_is_protected_whenever_the_trader_dies"),
+    ),
+    Mutant(
+        "a-position-without-a-stop-stays-open",
+        "execution",
+        PROTECTION,
+        "            if not isinstance(outcome, Accepted) or late:",
+        "            if late:",
+        kills("test_a_position_without_a_stop_in_time_is_closed"),
+    ),
+    Mutant(
+        "a-countdown-is-renewed-too-late",
+        "execution",
+        PROTECTION,
+        "RENEWALS = 4",
+        "RENEWALS = 1",
+        kills("test_a_countdown_is_renewed_after_a_quarter_of_it"),
+    ),
+    Mutant(
+        "an-order-of-another-journal-is-ours",
+        "execution",
+        RECONCILE,
+        "        if order.client_id.startswith(own) and epoch != journal.epoch:",
+        "        if order.client_id.startswith(own) and epoch is None:",
+        loop("test_another_trader_in_the_same_account_is_refused"),
+    ),
+    Mutant(
+        "an-order-that-is-not-shown-never-was",
+        "execution",
+        RECONCILE,
+        "        elif now_ms - intent.created_ms >= 1000.0 * visible_after_s:",
+        "        elif now_ms >= 0:",
+        loop("test_an_order_that_is_shown_late_is_waited_for"),
+    ),
+    Mutant(
+        "a-trip-asks-for-less",
+        "execution",
+        SWITCH,
+        "_MORE[way] <= _MORE[before.way]",
+        "_MORE[way] == _MORE[before.way]",
+        unit(
+            "kill_switch",
+            "test_a_second_trip_may_ask_for_more_and_never_for_less",
+            part="execution",
+        ),
+    ),
+    Mutant(
+        "the-burn-in-is-left-out",
+        "R26",
+        PATH,
+        "        for back in range(burn_in, 0, -1):",
+        "        for back in range(burn_in, 1, -1):",
+        integration(
+            "execution_parity",
+            "test_a_plain_backtest_of_the_same_bars_gives_the_same_bits",
+        ),
+    ),
+    Mutant(
+        "the-memory-is-lost-at-a-restart",
+        "R26",
+        LOOP,
+        "        self.path.restore(document, memory, generator)\n",
+        "",
+        integration("execution_parity", "test_a_replay_of_the_journal_decides_everything_alike"),
+    ),
+    Mutant(
+        "a-tail-that-is-too-heavy-is-only-told",
+        "execution",
+        LOOP,
+        "        self.gate.reduce_only(name, words)\n        return loss",
+        "        return loss",
+        loop("test_a_predicted_tail_above_the_limit_allows_reducing_only"),
+    ),
+    Mutant(
+        "days-outside-of-the-band-only-warn",
+        "execution",
+        LOOP,
+        '            self._switch.trip(source="tail limit", words=words)\n',
+        "            pass\n",
+        loop("test_days_outside_of_the_band_halt_for_good"),
+    ),
+)

@@ -1,0 +1,122 @@
+"""The bugs of kernels for a CUDA device. Without Triton nobody can notice them, and they rest."""
+
+from mutants.harness import Mutant
+from mutants.nodes import unit
+
+ROWS = "functional/kernels/recurrent_triton.py"
+LAYERS = "functional/kernels/recurrent.py"
+PAIRS = "functional/kernels/quantile_triton.py"
+POLICY = "functional/kernels/policy_triton.py"
+RETURNS = "functional/kernels/returns_triton.py"
+TARGETS = "functional/kernels/target_rows.py"
+
+LAYER = unit("kernels/recurrent", "test_values_and_gradients_are_those_of_the_plain_layer")
+CROSSING = unit("kernels/recurrent", "test_neither_gradient_nor_nan_crosses_a_reset")
+SUMS = unit("kernels/policy_loss", "test_sums_and_gradient_are_those_of_the_terms")
+
+KERNELS = (
+    Mutant(
+        "device-layer-forgets-resets-of-the-output",
+        "S1-L1",
+        ROWS,
+        "        hidden = tl.where(begins[:, None], fresh[None, :], hidden)\n",
+        "",
+        LAYER,
+    ),
+    Mutant(
+        "device-layer-forgets-resets-of-the-cell",
+        "S1-L1",
+        ROWS,
+        "return tl.where(begins[:, None], fresh[None, :], cell), begins",
+        "return cell, begins",
+        LAYER,
+    ),
+    Mutant(
+        "device-cell-gradient-crosses-a-reset",
+        "S1-L1",
+        ROWS,
+        "dc = tl.where(ENDED[:, None], 0.0, tl.load(carry + flat, mask=here, other=0.0))",
+        "dc = tl.load(carry + flat, mask=here, other=0.0)",
+        CROSSING,
+    ),
+    Mutant(
+        "device-gru-gate-lost-on-the-way-back",
+        "S1-L1",
+        ROWS,
+        "        d3 = d2 * first\n",
+        "        d3 = d2\n",
+        LAYER,
+    ),
+    Mutant(
+        "device-initial-state-learns-from-later-rows-only",
+        "S1-L1",
+        LAYERS,
+        " + torch.where(fresh, first, 0.0).sum(0)",
+        "",
+        LAYER,
+    ),
+    Mutant(
+        "device-quantile-loss-inverted",
+        "M01 S1-D1",
+        PAIRS,
+        "tl.where(u < 0.0, down, up) * inner",
+        "tl.where(u < 0.0, up, down) * inner",
+        unit("kernels/quantile_pairs", "test_the_loss_is_that_of_the_oracle"),
+    ),
+    Mutant(
+        "device-critics-read-the-atoms-of-others",
+        "S1-D1",
+        PAIRS,
+        "rows = target + (sample // shared) * M",
+        "rows = target + (sample % (samples // shared)) * M",
+        unit("kernels/quantile_pairs", "test_loss_slope_and_share_are_those_of_all_pairs"),
+    ),
+    Mutant(
+        "device-surrogate-takes-the-larger-branch-back",
+        "S1-P1",
+        POLICY,
+        "is_flat = (cut < plain)",
+        "is_flat = (cut > plain)",
+        SUMS,
+    ),
+    Mutant(
+        "device-divergence-lost-in-rounding",
+        "S1-P1",
+        POLICY,
+        "return tl.where(tl.abs(x) < 0.5, x * x * series, tl.exp(x) - 1.0 - x)",
+        "return tl.exp(x) - 1.0 - x",
+        unit("kernels/policy_loss", "test_a_divergence_far_below_rounding_is_kept"),
+    ),
+    Mutant(
+        "device-dropped-sample-keeps-its-weight",
+        "S1-P1",
+        POLICY,
+        "w = tl.where(is_finite, given, 0.0)",
+        "w = given",
+        unit("kernels/policy_loss", "test_samples_that_are_not_finite_are_dropped_and_counted"),
+    ),
+    Mutant(
+        "device-trace-survives-a-truncation",
+        "X1 S1-P2",
+        RETURNS,
+        "tl.where(is_final | is_cut, 0.0, following)",
+        "tl.where(is_final, 0.0, following)",
+        unit("kernels/target_rows", "test_advantages_are_those_of_the_oracle"),
+    ),
+    Mutant(
+        "device-closed-window-is-discounted-further",
+        "S1-P2",
+        RETURNS,
+        "discount = tl.where(is_open, discount * gamma, discount)",
+        "discount = discount * gamma",
+        unit("kernels/target_rows", "test_atoms_are_those_of_the_oracle"),
+    ),
+    Mutant(
+        "device-results-take-strides-of-their-inputs",
+        "S1-P2",
+        TARGETS,
+        "torch.empty(like.shape, dtype=dtype, device=like.device)",
+        "torch.empty_like(like, dtype=dtype)",
+        unit("kernels/target_rows", "test_discounts_may_be_tensors_and_inputs_strided"),
+    ),
+)

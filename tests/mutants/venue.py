@@ -1,0 +1,175 @@
+"""The bugs of connections to an exchange: answers believed, requests repeated, keys shown."""
+
+from mutants.harness import Mutant
+from mutants.nodes import integration, unit
+
+OUTCOMES, CLIENT = "execution/connection/outcomes.py", "execution/connection/ccxt_client.py"
+BINANCE, VENUE = "execution/connection/binance.py", "execution/ccxt_venue.py"
+BUDGET, SECRETS = "execution/connection/rate_budget.py", "execution/secrets.py"
+PERMISSIONS, ACCOUNT = "execution/permissions.py", "execution/loopback/account.py"
+
+
+def venue(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of the venue."""
+    return unit("ccxt_venue", *names, part="execution")
+
+
+def outcome(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of the judgement of answers."""
+    return unit("connection/outcomes", *names, part="execution")
+
+
+def budget(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of the request budget."""
+    return unit("connection/rate_budget", *names, part="execution")
+
+
+VENUES = (
+    Mutant(
+        "a-lost-answer-is-a-refusal",
+        "M42",
+        OUTCOMES,
+        'return Unknown(f"no answer: {problem}")',
+        "return Refused(NOT_SENT, problem)",
+        outcome("test_without_an_answer_nothing_is_known"),
+    ),
+    Mutant(
+        "a-timeout-of-the-backend-is-a-refusal",
+        "D3",
+        OUTCOMES,
+        "return 400 <= status < 500 and status != 408 and code in DEFINITIVE",
+        "return 400 <= status < 500 and (status == 408 or code in DEFINITIVE)",
+        outcome("test_a_refusal_counts_only_with_a_status_that_refuses"),
+    ),
+    Mutant(
+        "a-name-that-is-taken-is-a-refusal",
+        "D3",
+        OUTCOMES,
+        "if any(mark in words.lower() for mark in _DUPLICATE):",
+        "if any(mark in words.upper() for mark in _DUPLICATE):",
+        outcome("test_a_name_that_is_taken_says_that_the_order_may_exist"),
+    ),
+    Mutant(
+        "an-echo-is-believed",
+        "D3",
+        BINANCE,
+        "        if echo != sent:\n",
+        "        if echo != sent and not name:\n",
+        venue("test_an_echo_that_does_not_fit_is_unknown_and_never_sent_again"),
+    ),
+    Mutant(
+        "sent-is-noted-after-the-answer",
+        "M46",
+        CLIENT,
+        "            self.exchanged.sent = True\n"
+        "            return super().fetch(url, method, headers, body)",
+        "            answer = super().fetch(url, method, headers, body)\n"
+        "            self.exchanged.sent = True\n            return answer",
+        integration(
+            "loopback_socket",
+            "test_every_fault_looks_the_same_over_a_socket_and_inside_the_process",
+        ),
+    ),
+    Mutant(
+        "retries-are-not-looked-for",
+        "M43",
+        CLIENT,
+        'if name == "maxRetriesOnFailure" and value:',
+        'if name == "maxRetries" and value:',
+        venue("test_a_client_that_would_repeat_a_request_is_refused"),
+    ),
+    Mutant(
+        "a-redirected-order-is-sent-again",
+        "M43",
+        CLIENT,
+        "made.session.max_redirects = 0",
+        "made.session.max_redirects = 5",
+        integration("loopback_socket", "test_a_redirected_order_is_not_sent_again"),
+    ),
+    Mutant(
+        "an-answer-about-another-market-counts",
+        "D4",
+        BINANCE,
+        '    if row.get("symbol") != market_id:\n',
+        '    if row.get("symbol") is None:\n',
+        venue("test_an_echo_that_does_not_fit_is_unknown_and_never_sent_again"),
+    ),
+    Mutant(
+        "a-balance-that-cannot-be-read-is-nothing",
+        "M45",
+        BINANCE,
+        "    if isinstance(answer, dict) and answer:\n        return answer\n",
+        "    if isinstance(answer, dict) and answer:\n        return answer\n"
+        '    if what == "the account":\n        return {"balances": [], "assets": []}\n',
+        venue("test_a_question_that_fails_is_an_error_and_never_nothing"),
+    ),
+    Mutant(
+        "a-minute-is-half-a-minute",
+        "D10",
+        BUDGET,
+        "WINDOW_S = 61.0",
+        "WINDOW_S = 30.0",
+        budget(
+            "test_what_is_used_is_free_again_after_a_minute",
+            "test_no_minute_of_the_exchange_is_over_its_limit_and_nothing_is_sent_in_a_ban",
+        ),
+    ),
+    Mutant(
+        "a-ban-is-not-kept",
+        "D10",
+        BUDGET,
+        "silent = max(self._ban_s(state), state.quiet_until_s - now)",
+        "silent = state.quiet_until_s - now",
+        budget("test_a_ban_outlasts_every_change_of_the_wall_clock"),
+    ),
+    Mutant(
+        "a-budget-for-each-process",
+        "D10",
+        BUDGET,
+        "os.pwrite(self._descriptor, text.ljust(_RECORD_BYTES), 0)",
+        "self._own = text",
+        budget("test_processes_share_one_budget"),
+    ),
+    Mutant(
+        "a-key-file-for-the-group",
+        "E1",
+        SECRETS,
+        "if status.st_mode & 0o077:",
+        "if status.st_mode & 0o007:",
+        unit("secrets", "test_a_file_that_others_can_touch_is_refused_unread", part="execution"),
+    ),
+    Mutant(
+        "a-secret-shows-in-containers",
+        "E1",
+        SECRETS,
+        "        return repr(MASK)\n",
+        "        return str.__repr__(self)\n",
+        unit("secrets", "test_a_secret_shows_itself_nowhere", part="execution"),
+    ),
+    Mutant(
+        "tracebacks-in-logs-are-not-cleaned",
+        "E1",
+        SECRETS,
+        "record.exc_text, record.exc_info = self.clean(text), None",
+        "record.exc_text, record.exc_info = text, None",
+        unit("secrets", "test_no_logger_writes_a_secret_in_any_form", part="execution"),
+    ),
+    Mutant(
+        "a-key-that-can-transfer",
+        "E2",
+        PERMISSIONS,
+        '    "internal_transfer": "internal transfers",\n',
+        "",
+        unit(
+            "permissions", "test_all_32_combinations_of_rights_are_judged_right", part="execution"
+        ),
+    ),
+    Mutant(
+        "the-oracle-forgets-a-fee",
+        "C1",
+        ACCOUNT,
+        "self.wallet += realised - fee",
+        "self.wallet += realised",
+        unit("loopback/ledger", "test_a_position_averages_realises_and_turns", part="execution"),
+    ),
+)

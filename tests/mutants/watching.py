@@ -1,0 +1,100 @@
+"""The bugs of those who watch a trader: the dashboard's guard, its token, alerts."""
+
+from mutants.harness import Mutant
+from mutants.nodes import unit
+
+GUARD = "execution/operator/dashboard/guard.py"
+SERVER = "execution/operator/dashboard/server.py"
+TOKEN = "execution/operator/dashboard/token.py"  # noqa: S105 - the name of a file
+FOLDER = "execution/operator/dashboard/folder.py"
+ALERTS = "execution/operator/alerts.py"
+
+
+def _own(name: str, file: str, old: str, new: str, test: str, module: str) -> Mutant:
+    return Mutant(f"watching-{name}", "R29", file, old, new, unit(module, test, part="execution"))
+
+
+ATTACKERS = "test_no_attacker_changes_anything_by_any_route_and_method"
+
+WATCHING = (
+    _own(
+        "host-not-checked",
+        GUARD,
+        "if host.lower() not in self.hosts:",
+        "if not host:",
+        ATTACKERS,
+        "dashboard",
+    ),
+    _own(
+        "origin-of-get-not-checked",
+        GUARD,
+        "if origin is not None and",
+        'if method == "POST" and origin is not None and',
+        ATTACKERS,
+        "dashboard",
+    ),
+    _own(
+        "token-not-compared",
+        GUARD,
+        "if hmac.compare_digest(bearer.encode(), self.token.encode()):",
+        "if bearer:",
+        ATTACKERS,
+        "dashboard",
+    ),
+    _own(
+        "no-lock-out",
+        GUARD,
+        "if tries.wrong >= WRONG_TOKENS:",
+        "if tries.wrong > 10 * WRONG_TOKENS:",
+        "test_wrong_tokens_lock_one_address_out_for_a_minute",
+        "dashboard",
+    ),
+    _own(
+        "everybody-reads",
+        GUARD,
+        'if method in ("GET", "HEAD") and self.open_reading:',
+        'if method in ("GET", "HEAD"):',
+        "test_reading_needs_the_token_where_other_machines_can_ask",
+        "dashboard",
+    ),
+    _own(
+        "kill-by-get",
+        SERVER,
+        'Route("/api/kill", answers.kill, methods=["POST"])',
+        'Route("/api/kill", answers.kill, methods=["GET", "POST"])',
+        "test_only_a_post_with_the_token_trips_the_kill_switch",
+        "dashboard",
+    ),
+    _own(
+        "token-for-all",
+        TOKEN,
+        "os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)",
+        "os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)",
+        "test_a_token_is_made_once_and_for_its_owner_alone",
+        "dashboard",
+    ),
+    _own(
+        "tail-of-single-bars",
+        FOLDER,
+        "returns = table[bars:, 1] / table[:-bars, 1] - 1.0",
+        "returns = table[1:, 1] / table[:-1, 1] - 1.0",
+        "test_the_realised_tail_is_that_of_windows_of_the_horizon",
+        "dashboard_folder",
+    ),
+    _own(
+        "alerts-without-cool-down",
+        ALERTS,
+        "self._next_ns[alert.kind] = now + self._cooldown",
+        "self._next_ns[alert.kind] = now",
+        "test_the_first_of_a_kind_goes_at_once_and_the_rest_are_counted",
+        "alerts",
+    ),
+    _own(
+        "alerts-show-passwords",
+        ALERTS,
+        "service[0].url(privacy=True)",
+        "service[0].url(privacy=False)",
+        "test_a_service_that_refuses_is_reported_without_its_password",
+        "alerts",
+    ),
+)

@@ -1,0 +1,267 @@
+"""Captured rollouts and minibatches: the numbers of eager ones, no host sync, exact resume."""
+
+import gc
+import itertools
+import math
+import types
+import warnings
+
+import pytest
+import torch
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.config.derive import derive
+from stormsail.algorithms.ppo import Ppo
+from stormsail.algorithms.run import checkpoint
+from stormsail.algorithms.run.tasks import agent_spec, make_task
+from stormsail.algorithms.telemetry.metrics import metrics
+from stormsail.algorithms.update import graphs
+from stormsail.algorithms.update.device_epochs import COEFFICIENTS
+from stormsail.algorithms.update.graphs import (
+    epochs_obstacle,
+    rollout_obstacle,
+    waiting_allowed,
+)
+from stormsail.core.generators import Generators
+from stormsail.modules.agent import Agent
+from stormsail.tasks.registry import make
+
+SMALL = {
+    "task.name": "CartPole-v1", "ppo.n_envs": 8, "ppo.n_steps": 16, "ppo.sequence_length": 8,
+    "ppo.batch_size": 6, "ppo.n_epochs": 3, "network.lstm_hidden_size": 16,
+    "network.encoder_sizes": (8,), "network.head_sizes": (8,), "critic.num_quantiles": 8,
+    "observation.warmup_steps": 0, "ppo.learning_rate": 1e-3, "validation.every_updates": 0,
+}  # fmt: skip
+VARIANTS = {
+    "CartPole": {},
+    "Pendulum": {"task.name": "Pendulum-v1"},
+    "early stop": {"kl.target_kl": 1e-4, "kl.kl_absolute_stop_factor": 1e3},
+    "scaler": {"vgs.enabled": True, "vgs.warmup_steps": 2},
+    "compiled, scaler": {"vgs.enabled": True, "vgs.reference": "absolute"},
+    "AdamW": {"optimizer.optimizer_class": "AdamW"},
+    "plain step": {"optimizer.compiled": False},
+    "parts": {"ppo.microbatch_size": 2},
+}
+
+
+def settings(device="cuda", **changes):
+    return derive(
+        TrainConfig().replace(device=device, **{**SMALL, "precision": "float32"} | changes)
+    )
+
+
+def learner(config):
+    task = make_task(config, batch=config.ppo.n_envs)
+    agent = Agent(agent_spec(config, task), Generators(config.seed).stream("weights"))
+    generators = Generators(config.seed, device=config.device)
+    return Ppo(task, agent.to(config.device), config, generators)
+
+
+def state_of(ppo):
+    """Return every tensor of a learner's state by its path."""
+    from stormsail.algorithms.update.nonfinite import tensors_of
+
+    return {
+        name: value.clone()
+        for name, value in tensors_of(checkpoint.learner_state(ppo), "state")
+        if "/lr" not in name
+    }
+
+
+def test_a_task_that_steps_on_the_host_and_statistics_of_every_step_are_not_captured():
+    config = settings("cpu")
+    task = make("CartPole-v1", batch=2)
+    assert rollout_obstacle(task, config) is None
+    online = config.replace(**{"observation.obs_stats_update": "online"})
+    assert rollout_obstacle(task, online) == "`observation.obs_stats_update` is `online`"
+    task.is_capturable = False
+    assert rollout_obstacle(task, config) == "the task `CartPole-v1` steps on the host"
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, None),
+        ({"ppo.nonfinite_policy": "skip"}, None),
+        ({"ppo.nonfinite_policy": "raise"}, "`ppo.nonfinite_policy` is `raise`"),
+        ({"adversary.mode": "mixed_batch"}, "an adversary"),
+        (
+            {"vgs.enabled": True, "vgs.statistic": "microbatch", "ppo.microbatch_size": 2},
+            "`vgs.statistic` is `microbatch`",
+        ),
+    ],
+)
+def test_what_looks_at_every_minibatch_is_not_captured(changes, found):
+    obstacle = epochs_obstacle(settings("cpu", **changes))
+    assert (obstacle is None) if found is None else obstacle.startswith(found)
+
+
+def test_a_learner_on_the_cpu_captures_nothing_and_says_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ppo = learner(settings("cpu"))
+        ppo.update()
+    assert (ppo._epochs, ppo._rollouts) == (None, None)
+    assert all(isinstance(group["lr"], float) for group in ppo.optimizer.param_groups)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_captured_updates_are_eager_updates(changes):
+    captured = learner(settings(**changes))
+    eager = learner(settings(cuda_graphs="off", **changes))
+    for _ in range(4):
+        one, two = captured.update(), eager.update()
+        assert torch.equal(one.rollout.raw_action, two.rollout.raw_action)
+        assert torch.equal(one.rollout.reward, two.rollout.reward)
+        assert one.learned.stopped == two.learned.stopped
+        assert len(one.learned.minibatches) == len(two.learned.minibatches)
+        for a, b in zip(captured.agent.parameters(), eager.agent.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        own, other = (each.generators.state() for each in (captured, eager))
+        assert own.keys() == other.keys()
+        assert all(torch.equal(own[name], other[name]) for name in own)
+        told, wanted = metrics(captured, one), metrics(eager, two)
+        assert told.keys() == wanted.keys()
+        for name, value in wanted.items():
+            same = math.isnan(value) and math.isnan(told[name])
+            assert same or told[name] == pytest.approx(value, rel=1e-2, abs=1e-3), name
+    assert captured._rollouts is not None
+    assert captured._epochs is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [*COEFFICIENTS, "learning_rate"])
+def test_a_captured_minibatch_sees_every_number_change(name):
+    ppo = learner(settings(**{"ppo.n_epochs": 1}))
+    update = ppo.update()
+    data = ppo._epochs._data
+    now = update.now._replace(bc_coef=0.1, kl_beta=0.1, ent_coef=0.1, legacy_risk=0.1)
+    before = {key: value.clone() for key, value in ppo.agent.state_dict().items()}
+
+    def learned(now, rate):
+        ppo.agent.load_state_dict(before)
+        for state in ppo.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+        for stream in ("minibatches", "optimizer.noise"):
+            ppo.generators.stream(stream).manual_seed(1)
+        ppo._set_rate(rate)
+        ppo._epochs.learn(
+            data, ppo.kl, now, order=ppo.generators.stream("minibatches"),
+            on_refusal=lambda *_: None,
+        )  # fmt: skip
+        return torch.cat([weight.detach().flatten() for weight in ppo.agent.parameters()])
+
+    first = learned(now, 1e-3)
+    made = dict(ppo._epochs._minibatches)
+    torch.testing.assert_close(learned(now, 1e-3), first, rtol=1e-4, atol=1e-6)
+    changed = now if name == "learning_rate" else now._replace(**{name: 3.0 * getattr(now, name)})
+    other = learned(changed, 3e-3 if name == "learning_rate" else 1e-3)
+    assert ppo._epochs._minibatches == made
+    assert float((other - first).abs().max()) > 1e-5
+
+
+@pytest.mark.gpu
+def test_rollout_and_epochs_never_wait_for_the_device():
+    ppo = learner(settings())
+    for _ in range(2):
+        ppo.update()
+    collect, learn = ppo._collect, ppo._learn
+
+    def strict(function):
+        def call(*arguments):
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return function(*arguments)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        return call
+
+    ppo._collect, ppo._learn = strict(collect), strict(learn)
+    ppo.update()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with waiting_allowed():
+            torch.zeros(1, device="cuda").cpu()
+        with pytest.raises(RuntimeError, match="synchronizing"):
+            torch.zeros(1, device="cuda").cpu()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_resumed_learner_computes_what_it_would_have(after):
+    """20 kills of whole processes are in the fault tests; here every tensor is compared."""
+    config = settings(**{"vgs.enabled": True, "kl.target_kl": 0.01})
+    ppo = learner(config)
+    for _ in range(after):
+        ppo.update()
+    saved = checkpoint.pack(checkpoint.learner_state(ppo), config, {})
+    state = {
+        part: checkpoint.unflatten(tree, saved.tensors.get(part, {}))
+        for part, tree in saved.documents["state"].items()
+    }
+    state = torch.utils._pytree.tree_map(
+        lambda value: value.clone() if isinstance(value, torch.Tensor) else value, state
+    )
+    resumed = learner(config)
+    checkpoint.restore_learner(resumed, state)
+    for _ in range(3):
+        ppo.update()
+        resumed.update()
+        own, other = state_of(ppo), state_of(resumed)
+        assert own.keys() == other.keys()
+        assert all(torch.equal(own[name], other[name]) for name in own)
+
+
+class Streams:
+    """torch's streams: a few handles in turn."""
+
+    def __init__(self, count):
+        self.handles = itertools.cycle(range(1, count + 1))
+
+    def __call__(self):
+        return types.SimpleNamespace(cuda_stream=next(self.handles))
+
+
+def test_no_two_living_graphs_are_recorded_on_one_stream(monkeypatch):
+    class Owner:
+        pass
+
+    monkeypatch.setattr(graphs, "_TAKEN", set())
+    monkeypatch.setattr(torch.cuda, "Stream", Streams(3))
+    owners = [Owner() for _ in range(2)]
+    taken = [graphs._own_stream(owner).cuda_stream for owner in owners]
+    assert taken == [1, 2]
+    third = Owner()
+    assert graphs._own_stream(third).cuda_stream == 3
+    del third, owners[1]
+    gc.collect()
+    assert {1} == graphs._TAKEN
+    last = Owner()
+    assert graphs._own_stream(last).cuda_stream == 2  # 1 comes first and is taken
+
+
+@pytest.mark.gpu
+def test_a_graph_outlives_another_one_that_is_destroyed():
+    """Its products read a workspace, which must not be freed with that of the other graph."""
+    wide = {"precision": "bf16", "ppo.n_envs": 512, "ppo.batch_size": 256, "ppo.n_steps": 32}
+    wide |= {"network.lstm_hidden_size": 256, "ppo.sequence_length": 32}
+    kept = learner(settings(**wide))
+    kept.update()
+    other = learner(settings(**wide))
+    other.update()
+    del other
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    taken = [torch.full((1 << 24,), torch.nan, device="cuda") for _ in range(8)]
+    for _ in range(3):
+        update = kept.update()
+        torch.cuda.synchronize()
+        assert all(bool(report.gradient.stepped) for report in update.learned.minibatches)
+    assert len(taken) == 8
+    assert all(bool(weight.isfinite().all()) for weight in kept.agent.parameters())

@@ -1,0 +1,221 @@
+# ruff: noqa: S608 - tables of ours
+import sqlite3
+from decimal import Decimal
+
+import pytest
+
+from stormsail.core.errors import DataError
+from stormsail.execution.journal import NAME, Binding, Journal
+from stormsail.execution.journal.schema import RECORDS, SCHEMA_VERSION
+from stormsail.execution.venue import Accepted, Order, OrderRequest, Refused, Trade, Unknown
+
+BINDING = Binding("binance:1", "binance", "live", "1h", "USDT")
+SYMBOL = "BTC/USDT"
+
+
+def opened(folder, binding=BINDING):
+    return Journal(folder / NAME, binding, epoch="abcdef", now_ms=1_000)
+
+
+def request(name="a", side="buy", quantity="1.5"):
+    return OrderRequest(name, SYMBOL, side, "market", Decimal(quantity))
+
+
+def intend(journal, name="a", **changes):
+    return journal.add_intent(
+        request(name, **changes),
+        bar_ms=5,
+        leg="target",
+        number=0,
+        reference=Decimal(100),
+        now_ms=2_000,
+    )
+
+
+def order(name="a", status="filled", filled="1.5"):
+    size = Decimal(filled)
+    return Order(
+        name, "17", SYMBOL, "buy", "market", status, Decimal("1.5"), size, size * 100, None, None,
+        False, 3_000,
+    )  # fmt: skip
+
+
+def trade(number="t1", quantity="1.5"):
+    return Trade(
+        number, "17", SYMBOL, "buy", Decimal("100.10"), Decimal(quantity), Decimal("0.15"), "USDT",
+        3_000,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def journal(tmp_path):
+    journal = opened(tmp_path)
+    yield journal
+    journal.close()
+
+
+def test_a_new_journal_is_in_wal_mode_and_syncs_fully(journal):
+    assert journal.rows("PRAGMA journal_mode") == [("wal",)]
+    assert journal.rows("PRAGMA synchronous") == [(2,)]  # FULL
+    assert journal.rows("PRAGMA user_version") == [(SCHEMA_VERSION,)]
+
+
+def test_any_sqlite_tool_reads_it(journal, tmp_path):
+    intend(journal)
+    with sqlite3.connect(tmp_path / NAME) as other:
+        found = other.execute("SELECT client_id, side, quantity FROM intents").fetchall()
+    assert found == [("a", "buy", "1.5")]
+
+
+@pytest.mark.parametrize("table", RECORDS)
+@pytest.mark.parametrize("change", ["UPDATE {0} SET {1} = {1}", "DELETE FROM {0}"])
+def test_records_cannot_be_changed_or_deleted(journal, tmp_path, table, change):
+    intend(journal)
+    journal.add_outcome("a", Refused("-2010", "no money"), now_ms=2_001)
+    journal.add_fill(trade(), "a")
+    journal.add_event("x", "y", severity="info", now_ms=1)
+    journal.add_action("ana", "rearm", "looked", now_ms=1)
+    journal.add_equity((1, 1.0, 1.0, 1.0, 0.0, None, "ACTIVE"))
+    journal.add_bars([(SYMBOL, 1, 1.0, 1.0, 1.0, 1.0, 1.0, "{}", 2)])
+    journal.begin_session(mode="live", agent="x", settings={}, version="1", host="h", now_ms=1)
+    with sqlite3.connect(tmp_path / NAME) as other:
+        rows = other.execute(f"SELECT * FROM {table}").fetchall()
+        column = other.execute(f"SELECT name FROM pragma_table_info('{table}')").fetchone()[0]
+        if rows:  # decisions and funding have none here; their triggers are the same lines
+            with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+                other.execute(change.format(table, column))
+        names = {row[0] for row in other.execute("SELECT name FROM sqlite_master")}
+    assert {f"{table}_keep", f"{table}_stay"} <= names
+
+
+def test_an_intent_is_written_once(journal):
+    assert intend(journal)
+    assert not intend(journal, quantity="2")
+    assert [(i.client_id, i.quantity) for i in journal.intents()] == [("a", Decimal("1.5"))]
+
+
+def test_an_intent_without_an_answer_is_unsettled(journal):
+    intend(journal)
+    (own,) = journal.unsettled()
+    assert (own.kind, own.final, own.signed_rest) == (None, False, Decimal("1.5"))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "unsettled", "pending"),
+    [
+        (Refused("-2010", "no money"), 0, 0),
+        (Unknown("no answer"), 1, 1),
+        (Accepted(order()), 0, 0),
+        (Accepted(order(status="open", filled="0")), 0, 1),
+        (Accepted(order(status="canceled", filled="0.5")), 0, 0),
+    ],
+)
+def test_an_answer_settles_an_intent_or_does_not(journal, outcome, unsettled, pending):
+    intend(journal)
+    journal.add_outcome("a", outcome, now_ms=2_001)
+    assert (len(journal.unsettled()), len(journal.pending())) == (unsettled, pending)
+
+
+def test_the_last_report_of_an_order_counts(journal):
+    intend(journal, side="sell")
+    journal.add_outcome("a", Unknown("no answer"), now_ms=2_001)
+    journal.add_order("a", "settled", order(status="open", filled="0.5"), now_ms=2_002)
+    (own,) = journal.pending()
+    assert (own.kind, own.filled, own.signed_rest) == ("settled", Decimal("0.5"), Decimal("-1.0"))
+    journal.add_order("a", "absent", None, now_ms=2_003)
+    assert journal.pending() == []
+
+
+def test_a_fill_counts_once(journal):
+    assert journal.add_fill(trade(), "a")
+    assert not journal.add_fill(trade(), "a")
+    assert not journal.add_fill(trade(quantity="9"), None)
+    assert journal.add_fill(trade("t2"), "a")
+    assert [fill.trade_id for fill in journal.fills_after(0)] == ["t1", "t2"]
+    assert journal.booked() == (2, 0)
+    assert journal.fills_after(1) == [trade("t2")]
+
+
+def test_a_transaction_is_all_or_nothing(journal):
+    def failing():
+        with journal.transaction():
+            intend(journal)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
+    assert journal.intents() == []
+
+
+def test_a_missing_column_is_refused_and_not_ignored(journal):
+    with pytest.raises(sqlite3.IntegrityError):
+        journal.add_equity((1, None, 1.0, 1.0, 0.0, None, "ACTIVE"))
+
+
+def test_it_opens_again_with_its_epoch(journal, tmp_path):
+    journal.close()
+    again = Journal(tmp_path / NAME, BINDING, epoch="zzzzzz", now_ms=9)
+    assert (again.epoch, again.meta("created_ms")) == ("abcdef", "1000")
+    again.close()
+
+
+@pytest.mark.parametrize("name", ["account", "venue", "mode", "interval", "quote"])
+def test_a_journal_of_another_account_is_refused(journal, tmp_path, name):
+    journal.close()
+    other = Binding(**{**vars(BINDING), name: "other"})
+    with pytest.raises(DataError, match=f"this {name}: other") as refused:
+        opened(tmp_path, other)
+    assert refused.value.code == "journal-account"
+
+
+def test_a_journal_of_another_version_is_refused(journal, tmp_path):
+    journal.close()
+    with sqlite3.connect(tmp_path / NAME) as other:
+        other.execute("PRAGMA user_version = 1")
+    with pytest.raises(DataError, match="version 1") as refused:
+        opened(tmp_path)
+    assert refused.value.code == "journal-version"
+
+
+@pytest.mark.parametrize("data", [b"x" * 5000, b"SQLite format 3\0" + b"\0" * 4000])
+def test_what_is_no_journal_is_refused_and_left_alone(tmp_path, data):
+    (tmp_path / NAME).write_bytes(data)
+    with pytest.raises(DataError) as refused:
+        opened(tmp_path)
+    assert refused.value.code == "journal-damaged"
+    assert (tmp_path / NAME).read_bytes() == data
+
+
+def test_a_database_of_another_program_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / NAME) as other:
+        other.execute("CREATE TABLE mine (a)")
+    with pytest.raises(DataError, match="another program"):
+        opened(tmp_path)
+
+
+def test_reading_what_is_not_there_makes_nothing(tmp_path):
+    with pytest.raises(DataError) as refused:
+        Journal.reading(tmp_path / NAME)
+    assert refused.value.code == "journal-missing"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_retention_deletes_old_bars_and_events_but_no_order(journal):
+    intend(journal)
+    journal.add_fill(trade(), "a")
+    for ts in (1, 2, 3):
+        journal.add_bars([(SYMBOL, ts, 1.0, 1.0, 1.0, 1.0, 1.0, "{}", 2)])
+        journal.add_event("x", "y", severity="info", now_ms=ts)
+    assert journal.trim(3, who="ana", now_ms=9) == 4
+    assert journal.rows("SELECT ts FROM bars") == [(3,)]
+    assert len(journal.intents()) == len(journal.fills_after(0)) == 1
+    assert journal.rows("SELECT who, action FROM operator_actions") == [("ana", "trim")]
+    with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+        journal._database.execute("DELETE FROM bars")
+
+
+def test_the_checkpoint_is_replaced(journal):
+    assert journal.checkpoint() is None
+    journal.put_checkpoint(1, {"a": 1}, b"m", b"g")
+    journal.put_checkpoint(2, {"a": 2}, b"n", b"h")
+    assert journal.checkpoint() == (2, {"a": 2}, b"n", b"h")
