@@ -6,14 +6,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from command_lab import forked, fresh
 from stormsail.market.checks import check_file, text
+from stormsail.market.checks.report import Collector
 from stormsail.market.interval import Interval
 from stormsail.market.store import Store
 
@@ -115,27 +118,49 @@ def test_a_ragged_file_is_refused_and_never_aborts(tmp_path):
         assert "[data-unreadable]" in result.stderr
 
 
-def test_arrow_reads_no_more_of_a_file_that_was_refused(tmp_path, monkeypatch):
-    """Its thread would abort a process that ends meanwhile, as on a busy machine."""
-    path, real = tmp_path / "BTCUSDT-1h.csv", text._Part.read
+def test_no_thread_of_arrow_enters_python(tmp_path, monkeypatch):
+    """One that wants the interpreter while that ends aborts the process, on a busy machine."""
+    path, real = tmp_path / "BTCUSDT-1h.csv", text.pacsv.read_csv
     path.write_text("".join(map(kline, range(50))) + "1,2\n")
-    begun, done = [], []
+    sources, callers = [], []
 
-    def slow(part, size=-1):
-        begun.append(part)
-        with part._reading:
-            time.sleep(0.1)
-        data = real(part, size)
-        done.append(part)
-        return data
+    def spy(source, *, parse_options, **options):
+        handler = parse_options.invalid_row_handler
+        if handler is not None:
 
-    monkeypatch.setattr(text._Part, "read", slow)
+            def asked(row):
+                callers.append(threading.current_thread())
+                return handler(row)
+
+            parse_options.invalid_row_handler = asked
+        sources.append(source)
+        return real(source, parse_options=parse_options, **options)
+
+    monkeypatch.setattr(text.pacsv, "read_csv", spy)
     report = check_file(path, interval=HOUR, symbol="BTC/USDT")
     assert "ragged-row" in report.summary()
-    read = len(begun)
-    assert read >= 3
-    time.sleep(0.3)
-    assert len(begun) == len(done) == read
+    assert callers == [threading.main_thread()]
+    assert [type(source) for source in sources] == [pa.BufferReader] * 2  # as numbers, as text
+
+
+@pytest.mark.parametrize("block", [120, 157, 400])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_rows_do_not_depend_on_where_blocks_end(block, end, tmp_path, monkeypatch):
+    path = tmp_path / "BTCUSDT-1h.csv"
+    lines = [kline(row).strip() for row in range(50)]
+    lines[30] = "1,2"
+    path.write_bytes(end.join([*lines, ""]).encode())
+
+    def rows():
+        collector = Collector()
+        table, _ = text.read_text(lambda: path.open("rb"), collector, limit=1 << 20)
+        return table.to_pydict(), [finding.places for finding in collector.findings]
+
+    whole = rows()
+    assert len(whole[0]["ts"]) == 49
+    assert [place.row for place in whole[1][-1]] == [30]
+    monkeypatch.setattr(text, "_BLOCK", block)
+    assert rows() == whole
 
 
 def test_a_second_month_is_joined_and_its_longer_bars_cover_both(tmp_path):

@@ -6,10 +6,8 @@ cell; otherwise every cell is kept as text, so that the checks can show what sta
 """
 
 import codecs
-import contextlib
 import io
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +35,6 @@ _STAMP = re.compile(
 _HEAD = 1 << 16
 _SCANNED = 1 << 22
 _BLOCK = 1 << 22
-_LAST_READ = 0.2  # seconds: a thread that has read enough ahead does not come again
 
 
 class TooLargeError(ValueError):
@@ -214,18 +211,14 @@ def _parsed(
         return _empty(layout)
     ragged: list[tuple[int, int]] = []
 
-    def skip_row(row: pacsv.InvalidRow) -> str:
-        number = -1 if row.number is None else int(row.number) - 1
-        ragged.append((number, row.actual_columns))
-        return "skip"
+    def skip_row(number: int, fields: int) -> None:
+        ragged.append((number, fields))
 
     try:
         table = _numeric_table(opened, layout, kinds)
         if table is None:
             table = _text_table(opened, layout, kinds, skip_row)
     except pa.ArrowInvalid as error:
-        if "Empty CSV" in str(error):
-            return _empty(layout)
         collector.whole("ragged-row", str(error).splitlines()[0])
         return None
     _report_ragged(collector, ragged, len(layout.names), layout.separator)
@@ -286,73 +279,118 @@ def _filled(opened: Opener, layout: _Layout, kinds: dict[int, pa.DataType]) -> p
         for place, kind in kinds.items()
         if kind != pa.string()
     }
-    texts: dict[int, list[pa.Array]] = {place: [] for place in kinds if place not in arrays}
+    texts: dict[int, list[pa.ChunkedArray]] = {place: [] for place in kinds if place not in arrays}
     rows = 0
-    with _reader(opened, layout, kinds, None) as reader:
-        for batch in reader:
-            for place, column in zip(kinds, batch.columns, strict=True):
-                if place in texts:
-                    texts[place].append(column)
-                    continue
-                if column.null_count:
-                    return None
-                whole = column if kinds[place] == pa.float64() else column.cast(pa.int64())
-                arrays[place][rows : rows + len(column)] = whole.to_numpy()
-            rows += batch.num_rows
+    for table in _tables(opened, layout, kinds, None):
+        for place, column in zip(kinds, table.columns, strict=True):
+            if place in texts:
+                texts[place].append(column)
+                continue
+            if column.null_count:
+                return None
+            whole = column if kinds[place] == pa.float64() else column.cast(pa.int64())
+            arrays[place][rows : rows + len(column)] = whole.to_numpy()
+        rows += table.num_rows
     pa.default_memory_pool().release_unused()  # blocks of text, which nobody needs any more
     columns = []
     for place in range(len(layout.names)):
         if place in arrays:
             columns.append(pa.array(arrays[place][:rows]).cast(kinds[place]))
+        elif place in texts:
+            chunks = [chunk for column in texts[place] for chunk in column.chunks]
+            columns.append(pa.chunked_array(chunks, kinds[place]))
         else:
-            columns.append(pa.chunked_array(texts[place]) if place in texts else pa.nulls(rows))
+            columns.append(pa.nulls(rows))
     return pa.Table.from_arrays(columns, names=layout.names)
 
 
-@contextlib.contextmanager
-def _reader(
+def _tables(
     opened: Opener,
     layout: _Layout,
     kinds: dict[int, pa.DataType],
-    skip_row: Callable[[pacsv.InvalidRow], str] | None,
-) -> Iterator[pacsv.CSVStreamingReader]:
+    skip_row: Callable[[int, int], None] | None,
+) -> Iterator[pa.Table]:
+    """Yield the rows block by block; `skip_row` gets number and width of each line left out.
+
+    Arrow reads ahead in threads of its own, also without `use_threads`, and a thread that wants the
+    interpreter while that ends aborts the process. So it never gets a Python stream, but one block
+    at a time in its own memory, and asks about broken lines in the thread that calls it.
+    """
     # Arrow looks types up by name, ours may repeat.
     names = [str(place) for place in range(len(layout.names))]
-    with contextlib.ExitStack() as stack:
-        part = _Part(stack.enter_context(opened()), layout.start, layout.end)
-        source = stack.enter_context(pa.PythonFile(part, "r"))
-        stack.callback(part.stop)
-        yield pacsv.open_csv(
-            source,
-            read_options=pacsv.ReadOptions(
-                column_names=names, use_threads=False, block_size=_BLOCK
-            ),
-            parse_options=pacsv.ParseOptions(
-                delimiter=layout.separator, invalid_row_handler=skip_row
-            ),
-            # Only an empty field is "not there": `N/A` is text, and the data checks shall see it.
-            convert_options=pacsv.ConvertOptions(
-                column_types={names[place]: kind for place, kind in kinds.items()},
-                include_columns=[names[place] for place in kinds] or names[:1],
-                strings_can_be_null=True,
-                null_values=[""],
-            ),
-        )
+    # Only an empty field is "not there": `N/A` is text, and the data checks shall see it.
+    convert = pacsv.ConvertOptions(
+        column_types={names[place]: kind for place, kind in kinds.items()},
+        include_columns=[names[place] for place in kinds] or names[:1],
+        strings_can_be_null=True,
+        null_values=[""],
+    )
+    before = 0  # rows of earlier blocks, broken ones among them
+    skipped = 0
+
+    def skip(row: pacsv.InvalidRow) -> str:
+        nonlocal skipped
+        skipped += 1
+        if skip_row is not None:
+            skip_row(before + int(row.number) - 1, row.actual_columns)
+        return "skip"
+
+    with opened() as stream:
+        for block in _blocks(stream, layout.start, layout.end):
+            skipped = 0
+            native = pa.BufferOutputStream()
+            native.write(block)
+            buffer = native.getvalue()
+            table = pacsv.read_csv(
+                pa.BufferReader(buffer),
+                read_options=pacsv.ReadOptions(
+                    column_names=names, use_threads=False, block_size=max(len(block), 1 << 10)
+                ),
+                parse_options=pacsv.ParseOptions(
+                    delimiter=layout.separator,
+                    invalid_row_handler=skip if skip_row is not None else None,
+                ),
+                convert_options=convert,
+            )
+            before += table.num_rows + skipped
+            yield table
+
+
+def _blocks(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    """Yield the bytes from start to end in blocks of whole lines."""
+    left = end - start
+    while start > 0 and (passed := stream.read(min(start, _SCANNED))):
+        start -= len(passed)
+    rest = b""
+    while left > 0 and (data := stream.read(min(left, _BLOCK))):
+        left -= len(data)
+        data = rest + data
+        # A return at the very end may be the first half of a line end.
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1
+        rest = data[cut:]
+        if len(rest) > _BLOCK:
+            raise pa.ArrowInvalid(f"a line of more than {_BLOCK} bytes")
+        if cut and data[:cut].strip():
+            yield data[:cut]
+    if rest.strip():
+        yield rest
 
 
 def _text_table(
     opened: Opener,
     layout: _Layout,
     kinds: dict[int, pa.DataType],
-    skip_row: Callable[[pacsv.InvalidRow], str],
+    skip_row: Callable[[int, int], None],
 ) -> pa.Table:
     """Return the rows as text, but columns of numbers alone as numbers; broken lines are left out.
 
     Columns that were not read are empty, under their names.
     """
     text = dict.fromkeys(kinds, pa.string())
-    with _reader(opened, layout, text, skip_row) as reader:
-        read = reader.read_all()
+    tables = list(_tables(opened, layout, text, skip_row))
+    if not tables:
+        return _empty(layout)
+    read = pa.concat_tables(tables)
     columns = dict(zip(kinds, read.columns, strict=False))
     none = pa.nulls(read.num_rows)
     whole = [columns.get(place, none) for place in range(len(layout.names))]
@@ -372,43 +410,6 @@ def _with_numbers(table: pa.Table, kinds: dict[int, pa.DataType]) -> pa.Table:
             table = table.set_column(place, table.field(place).name, column)
             break
     return table
-
-
-class _Part(io.RawIOBase):
-    """The bytes of a stream from a start to an end.
-
-    Arrow reads ahead in a thread of its own, also without `use_threads`, and goes on doing so after
-    it has refused a line. A thread that is still in Python when the interpreter ends aborts the
-    process, so `stop` ends the text and waits until the thread knows.
-    """
-
-    def __init__(self, stream: BinaryIO, start: int, end: int) -> None:
-        self._stream, self._left = stream, end - start
-        self._reading, self._ended = threading.Lock(), threading.Event()
-        while start > 0 and (skipped := stream.read(min(start, _SCANNED))):
-            start -= len(skipped)
-
-    def readable(self) -> bool:
-        """Return that it can be read."""
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Return up to so many bytes; none at the end."""
-        with self._reading:
-            wanted = self._left if size < 0 else min(size, self._left)
-            data = self._stream.read(wanted) if wanted else b""
-            self._left -= len(data)
-            if not data and size:
-                self._ended.set()
-            return data
-
-    def stop(self) -> None:
-        """Let the next read be the last one, and wait for it; nobody reads on where none comes."""
-        with self._reading:
-            self._left = 0
-        self._ended.wait(_LAST_READ)
-        with self._reading:  # whoever came in time is through
-            pass
 
 
 def _report_ragged(
