@@ -136,7 +136,10 @@ def test_a_captured_minibatch_sees_every_number_change(name):
     ppo = learner(settings(**{"ppo.n_epochs": 1}))
     update = ppo.update()
     data = ppo._epochs._data
-    now = update.now._replace(bc_coef=0.1, kl_beta=0.1, ent_coef=0.1, legacy_risk=0.1)
+    # a clip range that a few steps of the policy leave, so that a wider one is another step
+    now = update.now._replace(
+        clip_range=1e-3, bc_coef=0.1, kl_beta=0.1, ent_coef=0.1, legacy_risk=0.1
+    )
     before = {key: value.clone() for key, value in ppo.agent.state_dict().items()}
 
     def learned(now, rate):
