@@ -106,6 +106,22 @@ SHORTFALL = (
         "risk/branches",
         "test_the_level_is_raised_where_no_held_action_keeps_the_limit",
     ),
+    _bug(
+        "balance-where-skill-is-needed",
+        "algorithms/risk/limit.py",
+        "if gap > 0.0 and self._needs_skill(tail):",
+        "if False:",
+        "risk/limit_control",
+        "test_all_of_the_share_is_risks_where_nothing_sure_keeps_the_limit",
+    ),
+    _bug(
+        "skill-needed-where-a-held-action-is-more-cautious",
+        "algorithms/risk/limit.py",
+        "best < tail.empirical < limit",
+        "tail.empirical < limit",
+        "risk/limit_control",
+        "test_all_of_the_share_is_risks_where_nothing_sure_keeps_the_limit",
+    ),
     # --- targets
     _bug(
         "shortfall-discounted",

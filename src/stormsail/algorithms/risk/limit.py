@@ -17,8 +17,8 @@ risk is a second reward (`functional.risk.shortfall_increment`) with values of i
    are played on after every action (`branches`); the advantages of all actions, of the mean and of
    the shortfall, are divided by slow scales;
 6. the share x of the risk advantage is the one at which the next step of the policy moves CVaR to
-   the aim at a given rate (`functional.risk.mixing_share`); lambda = x / (1 - x) in units of the
-   scales;
+   the aim at a given rate (`functional.risk.mixing_share`), and all of it while the limit is broken
+   that no held action keeps; lambda = x / (1 - x) in units of the scales;
 7. the mixed advantage is divided by its own slow scale: near the limit both parts nearly cancel;
 8. with `risk.cvar_floor`, where an action that is held throughout keeps the limit and earns more
    than the policy does, by more than chance, the policy is pulled to it
@@ -442,8 +442,19 @@ class LimitControl:
         if 0.0 < share < 1.0 or (share == 0.0) == (gap > 0.0):  # no windup at either end
             self.integral += INTEGRAL_STEP * min(max(relative, -0.5), 0.5)
             self.integral = min(max(self.integral, -MOST_INTEGRAL), MOST_INTEGRAL)
+        if gap > 0.0 and self._needs_skill(tail):
+            share = 1.0
         self.share = min(share, MOST_SHARE)
         self.bound_updates = self.bound_updates + 1 if self.share == MOST_SHARE else 0
+
+    def _needs_skill(self, tail: Tail) -> bool:
+        """Whether the limit is broken by a policy more cautious than every held action.
+
+        Nothing sure keeps it then, and a balance of both advantages would stay below it: the gain
+        that a broken limit is worth pulls as long as it has a share.
+        """
+        limit, best = self.config.risk.cvar_limit, self._best_held()
+        return limit is not None and best is not None and best < tail.empirical < limit
 
     def is_infeasible(self, tail: Tail) -> bool:
         """Whether the limit is out of reach: the most cautious policies there are break it.

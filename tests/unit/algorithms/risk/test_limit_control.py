@@ -434,6 +434,26 @@ def test_a_critic_may_be_trusted_whole_and_no_floor_pulls_unless_set():
     assert (report.trust, report.floor, ppo.risk.verified) == (1.0, 0.0, None)
 
 
+def test_all_of_the_share_is_risks_where_nothing_sure_keeps_the_limit():
+    """Held actions have CVaRs of -12 and below; the limit is -8."""
+    constant = [[-12.0, -13.0, -14.0, -15.0, 9.0 if i else -99.0] for i in range(40)]
+    made = filled(control(0), constant, [0.0] * 40)
+    made.scale, made.balance = torch.ones(2), torch.tensor([-3.0, 9.0])
+
+    def share(cvar):
+        made.integral = 0.0
+        made._move_share(tail(cvar, error=0.0))
+        return made.share
+
+    assert share(-8.4) == limit.MOST_SHARE
+    assert share(-7.6) < 3.0 / 12.0  # the limit is kept: less than the share at which CVaR stays
+    assert share(-12.4) < limit.MOST_SHARE  # some held action is more cautious
+    made = filled(control(0), [[0.0, *row[1:]] for row in constant], [0.0] * 40)
+    made.scale, made.balance = torch.ones(2), torch.tensor([-3.0, 9.0])
+    assert share(-8.4) == pytest.approx(3.0 / 12.0 + limit.SLOPE * 0.4 / 8.0, abs=0.06)
+    assert share(-8.4) < 0.5
+
+
 # --- floor ---------------------------------------------------------------------------------------
 
 
