@@ -9,12 +9,48 @@ PAIRS = "functional/kernels/quantile_triton.py"
 POLICY = "functional/kernels/policy_triton.py"
 RETURNS = "functional/kernels/returns_triton.py"
 TARGETS = "functional/kernels/target_rows.py"
+GRAPHS = "algorithms/update/graphs.py"
 
 LAYER = unit("kernels/recurrent", "test_values_and_gradients_are_those_of_the_plain_layer")
 CROSSING = unit("kernels/recurrent", "test_neither_gradient_nor_nan_crosses_a_reset")
 SUMS = unit("kernels/policy_loss", "test_sums_and_gradient_are_those_of_the_terms")
 
+RECORDED = unit(
+    "update/graphs",
+    "test_a_recorded_function_sees_every_tensor_change_and_is_recorded_anew_for_flags",
+    part="algorithms",
+)
+
 KERNELS = (
+    Mutant(
+        "recorded-function-keeps-its-first-tensors",
+        "S1-P1",
+        GRAPHS,
+        "        move_into(known.places, tensors)\n",
+        "",
+        RECORDED,
+    ),
+    Mutant(
+        "recorded-function-keeps-its-first-flags",
+        "S1-P1",
+        GRAPHS,
+        "if known is None or known.form != form:",
+        "if known is None:",
+        RECORDED,
+    ),
+    Mutant(
+        "recorded-function-takes-numbers-of-the-host",
+        "S1-P1",
+        GRAPHS,
+        "    if isinstance(value, float):\n"
+        '        raise TypeError("a number that may change between calls must be a tensor")\n',
+        "",
+        unit(
+            "update/graphs",
+            "test_a_recorder_refuses_numbers_that_a_graph_would_keep",
+            part="algorithms",
+        ),
+    ),
     Mutant(
         "device-layer-forgets-resets-of-the-output",
         "S1-L1",
