@@ -11,6 +11,9 @@ RETURNS = "functional/kernels/returns_triton.py"
 TARGETS = "functional/kernels/target_rows.py"
 GRAPHS = "algorithms/update/graphs.py"
 
+DENSE = "functional/kernels/dense_triton.py"
+
+ROWS_OF_DENSE = unit("kernels/dense", "test_values_and_gradients_are_those_of_the_plain_layer")
 LAYER = unit("kernels/recurrent", "test_values_and_gradients_are_those_of_the_plain_layer")
 CROSSING = unit("kernels/recurrent", "test_neither_gradient_nor_nan_crosses_a_reset")
 SUMS = unit("kernels/policy_loss", "test_sums_and_gradient_are_those_of_the_terms")
@@ -90,6 +93,34 @@ KERNELS = (
         " + torch.where(fresh, first, 0.0).sum(0)",
         "",
         LAYER,
+    ),
+    Mutant(
+        "device-bias-learns-from-behind-the-tanh",
+        "S1-L1",
+        DENSE,
+        "            d = d * (1.0 - y * y)\n"
+        "            tl.store(slope + flat, d.to(slope.dtype.element_ty), mask=here)\n"
+        "        total += tl.sum(d, axis=0)\n",
+        "            s = d * (1.0 - y * y)\n"
+        "            tl.store(slope + flat, s.to(slope.dtype.element_ty), mask=here)\n"
+        "        total += tl.sum(d, axis=0)\n",
+        ROWS_OF_DENSE,
+    ),
+    Mutant(
+        "device-bias-learns-from-the-first-blocks-only",
+        "S1-L1",
+        "functional/kernels/dense.py",
+        "return slope, sums.sum(0)",
+        "return slope, sums[0]",
+        ROWS_OF_DENSE,
+    ),
+    Mutant(
+        "device-tanh-of-nan-is-a-number",
+        "S1-L1",
+        DENSE,
+        "tl.where(x == x, y, x).to(table.dtype.element_ty)",
+        "tl.where(x == x, y, 0.0).to(table.dtype.element_ty)",
+        unit("kernels/dense", "test_large_and_small_inputs_and_nan_keep_their_tanh"),
     ),
     Mutant(
         "device-quantile-loss-inverted",
