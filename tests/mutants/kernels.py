@@ -34,6 +34,18 @@ KERNELS = (
         RECORDED,
     ),
     Mutant(
+        "recorded-function-has-one-place-for-two-tensors",
+        "S1-P1",
+        GRAPHS,
+        "            placed = _apart(given, set())\n",
+        "            placed = given\n",
+        unit(
+            "update/graphs",
+            "test_two_tensors_that_were_one_at_first_have_places_of_their_own",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
         "recorded-function-keeps-its-first-flags",
         "S1-P1",
         GRAPHS,
@@ -77,6 +89,14 @@ KERNELS = (
         "dc = tl.where(ENDED[:, None], 0.0, tl.load(carry + flat, mask=here, other=0.0))",
         "dc = tl.load(carry + flat, mask=here, other=0.0)",
         CROSSING,
+    ),
+    Mutant(
+        "device-way-back-takes-the-cell-before-for-that-after",
+        "S1-L1",
+        ROWS,
+        "squashed = _tanh(second * cell + first * third)",
+        "squashed = _tanh(cell)",
+        LAYER,
     ),
     Mutant(
         "device-gru-gate-lost-on-the-way-back",

@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -210,13 +210,16 @@ class Recorder:
         known = self._known.get(part)
         if known is None or known.form != form:
             self._known.pop(part, None)  # frees the memory of its graph
+            placed = _apart(given, set())
             try:
-                graph = Graph(lambda: function(given), [])
+                graph = Graph(lambda: function(placed), [])
             except RuntimeError as error:
                 tell_eager(part, str(error).splitlines()[0])
                 self._eager.add(part)
                 return function(given)
-            known = self._known[part] = _Recording(form, tensors, graph)
+            places: list[Tensor] = []
+            _form(placed, places)
+            known = self._known[part] = _Recording(form, places, graph)
         move_into(known.places, tensors)
         result: Result = known.run()
         return result
@@ -237,6 +240,24 @@ def _form(value: Any, tensors: list[Tensor]) -> Hashable:  # noqa: ANN401 - a ne
     if isinstance(value, tuple | list):
         return (type(value), *(_form(part, tensors) for part in value))
     return value  # type: ignore[no-any-return]
+
+
+def _apart(value: Any, taken: set[int]) -> Any:  # noqa: ANN401 - a nest
+    """Return a nest in which no two tensors share memory: what is one today may be two tomorrow."""
+    if isinstance(value, Tensor):
+        if value.numel() and value.data_ptr() in taken:
+            value = value.clone()
+        taken.add(value.data_ptr())
+        return value
+    if isinstance(value, dict):
+        return {name: _apart(part, taken) for name, part in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value)]
+        return replace(value, **{name: _apart(getattr(value, name), taken) for name in names})
+    if isinstance(value, tuple | list):
+        parts = [_apart(part, taken) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
 
 
 def move_into(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:

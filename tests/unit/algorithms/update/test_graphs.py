@@ -330,6 +330,22 @@ def test_a_recorded_function_sees_every_tensor_change_and_is_recorded_anew_for_f
     assert Replayed.made == 3
 
 
+def test_two_tensors_that_were_one_at_first_have_places_of_their_own(monkeypatch):
+    monkeypatch.setattr(graphs, "Graph", Replayed)
+    recorder = Recorder(captured=True)
+    one = torch.ones(2)
+    nest = {"pair": (one, one), "more": [Pair(one, one)]}
+
+    def gaps(given):
+        first, second = given["pair"]
+        return torch.cat((first - second, given["more"][0].rows - given["more"][0].factor))
+
+    assert recorder("gaps", gaps, nest).tolist() == [0.0, 0.0, 0.0, 0.0]
+    other = {"pair": (one, 3.0 * one), "more": [Pair(5.0 * one, 4.0 * one)]}
+    assert recorder("gaps", gaps, other).tolist() == [-2.0, -2.0, 1.0, 1.0]
+    assert one.tolist() == [1.0, 1.0]
+
+
 def test_what_cannot_be_recorded_runs_with_one_line(monkeypatch):
     class Impossible:
         def __init__(self, *_):
