@@ -439,8 +439,8 @@ RISK = (
         "risk-mixed-after-normalisation",
         "risk",
         ORDER,
-        "raw = Raw(mixed, estimates, rollout, self.advantage_moments)",
-        "raw = Raw(estimates.raw_advantage, estimates, rollout, self.advantage_moments)",
+        "return result.advantage, result.used",
+        "return result.advantage + (mixed - estimates.raw_advantage), result.used",
         control("risk/control", "test_the_advantages_are_mixed_before_they_are_normalised"),
     ),
     Mutant(

@@ -11,7 +11,7 @@ SIZES = {  # leading shape, inputs, units
     "odd": ((3, 7), 5, 9),
     "one unit": ((11,), 4, 1),
     "two blocks of units": ((2, 5), 3, 130),
-    "two programs of rows": ((2, 1031), 2, 3),
+    "two programs of rows": ((3, 101), 2, 130),
     "one row": ((1, 1), 3, 4),
     "no row": ((0, 4), 3, 4),
 }
