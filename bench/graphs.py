@@ -34,7 +34,7 @@ from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.tasks import agent_spec
 from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.update import nonfinite
-from stormsail.algorithms.update.graphs import waiting_allowed
+from stormsail.algorithms.update.graphs import Recorder, waiting_allowed
 from stormsail.bench.market.simulator import history
 from stormsail.core.errors import StormsailError
 from stormsail.core.generators import Generators
@@ -59,6 +59,7 @@ SWITCHES = {
     "no_scaler": "no variance gradient scaler, so the optimizer's step is compiled",
     "no_rollout_graph": "the rollout is launched kernel by kernel",
     "no_epochs_graph": "minibatches are launched kernel by kernel",
+    "no_recorder": "estimates and metrics are launched kernel by kernel",
     "no_graphs": "no CUDA graphs",
     "no_gc": "Python collects no garbage",
 }
@@ -166,6 +167,8 @@ def learner(
     ppo = kind(task, agent.to(config.device), config, generators)
     if "no_rollout_graph" in switches:
         ppo._captures_rollout = False
+    if "no_recorder" in switches:
+        ppo.recorder = Recorder(captured=False)
     if "no_epochs_graph" in switches and ppo._epochs is not None:
         ppo._epochs._captured = False
     return ppo

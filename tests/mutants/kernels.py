@@ -9,12 +9,63 @@ PAIRS = "functional/kernels/quantile_triton.py"
 POLICY = "functional/kernels/policy_triton.py"
 RETURNS = "functional/kernels/returns_triton.py"
 TARGETS = "functional/kernels/target_rows.py"
+GRAPHS = "algorithms/update/graphs.py"
 
+DENSE = "functional/kernels/dense_triton.py"
+
+ROWS_OF_DENSE = unit("kernels/dense", "test_values_and_gradients_are_those_of_the_plain_layer")
 LAYER = unit("kernels/recurrent", "test_values_and_gradients_are_those_of_the_plain_layer")
 CROSSING = unit("kernels/recurrent", "test_neither_gradient_nor_nan_crosses_a_reset")
 SUMS = unit("kernels/policy_loss", "test_sums_and_gradient_are_those_of_the_terms")
 
+RECORDED = unit(
+    "update/graphs",
+    "test_a_recorded_function_sees_every_tensor_change_and_is_recorded_anew_for_flags",
+    part="algorithms",
+)
+
 KERNELS = (
+    Mutant(
+        "recorded-function-keeps-its-first-tensors",
+        "S1-P1",
+        GRAPHS,
+        "        move_into(known.places, tensors)\n",
+        "",
+        RECORDED,
+    ),
+    Mutant(
+        "recorded-function-has-one-place-for-two-tensors",
+        "S1-P1",
+        GRAPHS,
+        "            placed = _apart(given, set())\n",
+        "            placed = given\n",
+        unit(
+            "update/graphs",
+            "test_two_tensors_that_were_one_at_first_have_places_of_their_own",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "recorded-function-keeps-its-first-flags",
+        "S1-P1",
+        GRAPHS,
+        "if known is None or known.form != form:",
+        "if known is None:",
+        RECORDED,
+    ),
+    Mutant(
+        "recorded-function-takes-numbers-of-the-host",
+        "S1-P1",
+        GRAPHS,
+        "    if isinstance(value, float):\n"
+        '        raise TypeError("a number that may change between calls must be a tensor")\n',
+        "",
+        unit(
+            "update/graphs",
+            "test_a_recorder_refuses_numbers_that_a_graph_would_keep",
+            part="algorithms",
+        ),
+    ),
     Mutant(
         "device-layer-forgets-resets-of-the-output",
         "S1-L1",
@@ -40,6 +91,14 @@ KERNELS = (
         CROSSING,
     ),
     Mutant(
+        "device-way-back-takes-the-cell-before-for-that-after",
+        "S1-L1",
+        ROWS,
+        "squashed = _tanh(second * cell + first * third)",
+        "squashed = _tanh(cell)",
+        LAYER,
+    ),
+    Mutant(
         "device-gru-gate-lost-on-the-way-back",
         "S1-L1",
         ROWS,
@@ -54,6 +113,34 @@ KERNELS = (
         " + torch.where(fresh, first, 0.0).sum(0)",
         "",
         LAYER,
+    ),
+    Mutant(
+        "device-bias-learns-from-behind-the-tanh",
+        "S1-L1",
+        DENSE,
+        "            d = d * (1.0 - y * y)\n"
+        "            tl.store(slope + flat, d.to(slope.dtype.element_ty), mask=here)\n"
+        "        total += tl.sum(d, axis=0)\n",
+        "            s = d * (1.0 - y * y)\n"
+        "            tl.store(slope + flat, s.to(slope.dtype.element_ty), mask=here)\n"
+        "        total += tl.sum(d, axis=0)\n",
+        ROWS_OF_DENSE,
+    ),
+    Mutant(
+        "device-bias-learns-from-the-first-blocks-only",
+        "S1-L1",
+        "functional/kernels/dense.py",
+        "return slope, sums.sum(0)",
+        "return slope, sums[0]",
+        ROWS_OF_DENSE,
+    ),
+    Mutant(
+        "device-tanh-of-nan-is-a-number",
+        "S1-L1",
+        DENSE,
+        "tl.where(x == x, y, x).to(table.dtype.element_ty)",
+        "tl.where(x == x, y, 0.0).to(table.dtype.element_ty)",
+        unit("kernels/dense", "test_large_and_small_inputs_and_nan_keep_their_tanh"),
     ),
     Mutant(
         "device-quantile-loss-inverted",

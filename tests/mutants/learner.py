@@ -231,16 +231,16 @@ LEARNER = (
         "advantage-earlier-statistics-lost",
         "advantages",
         ORDER,
-        "        self.advantage_moments = after\n",
+        "        self.advantage_moments = result.after\n",
         "",
         learner("ppo", "test_earlier_advantages_stand_in_for_a_rollout_without_spread"),
     ),
     Mutant(
         "slow-scale-holds-the-rollout-itself",
         "advantages",
-        ORDER,
-        "return earlier_moments(before, after, floor=config.ppo.adv_std_floor)",
-        "return after",
+        ESTIMATES,
+        "used = earlier_moments(before, after, floor=config.ppo.adv_std_floor)",
+        "used = after",
         learner("ppo", "test_a_slow_scale_is_that_of_the_rollouts_before"),
     ),
     Mutant(
@@ -724,10 +724,9 @@ LEARNER = (
         "order-units-before-estimates",
         "S0-3 S2-3",
         ORDER,
-        "        estimates = estimate(agent, rollout, config)\n",
-        "        first = estimate(agent, rollout, config)\n"
-        "        self._rescale(rollout, first)\n"
-        "        estimates = estimate(agent, rollout, config)\n",
+        "        estimates, known = self._assess(rollout)\n",
+        "        self._rescale(rollout, *self._assess(rollout))\n"
+        "        estimates, known = self._assess(rollout)\n",
         learner("ppo", "test_an_update_goes_from_rollout_to_epochs_in_the_order_of_the_replay"),
     ),
     Mutant(

@@ -154,9 +154,9 @@ LEVELS = (
     Mutant(
         "levels-return-scale-without-mass",
         "levels",
-        POPART,
-        "new = statistics.step(outcomes, weight, now, atom_weight=mass)",
-        "new = statistics.step(outcomes, weight, now)",
+        "algorithms/update/assessment.py",
+        "rollout.weight.flatten(), atom_weights(agent, outcomes))",
+        "rollout.weight.flatten(), None)",
         update("test_an_update_moves_the_return_scale_by_mass"),
     ),
     Mutant(

@@ -36,9 +36,9 @@ MISSED = (
         "S0-3",
         "algorithms/ppo.py",
         "            initial_scale(agent, rollout, config)\n"
-        "        estimates = estimate(agent, rollout, config)\n",
+        "        estimates, known = self._assess(rollout)\n",
         "            pass\n"
-        "        estimates = estimate(agent, rollout, config)\n"
+        "        estimates, known = self._assess(rollout)\n"
         "        if self.update_count == 0:\n"
         "            initial_scale(agent, rollout, config)\n",
         unit(
@@ -369,8 +369,8 @@ MISSED = (
         "reported-explained-variance-falls-back",
         "X19",
         "algorithms/telemetry/rollout.py",
-        "whole = update.estimates.explained_variance\n",
-        "whole = update.estimates.explained_variance.nan_to_num()\n",
+        "whole = seen.estimates.explained_variance\n",
+        "whole = seen.estimates.explained_variance.nan_to_num()\n",
         unit(
             "telemetry/report_formulas",
             "test_an_unknown_explained_variance_is_unknown_everywhere",
@@ -381,8 +381,8 @@ MISSED = (
         "kept-explained-variance-falls-back",
         "X19",
         "algorithms/ppo.py",
-        "self.explained_variance = float(done.estimates.explained_variance)",
-        "self.explained_variance = float(done.estimates.explained_variance.nan_to_num())",
+        "self.explained_variance = known.explained_variance",
+        "self.explained_variance = float(estimates.explained_variance.nan_to_num())",
         unit(
             "telemetry/report_formulas",
             "test_an_unknown_explained_variance_is_unknown_everywhere",

@@ -439,10 +439,8 @@ RISK = (
         "risk-mixed-after-normalisation",
         "risk",
         ORDER,
-        "advantage = normalised(mixed, estimates, rollout, config, moments)",
-        "advantage = normalised(\n"
-        "            estimates.raw_advantage, estimates, rollout, config, moments\n"
-        "        ) + (mixed - estimates.raw_advantage)",
+        "return result.advantage, result.used",
+        "return result.advantage + (mixed - estimates.raw_advantage), result.used",
         control("risk/control", "test_the_advantages_are_mixed_before_they_are_normalised"),
     ),
     Mutant(

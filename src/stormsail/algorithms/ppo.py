@@ -14,6 +14,7 @@ from stormsail.algorithms.risk.control import RiskReport
 from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
 from stormsail.algorithms.update.adversary import build_adversary
+from stormsail.algorithms.update.assessment import Read, assess, check, read
 from stormsail.algorithms.update.critic_targets import encoded
 from stormsail.algorithms.update.device_epochs import DeviceEpochs
 from stormsail.algorithms.update.entropy_schedule import EntropySchedule
@@ -25,20 +26,20 @@ from stormsail.algorithms.update.epochs import (
 )
 from stormsail.algorithms.update.estimates import (
     Estimates,
+    Raw,
     deviation,
-    estimate,
-    next_moments,
-    normalised,
+    follow_and_normalise,
 )
 from stormsail.algorithms.update.graphs import (
     CapturedRollout,
+    Recorder,
     epochs_obstacle,
     rollout_obstacle,
     tell_eager,
 )
 from stormsail.algorithms.update.kl_control import KlControl
 from stormsail.algorithms.update.losses import Batch, select
-from stormsail.algorithms.update.nonfinite import Diverged, check_estimates, check_rollout
+from stormsail.algorithms.update.nonfinite import Diverged, check_rollout
 from stormsail.algorithms.update.optimizers import RATE_FACTOR, build_optimizer, build_pipeline
 from stormsail.algorithms.update.popart import initial_scale, move_support, popart_rescale
 from stormsail.algorithms.update.precision import matrix_precision
@@ -56,7 +57,7 @@ from stormsail.algorithms.update.shares import together
 from stormsail.core.generators import Generators
 from stormsail.core.group import ALONE, Group
 from stormsail.core.task import Task, part
-from stormsail.functional.advantage import RunningMoments, earlier_moments
+from stormsail.functional.advantage import RunningMoments
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
 
@@ -145,6 +146,8 @@ class Ppo:
             self._epochs = DeviceEpochs(
                 agent, self.pipeline, config, entropy, captured=True, group=group
             )
+        self.recorder = Recorder(captured=captures)
+        """Of what comes between rollout and epochs, and of metrics."""
         self._captures_rollout = captures
         self._rollouts: CapturedRollout | None = None
         first = history.extensions[0].old_total if history.extensions else config.ppo.total_steps
@@ -190,17 +193,15 @@ class Ppo:
         self._warm_up()
         before = Moments(*(part.clone() for part in agent.observation_scale.moments))
         self.env_state, rollout = self._collect()
-        check_rollout(rollout)
         if self.update_count == 0 and not self.history.pretrained:
+            check_rollout(rollout)
             initial_scale(agent, rollout, config)
-        estimates = estimate(agent, rollout, config)
-        check_estimates(estimates)
-        risk = self._control_risk(rollout, estimates, now)
+        estimates, known = self._assess(rollout)
+        risk = self._control_risk(rollout, estimates, now, known)
         now = now if risk is None else now._replace(legacy_risk=risk.legacy)
         mixed = estimates.raw_advantage if risk is None else risk.advantage
-        moments = self._follow_advantages(mixed, rollout)
-        advantage = normalised(mixed, estimates, rollout, config, moments)
-        target, predicted = self._rescale(rollout, estimates)
+        advantage, moments = self._follow_advantages(mixed, estimates, rollout)
+        target, predicted = self._rescale(rollout, estimates, known)
         scale = (agent.return_scale.mean.clone(), agent.return_scale.std.clone())
         self._commit_observations(rollout)
         data = self._batch(rollout, predicted, advantage, target, risk)
@@ -221,6 +222,7 @@ class Ppo:
             learned=learned,
             observation_before=before,
         )
+        self.explained_variance = known.explained_variance
         self._finish(done)
         return done
 
@@ -317,8 +319,22 @@ class Ppo:
         self._captures_rollout = False
         return None
 
+    def _assess(self, rollout: Rollout) -> tuple[Estimates, Read]:
+        """Return the estimates of a rollout and what the host has to know of it: one wait.
+
+        Raises:
+            DataError: if the task gave something that is not finite.
+            Diverged: if the network made something that is not finite.
+        """
+        function = partial(assess, self.agent, self.config)
+        assessment = self.recorder("estimates", function, rollout)
+        known = read(assessment)
+        if not known.is_finite:
+            check(self.agent, rollout, assessment.estimates, self.config)
+        return assessment.estimates, known
+
     def _control_risk(
-        self, rollout: Rollout, estimates: Estimates, now: Scheduled
+        self, rollout: Rollout, estimates: Estimates, now: Scheduled, known: Read
     ) -> RiskReport | None:
         """Update the multiplier and mix the advantages, with the critics of the rollout."""
         if self.risk is None:
@@ -326,23 +342,21 @@ class Ppo:
         return self.risk.act(
             rollout,
             estimates,
-            float(estimates.explained_variance),
+            known.explained_variance,
             self.agent,
             trains_policy=now.trains_policy,
             rate=now.learning_rate / self.config.ppo.learning_rate,
         )
 
-    def _follow_advantages(self, mixed: Tensor, rollout: Rollout) -> RunningMoments | None:
-        """Update the moments of advantages; return those that this rollout is normalised with.
-
-        They are those before it: a loss must not shrink itself.
-        """
-        before, config = self.advantage_moments, self.config
-        after = next_moments(mixed, rollout.weight, config, before)
-        self.advantage_moments = after
-        if after is None or config.ppo.advantage_scale != "slow":
-            return before
-        return earlier_moments(before, after, floor=config.ppo.adv_std_floor)
+    def _follow_advantages(
+        self, mixed: Tensor, estimates: Estimates, rollout: Rollout
+    ) -> tuple[Tensor, RunningMoments | None]:
+        """Update the moments of advantages; return normalised ones and the moments used for it."""
+        raw = Raw(mixed, estimates, rollout, self.advantage_moments)
+        function = partial(follow_and_normalise, self.config)
+        result = self.recorder("advantages", function, raw)
+        self.advantage_moments = result.after
+        return result.advantage, result.used
 
     def _with_gradient(
         self,
@@ -373,13 +387,22 @@ class Ppo:
         )
         return replace(risk, gradient_norm=norm)
 
-    def _rescale(self, rollout: Rollout, estimates: Estimates) -> tuple[Tensor, Tensor]:
+    def _rescale(
+        self, rollout: Rollout, estimates: Estimates, known: Read
+    ) -> tuple[Tensor, Tensor]:
         """Update the return scale; return targets and old predictions encoded with it."""
         agent, config = self.agent, self.config
         weight = rollout.weight.flatten()
         outcomes = estimates.outcomes.flatten(0, 1)
         predicted = popart_rescale(
-            agent, self.returns, outcomes, weight, rollout.predicted, config, self.optimizer
+            agent,
+            self.returns,
+            outcomes,
+            weight,
+            rollout.predicted,
+            config,
+            self.optimizer,
+            (known.outcomes, known.scale),
         )
         chosen = config.returns
         warming = chosen.normalize_returns != "off" and self.returns.update <= chosen.warmup_updates
@@ -478,7 +501,6 @@ class Ppo:
 
     def _finish(self, done: Update) -> None:
         """Update the state that the next update depends on."""
-        self.explained_variance = float(done.estimates.explained_variance)
         weights = torch.stack([report.sums.weight for report in done.learned.minibatches]).sum()
         entropy = torch.stack([report.sums.entropy for report in done.learned.minibatches]).sum()
         self.entropy.observe(self.update_count, float(entropy / weights), self.explained_variance)

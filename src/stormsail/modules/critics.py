@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from stormsail.functional import categorical, quantile, return_scale, twin
 from stormsail.modules.config import CriticConfig
-from stormsail.modules.layers import Mlp, linear
+from stormsail.modules.layers import Mlp, last_layer, linear
 
 MONOTONE_GAIN = 0.01
 """Gain of the last layer of monotone quantiles, whose first distribution is `quantile.monotone`
@@ -37,8 +37,7 @@ class CriticHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [*b, W]."""
-        out: Tensor = self.last(self.body(x))
-        return out
+        return last_layer(self.last, self.body(x))
 
 
 class Critic(nn.Module):

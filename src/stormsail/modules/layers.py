@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from stormsail.functional.kernels.dense import dense
+from stormsail.functional.kernels.devices import may_launch
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
 
 HIDDEN_GAIN = math.sqrt(2.0)
@@ -43,6 +46,23 @@ def linear(
     else:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def launches(layer: nn.Linear, x: Tensor) -> bool:
+    """Return whether a layer is trained through our own kernels, which know float32 weights only.
+
+    Without gradients torch's own is as fast, and its weights are converted once for many calls.
+    """
+    weight = layer.weight
+    return torch.is_grad_enabled() and may_launch(x, weight) and weight.dtype == torch.float32
+
+
+def last_layer(layer: nn.Linear, x: Tensor) -> Tensor:
+    """Return the output of a layer without an activation."""
+    if launches(layer, x):
+        return dense(x, layer.weight, layer.bias, tanh=False)
+    output: Tensor = layer(x)
+    return output
 
 
 def unit_gain(inputs: int, outputs: int) -> float:
@@ -94,10 +114,14 @@ class Mlp(nn.Module):
             for place, (a, b) in enumerate(itertools.pairwise(widths))
         )
         self.activation = ACTIVATIONS[activation]()
+        self._squashes = activation == "tanh"
         self.width = widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the last layer's activations, [..., width]."""
         for layer in self.layers:
-            x = self.activation(layer(x))
+            if self._squashes and isinstance(layer, nn.Linear) and launches(layer, x):
+                x = dense(x, layer.weight, layer.bias, tanh=True)
+            else:
+                x = self.activation(layer(x))
         return x

@@ -12,7 +12,7 @@ from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 from stormsail.modules.critics import Critic
 from stormsail.modules.encoders import build_encoder
 from stormsail.modules.images import ObservationParts
-from stormsail.modules.layers import Mlp, linear
+from stormsail.modules.layers import Mlp, last_layer, linear
 from stormsail.modules.memory import Memory
 
 ACTOR_GAIN = 0.01
@@ -170,7 +170,7 @@ class Network(nn.Module):
         """
         if self.after_memory:
             features = torch.cat((features, account), -1)
-        parameters: Tensor = self.actor_last(self.actor_body(features))
+        parameters = last_layer(self.actor_last, self.actor_body(features))
         # probabilities and losses need more than bfloat16
         return parameters.to(self.actor_last.weight.dtype)
 

@@ -1,6 +1,7 @@
 """Metrics of the epochs: losses, probability ratios, KL divergence, gradients."""
 
 import math
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -230,8 +231,9 @@ def _scaled(ppo: Ppo, taken: list[MinibatchReport]) -> Values:
     scaler = ppo.pipeline.scaler
     if scaler is None:
         return {}
-    own = scaler.factors()  # once: each call computes those of all tensors
-    factors = torch.stack([own[name] for name in ppo.pipeline.names]).double()
+    factors = ppo.recorder("factors of the scaler", partial(_factors, ppo), ())
+    if taken:
+        factors = factors.to(taken[-1].gradient.norms.device)  # once: each move is a wait
     values: Values = {}
     order = _order(ppo)
     for number, head in enumerate(ppo.agent.network.critic.heads, start=1):
@@ -240,9 +242,17 @@ def _scaled(ppo: Ppo, taken: list[MinibatchReport]) -> Values:
         if not taken:
             values[label] = math.nan
             continue
-        last = taken[-1].gradient.norms.double().to(factors.device)
+        last = taken[-1].gradient.norms.double()
         values[label] = (last[places] * factors[places]).square().sum().sqrt()
     return values
+
+
+def _factors(ppo: Ppo, _: tuple[()]) -> Tensor:
+    """Return the scaler's factor of every tensor in the order of a report, float64 [P]."""
+    if ppo.pipeline.scaler is None:
+        raise LookupError("no scaler, so no factors")
+    own = ppo.pipeline.scaler.factors()
+    return torch.stack([own[name] for name in ppo.pipeline.names]).double()
 
 
 def _stepped(learned: EpochReport) -> Tensor:

@@ -5,6 +5,9 @@ once.
 """
 
 import math
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +17,7 @@ from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.telemetry import learning, risk, rollout
 from stormsail.algorithms.telemetry.values import Values
 from stormsail.algorithms.update.return_statistics import std_at_cap
+from stormsail.optim.vgs.scaler import VarianceGradientScaler
 
 CLIPS = {"norm": 0.01, "vf": 0.3, "limit": 0.01, "quantile": 0.5, "ratio": 0.3}
 """Bounds whose use is counted, with the largest use that is usual. `train/clip_dominant` is 1 plus
@@ -77,6 +81,54 @@ MAY_BE_UNKNOWN = frozenset(
 """Metrics that are NaN where there is nothing to measure; not counted as non-finite."""
 
 
+class Packed(NamedTuple):
+    """Metrics in one row, to be read at once."""
+
+    names: tuple[str, ...]
+    row: Tensor
+    """float64."""
+
+
+@torch.no_grad()
+def measured(ppo: Ppo, seen: rollout.Seen) -> Packed:
+    """Return all metrics that depend on nothing but tensors, without a host sync.
+
+    Of the learner only settings are read, and tensors that stay in place.
+    """
+    values: Values = {
+        **rollout.episodes(seen.rollout),
+        **rollout.rewards(ppo, seen.rollout),
+        **rollout.reported(seen.rollout),
+        **rollout.advantages(ppo, seen),
+        **rollout.explained(seen),
+        **rollout.values(ppo, seen),
+        **rollout.memory(seen.memory, seen.rollout),
+        **rollout.observations(ppo, seen),
+    }
+    if seen.risk is not None:
+        values |= risk.spread(seen.risk, seen.rollout.weight)
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    if len(tensors) < len(values):  # a graph would repeat the first one for ever
+        raise TypeError("a metric that is a number of the host does not belong here")
+    return packed(tensors)
+
+
+def scaler_metrics(scaler: VarianceGradientScaler, _: tuple[()]) -> Packed:
+    """Return the metrics of the gradient scaler, whose state stays in place."""
+    return packed(scaler.metrics())
+
+
+def packed(values: Mapping[str, Tensor]) -> Packed:
+    """Return tensors without dimensions in one row, in few kernels: those of one type together."""
+    kinds = dict.fromkeys(value.dtype for value in values.values())
+    names = [name for kind in kinds for name, own in values.items() if own.dtype == kind]
+    rows = [
+        torch.stack([own.detach() for own in values.values() if own.dtype == kind]).double()
+        for kind in kinds
+    ]
+    return Packed(tuple(names), torch.cat(rows))
+
+
 @torch.no_grad()
 def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
     """Return every metric of the last update, sorted by name.
@@ -84,6 +136,20 @@ def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
     The names depend on the configuration and on the task, not on what happened. A number that is
     not finite is reported as NaN and counted in `debug/nonfinite_metrics`.
     """
+    seen = rollout.Seen(
+        update.rollout,
+        update.estimates,
+        update.mixed,
+        update.advantage,
+        update.moments,
+        update.target,
+        update.predicted,
+        update.scale,
+        update.observation_before,
+        ppo.env_state.memory,
+        None if update.risk is None else update.risk.risk,
+    )
+    on_device = ppo.recorder("metrics", partial(measured, ppo), seen)
     values: Values = {
         **learning.losses(ppo, update),
         **learning.ratios(update),
@@ -91,23 +157,18 @@ def metrics(ppo: Ppo, update: Update) -> dict[str, float]:
         **learning.steps(ppo, update),
         **learning.gradients(ppo, update),
         **learning.adversary(ppo, update),
-        **rollout.episodes(update.rollout),
-        **rollout.rewards(ppo, update.rollout),
-        **rollout.reported(update.rollout),
-        **rollout.advantages(ppo, update),
-        **rollout.explained(update),
-        **rollout.values(ppo, update),
-        **rollout.memory(ppo, update.rollout),
-        **rollout.observations(ppo, update),
+        **rollout.grouped(update),
+        **rollout.spreads(ppo),
         **schedules(ppo, update),
         **entropy(ppo, update),
         **value_clip(ppo, update),
         **settings(ppo),
         **risk.risk(ppo, update),
     }
+    read = _read(values) | _read_packed(on_device)
     if ppo.pipeline.scaler is not None:
-        values |= ppo.pipeline.scaler.metrics()
-    read = _read(values)
+        function = partial(scaler_metrics, ppo.pipeline.scaler)
+        read |= _read_packed(ppo.recorder("metrics of the scaler", function, ()))
     read |= win_rate_bounds(int(read["rollout/wins"]), int(read["rollout/episodes"]))
     read["train/clip_dominant"] = dominant_clip(read)
     return finite(read)
@@ -263,15 +324,16 @@ def finite(values: dict[str, float]) -> dict[str, float]:
     return dict(sorted(clean.items()))
 
 
+def _read_packed(values: Packed) -> dict[str, float]:
+    """Wait for a row of metrics."""
+    return dict(zip(values.names, values.row.tolist(), strict=True))
+
+
 def _read(values: Values) -> dict[str, float]:
     """Read all tensors at once: one row of those of each device."""
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     read: dict[str, float] = {}
     for device in dict.fromkeys(value.device for value in tensors.values()):
-        own = {name: value for name, value in tensors.items() if value.device == device}
-        kinds = dict.fromkeys(value.dtype for value in own.values())
-        for kind in kinds:  # converted together: a kernel each would be hundreds
-            names = [name for name, value in own.items() if value.dtype == kind]
-            row = torch.stack([own[name].detach() for name in names])
-            read |= zip(names, row.double().tolist(), strict=True)
+        own = packed({name: value for name, value in tensors.items() if value.device == device})
+        read |= _read_packed(own)
     return {name: read[name] if name in read else float(value) for name, value in values.items()}

@@ -2,6 +2,8 @@
 
 import math
 
+from torch import Tensor
+
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.risk.control import SOURCES, RiskReport
 from stormsail.algorithms.telemetry.values import Values
@@ -69,10 +71,15 @@ def risk(ppo: Ppo, update: Update) -> Values:
         "train/cvar_realised_episode": report.realised,
         "train/cvar_predicted_minus_realised": report.predicted - report.realised,
     }
-    return values | _acting(report, update) | _learned(ppo, report) | _settings(ppo)
+    return values | _acting(report) | _learned(ppo, report) | _settings(ppo)
 
 
-def _acting(report: RiskReport, update: Update) -> Values:
+def spread(risk: Tensor, weight: Tensor) -> Values:
+    """Return the deviation of the risk advantage."""
+    return {"train/cvar_advantage_std": weighted_std(risk, weight)}
+
+
+def _acting(report: RiskReport) -> Values:
     """Return how the control acted on the update."""
     gap = _positive(report.gap)
     values: Values = {
@@ -84,7 +91,6 @@ def _acting(report: RiskReport, update: Update) -> Values:
         "train/cvar_term": report.term,
         "train/cvar_loss": -report.weight * report.term,
         "train/cvar_constraint": report.multiplier * (0.0 if math.isnan(gap) else gap),
-        "train/cvar_advantage_std": weighted_std(report.risk, update.rollout.weight),
         "debug/cvar_dual_update_source": float(SOURCES.index(report.source)),
     }
     if report.gradient_norm is not None:

@@ -1,6 +1,7 @@
 """Metrics of a rollout: episodes, rewards, advantages, values, memory, observations."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,9 +9,10 @@ from torch import Tensor
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.telemetry.values import Values, largest, mean, share
 from stormsail.algorithms.update.critic_targets import atom_weights
-from stormsail.algorithms.update.estimates import deviation
+from stormsail.algorithms.update.estimates import Estimates, deviation
 from stormsail.algorithms.update.rollout import REPORTED, Rollout
 from stormsail.functional import advantage, categorical, quantile, risk, statistics
+from stormsail.functional.advantage import RunningMoments
 from stormsail.functional.statistics import Moments, percentile, weighted_std
 from stormsail.modules.agent import Agent
 
@@ -19,6 +21,24 @@ SATURATED = 0.95
 
 FEW_GROUPS = 16
 """Groups whose sums are one product on a CUDA device."""
+
+
+class Seen(NamedTuple):
+    """Tensors of an update that metrics are computed from on the device: fields of `Update`."""
+
+    rollout: Rollout
+    estimates: Estimates
+    mixed: Tensor
+    advantage: Tensor
+    moments: RunningMoments | None
+    target: Tensor
+    predicted: Tensor
+    scale: tuple[Tensor, Tensor]
+    observation_before: Moments
+    memory: Tensor
+    """State of the memory at the rollout's end."""
+    risk: Tensor | None
+    """Risk advantage."""
 
 
 def episodes(rollout: Rollout) -> Values:
@@ -87,15 +107,15 @@ def costs(fraction: Tensor, weight: Tensor) -> Values:
     }
 
 
-def advantages(ppo: Ppo, update: Update) -> Values:
+def advantages(ppo: Ppo, seen: Seen) -> Values:
     """Return the advantages before and after they were normalised."""
-    raw, normal, weight = update.mixed, update.advantage, update.rollout.weight
-    both = (update.estimates.returns, update.estimates.value)
+    raw, normal, weight = seen.mixed, seen.advantage, seen.rollout.weight
+    both = (seen.estimates.returns, seen.estimates.value)
     sizes = [largest(part.abs(), weight > 0.0) for part in both]
     resolution = advantage.RESOLUTION * torch.stack(sizes).max()
     own = weighted_std(raw, weight)
     floor = resolution.clamp(min=ppo.config.ppo.adv_std_floor)
-    divisor = deviation(raw, weight, ppo.config, update.moments)
+    divisor = deviation(raw, weight, ppo.config, seen.moments)
     return {
         "train/advantages_mean_raw": mean(raw, weight),
         "train/advantages_std_raw": own,
@@ -107,22 +127,31 @@ def advantages(ppo: Ppo, update: Update) -> Values:
     }
 
 
-def explained(update: Update) -> Values:
+def explained(seen: Seen) -> Values:
     """Return how well the values predicted the returns, before the update."""
-    rollout = update.rollout
-    target, value, weight = update.estimates.returns, update.estimates.value, rollout.weight
-    symbol = rollout.info.get("symbol", torch.zeros_like(rollout.length))
-    grouped = grouped_explained_variance(target, value, weight, symbol)
-    known = ~grouped.isnan()
-    whole = update.estimates.explained_variance
+    target, value = seen.estimates.returns, seen.estimates.value
+    weight = seen.rollout.weight
+    whole = seen.estimates.explained_variance
     return {
         "train/explained_variance": whole,
         "train/ev/global": whole,
-        "train/ev/mean_grouped": mean(torch.where(known, grouped, 0.0), known.double()),
-        "train/ev/median_grouped": percentile(grouped, known, level=0.5),
         "train/ev/corr": correlation(target, value, weight),
         "train/ev/bias": mean(value.double() - target.double(), weight),
         "train/ev/n_samples": (weight > 0.0).sum(),
+    }
+
+
+def grouped(update: Update) -> Values:
+    """Return how well the values predicted the returns of each symbol; waits for their number."""
+    rollout = update.rollout
+    symbol = rollout.info.get("symbol", torch.zeros_like(rollout.length))
+    grouped = grouped_explained_variance(
+        update.estimates.returns, update.estimates.value, rollout.weight, symbol
+    )
+    known = ~grouped.isnan()
+    return {
+        "train/ev/mean_grouped": mean(torch.where(known, grouped, 0.0), known.double()),
+        "train/ev/median_grouped": percentile(grouped, known, level=0.5),
     }
 
 
@@ -181,34 +210,40 @@ def grouped_explained_variance(
     return torch.where(meaningful, 1.0 - missed / wanted, torch.nan)
 
 
-def values(ppo: Ppo, update: Update) -> Values:
+def values(ppo: Ppo, seen: Seen) -> Values:
     """Return statistics of the critics' predictions, and how the targets fit their range."""
-    agent, weight = ppo.agent, update.rollout.weight
+    agent, weight = ppo.agent, seen.rollout.weight
     limit = ppo.config.value_clip.value_clip_limit
-    at_limit = update.estimates.value.abs() >= (math.inf if limit is None else limit)
+    at_limit = seen.estimates.value.abs() >= (math.inf if limit is None else limit)
     scale = agent.return_scale
     gaps = [
-        (now - then).abs() for now, then in zip((scale.mean, scale.std), update.scale, strict=True)
+        (now - then).abs() for now, then in zip((scale.mean, scale.std), seen.scale, strict=True)
     ]
     return {
         "train/ret_mean": scale.mean,
         "train/ret_std": scale.std,
-        "train/return_stats/std_unfloored": ppo.returns.unfloored,
         "train/return_stats/decode_encode_mismatch": torch.stack(gaps).max(),
-        "train/return_stats/unfloored_scale": ppo.returns.target_scale(),
         "train/value_target_scale": 1.0 / scale.std,
         "train/clip_active_frac/limit": mean(at_limit.double(), weight),
-        **_quartiles(agent, update),
-        **_range(ppo, update),
+        **_quartiles(agent, seen),
+        **_range(ppo, seen),
     }
 
 
-def _quartiles(agent: Agent, update: Update) -> Values:
+def spreads(ppo: Ppo) -> Values:
+    """Return the spread of returns before any floor, and the gain that belongs to it."""
+    return {
+        "train/return_stats/std_unfloored": ppo.returns.unfloored,
+        "train/return_stats/unfloored_scale": ppo.returns.target_scale(),
+    }
+
+
+def _quartiles(agent: Agent, seen: Seen) -> Values:
     """Return median and quartile range of the predicted distributions, means of the rollout."""
-    kind, weight = agent.spec.critic.kind, update.rollout.weight
+    kind, weight = agent.spec.critic.kind, seen.rollout.weight
     if kind == "scalar":
         return {}
-    joint = agent.network.critic.distribution(update.predicted)
+    joint = agent.network.critic.distribution(seen.predicted)
     if kind == "categorical":
         atoms = agent.network.critic.atoms
         low, middle, high = (
@@ -227,15 +262,15 @@ def _quartiles(agent: Agent, update: Update) -> Values:
     }
 
 
-def _range(ppo: Ppo, update: Update) -> Values:
+def _range(ppo: Ppo, seen: Seen) -> Values:
     """Return the share of targets at the bound of their range."""
-    agent, weight = ppo.agent, update.rollout.weight
+    agent, weight = ppo.agent, seen.rollout.weight
     if agent.spec.critic.kind != "categorical":
-        clipped = (update.target.abs() >= ppo.config.returns.ret_clip).double()
-        outside = quantile.expectation(clipped, weight=atom_weights(agent, update.target))
+        clipped = (seen.target.abs() >= ppo.config.returns.ret_clip).double()
+        outside = quantile.expectation(clipped, weight=atom_weights(agent, seen.target))
         return {"train/clip_active_frac/norm": mean(outside, weight)}
     atoms = agent.network.critic.atoms
-    normal = agent.return_scale.encode(update.estimates.returns)
+    normal = agent.return_scale.encode(seen.estimates.returns)
     below, above = (
         mean(outside.double(), weight) for outside in categorical.outside_support(normal, atoms)
     )
@@ -248,9 +283,9 @@ def _range(ppo: Ppo, update: Update) -> Values:
     }
 
 
-def memory(ppo: Ppo, rollout: Rollout) -> Values:
+def memory(state: Tensor, rollout: Rollout) -> Values:
     """Return statistics of the memory at the rollout's end, and of resets within it."""
-    layers = layer_statistics(ppo.env_state.memory)
+    layers = layer_statistics(state)
     if not layers:
         return {}
     reset = rollout.reset.double()
@@ -280,14 +315,14 @@ def layer_statistics(state: Tensor) -> Values:
     return values
 
 
-def observations(ppo: Ppo, update: Update) -> Values:
+def observations(ppo: Ppo, seen: Seen) -> Values:
     """Return how far this rollout moved the statistics of the columns that are scaled by them."""
     spec = ppo.agent.spec
     names = enumerate(spec.observation_names)
     places = [place for place, name in names if name not in spec.unscaled]
     before, after = (
-        Moments(moments.count, moments.mean[places], moments.m2[places])
-        for moments in (update.observation_before, ppo.agent.observation_scale.moments)
+        Moments(moments.count, _at(moments.mean, places), _at(moments.m2, places))
+        for moments in (seen.observation_before, ppo.agent.observation_scale.moments)
     )
     shift, widening = statistics.drift(before, after)
     known = before.count > 0.0
@@ -295,3 +330,8 @@ def observations(ppo: Ppo, update: Update) -> Values:
         "debug/vecnormalize_mean_drift": torch.where(known, shift, torch.nan),
         "debug/vecnormalize_std_drift": torch.where(known, widening, torch.nan),
     }
+
+
+def _at(row: Tensor, places: list[int]) -> Tensor:
+    """Return some entries of a row; as slices, for an index would be copied to the device."""
+    return torch.cat([row[place : place + 1] for place in places]) if places else row[:0]

@@ -93,22 +93,26 @@ class _Layout(NamedTuple):
         parts = result.parts()
         return _Layout(tuple(part.shape for part in parts), tuple(part.dtype for part in parts))
 
-    def read(self, row: Tensor) -> _Found:
-        """Return what a row says, in the types that it was found in."""
+    def read(self, table: Tensor) -> list[_Found]:
+        """Return what each row says, in the types that it was found in."""
         order = [
             place
             for kind in dict.fromkeys(self.kinds)
             for place, own in enumerate(self.kinds)
             if own == kind
         ]
-        pieces = row.split([self.shapes[place].numel() for place in order])
-        parts: dict[int, Tensor] = {
-            place: piece.reshape(self.shapes[place]).to(self.kinds[place])
+        pieces = table.split([self.shapes[place].numel() for place in order], 1)
+        columns: dict[int, tuple[Tensor, ...]] = {
+            place: piece.reshape(-1, *self.shapes[place]).to(self.kinds[place]).unbind()
             for place, piece in zip(order, pieces, strict=True)
         }
-        ended, skipped, *rest = (parts[place] for place in range(len(parts)))
         width = len(Sums._fields)
-        return _Found(ended, skipped, Sums(*rest[:width]), GradientReport(*rest[width:]))
+        return [
+            _Found(ended, skipped, Sums(*rest[:width]), GradientReport(*rest[width:]))
+            for ended, skipped, *rest in zip(
+                *(columns[place] for place in range(len(columns))), strict=True
+            )
+        ]
 
 
 class DeviceEpochs:
@@ -195,8 +199,7 @@ class DeviceEpochs:
         reports: list[MinibatchReport] = []
         divergences: list[float] = []
         begun = 0
-        for row, part, (epoch, states) in zip(table.unbind(), chosen, after, strict=True):
-            result = self._read(row)
+        for result, part, (epoch, states) in zip(self._read(table), chosen, after, strict=True):
             if begun == epoch:
                 control.begin_epoch(epoch)
                 begun += 1
@@ -221,10 +224,10 @@ class DeviceEpochs:
         """Return the number of micro-batches of a minibatch."""
         return -(-sequences // (self._config.ppo.microbatch_size or sequences))
 
-    def _read(self, row: Tensor) -> _Found:
+    def _read(self, table: Tensor) -> list[_Found]:
         if self._layout is None:
             raise LookupError("no minibatch has run")
-        return self._layout.read(row)
+        return self._layout.read(table)
 
     def _place(self, data: Batch) -> Batch:
         """Return the sequences, where they are captured in memory that does not move."""
@@ -296,7 +299,7 @@ class DeviceEpochs:
             raise LookupError("no sequences to learn from")
         total, planned, _ = accumulate(
             self._agent,
-            select(self._data, chosen),
+            select(self._data, chosen, held=now.clips_values),
             pipeline,
             now,
             config,

@@ -1,6 +1,7 @@
 """Advantage estimates of a rollout: decoded values, GAE, critic targets, normalisation."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from stormsail.algorithms.update import critic_targets
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.errors import DataError
 from stormsail.functional import advantage, policy, returns, statistics
-from stormsail.functional.advantage import RunningMoments
+from stormsail.functional.advantage import RunningMoments, earlier_moments
 from stormsail.modules.agent import Agent
 
 
@@ -46,9 +47,14 @@ def estimate(agent: Agent, rollout: Rollout, config: TrainConfig) -> Estimates:
     Raises:
         DataError: if a reward or a value is not finite.
     """
-    value = decoded_value(agent, rollout.predicted, config)
-    bootstrap = decoded_value(agent, rollout.next_predicted, config)
-    _check_finite(reward=rollout.reward, value=value, bootstrap=bootstrap)
+    value, bootstrap = check_inputs(agent, rollout, config)
+    return estimated(agent, rollout, value, bootstrap, config)
+
+
+def estimated(
+    agent: Agent, rollout: Rollout, value: Tensor, bootstrap: Tensor, config: TrainConfig
+) -> Estimates:
+    """Return the estimates from decoded values of the rows and of their next states."""
     raw = returns.gae(
         rollout.reward,
         value,
@@ -135,6 +141,51 @@ def deviation(
     if config.ppo.advantage_scale == "slow" and moments is not None:
         return moments.variance.sqrt()
     return statistics.weighted_std(raw, weight)
+
+
+def check_inputs(agent: Agent, rollout: Rollout, config: TrainConfig) -> tuple[Tensor, Tensor]:
+    """Return the decoded values of the rows and of their next states.
+
+    Raises:
+        DataError: if a reward or a value is not finite.
+    """
+    value = decoded_value(agent, rollout.predicted, config)
+    bootstrap = decoded_value(agent, rollout.next_predicted, config)
+    _check_finite(reward=rollout.reward, value=value, bootstrap=bootstrap)
+    return value, bootstrap
+
+
+class Normalised(NamedTuple):
+    """Advantages, and the moments that go with them."""
+
+    advantage: Tensor
+    """Normalised."""
+    used: RunningMoments | None
+    """Moments that they were normalised with; None where they are their own."""
+    after: RunningMoments | None
+    """Moments that this rollout leaves to the next."""
+
+
+class Raw(NamedTuple):
+    """What advantages are normalised from."""
+
+    mixed: Tensor
+    """In reward units, [T, B]."""
+    estimates: Estimates
+    rollout: Rollout
+    before: RunningMoments | None
+    """Moments of earlier rollouts."""
+
+
+@torch.no_grad()
+def follow_and_normalise(config: TrainConfig, raw: Raw) -> Normalised:
+    """Return normalised advantages, divided by moments before them: no loss shrinks itself."""
+    before = raw.before
+    after = next_moments(raw.mixed, raw.rollout.weight, config, before)
+    used = before
+    if after is not None and config.ppo.advantage_scale == "slow":
+        used = earlier_moments(before, after, floor=config.ppo.adv_std_floor)
+    return Normalised(normalised(raw.mixed, raw.estimates, raw.rollout, config, used), used, after)
 
 
 def _check_finite(**arrays: Tensor) -> None:

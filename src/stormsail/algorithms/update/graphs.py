@@ -14,9 +14,10 @@ same numbers. What is drawn while a graph is made is put back.
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from stormsail.algorithms.update.rollout import EnvState, Rollout, collect
 from stormsail.core.task import Task, is_capturable
 from stormsail.modules.agent import Agent
 
+Given = TypeVar("Given")
 Result = TypeVar("Result")
 
 WARM_UPS = 2
@@ -162,6 +164,112 @@ def _copy_into(places: Any, values: Any) -> None:  # noqa: ANN401 - nests of the
         return
     for place, value in zip(places, values, strict=True):
         _copy_into(place, value)
+
+
+class _Recording(NamedTuple):
+    """A function with the tensors that it reads."""
+
+    form: Hashable
+    places: list[Tensor]
+    run: Callable[[], Any]
+
+
+class Recorder:
+    """Functions of tensors, each recorded when it is called first.
+
+    The tensors of the first call become the places that the graph reads; those of a later call are
+    copied there, unless they are there already, as the results of other graphs are. What else a
+    function reads (weights, statistics) must stay in place, and it must write nothing. A number
+    that may change has to be a tensor, so a float is refused; flags, names and None belong to the
+    function: with others it is recorded anew. Results are overwritten by the next call.
+
+    Args:
+        captured: whether there is a device to record for; otherwise functions are called.
+    """
+
+    def __init__(self, *, captured: bool) -> None:
+        self._captured = captured
+        self._known: dict[str, _Recording] = {}
+        self._eager: set[str] = set()
+
+    def __call__(self, part: str, function: Callable[[Given], Result], given: Given) -> Result:
+        """Return the function's result.
+
+        Args:
+            part: what the function is, for the line that says why it is not recorded.
+            function: never waits for the device and is the same in every call of this part.
+            given: all that changes: a nest of tables, tuples, data classes and tensors.
+
+        Raises:
+            TypeError: if a number is given that is no tensor.
+        """
+        tensors: list[Tensor] = []
+        form = _form(given, tensors)
+        if not self._captured or part in self._eager:
+            return function(given)
+        known = self._known.get(part)
+        if known is None or known.form != form:
+            self._known.pop(part, None)  # frees the memory of its graph
+            placed = _apart(given, set())
+            try:
+                graph = Graph(lambda: function(placed), [])
+            except RuntimeError as error:
+                tell_eager(part, str(error).splitlines()[0])
+                self._eager.add(part)
+                return function(given)
+            places: list[Tensor] = []
+            _form(placed, places)
+            known = self._known[part] = _Recording(form, places, graph)
+        move_into(known.places, tensors)
+        result: Result = known.run()
+        return result
+
+
+def _form(value: Any, tensors: list[Tensor]) -> Hashable:  # noqa: ANN401 - a nest
+    """Return what a nest is apart from the numbers in its tensors, which are added to a list."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return (value.shape, value.dtype, value.device)
+    if isinstance(value, float):
+        raise TypeError("a number that may change between calls must be a tensor")
+    if isinstance(value, dict):
+        return tuple((name, _form(part, tensors)) for name, part in value.items())
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = (getattr(value, field.name) for field in fields(value))
+        return (type(value), *(_form(part, tensors) for part in parts))
+    if isinstance(value, tuple | list):
+        return (type(value), *(_form(part, tensors) for part in value))
+    return value  # type: ignore[no-any-return]
+
+
+def _apart(value: Any, taken: set[int]) -> Any:  # noqa: ANN401 - a nest
+    """Return a nest in which no two tensors share memory: what is one today may be two tomorrow."""
+    if isinstance(value, Tensor):
+        if value.numel() and value.data_ptr() in taken:
+            value = value.clone()
+        taken.add(value.data_ptr())
+        return value
+    if isinstance(value, dict):
+        return {name: _apart(part, taken) for name, part in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value)]
+        return replace(value, **{name: _apart(getattr(value, name), taken) for name in names})
+    if isinstance(value, tuple | list):
+        parts = [_apart(part, taken) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def move_into(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy tensors to places of the same shapes and types, but those that are there already."""
+    moved = [
+        (place, value)
+        for place, value in zip(places, values, strict=True)
+        if place.data_ptr() != value.data_ptr() or place.stride() != value.stride()
+    ]
+    for kind in dict.fromkeys(place.dtype for place, _ in moved):  # few kernels
+        own = [pair for pair in moved if pair[0].dtype == kind]
+        torch._foreach_copy_([place for place, _ in own], [value for _, value in own])
 
 
 def rollout_obstacle(task: Task[Any], config: TrainConfig) -> str | None:

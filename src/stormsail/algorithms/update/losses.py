@@ -123,11 +123,20 @@ class Attacked(NamedTuple):
     """Of the perturbations, [L, k]."""
 
 
-def select(data: Batch, chosen: Tensor) -> Batch:
-    """Return some of the sequences."""
+def select(data: Batch, chosen: Tensor, *, held: bool = True) -> Batch:
+    """Return some of the sequences.
+
+    Args:
+        data: all of them.
+        chosen: places, int64 [n].
+        held: with the old predictions that new ones may be held to; they are most of a row, and
+            where nothing is clipped they come without columns, [L, n, C, 0].
+    """
     parts = {}
     for field in fields(data):
         value = getattr(data, field.name)
+        if field.name == "predicted" and not held:
+            value = value[..., :0]
         axis = 0 if field.name == "memory" else 1
         parts[field.name] = value.index_select(axis, chosen)
     return Batch(**parts)

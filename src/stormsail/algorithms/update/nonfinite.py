@@ -4,7 +4,7 @@ Non-finite rewards and observations come from the task and are refused as bad da
 comes from the network: the run rolls back to a sound checkpoint with half the learning rate.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 
 import torch
@@ -36,19 +36,7 @@ def check_rollout(rollout: Rollout) -> None:
         DataError: if the task gave non-finite observations or rewards.
         Diverged: if memory, policy or predictions of the network are not finite.
     """
-    seen = rollout.seen
-    given = {
-        "observation": rollout.observation,
-        "mean of the observations": seen.mean,
-        "spread of the observations": seen.m2,
-        "reward": rollout.reward,
-    }
-    made = {
-        "memory": rollout.memory,
-        "parameters of the policy": rollout.parameters,
-        "predictions": rollout.predicted,
-        "predictions of next states": rollout.next_predicted,
-    }
+    given, made = _given(rollout), _made(rollout)
     problem = first_nonfinite((*given.items(), *made.items()))
     if problem is not None:
         _refuse_data(first_nonfinite(given.items()))
@@ -61,9 +49,39 @@ def check_estimates(estimates: Estimates) -> None:
     Raises:
         Diverged: if one is not finite.
     """
+    _diverge(first_nonfinite(estimate_arrays(estimates)), "the estimates")
+
+
+def _given(rollout: Rollout) -> dict[str, Tensor]:
+    """Return what comes from the task."""
+    seen = rollout.seen
+    return {
+        "observation": rollout.observation,
+        "mean of the observations": seen.mean,
+        "spread of the observations": seen.m2,
+        "reward": rollout.reward,
+    }
+
+
+def _made(rollout: Rollout) -> dict[str, Tensor]:
+    """Return what comes from the network."""
+    return {
+        "memory": rollout.memory,
+        "parameters of the policy": rollout.parameters,
+        "predictions": rollout.predicted,
+        "predictions of next states": rollout.next_predicted,
+    }
+
+
+def rollout_arrays(rollout: Rollout) -> list[tuple[str, Tensor]]:
+    """Return everything of a rollout that must be finite, by name."""
+    return [*_given(rollout).items(), *_made(rollout).items()]
+
+
+def estimate_arrays(estimates: Estimates) -> list[tuple[str, Tensor]]:
+    """Return all estimates that must be finite, by name."""
     names = ("value", "raw_advantage", "returns", "target")
-    arrays = ((name, getattr(estimates, name)) for name in names)
-    _diverge(first_nonfinite(arrays), "the estimates")
+    return [(name, getattr(estimates, name)) for name in names]
 
 
 def first_nonfinite(arrays: Iterable[tuple[str, Tensor]]) -> str | None:
@@ -87,11 +105,21 @@ def first_nonfinite(arrays: Iterable[tuple[str, Tensor]]) -> str | None:
 
 def _all_finite(arrays: list[Tensor]) -> bool:
     """Return whether the norms of all arrays are finite."""
-    norms: dict[torch.device, list[Tensor]] = {}
-    for device, kind in dict.fromkeys((array.device, array.dtype) for array in arrays):
-        own = [array for array in arrays if (array.device, array.dtype) == (device, kind)]
-        norms.setdefault(device, []).append(torch.stack(torch._foreach_norm(own)).double())
-    return all(bool(torch.cat(rows).isfinite().all()) for rows in norms.values())
+    devices = dict.fromkeys(array.device for array in arrays)
+    return all(
+        bool(finite_norms([array for array in arrays if array.device == device]).all())
+        for device in devices
+    )
+
+
+def finite_norms(arrays: Sequence[Tensor]) -> Tensor:
+    """Return which norms of floating arrays of one device are finite, bool [n], by their types."""
+    kinds = dict.fromkeys(array.dtype for array in arrays)
+    norms = [
+        torch.stack(torch._foreach_norm([each for each in arrays if each.dtype == kind])).double()
+        for kind in kinds
+    ]
+    return torch.cat(norms).isfinite()
 
 
 def tensors_of(value: object, path: str) -> Iterator[tuple[str, Tensor]]:

@@ -6,6 +6,7 @@ from torch import Tensor
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.update.critic_targets import atom_weights
 from stormsail.algorithms.update.return_statistics import (
+    Outcomes,
     ReturnStatistics,
     Scale,
     deviations_per_unit,
@@ -71,22 +72,27 @@ def popart_rescale(
     predicted: Tensor,
     config: TrainConfig,
     optimizer: torch.optim.Optimizer,
+    known: tuple[Outcomes, Scale] | None = None,
 ) -> Tensor:
     """Update the return statistics; return the old predictions on the new scale.
 
     With `popart` heads or atoms are rescaled so that every decoded prediction stays what it was.
     With `scale` returns are divided by `ret_clip` times the deviation and not centred. With
     `frozen_lag` the scale changes and nothing else does, as in an earlier system, for comparison.
+    `known` are the moments of the outcomes and the scale in use, if they have been read already.
     """
     mode = config.returns.normalize_returns
     if mode == "off":
         return predicted
     scale = agent.return_scale
     unit = deviations_per_unit(config.returns)
-    mean, std = torch.stack((scale.mean, scale.std)).tolist()
+    if known is None:
+        seen, (mean, std) = {}, torch.stack((scale.mean, scale.std)).tolist()
+    else:
+        seen, (mean, std) = {"known": known[0]}, known[1]
     now = Scale(mean, std / unit)
     mass = atom_weights(agent, outcomes)
-    new = statistics.step(outcomes, weight, now, atom_weight=mass)
+    new = statistics.step(outcomes, weight, now, atom_weight=mass, **seen)
     new = Scale(0.0 if mode == "scale" else new.mean, new.std * unit)
     if new == Scale(mean, std):  # nothing to round
         return predicted

@@ -30,6 +30,38 @@ class Scale(NamedTuple):
     std: float
 
 
+class Outcomes(NamedTuple):
+    """Weight, mean and variance of the returns of one update."""
+
+    count: float  # type: ignore[assignment]  # the tuple method is not missed
+    mean: float
+    variance: float
+
+
+def outcome_moments(
+    returns: Tensor, weight: Tensor, atom_weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return weight, mean and variance of returns [n] or [n, M], as tensors without dimensions.
+
+    Args:
+        returns: in reward units.
+        weight: of each row, [n].
+        atom_weight: mass of each atom, [M], sums to 1; None for equal ones.
+    """
+    flat, mass = _entries(returns, weight, atom_weight)
+    seen = statistics.moments(flat[:, None], weight=mass)
+    return seen.count, seen.mean[0], statistics.variance(seen)[0]
+
+
+def _entries(returns: Tensor, weight: Tensor, atom_weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return all atoms in one row, and the weight of each."""
+    rows = returns if returns.ndim == 2 else returns[:, None]
+    wide = weight[:, None].expand_as(rows)
+    if atom_weight is not None:  # times M: a row counts as much as one of equal atoms
+        wide = wide.double() * (atom_weight * rows.shape[-1])
+    return rows.flatten().double(), wide.flatten().double()
+
+
 def deviations_per_unit(config: ReturnConfig) -> float:
     """Return how many deviations of the returns one normalised unit is: `ret_clip` for `scale`."""
     return config.ret_clip if config.normalize_returns == "scale" else 1.0
@@ -85,7 +117,13 @@ class ReturnStatistics:
         self._spreads: deque[float] = deque(maxlen=_HISTORY)
 
     def step(
-        self, returns: Tensor, weight: Tensor, now: Scale, *, atom_weight: Tensor | None = None
+        self,
+        returns: Tensor,
+        weight: Tensor,
+        now: Scale,
+        *,
+        atom_weight: Tensor | None = None,
+        known: Outcomes | None = None,
     ) -> Scale:
         """Add the returns of an update; return the scale to use from now on.
 
@@ -94,13 +132,14 @@ class ReturnStatistics:
             weight: of each row, [n]; rows of weight 0 do not count.
             now: the scale in use.
             atom_weight: mass of each atom, [M], sums to 1; None for equal ones.
+            known: `outcome_moments` of these, if they have been read already.
         """
         self.update += 1
         frozen = self.config.freeze_after
         now = Scale(now.mean, max(now.std, least_std(self.config)))  # it may come from elsewhere
         if frozen is not None and self.update > frozen:
             return now
-        self._window.append(self._moments(returns, weight, atom_weight))
+        self._window.append(self._moments(returns, weight, atom_weight, known))
         count = math.fsum(part[0] for part in self._window)
         if count == 0.0:
             return now
@@ -115,20 +154,20 @@ class ReturnStatistics:
         return wanted if self.update <= self.config.warmup_updates else self._limited(now, wanted)
 
     def _moments(
-        self, returns: Tensor, weight: Tensor, atom_weight: Tensor | None
+        self,
+        returns: Tensor,
+        weight: Tensor,
+        atom_weight: Tensor | None,
+        known: Outcomes | None,
     ) -> tuple[float, float, float]:
         """Return weight, mean and variance of the rows that count."""
-        rows = returns if returns.ndim == 2 else returns[:, None]
-        wide = weight[:, None].expand_as(rows)
-        if atom_weight is not None:  # times M: a row counts as much as one of equal atoms
-            wide = wide.double() * (atom_weight * rows.shape[-1])
-        flat, mass = rows.flatten().double(), wide.flatten().double()
-        seen = statistics.moments(flat[:, None], weight=mass)
-        numbers = torch.stack((seen.count, seen.mean[0], statistics.variance(seen)[0]))
-        count, mean, variance = numbers.tolist()
+        if known is None:
+            known = Outcomes(*torch.stack(outcome_moments(returns, weight, atom_weight)).tolist())
+        count, mean, variance = known
         if count == 0.0:
             return 0.0, 0.0, 0.0
         if self.config.return_stat == "mad":
+            flat, mass = _entries(returns, weight, atom_weight)
             kept = flat[mass > 0.0]
             variance = float(statistics.median_absolute_deviation_std(kept)) ** 2
         return count, mean, variance

@@ -8,6 +8,7 @@ sync, numbers that change between updates as 0-dim tensors:
   hidden_bias), state [B, P, H], reset [T, B], initial [P, H], *, dtype=None)` -> outputs [T, B, H]
   in `dtype`, state in float32. `dtype` is float32 or bfloat16, by default that of autocast. Without
   gradients nothing is kept for the way back; one row is the cell of a rollout.
+- `dense.dense(x, weight, bias, *, tanh, dtype=None)` -> [*b, N] in `dtype`, as above.
 - `quantile_pairs.huber_loss(predicted, target, tau, kappa, mass)` -> [*b]; `huber_active`, and
   `huber_loss_and_active` for both in one pass. A target expanded over critics is read where it is.
 - `policy_loss.policy_sums(logits, action, old_log_prob, old_logits, advantage, weight, *, clip,

@@ -5,6 +5,7 @@ import itertools
 import math
 import types
 import warnings
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,10 +19,14 @@ from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.update import graphs
 from stormsail.algorithms.update.device_epochs import COEFFICIENTS
 from stormsail.algorithms.update.graphs import (
+    Recorder,
     epochs_obstacle,
+    move_into,
     rollout_obstacle,
     waiting_allowed,
 )
+from stormsail.algorithms.update.nonfinite import Diverged
+from stormsail.core.errors import DataError
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import Agent
 from stormsail.tasks.registry import make
@@ -268,3 +273,152 @@ def test_a_graph_outlives_another_one_that_is_destroyed():
         assert all(bool(report.gradient.stepped) for report in update.learned.minibatches)
     assert len(taken) == 8
     assert all(bool(weight.isfinite().all()) for weight in kept.agent.parameters())
+
+
+class Pair(NamedTuple):
+    rows: torch.Tensor
+    factor: torch.Tensor
+    name: str | None = None
+
+
+def test_a_recorder_refuses_numbers_that_a_graph_would_keep():
+    recorder = Recorder(captured=False)
+    x = torch.ones(2)
+    assert torch.equal(recorder("sums", lambda given: given["x"] * 2.0, {"x": x}), x * 2.0)
+    with pytest.raises(TypeError, match="must be a tensor"):
+        recorder("sums", lambda given: given["x"] * given["by"], {"x": x, "by": 2.0})
+
+
+def test_only_what_is_not_in_place_is_copied_there():
+    places = [torch.zeros(3), torch.zeros(2, dtype=torch.int64), torch.arange(4.0)]
+    kept = places[2].clone()
+    move_into(places, [torch.ones(3), torch.tensor([4, 5]), places[2]])
+    assert torch.equal(places[0], torch.ones(3))
+    assert places[1].tolist() == [4, 5]
+    assert torch.equal(places[2], kept)
+
+
+class Replayed:
+    """A graph of a machine without any: every call runs the function with what it was made of."""
+
+    made = 0
+
+    def __init__(self, function, _):
+        type(self).made += 1
+        self.function = function
+
+    def __call__(self):
+        return self.function()
+
+
+def test_a_recorded_function_sees_every_tensor_change_and_is_recorded_anew_for_flags(monkeypatch):
+    monkeypatch.setattr(graphs, "Graph", Replayed)
+    monkeypatch.setattr(Replayed, "made", 0)
+    recorder = Recorder(captured=True)
+
+    def scaled(given):
+        rows = given.rows * given.factor
+        return -rows if given.name else rows
+
+    def call(size, value, factor, name=None):
+        given = Pair(torch.full((size,), value), torch.tensor(factor), name)
+        return recorder("rows", scaled, given).tolist()
+
+    assert call(2, 1.0, 1.0) == [1.0, 1.0]
+    assert call(2, 3.0, 1.0) == [3.0, 3.0]
+    assert call(2, 1.0, 2.0) == [2.0, 2.0]
+    assert Replayed.made == 1
+    assert call(2, 1.0, 1.0, "-") == [-1.0, -1.0]
+    assert call(3, 1.0, 1.0) == [1.0, 1.0, 1.0]
+    assert Replayed.made == 3
+
+
+def test_two_tensors_that_were_one_at_first_have_places_of_their_own(monkeypatch):
+    monkeypatch.setattr(graphs, "Graph", Replayed)
+    recorder = Recorder(captured=True)
+    one = torch.ones(2)
+    nest = {"pair": (one, one), "more": [Pair(one, one)]}
+
+    def gaps(given):
+        first, second = given["pair"]
+        return torch.cat((first - second, given["more"][0].rows - given["more"][0].factor))
+
+    assert recorder("gaps", gaps, nest).tolist() == [0.0, 0.0, 0.0, 0.0]
+    other = {"pair": (one, 3.0 * one), "more": [Pair(5.0 * one, 4.0 * one)]}
+    assert recorder("gaps", gaps, other).tolist() == [-2.0, -2.0, 1.0, 1.0]
+    assert one.tolist() == [1.0, 1.0]
+
+
+def test_what_cannot_be_recorded_runs_with_one_line(monkeypatch):
+    class Impossible:
+        def __init__(self, *_):
+            raise RuntimeError("it reads a value\nand more")
+
+    monkeypatch.setattr(graphs, "Graph", Impossible)
+    recorder = Recorder(captured=True)
+    with pytest.warns(UserWarning, match="sums run without CUDA graphs.*: it reads a value$"):
+        assert recorder("sums", lambda x: float(x.sum()), torch.ones(2)) == 2.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert recorder("sums", lambda x: float(x.sum()), torch.ones(3)) == 3.0
+
+
+@pytest.mark.parametrize("critic", ["quantile", "categorical"])
+def test_updates_through_places_are_plain_updates(critic, monkeypatch):
+    """What is recorded reads nothing but its places: with them alone the same numbers come out."""
+    monkeypatch.setattr(graphs, "Graph", Replayed)
+    changes = {"critic.kind": critic, "vgs.enabled": True, "ppo.advantage_scale": "slow"}
+    plain, placed = (learner(settings("cpu", **changes)) for _ in range(2))
+    placed.recorder = Recorder(captured=True)
+    for _ in range(3):
+        one, two = plain.update(), placed.update()
+        told, wanted = metrics(placed, two), metrics(plain, one)
+        assert told.keys() == wanted.keys()
+        for name, value in wanted.items():
+            assert told[name] == value or (math.isnan(value) and math.isnan(told[name])), name
+    own, other = state_of(plain), state_of(placed)
+    assert all(torch.equal(own[name], other[name]) for name in own)
+
+
+@pytest.mark.gpu
+def test_estimates_and_metrics_are_captured_and_see_every_number_change():
+    ppo = learner(settings(**{"vgs.enabled": True, "ppo.advantage_scale": "slow"}))
+    for _ in range(3):
+        update = ppo.update()
+        metrics(ppo, update)
+    assert set(ppo.recorder._known) == {
+        "estimates", "advantages", "metrics", "metrics of the scaler", "factors of the scaler",
+    }  # fmt: skip
+    rollout = update.rollout
+    before, _ = ppo._assess(rollout)
+    value, mean = before.value.clone(), float(before.returns.mean())
+    ppo.agent.return_scale.mean += 1.0
+    shifted, known = ppo._assess(rollout)
+    torch.testing.assert_close(shifted.value, value + 1.0)
+    rollout.reward.add_(10.0)
+    assert float(ppo._assess(rollout)[0].returns.mean()) > mean + 5.0
+    first, _ = ppo._follow_advantages(shifted.raw_advantage.clone(), shifted, rollout)
+    first = first.clone()
+    ppo.advantage_moments = ppo.advantage_moments._replace(
+        variance=ppo.advantage_moments.variance * 100.0
+    )
+    second, _ = ppo._follow_advantages(shifted.raw_advantage.clone(), shifted, rollout)
+    assert float(second.abs().max()) < 0.5 * float(first.abs().max())
+    told = metrics(ppo, update)
+    rollout.reward.add_(10.0)
+    again = metrics(ppo, update)
+    assert again["rollout/reward_mean"] == pytest.approx(told["rollout/reward_mean"] + 10.0)
+    ppo.agent.return_scale.std *= 2.0
+    last = metrics(ppo, update)
+    assert last["train/ret_std"] == pytest.approx(2.0 * again["train/ret_std"])
+    assert known.scale.mean == pytest.approx(float(ppo.agent.return_scale.mean))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", ["reward", "predicted"])
+def test_a_captured_estimate_tells_what_is_not_finite(place):
+    ppo = learner(settings())
+    update = ppo.update()
+    getattr(update.rollout, place).view(-1)[3] = math.inf
+    with pytest.raises((DataError, Diverged), match="1 of"):
+        ppo._assess(update.rollout)

@@ -395,6 +395,17 @@ def test_a_batch_is_made_of_tensors_that_are_selected_together():
     assert np.isfinite(float(prepared()[1].advantage.abs().sum()))
 
 
+def test_without_clipping_the_loss_needs_no_old_predictions():
+    ppo, whole = prepared()
+    chosen = torch.arange(whole.weight.shape[1]).flip(0)
+    full, part = (module.select(whole, chosen, held=held) for held in (True, False))
+    assert torch.equal(full.predicted, whole.predicted.flip(1))
+    assert part.predicted.shape == (*full.predicted.shape[:-1], 0)
+    now = NOW._replace(clips_values=False)
+    for one, two in zip(sums(ppo, full, now), sums(ppo, part, now), strict=True):
+        assert torch.equal(one, two)
+
+
 def plain_policy_sums(
     logits, action, old_log_prob, old, advantage, weight, *, clip, entropy_coef, kl_coef, extreme
 ):

@@ -1,0 +1,113 @@
+"""Fully connected layers over many rows, for a CUDA device.
+
+Bias and tanh are one kernel behind the product, and on the way back the sum over rows that is the
+bias's gradient is a by-product of the gradient before the tanh. Torch sums the rows of a bias once
+more: of 262,144 rows and 256 units that takes longer than the product.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from stormsail.functional.kernels.devices import power_of_two
+from stormsail.functional.kernels.recurrent import compute_dtype
+
+ROWS, UNITS, REPEAT, WARPS = 32, 128, 8, 4
+"""Rows and columns of a block at most, blocks of a program, and warps that share one."""
+
+
+def dense(
+    x: Tensor, weight: Tensor, bias: Tensor, *, tanh: bool, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return x W' + b, or its tanh, [*b, N], in the dtype of the product.
+
+    Args:
+        x: [*b, I].
+        weight: float32 [N, I].
+        bias: float32 [N].
+        tanh: whether a tanh follows.
+        dtype: of the product and of what is kept for the way back, float32 or bfloat16;
+            `compute_dtype` without it.
+    """
+    dtype = compute_dtype(x) if dtype is None else dtype
+    with torch.autocast(x.device.type, enabled=False):
+        result: Tensor = _Dense.apply(x, weight, bias, tanh, dtype)
+    return result
+
+
+class _Dense(torch.autograd.Function):
+    """The layer and its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch's own stub is untyped
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        tanh: bool,  # noqa: FBT001 - apply takes no names
+        dtype: torch.dtype,
+    ) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1]).to(dtype)
+        own = weight.to(dtype)
+        if tanh:
+            output = torch.mm(rows, own.t())
+            _squash(output, bias)
+        else:
+            output = torch.addmm(bias.to(dtype), rows, own.t())
+        ctx.save_for_backward(rows, own, *([output] if tanh else []))
+        ctx.tanh, ctx.kind, ctx.shape = tanh, x.dtype, x.shape
+        return output.view(*x.shape[:-1], output.shape[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        rows, weight, *outputs = ctx.saved_tensors
+        grad = grad.reshape(-1, weight.shape[0]).to(weight.dtype).contiguous()
+        slope, sums = _slopes(grad, outputs[0] if ctx.tanh else None)
+        of_x = (
+            torch.mm(slope, weight).view(ctx.shape).to(ctx.kind)
+            if ctx.needs_input_grad[0]
+            else None
+        )
+        if slope.dtype == torch.float32:
+            of_weight = torch.mm(slope.t(), rows)
+        else:
+            of_weight = torch.mm(slope.t(), rows, out_dtype=torch.float32)
+        return of_x, of_weight, sums, None, None
+
+
+def _launch(rows: int, units: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """Return grid and options of a kernel: narrow tables have more rows in a block."""
+    width = min(power_of_two(units), UNITS)
+    height = ROWS * UNITS // width
+    options = {"ROWS": height, "UNITS": width, "REPEAT": REPEAT, "num_warps": WARPS}
+    return (-(-rows // (height * REPEAT)), -(-units // width)), options
+
+
+def _squash(table: Tensor, bias: Tensor) -> None:
+    """Replace a product [R, N] by tanh(product + bias)."""
+    from stormsail.functional.kernels.dense_triton import bias_tanh
+
+    if table.numel() == 0:
+        return
+    grid, options = _launch(*table.shape)
+    bias_tanh[grid](table, bias.float().contiguous(), *table.shape, **options)
+
+
+def _slopes(grad: Tensor, output: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the gradient before the tanh, and its sum over rows in float32, [N]."""
+    from stormsail.functional.kernels.dense_triton import slopes_and_sums
+
+    rows, units = grad.shape
+    if rows == 0:
+        return grad, torch.zeros(units, device=grad.device)
+    grid, options = _launch(rows, units)
+    sums = torch.empty(grid[0], units, device=grad.device)
+    slope = grad if output is None else torch.empty_like(grad)
+    slopes_and_sums[grid](
+        grad, slope if output is None else output, slope, sums, rows, units,
+        TANH=output is not None, **options,
+    )  # fmt: skip
+    return slope, sums.sum(0)

@@ -1,0 +1,103 @@
+"""Fully connected layers for a CUDA device give the numbers of torch's own, forward and back."""
+
+import pytest
+import torch
+
+from stormsail.functional.kernels import dense as module
+from stormsail.functional.kernels.dense import dense
+from stormsail.modules import layers
+
+SIZES = {  # leading shape, inputs, units
+    "odd": ((3, 7), 5, 9),
+    "one unit": ((11,), 4, 1),
+    "two blocks of units": ((2, 5), 3, 130),
+    "two programs of rows": ((3, 101), 2, 130),
+    "one row": ((1, 1), 3, 4),
+    "no row": ((0, 4), 3, 4),
+}
+
+
+def draw(size, device, *, scale=1.0):
+    shape, inputs, units = size
+    source = torch.Generator().manual_seed(0)
+    parts = [
+        torch.randn(*s, generator=source) for s in ((*shape, inputs), (units, inputs), (units,))
+    ]
+    parts[0] *= scale
+    return [part.to(device).requires_grad_() for part in parts]
+
+
+def gradients(result, leaves):
+    share = torch.sin(1.0 + torch.arange(result.numel(), device=result.device)).view(result.shape)
+    return torch.autograd.grad((result * share.to(result.dtype)).sum(), leaves)
+
+
+@pytest.mark.parametrize("tanh", [True, False])
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_values_and_gradients_are_those_of_the_plain_layer(size, tanh, device):
+    leaves = draw(size, device)
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    want = torch.nn.functional.linear(*exact)
+    want = want.tanh() if tanh else want
+    got = dense(*leaves, tanh=tanh)
+    assert got.shape == want.shape
+    pairs = zip((got, *gradients(got, leaves)), (want, *gradients(want, exact)), strict=True)
+    for a, b in pairs:
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
+
+
+def test_large_and_small_inputs_and_nan_keep_their_tanh(device):
+    x = torch.tensor([0.0, 1e-20, -1e-6, 0.049, 0.051, -3.0, 1e4, -1e30, torch.nan])
+    weight, bias = torch.ones(1, 1, device=device), torch.zeros(1, device=device)
+    got = dense(x.to(device)[:, None], weight, bias, tanh=True)[:, 0].cpu()
+    torch.testing.assert_close(got, x.double().tanh().float(), rtol=2e-6, atol=0.0, equal_nan=True)
+
+
+def test_inputs_may_be_strided_and_want_no_gradient(device):
+    x = torch.arange(24.0, device=device).reshape(4, 6).t().div(24.0)
+    weight = torch.full((3, 4), 0.1, device=device, requires_grad=True)
+    bias = torch.zeros(3, device=device, requires_grad=True)
+    got = dense(x, weight, bias, tanh=True)
+    want = torch.nn.functional.linear(x, weight, bias).tanh()
+    for a, b in zip(gradients(got, [weight, bias]), gradients(want, [weight, bias]), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_blocks_of_narrow_tables_are_as_large_as_those_of_wide_ones():
+    for units in (1, 5, 32, 256):
+        _, options = module._launch(100, units)
+        assert options["ROWS"] * options["UNITS"] == module.ROWS * module.UNITS
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_layers_of_a_network_are_the_same_through_kernels(activation, device, monkeypatch):
+    body = layers.Mlp(5, (7, 6), activation=activation, generator=torch.Generator()).to(device)
+    last = layers.linear(6, 3, gain=1.0, generator=torch.Generator()).to(device)
+    leaves = [*body.parameters(), *last.parameters()]
+    x = torch.linspace(-1.0, 1.0, 40, device=device).reshape(2, 4, 5)
+
+    def run(launches):
+        monkeypatch.setattr(layers, "may_launch", lambda *_: launches)
+        return layers.last_layer(last, body(x))
+
+    got, want = run(launches=True), run(launches=False)
+    pairs = zip((got, *gradients(got, leaves)), (want, *gradients(want, leaves)), strict=True)
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        assert torch.equal(run(launches=True), run(launches=False))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tanh", [True, False])
+@pytest.mark.parametrize("units", [256, 32, 5])
+def test_layers_of_a_minibatch_in_bfloat16(units, tanh):
+    leaves = draw(((64, 4096), 256, units), "cuda", scale=0.1)
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    want = torch.nn.functional.linear(*exact)
+    want = want.tanh() if tanh else want
+    got = dense(*leaves, tanh=tanh, dtype=torch.bfloat16)
+    assert got.dtype == torch.bfloat16
+    pairs = zip((got, *gradients(got, leaves)), (want, *gradients(want, exact)), strict=True)
+    for a, b in pairs:
+        assert float((a.double() - b).norm() / b.norm()) < 1e-2
