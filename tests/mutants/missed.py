@@ -381,8 +381,8 @@ MISSED = (
         "kept-explained-variance-falls-back",
         "X19",
         "algorithms/ppo.py",
-        "self.explained_variance = known.explained_variance",
-        "self.explained_variance = float(estimates.explained_variance.nan_to_num())",
+        "self.explained_variance = explained_variance",
+        "self.explained_variance = float(done.estimates.explained_variance.nan_to_num())",
         unit(
             "telemetry/report_formulas",
             "test_an_unknown_explained_variance_is_unknown_everywhere",
