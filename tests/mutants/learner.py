@@ -239,8 +239,8 @@ LEARNER = (
         "slow-scale-holds-the-rollout-itself",
         "advantages",
         ESTIMATES,
-        "used = earlier_moments(before, after, floor=config.ppo.adv_std_floor)",
-        "used = after",
+        "return earlier_moments(before, after, floor=config.ppo.adv_std_floor), after",
+        "return after, after",
         learner("ppo", "test_a_slow_scale_is_that_of_the_rollouts_before"),
     ),
     Mutant(

@@ -14,7 +14,7 @@ from stormsail.algorithms.risk.control import RiskReport
 from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
 from stormsail.algorithms.update.adversary import build_adversary
-from stormsail.algorithms.update.assessment import Read, assess, check, read
+from stormsail.algorithms.update.assessment import Assessment, Read, assess, check, read
 from stormsail.algorithms.update.critic_targets import encoded
 from stormsail.algorithms.update.device_epochs import DeviceEpochs
 from stormsail.algorithms.update.entropy_schedule import EntropySchedule
@@ -26,10 +26,13 @@ from stormsail.algorithms.update.epochs import (
 )
 from stormsail.algorithms.update.estimates import (
     Estimates,
+    Normalised,
     Raw,
     deviation,
-    follow_and_normalise,
+    follow_moments,
+    normalised,
 )
+from stormsail.algorithms.update.estimates import estimated as estimate
 from stormsail.algorithms.update.graphs import (
     CapturedRollout,
     Recorder,
@@ -325,12 +328,15 @@ class Ppo:
             DataError: if the task gave something that is not finite.
             Diverged: if the network made something that is not finite.
         """
-        function = partial(assess, self.agent, self.config)
-        assessment = self.recorder("estimates", function, rollout)
+        assessment = self.recorder("estimates", self._assessment, rollout)
         known = read(assessment)
         if not known.is_finite:
             check(self.agent, rollout, assessment.estimates, self.config)
         return assessment.estimates, known
+
+    def _assessment(self, rollout: Rollout) -> Assessment:
+        estimates = estimate(self.agent, rollout, self.config)
+        return assess(self.agent, rollout, estimates, self.config)
 
     def _control_risk(
         self, rollout: Rollout, estimates: Estimates, now: Scheduled, known: Read
@@ -352,10 +358,15 @@ class Ppo:
     ) -> tuple[Tensor, RunningMoments | None]:
         """Update the moments of advantages; return normalised ones and the moments used for it."""
         raw = Raw(mixed, estimates, rollout, self.advantage_moments)
-        function = partial(follow_and_normalise, self.config)
-        result = self.recorder("advantages", function, raw)
+        result = self.recorder("advantages", self._normalised, raw)
         self.advantage_moments = result.after
         return result.advantage, result.used
+
+    def _normalised(self, raw: Raw) -> Normalised:
+        mixed, estimates, rollout, before = raw
+        used, after = follow_moments(mixed, rollout.weight, self.config, before)
+        advantage = normalised(mixed, estimates, rollout, self.config, used)
+        return Normalised(advantage, used, after)
 
     def _with_gradient(
         self,

@@ -15,7 +15,6 @@ from stormsail.algorithms.update.estimates import (
     Estimates,
     check_inputs,
     decoded_value,
-    estimated,
 )
 from stormsail.algorithms.update.graphs import waiting_allowed
 from stormsail.algorithms.update.nonfinite import (
@@ -51,11 +50,9 @@ class Read(NamedTuple):
 
 
 @torch.no_grad()
-def assess(agent: Agent, config: TrainConfig, rollout: Rollout) -> Assessment:
-    """Return estimates and numbers of a rollout; nothing is read and nothing is changed."""
-    value = decoded_value(agent, rollout.predicted, config)
+def assess(agent: Agent, rollout: Rollout, estimates: Estimates, config: TrainConfig) -> Assessment:
+    """Return estimates with the numbers of a rollout; nothing is read and nothing is changed."""
     bootstrap = decoded_value(agent, rollout.next_predicted, config)
-    estimates = estimated(agent, rollout, value, bootstrap, config)
     arrays = [*rollout_arrays(rollout), *estimate_arrays(estimates), ("bootstrap", bootstrap)]
     outcomes = estimates.outcomes.flatten(0, 1)
     seen = outcome_moments(outcomes, rollout.weight.flatten(), atom_weights(agent, outcomes))

@@ -40,6 +40,12 @@ def decoded_value(agent: Agent, predicted: Tensor, config: TrainConfig) -> Tenso
     return value if limit is None else value.clamp(-limit, limit)
 
 
+def decoded_values(agent: Agent, rollout: Rollout, config: TrainConfig) -> tuple[Tensor, Tensor]:
+    """Return the scalar values of all rows and of the states that they led to."""
+    value = decoded_value(agent, rollout.predicted, config)
+    return value, decoded_value(agent, rollout.next_predicted, config)
+
+
 @torch.no_grad()
 def estimate(agent: Agent, rollout: Rollout, config: TrainConfig) -> Estimates:
     """Return values, advantages, returns and critic targets of a rollout.
@@ -47,14 +53,14 @@ def estimate(agent: Agent, rollout: Rollout, config: TrainConfig) -> Estimates:
     Raises:
         DataError: if a reward or a value is not finite.
     """
-    value, bootstrap = check_inputs(agent, rollout, config)
-    return estimated(agent, rollout, value, bootstrap, config)
+    check_inputs(agent, rollout, config)
+    return estimated(agent, rollout, config)
 
 
-def estimated(
-    agent: Agent, rollout: Rollout, value: Tensor, bootstrap: Tensor, config: TrainConfig
-) -> Estimates:
-    """Return the estimates from decoded values of the rows and of their next states."""
+@torch.no_grad()
+def estimated(agent: Agent, rollout: Rollout, config: TrainConfig) -> Estimates:
+    """Return what `estimate` does, without a look at what is finite, so without a host sync."""
+    value, bootstrap = decoded_values(agent, rollout, config)
     raw = returns.gae(
         rollout.reward,
         value,
@@ -143,16 +149,14 @@ def deviation(
     return statistics.weighted_std(raw, weight)
 
 
-def check_inputs(agent: Agent, rollout: Rollout, config: TrainConfig) -> tuple[Tensor, Tensor]:
-    """Return the decoded values of the rows and of their next states.
+def check_inputs(agent: Agent, rollout: Rollout, config: TrainConfig) -> None:
+    """Check what estimates are made of.
 
     Raises:
         DataError: if a reward or a value is not finite.
     """
-    value = decoded_value(agent, rollout.predicted, config)
-    bootstrap = decoded_value(agent, rollout.next_predicted, config)
+    value, bootstrap = decoded_values(agent, rollout, config)
     _check_finite(reward=rollout.reward, value=value, bootstrap=bootstrap)
-    return value, bootstrap
 
 
 class Normalised(NamedTuple):
@@ -177,15 +181,17 @@ class Raw(NamedTuple):
     """Moments of earlier rollouts."""
 
 
-@torch.no_grad()
-def follow_and_normalise(config: TrainConfig, raw: Raw) -> Normalised:
-    """Return normalised advantages, divided by moments before them: no loss shrinks itself."""
-    before = raw.before
-    after = next_moments(raw.mixed, raw.rollout.weight, config, before)
-    used = before
-    if after is not None and config.ppo.advantage_scale == "slow":
-        used = earlier_moments(before, after, floor=config.ppo.adv_std_floor)
-    return Normalised(normalised(raw.mixed, raw.estimates, raw.rollout, config, used), used, after)
+def follow_moments(
+    mixed: Tensor, weight: Tensor, config: TrainConfig, before: RunningMoments | None
+) -> tuple[RunningMoments | None, RunningMoments | None]:
+    """Return the moments that a rollout is normalised with, and those that it leaves to the next.
+
+    The first are those before it: a loss must not shrink itself.
+    """
+    after = next_moments(mixed, weight, config, before)
+    if after is None or config.ppo.advantage_scale != "slow":
+        return before, after
+    return earlier_moments(before, after, floor=config.ppo.adv_std_floor), after
 
 
 def _check_finite(**arrays: Tensor) -> None:
