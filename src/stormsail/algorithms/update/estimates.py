@@ -43,7 +43,8 @@ def decoded_value(agent: Agent, predicted: Tensor, config: TrainConfig) -> Tenso
 def decoded_values(agent: Agent, rollout: Rollout, config: TrainConfig) -> tuple[Tensor, Tensor]:
     """Return the scalar values of all rows and of the states that they led to."""
     value = decoded_value(agent, rollout.predicted, config)
-    return value, decoded_value(agent, rollout.next_predicted, config)
+    bootstrap = decoded_value(agent, rollout.next_predicted, config)
+    return value, bootstrap
 
 
 @torch.no_grad()
