@@ -135,8 +135,8 @@ class Timed(Ppo):
         self.stamps.append(now())
         return batch
 
-    def _finish(self, done: Update) -> None:
-        super()._finish(done)
+    def _finish(self, done: Update, explained_variance: float) -> None:
+        super()._finish(done, explained_variance)
         self.stamps.append(now())
 
 

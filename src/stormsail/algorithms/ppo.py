@@ -222,8 +222,7 @@ class Ppo:
             learned=learned,
             observation_before=before,
         )
-        self.explained_variance = known.explained_variance
-        self._finish(done)
+        self._finish(done, known.explained_variance)
         return done
 
     def schedule(self) -> Scheduled:
@@ -499,11 +498,12 @@ class Ppo:
     def _stepped(self) -> None:
         self.refusals = 0
 
-    def _finish(self, done: Update) -> None:
+    def _finish(self, done: Update, explained_variance: float) -> None:
         """Update the state that the next update depends on."""
+        self.explained_variance = explained_variance
         weights = torch.stack([report.sums.weight for report in done.learned.minibatches]).sum()
         entropy = torch.stack([report.sums.entropy for report in done.learned.minibatches]).sum()
-        self.entropy.observe(self.update_count, float(entropy / weights), self.explained_variance)
+        self.entropy.observe(self.update_count, float(entropy / weights), explained_variance)
         divergence = done.learned.divergence
         self.kl.end_update(sum(divergence) / len(divergence) if divergence else float("nan"))
         self.update_count += 1

@@ -194,8 +194,8 @@ class Timed(Ppo):
         self._stamp()
         return batch
 
-    def _finish(self, done: Update) -> None:
-        super()._finish(done)
+    def _finish(self, done: Update, explained_variance: float) -> None:
+        super()._finish(done, explained_variance)
         self._stamp()
 
     def _stamp(self) -> None:
