@@ -30,12 +30,14 @@ from stormsail.execution.venue import (
     FundingPayment,
     KeyPermissions,
     MarginMode,
+    MarginTerms,
     Market,
     Order,
     OrderRequest,
     Outcome,
     Position,
     Quote,
+    Rates,
     Refused,
     Trade,
     Unknown,
@@ -262,14 +264,35 @@ class CcxtVenue:
         table = pa.table(dict(zip(source.columns, columns, strict=True)))
         return Bars(symbol, interval, canonical(table, place=f"{symbol} {interval}"))
 
-    def funding_rates(self, symbol: str, *, since_ms: int) -> Sequence[tuple[int, float]]:
+    def funding_rates(self, symbol: str, *, since_ms: int) -> Rates:
         """Return settlement times and funding rates since then; empty for spot."""
         if not self._is_futures:
             return ()
-        what, name = f"funding rates of {symbol}", "fapiPublicGetFundingRate"
-        rows = self._pages(what, name, symbol, since_ms, "fundingTime")
+        return [own for _, own in self._rates(f"funding rates of {symbol}", symbol, since_ms)]
+
+    def settled_rates(self, symbols: Sequence[str], *, since_ms: int) -> Mapping[str, Rates]:
+        """Return the same of each symbol by one question, for a short time; empty for spot."""
+        found: dict[str, list[tuple[int, float]]] = {symbol: [] for symbol in symbols}
+        if self._is_futures:
+            named = {self._id(symbol): symbol for symbol in symbols}
+            for market_id, own in self._rates("funding rates", None, since_ms):
+                if market_id in named:
+                    found[named[market_id]].append(own)
+        return found
+
+    def _rates(
+        self, what: str, symbol: str | None, since_ms: int
+    ) -> list[tuple[str, tuple[int, float]]]:
+        """Return the funding rates of one symbol, or of all, each with its market."""
+        rows = self._pages(what, "fapiPublicGetFundingRate", symbol, since_ms, "fundingTime")
         return [
-            (binance.milliseconds(row, "fundingTime"), float(binance.decimal(row, "fundingRate")))
+            (
+                binance.text(row, "symbol"),
+                (
+                    binance.milliseconds(row, "fundingTime"),
+                    float(binance.decimal(row, "fundingRate")),
+                ),
+            )
             for row in rows
         ]
 
@@ -284,9 +307,8 @@ class CcxtVenue:
         if not self._is_futures:
             held = {asset: balance.total for asset, balance in self.balances().items()}
             return {own: Position(own, held.get(own.partition("/")[0], ZERO)) for own in symbols}
-        names = ("fapiPrivateV3GetPositionRisk", "fapiPrivateGetSymbolConfig")
-        rows, configs = (binance.rows_of(self._ask("positions", own), "positions") for own in names)
-        return binance.positions(rows, configs, {symbol: self._id(symbol) for symbol in symbols})
+        rows = binance.rows_of(self._ask("positions", "fapiPrivateV3GetPositionRisk"), "positions")
+        return binance.positions(rows, {symbol: self._id(symbol) for symbol in symbols})
 
     def open_orders(self, symbol: str) -> Sequence[Order]:
         """Return the orders that can still fill, those of other programs included."""
@@ -442,6 +464,13 @@ class CcxtVenue:
                 if self._client.exchanged.code() != _NOTHING_TO_CANCEL:
                     raise
 
+    def margin_terms(self, symbols: Sequence[str]) -> Mapping[str, MarginTerms]:
+        """Return leverage and margin mode of each symbol; empty for spot."""
+        if not self._is_futures:
+            return {}
+        rows = binance.rows_of(self._ask("margin", "fapiPrivateGetSymbolConfig"), "margin")
+        return binance.margin_terms(rows, {symbol: self._id(symbol) for symbol in symbols})
+
     def set_leverage(self, symbol: str, leverage: int) -> None:
         """Set the largest leverage of a perpetual."""
         params = {"symbol": self._id(symbol), "leverage": leverage}
@@ -591,7 +620,7 @@ class CcxtVenue:
 def _identity(row: Row, cursor: str) -> str:
     """Return what tells a row from the others of its kind."""
     own = row.get("tranId", row.get(cursor))
-    return f"{row.get('time')}-{own}"
+    return f"{row.get('symbol')}-{row.get('time')}-{own}"
 
 
 def _one_line(error: Exception) -> str:

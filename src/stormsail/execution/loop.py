@@ -41,6 +41,7 @@ from stormsail.execution.decisions.tail_limits import (
 )
 from stormsail.execution.journal import Journal
 from stormsail.execution.kill_switch import KillSwitch, Trip
+from stormsail.execution.margin import agreed_margin
 from stormsail.execution.operator.status import Health, Observer, Teller
 from stormsail.execution.order_gate import OrderGate, Refusal
 from stormsail.execution.orders.placing import Placing
@@ -134,6 +135,9 @@ class TradingLoop:
         venue_state = reconcile(
             self._venue, self._journal, self.symbols, self._clock, self.config.feed
         )
+        self._margin = agreed_margin(
+            self._venue, self.symbols, self.config.margin, self.config.limits.max_leverage
+        )
         self.feed.offset_ms = venue_state.offset_ms
         short = self.feed.window(venue_state.markets, rows=2)
         burn_in = self.config.feed.burn_in
@@ -197,6 +201,10 @@ class TradingLoop:
                 "risk_horizon": self.setup.risk_horizon,
                 "window": self.setup.rows,
                 "instruments": terms,
+                "margin": {
+                    symbol: {"leverage": float(own.leverage), "mode": own.mode}
+                    for symbol, own in self._margin.items()
+                },
                 "config": self.config.model_dump(mode="json"),
                 **self._notes,
             },
@@ -298,6 +306,7 @@ class TradingLoop:
             try:
                 self._check_clock()
                 self._refresh_markets()
+                self._settle()
                 rows = self.feed.collect(ts, self._idle)
                 if rows is None:
                     return False
@@ -352,6 +361,11 @@ class TradingLoop:
             self.placing.markets = markets
             terms = {symbol: instrument(market) for symbol, market in markets.items()}
             self.path.follow(replace(self.window.panel, instruments=terms))
+
+    def _settle(self) -> None:
+        """Ask for every order and fill, once a bar, while there is time; on paper nothing waits."""
+        if not isinstance(self._venue, PaperVenue):
+            self.accounts.settle()
 
     def _decide(self) -> None:
         """Close accounts, decide, order; a venue that does not answer leaves the bar undecided."""
@@ -470,7 +484,7 @@ class TradingLoop:
 
         started = self._machine.monotonic_ns()
         try:
-            self.placing.place(standing, record)
+            self.placing.place(standing, record, self.accounts.positions)
         except VenueError as error:  # before anything was recorded or sent
             self.teller.tell("account-unknown", str(error), "alarm")
             with self._journal.transaction():
