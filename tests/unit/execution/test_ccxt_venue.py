@@ -221,6 +221,17 @@ def test_leverage_margin_mode_funding_and_the_countdown(perp):
     assert perp.venue.balances()["USDT"].total == perp.book.account.wallet
 
 
+def test_the_filter_of_market_orders_is_read_and_enforced(there):
+    there.book.listings[MARKET_ID].market_max = Decimal("0.020")
+    market = there.venue.markets([there.symbol])[there.symbol]
+    assert (market.max_quantity, market.market_max) == (9000, Decimal("0.020"))
+    assert market.sizes("market") == (Decimal("0.001"), Decimal("0.001"), Decimal("0.020"))
+    assert market.sizes("stop").most == 9000
+    assert isinstance(there.buy("fits", "0.020"), Accepted)
+    outcome = there.buy("large", "0.021")
+    assert (outcome.code, "MARKET_LOT_SIZE" in outcome.words) == ("-1013", True)
+
+
 def test_closed_bars_only_and_in_every_page(there):
     since = T0 - 400 * MINUTE
     bars = there.venue.bars(there.symbol, M1, since_ms=since, until_ms=T0 + 10 * MINUTE)
