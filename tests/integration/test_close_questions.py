@@ -78,6 +78,7 @@ def test_a_round_trip_that_leaves_no_trace_in_the_position_is_booked_before_the_
         venue, symbol = desk.venue, desk.symbols[0]
         by_hand(venue, symbol, "buy", 1)
         by_hand(venue, symbol, "sell", 1)
+        loop.placing.place = lambda *_: None  # after orders fills are asked for in any case
         loop.run(bars=1)
         found = loop._journal.rows("SELECT side, quantity FROM fills WHERE client_id IS NULL")
     assert sorted(found) == [("buy", "1"), ("sell", "1")]

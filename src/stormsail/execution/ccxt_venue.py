@@ -78,8 +78,8 @@ class CcxtVenue:
         budget: of requests; None shares one file with every process of this user.
         streams: where events come from; None makes connections with ccxt.pro.
         timeout_s: how long one answer may take.
-        adapter: stands in for the sockets of ccxt's HTTP session; then there is one connection.
-        connections: most that are open at the same time.
+        adapter: stands in for the sockets of ccxt's HTTP session.
+        connections: most that are open at the same time; None is eight, and one with an adapter.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class CcxtVenue:
         streams: Streams | None = None,
         timeout_s: float = 10.0,
         adapter: object | None = None,
-        connections: int = CONNECTIONS,
+        connections: int | None = None,
     ) -> None:
         if exchange not in DIALECTS:
             raise ChoiceError(
@@ -126,7 +126,8 @@ class CcxtVenue:
             generator = np.random.Generator(np.random.PCG64([seed, number] if number else seed))
             return Connection(client, Requester(client, clock, generator, RETRY))
 
-        self._connections = ConnectionPool(opened, 1 if adapter is not None else connections)
+        usual = CONNECTIONS if adapter is None else 1
+        self._connections = ConnectionPool(opened, connections or usual)
         self._streams = streams
         self._base_url = base_url
         self._fees: dict[str, tuple[Decimal, Decimal]] = {}
