@@ -60,10 +60,18 @@ EXECUTION = (
         close("test_a_position_that_no_known_fill_explains_is_asked_for_and_only_that"),
     ),
     Mutant(
+        "the-gate-believes-old-positions",
+        "D4",
+        CLOSING,
+        "        return positions if young else None\n",
+        "        return positions\n",
+        close("test_a_close_that_known_fills_explain_asks_for_positions_once_and_for_no_symbol"),
+    ),
+    Mutant(
         "what-leaves-the-position-alone-is-never-booked",
         "D4",
         LOOP,
-        "                self._settle()\n",
+        "                self.accounts.settle_all()\n",
         "",
         close(
             "test_a_round_trip_that_leaves_no_trace_in_the_position_is_booked_before_the_next_bar"
@@ -84,7 +92,7 @@ EXECUTION = (
     Mutant(
         "rates-of-one-moment-are-one-rate",
         "D12",
-        "execution/ccxt_venue.py",
+        "execution/connection/binance.py",
         "    return f\"{row.get('symbol')}-{row.get('time')}-{own}\"",
         "    return f\"{row.get('time')}-{own}\"",
         unit(
@@ -121,8 +129,8 @@ EXECUTION = (
         "margin-that-was-set-is-not-read-again",
         "D5",
         MARGIN,
-        "        found = venue.margin_terms(symbols)\n    for",
-        "        return found\n    for",
+        "        present = venue.margin_terms(symbols)\n    for",
+        "        return present\n    for",
         margin("test_a_setting_that_does_not_stay_is_noticed"),
     ),
     Mutant(

@@ -126,8 +126,7 @@ class CcxtVenue:
             generator = np.random.Generator(np.random.PCG64([seed, number] if number else seed))
             return Connection(client, Requester(client, clock, generator, RETRY))
 
-        usual = CONNECTIONS if adapter is None else 1
-        self._connections = ConnectionPool(opened, connections or usual)
+        self._connections = ConnectionPool(opened, connections or (1 if adapter else CONNECTIONS))
         self._streams = streams
         self._base_url = base_url
         self._fees: dict[str, tuple[Decimal, Decimal]] = {}
@@ -269,33 +268,18 @@ class CcxtVenue:
         """Return settlement times and funding rates since then; empty for spot."""
         if not self._is_futures:
             return ()
-        return [own for _, own in self._rates(f"funding rates of {symbol}", symbol, since_ms)]
+        rows = self._rates(f"funding rates of {symbol}", symbol, since_ms)
+        return binance.rates(rows, {self._id(symbol): symbol})[symbol]
 
     def settled_rates(self, symbols: Sequence[str], *, since_ms: int) -> Mapping[str, Rates]:
         """Return the same of each symbol by one question, for a short time; empty for spot."""
-        found: dict[str, list[tuple[int, float]]] = {symbol: [] for symbol in symbols}
-        if self._is_futures:
-            named = {self._id(symbol): symbol for symbol in symbols}
-            for market_id, own in self._rates("funding rates", None, since_ms):
-                if market_id in named:
-                    found[named[market_id]].append(own)
-        return found
+        if not self._is_futures:
+            return dict.fromkeys(symbols, ())
+        named = {self._id(symbol): symbol for symbol in symbols}
+        return binance.rates(self._rates("funding rates", None, since_ms), named)
 
-    def _rates(
-        self, what: str, symbol: str | None, since_ms: int
-    ) -> list[tuple[str, tuple[int, float]]]:
-        """Return the funding rates of one symbol, or of all, each with its market."""
-        rows = self._pages(what, "fapiPublicGetFundingRate", symbol, since_ms, "fundingTime")
-        return [
-            (
-                binance.text(row, "symbol"),
-                (
-                    binance.milliseconds(row, "fundingTime"),
-                    float(binance.decimal(row, "fundingRate")),
-                ),
-            )
-            for row in rows
-        ]
+    def _rates(self, what: str, symbol: str | None, since_ms: int) -> list[Row]:
+        return self._pages(what, "fapiPublicGetFundingRate", symbol, since_ms, "fundingTime")
 
     def balances(self) -> Mapping[str, Balance]:
         """Return what the account holds, by currency."""
@@ -396,14 +380,8 @@ class CcxtVenue:
 
     def submit(self, request: OrderRequest) -> Outcome:
         """Send an order once. The request is never repeated, whatever happens."""
-        params: dict[str, object] = {"newClientOrderId": request.client_id}
+        params = binance.order_params(request, self.kind)
         kind = "limit" if request.type == "limit" else "market"
-        if request.type == "limit":
-            params["timeInForce"] = request.time_in_force
-        elif request.type == "stop":
-            params["stopLossPrice"] = f"{request.stop_price:f}"
-        if self._is_futures and request.reduce_only:
-            params["reduceOnly"] = "true"
         price = f"{request.price:f}" if request.price is not None else None
 
         def send() -> object:
@@ -586,7 +564,7 @@ class CcxtVenue:
             answer = self._ask(what, name, {**params, "startTime": start})
             page = binance.rows_of(answer, what)
             before = len(rows)
-            rows |= {_identity(row, cursor): row for row in page}
+            rows |= {binance.identity(row, cursor): row for row in page}
             if len(page) < _PAGE or len(rows) == before:
                 return list(rows.values())
             start = binance.milliseconds(page[-1], "time", "fundingTime", "createTime")
@@ -616,12 +594,6 @@ class CcxtVenue:
             return Accepted(read(exchanged.json()))
         except VenueError as error:
             return Unknown(f"{error.wrong}; found {error.found}")
-
-
-def _identity(row: Row, cursor: str) -> str:
-    """Return what tells a row from the others of its kind."""
-    own = row.get("tranId", row.get(cursor))
-    return f"{row.get('symbol')}-{row.get('time')}-{own}"
 
 
 def _one_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from stormsail.core.errors import ConfigError, VenueError
+from stormsail.core.files.documents import JsonValue
 from stormsail.execution.config import Margin
 from stormsail.execution.venue import MarginTerms, Venue
 
@@ -30,12 +31,12 @@ def agreed_margin(
     """
     if not venue.capabilities.leverage:
         return {}
-    found = venue.margin_terms(symbols)
-    if config.change and any(wanted(own, config) != own for own in found.values()):
-        for symbol, own in found.items():
+    present = venue.margin_terms(symbols)
+    if config.change and any(wanted(own, config) != own for own in present.values()):
+        for symbol, own in present.items():
             _set(venue, symbol, own, wanted(own, config))
-        found = venue.margin_terms(symbols)
-    for symbol, own in found.items():
+        present = venue.margin_terms(symbols)
+    for symbol, own in present.items():
         if wanted(own, config) != own:
             raise _differs(symbol, wanted(own, config), _words(own))
         if own.leverage < Decimal(repr(max_leverage)):
@@ -47,32 +48,39 @@ def agreed_margin(
                 remedy="Raise it at the exchange or with `margin.leverage` and `margin.change`, or "
                 "lower `limits.max_leverage`.",
             )
-    return found
+    return present
 
 
-def wanted(found: MarginTerms, config: Margin) -> MarginTerms:
-    """Return what the operator asks for; what is left open is as it was found."""
-    leverage = found.leverage if config.leverage is None else Decimal(config.leverage)
-    return MarginTerms(leverage, config.mode or found.mode)
+def wanted(present: MarginTerms, config: Margin) -> MarginTerms:
+    """Return what the operator asks for; what is left open stays as it is."""
+    leverage = present.leverage if config.leverage is None else Decimal(config.leverage)
+    return MarginTerms(leverage, config.mode or present.mode)
 
 
-def _set(venue: Venue, symbol: str, found: MarginTerms, asked: MarginTerms) -> None:
+def margin_document(terms: Mapping[str, MarginTerms]) -> dict[str, JsonValue]:
+    """Return the margin of each symbol as plain numbers and words."""
+    return {
+        symbol: {"leverage": float(own.leverage), "mode": own.mode} for symbol, own in terms.items()
+    }
+
+
+def _set(venue: Venue, symbol: str, present: MarginTerms, target: MarginTerms) -> None:
     try:
-        if asked.mode != found.mode:
-            venue.set_margin_mode(symbol, asked.mode)
-        if asked.leverage != found.leverage:
-            venue.set_leverage(symbol, int(asked.leverage))
+        if target.mode != present.mode:
+            venue.set_margin_mode(symbol, target.mode)
+        if target.leverage != present.leverage:
+            venue.set_leverage(symbol, int(target.leverage))
     except VenueError as error:
         if error.code != "venue-refused":
             raise
-        raise _differs(symbol, asked, f"{_words(found)}, and {error.found}") from error
+        raise _differs(symbol, target, f"{_words(present)}, and {error.found}") from error
 
 
-def _differs(symbol: str, asked: MarginTerms, found: str) -> ConfigError:
+def _differs(symbol: str, target: MarginTerms, present: str) -> ConfigError:
     return ConfigError(
         "account-margin",
-        wrong=f"the margin of {symbol} at the exchange must be {_words(asked)}",
-        found=found,
+        wrong=f"the margin of {symbol} at the exchange must be {_words(target)}",
+        found=present,
         remedy="Set it there, without a position or an order of the symbol, or pass --set "
         "margin.change=true.",
     )

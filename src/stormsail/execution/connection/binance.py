@@ -405,6 +405,35 @@ def margin_terms(rows: Sequence[Row], ids: Mapping[str, str]) -> dict[str, Margi
     return made
 
 
+def rates(rows: Sequence[Row], symbols: Mapping[str, str]) -> dict[str, list[tuple[int, float]]]:
+    """Return settlement times and funding rates of some symbols, named by their markets."""
+    made: dict[str, list[tuple[int, float]]] = {symbol: [] for symbol in symbols.values()}
+    for row in rows:
+        settled = milliseconds(row, "fundingTime"), float(decimal(row, "fundingRate"))
+        market_id = text(row, "symbol")
+        if market_id in symbols:
+            made[symbols[market_id]].append(settled)
+    return made
+
+
+def identity(row: Row, cursor: str) -> str:
+    """Return what tells a row of a page from the others of its kind."""
+    own = row.get("tranId", row.get(cursor))
+    return f"{row.get('symbol')}-{row.get('time')}-{own}"
+
+
+def order_params(request: OrderRequest, kind: Kind) -> dict[str, object]:
+    """Return what an order needs beside symbol, side, size and price, for ccxt's `create_order`."""
+    params: dict[str, object] = {"newClientOrderId": request.client_id}
+    if request.type == "limit":
+        params["timeInForce"] = request.time_in_force
+    elif request.type == "stop":
+        params["stopLossPrice"] = f"{request.stop_price:f}"
+    if kind == "perpetual" and request.reduce_only:
+        params["reduceOnly"] = "true"
+    return params
+
+
 def payment(row: Row, symbol: str) -> FundingPayment:
     """Return a funding payment of `income`."""
     return FundingPayment(

@@ -6,7 +6,7 @@ from decimal import Decimal
 import torch
 from torch import Tensor
 
-from stormsail.core.clock import Clock
+from stormsail.core.clock import NANOSECONDS, Clock
 from stormsail.execution.config import Feed
 from stormsail.execution.decisions.ledger import (
     Prices,
@@ -37,9 +37,6 @@ class Accounts:
         clock: stamps what is recorded.
         feed: patience with orders that do not show.
         teller: tells the operator of what nobody ordered.
-
-    Attributes:
-        positions: as the venue told them at the last close; None where it was not asked.
     """
 
     def __init__(
@@ -55,7 +52,7 @@ class Accounts:
         self._clock, self._feed, self._teller = clock, feed, teller
         self.symbols: Sequence[str] = path.setup.symbols
         self._paper = venue if isinstance(venue, PaperVenue) else None
-        self.positions: Mapping[str, Position] | None = None
+        self._told: tuple[int, Mapping[str, Position]] | None = None
 
     def opened(
         self, close: Tensor, positions: dict[str, Position], markets: dict[str, Market]
@@ -142,12 +139,14 @@ class Accounts:
         """
         self._update_orders(_may_fill)
         self._book_funding(before)
+        asked_ns = self._clock.monotonic_ns()
         booked = self._booked(before, markets)
         moved = unexplained(before.state, self.symbols, booked)
         if moved:
             self.settle(moved)
+            asked_ns = self._clock.monotonic_ns()
             booked = self._booked(before, markets)
-        self.positions = booked.positions
+        self._told = asked_ns, booked.positions
         state, adoptions = live_close(
             before.state, before.ordered, self.symbols, booked, prices.close
         )
@@ -155,6 +154,14 @@ class Accounts:
             words = f"{adoption.found} where {adoption.expected} was expected"
             self._teller.tell("position-adopted", words, "alarm", adoption.symbol)
         return state
+
+    def told(self, within_s: float) -> Mapping[str, Position] | None:
+        """Return positions as the venue told them at the last close; None where they are older."""
+        if self._told is None:
+            return None
+        asked_ns, positions = self._told
+        young = self._clock.monotonic_ns() - asked_ns <= within_s * NANOSECONDS
+        return positions if young else None
 
     def _book_funding(self, before: Standing) -> None:
         length = self._path.setup.terms.features.interval.milliseconds
@@ -178,6 +185,15 @@ class Accounts:
         own = self.symbols if symbols is None else symbols
         self._update_orders(lambda intent: intent.symbol in own)
         update_fills(self._venue, self._journal, own)
+
+    def settle_all(self) -> None:
+        """Ask for every order and fill, once a bar, while there is time; on paper nothing waits.
+
+        Raises:
+            VenueError: if the venue does not answer.
+        """
+        if self._paper is None:
+            self.settle()
 
     def _update_orders(self, wanted: Callable[[Intent], bool]) -> None:
         update_orders(

@@ -106,8 +106,8 @@ class BarFeed:
             return dict.fromkeys(self._symbols, ())
         if not any(":" in symbol for symbol in self._symbols):
             return dict.fromkeys(self._symbols, ())
-        found = self._venue.settled_rates(self._symbols, since_ms=since)
-        return {symbol: tuple(found[symbol]) for symbol in self._symbols}
+        rates = self._venue.settled_rates(self._symbols, since_ms=since)
+        return {symbol: tuple(rates[symbol]) for symbol in self._symbols}
 
     def take(self, event: BarClosed) -> None:
         """Keep a bar that was streamed until it is its turn."""
