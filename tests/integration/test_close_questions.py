@@ -52,9 +52,9 @@ def test_a_close_that_known_fills_explain_asks_for_positions_once_and_for_no_sym
         loop.placing.place = lambda *_: None  # what follows the decision is another matter
         loop._decide()
         assert (len(positions), trades, orders) == (1, [], [])
-        assert set(loop.accounts.told(5.0)) == set(desk.symbols)
+        assert set(loop.accounts.recent_positions(5.0)) == set(desk.symbols)
         desk.clock.advance(5.001)  # older than a price may be: the gate asks again
-        assert loop.accounts.told(5.0) is None
+        assert loop.accounts.recent_positions(5.0) is None
 
 
 @pytest.mark.spec("D4")

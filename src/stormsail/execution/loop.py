@@ -470,7 +470,7 @@ class TradingLoop:
 
         started = self._machine.monotonic_ns()
         try:
-            fresh = self.accounts.told(self.config.limits.max_quote_age_s)
+            fresh = self.accounts.recent_positions(self.config.limits.max_quote_age_s)
             self.placing.place(standing, record, fresh)
         except VenueError as error:  # before anything was recorded or sent
             self.teller.tell("account-unknown", str(error), "alarm")

@@ -52,7 +52,7 @@ class Accounts:
         self._clock, self._feed, self._teller = clock, feed, teller
         self.symbols: Sequence[str] = path.setup.symbols
         self._paper = venue if isinstance(venue, PaperVenue) else None
-        self._told: tuple[int, Mapping[str, Position]] | None = None
+        self._reported: tuple[int, Mapping[str, Position]] | None = None
 
     def opened(
         self, close: Tensor, positions: dict[str, Position], markets: dict[str, Market]
@@ -139,14 +139,14 @@ class Accounts:
         """
         self._update_orders(_may_fill)
         self._book_funding(before)
-        asked_ns = self._clock.monotonic_ns()
+        request_ns = self._clock.monotonic_ns()
         booked = self._booked(before, markets)
         moved = unexplained(before.state, self.symbols, booked)
         if moved:
             self.settle(moved)
-            asked_ns = self._clock.monotonic_ns()
+            request_ns = self._clock.monotonic_ns()
             booked = self._booked(before, markets)
-        self._told = asked_ns, booked.positions
+        self._reported = request_ns, booked.positions
         state, adoptions = live_close(
             before.state, before.ordered, self.symbols, booked, prices.close
         )
@@ -155,12 +155,12 @@ class Accounts:
             self._teller.tell("position-adopted", words, "alarm", adoption.symbol)
         return state
 
-    def told(self, within_s: float) -> Mapping[str, Position] | None:
+    def recent_positions(self, within_s: float) -> Mapping[str, Position] | None:
         """Return positions as the venue told them at the last close; None where they are older."""
-        if self._told is None:
+        if self._reported is None:
             return None
-        asked_ns, positions = self._told
-        young = self._clock.monotonic_ns() - asked_ns <= within_s * NANOSECONDS
+        request_ns, positions = self._reported
+        young = self._clock.monotonic_ns() - request_ns <= within_s * NANOSECONDS
         return positions if young else None
 
     def _book_funding(self, before: Standing) -> None:
