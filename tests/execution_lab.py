@@ -27,6 +27,7 @@ from stormsail.execution.venue import (
     Accepted,
     Balance,
     Capabilities,
+    MarginTerms,
     Market,
     Order,
     OrderRequest,
@@ -48,6 +49,7 @@ CAPITAL = 30_000.0
 LOT = Decimal("0.001")
 TICK = Decimal("0.01")
 FEE = Decimal("0.0005")
+MARGIN = MarginTerms(Decimal(20), "cross")
 EXACT = 60
 """Digits that sums of cash are made with: more than any needs, so that no order of fills rounds."""
 
@@ -107,6 +109,8 @@ class MemoryVenue:
         self.cancel_fails = 0
         self.status = dict.fromkeys(bars, "trading")
         self.lot = LOT
+        self.market_max = Decimal(0)
+        self.margin: dict[str, MarginTerms] = {}
         self._ids = itertools.count(1)
         self._triggered = {symbol: self.now_ms() for symbol in bars}
 
@@ -145,7 +149,7 @@ class MemoryVenue:
         zero = Decimal(0)
         return Market(
             symbol, self.kind, self.status[symbol], base, "USDT", "USDT", TICK, self.lot, self.lot,
-            zero, zero, Decimal(5), FEE, FEE,
+            zero, zero, Decimal(5), FEE, FEE, zero, self.market_max,
         )  # fmt: skip
 
     def price(self, symbol: str) -> Decimal:
@@ -174,6 +178,9 @@ class MemoryVenue:
     def funding_rates(self, symbol, *, since_ms):
         self._ask()
         return []
+
+    def settled_rates(self, symbols, *, since_ms):
+        return {symbol: self.funding_rates(symbol, since_ms=since_ms) for symbol in symbols}
 
     def balances(self):
         self._ask()
@@ -313,11 +320,18 @@ class MemoryVenue:
     def cancel_all(self, symbol):
         """Do nothing: every cancel is one by name."""
 
+    def margin_terms(self, symbols):
+        self._ask()
+        return {symbol: self.margin.get(symbol, MARGIN) for symbol in symbols}
+
     def set_leverage(self, symbol, leverage):
-        pass
+        old = self.margin.get(symbol, MARGIN)
+        self.margin[symbol] = old._replace(leverage=Decimal(leverage))
 
     def set_margin_mode(self, symbol, mode):
-        pass
+        if self.held[symbol]:
+            raise VenueError("venue-refused", wrong="flat", found="-4048", remedy="Close it.")
+        self.margin[symbol] = self.margin.get(symbol, MARGIN)._replace(mode=mode)
 
     def renew_dead_man(self, symbol, countdown_ms):
         self.renewed.append(self.now_ms())

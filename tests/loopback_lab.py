@@ -45,11 +45,12 @@ def credentials():
     return Credentials(Secret(API_KEY), Secret(API_SECRET), "test")
 
 
-def exchange_at(clock, **deposits):
-    """Return an exchange with one drawn market in both dialects, and money."""
+def exchange_at(clock, market_ids=(MARKET_ID,), **deposits):
+    """Return an exchange with one drawn market, or some alike, in both dialects, and money."""
     exchange = Exchange(clock=clock)
     for dialect in ("spot", "perp"):
-        exchange.ledgers[dialect].tapes[MARKET_ID, "1m"] = TAPE
+        for market_id in market_ids:
+            exchange.ledgers[dialect].tapes[market_id, "1m"] = TAPE
         exchange.deposit(dialect, "USDT", deposits.get(dialect, "100000"))
     return exchange
 
@@ -65,10 +66,13 @@ class _Changing:
 
 
 class Lab:
-    """A clock and a client for each dialect, for many scenarios."""
+    """A clock and a client for each dialect, for many scenarios.
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    With more than one symbol their orders are sent together, over so many connections.
+    """
+
+    def __init__(self, folder: Path, *, coins=("BTC",), connections: int = 1):
+        self.folder, self.coins = folder, coins
         self.clock = VirtualClock(START_MS * 1_000_000)
         self.numbers = itertools.count()
         self.current = _Changing()
@@ -83,14 +87,16 @@ class Lab:
                 budget=RateBudget(folder / f"budget-{dialect}", limit=2400, clock=self.clock),
                 timeout_s=5.0,
                 adapter=adapter,
+                connections=connections,
             )
 
     def scenario(self, seed: int, *, faults: int) -> "Scenario":
         """Return a scenario at a time at which no ban or rate limit of the last one is left."""
         self.clock.advance(130.0)
         assert self.clock.now_ms() < int(TAPE[-1][0]), "the tape is over: make a new lab"
-        self.current.current = exchange_at(self.clock)
-        return Scenario(self, seed, faults)
+        market_ids = [f"{coin}USDT" for coin in self.coins]
+        self.current.current = exchange_at(self.clock, market_ids)
+        return (Scenario if len(self.coins) == 1 else WideScenario)(self, seed, faults)
 
     def close(self):
         for venue in self.venues.values():
@@ -107,10 +113,11 @@ class Scenario:
         self.exchange, self.clock = lab.current.current, lab.clock
         self.book = self.exchange.ledgers[self.dialect]
         self.symbol = NAMES[self.dialect][1]
+        self.symbols = [self.symbol.replace("BTC", coin) for coin in lab.coins]
         self.venue = lab.venues[self.dialect]
         streams = LoopbackStreams(self.exchange, self.dialect, self.clock)
         self.venue._streams = streams
-        self.venue.watch([self.symbol], M1)
+        self.venue.watch(self.symbols, M1)
         self.drawn = draw_faults(self.draw, faults)
         self.names = [name for name, _fault in self.drawn.values()]
         self.outcomes, self.events = [], []
@@ -126,7 +133,7 @@ class Scenario:
         )
         switch = KillSwitch(folder, self.clock)
         self.gate = OrderGate(
-            self.venue, self.journal, switch, BOUNDS, symbols=[self.symbol], clock=self.clock
+            self.venue, self.journal, switch, BOUNDS, symbols=self.symbols, clock=self.clock
         )
         self.order_names = OrderNames(self.venue.account_id(), "agent", self.journal)
 
@@ -149,10 +156,10 @@ class Scenario:
     def _start(self) -> None:
         """Get ready: by the whole recovery in every eighth scenario, which is mostly questions."""
         if self.seed % 8 == 0:
-            now = reconcile(self.venue, self.journal, [self.symbol], self.clock, FEED)
+            now = reconcile(self.venue, self.journal, self.symbols, self.clock, FEED)
             self.markets = dict(now.markets)
         else:
-            self.markets = dict(self.venue.markets([self.symbol]))
+            self.markets = dict(self.venue.markets(self.symbols))
         self.gate.ready = True
 
     def _step(self, step: int) -> None:
@@ -215,8 +222,8 @@ class Scenario:
             try:
                 now = self.clock.now_ms()
                 update_orders(self.venue, self.journal, now_ms=now, visible_after_s=60.0)
-                update_fills(self.venue, self.journal, [self.symbol])
-                self.position = self.venue.positions([self.symbol])[self.symbol].quantity
+                update_fills(self.venue, self.journal, self.symbols)
+                self.positions = self.venue.positions(self.symbols)
                 self.balances = self.venue.balances()
                 # Neither did anything happen nor did a price move between the questions.
                 if before == (len(self.exchange.struck), self.clock.monotonic_ns()):
@@ -261,7 +268,8 @@ class Scenario:
             fills[int(number)] = (sign * Decimal(quantity), Decimal(price), Decimal(fee))
         truth = {f.trade_id: (f.sign * f.quantity, f.price, f.fee) for f in book.fills}
         assert fills == truth
-        assert self.position == book.position(MARKET_ID)
+        for coin, symbol in zip(self.lab.coins, self.symbols, strict=True):
+            assert self.positions[symbol].quantity == book.position(f"{coin}USDT")
         if self.dialect == "perp":
             assert self.balances["USDT"].total == book.account.wallet
         else:
@@ -271,3 +279,31 @@ class Scenario:
             int(e.trade.trade_id) for e in self.events if isinstance(e, OrderChanged) and e.trade
         }
         assert streamed <= set(truth)
+
+
+class WideScenario(Scenario):
+    """Orders of many symbols that leave side by side, each over a connection of its own."""
+
+    def _step(self, step: int) -> None:
+        try:
+            quotes = self.venue.quotes(self.symbols)
+            positions = self.venue.positions(self.symbols)
+        except StormsailError:
+            return
+        views = {
+            own: MarketView(self.markets[own], quotes[own].mid, 0.0, 0.5) for own in self.symbols
+        }
+        account = AccountView(
+            Decimal(100_000), Decimal(100_000), Decimal(100_000),
+            exposures(positions, self.markets, self.journal.pending()),
+            {own: quotes[own].mid for own in self.symbols},
+        )  # fmt: skip
+        proposals = [
+            self.order_names.proposal(
+                START_MS + step * MINUTE, "target", quotes[own].mid, symbol=own,
+                side="buy" if step == 0 or self.draw.random() < 0.5 else "sell",
+                quantity=self.markets[own].lot * int(self.draw.integers(8, 40)),
+            )
+            for own in self.symbols
+        ]  # fmt: skip
+        self.outcomes += self.gate.send(proposals, views, account)

@@ -33,6 +33,7 @@ def timed(loop, venue, bars):
     try:
         for _ in range(bars):
             loop._refresh_markets()
+            loop.accounts.settle_all()
             rows = loop.feed.collect(loop.window.newest + length, loop._idle)
             sent.clear()
             start = time.perf_counter_ns()
@@ -216,6 +217,7 @@ def test_an_exchange_in_another_process(connections, monkeypatch):
             for _ in range(30):
                 ts = loop.window.newest + loop._interval.milliseconds
                 loop._refresh_markets()
+                loop.accounts.settle_all()
                 rows = loop.feed.collect(ts, loop._idle)
                 sent.clear()
                 start, spent = time.perf_counter_ns(), time.process_time_ns()

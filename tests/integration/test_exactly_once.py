@@ -35,9 +35,12 @@ def fast_folder(tmp_path):
         yield Path(folder)
 
 
-def run_scenarios(folder, first, count):
+COINS = ("BTC", "ETH", "XRP", "SOL", "ADA", "DOT", "LTC", "BCH")
+
+
+def run_scenarios(folder, first, count, **lab):
     """Run scenarios, one fault in the even seeds and a pair in the odd ones."""
-    lab, outcomes, names = Lab(folder), Counter(), Counter()
+    lab, outcomes, names = Lab(folder, **lab), Counter(), Counter()
     try:
         for seed in range(first, first + count):
             scenario = lab.scenario(seed, faults=1 + seed % 2)
@@ -60,6 +63,14 @@ def test_no_order_is_doubled_lost_or_unknown_for_ever(fast_folder, first):
     assert len(names) >= 48
 
 
+@pytest.mark.spec("R20")
+def test_nor_is_one_of_many_symbols_over_eight_connections(fast_folder):
+    outcomes, _names = run_scenarios(fast_folder, 5_000_000, 200, coins=COINS, connections=8)
+    assert outcomes[Accepted] >= 2000
+    assert outcomes[Unknown] >= 20
+    assert outcomes[Refused] >= 20
+
+
 def test_the_catalogue_has_every_fault_that_the_rules_name():
     assert len(ORDER_FAULTS) == 44
     assert len(QUERY_FAULTS) == 20
@@ -72,3 +83,11 @@ def test_the_catalogue_has_every_fault_that_the_rules_name():
 @pytest.mark.parametrize("first", range(0, CAMPAIGN, 2000))
 def test_a_hundred_thousand_scenarios(fast_folder, first):
     run_scenarios(fast_folder, 1_000_000 + first, min(2000, CAMPAIGN - first))
+
+
+@pytest.mark.campaign
+@pytest.mark.spec("R20")
+@pytest.mark.parametrize("first", range(0, CAMPAIGN // 10, 2000))
+def test_ten_thousand_scenarios_of_many_symbols(fast_folder, first):
+    count = min(2000, CAMPAIGN // 10 - first)
+    run_scenarios(fast_folder, 6_000_000 + first, count, coins=COINS, connections=8)

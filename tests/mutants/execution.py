@@ -9,6 +9,7 @@ SCHEMA = "execution/journal/schema.py"
 RECONCILE, SWITCH = "execution/reconcile.py", "execution/kill_switch.py"
 PROTECTION, PATH = "execution/protection.py", "execution/decisions/path.py"
 PLACING = "execution/orders/placing.py"
+CLOSING, MARGIN = "execution/decisions/closing.py", "execution/margin.py"
 
 
 def gate(*names: str) -> tuple[str, ...]:
@@ -31,7 +32,115 @@ def outages(*names: str) -> tuple[str, ...]:
     return integration("execution_outages", *names)
 
 
+def close(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of what is asked between a close and its orders."""
+    return integration("close_questions", *names)
+
+
+def margin(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of leverage and margin mode."""
+    return unit("margin", *names, part="execution")
+
+
 EXECUTION = (
+    Mutant(
+        "what-no-fill-explains-is-not-asked-for",
+        "D4",
+        CLOSING,
+        "        if moved:\n",
+        "        if not moved:\n",
+        close("test_a_position_that_no_known_fill_explains_is_asked_for_and_only_that"),
+    ),
+    Mutant(
+        "a-close-asks-for-every-symbol",
+        "L1",
+        CLOSING,
+        "            self.settle(moved)\n",
+        "            self.settle()\n",
+        close("test_a_position_that_no_known_fill_explains_is_asked_for_and_only_that"),
+    ),
+    Mutant(
+        "the-gate-believes-old-positions",
+        "D4",
+        CLOSING,
+        "        return positions if young else None\n",
+        "        return positions\n",
+        close("test_a_close_that_known_fills_explain_asks_for_positions_once_and_for_no_symbol"),
+    ),
+    Mutant(
+        "what-leaves-the-position-alone-is-never-booked",
+        "D4",
+        LOOP,
+        "                self.accounts.settle_all()\n",
+        "",
+        close(
+            "test_a_round_trip_that_leaves_no_trace_in_the_position_is_booked_before_the_next_bar"
+        ),
+    ),
+    Mutant(
+        "a-row-that-is-no-position-is-left-out",
+        "M45",
+        "execution/connection/binance.py",
+        '        decimal(row, "positionAmt")\n',
+        "        pass\n",
+        unit(
+            "ccxt_venue",
+            "test_a_question_that_fails_is_an_error_and_never_nothing",
+            part="execution",
+        ),
+    ),
+    Mutant(
+        "rates-of-one-moment-are-one-rate",
+        "D12",
+        "execution/connection/binance.py",
+        "    return f\"{row.get('symbol')}-{row.get('time')}-{own}\"",
+        "    return f\"{row.get('time')}-{own}\"",
+        unit(
+            "ccxt_venue",
+            "test_leverage_margin_mode_funding_and_the_countdown",
+            part="execution",
+        ),
+    ),
+    Mutant(
+        "a-market-order-keeps-to-one-filter",
+        "D6",
+        "execution/venue.py",
+        "min(most, default=ZERO)",
+        "self.max_quantity",
+        gate("test_2_a_market_order_keeps_to_both_filters_of_quantities"),
+    ),
+    Mutant(
+        "a-closing-order-is-too-large-for-the-market",
+        "D6",
+        PROTECTION,
+        "min(abs(held), most) if most else abs(held)",
+        "abs(held)",
+        close("test_a_position_larger_than_a_market_order_is_closed_in_parts"),
+    ),
+    Mutant(
+        "margin-is-set-without-permission",
+        "D5",
+        MARGIN,
+        "    if config.change and any(",
+        "    if any(",
+        margin("test_what_differs_is_refused_and_nothing_is_set"),
+    ),
+    Mutant(
+        "margin-that-was-set-is-not-read-again",
+        "D5",
+        MARGIN,
+        "        present = venue.margin_terms(symbols)\n    for",
+        "        return present\n    for",
+        margin("test_a_setting_that_does_not_stay_is_noticed"),
+    ),
+    Mutant(
+        "less-leverage-than-the-gate-allows-is-enough",
+        "D6",
+        MARGIN,
+        "own.leverage < Decimal(repr(max_leverage))",
+        "own.leverage < 1",
+        margin("test_the_exchange_must_allow_as_much_as_the_order_gate"),
+    ),
     Mutant(
         "funding-that-settled-is-not-asked-for",
         "D12",

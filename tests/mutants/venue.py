@@ -82,8 +82,8 @@ VENUES = (
         "a-redirected-order-is-sent-again",
         "M43",
         CLIENT,
-        "made.session.max_redirects = 0",
-        "made.session.max_redirects = 5",
+        "    made.session = plain_session()\n",
+        "",
         integration("loopback_socket", "test_a_redirected_order_is_not_sent_again"),
     ),
     Mutant(

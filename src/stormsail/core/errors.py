@@ -88,6 +88,7 @@ ErrorCode = Literal[
     "venue-unreachable",
     # trading
     "account-busy",
+    "account-margin",
     "agent-unproven",
     "bars-stale",
     "clock-offset",

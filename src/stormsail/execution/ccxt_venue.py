@@ -30,12 +30,14 @@ from stormsail.execution.venue import (
     FundingPayment,
     KeyPermissions,
     MarginMode,
+    MarginTerms,
     Market,
     Order,
     OrderRequest,
     Outcome,
     Position,
     Quote,
+    Rates,
     Refused,
     Trade,
     Unknown,
@@ -76,8 +78,8 @@ class CcxtVenue:
         budget: of requests; None shares one file with every process of this user.
         streams: where events come from; None makes connections with ccxt.pro.
         timeout_s: how long one answer may take.
-        adapter: stands in for the sockets of ccxt's HTTP session; then there is one connection.
-        connections: most that are open at the same time.
+        adapter: stands in for the sockets of ccxt's HTTP session.
+        connections: most that are open at the same time; None is eight, and one with an adapter.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class CcxtVenue:
         streams: Streams | None = None,
         timeout_s: float = 10.0,
         adapter: object | None = None,
-        connections: int = CONNECTIONS,
+        connections: int | None = None,
     ) -> None:
         if exchange not in DIALECTS:
             raise ChoiceError(
@@ -124,7 +126,7 @@ class CcxtVenue:
             generator = np.random.Generator(np.random.PCG64([seed, number] if number else seed))
             return Connection(client, Requester(client, clock, generator, RETRY))
 
-        self._connections = ConnectionPool(opened, 1 if adapter is not None else connections)
+        self._connections = ConnectionPool(opened, connections or (1 if adapter else CONNECTIONS))
         self._streams = streams
         self._base_url = base_url
         self._fees: dict[str, tuple[Decimal, Decimal]] = {}
@@ -262,16 +264,22 @@ class CcxtVenue:
         table = pa.table(dict(zip(source.columns, columns, strict=True)))
         return Bars(symbol, interval, canonical(table, place=f"{symbol} {interval}"))
 
-    def funding_rates(self, symbol: str, *, since_ms: int) -> Sequence[tuple[int, float]]:
+    def funding_rates(self, symbol: str, *, since_ms: int) -> Rates:
         """Return settlement times and funding rates since then; empty for spot."""
         if not self._is_futures:
             return ()
-        what, name = f"funding rates of {symbol}", "fapiPublicGetFundingRate"
-        rows = self._pages(what, name, symbol, since_ms, "fundingTime")
-        return [
-            (binance.milliseconds(row, "fundingTime"), float(binance.decimal(row, "fundingRate")))
-            for row in rows
-        ]
+        rows = self._rates(f"funding rates of {symbol}", symbol, since_ms)
+        return binance.rates(rows, {self._id(symbol): symbol})[symbol]
+
+    def settled_rates(self, symbols: Sequence[str], *, since_ms: int) -> Mapping[str, Rates]:
+        """Return the same of each symbol by one question, for a short time; empty for spot."""
+        if not self._is_futures:
+            return dict.fromkeys(symbols, ())
+        named = {self._id(symbol): symbol for symbol in symbols}
+        return binance.rates(self._rates("funding rates", None, since_ms), named)
+
+    def _rates(self, what: str, symbol: str | None, since_ms: int) -> list[Row]:
+        return self._pages(what, "fapiPublicGetFundingRate", symbol, since_ms, "fundingTime")
 
     def balances(self) -> Mapping[str, Balance]:
         """Return what the account holds, by currency."""
@@ -284,9 +292,8 @@ class CcxtVenue:
         if not self._is_futures:
             held = {asset: balance.total for asset, balance in self.balances().items()}
             return {own: Position(own, held.get(own.partition("/")[0], ZERO)) for own in symbols}
-        names = ("fapiPrivateV3GetPositionRisk", "fapiPrivateGetSymbolConfig")
-        rows, configs = (binance.rows_of(self._ask("positions", own), "positions") for own in names)
-        return binance.positions(rows, configs, {symbol: self._id(symbol) for symbol in symbols})
+        rows = binance.rows_of(self._ask("positions", "fapiPrivateV3GetPositionRisk"), "positions")
+        return binance.positions(rows, {symbol: self._id(symbol) for symbol in symbols})
 
     def open_orders(self, symbol: str) -> Sequence[Order]:
         """Return the orders that can still fill, those of other programs included."""
@@ -373,14 +380,8 @@ class CcxtVenue:
 
     def submit(self, request: OrderRequest) -> Outcome:
         """Send an order once. The request is never repeated, whatever happens."""
-        params: dict[str, object] = {"newClientOrderId": request.client_id}
+        params = binance.order_params(request, self.kind)
         kind = "limit" if request.type == "limit" else "market"
-        if request.type == "limit":
-            params["timeInForce"] = request.time_in_force
-        elif request.type == "stop":
-            params["stopLossPrice"] = f"{request.stop_price:f}"
-        if self._is_futures and request.reduce_only:
-            params["reduceOnly"] = "true"
         price = f"{request.price:f}" if request.price is not None else None
 
         def send() -> object:
@@ -441,6 +442,13 @@ class CcxtVenue:
             except VenueError:
                 if self._client.exchanged.code() != _NOTHING_TO_CANCEL:
                     raise
+
+    def margin_terms(self, symbols: Sequence[str]) -> Mapping[str, MarginTerms]:
+        """Return leverage and margin mode of each symbol; empty for spot."""
+        if not self._is_futures:
+            return {}
+        rows = binance.rows_of(self._ask("margin", "fapiPrivateGetSymbolConfig"), "margin")
+        return binance.margin_terms(rows, {symbol: self._id(symbol) for symbol in symbols})
 
     def set_leverage(self, symbol: str, leverage: int) -> None:
         """Set the largest leverage of a perpetual."""
@@ -556,7 +564,7 @@ class CcxtVenue:
             answer = self._ask(what, name, {**params, "startTime": start})
             page = binance.rows_of(answer, what)
             before = len(rows)
-            rows |= {_identity(row, cursor): row for row in page}
+            rows |= {binance.identity(row, cursor): row for row in page}
             if len(page) < _PAGE or len(rows) == before:
                 return list(rows.values())
             start = binance.milliseconds(page[-1], "time", "fundingTime", "createTime")
@@ -586,12 +594,6 @@ class CcxtVenue:
             return Accepted(read(exchanged.json()))
         except VenueError as error:
             return Unknown(f"{error.wrong}; found {error.found}")
-
-
-def _identity(row: Row, cursor: str) -> str:
-    """Return what tells a row from the others of its kind."""
-    own = row.get("tranId", row.get(cursor))
-    return f"{row.get('time')}-{own}"
 
 
 def _one_line(error: Exception) -> str:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from stormsail.core.config import Config
 from stormsail.execution.order_gate import OrderLimits, Share
+from stormsail.execution.venue import MarginMode
 
 
 class TailLimits(Config):
@@ -38,6 +39,21 @@ class Protection(Config):
     dead_man_s: Annotated[float, Field(ge=5.0)] | None = None
     """Countdown after which the exchange cancels all orders of a symbol by itself, renewed after a
     quarter of it. It cancels protective stops as well, so it is off where stops are placed."""
+
+
+class Margin(Config):
+    """Leverage and margin mode of perpetuals at the exchange; spot has neither."""
+
+    leverage: Annotated[int, Field(ge=1, le=125)] | None = None
+    """Largest leverage that the exchange is to allow a symbol. None accepts what is set, as long as
+    it is enough for `limits.max_leverage`."""
+
+    mode: MarginMode | None = None
+    """`isolated` or `cross`. None accepts what is set."""
+
+    change: bool = False
+    """Whether a start may set them at the exchange; false refuses an account in which they
+    differ."""
 
 
 class Feed(Config):
@@ -73,6 +89,9 @@ class TradingConfig(Config):
 
     protection: Protection = Protection()
     """Stops and countdown at the exchange."""
+
+    margin: Margin = Margin()
+    """Leverage and margin mode at the exchange."""
 
     feed: Feed = Feed()
     """Bars and clock."""

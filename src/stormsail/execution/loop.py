@@ -23,7 +23,7 @@ from stormsail.execution.config import TradingConfig
 from stormsail.execution.decisions.bar_window import settled_at
 from stormsail.execution.decisions.closing import Accounts
 from stormsail.execution.decisions.feed import BarFeed, instrument
-from stormsail.execution.decisions.path import DAY_MS, DecisionPath, Opening, Setup
+from stormsail.execution.decisions.path import DecisionPath, Opening, Setup
 from stormsail.execution.decisions.standing import (
     Decided,
     Standing,
@@ -41,6 +41,7 @@ from stormsail.execution.decisions.tail_limits import (
 )
 from stormsail.execution.journal import Journal
 from stormsail.execution.kill_switch import KillSwitch, Trip
+from stormsail.execution.margin import agreed_margin, margin_document
 from stormsail.execution.operator.status import Health, Observer, Teller
 from stormsail.execution.order_gate import OrderGate, Refusal
 from stormsail.execution.orders.placing import Placing
@@ -134,6 +135,9 @@ class TradingLoop:
         venue_state = reconcile(
             self._venue, self._journal, self.symbols, self._clock, self.config.feed
         )
+        self._margin = agreed_margin(
+            self._venue, self.symbols, self.config.margin, self.config.limits.max_leverage
+        )
         self.feed.offset_ms = venue_state.offset_ms
         short = self.feed.window(venue_state.markets, rows=2)
         burn_in = self.config.feed.burn_in
@@ -153,9 +157,8 @@ class TradingLoop:
         self.gate.ready = True
         if self._standing is not None and self.placing.protector.on:
             self.placing.after_fills(self._standing)
-        strangers = (
-            f", {len(venue_state.strangers)} orders of others" if venue_state.strangers else ""
-        )
+        count = len(venue_state.strangers)
+        strangers = f", {count} orders of others" if count else ""
         words = f"{len(self.symbols)} symbols, clock {venue_state.offset_ms:+.0f} ms{strangers}"
         self.teller.tell("ready", words, "info")
 
@@ -197,6 +200,7 @@ class TradingLoop:
                 "risk_horizon": self.setup.risk_horizon,
                 "window": self.setup.rows,
                 "instruments": terms,
+                "margin": margin_document(self._margin),
                 "config": self.config.model_dump(mode="json"),
                 **self._notes,
             },
@@ -256,7 +260,9 @@ class TradingLoop:
     def _carry(self, ts: int, step: int, state: State, stopped: Tensor) -> None:
         """Go over a bar on which nothing is decided: nothing is requested."""
         nothing = torch.full_like(state.equity, torch.nan)
-        standing = self._decided_standing(ts, step, state, nothing, stopped, self._shut(state, ts))
+        standing = self._decided_standing(
+            ts, step, state, nothing, stopped, self.path.shut(state, ts)
+        )
         rows = decision_rows(
             standing,
             self.symbols,
@@ -298,6 +304,7 @@ class TradingLoop:
             try:
                 self._check_clock()
                 self._refresh_markets()
+                self.accounts.settle_all()
                 rows = self.feed.collect(ts, self._idle)
                 if rows is None:
                     return False
@@ -443,9 +450,8 @@ class TradingLoop:
             rates = self._due_rates(ts + self._interval.milliseconds)
         except VenueError as error:
             self.teller.tell("no-price", str(error), "alarm")
-            return self._shut(state, ts)
-        markets = self.placing.markets
-        trading = [markets[symbol].status == "trading" for symbol in self.symbols]
+            return self.path.shut(state, ts)
+        trading = [self.placing.markets[own].status == "trading" for own in self.symbols]
         return self.path.opening(self.window.panel, price, rates, torch.tensor(trading))
 
     def _due_rates(self, ts: int) -> Tensor:
@@ -456,12 +462,6 @@ class TradingLoop:
             settled = [settled_at(own, ts, self._interval) for own in due]
         return torch.tensor(settled, dtype=torch.float64)
 
-    def _shut(self, state: State, ts: int) -> Opening:
-        """Return an open at which nothing can be traded."""
-        nothing, closed = torch.zeros_like(state.equity), torch.zeros_like(state.done)
-        new_day = (ts + self._interval.milliseconds) // DAY_MS != ts // DAY_MS
-        return Opening(state.price, nothing, nothing, closed, torch.full_like(closed, new_day))
-
     def _order(self, standing: Standing, decided: Decided) -> None:
         """Put the bar on disk with its intents, send the orders, tell the operator."""
 
@@ -470,7 +470,8 @@ class TradingLoop:
 
         started = self._machine.monotonic_ns()
         try:
-            self.placing.place(standing, record)
+            fresh = self.accounts.recent_positions(self.config.limits.max_quote_age_s)
+            self.placing.place(standing, record, fresh)
         except VenueError as error:  # before anything was recorded or sent
             self.teller.tell("account-unknown", str(error), "alarm")
             with self._journal.transaction():

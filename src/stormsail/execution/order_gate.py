@@ -326,13 +326,11 @@ class OrderGate:
 
     def _filter(self, request: OrderRequest, view: MarketView) -> Refusal | None:
         market, quantity = view.market, request.quantity
-        lot = market.market_lot if request.type == "market" else market.lot
+        lot, least, most = market.sizes(request.type)
         if lot and quantity % lot:
             return Refusal("filter", f"{quantity} is no multiple of the lot {lot}")
-        if quantity < market.min_quantity or (
-            market.max_quantity and quantity > market.max_quantity
-        ):
-            return Refusal("filter", f"{quantity} is out of {_range(market)}")
+        if quantity < least or (most and quantity > most):
+            return Refusal("filter", f"{quantity} is out of {least} to {most or 'any'}")
         for price in (request.price, request.stop_price):
             if price is not None and market.tick and price % market.tick:
                 return Refusal("filter", f"{price} is no multiple of the tick {market.tick}")
@@ -535,10 +533,6 @@ def _count(times: deque[float], since: float) -> int:
     while times and times[0] <= since:
         times.popleft()
     return len(times)
-
-
-def _range(market: Market) -> str:
-    return f"{market.min_quantity} to {market.max_quantity or 'any'}"
 
 
 def _decimal(number: float) -> Decimal:

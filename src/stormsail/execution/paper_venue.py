@@ -23,12 +23,14 @@ from stormsail.execution.venue import (
     FundingPayment,
     KeyPermissions,
     MarginMode,
+    MarginTerms,
     Market,
     Order,
     OrderRequest,
     Outcome,
     Position,
     Quote,
+    Rates,
     Refused,
     Trade,
     Venue,
@@ -154,9 +156,13 @@ class PaperVenue:
         """Return the exchange's closed bars."""
         return self._data.bars(symbol, interval, since_ms=since_ms, until_ms=until_ms)
 
-    def funding_rates(self, symbol: str, *, since_ms: int) -> Sequence[tuple[int, float]]:
+    def funding_rates(self, symbol: str, *, since_ms: int) -> Rates:
         """Return the exchange's funding rates."""
         return self._data.funding_rates(symbol, since_ms=since_ms)
+
+    def settled_rates(self, symbols: Sequence[str], *, since_ms: int) -> Mapping[str, Rates]:
+        """Return the exchange's newest funding rates."""
+        return self._data.settled_rates(symbols, since_ms=since_ms)
 
     def balances(self) -> Mapping[str, Balance]:
         """Return the cash on paper."""
@@ -251,6 +257,10 @@ class PaperVenue:
 
     def cancel_all(self, symbol: str) -> None:
         """Do nothing: no order rests."""
+
+    def margin_terms(self, symbols: Sequence[str]) -> Mapping[str, MarginTerms]:  # noqa: ARG002 - see `Venue`
+        """Return none: margin on paper is that of the simulator."""
+        return {}
 
     def set_leverage(self, symbol: str, leverage: int) -> None:
         """Do nothing: margin on paper is that of the simulator."""

@@ -243,7 +243,7 @@ class Protector:
         account: AccountView,
         bar_ms: int,
     ) -> list[Outcome]:
-        """Close positions with market orders."""
+        """Close positions with market orders, each of the largest size that the market takes."""
         proposals: Sequence[Proposal] = [
             self._names.proposal(
                 bar_ms,
@@ -251,11 +251,11 @@ class Protector:
                 views[symbol].mid or Decimal(0),
                 symbol=symbol,
                 side="sell" if held > 0 else "buy",
-                quantity=_stepped(abs(held), views[symbol].market.market_lot),
+                quantity=size,
                 reduce_only=self._venue.kind == "perpetual",
             )
             for symbol, held in positions.items()
-            if _stepped(abs(held), views[symbol].market.market_lot)
+            if (size := _closing_size(held, views[symbol].market))
         ]
         return self._gate.send(proposals, views, account) if proposals else []
 
@@ -272,6 +272,12 @@ class Protector:
         for symbol in symbols:
             self._venue.renew_dead_man(symbol, round(1000 * countdown))
         return True
+
+
+def _closing_size(held: Decimal, market: Market) -> Decimal:
+    """Return how much of a position one market order closes, in whole lots."""
+    lot, _, most = market.sizes("market")
+    return _stepped(min(abs(held), most) if most else abs(held), lot)
 
 
 def _stepped(number: Decimal, step: Decimal, *, up: bool = False) -> Decimal:

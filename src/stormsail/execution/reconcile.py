@@ -6,7 +6,7 @@ Until it is settled it counts as filled. An order of this package in this accoun
 journal does not know was sent by another trader, and this one refuses.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -160,11 +160,24 @@ def check_alone(journal: Journal, account: str, orders: Sequence[Order]) -> None
 
 
 def update_orders(
-    venue: Venue, journal: Journal, *, now_ms: int, visible_after_s: float
+    venue: Venue,
+    journal: Journal,
+    *,
+    now_ms: int,
+    visible_after_s: float,
+    wanted: Callable[[Intent], bool] = lambda _intent: True,
 ) -> list[Intent]:
-    """Ask for every intent that may still change the account; return those that stay unsettled."""
+    """Ask for every intent that may still change the account; return those that stay unsettled.
+
+    Args:
+        venue: where they are.
+        journal: of the account.
+        now_ms: stamps what becomes known.
+        visible_after_s: age after which one that the venue does not know never was.
+        wanted: which of them are asked for.
+    """
     left = []
-    for intent in journal.pending():
+    for intent in filter(wanted, journal.pending()):
         order = settled_order(venue, intent)
         if order is not None:
             if order.status != intent.status or order.filled != intent.filled:

@@ -12,7 +12,7 @@ they return one of three outcomes, and `Unknown` must be settled by asking.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from stormsail.market.bars import Bars
 from stormsail.market.instruments import Kind
@@ -28,6 +28,8 @@ OrderStatus = Literal["open", "filled", "canceled", "expired", "rejected"]
 """Only `open` can still fill; an order that was filled in part and then canceled is `canceled`."""
 MarketStatus = Literal["trading", "halted", "delisted"]
 MarginMode = Literal["isolated", "cross"]
+Rates = Sequence[tuple[int, float]]
+"""Settlement times and funding rates."""
 ZERO = Decimal(0)
 
 
@@ -40,6 +42,7 @@ class Market:
         lot: step of quantities of limit and stop orders; 0 is none.
         market_lot: step of quantities of market orders.
         min_quantity, max_quantity: bounds of an order in base currency; a maximum of 0 is none.
+        market_min, market_max: further bounds of market orders; 0 is none.
         min_notional: smallest worth of an order in quote currency.
         maker_fee, taker_fee: shares of the filled notional; of this account where the venue says.
         base, quote, settle: currencies; `settle` is that of profits, fees and margin.
@@ -59,6 +62,24 @@ class Market:
     min_notional: Decimal
     maker_fee: Decimal
     taker_fee: Decimal
+    market_min: Decimal = ZERO
+    market_max: Decimal = ZERO
+
+    def sizes(self, kind: OrderType) -> "Sizes":
+        """Return step and bounds of an order; a market order must keep to both filters."""
+        if kind != "market":
+            return Sizes(self.lot, self.min_quantity, self.max_quantity)
+        most = [own for own in (self.max_quantity, self.market_max) if own]
+        least = max(self.min_quantity, self.market_min)
+        return Sizes(self.market_lot, least, min(most, default=ZERO))
+
+
+class Sizes(NamedTuple):
+    """Step, least and largest quantity of an order; 0 is none."""
+
+    lot: Decimal
+    least: Decimal
+    most: Decimal
 
 
 @dataclass(frozen=True)
@@ -104,7 +125,6 @@ class Position:
         quantity: in base currency, negative when short; 0 is flat.
         entry_price, mark_price, liquidation_price: None where the venue states none.
         unrealised: profit at the mark price, in the settlement currency; 0 for spot.
-        leverage, margin_mode: None for spot.
     """
 
     symbol: str
@@ -113,8 +133,18 @@ class Position:
     mark_price: Decimal | None = None
     liquidation_price: Decimal | None = None
     unrealised: Decimal = ZERO
-    leverage: Decimal | None = None
-    margin_mode: MarginMode | None = None
+
+
+class MarginTerms(NamedTuple):
+    """How the exchange margins a perpetual of this account.
+
+    Attributes:
+        leverage: largest size of the position over its margin.
+        mode: whether the position has margin of its own, or shares the wallet.
+    """
+
+    leverage: Decimal
+    mode: MarginMode
 
 
 @dataclass(frozen=True)
@@ -370,8 +400,11 @@ class Venue(Protocol):
         The bar that is forming is never among them; missing bars have no row.
         """
 
-    def funding_rates(self, symbol: str, *, since_ms: int) -> Sequence[tuple[int, float]]:
+    def funding_rates(self, symbol: str, *, since_ms: int) -> Rates:
         """Return settlement times and funding rates since then; empty for spot."""
+
+    def settled_rates(self, symbols: Sequence[str], *, since_ms: int) -> Mapping[str, Rates]:
+        """Return the same of each symbol by one question, for a short time; empty for spot."""
 
     def balances(self) -> Mapping[str, Balance]:
         """Return what the account holds, by currency; a currency that is absent is 0."""
@@ -421,6 +454,9 @@ class Venue(Protocol):
         A cancellation may be repeated safely. Returns once it was accepted; `open_orders` then
         tells whether one was quicker and filled.
         """
+
+    def margin_terms(self, symbols: Sequence[str]) -> Mapping[str, MarginTerms]:
+        """Return leverage and margin mode of each symbol; empty for spot."""
 
     def set_leverage(self, symbol: str, leverage: int) -> None:
         """Set the largest leverage of a perpetual."""

@@ -192,8 +192,9 @@ def test_leverage_margin_mode_funding_and_the_countdown(perp):
     perp.venue.set_leverage(perp.symbol, 7)
     perp.venue.set_margin_mode(perp.symbol, "isolated")
     perp.venue.set_margin_mode(perp.symbol, "isolated")
-    flat = perp.venue.positions([perp.symbol])[perp.symbol]
-    assert (flat.quantity, flat.leverage, flat.margin_mode) == (0, 7, "isolated")
+    assert perp.venue.positions([perp.symbol])[perp.symbol].quantity == 0
+    terms = perp.venue.margin_terms([perp.symbol])[perp.symbol]
+    assert (terms.leverage, terms.mode) == (7, "isolated")
     perp.buy()
     perp.venue.renew_dead_man(perp.symbol, 5000)
     assert perp.book.countdowns == {MARKET_ID: T0 + 5000}
@@ -214,7 +215,21 @@ def test_leverage_margin_mode_funding_and_the_countdown(perp):
     finally:
         perp.book.payments.remove(other)
     assert perp.venue.funding_rates(perp.symbol, since_ms=T0) == [(settlement + 2, 0.0002)]
+    perp.exchange.funding["XRPUSDT"] = [(settlement + 2, "0.5")]  # at the same moment, another's
+    rates = perp.venue.settled_rates([perp.symbol], since_ms=T0)
+    assert rates == {perp.symbol: [(settlement + 2, 0.0002)]}
     assert perp.venue.balances()["USDT"].total == perp.book.account.wallet
+
+
+def test_the_filter_of_market_orders_is_read_and_enforced(there):
+    there.book.listings[MARKET_ID].market_max = Decimal("0.020")
+    market = there.venue.markets([there.symbol])[there.symbol]
+    assert (market.max_quantity, market.market_max) == (9000, Decimal("0.020"))
+    assert market.sizes("market") == (Decimal("0.001"), Decimal("0.001"), Decimal("0.020"))
+    assert market.sizes("stop").most == 9000
+    assert isinstance(there.buy("fits", "0.020"), Accepted)
+    outcome = there.buy("large", "0.021")
+    assert (outcome.code, "MARKET_LOT_SIZE" in outcome.words) == ("-1013", True)
 
 
 def test_closed_bars_only_and_in_every_page(there):

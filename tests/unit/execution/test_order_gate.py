@@ -137,6 +137,20 @@ def test_2_the_least_quantity_and_the_tick(gate):
     assert limit(gate, proposal(type="limit", price=D("100.4"))) == "filter"
 
 
+def test_2_a_market_order_keeps_to_both_filters_of_quantities(gate):
+    market = replace(MARKET, market_lot=D("0.1"), market_min=D("0.5"), market_max=D("0.8"))
+    view = replace(VIEW, market=market)
+    limited = {"type": "limit", "price": D(100)}
+    cases = {"0.4": "filter", "0.5": None, "0.55": "filter", "0.8": None, "0.9": "filter"}
+    assert {own: limit(gate, proposal(own), view) for own in cases} == cases
+    assert [limit(gate, proposal(own, **limited), view) for own in cases] == [None] * 5
+    loose = replace(MARKET, max_quantity=D("0.7"), market_max=D(0))
+    view = replace(VIEW, market=loose)
+    assert (limit(gate, proposal("0.7"), view), limit(gate, proposal("0.71"), view)) == (
+        None, "filter"
+    )  # fmt: skip
+
+
 def test_3_the_price_collar_at_one_tick(gate):
     assert limit(gate, proposal(type="limit", price=D(102))) is None
     assert limit(gate, proposal(type="limit", price=D("102.5"))) == "collar"

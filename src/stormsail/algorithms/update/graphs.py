@@ -89,7 +89,11 @@ _TAKEN: set[int] = set()
 """Streams that graphs which are still there were recorded on."""
 
 _STREAMS = 32
-"""Streams that torch hands out in turn."""
+"""Streams of each priority that torch hands out in turn."""
+
+_PRIORITIES = (-1, -2, -3)
+"""Of streams that graphs are recorded on: no other work of ours uses these, so that no thread finds
+its own stream recording."""
 
 
 def _own_stream(owner: object) -> torch.cuda.Stream:
@@ -101,11 +105,13 @@ def _own_stream(owner: object) -> torch.cuda.Stream:
     a graph that is made anew, or a learner that is collected, would leave the others with an
     illegal address.
     """
-    stream = torch.cuda.Stream()
-    for _ in range(_STREAMS):
-        if stream.cuda_stream not in _TAKEN:
+    handed = (torch.cuda.Stream(priority=each) for each in _PRIORITIES for _ in range(_STREAMS))
+    stream = next(handed)
+    while stream.cuda_stream in _TAKEN:
+        other = next(handed, None)
+        if other is None:  # more graphs than streams: share one, which is safe while both live
             break
-        stream = torch.cuda.Stream()
+        stream = other
     _TAKEN.add(stream.cuda_stream)
     weakref.finalize(owner, _TAKEN.discard, stream.cuda_stream)
     return stream
@@ -304,6 +310,9 @@ def waiting_allowed() -> Iterator[None]:
         yield
         return
     mode = torch.cuda.get_sync_debug_mode()
+    if mode == 0:  # nothing is forbidden, and to say so again would warn of a prototype
+        yield
+        return
     torch.cuda.set_sync_debug_mode("default")
     try:
         yield

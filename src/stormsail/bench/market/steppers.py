@@ -72,7 +72,8 @@ class Captured(Plain):
         plain(_CHECKED)
         self(_CHECKED)
         pairs = zip(self.state, plain.state, strict=True)
-        return max(float((ours.double() - other.double()).abs().max()) for ours, other in pairs)
+        gaps = ((ours.double() - other.double()).abs() for ours, other in pairs)
+        return max(float(gap.max()) for gap in gaps if gap.numel())
 
     def _warm_up(self) -> None:
         """Let kernels compile and libraries set themselves up, which no capture may contain."""

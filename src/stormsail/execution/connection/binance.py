@@ -13,6 +13,7 @@ from stormsail.execution.venue import (
     FundingPayment,
     KeyPermissions,
     MarginMode,
+    MarginTerms,
     Market,
     MarketStatus,
     Order,
@@ -60,6 +61,7 @@ TYPES: Mapping[str, OrderType] = {
     "LIQUIDATION": "market",
 }
 _SIDES: Mapping[str, Side] = {"BUY": "buy", "SELL": "sell"}
+_MODES: Mapping[str, MarginMode] = {"ISOLATED": "isolated", "CROSSED": "cross"}
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ def market(row: Row, symbol: str, kind: Kind, settle: str, fees: tuple[Decimal, 
     """
     filters = {str(f.get("filterType")): f for f in rows_of(row.get("filters"), symbol)}
     price, lot = (row_of(filters.get(name), name) for name in ("PRICE_FILTER", "LOT_SIZE"))
-    market_lot = decimal(filters.get("MARKET_LOT_SIZE") or lot, "stepSize")
+    of_market = filters.get("MARKET_LOT_SIZE") or lot
     notional = filters.get("NOTIONAL") or filters.get("MIN_NOTIONAL") or {"notional": "0"}
     least = "minNotional" if "minNotional" in notional else "notional"
     status: MarketStatus = "trading" if row.get("status") == "TRADING" else "halted"
@@ -286,12 +288,14 @@ def market(row: Row, symbol: str, kind: Kind, settle: str, fees: tuple[Decimal, 
         settle=settle,
         tick=decimal(price, "tickSize"),
         lot=step,
-        market_lot=max(step, market_lot),
+        market_lot=max(step, decimal(of_market, "stepSize")),
         min_quantity=decimal(lot, "minQty"),
         max_quantity=decimal(lot, "maxQty"),
         min_notional=decimal(notional, least),
         maker_fee=fees[0],
         taker_fee=fees[1],
+        market_min=decimal(of_market, "minQty"),
+        market_max=decimal(of_market, "maxQty"),
     )
 
 
@@ -349,8 +353,8 @@ def futures_balances(answer: object) -> dict[str, Balance]:
     return balances
 
 
-def position(row: Row, symbol: str, market_id: str, config: Row) -> Position:
-    """Return a position of `positionRisk`, with leverage and margin mode of `symbolConfig`.
+def position(row: Row, symbol: str, market_id: str) -> Position:
+    """Return a position of `positionRisk`.
 
     Raises:
         VenueError: if it is one side of a hedge: then there is no single position.
@@ -365,33 +369,69 @@ def position(row: Row, symbol: str, market_id: str, config: Row) -> Position:
         mark_price=decimal(row, "markPrice") or None,
         liquidation_price=decimal(row, "liquidationPrice") or None,
         unrealised=decimal(row, "unRealizedProfit"),
-        leverage=decimal(config, "leverage"),
-        margin_mode="isolated" if config.get("marginType") == "ISOLATED" else "cross",
     )
 
 
-def positions(
-    rows: Sequence[Row], configs: Sequence[Row], ids: Mapping[str, str]
-) -> dict[str, Position]:
+def positions(rows: Sequence[Row], ids: Mapping[str, str]) -> dict[str, Position]:
     """Return the position of each symbol; one that `positionRisk` leaves out is flat.
 
     Args:
         rows: of `positionRisk`.
-        configs: of `symbolConfig`.
         ids: the exchange's name of each symbol's market.
+
+    Raises:
+        VenueError: if a row is no position, of whatever market: then nobody knows what is left out.
     """
-    held, settings = by_market(rows), by_market(configs)
+    for row in rows:
+        decimal(row, "positionAmt")
+    held = by_market(rows)
+    return {
+        symbol: position(held[own], symbol, own) if own in held else Position(symbol, ZERO)
+        for symbol, own in ids.items()
+    }
+
+
+def margin_terms(rows: Sequence[Row], ids: Mapping[str, str]) -> dict[str, MarginTerms]:
+    """Return leverage and margin mode of each symbol from `symbolConfig`.
+
+    Raises:
+        VenueError: if one is missing.
+    """
+    known = by_market(rows)
     made = {}
     for symbol, market_id in ids.items():
-        row, config = held.get(market_id), settings.get(market_id, {})
-        if row is not None:
-            made[symbol] = position(row, symbol, market_id, config)
-            continue
-        mode: MarginMode = "isolated" if config.get("marginType") == "ISOLATED" else "cross"
-        made[symbol] = Position(
-            symbol, ZERO, leverage=decimal(config, "leverage"), margin_mode=mode
-        )
+        row = row_of(known.get(market_id), f"margin of {symbol}")
+        made[symbol] = MarginTerms(decimal(row, "leverage"), _choice(_MODES, row, "marginType"))
     return made
+
+
+def rates(rows: Sequence[Row], symbols: Mapping[str, str]) -> dict[str, list[tuple[int, float]]]:
+    """Return settlement times and funding rates of some symbols, named by their markets."""
+    made: dict[str, list[tuple[int, float]]] = {symbol: [] for symbol in symbols.values()}
+    for row in rows:
+        settled = milliseconds(row, "fundingTime"), float(decimal(row, "fundingRate"))
+        market_id = text(row, "symbol")
+        if market_id in symbols:
+            made[symbols[market_id]].append(settled)
+    return made
+
+
+def identity(row: Row, cursor: str) -> str:
+    """Return what tells a row of a page from the others of its kind."""
+    own = row.get("tranId", row.get(cursor))
+    return f"{row.get('symbol')}-{row.get('time')}-{own}"
+
+
+def order_params(request: OrderRequest, kind: Kind) -> dict[str, object]:
+    """Return what an order needs beside symbol, side, size and price, for ccxt's `create_order`."""
+    params: dict[str, object] = {"newClientOrderId": request.client_id}
+    if request.type == "limit":
+        params["timeInForce"] = request.time_in_force
+    elif request.type == "stop":
+        params["stopLossPrice"] = f"{request.stop_price:f}"
+    if kind == "perpetual" and request.reduce_only:
+        params["reduceOnly"] = "true"
+    return params
 
 
 def payment(row: Row, symbol: str) -> FundingPayment:

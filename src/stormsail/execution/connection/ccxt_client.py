@@ -1,7 +1,7 @@
 """A ccxt exchange under our rules: its clock, its pace and its answers are ours to see.
 
-ccxt sends each request once if it is told so; that is checked here. Redirects are not followed,
-because a redirected POST is a second order.
+ccxt sends each request once if it is told so; that is checked here. Its HTTP session is ours as
+well: see `plain_session`.
 """
 
 import logging
@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 from stormsail.core.clock import Clock
 from stormsail.core.errors import InvariantError
 from stormsail.execution.connection.outcomes import Exchanged
+from stormsail.execution.connection.plain_session import plain_session
 from stormsail.execution.connection.rate_budget import RateBudget
 from stormsail.execution.secrets import Secret
 from stormsail.market.fetch.client import Client, check_base_url, load_ccxt, moved
@@ -87,7 +88,8 @@ def open_client(
     }
     made = _observed(base, clock, budget, weight_of_cost)(settings)
     made.has["fetchCurrencies"] = False
-    made.session.max_redirects = 0
+    made.session.close()
+    made.session = plain_session()
     if base_url is not None:
         made.urls["api"] = moved(made.urls["api"], check_base_url(base_url))
     # ccxt writes whole requests, keys included, to its log at DEBUG.

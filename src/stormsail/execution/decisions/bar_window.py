@@ -16,6 +16,7 @@ from torch import Tensor
 
 from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
+from stormsail.execution.venue import Rates
 from stormsail.market.bars import OPTIONAL, PRICES, Bars, Funding
 from stormsail.market.instruments import Instrument
 from stormsail.market.interval import Interval
@@ -24,9 +25,6 @@ from stormsail.market.settlements import SETTLEMENT_JITTER_MS
 
 Row = Mapping[str, float]
 """Columns of one bar by name, without its time."""
-
-Rates = Sequence[tuple[int, float]]
-"""Settlement times and funding rates."""
 
 
 class BarWindow:

@@ -1,17 +1,23 @@
 """`Accounts`: brings the accounts from one close to the next, on paper or as the venue says."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 
 import torch
 from torch import Tensor
 
-from stormsail.core.clock import Clock
+from stormsail.core.clock import NANOSECONDS, Clock
 from stormsail.execution.config import Feed
-from stormsail.execution.decisions.ledger import Prices, VenueBar, live_close, simulated_close
+from stormsail.execution.decisions.ledger import (
+    Prices,
+    VenueBar,
+    live_close,
+    simulated_close,
+    unexplained,
+)
 from stormsail.execution.decisions.path import DecisionPath
 from stormsail.execution.decisions.standing import Standing
-from stormsail.execution.journal import Journal
+from stormsail.execution.journal import Intent, Journal
 from stormsail.execution.operator.status import Teller
 from stormsail.execution.paper_venue import PaperFill, PaperVenue
 from stormsail.execution.reconcile import update_fills, update_orders
@@ -46,6 +52,7 @@ class Accounts:
         self._clock, self._feed, self._teller = clock, feed, teller
         self.symbols: Sequence[str] = path.setup.symbols
         self._paper = venue if isinstance(venue, PaperVenue) else None
+        self._reported: tuple[int, Mapping[str, Position]] | None = None
 
     def opened(
         self, close: Tensor, positions: dict[str, Position], markets: dict[str, Market]
@@ -125,17 +132,21 @@ class Accounts:
         return torch.tensor([symbol in done for symbol in self.symbols])
 
     def _live(self, before: Standing, prices: Prices, markets: dict[str, Market]) -> State:
-        self.settle()
-        length = self._path.setup.terms.features.interval.milliseconds
-        for payment in self._venue.funding_payments(self.symbols, since_ms=before.ts - length):
-            self._journal.add_funding(payment)
-        fill, payment_id = before.booked
-        booked = VenueBar(
-            self._journal.fills_after(fill),
-            self._journal.funding_after(payment_id),
-            self._venue.positions(self.symbols),
-            markets,
-        )
+        """Return accounts as the venue says; only what no fill explains is asked for one by one.
+
+        Between a close and its orders every question costs time: a position that is what the known
+        fills make of it needs none, and the loop asks for everything once a bar.
+        """
+        self._update_orders(_may_fill)
+        self._book_funding(before)
+        request_ns = self._clock.monotonic_ns()
+        booked = self._booked(before, markets)
+        moved = unexplained(before.state, self.symbols, booked)
+        if moved:
+            self.settle(moved)
+            request_ns = self._clock.monotonic_ns()
+            booked = self._booked(before, markets)
+        self._reported = request_ns, booked.positions
         state, adoptions = live_close(
             before.state, before.ordered, self.symbols, booked, prices.close
         )
@@ -144,15 +155,54 @@ class Accounts:
             self._teller.tell("position-adopted", words, "alarm", adoption.symbol)
         return state
 
-    def settle(self) -> None:
-        """Ask for orders without an answer, and for fills.
+    def recent_positions(self, within_s: float) -> Mapping[str, Position] | None:
+        """Return positions as the venue told them at the last close; None where they are older."""
+        if self._reported is None:
+            return None
+        request_ns, positions = self._reported
+        young = self._clock.monotonic_ns() - request_ns <= within_s * NANOSECONDS
+        return positions if young else None
+
+    def _book_funding(self, before: Standing) -> None:
+        length = self._path.setup.terms.features.interval.milliseconds
+        payments = self._venue.funding_payments(self.symbols, since_ms=before.ts - length)
+        with self._journal.transaction():
+            for payment in payments:
+                self._journal.add_funding(payment)
+
+    def _booked(self, before: Standing, markets: dict[str, Market]) -> VenueBar:
+        positions = self._venue.positions(self.symbols)
+        fill, payment = before.booked
+        fills, funding = self._journal.fills_after(fill), self._journal.funding_after(payment)
+        return VenueBar(fills, funding, positions, markets)
+
+    def settle(self, symbols: Sequence[str] | None = None) -> None:
+        """Ask for orders that may still change the account, and for fills; of all, or of some.
 
         Raises:
             VenueError: if the venue does not answer.
         """
-        patience = self._feed.visible_after_s
-        update_orders(self._venue, self._journal, now_ms=self._now_ms(), visible_after_s=patience)
-        update_fills(self._venue, self._journal, self.symbols)
+        own = self.symbols if symbols is None else symbols
+        self._update_orders(lambda intent: intent.symbol in own)
+        update_fills(self._venue, self._journal, own)
+
+    def settle_all(self) -> None:
+        """Ask for every order and fill, once a bar, while there is time; on paper nothing waits.
+
+        Raises:
+            VenueError: if the venue does not answer.
+        """
+        if self._paper is None:
+            self.settle()
+
+    def _update_orders(self, wanted: Callable[[Intent], bool]) -> None:
+        update_orders(
+            self._venue,
+            self._journal,
+            now_ms=self._now_ms(),
+            visible_after_s=self._feed.visible_after_s,
+            wanted=wanted,
+        )
 
     def fill_paper(self, standing: Callable[[], Standing | None]) -> None:
         """Let a paper venue fill orders by the costs of the simulator."""
@@ -180,3 +230,11 @@ class Accounts:
 
     def _now_ms(self) -> int:
         return self._clock.now_ns() // 1_000_000
+
+
+def _may_fill(intent: Intent) -> bool:
+    """Return whether an order may fill without moving a position that a stop guards.
+
+    A stop that stands shows in the position once it is triggered.
+    """
+    return intent.leg != "stop" or intent.kind in (None, "unknown")

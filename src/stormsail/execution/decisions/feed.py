@@ -6,9 +6,9 @@ from functools import partial
 from stormsail.core.clock import Clock, iso
 from stormsail.core.errors import DataError
 from stormsail.execution.config import Feed
-from stormsail.execution.decisions.bar_window import BarWindow, Rates, Row, bar_rows
+from stormsail.execution.decisions.bar_window import BarWindow, Row, bar_rows
 from stormsail.execution.reconcile import clock_offset_ms
-from stormsail.execution.venue import BarClosed, Market, Venue
+from stormsail.execution.venue import BarClosed, Market, Rates, Venue
 from stormsail.market.instruments import Instrument, InstrumentTerms
 from stormsail.market.interval import Interval
 from stormsail.market.settlements import SETTLEMENT_JITTER_MS
@@ -104,8 +104,10 @@ class BarFeed:
         since = ts - self._interval.milliseconds
         if (ts + SETTLEMENT_JITTER_MS) // _HOUR_MS * _HOUR_MS <= since:
             return dict.fromkeys(self._symbols, ())
-        answers = self._venue.at_once([partial(self.rates, own, since) for own in self._symbols])
-        return dict(zip(self._symbols, answers, strict=True))
+        if not any(":" in symbol for symbol in self._symbols):
+            return dict.fromkeys(self._symbols, ())
+        rates = self._venue.settled_rates(self._symbols, since_ms=since)
+        return {symbol: tuple(rates[symbol]) for symbol in self._symbols}
 
     def take(self, event: BarClosed) -> None:
         """Keep a bar that was streamed until it is its turn."""

@@ -115,6 +115,33 @@ class Adoption:
     found: Decimal
 
 
+def unexplained(state: State, symbols: Sequence[str], booked: VenueBar) -> list[str]:
+    """Return the symbols whose position at the venue is not what the booked trades made of it.
+
+    Args:
+        state: accounts at the close before.
+        symbols: of the accounts.
+        booked: by the venue since then, as far as the journal knows.
+    """
+    quantities = zip(symbols, state.quantity.unbind(), strict=True)
+    held = {symbol: _exact(quantity) for symbol, quantity in quantities}
+    for trade in booked.trades:
+        if trade.symbol in held:
+            held[trade.symbol] += _received(trade, booked.markets[trade.symbol])
+    return [
+        symbol
+        for symbol, own in held.items()
+        if _without_dust(booked.positions[symbol].quantity, booked.markets[symbol]) != own
+    ]
+
+
+def _received(trade: Trade, market: Market) -> Decimal:
+    """Return by how much a fill changed a position; on spot a fee may be taken from the coins."""
+    signed = trade.quantity if trade.side == "buy" else -trade.quantity
+    paid_in_coins = trade.fee_asset == market.base and market.kind == "spot"
+    return signed - trade.fee if paid_in_coins else signed
+
+
 def live_close(
     state: State, ordered: Fill, symbols: Sequence[str], booked: VenueBar, close: Tensor
 ) -> tuple[State, list[Adoption]]:
@@ -142,11 +169,9 @@ def live_close(
             signed = trade.quantity if trade.side == "buy" else -trade.quantity
             entry[row] = _entry(held, entry[row], signed, trade.price)
             money -= signed * trade.price
-            held += signed
+            held += _received(trade, market)
             if trade.fee_asset == market.quote:
                 money -= trade.fee
-            elif trade.fee_asset == market.base and market.kind == "spot":
-                held -= trade.fee
             if state.equity[row] > 0:
                 turnover[row] += float(trade.quantity * trade.price) / state.equity[row]
         money += sum((pay.amount for pay in booked.funding if pay.symbol == symbol), ZERO)

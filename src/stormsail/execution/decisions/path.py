@@ -218,6 +218,12 @@ class DecisionPath:
             new_day=(ts // DAY_MS != panel.ts[-1] // DAY_MS).expand(len(price)),
         )
 
+    def shut(self, state: State, ts: int) -> Opening:
+        """Return an open after the bar at `ts` at which nothing can be traded."""
+        nothing, closed = torch.zeros_like(state.equity), torch.zeros_like(state.done)
+        new_day = (ts + self._features.interval.milliseconds) // DAY_MS != ts // DAY_MS
+        return Opening(state.price, nothing, nothing, closed, torch.full_like(closed, new_day))
+
     def predicted_cvar(self, decision: Decision, alpha: float) -> Tensor | None:
         """Return the CVaR of each account's predicted log growth over the risk horizon, [S].
 

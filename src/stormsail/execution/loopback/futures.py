@@ -6,31 +6,18 @@ from typing import Literal, cast
 from stormsail.execution.loopback.account import FuturesAccount, Payment
 from stormsail.execution.loopback.ledger import Ledger
 from stormsail.execution.loopback.orders import ZERO, Fill, HeldOrder, Listing, RefusalError
-from stormsail.execution.loopback.spot import Json, Params, text
+from stormsail.execution.loopback.spot import Json, Params, filters, information, text
 
 TYPES = ["LIMIT", "MARKET", "STOP", "STOP_MARKET", "TAKE_PROFIT", "TAKE_PROFIT_MARKET"]
 
 
 def exchange_info(book: Ledger) -> Json:
     """GET exchangeInfo."""
-    return {
-        "timezone": "UTC",
-        "serverTime": book.now_ms,
-        "rateLimits": [],
-        "symbols": [
-            _market(listing)
-            for _name, listing in sorted(book.listings.items())
-            if listing.status != "DELISTED"
-        ],
-    }
+    return information(book, _market)
 
 
 def _market(listing: Listing) -> Json:
-    lots = {
-        "minQty": f"{listing.min_quantity:f}",
-        "maxQty": f"{listing.max_quantity:f}",
-        "stepSize": f"{listing.lot:f}",
-    }
+    notional: Json = {"filterType": "MIN_NOTIONAL", "notional": f"{listing.min_notional:f}"}
     return {
         "symbol": listing.market_id,
         "pair": listing.market_id,
@@ -46,17 +33,7 @@ def _market(listing: Listing) -> Json:
         "pricePrecision": 2,
         "quantityPrecision": 3,
         "orderTypes": TYPES,
-        "filters": [
-            {
-                "filterType": "PRICE_FILTER",
-                "minPrice": f"{listing.tick:f}",
-                "maxPrice": "1000000",
-                "tickSize": f"{listing.tick:f}",
-            },
-            {"filterType": "LOT_SIZE", **lots},
-            {"filterType": "MARKET_LOT_SIZE", **lots},
-            {"filterType": "MIN_NOTIONAL", "notional": f"{listing.min_notional:f}"},
-        ],
+        "filters": filters(listing, notional),
     }
 
 

@@ -31,6 +31,7 @@ class Listing:
     lot: Decimal = Decimal("0.001")
     min_quantity: Decimal = Decimal("0.001")
     max_quantity: Decimal = Decimal(9000)
+    market_max: Decimal = Decimal(9000)
     min_notional: Decimal = Decimal(5)
     maker_fee: Decimal = Decimal("0.001")
     taker_fee: Decimal = Decimal("0.001")
@@ -122,6 +123,8 @@ def check_filters(listing: Listing, order: HeldOrder, price: Decimal) -> None:
         raise RefusalError(-1013, "Market is closed.")
     if not listing.min_quantity <= order.quantity <= listing.max_quantity:
         raise RefusalError(-1013, "Filter failure: LOT_SIZE")
+    if order.type == "MARKET" and order.quantity > listing.market_max:
+        raise RefusalError(-1013, "Filter failure: MARKET_LOT_SIZE")
     if order.quantity % listing.lot:
         raise RefusalError(-1013, "Filter failure: LOT_SIZE")
     for value in (order.price, order.stop_price):

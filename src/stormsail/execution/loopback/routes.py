@@ -87,19 +87,20 @@ def _formed(rows: Sequence[Candle], length: int, served: Served) -> list[Candle]
 
 
 def _funding_rates(served: Served) -> list[dict[str, object]]:
+    """Return the rates of one market, or of all, in the order of their times."""
     params, exchange = served.params, served.exchange
-    rows = exchange.funding.get(params["symbol"])
-    if rows is None:
-        if params["symbol"] not in exchange.ledgers["perp"].listings:
-            raise RefusalError(-1121, "Invalid symbol.")
-        rows = []
+    wanted = params.get("symbol")
+    if wanted not in (None, *exchange.funding, *exchange.ledgers["perp"].listings):
+        raise RefusalError(-1121, "Invalid symbol.")
+    names = exchange.funding if wanted is None else [wanted]
+    rows = sorted((*row, name) for name in names for row in exchange.funding.get(name, ()))
     start, end = int(params.get("startTime", "0")), int(params.get("endTime", 1 << 60))
     if exchange.clock is not None:
         end = min(end, exchange.clock.now_ms())
     page = [row for row in rows if start <= row[0] <= end][: int(params.get("limit", "100"))]
     return [
-        {"symbol": params["symbol"], "fundingTime": ts, "fundingRate": rate, "markPrice": "1.0"}
-        for ts, rate in page
+        {"symbol": name, "fundingTime": ts, "fundingRate": rate, "markPrice": "1.0"}
+        for ts, rate, name in page
     ]
 
 

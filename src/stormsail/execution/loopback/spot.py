@@ -1,5 +1,6 @@
 """Binance's spot dialect: what each route of `/api/v3` answers."""
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Literal, cast
 
@@ -19,19 +20,43 @@ def text(value: Decimal) -> str:
 
 def exchange_info(book: Ledger) -> Json:
     """GET exchangeInfo."""
+    return information(book, _market)
+
+
+def information(book: Ledger, shown: Callable[[Listing], Json]) -> Json:
+    """Return what `exchangeInfo` answers, given how a dialect shows a market."""
+    listed = [own for _, own in sorted(book.listings.items()) if own.status != "DELISTED"]
     return {
         "timezone": "UTC",
         "serverTime": book.now_ms,
         "rateLimits": [],
-        "symbols": [
-            _market(listing)
-            for _name, listing in sorted(book.listings.items())
-            if listing.status != "DELISTED"
-        ],
+        "symbols": [shown(listing) for listing in listed],
     }
 
 
+def filters(listing: Listing, notional: Json) -> list[Json]:
+    """Return the filters of a market; the one of the notional is each dialect's own."""
+    lots = {"minQty": f"{listing.min_quantity:f}", "stepSize": f"{listing.lot:f}"}
+    tick = f"{listing.tick:f}"
+    return [
+        {
+            "filterType": "PRICE_FILTER",
+            "minPrice": tick,
+            "maxPrice": "1000000",
+            "tickSize": tick,
+        },
+        {"filterType": "LOT_SIZE", "maxQty": f"{listing.max_quantity:f}", **lots},
+        {"filterType": "MARKET_LOT_SIZE", "maxQty": f"{listing.market_max:f}", **lots},
+        notional,
+    ]
+
+
 def _market(listing: Listing) -> Json:
+    notional: Json = {
+        "filterType": "NOTIONAL",
+        "minNotional": f"{listing.min_notional:f}",
+        "maxNotional": "9000000",
+    }
     return {
         "symbol": listing.market_id,
         "status": listing.status,
@@ -40,25 +65,7 @@ def _market(listing: Listing) -> Json:
         "baseAssetPrecision": 8,
         "quotePrecision": 8,
         "orderTypes": TYPES,
-        "filters": [
-            {
-                "filterType": "PRICE_FILTER",
-                "minPrice": f"{listing.tick:f}",
-                "maxPrice": "1000000",
-                "tickSize": f"{listing.tick:f}",
-            },
-            {
-                "filterType": "LOT_SIZE",
-                "minQty": f"{listing.min_quantity:f}",
-                "maxQty": f"{listing.max_quantity:f}",
-                "stepSize": f"{listing.lot:f}",
-            },
-            {
-                "filterType": "NOTIONAL",
-                "minNotional": f"{listing.min_notional:f}",
-                "maxNotional": "9000000",
-            },
-        ],
+        "filters": filters(listing, notional),
         "isSpotTradingAllowed": True,
         "permissions": ["SPOT"],
     }

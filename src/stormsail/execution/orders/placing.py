@@ -29,7 +29,15 @@ from stormsail.execution.order_gate import (
 )
 from stormsail.execution.protection import OrderNames, Protector
 from stormsail.execution.reconcile import exposures, update_fills
-from stormsail.execution.venue import Accepted, Market, Outcome, Refused, Unknown, Venue
+from stormsail.execution.venue import (
+    Accepted,
+    Market,
+    Outcome,
+    Position,
+    Refused,
+    Unknown,
+    Venue,
+)
 
 _NEAR = Decimal("1e-9")
 _NONE = Decimal(0)
@@ -95,15 +103,22 @@ class Placing:
             views[symbol] = MarketView(self.markets[symbol], mid, (now - at) / 1e6, age)
         return views
 
-    def account(self, standing: Standing) -> AccountView:
-        """Return what the gate knows of the account; positions are the venue's.
+    def account(
+        self, standing: Standing, positions: Mapping[str, Position] | None = None
+    ) -> AccountView:
+        """Return what the gate knows of the account; positions are the venue's, asked for now.
+
+        Args:
+            standing: what was decided.
+            positions: as the venue told them a moment ago, in place of asking.
 
         Raises:
             VenueError: if the venue does not say.
         """
         peak, day_start = self.peaks(standing)
         prices = standing.state.price.tolist()
-        positions = self.venue.positions(self.symbols)
+        if positions is None:
+            positions = self.venue.positions(self.symbols)
         return AccountView(
             _decimal(standing.equity),
             _decimal(peak),
@@ -127,18 +142,22 @@ class Placing:
         return max(float(str(peak)), equity), start
 
     def place(
-        self, standing: Standing, before: Callable[[list[Refusal | None]], None]
+        self,
+        standing: Standing,
+        before: Callable[[list[Refusal | None]], None],
+        positions: Mapping[str, Position] | None = None,
     ) -> list[Outcome]:
         """Send the orders of a decision.
 
         Args:
             standing: what was decided.
             before: called with the refusal of each symbol, inside the transaction of the intents.
+            positions: as the venue told them for this decision; None asks.
 
         Raises:
             VenueError: if the venue does not say what it holds; nothing was sent.
         """
-        views, account = self.views(), self.account(standing)
+        views, account = self.views(), self.account(standing, positions)
         proposals = self._proposals(standing)
         if self.protector.before_entry and proposals:
             self._protect_entries(proposals, views, account, standing.ts)

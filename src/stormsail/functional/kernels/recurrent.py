@@ -112,10 +112,8 @@ class _Kept(NamedTuple):
 
     joined: Tensor
     """State and input of every product, [T, B, K]."""
-    gates: Tensor
-    """Products of every row, without the bias, [T, B, 4 H]."""
-    bias: Tensor
-    """float32 [4 H]."""
+    active: Tensor
+    """[T, B, 4 H]."""
     cells: Tensor
     """After each row, float32 [T, B, H]."""
     first: Tensor
@@ -150,21 +148,22 @@ def _run(
     joined[..., width : width + inputs].copy_(x)
     joined[..., width + inputs :].zero_()
     joined[0, :, :width].copy_(torch.where(reset[0, :, None], initial_hidden, hidden))
-    gates = x.new_empty((rows if keeps else 1, batch, 4 * width), dtype=dtype)
+    gates = x.new_empty((batch, 4 * width), dtype=dtype)
+    active = x.new_empty((rows, batch, 4 * width) if keeps else (1, 1, 1), dtype=dtype)
     cells = x.new_empty((rows if keeps else 1, batch, width), dtype=torch.float32)
     output = x.new_empty((rows, batch, width), dtype=dtype)
     transposed, before, launch = weight.t(), cell, _launch(batch, width)
     for t in range(rows):
         following, place = min(t + 1, rows - 1), t if keeps else 0
         tables = (
-            bias, before, flags[t], initial_cell, cells[place], output[t],
+            bias, before, flags[t], initial_cell, active[place], cells[place], output[t],
             joined[following], flags[following], initial_hidden, batch, width,
         )  # fmt: skip
-        options = {"LSTM": is_lstm, "NEXT": t + 1 < rows, **launch.options}
-        torch.mm(joined[t], transposed, out=gates[place])
-        forward_row[launch.grid](gates[place], *tables, columns, **options)
+        options = {"LSTM": is_lstm, "SAVE": keeps, "NEXT": t + 1 < rows, **launch.options}
+        torch.mm(joined[t], transposed, out=gates)
+        forward_row[launch.grid](gates, *tables, columns, **options)
         before = cells[place]
-    return output, before, _Kept(joined, gates, bias, cells, cell, weight)
+    return output, before, _Kept(joined, active, cells, cell, weight)
 
 
 class _Launch(NamedTuple):
@@ -265,7 +264,7 @@ def _back(
     grad_output, grad_cell = grads
     carry = torch.empty_like(kept.first) if grad_cell is None else grad_cell.float().clone()
     above = kept.joined if grad_output is None else grad_output.to(kept.joined.dtype).contiguous()
-    grad_gates = torch.empty_like(kept.gates)
+    grad_gates = torch.empty_like(kept.active)
     sums = torch.zeros(launch.grid[0], 6 * width, device=reset.device)
     # the product of a row brings back input and state together
     weight = kept.weight if wants_inputs else kept.weight[:, :width]
@@ -273,7 +272,7 @@ def _back(
     for t in range(rows - 1, -1, -1):
         has_next, following = t + 1 < rows, min(t + 1, rows - 1)
         tables = (
-            carry, kept.gates[t], kept.bias, kept.cells[t - 1] if t else kept.first,
+            carry, kept.active[t], kept.cells[t], kept.cells[t - 1] if t else kept.first,
             flags[t], flags[following], initial_cell, grad_gates[t], sums, batch, width,
         )  # fmt: skip
         options = {

@@ -1,9 +1,8 @@
 """One row of an LSTM or GRU layer, what stands behind its matrix product, as Triton kernels.
 
-Tables of a row: gates and grad_gates [B, 4 H]; cells, carry and output [B, H]. A GRU has four
-parts, too: r, z, and both halves of n, which its reset gate stands between. Its state in float32 is
-kept where an LSTM keeps the cell. Nothing that follows from gates and the state before is kept: the
-way back computes it once more, from the same numbers, for less than it costs to write and read it.
+Tables of a row: gates, active and grad_gates [B, 4 H]; cells, carry and output [B, H]. A GRU has
+four parts, too: r, z, and both halves of n, which its reset gate stands between. Its state in
+float32 is kept where an LSTM keeps the cell.
 """
 # What is written here is Triton's language, which only looks like Python.
 # mypy: ignore-errors
@@ -28,23 +27,31 @@ def places(batch, width, ROWS: tl.constexpr, UNITS: tl.constexpr):
 
 @triton.jit
 def activate(
-    x0, x1, x2, x3, cell, after, output, following, reset_after, first_hidden,
+    x0, x1, x2, x3, cell, active, after, output, following, reset_after, first_hidden,
     row, unit, is_row, is_unit, width, following_stride,
-    LSTM: tl.constexpr, NEXT: tl.constexpr,
+    LSTM: tl.constexpr, SAVE: tl.constexpr, NEXT: tl.constexpr,
 ):  # fmt: skip
     """Write what the gates of a row give: its state, its output and the input of the next row."""
     if LSTM:
-        cell = tl.sigmoid(x1) * cell + tl.sigmoid(x0) * _tanh(x2)
-        hidden = tl.sigmoid(x3) * _tanh(cell)
+        first, second, third, fourth = tl.sigmoid(x0), tl.sigmoid(x1), _tanh(x2), tl.sigmoid(x3)
+        cell = second * cell + first * third
+        hidden = fourth * _tanh(cell)
     else:
-        new = _tanh(x2 + tl.sigmoid(x0) * x3)
-        cell = new + tl.sigmoid(x1) * (cell - new)
+        first, second, fourth = tl.sigmoid(x0), tl.sigmoid(x1), x3
+        third = _tanh(x2 + first * x3)
+        cell = third + second * (cell - third)
         hidden = cell
     here = is_row[:, None] & is_unit[None, :]
     kind = output.dtype.element_ty
     flat = row[:, None] * width + unit[None, :]
     tl.store(after + flat, cell, mask=here)
     tl.store(output + flat, hidden.to(kind), mask=here)
+    if SAVE:
+        at = row[:, None] * (4 * width) + unit[None, :]
+        tl.store(active + at, first.to(kind), mask=here)
+        tl.store(active + at + width, second.to(kind), mask=here)
+        tl.store(active + at + 2 * width, third.to(kind), mask=here)
+        tl.store(active + at + 3 * width, fourth.to(kind), mask=here)
     if NEXT:  # what the next product reads is fresh where an episode begins there
         begins = tl.load(reset_after + row, mask=is_row, other=0) != 0
         fresh = tl.load(first_hidden + unit, mask=is_unit, other=0.0)
@@ -72,9 +79,9 @@ def _linear(gates, bias, row, unit, here, is_unit, width, PART: tl.constexpr):
 
 @triton.jit
 def forward_row(
-    gates, bias, before, reset, first_cell, after, output,
+    gates, bias, before, reset, first_cell, active, after, output,
     following, reset_after, first_hidden, batch, width, following_stride,
-    LSTM: tl.constexpr, NEXT: tl.constexpr,
+    LSTM: tl.constexpr, SAVE: tl.constexpr, NEXT: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
     """Finish a row whose product of weights and inputs is `gates`."""
@@ -86,8 +93,8 @@ def forward_row(
     x3 = _linear(gates, bias, row, unit, here, is_unit, width, PART=3)
     cell, _ = before_row(before, reset, first_cell, row, unit, is_row, is_unit, width)
     activate(
-        x0, x1, x2, x3, cell, after, output, following, reset_after, first_hidden,
-        row, unit, is_row, is_unit, width, following_stride, LSTM, NEXT,
+        x0, x1, x2, x3, cell, active, after, output, following, reset_after, first_hidden,
+        row, unit, is_row, is_unit, width, following_stride, LSTM, SAVE, NEXT,
     )  # fmt: skip
 
 
@@ -100,7 +107,7 @@ def add_rows(sums, unit, is_unit, values):
 
 @triton.jit
 def slopes(
-    dh, carry, gates, bias, before, reset, first_cell, grad_gates, sums,
+    dh, carry, active, after, before, reset, first_cell, grad_gates, sums,
     row, unit, is_row, is_unit, width,
     LSTM: tl.constexpr, CARRIED: tl.constexpr, LEARN: tl.constexpr, ENDED,
 ):  # fmt: skip
@@ -113,24 +120,22 @@ def slopes(
     here = is_row[:, None] & is_unit[None, :]
     flat = row[:, None] * width + unit[None, :]
     at = row[:, None] * (4 * width) + unit[None, :]
-    first = tl.sigmoid(_linear(gates, bias, row, unit, here, is_unit, width, PART=0))
-    second = tl.sigmoid(_linear(gates, bias, row, unit, here, is_unit, width, PART=1))
-    third = _linear(gates, bias, row, unit, here, is_unit, width, PART=2)
-    fourth = _linear(gates, bias, row, unit, here, is_unit, width, PART=3)
+    first = tl.load(active + at, mask=here, other=0.0).to(tl.float32)
+    second = tl.load(active + at + width, mask=here, other=0.0).to(tl.float32)
+    third = tl.load(active + at + 2 * width, mask=here, other=0.0).to(tl.float32)
+    fourth = tl.load(active + at + 3 * width, mask=here, other=0.0).to(tl.float32)
     cell, begins = before_row(before, reset, first_cell, row, unit, is_row, is_unit, width)
     dc = tl.zeros_like(dh)
     if CARRIED:
         dc = tl.where(ENDED[:, None], 0.0, tl.load(carry + flat, mask=here, other=0.0))
     if LSTM:
-        third, fourth = _tanh(third), tl.sigmoid(fourth)
-        squashed = _tanh(second * cell + first * third)
+        squashed = _tanh(tl.load(after + flat, mask=here, other=0.0))
         dc += dh * fourth * (1.0 - squashed * squashed)
         d0 = dc * third * first * (1.0 - first)
         d1 = dc * cell * second * (1.0 - second)
         d2 = dc * first * (1.0 - third * third)
         d3 = dh * squashed * fourth * (1.0 - fourth)
     else:
-        third = _tanh(third + first * fourth)
         dc += dh
         d2 = dc * (1.0 - second) * (1.0 - third * third)
         d0 = d2 * fourth * first * (1.0 - first)
@@ -143,7 +148,7 @@ def slopes(
     tl.store(grad_gates + at + width, d1.to(kind), mask=here)
     tl.store(grad_gates + at + 2 * width, d2.to(kind), mask=here)
     tl.store(grad_gates + at + 3 * width, d3.to(kind), mask=here)
-    # rows and units that do not exist have gradients of 0, since what came back was read as 0
+    # rows and units that do not exist have gradients of 0, since they were read as 0
     add_rows(sums, unit, is_unit, d0)
     add_rows(sums + width, unit, is_unit, d1)
     add_rows(sums + 2 * width, unit, is_unit, d2)
@@ -154,7 +159,7 @@ def slopes(
 
 @triton.jit
 def backward_row(
-    grad_output, grad_next, carry, gates, bias, before, reset, reset_after, first_cell,
+    grad_output, grad_next, carry, active, after, before, reset, reset_after, first_cell,
     grad_gates, sums, batch, width, next_stride,
     LSTM: tl.constexpr, OUTPUT: tl.constexpr, NEXT: tl.constexpr, CARRIED: tl.constexpr,
     LEARN: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
@@ -179,6 +184,6 @@ def backward_row(
         if LEARN:
             add_rows(sums + 4 * width, unit, is_unit, tl.where(ended[:, None], back, 0.0))
     slopes(
-        dh, carry, gates, bias, before, reset, first_cell, grad_gates, sums,
+        dh, carry, active, after, before, reset, first_cell, grad_gates, sums,
         row, unit, is_row, is_unit, width, LSTM, CARRIED, LEARN, ended,
     )  # fmt: skip

@@ -226,13 +226,16 @@ def test_a_resumed_learner_computes_what_it_would_have(after):
 
 
 class Streams:
-    """torch's streams: a few handles in turn."""
+    """torch's streams: a few handles of each priority in turn."""
 
     def __init__(self, count):
-        self.handles = itertools.cycle(range(1, count + 1))
+        self.handles = {
+            priority: itertools.cycle(range(1 - 10 * priority, count + 1 - 10 * priority))
+            for priority in (0, -1, -2, -3)
+        }
 
-    def __call__(self):
-        return types.SimpleNamespace(cuda_stream=next(self.handles))
+    def __call__(self, priority=0):
+        return types.SimpleNamespace(cuda_stream=next(self.handles[priority]))
 
 
 def test_no_two_living_graphs_are_recorded_on_one_stream(monkeypatch):
@@ -243,14 +246,21 @@ def test_no_two_living_graphs_are_recorded_on_one_stream(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", Streams(3))
     owners = [Owner() for _ in range(2)]
     taken = [graphs._own_stream(owner).cuda_stream for owner in owners]
-    assert taken == [1, 2]
+    assert taken == [11, 12]  # none of priority 0, on which threads run their own work
     third = Owner()
-    assert graphs._own_stream(third).cuda_stream == 3
-    del third, owners[1]
+    assert graphs._own_stream(third).cuda_stream == 13
+    fourth = Owner()
+    assert graphs._own_stream(fourth).cuda_stream == 21  # of the next priority
+    del third, fourth, owners[1]
     gc.collect()
-    assert {1} == graphs._TAKEN
+    assert {11} == graphs._TAKEN
     last = Owner()
-    assert graphs._own_stream(last).cuda_stream == 2  # 1 comes first and is taken
+    assert graphs._own_stream(last).cuda_stream in {12, 13}
+    rest = [Owner() for _ in range(7)]
+    found = {graphs._own_stream(owner).cuda_stream for owner in rest}
+    assert len(found) == 7
+    one_more = Owner()
+    assert graphs._own_stream(one_more).cuda_stream in {11, 12, 13, 21, 22, 23, 31, 32, 33}
 
 
 @pytest.mark.gpu

@@ -1,0 +1,103 @@
+"""Between a close and its orders only what no fill explains is asked for, and nothing is missed."""
+
+from decimal import Decimal
+
+import pytest
+
+from execution_lab import Desk, quick_folder
+from stormsail.execution.venue import OrderRequest
+
+
+@pytest.fixture
+def folder():
+    with quick_folder() as made:
+        yield made
+
+
+def counted(venue, name):
+    """Count the calls of a method of a venue; return the list of their first arguments."""
+    plain, seen = getattr(venue, name), []
+
+    def call(*args, **kwargs):
+        seen.append(args[0])
+        return plain(*args, **kwargs)
+
+    setattr(venue, name, call)
+    return seen
+
+
+def by_hand(venue, symbol, side, quantity):
+    """Trade as a person does, beside the trader."""
+    request = OrderRequest(f"web-{side}", symbol, side, "market", Decimal(quantity))
+    venue._accept(request, half=False)
+
+
+def decided(loop):
+    """Wait for the next bar, and return the loop just before it decides."""
+    ts = loop.window.newest + loop._interval.milliseconds
+    rows = loop.feed.collect(ts, loop._idle)
+    loop.window.append(rows, {})
+    return loop
+
+
+@pytest.mark.spec("D4")
+def test_a_close_that_known_fills_explain_asks_for_positions_once_and_for_no_symbol(folder):
+    desk = Desk(folder, symbols=3)
+    with desk.trader("live") as loop:
+        loop.run(bars=3)
+        loop = decided(loop)
+        positions, trades, orders = (
+            counted(desk.venue, name) for name in ("positions", "trades", "order")
+        )
+        loop.placing.place = lambda *_: None  # what follows the decision is another matter
+        loop._decide()
+        assert (len(positions), trades, orders) == (1, [], [])
+        assert set(loop.accounts.recent_positions(5.0)) == set(desk.symbols)
+        desk.clock.advance(5.001)  # older than a price may be: the gate asks again
+        assert loop.accounts.recent_positions(5.0) is None
+
+
+@pytest.mark.spec("D4")
+def test_a_position_that_no_known_fill_explains_is_asked_for_and_only_that(folder):
+    desk = Desk(folder, symbols=3, stops=False)
+    with desk.trader("live") as loop:
+        loop.run(bars=3)
+        loop, venue, symbol = decided(loop), desk.venue, desk.symbols[1]
+        by_hand(venue, symbol, "buy", 5)
+        trades, before = counted(venue, "trades"), float(venue.held[symbol])
+        loop.placing.place = lambda *_: None
+        loop._decide()
+        assert trades == [symbol]
+        assert float(loop.standing.state.quantity[1]) == before
+        booked = loop._journal.rows("SELECT quantity FROM fills WHERE client_id IS NULL")
+        assert booked == [("5",)]
+
+
+@pytest.mark.spec("D4")
+def test_a_round_trip_that_leaves_no_trace_in_the_position_is_booked_before_the_next_bar(folder):
+    desk = Desk(folder, symbols=2, stops=False)
+    with desk.trader("live") as loop:
+        loop.run(bars=2)
+        venue, symbol = desk.venue, desk.symbols[0]
+        by_hand(venue, symbol, "buy", 1)
+        by_hand(venue, symbol, "sell", 1)
+        loop.placing.place = lambda *_: None  # after orders fills are asked for in any case
+        loop.run(bars=1)
+        found = loop._journal.rows("SELECT side, quantity FROM fills WHERE client_id IS NULL")
+    assert sorted(found) == [("buy", "1"), ("sell", "1")]
+
+
+def test_a_position_larger_than_a_market_order_is_closed_in_parts(folder):
+    desk = Desk(folder, symbols=1, stops=False)
+    with desk.trader("live") as loop:
+        loop.run(bars=2)
+        held = desk.venue.held[desk.symbols[0]]
+        assert held
+        desk.venue.market_max = (abs(held) / 3).quantize(Decimal("0.001")) + Decimal("0.001")
+        loop._refresh_markets()
+        desk.switch.trip(source="test", words="x", way="flatten")
+        sent = len(desk.venue.requests)
+        assert loop.run() == "killed"
+    sizes = [request.quantity for request in desk.venue.requests[sent:]]
+    assert desk.venue.held[desk.symbols[0]] == 0
+    assert (len(sizes), sum(sizes), max(sizes)) == (3, abs(held), desk.venue.market_max)
