@@ -91,14 +91,6 @@ KERNELS = (
         CROSSING,
     ),
     Mutant(
-        "device-way-back-takes-the-cell-before-for-that-after",
-        "S1-L1",
-        ROWS,
-        "squashed = _tanh(second * cell + first * third)",
-        "squashed = _tanh(cell)",
-        LAYER,
-    ),
-    Mutant(
         "device-gru-gate-lost-on-the-way-back",
         "S1-L1",
         ROWS,
