@@ -171,6 +171,7 @@ def test_a_captured_minibatch_sees_every_number_change(name):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 def test_rollout_and_epochs_never_wait_for_the_device():
     ppo = learner(settings())
     for _ in range(2):

@@ -183,6 +183,7 @@ def test_products_have_the_dtype_of_autocast():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 def test_a_captured_layer_sees_new_inputs_and_never_waits():
     exact, reset = draw("lstm", (8, 256, 64, 64, 0.1), device="cuda")
     leaves = [leaf.detach().float().requires_grad_() for leaf in exact]
