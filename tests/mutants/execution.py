@@ -53,7 +53,7 @@ EXECUTION = (
     ),
     Mutant(
         "a-close-asks-for-every-symbol",
-        "L1",
+        "R20",
         CLOSING,
         "            self.settle(moved)\n",
         "            self.settle()\n",
