@@ -292,7 +292,7 @@ def test_a_penalised_market_takes_the_penalty_off_every_alternative():
 def test_an_agent_is_trained_and_evaluated(kind, limit, penalty, monkeypatch):
     changes = {name: value for name, value in TINY.items() if name != "task.market.features"}
     changes |= {"risk.cvar_infeasible_updates": 2, "risk.cvar_lambda_max": 0.5}
-    changes |= {"risk.form": "budget"}
+    changes |= {"risk.form": "budget", "risk.cvar_margin": 1.0}  # `budget` has no aim inside
     monkeypatch.setattr(
         bench, "settings", lambda _: tiny_config().replace(
             **changes,
