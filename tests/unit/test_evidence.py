@@ -27,6 +27,7 @@ def rows(name, kind):
         ("frontier_unwarned.json", 5),
         ("penalties_600k.json", 5),
         ("frontier_critic.json", 5),
+        ("frontier_margin.json", 5),
     ],
 )
 def test_every_kind_of_agent_stands_in_the_text_with_its_figures(name, seeds):
