@@ -751,7 +751,7 @@ LEARNER = (
     Mutant(
         "order-units-of-scalar-returns",
         "S4-Q1",
-        ORDER,
+        "algorithms/update/assessment.py",
         "outcomes = estimates.outcomes.flatten(0, 1)",
         "outcomes = estimates.returns.flatten()[:, None]",
         learner("ppo", "test_units_are_those_of_what_the_critics_must_resolve"),
