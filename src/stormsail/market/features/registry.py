@@ -201,7 +201,8 @@ class BoundFeature:
 def _whole(listed: Tensor, stop: int, count: int, lookback: int) -> Tensor | None:
     """Return which of the last rows before `stop` have a window of listed bars; None where all."""
     oldest = listed[stop - count - lookback + 1 : stop - lookback + 1]
-    return None if oldest.device.type == "cpu" and bool(oldest.all()) else oldest
+    # what is listed once is so for good: the first row speaks for all
+    return None if listed.device.type == "cpu" and bool(oldest[:1].all()) else oldest
 
 
 def _all_finite(raw: Tensor) -> bool:
