@@ -1,8 +1,10 @@
 """`FeatureSet`: a list of features computed for a whole history, a window, or one new bar."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 import torch
@@ -128,8 +130,11 @@ class FeatureSet:
         if rows <= 2 * step:
             return self._rows(bars, own, 0, rows)
         part = self._empty(bars, rows)
-        for start in range(0, rows, step):
-            self._fill(part, bars, own, start, min(rows, start + step))
+        tasks = [
+            partial(self._fill, part, bars, own, start, min(rows, start + step))
+            for start in range(0, rows, step)
+        ]
+        _shared_out(tasks, workers=_workers(bars, step + self.lookback))
         return part
 
     def latest(self, window: Panel | BarTensors) -> Features:
@@ -235,6 +240,50 @@ class FeatureSet:
                 torch.complex(*pair, out=twos[:, :, at // 2])
         for at, rows in waiting.items():
             values[:, :, at] = rows
+
+
+def _workers(bars: BarTensors, rows: int) -> int:
+    """Return how many blocks of that many rows are worked on at a time.
+
+    As many as torch has threads, if torch works on a block with one of them, as it does on fewer
+    than `BLOCK` numbers. Larger ones it splits itself, and threads of ours would stand in its way.
+    """
+    alone = bars.ts.device.type == "cpu" and rows * bars.symbols <= BLOCK
+    return torch.get_num_threads() if alone else 1
+
+
+def _shared_out(tasks: Iterable[Callable[[], None]], *, workers: int) -> None:
+    """Run tasks that do not depend on one another, this thread being one of the workers.
+
+    Each writes its own rows, so who runs it changes no bit; torch lets go of Python's lock while it
+    computes. After a failure no further task is begun.
+    """
+    waiting = deque(tasks)
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    def work() -> None:
+        # a thread begins with modes of its own
+        with torch.set_grad_enabled(grad), torch.inference_mode(inference):
+            while True:
+                try:
+                    task = waiting.popleft()
+                except IndexError:
+                    return
+                try:
+                    task()
+                except BaseException:
+                    waiting.clear()
+                    raise
+
+    helpers = min(workers, len(waiting)) - 1
+    if helpers < 1:
+        return work()
+    with ThreadPoolExecutor(helpers) as pool:
+        others = [pool.submit(work) for _ in range(helpers)]
+        work()
+        for other in others:
+            other.result()
+    return None
 
 
 def _room(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
