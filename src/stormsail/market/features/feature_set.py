@@ -262,8 +262,8 @@ def _shared_out(tasks: Iterable[Callable[[], None]], *, workers: int) -> None:
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     def work() -> None:
-        # a thread begins with modes of its own
-        with torch.set_grad_enabled(grad), torch.inference_mode(inference):
+        # a thread begins with modes of its own; leaving inference mode switches gradients on
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             while True:
                 try:
                     task = waiting.popleft()
