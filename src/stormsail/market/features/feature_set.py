@@ -1,5 +1,6 @@
 """`FeatureSet`: a list of features computed for a whole history, a window, or one new bar."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,9 @@ from stormsail.market.panel import Panel
 
 BLOCK = 1 << 15
 """Numbers per column that are worked on at a time: few enough to stay in a core's cache."""
+
+LARGE = 1 << 25
+"""Bytes from which on C's allocator asks the system for new memory every time."""
 
 SCHEMA_VERSION = 1
 
@@ -290,9 +294,11 @@ def _room(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     """Return a tensor that is not yet written, in huge pages where it is large.
 
     NumPy asks the system for them. Without, the first write to each 4 kB of a result of a million
-    rows is a fault of its own, and they take longer than computing a third of the columns.
+    rows is a fault of its own, and they take longer than computing a third of the columns. Smaller
+    results lie in memory that was used before, which costs no fault at all.
     """
-    if device.type != "cpu" or dtype not in _NUMPY:
+    small = math.prod(shape) * dtype.itemsize < LARGE
+    if small or device.type != "cpu" or dtype not in _NUMPY:
         return torch.empty(shape, dtype=dtype, device=device)
     return torch.from_numpy(np.empty(shape, dtype=_NUMPY[dtype]))
 
