@@ -125,7 +125,7 @@ def _quantiles(device: str) -> tuple[Run, Run]:
 
 
 def _features(_: str) -> tuple[Run, Run]:
-    """The default features of one symbol beside each column by itself, put side by side."""
+    """The default features of one symbol beside each column by itself, masked and stacked."""
     hour = Interval.parse("1h")
     source = Generators(0).stream("bench.twins")
     bars = sample_bars(rows=33_000, symbols=1, interval=hour, generator=source)
@@ -135,8 +135,10 @@ def _features(_: str) -> tuple[Run, Run]:
         return chosen.compute(bars).values
 
     def plain() -> Tensor:
-        columns = [bound.column(bars, 0, len(bars))[0] for bound in chosen.bound]
-        return torch.stack(columns, -1)
+        columns = [bound.column(bars, 0, len(bars)) for bound in chosen.bound]
+        values = [torch.where(valid & each.isfinite(), each, 0.0) for each, valid in columns]
+        torch.stack([valid for _, valid in columns], -1)
+        return torch.stack(values, -1)
 
     return fast, plain
 

@@ -220,7 +220,8 @@ class FeatureSet:
         """Compute some rows and write them to their places; row `origin` is the first of `into`."""
         kept: Kept = {}
         values, valid = (x[start - origin : stop - origin] for x in (into.values, into.valid))
-        valid.fill_(True)  # noqa: FBT003  most blocks have no other value, and one pass is cheap
+        for few in valid.view(-1).split(BLOCK - 1):  # more at once would wake torch's own threads
+            few.fill_(True)  # noqa: FBT003  most blocks have no other value, and this is cheap
         twos = _in_twos(values)
         waiting: dict[int, Tensor] = {}
         for at in self._longest_first:

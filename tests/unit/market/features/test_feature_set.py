@@ -474,7 +474,7 @@ def test_columns_stand_in_their_places_whatever_their_number(count, dtype):
 
 
 def test_threads_and_block_borders_change_no_bit(threads):
-    history = bars(rows=61, symbols=2)
+    history = bars(rows=41, symbols=2)
     specs = [
         FeatureSpec(name=name, parameters={"window": window})
         for name in ("yang_zhang", "realised_volatility", "bollinger_width", "cci", "taker_share")
@@ -484,7 +484,7 @@ def test_threads_and_block_borders_change_no_bit(threads):
     whole = chosen.compute(history, block=None)
     for count in (1, 2, 3):
         threads(count)
-        for rows in range(7, 30, count):
+        for rows in range(7, 16, count):
             # as many bars a block, lookback and all, of two symbols
             parts = chosen.compute(history, block=2 * (rows + chosen.lookback))
             assert torch.equal(parts.values, whole.values), (count, rows)
