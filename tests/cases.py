@@ -500,6 +500,7 @@ def _indicators(draw: Draw) -> list[Case]:
         Case(rolling.decayed_mean, (wide,), {"decay": 0.5}, (0,)),
         Case(indicators.log_return, (uniform(9, 2),), {"horizon": 3}, (0,)),
         Case(indicators.realised_volatility, (uniform(9, 2),), {"window": 4}, (0,)),
+        Case(indicators.root_mean_square, (uniform(9, 2),), {"window": 4}, (0,)),
         Case(indicators.parkinson, bars[1:3], {"window": 4}, (0, 1)),
         Case(indicators.yang_zhang, bars, {"window": 4}, (0, 1, 2, 3)),
         Case(

@@ -1,7 +1,7 @@
 """Durations, and a row of a comparison."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -36,3 +36,25 @@ def best_milliseconds(call: Callable[[], object], *, repeats: int) -> float:
             torch.cuda.synchronize()
         durations.append(time.perf_counter() - started)
     return 1e3 * min(durations)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Time of a call, by the clock and of all its threads together."""
+
+    seconds: float
+    processor_seconds: float
+
+
+def spent(call: Callable[[], object]) -> Spent:
+    """Run once on the CPU; return what it took."""
+    began, began_processor = time.perf_counter(), time.process_time()
+    call()
+    processor = time.process_time() - began_processor
+    return Spent(time.perf_counter() - began, processor)
+
+
+def least(times: Iterable[Spent]) -> Spent:
+    """Return the shortest of each of the two."""
+    each = list(times)
+    return Spent(min(one.seconds for one in each), min(one.processor_seconds for one in each))

@@ -33,6 +33,38 @@ def test_variance_by_hand():
     same(rolling.window_variance(x, window=3, ddof=1), 7, 7)
 
 
+def plain_variance(x, window):
+    """Merge every half with everything it has, by the digits of the window, newest first."""
+
+    def merged(old, n_old, new, n_new):
+        rows = len(new[0]) - n_old
+        old, new = [part[:rows] for part in old], [part[n_old:] for part in new]
+        gap = new[0] - old[0]
+        mean = old[0] + gap * (n_new / (n_old + n_new))
+        return mean, old[1] + new[1] + gap * gap * (n_old * n_new / (n_old + n_new))
+
+    block, size, total, done = (x, torch.zeros_like(x)), 1, None, 0
+    while True:
+        if window & size:
+            total = block if total is None else merged(block, size, total, done)
+            done += size
+        if done == window:
+            return total[1] / window
+        block, size = merged(block, size, block, size), 2 * size
+
+
+def test_windows_that_share_halves_have_the_bits_of_windows_that_do_not():
+    x = torch.randn(90, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).exp()
+    windows = [1, 2, 3, 5, 7, 8, 11, 21, 24, 31, 64, 90, 91]
+    for order in (windows, windows[::-1]):
+        shared = rolling.Moments(x)
+        for window in order:
+            variance = shared.variance(window=window)
+            expected = plain_variance(x, window) if window <= len(x) else x[:0]
+            assert torch.equal(variance, expected), window
+            assert torch.equal(rolling.window_variance(x, window=window), expected)
+
+
 def test_a_constant_has_no_variance_at_all():
     x = torch.full((40,), 0.1, dtype=torch.float64)
     for window in (3, 7, 20, 33):

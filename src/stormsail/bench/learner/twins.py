@@ -12,11 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stormsail.core.generators import Generators
 from stormsail.functional import quantile, recurrence
+from stormsail.market.features import default_features, sample_bars
+from stormsail.market.interval import Interval
 from stormsail.modules.memory import Memory
 
 Run = Callable[[], Tensor]
-"""Goes forward and back; returns the gradient of what goes in."""
+"""Runs once; returns what both ways must agree on: the gradient of what goes in, or the result."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,28 @@ def _quantiles(device: str) -> tuple[Run, Run]:
     return fast, plain
 
 
+def _features(_: str) -> tuple[Run, Run]:
+    """The default features of one symbol beside each column by itself, masked and stacked."""
+    hour = Interval.parse("1h")
+    source = Generators(0).stream("bench.twins")
+    bars = sample_bars(rows=33_000, symbols=1, interval=hour, generator=source)
+    chosen = default_features(hour)
+
+    def fast() -> Tensor:
+        return chosen.compute(bars).values
+
+    def plain() -> Tensor:
+        columns = [bound.column(bars, 0, len(bars)) for bound in chosen.bound]
+        values = [torch.where(valid & each.isfinite(), each, 0.0) for each, valid in columns]
+        torch.stack([valid for _, valid in columns], -1)
+        return torch.stack(values, -1)
+
+    return fast, plain
+
+
 GUARDS = (
     Guard("LSTM with resets", _memory, bounds={"cpu": 0.75}),
     Guard("quantile Huber loss", _quantiles, bounds={"cpu": 0.5}),
+    Guard("feature set", _features, bounds={"cpu": 0.95}),
 )
 """All guards. A kernel that comes with a plain twin adds its own here."""

@@ -1,14 +1,14 @@
 """`stormsail bench features`: the default features beside TA-Lib, pandas and numpy."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import torch
 
 from stormsail.bench.market.feature_peers import Array, Columns, missing, peers
-from stormsail.bench.timing import Row, best_milliseconds
+from stormsail.bench.timing import Row, Spent, best_milliseconds, least, spent
 from stormsail.core.generators import Generators
 from stormsail.market.features import BarTensors, FeatureSet, FeatureSpec, sample_bars
 from stormsail.market.features.catalogue import default_specs
@@ -17,14 +17,21 @@ from stormsail.market.interval import Interval
 INTERVAL = Interval.parse("1h")
 
 
+ROUNDS = 5
+"""How often the set and its peers take turns."""
+
+
 @dataclass(frozen=True)
 class Total:
     """The whole set at once, and the peers of its columns one after another."""
 
     columns: int
     seconds: float
+    processor_seconds: float
     peer_columns: int
     peer_seconds: float
+    peer_processor_seconds: float
+    threads: int
     missing: tuple[str, ...]
 
 
@@ -45,20 +52,41 @@ def rows(bars: BarTensors, *, repeats: int = 1) -> Iterator[tuple[str, Row]]:
             continue
         library, peer = known[name]
         with np.errstate(divide="ignore", invalid="ignore"):  # a bar without volume, a flat window
-            started = time.perf_counter()
             expected = peer(columns)
-            duration = 1e3 * (time.perf_counter() - started)
+            duration = best_milliseconds(partial(peer, columns), repeats=repeats)
         fastest = best_milliseconds(partial(feature.compute, bars), repeats=repeats)
         yield library, Row(name, fastest, duration, _difference(feature, bars, expected))
 
 
-def total(bars: BarTensors, measured: list[Row], *, repeats: int = 2) -> Total:
-    """Return the duration of the whole set beside the sum of its peers."""
+def total(bars: BarTensors, *, rounds: int = ROUNDS) -> Total:
+    """Return the duration of the whole set beside the sum of its peers.
+
+    They take turns; of the set, and of each peer, the shortest turn counts, after one that does not
+    count. Peers run one after another in one thread, as these libraries do; the set runs in as many
+    as torch has.
+    """
     specs: tuple[FeatureSpec, ...] = default_specs(INTERVAL)
     features = FeatureSet(specs, interval=INTERVAL)
-    fastest = best_milliseconds(partial(features.compute, bars), repeats=repeats) / 1e3
-    peer = sum(row.reference_milliseconds for row in measured) / 1e3
-    return Total(len(specs), fastest, len(measured), peer, tuple(missing()))
+    known, columns = peers(), _columns(bars)
+    calls = [partial(known[name][1], columns) for name in features.names if name in known]
+    ours: list[Spent] = []
+    theirs: list[list[Spent]] = [[] for _ in calls]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for _ in range(1 + rounds):
+            ours.append(spent(partial(features.compute, bars)))
+            for times, call in zip(theirs, calls, strict=True):
+                times.append(spent(call))
+    own, each = least(ours[1:]), [least(times[1:]) for times in theirs]
+    return Total(
+        len(specs),
+        own.seconds,
+        own.processor_seconds,
+        len(calls),
+        sum(one.seconds for one in each),
+        sum(one.processor_seconds for one in each),
+        torch.get_num_threads(),
+        tuple(missing()),
+    )
 
 
 def _columns(bars: BarTensors) -> Columns:

@@ -58,12 +58,16 @@ def features(
         )
     console = Console()
     console.print(table)
-    sums = total(data, [row for _, row in measured])
+    sums = total(data)
     console.print(
-        f"{sums.columns} columns at once: {sums.seconds:.2f} s; "
-        f"peers of {sums.peer_columns}, one after another: {sums.peer_seconds:.2f} s; "
-        f"ratio {sums.peer_seconds / sums.seconds:.1f}"
+        f"{sums.columns} columns at once in {sums.threads} threads, peers of {sums.peer_columns} "
+        "one after another in one thread:"
     )
+    for label, own, peer in (
+        ("wall time", sums.seconds, sums.peer_seconds),
+        ("processor time", sums.processor_seconds, sums.peer_processor_seconds),
+    ):
+        console.print(f"{label}: {own:.2f} s, peers {peer:.2f} s; ratio {peer / own:.2f}")
     for library in sums.missing:
         console.print(f"{library} is not installed: its columns have no peer here")
     columns = [{**asdict(row), "peer": library} for library, row in measured]

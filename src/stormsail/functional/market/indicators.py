@@ -19,6 +19,7 @@ from torch import Tensor
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number
 from stormsail.functional.market.rolling import (
+    Moments,
     decayed_mean,
     decayed_sum,
     taps,
@@ -57,8 +58,21 @@ def realised_volatility(
     Raises:
         RangeError: if `window` is not a whole number of at least 1.
     """
+    return root_mean_square(log_return(price, horizon=1), window=window)
+
+
+def root_mean_square(
+    x: Float[Tensor, " T *batch"], *, window: int
+) -> Float[Tensor, " rows *batch"]:
+    r"""Return :math:`\sqrt{\frac1n \sum_{k<n} x_{t-k}^2}`. Lookback n.
+
+    Definition.
+
+    Raises:
+        RangeError: if `window` is not a whole number of at least 1.
+    """
     check.check_count(window, name="window", remedy=_PERIOD)
-    return window_mean(log_return(price, horizon=1).square(), window=window).sqrt()
+    return window_mean(x.square(), window=window).sqrt()
 
 
 def parkinson(
@@ -103,18 +117,29 @@ def yang_zhang(
     check.check_same_shape(opening=opening, high=high, low=low, close=close)
     remedy = "A sample variance needs two bars."
     check.check_count(window - 1, name="window - 1", remedy=remedy)
-    previous = close[: max(close.shape[0] - 1, 0)]
-    start, high, low, close = opening[1:], high[1:], low[1:], close[1:]
-    jump, drift = (start / previous).log(), (close / start).log()
-    up, down = (high / start).log(), (low / start).log()
-    inside = up * (up - drift) + down * (down - drift)
-    k = 0.34 / (1.34 + (window + 1) / (window - 1))
-    variance = (
-        window_variance(jump, window=window, ddof=1)
-        + window_variance(drift, window=window, ddof=1) * k
-        + window_mean(inside, window=window) * (1.0 - k)
-    )
-    return variance.clamp(min=0.0).sqrt()  # rounding of a flat window may fall below 0
+    return YangZhang(opening, high, low, close).volatility(window=window)
+
+
+class YangZhang:
+    """What windows of several lengths over the same bars have in common; see `yang_zhang`."""
+
+    def __init__(self, opening: Tensor, high: Tensor, low: Tensor, close: Tensor) -> None:
+        previous = close[: max(close.shape[0] - 1, 0)]
+        start, high, low, close = opening[1:], high[1:], low[1:], close[1:]
+        drift = (close / start).log()
+        up, down = (high / start).log(), (low / start).log()
+        self._inside = up * (up - drift) + down * (down - drift)
+        self._jump, self._drift = Moments((start / previous).log()), Moments(drift)
+
+    def volatility(self, *, window: int) -> Tensor:
+        """Return the volatility over a window of at least 2 bars."""
+        k = 0.34 / (1.34 + (window + 1) / (window - 1))
+        variance = (
+            self._jump.variance(window=window, ddof=1)
+            + self._drift.variance(window=window, ddof=1) * k
+            + window_mean(self._inside, window=window) * (1.0 - k)
+        )
+        return variance.clamp(min=0.0).sqrt()  # rounding of a flat window may fall below 0
 
 
 def garch_variance(
@@ -303,7 +328,7 @@ def cci(
     rows = middle.shape[0]
     spread = torch.zeros_like(middle)
     for start in range(window if rows else 0):  # about a mean of its own, so nothing doubles
-        spread = spread + (typical[start : start + rows] - middle).abs()
+        spread += (typical[start : start + rows] - middle).abs_()
     spread = spread / window
     flat = spread <= middle.abs() * FLAT
     offset = _newest(typical, rows) - middle

@@ -89,14 +89,60 @@ def window_variance(
     remedy = "Pass a window longer than `ddof`."
     check.check_count(window - ddof, name="window - ddof", remedy=remedy)
 
-    def merge(old: _Parts, new: _Parts, counts: tuple[int, int]) -> _Parts:
-        n_old, n_new = counts
-        gap = new[0] - old[0]
-        mean = old[0] + gap * (n_new / (n_old + n_new))
-        squares = old[1] + new[1]
-        return mean, squares + gap * gap * (n_old * n_new / (n_old + n_new))
+    return Moments(x).variance(window=window, ddof=ddof)
 
-    return _windowed((x, torch.zeros_like(x)), window, merge)[1] / (window - ddof)
+
+class Moments:
+    """Variances of one series over several windows, which have their halves in common.
+
+    A part is the mean of its rows and their squared distances from it: None for parts of one row,
+    where they are 0.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self._doubled: list[_Moment] = [(x, None)]
+
+    def variance(self, *, window: int, ddof: int = 0) -> Tensor:
+        """Return what `window_variance` returns, by the same operations in the same order."""
+        x = self._doubled[0][0]
+        if x.shape[0] < window:
+            return x[:0]
+        digits = [digit for digit in range(window.bit_length()) if window >> digit & 1]
+        total, done = self._block(digits[0]), 1 << digits[0]
+        for digit in digits[1:]:
+            size = 1 << digit
+            total = _merged(self._block(digit), size, total, done, mean=digit < digits[-1])
+            done += size
+        squares = total[1]
+        return (torch.zeros_like(x) if squares is None else squares) / (window - ddof)
+
+    def _block(self, digit: int) -> "_Moment":
+        """Return the parts of 2^digit rows."""
+        while len(self._doubled) <= digit:
+            size = 1 << len(self._doubled) - 1
+            half = self._doubled[-1]
+            self._doubled.append(_merged(half, size, half, size, mean=True))
+        return self._doubled[digit]
+
+
+_Moment = tuple[Tensor, Tensor | None]
+
+
+def _merged(older: _Moment, n_older: int, newer: _Moment, n_newer: int, *, mean: bool) -> _Moment:
+    """Return the parts of both; `mean` says whether theirs is needed, or any number will do."""
+    rows = newer[0].shape[0] - n_older
+    old, new = older[0][:rows], newer[0][n_older:]
+    count = n_older + n_newer
+    gap = new - old
+    squares = (gap * gap).mul_(n_older * n_newer / count)
+    if older[1] is not None:  # parts of one row only ever are the newer ones beside longer ones
+        inside = older[1][:rows]
+        squares += inside if newer[1] is None else inside + newer[1][n_older:]
+    middle = gap
+    if mean:
+        middle = gap * (n_newer / count)
+        middle += old
+    return middle, squares
 
 
 def window_max(x: Float[Tensor, " T *batch"], *, window: int) -> Float[Tensor, " rows *batch"]:
@@ -146,7 +192,9 @@ def decayed_sum(
     check.check_unit_interval(decay, name="decay", remedy="Pass a decay of at most 1.")
 
     def merge(old: _Parts, new: _Parts, counts: tuple[int, int]) -> _Parts:
-        return (new[0] + old[0] * decay ** counts[1],)
+        part = old[0] * decay ** counts[1]
+        part += new[0]
+        return (part,)
 
     return _windowed((x,), window, merge)[0]
 

@@ -30,13 +30,15 @@ _RANGE = ("high", "low", "close")
 @feature(name="log_return", lookback=lambda horizon: horizon + 1)
 def log_return(bars: BarTensors, *, horizon: int = 1) -> Tensor:
     """Return the log return over `horizon` bars."""
+    if horizon == 1:
+        return _one_bar_return(bars)
     return indicators.log_return(bars["close"], horizon=horizon)
 
 
 @feature(name="realised_volatility", lookback=lambda window: window + 1)
 def realised_volatility(bars: BarTensors, *, window: int = 24) -> Tensor:
     """Return the root mean square of one-bar log returns."""
-    return indicators.realised_volatility(bars["close"], window=window)
+    return indicators.root_mean_square(_one_bar_return(bars), window=window)
 
 
 @feature(name="parkinson", lookback=lambda window: window, columns=("high", "low"))
@@ -48,7 +50,9 @@ def parkinson(bars: BarTensors, *, window: int = 24) -> Tensor:
 @feature(name="yang_zhang", lookback=lambda window: window + 1, columns=_OHLC)
 def yang_zhang(bars: BarTensors, *, window: int = 24) -> Tensor:
     """Return Yang and Zhang's volatility per bar."""
-    return indicators.yang_zhang(*(bars[name] for name in _OHLC), window=window)
+    bar = [bars[name] for name in _OHLC]
+    common, later = bars.keep("yang_zhang", lambda: indicators.YangZhang(*bar))
+    return common.volatility(window=window)[later:]
 
 
 @feature(name="garch", lookback=lambda beta, **_: rolling.taps(decay=beta) + 1)
@@ -60,7 +64,7 @@ def garch(
     The defaults are RiskMetrics' average, which fits no asset best and needs no estimation. Pass
     what `arch` estimated on the training span otherwise.
     """
-    returns = indicators.log_return(bars["close"], horizon=1)
+    returns = _one_bar_return(bars)
     return indicators.garch_variance(returns, omega=omega, alpha=alpha, beta=beta).sqrt()
 
 
@@ -218,10 +222,14 @@ def funding_day(bars: BarTensors, *, window: int = 8) -> Tensor:
 
 
 def _phase(bars: BarTensors, period_ms: int, origin_ms: int) -> Tensor:
-    """Return the angle of the closing time, the moment of the decision, in a period."""
-    close = bars["close"]
-    since = (bars.ts + bars.interval.milliseconds - origin_ms) % period_ms
-    return (since.to(close.dtype) * (2.0 * math.pi / period_ms)).unsqueeze(-1).expand_as(close)
+    """Return the angle of the closing time, the moment of the decision, in a period, [T, 1]."""
+
+    def angle() -> Tensor:
+        since = (bars.ts + bars.interval.milliseconds - origin_ms) % period_ms
+        return (since.to(bars["close"].dtype) * (2.0 * math.pi / period_ms)).unsqueeze(-1)
+
+    common, later = bars.keep(("phase", period_ms), angle)
+    return common[later:]
 
 
 @feature(name="leak", lookback=1, columns=("leak",))
@@ -239,25 +247,25 @@ def warning(bars: BarTensors) -> Tensor:
 @feature(name="day_sin", lookback=1, forgeable=False)
 def day_sin(bars: BarTensors) -> Tensor:
     """Return the sine of the time of day in UTC."""
-    return _phase(bars, _DAY_MS, 0).sin()
+    return _phase(bars, _DAY_MS, 0).sin().expand_as(bars["close"])
 
 
 @feature(name="day_cos", lookback=1, forgeable=False)
 def day_cos(bars: BarTensors) -> Tensor:
     """Return the cosine of the time of day in UTC."""
-    return _phase(bars, _DAY_MS, 0).cos()
+    return _phase(bars, _DAY_MS, 0).cos().expand_as(bars["close"])
 
 
 @feature(name="week_sin", lookback=1, forgeable=False)
 def week_sin(bars: BarTensors) -> Tensor:
     """Return the sine of the time of week; weeks begin on Mondays."""
-    return _phase(bars, _WEEK_MS, _MONDAY_MS).sin()
+    return _phase(bars, _WEEK_MS, _MONDAY_MS).sin().expand_as(bars["close"])
 
 
 @feature(name="week_cos", lookback=1, forgeable=False)
 def week_cos(bars: BarTensors) -> Tensor:
     """Return the cosine of the time of week; weeks begin on Mondays."""
-    return _phase(bars, _WEEK_MS, _MONDAY_MS).cos()
+    return _phase(bars, _WEEK_MS, _MONDAY_MS).cos().expand_as(bars["close"])
 
 
 def default_specs(interval: Interval) -> tuple[FeatureSpec, ...]:
@@ -310,6 +318,14 @@ def _funding_specs(interval: Interval) -> list[FeatureSpec]:
 def default_features(interval: Interval) -> FeatureSet:
     """Return the default set; `.available(columns)` leaves out what a source cannot serve."""
     return FeatureSet(default_specs(interval), interval=interval, registry=REGISTRY)
+
+
+def _one_bar_return(bars: BarTensors) -> Tensor:
+    return bars.once(_returned, "close")[0]
+
+
+def _returned(close: Tensor) -> tuple[Tensor]:
+    return (indicators.log_return(close, horizon=1),)
 
 
 def _signed_share(part: Tensor, whole: Tensor, *, window: int) -> tuple[Tensor]:

@@ -1,8 +1,13 @@
 """`FeatureSet`: a list of features computed for a whole history, a window, or one new bar."""
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial, reduce
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -18,7 +23,12 @@ from stormsail.market.panel import Panel
 BLOCK = 1 << 15
 """Numbers per column that are worked on at a time: few enough to stay in a core's cache."""
 
+LARGE = 1 << 25
+"""Bytes from which on C's allocator asks the system for new memory every time."""
+
 SCHEMA_VERSION = 1
+
+_NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.bool: np.bool_}
 
 
 class FeatureSpec(Config):
@@ -120,19 +130,16 @@ class FeatureSet:
         bars = self._checked(source)
         own = [bound.read(bars) for bound in self.bound]
         rows = len(bars)
-        step = rows if block is None else max(self.lookback, block // bars.symbols)
+        step = rows if block is None else max(self.lookback, block // bars.symbols - self.lookback)
         if rows <= 2 * step:
             return self._rows(bars, own, 0, rows)
-        shape = (rows, bars.symbols, len(self.bound))
-        like = bars[self.columns[0]] if self.columns else next(iter(bars.columns.values()))
-        values = like.new_empty(shape)
-        valid = torch.empty(shape, dtype=torch.bool, device=like.device)
-        for start in range(0, rows, step):
-            stop = min(rows, start + step)
-            columns = self._columns(bars, own, start, stop)
-            torch.stack([value for value, _ in columns], -1, out=values[start:stop])
-            torch.stack([ok for _, ok in columns], -1, out=valid[start:stop])
-        return Features(values, valid, self.names)
+        part = self._empty(bars, rows)
+        tasks = [
+            partial(self._fill, part, bars, own, start, min(rows, start + step))
+            for start in range(0, rows, step)
+        ]
+        _shared_out(tasks, workers=_workers(bars, step + self.lookback))
+        return part
 
     def latest(self, window: Panel | BarTensors) -> Features:
         """Return values and validity [S, F] of the newest bar.
@@ -186,20 +193,131 @@ class FeatureSet:
             )
         return bars
 
-    def _columns(
-        self, bars: BarTensors, own: list[BarTensors], start: int, stop: int
-    ) -> list[tuple[Tensor, Tensor]]:
-        kept: Kept = {}
-        done = {
-            at: self.bound[at].column(bars, start, stop, own=own[at], kept=kept)
-            for at in self._longest_first
-        }
-        return [done[at] for at in range(len(own))]
-
     def _rows(self, bars: BarTensors, own: list[BarTensors], start: int, stop: int) -> Features:
-        columns = self._columns(bars, own, start, stop)
-        values = torch.stack([value for value, _ in columns], -1)
-        return Features(values, torch.stack([ok for _, ok in columns], -1), self.names)
+        part = self._empty(bars, stop - start)
+        if stop > start:
+            self._fill(part, bars, own, start, stop, origin=start)
+        return part
+
+    def _empty(self, bars: BarTensors, rows: int) -> Features:
+        """Return room for some rows; what it holds is not yet written."""
+        read = [bars[name] for name in self.columns] or list(bars.columns.values())[:1]
+        dtype = reduce(torch.promote_types, (column.dtype for column in read))
+        shape = (rows, bars.symbols, len(self.bound))
+        device = read[0].device
+        return Features(_room(shape, dtype, device), _room(shape, torch.bool, device), self.names)
+
+    def _fill(
+        self,
+        into: Features,
+        bars: BarTensors,
+        own: list[BarTensors],
+        start: int,
+        stop: int,
+        *,
+        origin: int = 0,
+    ) -> None:
+        """Compute some rows and write them to their places; row `origin` is the first of `into`."""
+        kept: Kept = {}
+        values, valid = (x[start - origin : stop - origin] for x in (into.values, into.valid))
+        for few in valid.view(-1).split(BLOCK - 1):  # more at once would wake torch's own threads
+            few.fill_(True)  # noqa: FBT003  most blocks have no other value, and this is cheap
+        twos = _in_twos(values)
+        waiting: dict[int, Tensor] = {}
+        for at in self._longest_first:
+            bound = self.bound[at]
+            rows, ok = bound.warm(bars, start, stop, own=own[at], kept=kept)
+            cold = len(values) - len(rows)
+            if cold:
+                values[:cold, :, at] = bound.feature.neutral
+                valid[:cold, :, at] = False
+            if ok is not None:
+                valid[cold:, :, at] = ok
+            other = waiting.pop(at ^ 1, None)
+            if twos is None or cold or not _plain(rows, values):
+                values[cold:, :, at] = rows
+                if other is not None:
+                    values[:, :, at ^ 1] = other
+            elif other is None:
+                waiting[at] = rows
+            else:
+                pair = (rows, other) if at % 2 == 0 else (other, rows)
+                torch.complex(*pair, out=twos[:, :, at // 2])
+        for at, rows in waiting.items():
+            values[:, :, at] = rows
+
+
+def _workers(bars: BarTensors, rows: int) -> int:
+    """Return how many blocks of that many rows are worked on at a time.
+
+    As many as torch has threads, if torch works on a block with one of them, as it does on fewer
+    than `BLOCK` numbers. Larger ones it splits itself, and threads of ours would stand in its way.
+    """
+    alone = bars.ts.device.type == "cpu" and rows * bars.symbols <= BLOCK
+    return torch.get_num_threads() if alone else 1
+
+
+def _shared_out(tasks: Iterable[Callable[[], None]], *, workers: int) -> None:
+    """Run tasks that do not depend on one another, this thread being one of the workers.
+
+    Each writes its own rows, so who runs it changes no bit; torch lets go of Python's lock while it
+    computes. After a failure no further task is begun.
+    """
+    waiting = deque(tasks)
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    def work() -> None:
+        # a thread begins with modes of its own; leaving inference mode switches gradients on
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+            while True:
+                try:
+                    task = waiting.popleft()
+                except IndexError:
+                    return
+                try:
+                    task()
+                except BaseException:
+                    waiting.clear()
+                    raise
+
+    helpers = min(workers, len(waiting)) - 1
+    if helpers < 1:
+        return work()
+    with ThreadPoolExecutor(helpers) as pool:
+        others = [pool.submit(work) for _ in range(helpers)]
+        work()
+        for other in others:
+            other.result()
+    return None
+
+
+def _room(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a tensor that is not yet written, in huge pages where it is large.
+
+    NumPy asks the system for them. Without, the first write to each 4 kB of a result of a million
+    rows is a fault of its own, and they take longer than computing a third of the columns. Smaller
+    results lie in memory that was used before, which costs no fault at all.
+    """
+    small = math.prod(shape) * dtype.itemsize < LARGE
+    if small or device.type != "cpu" or dtype not in _NUMPY:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(shape, dtype=_NUMPY[dtype]))
+
+
+def _in_twos(values: Tensor) -> Tensor | None:
+    """Return two neighbouring columns as one complex number, where that can be written to.
+
+    A column lies in strides of a whole row, so that each number is a write of its own; two at a
+    time are half as many. `torch.complex` copies bits, of -0 and of NaN, too.
+    """
+    if values.device.type != "cpu" or values.shape[-1] % 2 or values.dtype not in _NUMPY:
+        return None
+    return torch.view_as_complex(values.unflatten(-1, (-1, 2)))
+
+
+def _plain(rows: Tensor, values: Tensor) -> bool:
+    """Return whether rows can be written through `out=`: of the same type, without a gradient."""
+    return rows.dtype == values.dtype and not rows.requires_grad
 
 
 def _bound(spec: FeatureSpec | str, registry: Registry) -> BoundFeature:

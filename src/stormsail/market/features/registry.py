@@ -118,19 +118,8 @@ class BoundFeature:
         """
         return bars.only(self.feature.columns, reader=self.label)
 
-    def column(
-        self,
-        bars: BarTensors,
-        start: int,
-        stop: int,
-        *,
-        own: BarTensors | None = None,
-        kept: Kept | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    def column(self, bars: BarTensors, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Return values and validity [stop - start, S] of some rows, read from as many as needed.
-
-        `own` is what `read` returns for the bars; None reads them here. `kept` is where features
-        of the same rows leave what they have in common.
 
         A row is valid when its whole window is there and listed and the result is finite; it holds
         the neutral value otherwise.
@@ -140,23 +129,46 @@ class BoundFeature:
             ShapeError: if the function returns neither T nor T - lookback + 1 rows.
             DtypeError: if it returns no tensor, or floats of another type than the bars.
         """
+        rows, ok = self.warm(bars, start, stop, own=self.read(bars))
+        values = rows.new_full((stop - start, bars.symbols), self.feature.neutral)
+        valid = torch.zeros_like(values, dtype=torch.bool)
+        cold = len(values) - len(rows)
+        values[cold:] = rows
+        valid[cold:] = True if ok is None else ok
+        return values, valid
+
+    def warm(
+        self, bars: BarTensors, start: int, stop: int, *, own: BarTensors, kept: Kept | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return values and validity of those rows that have a full window: the last ones.
+
+        Validity is None where every value is valid, which is what most blocks of a history are.
+
+        Args:
+            bars: the history.
+            start: first row.
+            stop: row behind the last.
+            own: what `read` returns for the bars.
+            kept: where features of the same rows leave what they have in common.
+
+        Raises:
+            ShapeError: if the function returns neither T nor T - lookback + 1 rows.
+            DtypeError: if it returns no tensor, or floats of another type than the bars.
+        """
         first = max(0, start - self.lookback + 1)
-        part = (self.read(bars) if own is None else own).rows(first, stop)
+        part = own.rows(first, stop)
         part.__dict__.update(kept=kept, first=first)
         computed = self._typed(self.feature(part, **self.parameters), bars)
         raw = self._checked(computed, len(part), bars.symbols)
-        wanted = stop - start
-        warm = max(0, min(wanted, stop - max(start, self.lookback - 1)))  # rows with a full window
-        raw = raw[raw.shape[0] - warm :]
+        count = max(0, min(stop - start, stop - max(start, self.lookback - 1)))
+        raw = raw[raw.shape[0] - count :]
+        listed = None if bars.listed is None else _whole(bars.listed, stop, count, self.lookback)
+        if listed is None and _all_finite(raw):
+            return raw, None
         valid = raw * 0.0 == 0.0  # finite, in half the time of `isfinite`
-        if bars.listed is not None and warm:
-            valid = valid & bars.listed[stop - warm - self.lookback + 1 : stop - self.lookback + 1]
-        values = torch.where(valid, raw, self.feature.neutral)
-        if warm < wanted:
-            cold = (wanted - warm, bars.symbols)
-            values = torch.cat([values.new_full(cold, self.feature.neutral), values])
-            valid = torch.cat([valid.new_zeros(cold), valid])
-        return values, valid
+        if listed is not None:
+            valid = valid & listed
+        return torch.where(valid, raw, self.feature.neutral), valid
 
     def _typed(self, raw: object, bars: BarTensors) -> Tensor:
         """Return the result as the bars' type of number; whole numbers and truths are converted."""
@@ -184,6 +196,22 @@ class BoundFeature:
                 remedy="Return one row for each bar, or one for each full window.",
             )
         return raw
+
+
+def _whole(listed: Tensor, stop: int, count: int, lookback: int) -> Tensor | None:
+    """Return which of the last rows before `stop` have a window of listed bars; None where all."""
+    oldest = listed[stop - count - lookback + 1 : stop - lookback + 1]
+    # what is listed once is so for good: the first row speaks for all
+    return None if listed.device.type == "cpu" and bool(oldest[:1].all()) else oldest
+
+
+def _all_finite(raw: Tensor) -> bool:
+    """Return whether one pass shows that all numbers are finite; false where it does not show.
+
+    What is not finite stays so in a sum. A sum of finite numbers may overflow, and a device other
+    than the CPU should not be waited for: then the rows are looked at one by one.
+    """
+    return raw.device.type == "cpu" and math.isfinite(raw.detach().sum())
 
 
 def _number(feature: str, name: str, value: object, *, like: int | float | None) -> int | float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +16,8 @@ FUNDING = "funding"
 """Column of the rates that settled since the previous bar opened and up to this bar's open."""
 
 
-Kept = dict[Hashable, tuple[int, tuple[Tensor, ...]]]
+Shared = TypeVar("Shared")
+Kept = dict[Hashable, tuple[int, object]]
 """What features of one block have in common: the first row that it was computed from, and it."""
 
 
@@ -125,14 +127,23 @@ class BarTensors:
         with the rows for this one, bit for bit.
         """
         given = [self[name] for name in columns]
-        if self.kept is None:
-            return function(*given, **parameters)
         key = (function, columns, tuple(parameters.items()))
-        begun, parts = self.kept.get(key, (self.first + 1, ()))
+        parts, later = self.keep(key, lambda: function(*given, **parameters))
+        return tuple(part[later:] for part in parts)
+
+    def keep(self, key: Hashable, make: Callable[[], Shared]) -> tuple[Shared, int]:
+        """Return what is made of these bars once a block, and how many rows earlier it begins.
+
+        Whoever asks first has it made of its own bars; who asks for it of longer bars later has it
+        made again. A feature must itself declare what `make` reads.
+        """
+        if self.kept is None:
+            return make(), 0
+        begun, made = self.kept.get(key, (self.first + 1, None))
         if begun > self.first:
-            begun, parts = self.first, function(*given, **parameters)
-            self.kept[key] = begun, parts
-        return tuple(part[self.first - begun :] for part in parts)
+            begun, made = self.first, make()
+            self.kept[key] = begun, made
+        return cast(Shared, made), self.first - begun
 
     def symbol(self, index: int) -> "BarTensors":
         """Return the bars of one symbol alone, [T, 1]."""

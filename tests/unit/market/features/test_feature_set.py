@@ -1,5 +1,8 @@
 """Registration, computation, windows and single bars of feature sets."""
 
+from threading import Barrier, get_ident
+from time import sleep
+
 import numpy as np
 import pytest
 import torch
@@ -428,3 +431,130 @@ def test_the_default_set_shrinks_to_what_a_source_has():
     gone = set(chosen.names) - set(few.names)
     assert {name.split("(")[0] for name in gone} == {"taker_share", "taker_momentum", "funding"}
     assert len(few.names) == 29
+
+
+@pytest.fixture
+def threads():
+    """Set torch's number of threads; put it back after."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def sums(count):
+    """Return a set of some columns: sums of 1, 2, 3, ... closes."""
+    registry = Registry()
+
+    @feature(name="total", lookback=lambda window: window, registry=registry)
+    def total(x, *, window):
+        return x["close"].unfold(0, window, 1).sum(-1)
+
+    specs = [FeatureSpec(name="total", parameters={"window": 1 + n}) for n in range(count)]
+    return FeatureSet(specs, interval=HOUR, registry=registry)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_columns_stand_in_their_places_whatever_their_number(count, dtype):
+    close = torch.tensor([[1.0, -0.0], [2.0, 3.0], [4.0, torch.nan], [8.0, 5.0]] * 5, dtype=dtype)
+    for block in (None, 7):
+        features = sums(count).compute(
+            BarTensors(3_600_000 * torch.arange(20), HOUR, {"close": close}), block=block
+        )
+        assert features.values.dtype == dtype
+        for at in range(count):
+            expected = torch.full_like(close, torch.nan)
+            expected[at:] = close.unfold(0, 1 + at, 1).sum(-1)
+            valid = expected.isfinite()
+            assert torch.equal(features.valid[..., at], valid)
+            values = torch.where(valid, expected, 0.0)
+            assert torch.equal(features.values[..., at], values)
+            # not a bit of a number is lost on the way: -0 is not 0
+            assert torch.equal(features.values[..., at].signbit(), values.signbit())
+
+
+def test_threads_and_block_borders_change_no_bit(threads):
+    history = bars(rows=41, symbols=2)
+    specs = [
+        FeatureSpec(name=name, parameters={"window": window})
+        for name in ("yang_zhang", "realised_volatility", "bollinger_width", "cci", "taker_share")
+        for window in (3, 6)
+    ]
+    chosen = FeatureSet([*specs, "log_return", "day_sin", "week_cos"], interval=HOUR)
+    whole = chosen.compute(history, block=None)
+    for count in (1, 2, 3):
+        threads(count)
+        for rows in range(7, 16, count):
+            # as many bars a block, lookback and all, of two symbols
+            parts = chosen.compute(history, block=2 * (rows + chosen.lookback))
+            assert torch.equal(parts.values, whole.values), (count, rows)
+            assert torch.equal(parts.valid, whole.valid), (count, rows)
+
+
+def test_columns_that_share_have_the_bits_that_they_have_alone():
+    history = bars(rows=1400, symbols=2)
+    chosen = default_features(HOUR).available(history.columns)
+    together = chosen.compute(history, block=2)  # as many bars as the longest lookback
+    for at, bound in enumerate(chosen.bound):
+        values, valid = bound.column(history, 0, 1400)
+        assert torch.equal(together.values[..., at], values), bound.label
+        assert torch.equal(together.valid[..., at], valid), bound.label
+
+
+def test_finite_numbers_whose_sum_is_not_are_valid_and_the_rest_is_not():
+    for wrong in (float("inf"), float("-inf"), float("nan")):
+        close = [[1e308], [1.5e308], [wrong], [-1e308]]
+        features = single(lambda x: x["close"], neutral=3.0).compute(plain(close))
+        assert features.valid[:, 0, 0].tolist() == [True, True, False, True]
+        assert features.values[:, 0, 0].tolist() == [1e308, 1.5e308, 3.0, -1e308]
+    large = single(lambda x: x["close"]).compute(plain([[1e308], [1.5e308]]))
+    assert large.valid.all()
+
+
+def test_no_block_is_begun_after_a_failure(threads):
+    threads(2)
+    begun = []
+
+    def failing(x):
+        begun.append(x.first)
+        if x.first == 0:
+            raise ValueError("no such bar")
+        sleep(0.02)  # the other worker, while the first one fails
+        return x["close"]
+
+    with pytest.raises(ValueError, match="no such bar"):
+        single(failing).compute(plain([[1.0]] * 200), block=11)
+    assert len(begun) < 10  # of 20
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_helpers_compute_in_the_modes_of_the_caller(threads, mode):
+    threads(3)
+    seen, together = set(), Barrier(3, timeout=20)
+
+    def noting(x):
+        if x.first < 30:  # three blocks at once, so that each has a thread of its own
+            together.wait()
+        seen.add((get_ident(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+        return x["close"]
+
+    with mode():
+        expected = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        features = single(noting).compute(plain([[1.0]] * 40), block=11)
+        assert features.values.eq(1.0).all()
+    assert len({thread for thread, *_ in seen}) == 3
+    assert {tuple(modes) for _, *modes in seen} == {expected}
+
+
+def test_blocks_that_torch_splits_itself_are_worked_on_one_by_one(threads):
+    threads(2)
+    workers = set()
+
+    def noting(x):
+        workers.add(get_ident())
+        return x["close"]
+
+    wide = torch.ones(40, 10_000, dtype=torch.float64)
+    history = BarTensors(3_600_000 * torch.arange(40), HOUR, {"close": wide})
+    single(noting).compute(history, block=50_000)
+    assert workers == {get_ident()}
