@@ -169,16 +169,37 @@ def batch_sums(
     network = agent.network
     with network_precision(config.precision, batch.weight.device):
         output = network(batch.observation, batch.memory, batch.reset)
-    parameters = network.head.masked(output.actor, batch.mask)
     if adversary is None and fuses_policy(agent, batch, now, config):
+        parameters = network.head.masked(output.actor, batch.mask)
         return _fused_sums(agent, parameters, output.critic, batch, now, config)
+    outputs = (output.actor, output.critic)
+    options = {"imitation": imitation, "adversary": adversary, "attacked_count": attacked_count}
+    return sums_of(agent, outputs, batch, now, config, generator, **options)
+
+
+def sums_of(
+    agent: Agent,
+    outputs: tuple[Tensor, Tensor],
+    batch: Batch,
+    now: Scheduled,
+    config: TrainConfig,
+    generator: torch.Generator,
+    *,
+    imitation: Tensor | None = None,
+    adversary: Adversary | None = None,
+    attacked_count: int = 0,
+) -> Sums:
+    """Return `batch_sums` from the network's outputs: the actor's, [L, n, D], and the critics'."""
+    network = agent.network
+    actor, critic = outputs
+    parameters = network.head.masked(actor, batch.mask)
     log_prob = network.head.log_prob(parameters, batch.raw_action)
     with network_precision(config.precision, batch.weight.device):
         attacked = _attacked(agent, batch, parameters, now, config, adversary, attacked_count)
-    mixed, predicted, mixed_log_prob = parameters, output.critic, log_prob
+    mixed, predicted, mixed_log_prob = parameters, critic, log_prob
     if attacked is not None and config.adversary.mode == "mixed_batch":
         mixed = parameters.index_copy(1, attacked.chosen, attacked.parameters)
-        predicted = output.critic.index_copy(1, attacked.chosen, attacked.predicted)
+        predicted = critic.index_copy(1, attacked.chosen, attacked.predicted)
         mixed_log_prob = network.head.log_prob(mixed, batch.raw_action)
         # a sample is good if it is on both observations
         log_prob = torch.where(mixed_log_prob.isfinite(), log_prob, mixed_log_prob)
@@ -198,13 +219,13 @@ def batch_sums(
     unit = imitation_unit(batch, now, config) if imitation is None else imitation
     imitated = _imitation(log_prob, batch.advantage, now, config) / unit
     value, by_critic, vf_clipped, linear = _value_terms(agent, predicted, batch, now, config)
-    if predicted is not output.critic:  # what is reported is of clean observations
+    if predicted is not critic:  # what is reported is of clean observations
         linear = None
     loss = now.vf_coef * value
     if not is_zero(now.legacy_risk):
         loss = loss - now.legacy_risk * legacy_cvar(
             agent,
-            output.critic,
+            critic,
             alpha=config.risk.cvar_alpha,
             estimator=config.risk.cvar_estimator,
         )
@@ -228,7 +249,7 @@ def batch_sums(
         "bc": imitated,
         "vf_clipped": vf_clipped,
         **_ratio_columns(log_ratio.detach(), bounded.detach(), now),
-        **_critic_columns(agent, output.critic.detach(), batch, linear),
+        **_critic_columns(agent, critic.detach(), batch, linear),
     }
     totals = _totals(torch.stack(list(columns.values())), weight)
     return Sums(
