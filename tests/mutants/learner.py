@@ -36,10 +36,8 @@ LEARNER = (
         "rollout-state-after-the-step",
         "X10",
         ROLLOUT,
-        "        env_state, row, output = _advance(task, agent, env_state, generators)\n",
-        "        env_state, row, output = _advance(task, agent, env_state, generators)\n"
-        "        if t % sequence_length == 0:\n"
-        '            before.write(t // sequence_length, {"memory": env_state.memory})\n',
+        "        env_state, memory, row, output = play(env_state)\n",
+        "        env_state, _, row, output = play(env_state)\n        memory = env_state.memory\n",
         RATIO,
     ),
     Mutant(

@@ -97,7 +97,7 @@ def compile_in_place(
         graph = record_graph(given, [*arguments, *drawn])
         held = _hold(graph)
     with torch.no_grad():
-        run = _compiled(graph, [*arguments, *drawn, *held], instead)
+        run = _compiled(graph, [*arguments, *drawn, *held], instead, _PLAIN)
 
     def call(*tensors: Tensor) -> Sequence[Tensor]:
         numbers = [draw.again() for draw in draws]
@@ -111,12 +111,19 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
-def _compiled(graph: GraphModule, arguments: list[Any], instead: str) -> TensorFunction:
+_PLAIN = {"pattern_matcher": False}
+"""Options of a compiler that does not look for known patterns, none of which occur here: a third of
+its time."""
+
+
+def _compiled(
+    graph: GraphModule, arguments: list[Any], instead: str, options: dict[str, Any] | None = None
+) -> TensorFunction:
     """Return a recorded graph as machine code, after one call."""
     import torch._inductor  # takes seconds, which only those who compile should wait
 
     try:
-        run: TensorFunction = torch._inductor.compile(graph, arguments)
+        run: TensorFunction = torch._inductor.compile(graph, arguments, options=options)
         run(*arguments)
     except (RuntimeError, OSError) as error:
         raise ConfigError(
@@ -206,24 +213,40 @@ def _draws_of(function: TensorFunction, arguments: Sequence[Tensor]) -> list[_Dr
     return watched.draws
 
 
+_VIEWS = (torch.ops.aten.t, torch.ops.aten.detach, torch.ops.aten.select, torch.ops.aten.unsqueeze)
+"""Operations whose result lies in the memory of what they are given."""
+
+
 def _hold(graph: GraphModule) -> list[Tensor]:
     """Make arguments of all tensors that a graph reads without being given them; return these.
 
-    A compiler may take the numbers of a small tensor for constants.
+    A compiler may take the numbers of a small tensor for constants. Views of them are arguments,
+    too: made once, and not by every call.
     """
     nodes = list(graph.graph.nodes)
     last = [node for node in nodes if node.op == "placeholder"][-1]
-    places: dict[int, Any] = {}
-    held: list[Tensor] = []
+    known: dict[Any, tuple[Any, Tensor]] = {}  # by what it is a view of, and how
+    values: dict[Any, Tensor] = {}
     for node in nodes:
-        if node.op != "get_attr":
+        packet = getattr(node.target, "overloadpacket", None)
+        if node.op == "get_attr":
+            tensor: Tensor = getattr(graph, node.target).detach()
+            key: Any = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        elif packet in _VIEWS and node.args[0] in values and not node.kwargs:
+            tensor = node.target(values[node.args[0]], *node.args[1:])
+            key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        else:
             continue
-        tensor: Tensor = getattr(graph, node.target)
-        if id(tensor) not in places:
+        if key not in known:
             with graph.graph.inserting_after(last):
-                last = places[id(tensor)] = graph.graph.placeholder(f"held_{len(held)}")
-            held.append(tensor.detach())  # the same memory
-        node.replace_all_uses_with(places[id(tensor)])
+                last = graph.graph.placeholder(f"held_{len(known)}")
+            known[key] = (last, tensor)
+        place, values[known[key][0]] = known[key][0], tensor
+        node.replace_all_uses_with(place)
         graph.graph.erase_node(node)
+    for name, (place, _) in list(known.items()):
+        if not place.users:
+            graph.graph.erase_node(place)
+            del known[name]
     graph.recompile()
-    return held
+    return [tensor for _, tensor in known.values()]
