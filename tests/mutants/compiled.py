@@ -111,12 +111,4 @@ COMPILED = (
         "",
         compiled("test_without_a_compiler_it_says_so_and_gives_the_eager_numbers"),
     ),
-    Mutant(
-        "compiled-step-before-the-reset-rule",
-        "Speed, CPU",
-        LOSSES,
-        "                done.memory,\n",
-        "                self._state(tensors).memory,\n",
-        compiled("test_recorded_updates_are_eager_updates[market]"),
-    ),
 )

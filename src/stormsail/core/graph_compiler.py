@@ -206,7 +206,8 @@ class _Given(TorchDispatchMode):
 
 def _draws_of(function: TensorFunction, arguments: Sequence[Tensor]) -> list[_Draw]:
     """Return the calls by which a function draws; its generators stand where they stood."""
-    with _Watched() as watched:
+    watched = _Watched()
+    with watched:
         function(*arguments)
     for generator, state in watched.states.items():
         generator.set_state(state)

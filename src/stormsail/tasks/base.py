@@ -209,7 +209,10 @@ class ControlTask(ABC):
 
     def _refuse_bad(self, state: ControlState, action: Tensor) -> None:
         # What the row after an end holds is ignored, so it may be anything.
-        bad = self.actions.bad(action) & ~state.over
+        bad = self.actions.bad(action)
+        if not bool(bad.any()):
+            return
+        bad = bad & ~state.over
         if bool(bad.any()):
             raise self.actions.refusal(action, bad)
 

@@ -166,7 +166,7 @@ class CompiledLosses:
         def run(*tensors: Tensor) -> list[Tensor]:
             *columns, planned, imitation, numbers = tensors[trunks:]
             batch = Batch(**dict(zip(_FIELDS, columns, strict=True)))
-            each = dict(zip(_NUMBERS, numbers.unbind(), strict=True))
+            each: dict[str, Any] = dict(zip(_NUMBERS, numbers.unbind(), strict=True))
             each |= {name: 0.0 for name in _STRUCTURAL if is_zero(getattr(now, name))}
             with torch.enable_grad():
                 leaves = [tensor.detach().requires_grad_() for tensor in tensors[:trunks]]

@@ -172,9 +172,17 @@ def batch_sums(
     if adversary is None and fuses_policy(agent, batch, now, config):
         parameters = network.head.masked(output.actor, batch.mask)
         return _fused_sums(agent, parameters, output.critic, batch, now, config)
-    outputs = (output.actor, output.critic)
-    options = {"imitation": imitation, "adversary": adversary, "attacked_count": attacked_count}
-    return sums_of(agent, outputs, batch, now, config, generator, **options)
+    return sums_of(
+        agent,
+        (output.actor, output.critic),
+        batch,
+        now,
+        config,
+        generator,
+        imitation=imitation,
+        adversary=adversary,
+        attacked_count=attacked_count,
+    )
 
 
 def sums_of(

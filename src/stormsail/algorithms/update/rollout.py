@@ -28,6 +28,7 @@ from stormsail.core.task import (
 from stormsail.functional import statistics
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
+from stormsail.modules.scale import Held
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +191,9 @@ def collect(
     """
     initial = agent.initial_memory(task.batch)
     if play is None:
-        play = partial(played, task, agent, initial, generators)
+        # a statistic that moves within the rollout cannot be held
+        held = None if online else agent.observation_scale.held()
+        play = partial(played, task, agent, initial, generators, held=held)
     # within: what a captured graph reads must be converted by the graph itself
     with network_precision(precision, task.device):
         return _collect(
@@ -344,6 +347,8 @@ def played(
     initial: Tensor,
     generators: tuple[torch.Generator, torch.Generator],
     env_state: EnvState,
+    *,
+    held: Held | None = None,
 ) -> Played:
     """Take a step.
 
@@ -353,10 +358,11 @@ def played(
         initial: memory at an episode's start.
         generators: of actions, and of the task.
         env_state: before the step.
+        held: statistics of observations, where they stay as they are; None takes those of now.
     """
     norm, reset = _hidden_norm(env_state.memory), env_state.reset
     env_state = _reset_memory(env_state, initial)
-    seen = agent.normalised(env_state.observation)
+    seen = agent.normalised(env_state.observation, held)
     mask = action_mask(task, env_state.state)
     decision = agent.draw(
         seen,

@@ -58,6 +58,7 @@ def agree(eager, fast, *, within):
     torch.testing.assert_close(
         one.rollout.observation, two.rollout.observation, atol=within, rtol=0
     )
+    torch.testing.assert_close(one.rollout.memory, two.rollout.memory, atol=within, rtol=0)
     for a, b in zip(one.learned.minibatches, two.learned.minibatches, strict=True):
         for name, x, y in zip(Sums._fields, a.sums, b.sums, strict=True):
             if name != "vf_clipped":  # which of two equal losses is larger is up to rounding
