@@ -59,9 +59,6 @@ _PLAIN: dict[str, Any] = {
 }
 """Settings that make ours like sb3-contrib: no encoder, one critic of the mean, Adam."""
 
-_COMPILED = ("compile_update=true",)
-"""Settings of the compiled way, which is for a CPU."""
-
 _BARS = 8000
 
 
@@ -328,10 +325,9 @@ def ways(
     """
     is_cpu = torch.device(device).type == "cpu"
 
-    def ours(name: str, *, plain: bool, compiled: bool = False) -> Learner:
+    def ours(name: str, *, plain: bool) -> Learner:
         chosen: dict[str, Any] = {"task": name, "plain": plain, "device": device, "seed": seed}
-        own = [*_COMPILED, *settings] if compiled else settings
-        return Ours(overrides(sizes, width, settings=own, **chosen))
+        return Ours(overrides(sizes, width, settings=settings, **chosen))
 
     def columns() -> int:
         document = overrides(sizes, width, task=task, plain=True, device="cpu", seed=seed)
@@ -364,8 +360,6 @@ def ways(
         "ours, its defaults": partial(ours, task, plain=False),
         "ours, one scalar critic, AdamW": partial(ours, task, plain=True),
     }
-    if is_cpu:
-        makers["ours, its defaults, compiled"] = partial(ours, task, plain=False, compiled=True)
     if task == TASK:
         gymnasium = {
             "ours, its defaults, Gymnasium": partial(ours, f"gym:{TASK}", plain=False),
