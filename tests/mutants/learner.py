@@ -890,8 +890,8 @@ LEARNER = (
         "mask-forgotten-at-train-time",
         "masks",
         LOSSES,
-        "parameters = network.head.masked(output.actor, batch.mask)",
-        "parameters = network.head.masked(output.actor, None)",
+        "parameters = network.head.masked(actor, batch.mask)",
+        "parameters = network.head.masked(actor, None)",
         learner("update/masks", "test_before_the_first_step_every_ratio_is_one_under_masks"),
     ),
     Mutant(
@@ -899,7 +899,7 @@ LEARNER = (
         "masks",
         LOSSES,
         "entropy = _entropy(agent, parameters, config, generator)",
-        "entropy = _entropy(agent, output.actor, config, generator)",
+        "entropy = _entropy(agent, actor, config, generator)",
         learner(
             "update/masks",
             "test_entropy_divergence_and_imitation_are_over_allowed_actions_only",

@@ -15,7 +15,7 @@ from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
 from stormsail.algorithms.update.adversary import build_adversary
 from stormsail.algorithms.update.assessment import Assessment, Read, assess, check, read
-from stormsail.algorithms.update.compiled import CompiledLosses, CompiledPlay
+from stormsail.algorithms.update.compiled import CompiledLosses, CompiledRow
 from stormsail.algorithms.update.critic_targets import encoded
 from stormsail.algorithms.update.device_epochs import DeviceEpochs
 from stormsail.algorithms.update.entropy_schedule import EntropySchedule
@@ -333,7 +333,7 @@ class Ppo:
             obstacle = f"the task `{self.config.task.name}` steps on the host"
         else:
             try:
-                self._play = CompiledPlay(self._own_task, self.agent, env_state, streams)
+                self._play = CompiledRow(self._own_task, self.agent, env_state, streams)
             except (ConfigError, RuntimeError) as error:  # no compiler; a task that reads a value
                 obstacle = str(error).splitlines()[0]
         if obstacle is not None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.update.graphs import COMPILER, tell_eager
-from stormsail.algorithms.update.losses import Batch, Sums, sums_of
+from stormsail.algorithms.update.losses import Batch, Sums, batch_sums
 from stormsail.algorithms.update.rollout import EnvState, Played, played
 from stormsail.algorithms.update.schedules import Scheduled, is_zero
 from stormsail.core.errors import ConfigError
@@ -34,13 +34,13 @@ _STRUCTURAL = ("bc_coef", "legacy_risk")
 """Of these, the ones whose terms are left out where they are 0."""
 
 
-class CompiledPlay:
+class CompiledRow:
     """`rollout.played` as machine code.
 
     Args:
         task: whose steps read nothing on the host.
         agent: draws the actions.
-        begins: state of the environments, for shapes and types.
+        begins: env state, for shapes and types.
         generators: of actions, and of the task.
 
     Raises:
@@ -170,14 +170,14 @@ class CompiledLosses:
             each |= {name: 0.0 for name in _STRUCTURAL if is_zero(getattr(now, name))}
             with torch.enable_grad():
                 leaves = [tensor.detach().requires_grad_() for tensor in tensors[:trunks]]
-                sums = sums_of(
+                sums = batch_sums(
                     self._agent,
-                    network.heads(batch.observation, leaves),
                     batch,
                     now._replace(**each),
                     self._config,
                     self._generator,
                     imitation=imitation,
+                    outputs=network.heads(batch.observation, leaves),
                 )
                 share = sums.loss / planned.clamp(min=torch.finfo(planned.dtype).tiny)
                 slopes = torch.autograd.grad(share, [*leaves, *weights], allow_unused=True)

@@ -152,6 +152,7 @@ def batch_sums(
     imitation: Tensor | None = None,
     adversary: Adversary | None = None,
     attacked_count: int = 0,
+    outputs: tuple[Tensor, Tensor] | None = None,
 ) -> Sums:
     """Return the weighted sums of all terms of a batch.
 
@@ -165,42 +166,17 @@ def batch_sums(
             that of this batch.
         adversary: attacks sequences while its radius is not 0; None without one.
         attacked_count: how many of them.
+        outputs: actor's and critics', where the network was run before.
     """
     network = agent.network
-    with network_precision(config.precision, batch.weight.device):
-        output = network(batch.observation, batch.memory, batch.reset)
-    if adversary is None and fuses_policy(agent, batch, now, config):
-        parameters = network.head.masked(output.actor, batch.mask)
-        return _fused_sums(agent, parameters, output.critic, batch, now, config)
-    return sums_of(
-        agent,
-        (output.actor, output.critic),
-        batch,
-        now,
-        config,
-        generator,
-        imitation=imitation,
-        adversary=adversary,
-        attacked_count=attacked_count,
-    )
-
-
-def sums_of(
-    agent: Agent,
-    outputs: tuple[Tensor, Tensor],
-    batch: Batch,
-    now: Scheduled,
-    config: TrainConfig,
-    generator: torch.Generator,
-    *,
-    imitation: Tensor | None = None,
-    adversary: Adversary | None = None,
-    attacked_count: int = 0,
-) -> Sums:
-    """Return `batch_sums` from the network's outputs: the actor's, [L, n, D], and the critics'."""
-    network = agent.network
+    if outputs is None:
+        with network_precision(config.precision, batch.weight.device):
+            output = network(batch.observation, batch.memory, batch.reset)
+        outputs = (output.actor, output.critic)
     actor, critic = outputs
     parameters = network.head.masked(actor, batch.mask)
+    if adversary is None and fuses_policy(agent, batch, now, config):
+        return _fused_sums(agent, parameters, critic, batch, now, config)
     log_prob = network.head.log_prob(parameters, batch.raw_action)
     with network_precision(config.precision, batch.weight.device):
         attacked = _attacked(agent, batch, parameters, now, config, adversary, attacked_count)
