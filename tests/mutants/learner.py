@@ -910,7 +910,7 @@ LEARNER = (
         "masks",
         LOSSES,
         "analytic = network.head.kl(batch.parameters, parameters)",
-        "analytic = network.head.kl(batch.parameters, output.actor)",
+        "analytic = network.head.kl(batch.parameters, actor)",
         learner(
             "update/masks",
             "test_entropy_divergence_and_imitation_are_over_allowed_actions_only",
