@@ -183,10 +183,10 @@ ALTERNATIVES = (
         "critics-run-before-the-actor",
         "joined columns",
         NETWORK,
-        "        parameters = self.actor(features, self.account(observation))\n"
-        "        predicted = self.critic(critic_features)\n",
-        "        predicted = self.critic(critic_features)\n"
-        "        parameters = self.actor(features, self.account(observation))\n",
+        "        parameters = self.actor(trunks[0], self.account(observation))\n"
+        "        predicted = self.critic(trunks[-1])\n",
+        "        predicted = self.critic(trunks[-1])\n"
+        "        parameters = self.actor(trunks[0], self.account(observation))\n",
         unit(
             "network",
             "test_without_joined_columns_gradients_keep_their_last_bits",

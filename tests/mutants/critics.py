@@ -164,7 +164,7 @@ CRITICS = (
         "target-gets-a-gradient",
         "M01",
         QUANTILE,
-        '    if predicted.device.type == "cpu" and not torch.compiler.is_compiling():\n'
+        '    if predicted.device.type == "cpu" and not is_traced():\n'
         '        with torch.autocast("cpu", enabled=False):  # it would round slopes to bfloat16\n'
         "            loss: Tensor = QuantileHuber.apply("
         "predicted, target.detach(), tau, kappa, mass)\n"

@@ -36,10 +36,8 @@ LEARNER = (
         "rollout-state-after-the-step",
         "X10",
         ROLLOUT,
-        "        env_state, row, output = _advance(task, agent, env_state, generators)\n",
-        "        env_state, row, output = _advance(task, agent, env_state, generators)\n"
-        "        if t % sequence_length == 0:\n"
-        '            before.write(t // sequence_length, {"memory": env_state.memory})\n',
+        "        env_state, memory, row, output = play(env_state)\n",
+        "        env_state, _, row, output = play(env_state)\n        memory = env_state.memory\n",
         RATIO,
     ),
     Mutant(
@@ -892,8 +890,8 @@ LEARNER = (
         "mask-forgotten-at-train-time",
         "masks",
         LOSSES,
-        "parameters = network.head.masked(output.actor, batch.mask)",
-        "parameters = network.head.masked(output.actor, None)",
+        "parameters = network.head.masked(actor, batch.mask)",
+        "parameters = network.head.masked(actor, None)",
         learner("update/masks", "test_before_the_first_step_every_ratio_is_one_under_masks"),
     ),
     Mutant(
@@ -901,7 +899,7 @@ LEARNER = (
         "masks",
         LOSSES,
         "entropy = _entropy(agent, parameters, config, generator)",
-        "entropy = _entropy(agent, output.actor, config, generator)",
+        "entropy = _entropy(agent, actor, config, generator)",
         learner(
             "update/masks",
             "test_entropy_divergence_and_imitation_are_over_allowed_actions_only",
@@ -912,7 +910,7 @@ LEARNER = (
         "masks",
         LOSSES,
         "analytic = network.head.kl(batch.parameters, parameters)",
-        "analytic = network.head.kl(batch.parameters, output.actor)",
+        "analytic = network.head.kl(batch.parameters, actor)",
         learner(
             "update/masks",
             "test_entropy_divergence_and_imitation_are_over_allowed_actions_only",

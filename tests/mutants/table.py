@@ -9,6 +9,7 @@ from mutants.alternatives import ALTERNATIVES
 from mutants.attack import ATTACK
 from mutants.bets import BETS
 from mutants.capping import CAPPING
+from mutants.compiled import COMPILED
 from mutants.critics import CRITICS
 from mutants.dead_bars import DEAD_BARS
 from mutants.engines import ENGINES
@@ -48,6 +49,7 @@ from mutants.watching import WATCHING
 
 MUTANTS = (
     *ADVERSARY,
+    *COMPILED,
     *CRITICS,
     *HISTORY,
     *IMPORTS,

@@ -15,6 +15,7 @@ from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
 from stormsail.algorithms.update.adversary import build_adversary
 from stormsail.algorithms.update.assessment import Assessment, Read, assess, check, read
+from stormsail.algorithms.update.compiled import CompiledLosses, CompiledRow
 from stormsail.algorithms.update.critic_targets import encoded
 from stormsail.algorithms.update.device_epochs import DeviceEpochs
 from stormsail.algorithms.update.entropy_schedule import EntropySchedule
@@ -34,6 +35,7 @@ from stormsail.algorithms.update.estimates import (
 )
 from stormsail.algorithms.update.estimates import estimated as estimate
 from stormsail.algorithms.update.graphs import (
+    COMPILER,
     CapturedRollout,
     Recorder,
     epochs_obstacle,
@@ -49,6 +51,7 @@ from stormsail.algorithms.update.precision import matrix_precision
 from stormsail.algorithms.update.return_statistics import ReturnStatistics
 from stormsail.algorithms.update.rollout import (
     EnvState,
+    Play,
     Rollout,
     begin,
     collect,
@@ -57,9 +60,10 @@ from stormsail.algorithms.update.rollout import (
 )
 from stormsail.algorithms.update.schedules import NEW_RUN, History, Scheduled
 from stormsail.algorithms.update.shares import together
+from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.core.group import ALONE, Group
-from stormsail.core.task import Task, part
+from stormsail.core.task import Task, is_capturable, part
 from stormsail.functional.advantage import RunningMoments
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
@@ -153,6 +157,10 @@ class Ppo:
         """Of what comes between rollout and epochs, and of metrics."""
         self._captures_rollout = captures
         self._rollouts: CapturedRollout | None = None
+        self._compiles = config.compile_update and task.device.type == "cpu"
+        """Whether a part of an update that is met first is to be compiled."""
+        self._play: Play | None = None
+        self._losses: CompiledLosses | None = None
         first = history.extensions[0].old_total if history.extensions else config.ppo.total_steps
         updates = schedules.total_updates(config.ppo, first)
         self.entropy = EntropySchedule(config.entropy, updates, self.planned_update)
@@ -302,7 +310,34 @@ class Ppo:
             self._rollouts = self._capture_rollout(env_state, streams, options)
         if self._rollouts is not None:
             return self._rollouts(env_state)
-        return collect(self._own_task, self.agent, env_state, generators=streams, **options)
+        if self._compiles and self._play is None:
+            self._compile(env_state, streams)
+        play = self._play
+        return collect(
+            self._own_task, self.agent, env_state, generators=streams, play=play, **options
+        )
+
+    def _compile(
+        self, env_state: EnvState, streams: tuple[torch.Generator, torch.Generator]
+    ) -> None:
+        """Compile what can be; where something cannot, say why."""
+        self._compiles = False
+        obstacle = epochs_obstacle(self.config)
+        if obstacle is None:
+            entropy = self.generators.stream("entropy")
+            self._losses = CompiledLosses(self.agent, self.config, entropy)
+        else:
+            tell_eager("the losses of an update", obstacle, without=COMPILER)
+        obstacle = None
+        if not is_capturable(self.task):
+            obstacle = f"the task `{self.config.task.name}` steps on the host"
+        else:
+            try:
+                self._play = CompiledRow(self._own_task, self.agent, env_state, streams)
+            except (ConfigError, RuntimeError) as error:  # no compiler; a task that reads a value
+                obstacle = str(error).splitlines()[0]
+        if obstacle is not None:
+            tell_eager("rollouts", obstacle, without=COMPILER)
 
     def _capture_rollout(
         self,
@@ -481,6 +516,7 @@ class Ppo:
             on_step=self._stepped,
             adversary=self.adversary,
             group=self.group,
+            losses=self._losses,
         )
 
     def apply_rate(self) -> None:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from stormsail.core.graph_compiler import is_traced
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, clamp
 from stormsail.functional.kernels import quantile_pairs
@@ -189,7 +190,7 @@ def huber_loss(
     check.check_weight(target_weight, count=target.shape[-1], name="target_weight")
     check.check_kappa(kappa)
     mass = None if target_weight is None else target_weight.detach()
-    if predicted.device.type == "cpu" and not torch.compiler.is_compiling():
+    if predicted.device.type == "cpu" and not is_traced():
         with torch.autocast("cpu", enabled=False):  # it would round slopes to bfloat16
             loss: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa, mass)
         return loss.to(predicted.dtype)

@@ -26,7 +26,7 @@ from stormsail.core.task import (
 from stormsail.modules.actions import ActionHead
 from stormsail.modules.config import MAX_WIDTH, CriticConfig, NetworkConfig, PolicyConfig, Width
 from stormsail.modules.network import Network
-from stormsail.modules.scale import ObservationScale, ReturnScale
+from stormsail.modules.scale import Held, ObservationScale, ReturnScale
 
 KIND = "agent"
 
@@ -391,8 +391,12 @@ class Agent(nn.Module):
             features=output.features[0],
         )
 
-    def normalised(self, observation: Tensor) -> Tensor:
+    def normalised(self, observation: Tensor, held: Held | None = None) -> Tensor:
         """Return the observation as the network sees it.
+
+        Args:
+            observation: as the task gives it, [*b, F].
+            held: of the observation scale; None takes its statistics of now.
 
         Raises:
             ShapeError: if it has other columns.
@@ -404,7 +408,7 @@ class Agent(nn.Module):
                 found=f"observation {tuple(observation.shape)}",
                 remedy="Compute the same features in the same order.",
             )
-        scaled: Tensor = self.observation_scale(self.named_columns(observation))
+        scaled: Tensor = self.observation_scale(self.named_columns(observation), held)
         if not self.spec.images:
             return scaled
         return torch.cat((scaled, observation[..., len(self.spec.observation_names) :]), -1)

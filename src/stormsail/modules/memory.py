@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from stormsail.core.errors import ShapeError
+from stormsail.core.graph_compiler import is_traced
 from stormsail.functional import recurrence
 from stormsail.functional.kernels.devices import may_launch
 from stormsail.functional.kernels.packed_lstm import PackedLstm
@@ -385,4 +386,4 @@ def _full_precision(device: torch.device) -> AbstractContextManager[object]:
 
 def _may_read(reset: Tensor) -> bool:
     """Return whether flags can be read without a host sync: on a CPU, outside of tracing."""
-    return reset.device.type == "cpu" and not torch.compiler.is_compiling()
+    return reset.device.type == "cpu" and not is_traced()

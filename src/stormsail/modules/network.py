@@ -129,17 +129,35 @@ class Network(nn.Module):
             memory: state before the first row, [B, L, P, H].
             reset: rows that start from the initial state, bool [T, B].
         """
+        trunks, after = self.remembered(observation, memory, reset)
+        parameters, predicted = self.heads(observation, trunks)
+        return Output(parameters, predicted, after, trunks[0])
+
+    def remembered(
+        self, observation: Tensor, memory: Tensor, reset: Tensor
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Return what each memory passes on, [T, B, H], the actor's first, and the state after it.
+
+        The arguments are those of `forward`.
+        """
         features, after = self.features(observation, memory, reset)
         if self.critic_trunk is None:
-            critic_features = features
-        else:
-            own = self.trunk.memory.layers
-            critic_features, other = self.critic_trunk(observation, memory[:, own:], reset)
-            after = torch.cat((after, other), 1)
+            return (features,), after
+        own = self.trunk.memory.layers
+        others, other = self.critic_trunk(observation, memory[:, own:], reset)
+        return (features, others), torch.cat((after, other), 1)
+
+    def heads(self, observation: Tensor, trunks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the action's parameters and the predictions of all critics, from `remembered`."""
         # gradients of the features are summed in this order: another one gives other last bits
-        parameters = self.actor(features, self.account(observation))
-        predicted = self.critic(critic_features)
-        return Output(parameters, predicted.to(self.actor_last.weight.dtype), after, features)
+        parameters = self.actor(trunks[0], self.account(observation))
+        predicted = self.critic(trunks[-1])
+        return parameters, predicted.to(self.actor_last.weight.dtype)
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """Return the weights behind the memories."""
+        parts = (self.actor_body, self.actor_last, self.critic)
+        return [parameter for part in parts for parameter in part.parameters()]
 
     def features(self, observation: Tensor, memory: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the memory passes to the actor, [T, B, H], and its state after the last row.

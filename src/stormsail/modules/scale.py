@@ -1,5 +1,7 @@
 """Normalisers that are saved with a network: of observations and of returns."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -8,6 +10,15 @@ from stormsail.functional.statistics import Moments
 
 CLIP = 10.0
 """Largest normalised observation."""
+
+
+class Held(NamedTuple):
+    """Statistics of observations that stay as they are for a while."""
+
+    variance: Tensor
+    """Of each column."""
+    passed: Tensor
+    """Columns that are passed on as they are, bool."""
 
 
 class ObservationScale(nn.Module):
@@ -41,11 +52,15 @@ class ObservationScale(nn.Module):
         for old, new in zip(self.moments, merged, strict=True):
             old.copy_(new)
 
-    def forward(self, observation: Tensor) -> Tensor:
+    def held(self) -> Held:
+        """Return what `forward` makes of the statistics, for many calls between two commits."""
+        return Held(statistics.variance(self.moments), self.frozen | (self.count <= 0.0))
+
+    def forward(self, observation: Tensor, held: Held | None = None) -> Tensor:
         """Return the observation standardised, within +-10; before any statistics, as it is."""
-        variance = statistics.variance(self.moments)
+        variance, passed = self.held() if held is None else held
         scaled = statistics.standardise(observation, self.mean, variance, clip=CLIP)
-        return torch.where(self.frozen | (self.count <= 0.0), observation, scaled)
+        return torch.where(passed, observation, scaled)
 
 
 class ReturnScale(nn.Module):

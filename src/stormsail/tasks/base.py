@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.errors import ChoiceError, DtypeError, RangeError, ShapeError, nearest
+from stormsail.core.graph_compiler import is_traced
 from stormsail.core.task import Actions, Columns, Step
 
 _DTYPES = (torch.float32, torch.float64)
@@ -148,7 +149,7 @@ class ControlTask(ABC):
             RangeError: for an index out of range, or NaN or infinity, on the CPU.
         """
         self.actions.check(action, batch=self.batch, dtype=self.dtype)
-        if self.device.type == "cpu" and not torch.compiler.is_compiling():
+        if self.device.type == "cpu" and not is_traced():
             self._refuse_bad(state, action)
         return self.transition(state, action, self._draw(generator))
 
@@ -208,7 +209,10 @@ class ControlTask(ABC):
 
     def _refuse_bad(self, state: ControlState, action: Tensor) -> None:
         # What the row after an end holds is ignored, so it may be anything.
-        bad = self.actions.bad(action) & ~state.over
+        bad = self.actions.bad(action)
+        if not bool(bad.any()):
+            return
+        bad = bad & ~state.over
         if bool(bad.any()):
             raise self.actions.refusal(action, bad)
 

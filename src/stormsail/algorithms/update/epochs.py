@@ -15,6 +15,7 @@ from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.update.adversary import Adversary, attacked_count
+from stormsail.algorithms.update.compiled import CompiledLosses
 from stormsail.algorithms.update.kl_control import KlControl
 from stormsail.algorithms.update.losses import Batch, Sums, batch_sums, imitation_unit, select
 from stormsail.algorithms.update.schedules import Scheduled
@@ -67,6 +68,7 @@ def learn(
     on_step: OnStep = lambda: None,
     adversary: Adversary | None = None,
     group: Group = ALONE,
+    losses: CompiledLosses | None = None,
 ) -> EpochReport:
     """Train on all sequences of a rollout for `n_epochs` epochs, or fewer.
 
@@ -82,6 +84,7 @@ def learn(
         on_step: see `OnStep`.
         adversary: attacks sequences; None without one.
         group: processes that share the sequences of every minibatch.
+        losses: those of the network's heads as machine code; None calls them.
     """
     control.begin_update()
     reports: list[MinibatchReport] = []
@@ -92,7 +95,16 @@ def learn(
         for chosen in _minibatches(data, config.ppo.batch_size, generators[0]):
             batch = select(data, chosen)
             report = _step(
-                agent, batch, pipeline, now, config, generators[1], adversary, group, begin=begin
+                agent,
+                batch,
+                pipeline,
+                now,
+                config,
+                generators[1],
+                adversary,
+                group,
+                begin=begin,
+                losses=losses,
             )
             begin += len(chosen)
             reports.append(report)
@@ -125,10 +137,20 @@ def _step(
     group: Group,
     *,
     begin: int,
+    losses: CompiledLosses | None,
 ) -> MinibatchReport:
     """Take one optimizer step from a minibatch, which begins at a place of the epoch's order."""
     total, planned, parts = accumulate(
-        agent, batch, pipeline, now, config, generator, adversary, group, begin=begin
+        agent,
+        batch,
+        pipeline,
+        now,
+        config,
+        generator,
+        adversary,
+        group,
+        begin=begin,
+        losses=losses,
     )
     void = config.ppo.nonfinite_policy == "skip" and bool(total.nan + total.inf > 0)
     if void or not bool(total.weight > 0.0):
@@ -151,6 +173,7 @@ def accumulate(
     group: Group = ALONE,
     *,
     begin: int = 0,
+    losses: CompiledLosses | None = None,
 ) -> tuple[Sums, Tensor, int]:
     """Leave the gradients of a minibatch; return its sums, its weight, and its micro-batches.
 
@@ -166,6 +189,11 @@ def accumulate(
     parts: list[Sums] = []
     for part in _parts(batch, size):
         end = begin + part.weight.shape[1]
+        compiled = None if losses is None else losses(part, now, planned, imitation)
+        if compiled is not None:
+            parts.append(compiled)
+            begin = end
+            continue
         sums = batch_sums(
             agent,
             part,

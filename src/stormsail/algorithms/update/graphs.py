@@ -298,9 +298,13 @@ def epochs_obstacle(config: TrainConfig) -> str | None:
     return None
 
 
-def tell_eager(part: str, reason: str) -> None:
+GRAPHS = "CUDA graphs"
+COMPILER = "a compiler"
+
+
+def tell_eager(part: str, reason: str, *, without: str = GRAPHS) -> None:
     """Say once that a part runs kernel by kernel, and why."""
-    warnings.warn(f"{part} run without CUDA graphs, so more slowly: {reason}", stacklevel=3)
+    warnings.warn(f"{part} run without {without}, so more slowly: {reason}", stacklevel=3)
 
 
 @contextmanager

@@ -152,6 +152,7 @@ def batch_sums(
     imitation: Tensor | None = None,
     adversary: Adversary | None = None,
     attacked_count: int = 0,
+    outputs: tuple[Tensor, Tensor] | None = None,
 ) -> Sums:
     """Return the weighted sums of all terms of a batch.
 
@@ -165,20 +166,24 @@ def batch_sums(
             that of this batch.
         adversary: attacks sequences while its radius is not 0; None without one.
         attacked_count: how many of them.
+        outputs: actor's and critics', where the network was run before.
     """
     network = agent.network
-    with network_precision(config.precision, batch.weight.device):
-        output = network(batch.observation, batch.memory, batch.reset)
-    parameters = network.head.masked(output.actor, batch.mask)
+    if outputs is None:
+        with network_precision(config.precision, batch.weight.device):
+            output = network(batch.observation, batch.memory, batch.reset)
+        outputs = (output.actor, output.critic)
+    actor, critic = outputs
+    parameters = network.head.masked(actor, batch.mask)
     if adversary is None and fuses_policy(agent, batch, now, config):
-        return _fused_sums(agent, parameters, output.critic, batch, now, config)
+        return _fused_sums(agent, parameters, critic, batch, now, config)
     log_prob = network.head.log_prob(parameters, batch.raw_action)
     with network_precision(config.precision, batch.weight.device):
         attacked = _attacked(agent, batch, parameters, now, config, adversary, attacked_count)
-    mixed, predicted, mixed_log_prob = parameters, output.critic, log_prob
+    mixed, predicted, mixed_log_prob = parameters, critic, log_prob
     if attacked is not None and config.adversary.mode == "mixed_batch":
         mixed = parameters.index_copy(1, attacked.chosen, attacked.parameters)
-        predicted = output.critic.index_copy(1, attacked.chosen, attacked.predicted)
+        predicted = critic.index_copy(1, attacked.chosen, attacked.predicted)
         mixed_log_prob = network.head.log_prob(mixed, batch.raw_action)
         # a sample is good if it is on both observations
         log_prob = torch.where(mixed_log_prob.isfinite(), log_prob, mixed_log_prob)
@@ -198,13 +203,13 @@ def batch_sums(
     unit = imitation_unit(batch, now, config) if imitation is None else imitation
     imitated = _imitation(log_prob, batch.advantage, now, config) / unit
     value, by_critic, vf_clipped, linear = _value_terms(agent, predicted, batch, now, config)
-    if predicted is not output.critic:  # what is reported is of clean observations
+    if predicted is not critic:  # what is reported is of clean observations
         linear = None
     loss = now.vf_coef * value
     if not is_zero(now.legacy_risk):
         loss = loss - now.legacy_risk * legacy_cvar(
             agent,
-            output.critic,
+            critic,
             alpha=config.risk.cvar_alpha,
             estimator=config.risk.cvar_estimator,
         )
@@ -228,7 +233,7 @@ def batch_sums(
         "bc": imitated,
         "vf_clipped": vf_clipped,
         **_ratio_columns(log_ratio.detach(), bounded.detach(), now),
-        **_critic_columns(agent, output.critic.detach(), batch, linear),
+        **_critic_columns(agent, critic.detach(), batch, linear),
     }
     totals = _totals(torch.stack(list(columns.values())), weight)
     return Sums(

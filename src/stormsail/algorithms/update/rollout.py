@@ -6,7 +6,9 @@ without a second forward pass. Row t + 1 itself has weight 0 and its action is i
 begins a new episode and is the first with a reset memory.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +28,7 @@ from stormsail.core.task import (
 from stormsail.functional import statistics
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
+from stormsail.modules.scale import Held
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +172,7 @@ def collect(
     online: bool = False,
     grid: Tensor | None = None,
     precision: str = "float32",
+    play: "Play | None" = None,
 ) -> tuple[EnvState, Rollout]:
     """Take T steps in every environment; return the state after them and the transitions.
 
@@ -183,11 +187,17 @@ def collect(
         grid: actions of which it is recorded what each would have made of every step, [K]. An empty
             one, or a task without `alternatives`, records the taken action alone; None nothing.
         precision: of the network.
+        play: takes one step; None takes `played`.
     """
+    initial = agent.initial_memory(task.batch)
+    if play is None:
+        # a statistic that moves within the rollout cannot be held
+        held = None if online else agent.observation_scale.held()
+        play = partial(played, task, agent, initial, generators, held=held)
     # within: what a captured graph reads must be converted by the graph itself
     with network_precision(precision, task.device):
         return _collect(
-            task, agent, env_state, steps, sequence_length, generators, grid, online=online
+            task, agent, env_state, steps, sequence_length, play, initial, grid, online=online
         )
 
 
@@ -197,26 +207,24 @@ def _collect(
     env_state: EnvState,
     steps: int,
     sequence_length: int,
-    generators: tuple[torch.Generator, torch.Generator],
+    play: "Play",
+    initial: Tensor,
     grid: Tensor | None,
     *,
     online: bool,
 ) -> tuple[EnvState, Rollout]:
-    initial = agent.initial_memory(task.batch)
     valued = grid is not None and len(grid) > 0 and bool(account_names(task))
     before = _Table(-(-steps // sequence_length))
     rows, states, outputs = _Table(steps), _Table(steps), _Table(steps + 1)
     for t in range(steps):
-        norm = _hidden_norm(env_state.memory)
-        env_state = _reset_memory(env_state, initial)
+        kind, state = type(env_state.state), env_state.state
+        env_state, memory, row, output = play(env_state)
         if t % sequence_length == 0:
-            before.write(t // sequence_length, {"memory": env_state.memory})
+            before.write(t // sequence_length, {"memory": memory})
         if grid is not None:
-            own = _tensors(env_state.state) if valued else {}
-            states.write(t, {**own, _MEMORY: env_state.memory})
-        kind, reset = type(env_state.state), env_state.reset
-        env_state, row, output = _advance(task, agent, env_state, generators)
-        rows.write(t, {**row, "reset": reset, "norm": norm})
+            own = _tensors(state) if valued else {}
+            states.write(t, {**own, _MEMORY: memory})
+        rows.write(t, row)
         outputs.write(t, output if grid is not None else {"predicted": output["predicted"]})
         if online:
             named = agent.named_columns(row["raw"])
@@ -316,14 +324,45 @@ def _hidden_norm(memory: Tensor) -> Tensor:
     return norms
 
 
-def _advance(
+class Played(NamedTuple):
+    """One step in every environment."""
+
+    after: EnvState
+    """State after it."""
+    memory: Tensor
+    """Before it, with the initial memory where an episode begins."""
+    row: dict[str, Tensor]
+    """Its columns of a rollout."""
+    output: dict[str, Tensor]
+    """The network's, before it."""
+
+
+Play = Callable[[EnvState], Played]
+"""Takes one step."""
+
+
+def played(
     task: Task[Any],
     agent: Agent,
-    env_state: EnvState,
+    initial: Tensor,
     generators: tuple[torch.Generator, torch.Generator],
-) -> tuple[EnvState, dict[str, Tensor], dict[str, Tensor]]:
-    """Take a step; return the state after it, its row, and the network's outputs before it."""
-    seen = agent.normalised(env_state.observation)
+    env_state: EnvState,
+    *,
+    held: Held | None = None,
+) -> Played:
+    """Take a step.
+
+    Args:
+        task: the environments.
+        agent: draws the actions.
+        initial: memory at an episode's start.
+        generators: of actions, and of the task.
+        env_state: before the step.
+        held: statistics of observations, where they stay as they are; None takes those of now.
+    """
+    norm, reset = _hidden_norm(env_state.memory), env_state.reset
+    env_state = _reset_memory(env_state, initial)
+    seen = agent.normalised(env_state.observation, held)
     mask = action_mask(task, env_state.state)
     decision = agent.draw(
         seen,
@@ -350,6 +389,8 @@ def _advance(
         "return_so_far": env_state.return_so_far,
         "length": length,
         **_recorded(step.info, info_names(task)),
+        "reset": reset,
+        "norm": norm,
     }
     total = env_state.return_so_far + torch.where(env_state.ignored, 0.0, step.reward)
     after = EnvState(
@@ -362,7 +403,7 @@ def _advance(
         length=torch.where(ends, 0, length),
     )
     output = {"predicted": decision.predicted, "features": decision.features, "seen": seen}
-    return after, row, output
+    return Played(after, env_state.memory, row, output)
 
 
 REPORTED = "info/"

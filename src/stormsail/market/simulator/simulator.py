@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.errors import DtypeError, RangeError, ShapeError
-from stormsail.core.graph_compiler import TensorFunction, compile_graph
+from stormsail.core.graph_compiler import TensorFunction, compile_graph, is_traced
 from stormsail.core.task import (
     Actions,
     Alternatives,
@@ -278,9 +278,11 @@ class Simulator:
                 offer. Elsewhere it becomes the held position and `info.bad_action` says so.
         """
         action = self._shaped(action)
-        if self.device.type == "cpu" and not torch.compiler.is_compiling():
+        if self.device.type == "cpu" and not is_traced():
             self.refuse_bad(action, state.done)
-        return self._transition(state, action, self.draw(generator))
+        # one compiler does not look into what another one made
+        run = self.transition if is_traced() else self._transition
+        return run(state, action, self.draw(generator))
 
     def refuse_bad(self, action: Tensor, done: Tensor) -> None:
         """Raise a `RangeError` if an action [B] is not on offer where an episode is running."""

@@ -276,6 +276,7 @@ ELSEWHERE = {
     "threads": "the trainer",
     "precision": "the tests of graphs and of precision",
     "cuda_graphs": "on a GPU, in the tests of graphs",
+    "compile_update": "rounding alone, in the tests of compiled updates",
     "optimizer.compiled": "needs a compiler, in the tests of graphs and of the compiled step",
     "task.": "the task factory and the simulator",
     "checkpoint.": "the trainer",

@@ -1,0 +1,197 @@
+"""Machine code for a CPU: a rollout's step, and a minibatch's losses with their gradient.
+
+A step of 16 environments is some 190 operations on a few numbers each, and the losses of a
+minibatch some 400: calling them takes longer than computing them. Both are compiled for their
+shapes when they are met first. What changes from call to call is an argument, or memory that stays
+in place (weights, statistics); random numbers are drawn before the call, so they are those of
+eager calls. The memory's rows stay outside: torch's kernel for whole sequences is fast already, and
+the way through it depends on where episodes begin.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stormsail.algorithms.config import TrainConfig
+from stormsail.algorithms.update.graphs import COMPILER, tell_eager
+from stormsail.algorithms.update.losses import Batch, Sums, batch_sums
+from stormsail.algorithms.update.rollout import EnvState, Played, played
+from stormsail.algorithms.update.schedules import Scheduled, is_zero
+from stormsail.core.errors import ConfigError
+from stormsail.core.graph_compiler import TensorFunction, compile_in_place
+from stormsail.core.task import Task
+from stormsail.modules.agent import Agent
+
+INSTEAD = "set `compile_update` to false"
+
+_FIELDS = tuple(field.name for field in fields(Batch))
+_NUMBERS = ("clip_range", "vf_coef", "bc_coef", "ent_coef", "kl_beta", "legacy_risk")
+"""Of `Scheduled`, those that enter the losses."""
+_STRUCTURAL = ("bc_coef", "legacy_risk")
+"""Of these, the ones whose terms are left out where they are 0."""
+
+
+class CompiledRow:
+    """`rollout.played` as machine code.
+
+    Args:
+        task: whose steps read nothing on the host.
+        agent: draws the actions.
+        begins: env state, for shapes and types.
+        generators: of actions, and of the task.
+
+    Raises:
+        ConfigError: if there is no compiler.
+        RuntimeError: if a step of the task cannot be recorded.
+    """
+
+    def __init__(
+        self,
+        task: Task[Any],
+        agent: Agent,
+        begins: EnvState,
+        generators: tuple[torch.Generator, torch.Generator],
+    ) -> None:
+        self._kind, self._parts = type(begins.state), len(begins.state)
+        self._row: list[str] = []
+        self._output: list[str] = []
+
+        def run(*tensors: Tensor) -> list[Tensor]:
+            initial = agent.initial_memory(task.batch)  # within: it may be learned
+            done = played(task, agent, initial, generators, self._state(tensors))
+            self._row, self._output = list(done.row), list(done.output)
+            return [
+                *_flat(done.after),
+                done.memory,
+                *done.row.values(),
+                *done.output.values(),
+            ]
+
+        self._run = compile_in_place(run, _flat(begins), instead=INSTEAD)
+
+    def __call__(self, env_state: EnvState) -> Played:
+        """Take a step."""
+        made = self._run(*_flat(env_state))
+        width = self._parts + len(EnvState._fields) - 1
+        place = width + 1 + len(self._row)
+        return Played(
+            self._state(made[:width]),
+            made[width],
+            dict(zip(self._row, made[width + 1 : place], strict=True)),
+            dict(zip(self._output, made[place:], strict=True)),
+        )
+
+    def _state(self, tensors: Sequence[Tensor]) -> EnvState:
+        return EnvState(self._kind(*tensors[: self._parts]), *tensors[self._parts :])
+
+
+def _flat(env_state: EnvState) -> list[Tensor]:
+    return [*env_state.state, *env_state[1:]]
+
+
+class _Losses(NamedTuple):
+    """Losses for batches of one form."""
+
+    run: TensorFunction
+    trained: list[Tensor]
+    """Weights that get a gradient."""
+
+
+class CompiledLosses:
+    """`losses.batch_sums` whose heads, losses and their gradients are machine code.
+
+    Args:
+        agent: is trained.
+        config: of the run.
+        generator: of sampled entropies.
+    """
+
+    def __init__(self, agent: Agent, config: TrainConfig, generator: torch.Generator) -> None:
+        self._agent, self._config, self._generator = agent, config, generator
+        self._known: dict[Hashable, _Losses] = {}
+        self._fails = False
+
+    def __call__(
+        self, batch: Batch, now: Scheduled, planned: Tensor, imitation: Tensor
+    ) -> Sums | None:
+        """Add the gradient of the batch's share of a minibatch to the weights; return its sums.
+
+        None, and nothing done, where it cannot be compiled, which is said once.
+
+        Args:
+            batch: sequences.
+            now: numbers of this update; they may change from call to call.
+            planned: weight of the minibatch.
+            imitation: mean AWR weight of the minibatch.
+        """
+        if self._fails:
+            return None
+        trunks, _ = self._agent.network.remembered(batch.observation, batch.memory, batch.reset)
+        numbers = torch.tensor([float(getattr(now, name)) for name in _NUMBERS]).double()
+        given = [
+            *(trunk.detach() for trunk in trunks),
+            *(getattr(batch, name) for name in _FIELDS),
+            planned,
+            imitation,
+            numbers,
+        ]
+        left_out = tuple(name for name in _STRUCTURAL if is_zero(getattr(now, name)))
+        shapes = (tensor.shape for tensor in given)
+        form = (now.trains_policy, now.clips_values, left_out, *shapes)
+        known = self._known.get(form)
+        if known is None:
+            try:
+                known = self._known[form] = self._compile(given, len(trunks), now)
+            except ConfigError as error:
+                tell_eager("the losses of an update", str(error).splitlines()[0], without=COMPILER)
+                self._fails = True
+                return None
+        made = known.run(*given)
+        width = len(Sums._fields)
+        slopes, own = made[width : width + len(trunks)], made[width + len(trunks) :]
+        for weight, gradient in zip(known.trained, own, strict=True):
+            weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
+        pairs = [pair for pair in zip(trunks, slopes, strict=True) if pair[0].requires_grad]
+        if pairs:  # observations themselves, without encoder and memory, have no weights
+            torch.autograd.backward([trunk for trunk, _ in pairs], [slope for _, slope in pairs])
+        return Sums(*made[:width])
+
+    def _compile(self, example: Sequence[Tensor], trunks: int, now: Scheduled) -> _Losses:
+        network, weights = self._agent.network, self._agent.network.head_parameters()
+        trained: list[Tensor] = []
+
+        def run(*tensors: Tensor) -> list[Tensor]:
+            *columns, planned, imitation, numbers = tensors[trunks:]
+            batch = Batch(**dict(zip(_FIELDS, columns, strict=True)))
+            each: dict[str, Any] = dict(zip(_NUMBERS, numbers.unbind(), strict=True))
+            each |= {name: 0.0 for name in _STRUCTURAL if is_zero(getattr(now, name))}
+            with torch.enable_grad():
+                leaves = [tensor.detach().requires_grad_() for tensor in tensors[:trunks]]
+                sums = batch_sums(
+                    self._agent,
+                    batch,
+                    now._replace(**each),
+                    self._config,
+                    self._generator,
+                    imitation=imitation,
+                    outputs=network.heads(batch.observation, leaves),
+                )
+                share = sums.loss / planned.clamp(min=torch.finfo(planned.dtype).tiny)
+                slopes = torch.autograd.grad(share, [*leaves, *weights], allow_unused=True)
+            own = slopes[trunks:]
+            pairs = zip(weights, own, strict=True)
+            trained[:] = [weight for weight, slope in pairs if slope is not None]
+            back = [
+                torch.zeros_like(leaf) if slope is None else slope
+                for leaf, slope in zip(leaves, slopes[:trunks], strict=True)
+            ]
+            return [
+                *(part.detach() for part in sums),
+                *back,
+                *(slope for slope in own if slope is not None),
+            ]
+
+        return _Losses(compile_in_place(run, example, instead=INSTEAD), trained)

@@ -1,0 +1,114 @@
+"""The bugs of steps and losses that are compiled on a CPU."""
+
+from mutants.harness import Mutant
+from mutants.nodes import unit
+
+COMPILER = "core/graph_compiler.py"
+LOSSES = "algorithms/update/compiled.py"
+
+
+def compiled(*tests: str) -> tuple[str, ...]:
+    """Return node ids of the tests of compiled updates."""
+    return unit("update/compiled", *tests, part="algorithms")
+
+
+RESUMED = compiled("test_a_resumed_run_is_the_run_that_never_stopped")
+CHANGES = compiled(
+    "test_a_number_that_changes_acts_in_losses_that_are_compiled_already",
+)
+IN_PLACE = unit(
+    "graph_compiler",
+    "test_what_stays_in_place_is_read_anew_and_draws_are_those_of_eager_calls",
+    part="core",
+)
+
+COMPILED = (
+    Mutant(
+        "compiled-draws-move-the-generator",
+        "Speed, CPU",
+        COMPILER,
+        "        generator.set_state(state)\n",
+        "        pass\n",
+        IN_PLACE,
+    ),
+    Mutant(
+        "compiled-draws-once-for-all-calls",
+        "Speed, CPU",
+        COMPILER,
+        "numbers = [draw.again() for draw in draws]",
+        "numbers = [draw.like for draw in draws]",
+        IN_PLACE,
+    ),
+    Mutant(
+        "compiled-weights-are-those-of-the-recording",
+        "Speed, CPU",
+        COMPILER,
+        "            tensor: Tensor = getattr(graph, node.target).detach()\n",
+        "            tensor: Tensor = getattr(graph, node.target).detach().clone()\n",
+        IN_PLACE,
+    ),
+    Mutant(
+        "compiled-view-of-a-copy",
+        "Speed, CPU",
+        COMPILER,
+        "            tensor = node.target(values[node.args[0]], *node.args[1:])\n",
+        "            tensor = node.target(values[node.args[0]], *node.args[1:]).clone()\n",
+        unit("graph_compiler", "test_a_view_of_what_stays_in_place_is_made_once", part="core"),
+    ),
+    Mutant(
+        "compiled-stays-traced-after-the-recording",
+        "Speed, CPU",
+        COMPILER,
+        "        _THREAD.recording = False\n",
+        "        pass\n",
+        IN_PLACE,
+    ),
+    Mutant(
+        "compiled-coefficients-are-those-of-the-first-call",
+        "Speed, CPU",
+        LOSSES,
+        "                    now._replace(**each),\n",
+        "                    now,\n",
+        CHANGES,
+    ),
+    Mutant(
+        "compiled-number-takes-the-place-of-another",
+        "Speed, CPU",
+        LOSSES,
+        '_NUMBERS = ("clip_range", "vf_coef", "bc_coef", "ent_coef", "kl_beta", "legacy_risk")',
+        '_NUMBERS = ("clip_range", "vf_coef", "bc_coef", "ent_coef", "kl_beta")',
+        CHANGES,
+    ),
+    Mutant(
+        "compiled-flags-share-one-program",
+        "Speed, CPU",
+        LOSSES,
+        "        form = (now.trains_policy, now.clips_values, left_out, *shapes)\n",
+        "        form = (now.clips_values, left_out, *shapes)\n",
+        compiled("test_other_flags_are_other_losses"),
+    ),
+    Mutant(
+        "compiled-gradient-of-a-part-replaces-the-others",
+        "Speed, CPU",
+        LOSSES,
+        "gradient if weight.grad is None else weight.grad.add_(gradient)",
+        "gradient",
+        compiled("test_recorded_updates_are_eager_updates[market]"),
+    ),
+    Mutant(
+        "compiled-memory-learns-nothing",
+        "Speed, CPU",
+        LOSSES,
+        "        if pairs:  # observations",
+        "        if not pairs:  # observations",
+        CHANGES,
+    ),
+    Mutant(
+        "compiled-tries-again-without-a-compiler",
+        "Speed, CPU",
+        LOSSES,
+        "                self._fails = True\n",
+        "",
+        compiled("test_without_a_compiler_it_says_so_and_gives_the_eager_numbers"),
+    ),
+)
