@@ -26,6 +26,7 @@ PARTS = (
     "agent",
     "optimizer",
     "scaler",
+    "heads",
     "kl",
     "entropy",
     "returns",
