@@ -16,6 +16,7 @@ from stormsail.functional import quantile
 ON = {"critic__head_steps": 5, "critic__head_batch": 6, "critic__head_rollouts": 2}
 KINDS = {
     "quantile": {},
+    "noise and decay": {"optimizer__optimizer_class": "UPGDW"},
     "tail": {"critic__levels": "tail", "critic__num_quantiles": 8},
     "categorical": {"critic__kind": "categorical"},
     "own trunk": {"network__enable_critic_lstm": True},
