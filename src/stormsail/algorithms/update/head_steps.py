@@ -208,8 +208,8 @@ def build_head_steps(agent: Agent, config: TrainConfig, generators: Generators) 
 
 def _atoms(below: Tensor, uniform: Tensor) -> Tensor:
     """Return the first atom of which more than a uniform number lies at or below it, [n, S]."""
-    found = torch.searchsorted(below.to(uniform.dtype).contiguous(), uniform, right=True)
-    return found.clamp(max=below.shape[-1] - 1)  # sums of masses end an ulp away from 1
+    place = torch.searchsorted(below.to(uniform.dtype).contiguous(), uniform, right=True)
+    return place.clamp(max=below.shape[-1] - 1)  # sums of masses end an ulp away from 1
 
 
 def _unfit(problem: str) -> ArtifactError:
