@@ -146,7 +146,7 @@ CRITICS = (
     ),
     Mutant(
         "levels-alike-turned-round",
-        "M01",
+        "critics",
         QUANTILE,
         "weight = torch.where(u < 0, 1.0 - level, level) * pull",
         "weight = torch.where(u < 0, level, 1.0 - level) * pull",

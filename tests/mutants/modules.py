@@ -197,7 +197,7 @@ MODULES = (
     ),
     Mutant(
         "heads-learn-from-the-memory-of-the-actor",
-        "M16",
+        "critics",
         NETWORK,
         "features: Tensor = self.critic_trunk(observation, memory[:, own:], reset)[0]",
         "features: Tensor = self.critic_trunk(observation, memory[:, :own], reset)[0]",

@@ -134,12 +134,6 @@ NEEDS = (
         off=("uniform",),
     ),
     Needs(
-        ("critic.head_steps",),
-        "critic.kind",
-        lambda config: config.critic.kind != "scalar",
-        "Set `critic.kind` to `quantile` or `categorical`",
-    ),
-    Needs(
         ("risk.cvar_margin", "risk.cvar_trust", "risk.cvar_floor"),
         "risk.form",
         lambda config: config.risk.form != "budget",
