@@ -215,6 +215,9 @@ def keep_optimizer(ppo: Ppo, state: State) -> None:
     """
     with _refusing("optimizer"):
         _restore_optimizer(ppo, state["optimizer"])
+    with _refusing("heads"):
+        if ppo.heads is not None and state["heads"] is not None:
+            ppo.heads.load_optimizer(state["heads"])
     with _refusing("scaler"):
         _restore_scaler(ppo, state["scaler"])
 

@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from learner_lab import learner, script, settings
-from stormsail.algorithms.run.checkpoint import adopt_learner, learner_state, restore_learner
+from stormsail.algorithms.run.checkpoint import (
+    adopt_learner,
+    keep_optimizer,
+    learner_state,
+    restore_learner,
+)
 from stormsail.algorithms.update.head_steps import DRAWS, HeadSteps
 from stormsail.core.errors import ArtifactError, ConfigError
 from stormsail.core.generators import Generators
@@ -183,6 +188,17 @@ def test_a_copy_remembers_the_rows_and_keeps_the_moments_only_where_asked(keeps)
     for kept, taken in zip(source.heads.memory, fresh.heads.memory, strict=True):
         assert all(map(torch.equal, kept, taken))
     assert bool(fresh.heads.optimizer.state) == keeps
+
+
+def test_a_kept_optimizer_is_that_of_the_heads_too():
+    source, fresh = made(), made()
+    source.update()
+    keep_optimizer(fresh, copy.deepcopy(learner_state(source)))
+    moments = [entry["exp_avg"] for entry in fresh.heads.optimizer.state.values()]
+    kept = [entry["exp_avg"] for entry in source.heads.optimizer.state.values()]
+    assert all(map(torch.equal, moments, kept))
+    assert moments
+    assert not fresh.heads.memory  # of another run's rollouts
 
 
 def damaged(state, part):
