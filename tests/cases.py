@@ -413,6 +413,8 @@ def _by_mode(draw: Draw) -> list[Case]:
         options = {"kappa": kappa}
         arguments = (normal(B, N), normal(B, 3), tau)
         cases.append(Case(quantile.huber_loss, arguments, options, (0,), f"kappa={kappa}"))
+        single = (normal(B, N), normal(B), tau)
+        cases.append(Case(quantile.level_huber_loss, single, options, (0,), f"kappa={kappa}"))
     for mode in value_clip.MODES:
         options = {"mode": mode, "epsilon": 0.2, "variance_factor": 0.5}
         arguments = (normal(B, N), normal(B, N))

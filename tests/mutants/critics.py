@@ -12,6 +12,8 @@ TWIN = "functional/twin.py"
 TAIL = "functional/risk/tail.py"
 RISK = "functional/risk/advantage.py"
 CHECKS = "functional/_checks.py"
+HEADS = "algorithms/update/head_steps.py"
+CHECKPOINT = "algorithms/run/checkpoint.py"
 
 # compiled it is the plain formula, on a CPU the kernel
 HUBER = "quantile.huber_loss[kappa=0.3]"
@@ -135,6 +137,98 @@ CRITICS = (
         unit("quantile", "test_the_loss_is_divided_by_the_threshold"),
     ),
     Mutant(
+        "levels-pull-by-their-variance",
+        "critics",
+        QUANTILE,
+        "(level * (1.0 - level)).rsqrt()",
+        "(level * (1.0 - level)).reciprocal()",
+        unit("quantile", "test_the_loss_with_gradients_alike_at_all_levels_by_hand"),
+    ),
+    Mutant(
+        "levels-alike-turned-round",
+        "critics",
+        QUANTILE,
+        "weight = torch.where(u < 0, 1.0 - level, level) * pull",
+        "weight = torch.where(u < 0, level, 1.0 - level) * pull",
+        law("quantile", "test_level_huber_loss_equals_its_definition"),
+    ),
+    Mutant(
+        "remembered-returns-in-old-units",
+        "critics",
+        HEADS,
+        "return self.agent.return_scale.decode(drawn)",
+        "return drawn",
+        unit(
+            "update/head_steps",
+            "test_kept_returns_are_reward_units_drawn_from_the_target",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "atoms-drawn-without-their-mass",
+        "critics",
+        HEADS,
+        "if mass is None:",
+        "if mass is not None:",
+        unit(
+            "update/head_steps",
+            "test_draws_of_a_target_have_the_mass_of_its_atoms",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "heads-learn-from-rows-without-weight",
+        "critics",
+        HEADS,
+        "kept = data.weight > 0.0",
+        "kept = data.weight > -1.0",
+        unit(
+            "update/head_steps",
+            "test_only_rows_with_weight_of_the_last_rollouts_are_kept",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "epochs-train-heads-that-have-steps-of-their-own",
+        "critics",
+        "algorithms/update/optimizers.py",
+        '{"params": heads, "lr": 0.0, RATE_FACTOR: 0.0}',
+        '{"params": heads, "lr": rate, RATE_FACTOR: 1.0}',
+        unit(
+            "update/head_steps",
+            "test_the_steps_move_the_heads_and_nothing_else",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "memory-of-heads-lost-in-a-copy",
+        "critics",
+        CHECKPOINT,
+        "        ppo.heads.load_memory(saved)",
+        "        pass",
+        unit(
+            "update/head_steps",
+            "test_a_restored_learner_goes_on_bit_for_bit",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "optimizer-of-heads-fresh-after-a-resume",
+        "critics",
+        CHECKPOINT,
+        '    with _refusing("heads"):\n'
+        "        if ppo.heads is not None:\n"
+        '            ppo.heads.load_optimizer(state["heads"])\n'
+        '    with _refusing("counters"):\n'
+        '        _restore_counters(ppo, state["counters"])\n',
+        '    with _refusing("counters"):\n        _restore_counters(ppo, state["counters"])\n',
+        unit(
+            "update/head_steps",
+            "test_a_restored_learner_goes_on_bit_for_bit",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
         "huber-rounded-under-autocast",
         "critics",
         QUANTILE,
@@ -221,8 +315,8 @@ CRITICS = (
         "quantile-kernel-leaves-the-plain-formula",
         "S1-D1",
         QUANTILE,
-        "torch.where(u < 0, 1.0 - level, level)",
-        "torch.where(u < 0, level, 1.0 - level)",
+        "torch.where(u < 0, 1.0 - level, level)  # [*batch, N, M]",
+        "torch.where(u < 0, level, 1.0 - level)  # [*batch, N, M]",
         unit("every_formula", f"test_it_compiles_without_a_graph_break[{HUBER}]"),
     ),
     # --- categorical critic

@@ -33,6 +33,15 @@ def huber_loss(predicted, target, tau, kappa):
     return total / (len(predicted) * len(target))
 
 
+def level_huber_loss(predicted, sample, tau, kappa):
+    """Mean over i of rho_i(y - theta_i) / (2 sd_i), sd_i that of a coin that shows 1 in tau_i."""
+    total = 0.0
+    for theta, level in zip(predicted, tau, strict=True):
+        deviation = math.sqrt(level * (1.0 - level) ** 2 + (1.0 - level) * level**2)
+        total += quantile_huber(sample - theta, level, kappa) / (2.0 * deviation)
+    return total / len(predicted)
+
+
 def huber_loss_gradient(predicted, target, tau, kappa):
     """Derivative of `huber_loss` in each theta_i: minus the mean of weight * clip(u, +-kappa)."""
     gradient = np.zeros(len(predicted))

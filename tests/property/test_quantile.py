@@ -31,6 +31,19 @@ def test_huber_loss_equals_the_paper(predicted, target, kappa):
     np.testing.assert_allclose(loss(predicted, target, kappa=kappa), expected, rtol=1e-9, atol=1e-9)
 
 
+@given(atoms, numbers, thresholds | st.just(0.0))
+def test_level_huber_loss_equals_its_definition(predicted, sample, kappa):
+    tau = oracle.midpoints(len(predicted))
+    actual = quantile.level_huber_loss(
+        torch.from_numpy(predicted),
+        torch.tensor(sample, dtype=torch.float64),
+        torch.from_numpy(tau),
+        kappa=kappa,
+    )
+    expected = oracle.level_huber_loss(predicted, sample, tau, kappa)
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
+
+
 @given(atoms, atoms, thresholds)
 def test_huber_loss_in_float32_stays_near_float64(predicted, target, kappa):
     actual = loss(predicted.astype(np.float32), target.astype(np.float32), kappa=kappa)

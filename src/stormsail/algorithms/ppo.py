@@ -42,6 +42,7 @@ from stormsail.algorithms.update.graphs import (
     rollout_obstacle,
     tell_eager,
 )
+from stormsail.algorithms.update.head_steps import build_head_steps
 from stormsail.algorithms.update.kl_control import KlControl
 from stormsail.algorithms.update.losses import Batch, select
 from stormsail.algorithms.update.nonfinite import Diverged, check_rollout
@@ -141,6 +142,8 @@ class Ppo:
         noise = generators.stream("optimizer.noise")
         self.optimizer = build_optimizer(agent, config, noise, capturable=on_device)
         self.pipeline = build_pipeline(agent, self.optimizer, config)
+        self.heads = build_head_steps(agent, config, generators)
+        """Further steps of the critics' heads; None without any."""
         self._rates: list[Tensor] | None = None
         """Learning rate of each group, where a graph reads it."""
         self._epochs: DeviceEpochs | None = None
@@ -218,6 +221,8 @@ class Ppo:
         data = self._batch(rollout, predicted, advantage, target, risk)
         risk = self._with_gradient(risk, data, rollout, moments)
         learned = self._learn(data, now)
+        if self.heads is not None:
+            self.heads.learn(data, now.learning_rate)
         done = Update(
             number=self.update_count,
             now=now,

@@ -200,6 +200,56 @@ def huber_loss(
     return _pairwise_huber(predicted, target.detach(), tau, kappa, mass).to(predicted.dtype)
 
 
+def level_huber_loss(
+    predicted: Float[Tensor, "*batch N"],
+    sample: Float[Tensor, "*batch"],
+    tau: Float[Tensor, " N"],
+    *,
+    kappa: Number,
+) -> Float[Tensor, "*batch"]:
+    r"""Return the quantile Huber loss of one sampled return, with gradients alike at all levels.
+
+    .. math::
+        L = \frac{1}{N} \sum_{i=1}^{N} \frac{1}{2 \sqrt{\tau_i (1 - \tau_i)}} \,
+            |\tau_i - 1\{u_i < 0\}| \, \frac{L_\kappa(u_i)}{\kappa}, \qquad u_i = y - \theta_i
+
+    `huber_loss` (arXiv:1710.10044, Eqs. 9 and 10) for one target atom, but for the first factor,
+    which is ours. Where theta_i is right, its gradient :math:`1\{y < \theta_i\} - \tau_i` is a
+    Bernoulli variable less its mean: its standard deviation is
+    :math:`\sqrt{\tau_i (1 - \tau_i)}`, one half in the middle and a twenty-fifth at a level of
+    0.16 %. Layers that all levels share therefore learn what the middle needs, whatever the tail
+    does, and smooth over states that differ in their tails alone. Divided by that deviation, all
+    levels pull alike; the factor is 1 at the median. It changes no fixed point of a level, since
+    each theta_i minimises its own term. `huber_loss` leaves levels as they are.
+
+    Args:
+        predicted: quantile values theta_i; the gradient flows through these.
+        sample: a return y that was drawn from the target distribution; a constant.
+        tau: probability level of each predicted quantile, in (0, 1).
+        kappa: half-width of the quadratic zone, in the unit of the return; the number 0 is the
+            pinball loss, a tensor must be greater than 0.
+
+    Raises:
+        ShapeError: if the leading dimensions differ, or `tau` does not have N entries.
+        RangeError: if `kappa` is a negative number.
+    """
+    check.check_has_axis(axis="quantiles", predicted=predicted)
+    check.check_same_shape(predicted=predicted[..., 0], sample=sample)
+    check.check_floating(predicted=predicted, sample=sample)
+    check.check_levels(tau, count=predicted.shape[-1])
+    check.check_kappa(kappa)
+    u = sample.detach().unsqueeze(-1) - predicted
+    level = tau.to(u.dtype)
+    pull = 0.5 * (level * (1.0 - level)).rsqrt()
+    weight = torch.where(u < 0, 1.0 - level, level) * pull
+    if isinstance(kappa, Tensor) or kappa > 0.0:
+        inner = clamp(u, -kappa, kappa)
+        size = inner * (u - 0.5 * inner) / kappa
+    else:
+        size = u.abs()
+    return (weight * size).mean(-1).to(predicted.dtype)
+
+
 def _pairwise_huber(
     predicted: Tensor, target: Tensor, tau: Tensor, kappa: Number, mass: Tensor | None
 ) -> Tensor:

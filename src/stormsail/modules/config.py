@@ -124,6 +124,22 @@ class CriticConfig(Config):
     the rate before it is multiplied. A run derives 10 for quantiles and 5 for atoms, or as much
     as gives a rate of 0.01, and 1 for a mean."""
 
+    head_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps of an optimizer of its own for the critics' heads alone, after the epochs of an update,
+    which then leave the heads as they are; with 0 the epochs train them. They learn from single
+    returns drawn from the targets of the last `head_rollouts` rollouts, with gradients of one size
+    at all levels: 128 are for tails of single states."""
+
+    head_batch: Annotated[int, Field(ge=1)] = 64
+    """Rows in one of these steps."""
+
+    head_rollouts: Annotated[int, Field(ge=1)] = 16
+    """Rollouts whose rows they are drawn from: a tail has few rows in one."""
+
+    head_rate: Annotated[float, Field(gt=0.0)] = 3.0
+    """Learning rate of these steps as a multiple of the heads' own rate, times the share of the
+    first rate that is left, so that it falls with the square."""
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if not self.v_min < self.v_max:

@@ -170,6 +170,14 @@ class Network(nn.Module):
         features, after = self.trunk(observation, memory, reset)
         return features, after
 
+    def critic_features(self, observation: Tensor, memory: Tensor, reset: Tensor) -> Tensor:
+        """Return what the memory passes to the critics, [T, B, H]; the arguments of `forward`."""
+        if self.critic_trunk is None:
+            return self.features(observation, memory, reset)[0]
+        own = self.trunk.memory.layers
+        features: Tensor = self.critic_trunk(observation, memory[:, own:], reset)[0]
+        return features
+
     def account(self, observation: Tensor) -> Tensor:
         """Return the columns `after_memory` of a normalised observation, [..., P]."""
         if not self.after_memory:

@@ -75,6 +75,37 @@ def test_the_gradient_pulls_a_low_quantile_down_and_a_high_one_up(kappa):
     np.testing.assert_allclose(theta.grad, [(0.9 - 0.1) / 4, (0.1 - 0.9) / 4], rtol=1e-12)
 
 
+def test_the_loss_with_gradients_alike_at_all_levels_by_hand():
+    # Level .2: sqrt(.2 * .8) = .4, so the factor is 1 / .8 = 1.25; level .5: 1 / (2 * .5) = 1.
+    # Return 3: .2 is at 1, u = 2, .2 * 2 * 1.25 = .5; .5 is at 4, u = -1, .5 * 1 * 1 = .5; mean .5.
+    theta = row(1.0, 4.0).requires_grad_()
+    loss = quantile.level_huber_loss(theta, row(3.0)[0], row(0.2, 0.5), kappa=0.0)
+    np.testing.assert_allclose(loss.item(), 0.5, rtol=1e-12)
+    # slopes: -.2 * 1.25 / 2 and +.5 * 1 / 2
+    loss.backward()
+    np.testing.assert_allclose(theta.grad, [-0.125, 0.25], rtol=1e-12)
+    # kappa 2: L(2) / 2 = 1 and L(-1) / 2 = .25: (.25 * 1 + .5 * .25) / 2
+    wide = quantile.level_huber_loss(theta, row(3.0)[0], row(0.2, 0.5), kappa=2.0)
+    np.testing.assert_allclose(wide.item(), 0.1875, rtol=1e-12)
+
+
+def test_with_levels_alike_the_tail_has_the_gradient_of_the_middle():
+    # Exact quantiles of a uniform variable; its 1,000 middles stand for draws. The mean square of
+    # a level's slope is tau (1 - tau) / (4 tau (1 - tau)) / N^2 = 1 / (4 * 9).
+    tau = row(0.01, 0.5, 0.9)
+    draws = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    theta = tau.expand(1000, 3).clone().requires_grad_()
+    quantile.level_huber_loss(theta, draws, tau, kappa=0.0).sum().backward()
+    np.testing.assert_allclose(theta.grad.square().mean(0), [1 / 36] * 3, rtol=1e-6)
+    np.testing.assert_allclose(theta.grad.mean(0), [0.0] * 3, atol=1e-12)
+
+
+@pytest.mark.parametrize("sample", [torch.zeros(3), torch.zeros(2, 1), torch.zeros(())])
+def test_one_return_for_each_state_or_a_refusal(sample):
+    with pytest.raises(ShapeError):
+        quantile.level_huber_loss(torch.zeros(2, 4), sample, quantile.midpoints(4), kappa=0.02)
+
+
 @pytest.mark.spec("T-Q4", "S2-opt2")
 @pytest.mark.parametrize("n", [1, 2, 21, 51])
 def test_every_number_of_quantiles_works(n):

@@ -80,6 +80,15 @@ def test_playing_row_by_row_is_learning_in_one_piece(memory, own):
     torch.testing.assert_close(state, whole.memory, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_the_features_of_the_critics_are_those_that_forward_gives_them(own):
+    network = build(enable_critic_lstm=own)
+    x, reset = observations(), flags((0, 0), (2, 1))
+    state = torch.randn(network.initial_memory(B).shape, generator=seeded(3), dtype=torch.float64)
+    features = network.critic_features(x, state, reset)
+    assert torch.equal(network.critic(features), network(x, state, reset).critic)
+
+
 def touched(network, part):
     """Return the modules whose weights get a gradient from one output."""
     output = network(observations(), network.initial_memory(B), flags((2, 1)))

@@ -264,6 +264,11 @@ class TrainConfig(Config):
                 f"`value_clip.distributional_vf_clip_mode` must be `mean_only` or "
                 f"`mean_and_variance` for a {self.critic.kind} critic, which has no quantiles"
             )
+        if self.critic.kind == "scalar" and self.critic.head_steps > 0:
+            raise ValueError(
+                "`critic.head_steps` must be 0 for a scalar critic, which has no distribution to "
+                "draw returns for"
+            )
         if self.critic.kind == "scalar" and self.target.kind != "lambda_return":
             raise ValueError(
                 f"`target.kind` must be `lambda_return` for a scalar critic, not "

@@ -100,6 +100,10 @@ def _rates(ppo: Ppo, wanted: TrainConfig) -> Iterator[Reading]:
 
 def _head_rates(ppo: Ppo, wanted: TrainConfig) -> Iterator[Reading]:
     factor = wanted.critic.learning_rate_factor
+    if ppo.heads is not None:  # the epochs leave the heads as they are
+        yield Reading("the steps of the heads", ppo.heads.factor, factor)
+        yield from _rates(ppo, wanted)
+        return
     yield Reading(
         "the last parameter group",
         ppo.optimizer.param_groups[-1].get(optimizers.RATE_FACTOR, 1.0),

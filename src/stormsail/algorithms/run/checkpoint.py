@@ -24,7 +24,7 @@ from stormsail.core.files.documents import JsonValue
 from stormsail.core.task import action_mask
 from stormsail.functional.advantage import RunningMoments
 
-FORMAT = 6
+FORMAT = 7
 """Version of the contents of a checkpoint; another one is refused."""
 
 KIND = "checkpoint"
@@ -118,6 +118,7 @@ def learner_state(ppo: Ppo) -> State:
         "agent": dict(ppo.agent.state_dict()),
         "optimizer": ppo.optimizer.state_dict(),
         "scaler": None if ppo.pipeline.scaler is None else ppo.pipeline.scaler.state_dict(),
+        "heads": None if ppo.heads is None else ppo.heads.state_dict(),
         "kl": ppo.kl.state_dict(),
         "entropy": ppo.entropy.state_dict(),
         "returns": ppo.returns.state_dict(),
@@ -138,6 +139,9 @@ def restore_learner(ppo: Ppo, state: State) -> None:
     _restore_learned(ppo, state)
     with _refusing("optimizer"):
         _restore_optimizer(ppo, state["optimizer"])
+    with _refusing("heads"):
+        if ppo.heads is not None:
+            ppo.heads.load_optimizer(state["heads"])
     with _refusing("counters"):
         _restore_counters(ppo, state["counters"])
     with _refusing("generators"):
@@ -169,6 +173,9 @@ def adopt_learner(ppo: Ppo, state: State, own: State, *, keeps_optimizer: bool) 
             entries = state["optimizer"]["state"]
             _check_optimizer_state(ppo, entries)
             ppo.optimizer.load_state_dict({**ppo.optimizer.state_dict(), "state": entries})
+        with _refusing("heads"):
+            if ppo.heads is not None:
+                ppo.heads.load_optimizer(state["heads"])
     with _refusing("counters"):
         _restore_counters(ppo, {**state["counters"], "rate_factor": 1.0, "refusals": 0})
     with _refusing("generators"):
@@ -192,6 +199,8 @@ def _restore_learned(ppo: Ppo, state: State) -> None:
     for part, load in parts.items():
         with _refusing(part):
             load(state[part])
+    with _refusing("heads"):
+        _restore_heads(ppo, state["heads"])
     with _refusing("risk"):
         _restore_risk(ppo, state["risk"])
     with _refusing("advantages"):
@@ -206,6 +215,9 @@ def keep_optimizer(ppo: Ppo, state: State) -> None:
     """
     with _refusing("optimizer"):
         _restore_optimizer(ppo, state["optimizer"])
+    with _refusing("heads"):
+        if ppo.heads is not None and state["heads"] is not None:
+            ppo.heads.load_optimizer(state["heads"])
     with _refusing("scaler"):
         _restore_scaler(ppo, state["scaler"])
 
@@ -243,6 +255,14 @@ def _restore_scaler(ppo: Ppo, saved: dict[str, Any] | None) -> None:
             raise _unfit("scaler", f"the {name} {saved[name]!r}")
     _fitting("scaler", flatten(saved)[1], flatten(own)[1])
     scaler.load_state_dict(saved)
+
+
+def _restore_heads(ppo: Ppo, saved: dict[str, Any] | None) -> None:
+    """Restore what the heads remember; their optimizer is restored where the other one is."""
+    if (ppo.heads is None) != (saved is None):
+        raise _unfit("heads", "some" if ppo.heads is None else "none")
+    if ppo.heads is not None and saved is not None:
+        ppo.heads.load_memory(saved)
 
 
 def _restore_risk(ppo: Ppo, saved: dict[str, Any] | None) -> None:

@@ -20,7 +20,14 @@ from stormsail.core.files.generations import Generations
 from stormsail.modules.agent import KIND as AGENT
 from stormsail.modules.agent import PLUGINS, Agent
 
-OF_THE_TRAINING = {"critic.learning_rate_factor", "network.first_layer"}
+OF_THE_TRAINING = {
+    "critic.learning_rate_factor",
+    "critic.head_steps",
+    "critic.head_batch",
+    "critic.head_rollouts",
+    "critic.head_rate",
+    "network.first_layer",
+}
 """Settings of an agent's specification that its weights do not depend on once they are trained: a
 run may begin from the agent with others."""
 

@@ -31,9 +31,12 @@ def parameter_groups(agent: Agent, config: TrainConfig) -> list[dict[str, Any]]:
     """Return the weights of an agent, those of its critics apart where they have another rate.
 
     The gradient of a quantile is bounded by its level, whatever the distance, so how far a tail
-    can travel is the number of steps times the rate of the heads.
+    can travel is the number of steps times the rate of the heads. Heads with steps of their own
+    (`head_steps`) stay as they are during the epochs, which train what is in front of them.
     """
     factor = config.critic.learning_rate_factor or 1.0
+    if config.critic.head_steps > 0:
+        return _with_resting_heads(agent, config, factor)
     if factor == 1.0:
         return [{"params": list(agent.parameters())}]
     critics = agent.network.critic_parameters()
@@ -41,6 +44,20 @@ def parameter_groups(agent: Agent, config: TrainConfig) -> list[dict[str, Any]]:
     others = [parameter for parameter in agent.parameters() if id(parameter) not in own]
     rate = factor * config.ppo.learning_rate
     return [{"params": others}, {"params": critics, "lr": rate, RATE_FACTOR: factor}]
+
+
+def _with_resting_heads(agent: Agent, config: TrainConfig, factor: float) -> list[dict[str, Any]]:
+    """Return the weights with the critics' heads as a group that takes no steps, which is last."""
+    network, rate = agent.network, config.ppo.learning_rate
+    heads = list(network.critic.parameters())
+    own = {id(parameter) for parameter in heads}
+    trunk = [each for each in network.critic_parameters() if id(each) not in own]
+    own |= {id(parameter) for parameter in trunk}
+    others = [parameter for parameter in agent.parameters() if id(parameter) not in own]
+    groups: list[dict[str, Any]] = [{"params": others}]
+    if trunk:
+        groups.append({"params": trunk, "lr": factor * rate, RATE_FACTOR: factor})
+    return [*groups, {"params": heads, "lr": 0.0, RATE_FACTOR: 0.0}]
 
 
 def build_optimizer(

@@ -68,6 +68,7 @@ PLAIN_DUAL = {**LIMITED, "risk.dual_controller": "integral", "risk.cvar_lambda_l
 BETS = {"bets": True, "ppo.gamma": 1.0, "network.memory": "none", "target.kind": "mc"}
 ROBUST = {"adversary.mode": "kl_reg", "adversary.warmup_updates": 0}
 FORGED = {"adversary.mode": "mixed_batch", "adversary.warmup_updates": 0}
+HEADS = {"critic.head_steps": 3, "critic.head_batch": 3}
 CRASH = {"crash": True, "risk.cvar_alpha": 1.0, "risk.cvar_window": 30}
 
 FIELDS = {
@@ -97,6 +98,10 @@ FIELDS = {
     "critic.twin_value_mode": ("mean", {}),
     "critic.twin_dist_mode": ("mixture", {}),
     "critic.learning_rate_factor": (5.0, {}),
+    "critic.head_steps": (2, {}),
+    "critic.head_batch": (5, HEADS),
+    "critic.head_rollouts": (1, HEADS),
+    "critic.head_rate": (0.5, HEADS),
     "target.kind": ("td", {}),
     "target.steps": (2, {}),
     "target.mixture_lambda": (0.2, {"target.kind": "lambda_mixture"}),

@@ -21,11 +21,19 @@ from training_lab import small
 
 Pair = namedtuple("Pair", "first second")
 
-CONFIG = small("market", vgs__enabled=True, vgs__warmup_steps=3, kl__target_kl=0.001)
+CONFIG = small(
+    "market",
+    vgs__enabled=True,
+    vgs__warmup_steps=3,
+    kl__target_kl=0.001,
+    critic__head_steps=2,
+    critic__head_batch=4,
+)
 PARTS = (
     "agent",
     "optimizer",
     "scaler",
+    "heads",
     "kl",
     "entropy",
     "returns",
