@@ -55,7 +55,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(task, optimizer, scaled, cr
     assert pq.read_table(tmp_path / "cut" / "metrics.parquet").num_rows == UPDATES
 
 
-@pytest.mark.parametrize("mode", ["kl_reg", "mixed_batch"])
+@pytest.mark.parametrize("mode", ["kl_reg", "mixed_batch", "rollout"])
 @pytest.mark.parametrize("task", ["pendulum", "market"])
 def test_an_interrupted_run_with_an_adversary_ends_with_the_same_bytes(task, mode, tmp_path):
     """Its draws and its radius go on where they stood, in the middle of the warm-up too."""

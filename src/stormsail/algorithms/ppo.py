@@ -13,7 +13,7 @@ from stormsail.algorithms.risk.build import build_control
 from stormsail.algorithms.risk.control import RiskReport
 from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
-from stormsail.algorithms.update.adversary import build_adversary
+from stormsail.algorithms.update.adversary import build_adversary, forger_of
 from stormsail.algorithms.update.assessment import Assessment, Read, assess, check, read
 from stormsail.algorithms.update.critic_targets import encoded
 from stormsail.algorithms.update.device_epochs import DeviceEpochs
@@ -302,7 +302,15 @@ class Ppo:
             self._rollouts = self._capture_rollout(env_state, streams, options)
         if self._rollouts is not None:
             return self._rollouts(env_state)
-        return collect(self._own_task, self.agent, env_state, generators=streams, **options)
+        forger = forger_of(
+            self.adversary,
+            self.config.adversary,
+            epsilon=self.schedule().epsilon,
+            envs=self.task.batch,
+        )
+        return collect(
+            self._own_task, self.agent, env_state, generators=streams, forger=forger, **options
+        )
 
     def _capture_rollout(
         self,
@@ -479,7 +487,7 @@ class Ppo:
             generators=(self.generators.stream("minibatches"), self.generators.stream("entropy")),
             on_refusal=self._refused,
             on_step=self._stepped,
-            adversary=self.adversary,
+            adversary=self.adversary if self.config.adversary.attacks_minibatches else None,
             group=self.group,
         )
 

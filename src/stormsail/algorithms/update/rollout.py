@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from stormsail.algorithms.update.adversary import Forger
 from stormsail.algorithms.update.precision import network_precision
 from stormsail.core.task import (
     Alternatives,
@@ -92,6 +93,8 @@ class Rollout:
     """Of the raw observations of all rows with weight, without pixels."""
     options: Options | None = None
     """Where they were asked for and the task can say."""
+    forged: Tensor | None = None
+    """Size of the perturbations, [T, B]; None of a rollout that nobody forged."""
 
 
 class EnvState(NamedTuple):
@@ -169,6 +172,7 @@ def collect(
     online: bool = False,
     grid: Tensor | None = None,
     precision: str = "float32",
+    forger: Forger | None = None,
 ) -> tuple[EnvState, Rollout]:
     """Take T steps in every environment; return the state after them and the transitions.
 
@@ -183,11 +187,13 @@ def collect(
         grid: actions of which it is recorded what each would have made of every step, [K]. An empty
             one, or a task without `alternatives`, records the taken action alone; None nothing.
         precision: of the network.
+        forger: of what the agent and its critics are shown; the task goes on from its true state,
+            and statistics of observations are those of true ones. None shows the truth.
     """
     # within: what a captured graph reads must be converted by the graph itself
     with network_precision(precision, task.device):
         return _collect(
-            task, agent, env_state, steps, sequence_length, generators, grid, online=online
+            task, agent, env_state, steps, sequence_length, generators, grid, forger, online=online
         )
 
 
@@ -199,6 +205,7 @@ def _collect(
     sequence_length: int,
     generators: tuple[torch.Generator, torch.Generator],
     grid: Tensor | None,
+    forger: Forger | None,
     *,
     online: bool,
 ) -> tuple[EnvState, Rollout]:
@@ -215,14 +222,15 @@ def _collect(
             own = _tensors(env_state.state) if valued else {}
             states.write(t, {**own, _MEMORY: env_state.memory})
         kind, reset = type(env_state.state), env_state.reset
-        env_state, row, output = _advance(task, agent, env_state, generators)
+        env_state, row, output = _advance(task, agent, env_state, generators, forger)
         rows.write(t, {**row, "reset": reset, "norm": norm})
         outputs.write(t, output if grid is not None else {"predicted": output["predicted"]})
         if online:
             named = agent.named_columns(row["raw"])
             agent.observation_scale.commit(statistics.moments(named, weight=row["weight"]))
     last = _reset_memory(env_state, initial)
-    seen = agent.normalised(last.observation)
+    true = agent.normalised(last.observation)
+    seen = _shown(agent, true, last.memory, action_mask(task, last.state), forger)
     final = agent.draw(seen, last.memory, deterministic=True)
     output = {"predicted": final.predicted, "features": final.features, "seen": seen}
     outputs.write(steps, {name: output[name] for name in outputs.columns})
@@ -256,6 +264,7 @@ def _collect(
         hidden_norm=norms,
         seen=statistics.moments(named.flatten(0, 1), weight=columns["weight"].flatten()),
         options=options,
+        forged=None if forger is None else columns["forged"],
     )
 
 
@@ -321,10 +330,12 @@ def _advance(
     agent: Agent,
     env_state: EnvState,
     generators: tuple[torch.Generator, torch.Generator],
+    forger: Forger | None,
 ) -> tuple[EnvState, dict[str, Tensor], dict[str, Tensor]]:
     """Take a step; return the state after it, its row, and the network's outputs before it."""
-    seen = agent.normalised(env_state.observation)
+    true = agent.normalised(env_state.observation)
     mask = action_mask(task, env_state.state)
+    seen = _shown(agent, true, env_state.memory, mask, forger)
     decision = agent.draw(
         seen,
         env_state.memory,
@@ -351,6 +362,8 @@ def _advance(
         "length": length,
         **_recorded(step.info, info_names(task)),
     }
+    if forger is not None:
+        row["forged"] = forger.size(seen - true)
     total = env_state.return_so_far + torch.where(env_state.ignored, 0.0, step.reward)
     after = EnvState(
         state=state,
@@ -363,6 +376,13 @@ def _advance(
     )
     output = {"predicted": decision.predicted, "features": decision.features, "seen": seen}
     return after, row, output
+
+
+def _shown(
+    agent: Agent, true: Tensor, memory: Tensor, mask: Tensor | None, forger: Forger | None
+) -> Tensor:
+    """Return what the agent is shown of normalised observations."""
+    return true if forger is None else forger.forge(agent, true, memory, mask)
 
 
 REPORTED = "info/"
