@@ -165,7 +165,7 @@ ADVERSARY = (
         "rollout-misleads-every-environment",
         "rollout",
         ATTACK,
-        "network, clean = agent.network, len(seen) - self.count",
+        "network, clean = agent.network, len(seen) - self.attacked",
         "network, clean = agent.network, 0",
         misled("test_the_last_environments_are_misled_and_the_first_see_the_truth"),
     ),

@@ -36,8 +36,8 @@ LEARNER = (
         "rollout-state-after-the-step",
         "X10",
         ROLLOUT,
-        "        env_state, row, output = _advance(task, agent, env_state, generators)\n",
-        "        env_state, row, output = _advance(task, agent, env_state, generators)\n"
+        "        env_state, row, output = _advance(task, agent, env_state, generators, forger)\n",
+        "        env_state, row, output = _advance(task, agent, env_state, generators, forger)\n"
         "        if t % sequence_length == 0:\n"
         '            before.write(t // sequence_length, {"memory": env_state.memory})\n',
         RATIO,

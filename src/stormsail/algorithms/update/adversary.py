@@ -186,7 +186,7 @@ class Forger(NamedTuple):
     config: AdversaryConfig
     epsilon: float
     """Radius, above 0."""
-    count: int
+    attacked: int
     """Environments that are attacked: the last ones, always the same, so that an episode is forged
     from its first step to its last or not at all."""
 
@@ -204,7 +204,7 @@ class Forger(NamedTuple):
             memory: before this step, [B, L, P, H].
             mask: actions that are allowed, bool [B, D], or None.
         """
-        network, clean = agent.network, len(seen) - self.count
+        network, clean = agent.network, len(seen) - self.attacked
         true, before = seen[None, clean:], memory[clean:]
         allowed = None if mask is None or mask.shape[-1] == 0 else mask[None, clean:]
         reset = torch.zeros(true.shape[:2], dtype=torch.bool, device=seen.device)

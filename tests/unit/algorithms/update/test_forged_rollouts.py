@@ -175,7 +175,7 @@ def test_while_the_radius_is_0_or_no_environment_is_attacked_nobody_forges():
     assert forger_of(held, none, epsilon=0.1, envs=8) is None
     assert forger_of(held, AdversaryConfig(mode="kl_reg"), epsilon=0.1, envs=8) is None
     third = AdversaryConfig(mode="rollout", adversarial_ratio=0.3)
-    assert forger_of(held, third, epsilon=0.1, envs=8).count == 2  # 2.4, rounded
+    assert forger_of(held, third, epsilon=0.1, envs=8).attacked == 2  # 2.4, rounded
 
 
 def test_the_radius_of_a_rollout_is_that_of_its_update():
