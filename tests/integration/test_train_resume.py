@@ -55,7 +55,15 @@ def test_an_interrupted_run_ends_with_the_same_bytes(task, optimizer, scaled, cr
     assert pq.read_table(tmp_path / "cut" / "metrics.parquet").num_rows == UPDATES
 
 
-@pytest.mark.parametrize("mode", ["kl_reg", "mixed_batch"])
+WITHOUT_RISK = {
+    name.replace(".", "__"): getattr(TrainConfig().risk, name.removeprefix("risk."))
+    for name in TASKS["market"]
+    if name.startswith("risk.")
+}
+"""A rollout that is forged is refused beside settings of `risk`."""
+
+
+@pytest.mark.parametrize("mode", ["kl_reg", "mixed_batch", "rollout"])
 @pytest.mark.parametrize("task", ["pendulum", "market"])
 def test_an_interrupted_run_with_an_adversary_ends_with_the_same_bytes(task, mode, tmp_path):
     """Its draws and its radius go on where they stood, in the middle of the warm-up too."""
@@ -65,6 +73,7 @@ def test_an_interrupted_run_with_an_adversary_ends_with_the_same_bytes(task, mod
         adversary__warmup_updates=3,
         adversary__epsilon_schedule="cosine",
         adversary__attack_method="sgld",
+        **(WITHOUT_RISK if mode == "rollout" else {}),
     )
     run_all(config, tmp_path / "whole")
     for updates in (1, 4):

@@ -7,6 +7,8 @@ ATTACK = "algorithms/update/adversary.py"
 LOSSES = "algorithms/update/losses.py"
 TASK = "core/task.py"
 SCHEDULES = "algorithms/update/schedules.py"
+ROLLOUT = "algorithms/update/rollout.py"
+PPO = "algorithms/ppo.py"
 
 
 def attack(*names: str) -> tuple[str, ...]:
@@ -15,6 +17,10 @@ def attack(*names: str) -> tuple[str, ...]:
 
 def attacked(*names: str) -> tuple[str, ...]:
     return unit("update/attacked_losses", *names, part="algorithms")
+
+
+def misled(*names: str) -> tuple[str, ...]:
+    return unit("update/forged_rollouts", *names, part="algorithms")
 
 
 ADVERSARY = (
@@ -154,5 +160,61 @@ ADVERSARY = (
         "return float(planned) * perturbation.ramp(update=update, updates=config.warmup_updates)",
         "return float(planned)",
         attack("test_the_radius_is_a_function_of_the_update_and_nothing_else"),
+    ),
+    Mutant(
+        "rollout-misleads-every-environment",
+        "rollout",
+        ATTACK,
+        "network, clean = agent.network, len(seen) - self.attacked",
+        "network, clean = agent.network, 0",
+        misled("test_the_last_environments_are_misled_and_the_first_see_the_truth"),
+    ),
+    Mutant(
+        "rollout-attacked-from-an-empty-memory",
+        "rollout",
+        ATTACK,
+        "true, before = seen[None, clean:], memory[clean:]",
+        "true, before = seen[None, clean:], 0.0 * memory[clean:]",
+        misled("test_a_decision_is_attacked_from_the_memory_that_the_agent_has"),
+    ),
+    Mutant(
+        "rollout-forgery-in-the-statistics",
+        "rollout",
+        ROLLOUT,
+        '"raw": env_state.observation,',
+        '"raw": seen,',
+        misled("test_the_world_and_its_statistics_are_the_real_ones"),
+    ),
+    Mutant(
+        "rollout-learned-on-the-truth",
+        "rollout",
+        ROLLOUT,
+        '"observation": seen,',
+        '"observation": true,',
+        misled("test_experience_is_that_of_the_policy_on_what_it_was_shown"),
+    ),
+    Mutant(
+        "rollout-bootstraps-from-the-truth",
+        "rollout",
+        ROLLOUT,
+        "seen = _shown(agent, true, last.memory, action_mask(task, last.state), forger)",
+        "seen = true",
+        misled("test_what_follows_the_last_step_is_shown_forged_too"),
+    ),
+    Mutant(
+        "rollout-attacked-again-in-the-epochs",
+        "rollout",
+        PPO,
+        "adversary=self.adversary if self.config.adversary.attacks_minibatches else None,",
+        "adversary=self.adversary,",
+        misled("test_the_epochs_see_the_rows_of_the_rollout_and_no_further_attack"),
+    ),
+    Mutant(
+        "rollout-forged-without-radius",
+        "rollout",
+        ATTACK,
+        "if adversary is None or not config.attacks_rollouts or epsilon == 0.0 or count == 0:",
+        "if adversary is None or not config.attacks_rollouts or count == 0:",
+        misled("test_while_the_radius_is_0_or_no_environment_is_attacked_nobody_forges"),
     ),
 )

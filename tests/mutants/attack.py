@@ -43,8 +43,8 @@ ATTACK = (
         "attack-with-an-empty-memory",
         "attack",
         ATTACKERS,
-        "output = agent.network(forged, situation.memory, reset)",
-        "output = agent.network(forged, situation.memory, ~reset)",
+        "features, _ = network.features(shown, situation.memory, _no_reset(shown))",
+        "features, _ = network.features(shown, situation.memory, ~_no_reset(shown))",
         forged("attackers", "test_the_objective_reads_the_memory_that_the_agent_has"),
     ),
     Mutant(

@@ -97,6 +97,15 @@ def test_pendulum_in_units_of_the_task_stands_in_the_text_with_its_figures():
     assert f"| pendulum, 0.2, no memory | {cells} |" in TEXT
 
 
+def test_forged_rollouts_stand_in_the_text_with_their_figures():
+    found = lines("robust_rollout.jsonl")
+    rows = [robust.RobustRow(**row) for line in found for row in line["rows"]]
+    (line,) = robust.summaries(rows)
+    assert {len(seeds.values) for seeds in line[1:]} == {5}
+    cells = " | ".join(str(seeds) for seeds in line[1:])
+    assert f"| pendulum, 0.2, entropy in both | {cells} |" in TEXT
+
+
 def test_every_form_of_the_scaler_stands_in_the_text_with_its_figures():
     found = vgs.lines([vgs.from_json(row) for row in lines("vgs.jsonl")])
     assert {len(line.score.values) for line in found} == {10}

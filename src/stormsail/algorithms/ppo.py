@@ -13,7 +13,7 @@ from stormsail.algorithms.risk.build import build_control
 from stormsail.algorithms.risk.control import RiskReport
 from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
-from stormsail.algorithms.update.adversary import build_adversary
+from stormsail.algorithms.update.adversary import build_adversary, forger_of
 from stormsail.algorithms.update.assessment import Assessment, Read, assess, check, read
 from stormsail.algorithms.update.compiled import CompiledLosses, CompiledRow
 from stormsail.algorithms.update.critic_targets import encoded
@@ -317,9 +317,20 @@ class Ppo:
             return self._rollouts(env_state)
         if self._compiles and self._play is None:
             self._compile(env_state, streams)
-        play = self._play
+        forger = forger_of(
+            self.adversary,
+            self.config.adversary,
+            epsilon=self.schedule().epsilon,
+            envs=self.task.batch,
+        )
         return collect(
-            self._own_task, self.agent, env_state, generators=streams, play=play, **options
+            self._own_task,
+            self.agent,
+            env_state,
+            generators=streams,
+            play=self._play,
+            forger=forger,
+            **options,
         )
 
     def _compile(
@@ -336,6 +347,8 @@ class Ppo:
         obstacle = None
         if not is_capturable(self.task):
             obstacle = f"the task `{self.config.task.name}` steps on the host"
+        elif self.config.adversary.attacks_rollouts:
+            obstacle = "an adversary forges what is observed"
         else:
             try:
                 self._play = CompiledRow(self._own_task, self.agent, env_state, streams)
@@ -519,7 +532,7 @@ class Ppo:
             generators=(self.generators.stream("minibatches"), self.generators.stream("entropy")),
             on_refusal=self._refused,
             on_step=self._stepped,
-            adversary=self.adversary,
+            adversary=self.adversary if self.config.adversary.attacks_minibatches else None,
             group=self.group,
             losses=self._losses,
         )

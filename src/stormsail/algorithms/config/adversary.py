@@ -11,10 +11,11 @@ from stormsail.core.config import Config
 class AdversaryConfig(Config):
     """Adversarial training (SA-PPO): the policy learns to decide alike on forged observations."""
 
-    mode: Literal["off", "kl_reg", "mixed_batch"] = "off"
+    mode: Literal["off", "kl_reg", "mixed_batch", "rollout"] = "off"
     """`kl_reg` learns from clean observations and adds the divergence between the policy on a clean
     and on an attacked observation; `mixed_batch`, for comparison, learns from attacked observations
-    in a share of the sequences."""
+    in a share of the sequences; in `rollout` the agent is shown forged observations while it
+    collects experience, in a share of the environments, and learns to win back what that costs."""
 
     epsilon: NonNegative = 0.075
     """Radius of the perturbations after the warm-up, in units of normalised observations; 0 is no
@@ -60,7 +61,8 @@ class AdversaryConfig(Config):
     """Weight of the divergence between the policy on a clean and on an attacked observation."""
 
     adversarial_ratio: Unit = 0.5
-    """Share of the sequences that `mixed_batch` attacks."""
+    """Share of the sequences that `mixed_batch` attacks, and of the environments in which `rollout`
+    does."""
 
     attack_policy: bool = True
     """Whether attacks of `mixed_batch` raise the loss of the policy."""
@@ -73,6 +75,16 @@ class AdversaryConfig(Config):
         """Whether there is an adversary at all."""
         return self.mode != "off"
 
+    @property
+    def attacks_minibatches(self) -> bool:
+        """Whether sequences are attacked while they are learned from."""
+        return self.mode in ("kl_reg", "mixed_batch")
+
+    @property
+    def attacks_rollouts(self) -> bool:
+        """Whether observations are forged while experience is collected."""
+        return self.mode == "rollout"
+
     @model_validator(mode="after")
     def _possible(self) -> Self:
         low, high = self.clip_min, self.clip_max
@@ -82,11 +94,11 @@ class AdversaryConfig(Config):
             raise ValueError("`features` must name a column or more; leave it out for all of them")
         # its noise leads away from the observation: the form of the paper's code
         stays = not self.random_init and self.attack_method != "sgld"
-        if self.mode == "kl_reg" and stays:
+        if self.mode in ("kl_reg", "rollout") and stays:
             raise ValueError(
-                "`random_init` must be true for `mode` `kl_reg`, not false: the divergence between "
-                "a policy and itself is at its minimum, so its gradient at the observation is "
-                f"exactly 0 and `{self.attack_method}` would stay there"
+                f"`random_init` must be true for `mode` `{self.mode}`, not false: the divergence "
+                "between a policy and itself is at its minimum, so its gradient at the observation "
+                f"is exactly 0 and `{self.attack_method}` would stay there"
             )
         if self.mode == "mixed_batch" and not (self.attack_policy or self.attack_value):
             raise ValueError(

@@ -146,9 +146,15 @@ NEEDS = (
         "Set `target.kind` to `lambda_mixture`",
     ),
     Needs(
-        ("adversary.adversarial_ratio", "adversary.attack_policy", "adversary.attack_value"),
+        ("adversary.adversarial_ratio",),
         "adversary.mode",
         lambda config: config.adversary.mode != "kl_reg",
+        "Set `adversary.mode` to `mixed_batch` or `rollout`",
+    ),
+    Needs(
+        ("adversary.attack_policy", "adversary.attack_value"),
+        "adversary.mode",
+        lambda config: config.adversary.mode not in ("kl_reg", "rollout"),
         "Set `adversary.mode` to `mixed_batch`",
     ),
     Needs(
@@ -179,7 +185,10 @@ def check(config: "TrainConfig") -> None:
     Raises:
         ContradictionError: if there is one.
     """
-    rules = (_needs, _advantages, _warm_ups, _rates, _entropies, _returns, _minibatches, _windows)
+    rules = (
+        *(_needs, _advantages, _warm_ups, _rates, _entropies, _returns, _minibatches, _windows),
+        _forgeries,
+    )
     problems = [problem for rule in rules for problem in rule(config)]
     if len(problems) == 1:
         raise problems[0]
@@ -248,6 +257,27 @@ def _advantages(config: "TrainConfig") -> Iterator[ContradictionError]:
                 found=toml.shown(value),
                 remedy=f"Leave `{path}` out, or set `ppo.advantage_scale` to rollout.",
             )
+
+
+def _forgeries(config: "TrainConfig") -> Iterator[ContradictionError]:
+    if not config.adversary.attacks_rollouts:
+        return
+    weight = config.adversary.robust_kl_coef
+    if weight != _default(config, "adversary.robust_kl_coef"):
+        yield ContradictionError(
+            '`adversary.robust_kl_coef` must be left out while `adversary.mode` is "rollout": '
+            "nothing is added to the loss",
+            found=toml.shown(weight),
+            remedy="Leave `adversary.robust_kl_coef` out, or set `adversary.mode` to `kl_reg`.",
+        )
+    if config.risk.watches:
+        yield ContradictionError(
+            "`adversary.mode` must not be `rollout` beside settings of `risk`: the tail that they "
+            "watch is that of the episodes of training, and in some of these the agent would be "
+            "misled",
+            found=toml.shown(config.adversary.mode),
+            remedy='Set `adversary.mode` to "kl_reg", or leave the settings of `risk` out.',
+        )
 
 
 def _warm_ups(config: "TrainConfig") -> Iterator[ContradictionError]:

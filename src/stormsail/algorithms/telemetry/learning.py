@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from stormsail.algorithms.ppo import Ppo, Update
 from stormsail.algorithms.telemetry.values import Values, largest, mean, share
+from stormsail.algorithms.update.adversary import attacked_count
 from stormsail.algorithms.update.epochs import EpochReport, MinibatchReport
 from stormsail.algorithms.update.losses import Sums
 from stormsail.functional.statistics import percentile
@@ -110,6 +111,8 @@ def adversary(ppo: Ppo, update: Update) -> Values:
     config = ppo.config.adversary
     if not config.acts:
         return {}
+    if config.attacks_rollouts:
+        return _forger(ppo, update)
     sums = _summed(update.learned.minibatches)
 
     def average(part: Tensor) -> Tensor:
@@ -128,6 +131,30 @@ def adversary(ppo: Ppo, update: Update) -> Values:
         "sa_ppo/policy_loss": average(sums.attacked_policy),
         "sa_ppo/value_loss": average(sums.attacked_value),
         "sa_ppo/entropy": average(sums.attacked_entropy),
+    }
+
+
+def _forger(ppo: Ppo, update: Update) -> Values:
+    """Return what an adversary did that forges rollouts; each sample counts once."""
+    seen, config = update.rollout, ppo.config.adversary
+    count = 0 if seen.forged is None else attacked_count(config, 0, ppo.task.batch)
+    weight = torch.zeros_like(seen.weight)
+    weight[:, len(weight[0]) - count :] = seen.weight[:, len(weight[0]) - count :]
+    size = weight if seen.forged is None else seen.forged
+    whole, forged = seen.weight.sum(), weight.sum()
+    return {
+        "sa_ppo/enabled": 1.0,
+        "sa_ppo/update_count": float(update.number + 1),
+        "sa_ppo/current_epsilon": update.now.epsilon,
+        "sa_ppo/attack_count": float(len(weight) if count else 0),
+        "sa_ppo/adversarial_samples": forged,
+        "sa_ppo/clean_samples": whole - forged,
+        "sa_ppo/adversarial_ratio": share(forged, whole),
+        "sa_ppo/robust_kl_penalty": 0.0,
+        "sa_ppo/avg_perturbation_norm": mean(size, weight),
+        "sa_ppo/policy_loss": -mean(update.advantage, weight),
+        "sa_ppo/value_loss": math.nan,
+        "sa_ppo/entropy": mean(ppo.agent.network.head.entropy(seen.parameters), weight),
     }
 
 

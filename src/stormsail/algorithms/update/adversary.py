@@ -1,8 +1,9 @@
-"""Attacks on observations: PGD, SGLD and FGSM over whole sequences, and which columns they forge.
+"""Attacks on observations: PGD, SGLD and FGSM, and which columns they forge.
 
 An attack searches the ball around what was observed for the perturbation that raises an objective
-most. The sequence is attacked as a whole from its clean memory, as the gradient goes through the
-memory: a forged row may mislead a later decision.
+most. In a minibatch a sequence is attacked as a whole from its clean memory, as the gradient goes
+through the memory: a forged row may mislead a later decision. In a rollout each decision is
+attacked by itself, from the memory that the agent has after everything that it was shown.
 """
 
 import math
@@ -18,6 +19,7 @@ from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task, forgeable_names, observation_layout
 from stormsail.functional import perturbation
+from stormsail.modules.agent import Agent
 from stormsail.modules.network import Network
 
 Objective = Callable[[Tensor], Tensor]
@@ -175,6 +177,70 @@ def _start(clean: Tensor, config: AdversaryConfig, adversary: Adversary, epsilon
     uniform = clean.new_empty(rows).uniform_(generator=source)
     drawn = perturbation.random_start(normal, uniform, epsilon=epsilon, norm=config.norm_type)
     return start.index_copy(-1, adversary.columns, drawn.to(start.dtype))
+
+
+class Forger(NamedTuple):
+    """Forges what the agent observes in a rollout, in some of the environments."""
+
+    adversary: Adversary
+    config: AdversaryConfig
+    epsilon: float
+    """Radius, above 0."""
+    attacked: int
+    """Environments that are attacked: the last ones, always the same, so that an episode is forged
+    from its first step to its last or not at all."""
+
+    def forge(self, agent: Agent, seen: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        """Return what the agent is shown in place of normalised observations [B, F].
+
+        What raises KL(pi(.|s) || pi(.|s + delta)) most, both with the memory that there is: the
+        maximal action difference of Zhang et al. 2020, arXiv:2003.08938, Appendix D, by
+        `attacked_observations`, each decision by itself. Every row is forged, the last one of an
+        episode, too: its value is that of a state in which the agent goes on being misled.
+
+        Args:
+            agent: is misled.
+            seen: all environments.
+            memory: before this step, [B, L, P, H].
+            mask: actions that are allowed, bool [B, D], or None.
+        """
+        network, clean = agent.network, len(seen) - self.attacked
+        true, before = seen[None, clean:], memory[clean:]
+        allowed = None if mask is None or mask.shape[-1] == 0 else mask[None, clean:]
+        reset = torch.zeros(true.shape[:2], dtype=torch.bool, device=seen.device)
+        features, _ = network.features(true, before, reset)
+        actor = network.actor(features, network.account(true))
+        fixed = network.head.masked(actor, allowed)
+        shown = attacked_observations(
+            true,
+            policy_divergence(network, fixed, before, reset, allowed),
+            self.config,
+            self.adversary,
+            epsilon=self.epsilon,
+            weight=torch.ones_like(true[..., 0]),
+        )
+        return torch.cat((seen[:clean], shown[0]))
+
+    def size(self, delta: Tensor) -> Tensor:
+        """Return the size of each perturbation in the norm of the ball."""
+        return perturbation.perturbation_size(delta, norm=self.config.norm_type)
+
+
+def forger_of(
+    adversary: Adversary | None, config: AdversaryConfig, *, epsilon: float, envs: int
+) -> Forger | None:
+    """Return what forges the coming rollout; None where nothing does.
+
+    Args:
+        adversary: of the run.
+        config: of it.
+        epsilon: radius of the update.
+        envs: B, of which the rounded share is attacked.
+    """
+    count = attacked_count(config, 0, envs)
+    if adversary is None or not config.attacks_rollouts or epsilon == 0.0 or count == 0:
+        return None
+    return Forger(adversary, config, epsilon, count)
 
 
 def policy_divergence(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from stormsail.algorithms.update.adversary import Forger
 from stormsail.algorithms.update.precision import network_precision
 from stormsail.core.task import (
     Alternatives,
@@ -95,6 +96,8 @@ class Rollout:
     """Of the raw observations of all rows with weight, without pixels."""
     options: Options | None = None
     """Where they were asked for and the task can say."""
+    forged: Tensor | None = None
+    """Size of the perturbations, [T, B]; None of a rollout that nobody forged."""
 
 
 class EnvState(NamedTuple):
@@ -173,6 +176,7 @@ def collect(
     grid: Tensor | None = None,
     precision: str = "float32",
     play: "Play | None" = None,
+    forger: Forger | None = None,
 ) -> tuple[EnvState, Rollout]:
     """Take T steps in every environment; return the state after them and the transitions.
 
@@ -188,16 +192,28 @@ def collect(
             one, or a task without `alternatives`, records the taken action alone; None nothing.
         precision: of the network.
         play: takes one step; None takes `played`.
+        forger: of what the agent and its critics are shown; the task goes on from its true state,
+            and statistics of observations are those of true ones. None shows the truth. A `play`
+            of its own shows the truth.
     """
     initial = agent.initial_memory(task.batch)
     if play is None:
         # a statistic that moves within the rollout cannot be held
         held = None if online else agent.observation_scale.held()
-        play = partial(played, task, agent, initial, generators, held=held)
+        play = partial(played, task, agent, initial, generators, held=held, forger=forger)
     # within: what a captured graph reads must be converted by the graph itself
     with network_precision(precision, task.device):
         return _collect(
-            task, agent, env_state, steps, sequence_length, play, initial, grid, online=online
+            task,
+            agent,
+            env_state,
+            steps,
+            sequence_length,
+            play,
+            initial,
+            grid,
+            forger,
+            online=online,
         )
 
 
@@ -210,6 +226,7 @@ def _collect(
     play: "Play",
     initial: Tensor,
     grid: Tensor | None,
+    forger: Forger | None,
     *,
     online: bool,
 ) -> tuple[EnvState, Rollout]:
@@ -230,7 +247,8 @@ def _collect(
             named = agent.named_columns(row["raw"])
             agent.observation_scale.commit(statistics.moments(named, weight=row["weight"]))
     last = _reset_memory(env_state, initial)
-    seen = agent.normalised(last.observation)
+    true = agent.normalised(last.observation)
+    seen = _shown(agent, true, last.memory, action_mask(task, last.state), forger)
     final = agent.draw(seen, last.memory, deterministic=True)
     output = {"predicted": final.predicted, "features": final.features, "seen": seen}
     outputs.write(steps, {name: output[name] for name in outputs.columns})
@@ -264,6 +282,7 @@ def _collect(
         hidden_norm=norms,
         seen=statistics.moments(named.flatten(0, 1), weight=columns["weight"].flatten()),
         options=options,
+        forged=None if forger is None else columns["forged"],
     )
 
 
@@ -349,6 +368,7 @@ def played(
     env_state: EnvState,
     *,
     held: Held | None = None,
+    forger: Forger | None = None,
 ) -> Played:
     """Take a step.
 
@@ -359,11 +379,13 @@ def played(
         generators: of actions, and of the task.
         env_state: before the step.
         held: statistics of observations, where they stay as they are; None takes those of now.
+        forger: of what the agent is shown; None shows the truth.
     """
     norm, reset = _hidden_norm(env_state.memory), env_state.reset
     env_state = _reset_memory(env_state, initial)
-    seen = agent.normalised(env_state.observation, held)
+    true = agent.normalised(env_state.observation, held)
     mask = action_mask(task, env_state.state)
+    seen = _shown(agent, true, env_state.memory, mask, forger)
     decision = agent.draw(
         seen,
         env_state.memory,
@@ -392,6 +414,8 @@ def played(
         "reset": reset,
         "norm": norm,
     }
+    if forger is not None:
+        row["forged"] = forger.size(seen - true)
     total = env_state.return_so_far + torch.where(env_state.ignored, 0.0, step.reward)
     after = EnvState(
         state=state,
@@ -404,6 +428,13 @@ def played(
     )
     output = {"predicted": decision.predicted, "features": decision.features, "seen": seen}
     return Played(after, env_state.memory, row, output)
+
+
+def _shown(
+    agent: Agent, true: Tensor, memory: Tensor, mask: Tensor | None, forger: Forger | None
+) -> Tensor:
+    """Return what the agent is shown of normalised observations."""
+    return true if forger is None else forger.forge(agent, true, memory, mask)
 
 
 REPORTED = "info/"

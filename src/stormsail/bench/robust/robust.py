@@ -54,7 +54,7 @@ ADVERSARIES: dict[str, dict[str, object]] = {
     "pendulum": {"adversary.epsilon": 0.3, "adversary.robust_kl_coef": 0.3},
     "regime": {"adversary.epsilon": 0.8, "adversary.robust_kl_coef": 0.005},
 }
-"""Radius and weight of an adversary in training, where a change sets `adversary.mode` and not
+"""Radius and weight of an adversary of minibatches, where a change sets `adversary.mode` and not
 these; found on seeds 0 to 2. On `regime` a weight of 0.02 or more cost half of the clean return."""
 
 
@@ -120,7 +120,7 @@ def jobs(
         tasks: names in `TASKS`.
         seeds: of training.
         overrides: `path=value` of the changed agents. With `adversary.mode` among them, those of
-            the task in `ADVERSARIES` are added.
+            the task in `ADVERSARIES` are added, but for `rollout`.
         attacks: names; the strongest counts.
         epsilon: radius, above 0; None takes that of each task in `RADII`.
         plan: episodes and settings of the attacks.
@@ -154,7 +154,8 @@ def jobs(
     changed = changes(overrides)
     for name in tasks:
         radius = RADII[name] if epsilon is None else epsilon
-        strength = ADVERSARIES[name] if "adversary.mode" in changed else {}
+        weighed = changed.get("adversary.mode") not in (None, "rollout")
+        strength = ADVERSARIES[name] if weighed else {}
         units = {} if own_units else UNITS.get(name, {})
         attacked = replace(plan, units=tuple(units.items()))
         budget = {} if steps is None else {"ppo.total_steps": steps}

@@ -147,8 +147,7 @@ def policy_divergence(agent: Agent, ball: Ball, situation: Situation) -> Objecti
     clean = situation.clean.parameters
 
     def objective(delta: Tensor) -> Tensor:
-        parameters, _ = _outputs(agent, ball, situation, delta)
-        return head.kl(clean, parameters)
+        return head.kl(clean, _parameters(agent, ball, situation, delta))
 
     return objective
 
@@ -162,17 +161,26 @@ def value_loss(agent: Agent, ball: Ball, situation: Situation) -> Objective:
     """
 
     def objective(delta: Tensor) -> Tensor:
-        _, predicted = _outputs(agent, ball, situation, delta)
+        predicted = _predicted(agent, ball, situation, delta)
         return -agent.network.critic.value(predicted)
 
     return objective
 
 
-def _outputs(
-    agent: Agent, ball: Ball, situation: Situation, delta: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the policy's parameters [B, D] and the critics' predictions [B, C, W] of a forgery."""
-    forged = ball.forged(situation.seen, delta)[None]
-    reset = torch.zeros(forged.shape[:2], dtype=torch.bool, device=forged.device)
-    output = agent.network(forged, situation.memory, reset)
-    return agent.network.head.masked(output.actor[0], situation.mask), output.critic[0]
+def _parameters(agent: Agent, ball: Ball, situation: Situation, delta: Tensor) -> Tensor:
+    """Return the policy's parameters of a forgery, [B, D], without a pass through the critics."""
+    network, shown = agent.network, ball.forged(situation.seen, delta)[None]
+    features, _ = network.features(shown, situation.memory, _no_reset(shown))
+    actor = network.actor(features, network.account(shown))
+    return network.head.masked(actor[0], situation.mask)
+
+
+def _predicted(agent: Agent, ball: Ball, situation: Situation, delta: Tensor) -> Tensor:
+    """Return the critics' predictions of a forgery, [B, C, W]."""
+    shown = ball.forged(situation.seen, delta)[None]
+    predicted: Tensor = agent.network(shown, situation.memory, _no_reset(shown)).critic[0]
+    return predicted
+
+
+def _no_reset(shown: Tensor) -> Tensor:
+    return torch.zeros(shown.shape[:2], dtype=torch.bool, device=shown.device)

@@ -16,6 +16,10 @@ REFUSED = {
         {"mode": "kl_reg", "random_init": False, "attack_method": "fgsm"},
         "is exactly 0 and `fgsm` would stay there",
     ),
+    "a start where the gradient is 0, in a rollout": (
+        {"mode": "rollout", "random_init": False},
+        "`random_init` must be true for `mode` `rollout`, not false: the divergence",
+    ),
     "nothing to raise": (
         {"mode": "mixed_batch", "attack_policy": False, "attack_value": False},
         "`attack_policy` or `attack_value` must be true for `mode` `mixed_batch`, not both false: "

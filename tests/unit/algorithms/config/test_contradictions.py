@@ -88,7 +88,26 @@ CONTRADICTIONS = {
     "a share of attacked sequences where all are": (
         {"adversary.mode": "kl_reg", "adversary.adversarial_ratio": 0.3},
         '`adversary.adversarial_ratio` must be 0.5 while `adversary.mode` is "kl_reg"; found 0.3. '
-        "Set `adversary.mode` to `mixed_batch`, or leave `adversary.adversarial_ratio` out.",
+        "Set `adversary.mode` to `mixed_batch` or `rollout`, or leave "
+        "`adversary.adversarial_ratio` out.",
+    ),
+    "losses to raise where rollouts are forged": (
+        {"adversary.mode": "rollout", "adversary.attack_value": False},
+        '`adversary.attack_value` must be true while `adversary.mode` is "rollout"; found false. '
+        "Set `adversary.mode` to `mixed_batch`, or leave `adversary.attack_value` out.",
+    ),
+    "a penalty where rollouts are forged": (
+        {"adversary.mode": "rollout", "adversary.robust_kl_coef": 0.3},
+        '`adversary.robust_kl_coef` must be left out while `adversary.mode` is "rollout": nothing '
+        "is added to the loss; found 0.3. Leave `adversary.robust_kl_coef` out, or set "
+        "`adversary.mode` to `kl_reg`.",
+    ),
+    "a limit on the tail of forged episodes": (
+        {**LIMITED, "adversary.mode": "rollout"},
+        "`adversary.mode` must not be `rollout` beside settings of `risk`: the tail that they "
+        "watch is that of the episodes of training, and in some of these the agent would be "
+        'misled; found "rollout". Set `adversary.mode` to "kl_reg", or leave the settings of '
+        "`risk` out.",
     ),
     "steps of an attack of one step": (
         {"adversary.mode": "kl_reg", "adversary.attack_method": "fgsm", "adversary.attack_lr": 0.1},

@@ -280,6 +280,31 @@ def test_the_reported_penalty_of_the_adversary_is_what_the_loss_holds():
     assert row["sa_ppo/adversarial_ratio"] == 1.0
 
 
+def test_an_adversary_of_rollouts_reports_what_it_did():
+    ppo = learner(**{
+        "adversary.mode": "rollout", "adversary.warmup_updates": 1, "adversary.epsilon": 0.2,
+        "adversary.attack_method": "fgsm", "kl.target_kl": None,
+    })  # fmt: skip
+    first = metrics(ppo, ppo.update())
+    update = ppo.update()
+    second = metrics(ppo, update)
+    assert (first["sa_ppo/attack_count"], first["sa_ppo/adversarial_samples"]) == (0.0, 0.0)
+    assert math.isnan(first["sa_ppo/avg_perturbation_norm"])
+    weight = update.rollout.weight
+    half = weight[:, weight.shape[1] // 2 :]
+    assert second["sa_ppo/attack_count"] == len(weight)
+    assert second["sa_ppo/adversarial_samples"] == float(half.sum())
+    total = second["sa_ppo/adversarial_samples"] + second["sa_ppo/clean_samples"]
+    assert total == second["rollout/samples"]
+    assert second["sa_ppo/adversarial_ratio"] == second["sa_ppo/adversarial_samples"] / total
+    assert second["sa_ppo/avg_perturbation_norm"] == pytest.approx(0.2, rel=1e-5)
+    advantage = update.advantage[:, weight.shape[1] // 2 :].double()
+    expected = -float((advantage * half).sum() / half.sum())
+    assert second["sa_ppo/policy_loss"] == pytest.approx(expected, rel=1e-6)
+    assert second["sa_ppo/entropy"] > 0.0
+    assert math.isnan(second["sa_ppo/value_loss"])
+
+
 # -- gradients ------------------------------------------------------------------------------------
 
 

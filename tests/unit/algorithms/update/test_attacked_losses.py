@@ -18,6 +18,7 @@ NOW = Scheduled(
 )  # fmt: skip
 REGULARISED = {"adversary__mode": "kl_reg", "adversary__warmup_updates": 0}
 MIXED = {"adversary__mode": "mixed_batch", "adversary__warmup_updates": 0}
+FORGED = {"adversary__mode": "rollout", "adversary__warmup_updates": 0}
 COUNT = 3
 
 
@@ -79,6 +80,8 @@ def test_without_radius_or_share_the_loss_is_the_clean_one_bit_for_bit(mode, nam
         {**REGULARISED, "adversary__epsilon": 0.0},
         {**MIXED, "adversary__epsilon": 0.0},
         {**MIXED, "adversary__adversarial_ratio": 0.0},
+        {**FORGED, "adversary__epsilon": 0.0},
+        {**FORGED, "adversary__adversarial_ratio": 0.0},
     ],
 )
 def test_without_radius_or_share_a_run_is_the_clean_one_bit_for_bit(idle):

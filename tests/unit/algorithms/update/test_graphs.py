@@ -79,6 +79,8 @@ def test_a_task_that_steps_on_the_host_and_statistics_of_every_step_are_not_capt
     assert rollout_obstacle(task, config) is None
     online = config.replace(**{"observation.obs_stats_update": "online"})
     assert rollout_obstacle(task, online) == "`observation.obs_stats_update` is `online`"
+    forging = config.replace(**{"adversary.mode": "rollout"})
+    assert rollout_obstacle(task, forging).startswith("an adversary forges")
     task.is_capturable = False
     assert rollout_obstacle(task, config) == "the task `CartPole-v1` steps on the host"
 
@@ -90,6 +92,7 @@ def test_a_task_that_steps_on_the_host_and_statistics_of_every_step_are_not_capt
         ({"ppo.nonfinite_policy": "skip"}, None),
         ({"ppo.nonfinite_policy": "raise"}, "`ppo.nonfinite_policy` is `raise`"),
         ({"adversary.mode": "mixed_batch"}, "an adversary"),
+        ({"adversary.mode": "rollout"}, None),
         (
             {"vgs.enabled": True, "vgs.statistic": "microbatch", "ppo.microbatch_size": 2},
             "`vgs.statistic` is `microbatch`",

@@ -53,6 +53,8 @@ def test_radius_and_adversary_are_those_of_the_task_unless_given():
     given = planned(overrides=[mode, "adversary.robust_kl_coef=0.5"], epsilon=0.2)[1]
     adversary = given.config.adversary
     assert (given.epsilon, adversary.epsilon, adversary.robust_kl_coef) == (0.2, 0.3, 0.5)
+    rollouts = planned(overrides=['adversary.mode="rollout"'])[1].config.adversary
+    assert (rollouts.epsilon, rollouts.robust_kl_coef) == (0.075, 0.1)  # has no weight
 
 
 def test_both_agents_of_a_pair_are_attacked_in_units_of_the_task():
