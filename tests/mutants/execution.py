@@ -344,6 +344,17 @@ EXECUTION = (
         ),
     ),
     Mutant(
+        "a-killed-transaction-stays-by-half",
+        "R21",
+        JOURNAL,
+        "PRAGMA journal_mode = WAL",
+        "PRAGMA journal_mode = OFF",
+        (
+            "tests/fault/test_journal_syscalls.py::"
+            "test_the_kernel_kills_a_trader_at_some_calls_and_the_next_one_equals_the_venue",
+        ),
+    ),
+    Mutant(
         "a-reconnection-rearms-the-switch",
         "M26",
         LOOP,
