@@ -186,6 +186,26 @@ EXECUTION = (
         loop("test_an_operator_is_told_which_limit_refused_an_order"),
     ),
     Mutant(
+        "a-bar-reads-every-order-that-there-was",
+        "R27",
+        SCHEMA,
+        '    "orders_by_number ON orders (order_id)",\n',
+        "",
+        unit(
+            "journal",
+            "test_a_question_of_every_bar_costs_as_much_after_many_orders[fills]",
+            part="execution",
+        ),
+    ),
+    Mutant(
+        "an-order-of-one-symbol-is-that-of-another",
+        "D4",
+        JOURNAL,
+        '"WHERE order_id = ? AND symbol = ? LIMIT 1",\n            (order_id, symbol),',
+        '"WHERE order_id = ? LIMIT 1",\n            (order_id,),',
+        unit("journal", "test_the_number_of_an_order_is_one_of_its_symbol", part="execution"),
+    ),
+    Mutant(
         "margin-is-set-without-permission",
         "D5",
         MARGIN,
