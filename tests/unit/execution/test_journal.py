@@ -276,11 +276,11 @@ QUESTIONS = {
 
 
 class Answers:
-    """A venue that tells of one fill."""
+    """A venue that tells of a fill of somebody else's order, before this journal was made."""
 
     def trades(self, symbol, *, since_ms):
         assert since_ms < 1_000
-        return [replace(trade("t3"), symbol=symbol, order_id="o3", ts_ms=3)]
+        return [replace(trade("t3"), symbol=symbol, order_id="theirs", ts_ms=3)]
 
     def at_once(self, calls):
         return [call() for call in calls]
