@@ -181,7 +181,7 @@ EXECUTION = (
         "a-refused-order-passed-the-gates",
         "D6",
         "execution/decisions/standing.py",
-        "reason=_told(refusal) or Reason(",
+        "reason=_refusal_words(refusal) or Reason(",
         "reason=Reason(",
         loop("test_an_operator_is_told_which_limit_refused_an_order"),
     ),
@@ -496,10 +496,10 @@ EXECUTION = (
         "an-unknown-order-is-sent-again",
         "M43",
         GATE,
-        "        return self._venue.submit(proposal.request)",
-        "        outcome = self._venue.submit(proposal.request)\n"
-        '        return outcome if not hasattr(outcome, "words") else '
-        "self._venue.submit(proposal.request)",
+        "                outcomes.append(self._venue.submit(part.request))\n",
+        "                outcomes.append(self._venue.submit(part.request))\n"
+        '                if hasattr(outcomes[-1], "words"):\n'
+        "                    outcomes[-1] = self._venue.submit(part.request)\n",
         gate("test_an_order_is_never_sent_again"),
     ),
     Mutant(
@@ -568,8 +568,8 @@ EXECUTION = (
         "the-switch-is-not-looked-at-last",
         "execution",
         GATE,
-        '        if proposal.leg == "target" and self._switch.tripped():\n',
-        '        if proposal.leg == "nothing" and self._switch.tripped():\n',
+        '            elif part.leg == "target" and self._switch.tripped():\n',
+        '            elif part.leg == "nothing" and self._switch.tripped():\n',
         gate("test_the_switch_is_looked_at_after_the_intent"),
     ),
     Mutant(

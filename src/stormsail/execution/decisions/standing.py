@@ -76,7 +76,7 @@ class Standing:
                 weight=float(weight[column]),
                 target=number(self.requested[column]),
                 allowed=number(ordered.weight_after[column]),
-                reason=_told(refusal) or Reason(int(ordered.reason[column])).name,
+                reason=_refusal_words(refusal) or Reason(int(ordered.reason[column])).name,
                 equity=float(state.equity[column]),
                 unrealised=float(unrealised[column]),
             )
@@ -84,7 +84,7 @@ class Standing:
         )
 
 
-def _told(refusal: Refusal | None) -> str:
+def _refusal_words(refusal: Refusal | None) -> str:
     return "" if refusal is None else f"{refusal.limit}: {refusal.words}"
 
 
@@ -168,7 +168,7 @@ def decision_rows(
         "expected_price": _numbers(ordered.price),
         "expected_fee": _numbers(ordered.fee),
         "account": _accounts(standing),
-        "refusal": [_told(own) for own in refusals],
+        "refusal": [_refusal_words(own) for own in refusals],
         "sent": [
             int(own is None and order != 0.0)
             for own, order in zip(refusals, ordered.order.tolist(), strict=True)

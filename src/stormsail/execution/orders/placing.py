@@ -171,12 +171,12 @@ class Placing:
             before([by_symbol.get(symbol) for symbol in self.symbols])
 
         outcomes = self.gate.send(proposals, views, account, before=record)
-        told = set()
+        known = set()
         for proposal, outcome in zip(proposals, outcomes, strict=True):
             symbol = proposal.request.symbol
-            if symbol not in told and not isinstance(outcome, Accepted):
+            if symbol not in known and not isinstance(outcome, Accepted):
                 self._tell_outcome(proposal, outcome)
-                told.add(symbol)  # parts after it have the same fate
+                known.add(symbol)  # parts after it have the same fate
         if any(isinstance(outcome, Accepted | Unknown) for outcome in outcomes):
             self.after_fills(standing)
         return outcomes
