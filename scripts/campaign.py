@@ -26,6 +26,8 @@ THOUSAND_KILLS = (
     "tests/fault/test_train_kills.py::test_a_thousand_kills_at_random_moments_change_no_byte"
 )
 EVERY_CALL = "tests/fault/test_train_syscalls.py"
+JOURNAL_CALLS = "tests/fault/test_journal_syscalls.py"
+MONTH = "tests/fault/test_execution_kills.py::test_a_month_under_faults_leaks_nothing"
 BENCH = (sys.executable, "-m", "stormsail", "bench")
 OUR_ROW = r"(?m)^[│|] [\w-]+ +[│|] stormsail +[│|]"
 """A row of our learner in the table of `bench learn`; other libraries are held to nothing."""
@@ -52,13 +54,22 @@ CAMPAIGNS = (
         {"STORMSAIL_HYPOTHESIS": "campaign"},
     ),
     Campaign(
-        "execution: 100,000 faulted scenarios, 5,000 deaths, 10,000 trips, a month",
+        "execution: 100,000 faulted scenarios, 5,000 deaths, 10,000 trips",
         (
-            *PYTEST,
+            *(*PYTEST, "--deselect", MONTH),
             *("-m", "campaign", "tests/fault/test_execution_kills.py"),
             *("tests/integration/test_execution_loop.py", "tests/integration/test_exactly_once.py"),
             "tests/unit/execution/test_order_gate.py",
         ),
+    ),
+    Campaign(
+        "execution: ten months of bars of a minute under faults, memory as it grows",
+        (sys.executable, "-m", "pytest", "-q", "-s", MONTH),
+    ),
+    Campaign(
+        "execution: killed by the kernel at every call on the journal, none torn",
+        (sys.executable, "-m", "pytest", "-q", "-s", "-m", "campaign", JOURNAL_CALLS),
+        passed=r"(\d+) kills at \w+, every journal whole",
     ),
     Campaign(
         "execution: 5,000 power losses under the journal; wall clock from a close to the order",
@@ -76,6 +87,7 @@ CAMPAIGNS = (
         (
             *(*PYTEST, "-m", "campaign", "tests/fault"),
             *("--deselect", THOUSAND_KILLS, "--deselect", EVERY_CALL),
+            *("--deselect", JOURNAL_CALLS, "--deselect", MONTH),
         ),
     ),
     Campaign(

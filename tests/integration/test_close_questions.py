@@ -101,3 +101,24 @@ def test_a_position_larger_than_a_market_order_is_closed_in_parts(folder):
     sizes = [request.quantity for request in desk.venue.requests[sent:]]
     assert desk.venue.held[desk.symbols[0]] == 0
     assert (len(sizes), sum(sizes), max(sizes)) == (3, abs(held), desk.venue.market_max)
+
+
+@pytest.mark.spec("R20")
+def test_a_target_larger_than_a_market_order_is_worked_in_parts(folder):
+    desk = Desk(folder, symbols=1)
+    desk.venue.market_max = Decimal("15.5")
+    with desk.trader("live") as loop:
+        loop.run(bars=1)
+        intents = [own for own in loop._journal.intents() if own.leg == "target"]
+        stops = [own for own in desk.venue.book.values() if own.type == "stop"]
+        expected = abs(float(loop.standing.ordered.order[0]))
+        again = [own.request.client_id for own in loop.placing._proposals(loop.standing)]
+    sizes = [own.quantity for own in intents]
+    assert [own.client_id for own in intents] == again  # named alike, so never sent twice
+    assert [own.number for own in intents] == list(range(len(sizes)))
+    assert len(sizes) == -(-expected // 15.5) > 2
+    assert float(sum(sizes)) == pytest.approx(expected, abs=1e-9)
+    assert max(sizes) <= Decimal("15.5")
+    assert max(sizes) - min(sizes) <= Decimal("0.001")
+    assert abs(desk.venue.held[desk.symbols[0]]) == sum(sizes)
+    assert [own.quantity for own in stops] == [sum(sizes)]

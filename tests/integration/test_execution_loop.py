@@ -512,6 +512,19 @@ def test_a_silent_venue_is_waited_for(folder):
 # What an operator sees
 
 
+def test_an_operator_is_told_which_limit_refused_an_order(folder):
+    desk = Desk(folder, symbols=1)
+    with desk.trader("live", config(limits__max_order_notional=1.0)) as loop:
+        loop.run(bars=1)
+    status = read_status(folder, desk.clock)
+    words = next(own.words for own in status.notices if own.name == "order-refused")
+    quantity, price = desk.venue.requests[-1].quantity, desk.venue.price(desk.symbols[0])
+    assert words.endswith(f": order-notional: {quantity * price} in one order")
+    (sleeve,) = status.snapshot["sleeves"]
+    assert sleeve["reason"] == f"order-notional: {quantity * price} in one order"
+    assert desk.venue.held[desk.symbols[0]] == 0
+
+
 def test_observers_see_snapshots_and_one_that_fails_does_not_stop_trading(folder):
     desk = Desk(folder, symbols=1)
 

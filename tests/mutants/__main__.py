@@ -35,7 +35,8 @@ if __name__ == "__main__":
         chosen = [mutant for mutant in chosen if mutant not in KERNELS]
         print(f"{len(rested)} bugs of device kernels left out: Triton is not installed")
     if shutil.which("strace") is None:
-        traced = [mutant for mutant in chosen if any("power_loss" in t for t in mutant.tests)]
+        marks = ("power_loss", "journal_syscalls")
+        traced = [own for own in chosen if any(mark in t for mark in marks for t in own.tests)]
         chosen = [mutant for mutant in chosen if mutant not in traced]
-        print(f"{len(traced)} bugs of power loss left out: strace is not installed")
+        print(f"{len(traced)} bugs of losses and kills left out: strace is not installed")
     sys.exit(0 if campaign(chosen, workers=os.cpu_count() or 1) else 1)

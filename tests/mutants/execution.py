@@ -118,6 +118,94 @@ EXECUTION = (
         close("test_a_position_larger_than_a_market_order_is_closed_in_parts"),
     ),
     Mutant(
+        "a-part-follows-one-without-an-answer",
+        "D2",
+        GATE,
+        "if outcomes and not isinstance(outcomes[-1], Accepted):",
+        "if outcomes and isinstance(outcomes[-1], Refused):",
+        gate("test_a_part_that_is_not_taken_stops_those_after_it"),
+    ),
+    Mutant(
+        "parts-pass-one-by-one",
+        "D6",
+        GATE,
+        "        if part.whole * price > bounds.order:\n",
+        "        if request.quantity * price > bounds.order:\n",
+        gate("test_parts_of_an_order_pass_together_or_not_at_all"),
+    ),
+    Mutant(
+        "a-part-does-not-see-those-before-it",
+        "D6",
+        GATE,
+        "            account = _with(account, [part])\n",
+        "",
+        gate("test_parts_of_an_order_pass_together_or_not_at_all"),
+    ),
+    Mutant(
+        "an-order-in-parts-is-one-to-the-rates",
+        "D6",
+        GATE,
+        "_count(rates.orders, since) + part.before >= bounds.orders",
+        "_count(rates.orders, since) >= bounds.orders",
+        gate("test_parts_are_one_order_to_the_throttle_and_many_to_the_rates"),
+    ),
+    Mutant(
+        "a-part-is-too-large-for-the-market",
+        "D6",
+        PLACING,
+        "    count = -(-lots // most_lots) if",
+        "    count = lots // most_lots if",
+        unit(
+            "placing",
+            "test_a_size_is_cut_into_as_few_parts_as_the_market_takes",
+            part="execution",
+        ),
+    ),
+    Mutant(
+        "the-stop-of-an-order-in-parts-is-that-of-its-last-part",
+        "D8",
+        PLACING,
+        "changes.get(request.symbol, _NONE) + signed",
+        "signed",
+        close("test_a_target_larger_than_a_market_order_is_worked_in_parts"),
+    ),
+    Mutant(
+        "which-limit-refused-is-not-told",
+        "D6",
+        PLACING,
+        "{request.quantity}: {why}{outcome.words}",
+        "{request.quantity}: {outcome.words}",
+        loop("test_an_operator_is_told_which_limit_refused_an_order"),
+    ),
+    Mutant(
+        "a-refused-order-passed-the-gates",
+        "D6",
+        "execution/decisions/standing.py",
+        "reason=_refusal_words(refusal) or Reason(",
+        "reason=Reason(",
+        loop("test_an_operator_is_told_which_limit_refused_an_order"),
+    ),
+    Mutant(
+        "a-bar-reads-every-order-that-there-was",
+        "R27",
+        SCHEMA,
+        '    "orders_by_number ON orders (order_id)",\n',
+        "",
+        unit(
+            "journal",
+            "test_a_question_of_every_bar_costs_as_much_after_many_orders[fills]",
+            part="execution",
+        ),
+    ),
+    Mutant(
+        "an-order-of-one-symbol-is-that-of-another",
+        "D4",
+        JOURNAL,
+        '"WHERE order_id = ? AND symbol = ? LIMIT 1",\n            (order_id, symbol),',
+        '"WHERE order_id = ? LIMIT 1",\n            (order_id,),',
+        unit("journal", "test_the_number_of_an_order_is_one_of_its_symbol", part="execution"),
+    ),
+    Mutant(
         "margin-is-set-without-permission",
         "D5",
         MARGIN,
@@ -344,6 +432,17 @@ EXECUTION = (
         ),
     ),
     Mutant(
+        "a-killed-transaction-stays-by-half",
+        "R21",
+        JOURNAL,
+        "PRAGMA journal_mode = WAL",
+        "PRAGMA journal_mode = OFF",
+        (
+            "tests/fault/test_journal_syscalls.py::"
+            "test_the_kernel_kills_a_trader_at_some_calls_and_the_next_one_equals_the_venue",
+        ),
+    ),
+    Mutant(
         "a-reconnection-rearms-the-switch",
         "M26",
         LOOP,
@@ -397,10 +496,10 @@ EXECUTION = (
         "an-unknown-order-is-sent-again",
         "M43",
         GATE,
-        "        return self._venue.submit(proposal.request)",
-        "        outcome = self._venue.submit(proposal.request)\n"
-        '        return outcome if not hasattr(outcome, "words") else '
-        "self._venue.submit(proposal.request)",
+        "                outcomes.append(self._venue.submit(part.request))\n",
+        "                outcomes.append(self._venue.submit(part.request))\n"
+        '                if hasattr(outcomes[-1], "words"):\n'
+        "                    outcomes[-1] = self._venue.submit(part.request)\n",
         gate("test_an_order_is_never_sent_again"),
     ),
     Mutant(
@@ -469,8 +568,8 @@ EXECUTION = (
         "the-switch-is-not-looked-at-last",
         "execution",
         GATE,
-        '        if proposal.leg == "target" and self._switch.tripped():\n',
-        '        if proposal.leg == "nothing" and self._switch.tripped():\n',
+        '            elif part.leg == "target" and self._switch.tripped():\n',
+        '            elif part.leg == "nothing" and self._switch.tripped():\n',
         gate("test_the_switch_is_looked_at_after_the_intent"),
     ),
     Mutant(

@@ -71,6 +71,17 @@ VENUES = (
         ),
     ),
     Mutant(
+        "a-signature-is-told",
+        "E1",
+        "market/fetch/client.py",
+        '_QUERY.sub("", _STREAM.sub(r"\\1", " ".join(str(error).split())))',
+        '" ".join(str(error).split())',
+        venue(
+            "test_words_about_a_failure_hold_nothing_that_signs_a_request",
+            "test_the_key_to_a_stream_is_no_part_of_what_is_told",
+        ),
+    ),
+    Mutant(
         "retries-are-not-looked-for",
         "M43",
         CLIENT,

@@ -44,7 +44,7 @@ from stormsail.execution.venue import (
     VenueHealth,
 )
 from stormsail.market.bars import Bars, canonical
-from stormsail.market.fetch.client import Requester, RetryPolicy, load_ccxt
+from stormsail.market.fetch.client import Requester, RetryPolicy, load_ccxt, one_line
 from stormsail.market.fetch.pages import Row as BarRow
 from stormsail.market.fetch.pages import open_source
 from stormsail.market.fetch.plan import Span, bar_at_or_after
@@ -584,7 +584,7 @@ class CcxtVenue:
         try:
             send()
         except load_ccxt().BaseError as error:
-            return judge(client.exchanged, _one_line(error))
+            return judge(client.exchanged, f"{type(error).__name__}: {one_line(error)}")
         except StormsailError as error:  # no budget: nothing was sent
             return judge(client.exchanged, error.found)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -594,7 +594,3 @@ class CcxtVenue:
             return Accepted(read(exchanged.json()))
         except VenueError as error:
             return Unknown(f"{error.wrong}; found {error.found}")
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

@@ -100,8 +100,7 @@ class TradingLoop:
         self._agent, self._venue, self._journal, self._switch = agent, venue, journal, switch
         self.config, self.symbols, self.capital = config, tuple(symbols), capital
         self._clock, self._shifts = clock, tuple(shifts)
-        self._notes = dict(notes or {})
-        self._machine = SystemClock()
+        self._notes, self._machine = dict(notes or {}), SystemClock()
         self.teller = Teller(journal, clock, observers)
         bounds = config.limits.resolved(capital)
         self.gate = OrderGate(venue, journal, switch, bounds, symbols, clock)
@@ -111,6 +110,7 @@ class TradingLoop:
         self._undecided: int | None = None
         self._leaving = self._interrupted = False
         self._recorded_ms: int | None = None
+        self._refusals: Sequence[Refusal | None] = ()
         self._sent_ms = self._journal_ms = 0.0
 
     def leave(self) -> None:
@@ -466,6 +466,7 @@ class TradingLoop:
         """Put the bar on disk with its intents, send the orders, tell the operator."""
 
         def record(refusals: list[Refusal | None]) -> None:
+            self._refusals = refusals
             self._record(standing, decided, refusals)
 
         started = self._machine.monotonic_ns()
@@ -592,9 +593,8 @@ class TradingLoop:
             decision_ms=self._sent_ms,
         )
         peaks, now = self.placing.peaks(standing), self._now_ms()
-        self.teller.publish(
-            snapshot_of(standing, self.symbols, self._journal, self.gate, peaks, cvar, health, now)
-        )
+        view = (standing, self.symbols, self._refusals, self._journal, self.gate, peaks, cvar)
+        self.teller.publish(snapshot_of(*view, health, now))
 
     def _now_ms(self) -> int:
         return self._clock.now_ns() // 1_000_000

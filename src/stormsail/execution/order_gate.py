@@ -23,6 +23,10 @@ because the way out must stay open.
 | 14 | `repeat` | the same order again and again |
 
 Exposure counts what may be filled as filled: an order without an answer, and one that still rests.
+
+What the market takes only in parts is proposed in parts, and judged as one: all of them pass, or
+none is sent. They are one order to limits 4 and 14, and as many as they are to 8 and 9; each is
+sent once the one before it was taken.
 """
 
 from collections import deque
@@ -30,6 +34,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
+from itertools import chain, groupby
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
@@ -40,7 +45,15 @@ from stormsail.core.errors import InvariantError
 from stormsail.execution.journal import Journal
 from stormsail.execution.kill_switch import KillSwitch
 from stormsail.execution.order_ids import Leg
-from stormsail.execution.venue import ZERO, Market, OrderRequest, Outcome, Refused, Venue
+from stormsail.execution.venue import (
+    ZERO,
+    Accepted,
+    Market,
+    OrderRequest,
+    Outcome,
+    Refused,
+    Venue,
+)
 
 TradingState = Literal["ACTIVE", "REDUCING", "HALTED"]
 """All orders; those that lower a position; none but the way out."""
@@ -201,6 +214,8 @@ class Refusal:
 class Proposal:
     """An order that wants to be sent.
 
+    Proposals of one symbol and leg that follow each other are parts of one order.
+
     Attributes:
         bar_ms, leg, number: of its key, for the journal.
         reference: price at which it was sized.
@@ -211,6 +226,18 @@ class Proposal:
     leg: Leg
     number: int
     reference: Decimal
+
+
+class _Part(NamedTuple):
+    """Place of an order among the parts of a larger one.
+
+    Attributes:
+        before: parts that are sent before it.
+        whole: quantity of all of them.
+    """
+
+    before: int
+    whole: Decimal
 
 
 @dataclass
@@ -272,16 +299,13 @@ class OrderGate:
 
     def check(self, proposal: Proposal, view: MarketView, account: AccountView) -> Refusal | None:
         """Return why an order must not be sent, or None where it may."""
-        return self._check(proposal, view, account, self._now_ms(), self.state)
+        part = _Part(0, proposal.request.quantity)
+        return self._check(proposal, view, account, self._now_ms(), self.state, part)
 
     def _check(
-        self,
-        proposal: Proposal,
-        view: MarketView,
-        account: AccountView,
-        now: float,
-        state: TradingState,
-    ) -> Refusal | None:
+        self, proposal: Proposal, view: MarketView, account: AccountView, now: float,
+        state: TradingState, part: _Part,
+    ) -> Refusal | None:  # fmt: skip
         request = proposal.request
         refusal = (
             self._number(request)
@@ -303,9 +327,9 @@ class OrderGate:
             return Refusal("state", f"trading is {state}")
         if view.data_age_bars > self._bounds.data_age_bars:  # of what the agent has decided on
             return Refusal("stale-data", f"the newest bar closed {view.data_age_bars:.2f} bars ago")
-        refusal = self._rate(request, now)
+        refusal = self._rate(request, now, part)
         if refusal is None and not reduces:
-            refusal = self._size(request, signed, view, account) or self._loss(account)
+            refusal = self._size(request, signed, view, account, part) or self._loss(account)
         return refusal
 
     def _number(self, request: OrderRequest) -> Refusal | None:
@@ -353,11 +377,11 @@ class OrderGate:
                 return Refusal("collar", f"a stop at {request.stop_price} would trigger at {mid}")
         return None
 
-    def _rate(self, request: OrderRequest, now: float) -> Refusal | None:
-        rates, bounds = self._rates, self._bounds
-        if _count(rates.orders, now - _MINUTE_MS) >= bounds.orders:
+    def _rate(self, request: OrderRequest, now: float, part: _Part) -> Refusal | None:
+        rates, bounds, since = self._rates, self._bounds, now - _MINUTE_MS
+        if _count(rates.orders, since) + part.before >= bounds.orders:
             return Refusal("order-rate", f"{bounds.orders} orders in a minute")
-        if _count(rates.messages, now - _MINUTE_MS) >= bounds.messages:
+        if _count(rates.messages, since) + part.before >= bounds.messages:
             return Refusal("message-rate", f"{bounds.messages} messages in a minute")
         same = rates.same.get((request.symbol, request.side))
         if same is not None and _count(same, now - bounds.repeat_ms) >= bounds.repeats:
@@ -365,13 +389,14 @@ class OrderGate:
         return None
 
     def _size(
-        self, request: OrderRequest, signed: Decimal, view: MarketView, account: AccountView
-    ) -> Refusal | None:
+        self, request: OrderRequest, signed: Decimal, view: MarketView, account: AccountView,
+        part: _Part,
+    ) -> Refusal | None:  # fmt: skip
         bounds, price = self._bounds, request.price or view.mid
         if price is None:
             return Refusal("collar", "no price to compare with")
-        if request.quantity * price > bounds.order:
-            return Refusal("order-notional", f"{request.quantity * price} in one order")
+        if part.whole * price > bounds.order:
+            return Refusal("order-notional", f"{part.whole * price} in one order")
         held = account.exposures.get(request.symbol, _FLAT)
         after = max(abs(held.low + signed), abs(held.high + signed), held.largest) * price
         if max(abs(held.low + signed), abs(held.high + signed)) * price > bounds.position:
@@ -398,7 +423,8 @@ class OrderGate:
         ):
             known = start.is_finite() and start > 0 and account.equity.is_finite()
             if not (known and start - account.equity < share * start):
-                return Refusal(limit, f"{account.equity} after {start}")  # type: ignore[arg-type]
+                words = f"an equity of {account.equity} after {start}"
+                return Refusal(limit, words)  # type: ignore[arg-type]
         return None
 
     def send(
@@ -411,10 +437,12 @@ class OrderGate:
     ) -> list[Outcome]:
         """Check orders, put those that pass on disk as one, then send each once.
 
-        They are sent side by side where the venue can, and none waits for another's answer.
+        They are sent side by side where the venue can, and none waits for another's answer; but
+        parts of one order are sent one after the other, until one of them is not taken.
 
         Args:
             proposals: in the order in which they are judged; later ones see earlier ones as filled.
+                Parts of one order stand together.
             views: by symbol.
             account: before any of them.
             before: called inside the transaction of the intents with the refusal of each, to write
@@ -434,13 +462,14 @@ class OrderGate:
                 remedy="This is a bug of the package; nothing was sent.",
             )
         now, state = self._now_ms(), self.state
+        orders = [list(parts) for _, parts in groupby(proposals, key=_order_of)]
         refusals: list[Refusal | None] = []
-        for proposal in proposals:
-            refusal = self._check(proposal, views[proposal.request.symbol], account, now, state)
-            refusals.append(refusal)
+        for parts in orders:
+            refusal = self._judged(parts, views[parts[0].request.symbol], account, now, state)
+            refusals += [refusal] * len(parts)
             if refusal is None:
-                account = _with(account, proposal.request)
-                self._counted(proposal, now)
+                account = _with(account, parts)
+                self._counted(parts, now)
         wall = self._clock.now_ns() // 1_000_000
         with self._journal.transaction():
             if before is not None:
@@ -449,12 +478,10 @@ class OrderGate:
                 refusal is not None or not self._intended(proposal, wall)
                 for proposal, refusal in zip(proposals, refusals, strict=True)
             ]
-        sending = [
-            partial(self._submitted, proposal)
-            for proposal, here in zip(proposals, known, strict=True)
-            if not here
-        ]
-        sent = iter(self._venue.at_once(sending))
+        there = iter(known)
+        new = [[part for part in parts if not next(there)] for parts in orders]
+        sending = [partial(self._submitted, parts) for parts in new if parts]
+        sent = chain.from_iterable(self._venue.at_once(sending))
         outcomes = [
             _not_sent(refusal) if here else next(sent)
             for refusal, here in zip(refusals, known, strict=True)
@@ -477,17 +504,40 @@ class OrderGate:
             now_ms=now_ms,
         )
 
-    def _submitted(self, proposal: Proposal) -> Outcome:
-        """Send an order whose intent is on disk, unless the kill switch was tripped meanwhile."""
-        if proposal.leg == "target" and self._switch.tripped():
-            return Refused(NOT_SENT, "the kill switch was tripped")
-        return self._venue.submit(proposal.request)
+    def _judged(
+        self, parts: Sequence[Proposal], view: MarketView, account: AccountView, now: float,
+        state: TradingState,
+    ) -> Refusal | None:  # fmt: skip
+        """Return why an order must not be sent: each part sees those before it as filled."""
+        whole = sum((part.request.quantity for part in parts), ZERO)
+        for before, part in enumerate(parts):
+            place = _Part(before, whole)
+            refusal = self._check(part, view, account, now, state, place)
+            if refusal is not None:
+                return refusal
+            account = _with(account, [part])
+        return None
 
-    def _counted(self, proposal: Proposal, now: float) -> None:
-        rates, request = self._rates, proposal.request
-        rates.messages.append(now)
-        if proposal.leg == "target":
-            rates.orders.append(now)
+    def _submitted(self, parts: Sequence[Proposal]) -> list[Outcome]:
+        """Send the parts of an order until one is not taken; what it did is not known, or nothing.
+
+        Their intents are on disk. The kill switch may have been tripped meanwhile.
+        """
+        outcomes: list[Outcome] = []
+        for part in parts:
+            if outcomes and not isinstance(outcomes[-1], Accepted):
+                outcomes.append(Refused(NOT_SENT, "the part before it was not taken"))
+            elif part.leg == "target" and self._switch.tripped():
+                outcomes.append(Refused(NOT_SENT, "the kill switch was tripped"))
+            else:
+                outcomes.append(self._venue.submit(part.request))
+        return outcomes
+
+    def _counted(self, parts: Sequence[Proposal], now: float) -> None:
+        rates, request = self._rates, parts[0].request
+        rates.messages.extend([now] * len(parts))
+        if parts[0].leg == "target":
+            rates.orders.extend([now] * len(parts))
             rates.same.setdefault((request.symbol, request.side), deque()).append(now)
 
     def cancel(self, symbol: str, client_id: str) -> Outcome:
@@ -515,15 +565,23 @@ def _reduces(exposure: Exposure, change: Decimal) -> bool:
     return exposure.high + change <= 0 and exposure.high < 0
 
 
-def _with(account: AccountView, request: OrderRequest) -> AccountView:
-    """Return the account as if an order were filled, or not: both ends are kept."""
-    signed = request.quantity if request.side == "buy" else -request.quantity
-    before = account.exposures.get(request.symbol, _FLAT)
+def _order_of(proposal: Proposal) -> tuple[str, Leg]:
+    return proposal.request.symbol, proposal.leg
+
+
+def _with(account: AccountView, parts: Sequence[Proposal]) -> AccountView:
+    """Return the account as if parts of an order were filled, or not: both ends are kept."""
+    symbol = parts[0].request.symbol
+    exposure = account.exposures.get(symbol, _FLAT)
+    for part in parts:
+        request = part.request
+        signed = request.quantity if request.side == "buy" else -request.quantity
+        exposure = exposure.after(signed)
     return AccountView(
         account.equity,
         account.peak,
         account.day_start,
-        {**account.exposures, request.symbol: before.after(signed)},
+        {**account.exposures, symbol: exposure},
         account.prices,
     )
 

@@ -48,15 +48,22 @@ class OrderNames:
         quantity: Decimal,
         stop_price: Decimal | None = None,
         reduce_only: bool = False,
+        part: int | None = None,
     ) -> Proposal:
-        """Return the next order of a leg: its number is that of the intents before it."""
-        count = self.journal.rows(
-            "SELECT count(*) FROM intents WHERE bar_ms = ? AND symbol = ? AND leg = ?",
-            bar_ms,
-            symbol,
-            leg,
-        )[0][0]
-        number = 0 if leg == "target" else int(str(count))
+        """Return an order of a leg.
+
+        Its number is its part, or else that of the intents before it: what is decided twice on one
+        bar has the same name, and what is tried again has another.
+        """
+        number = part
+        if number is None:
+            count = self.journal.rows(
+                "SELECT count(*) FROM intents WHERE bar_ms = ? AND symbol = ? AND leg = ?",
+                bar_ms,
+                symbol,
+                leg,
+            )[0][0]
+            number = int(str(count))
         epoch = self.journal.epoch
         key = OrderKey(self.account, self.strategy, epoch, bar_ms, symbol, leg, number)
         request = OrderRequest(

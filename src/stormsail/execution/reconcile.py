@@ -215,13 +215,9 @@ def update_fills(venue: Venue, journal: Journal, symbols: Sequence[str]) -> int:
         since = created if newest is None else int(str(newest))
         questions.append(partial(venue.trades, symbol, since_ms=since - _OVERLAP_MS))
     answers = venue.at_once(questions)
-    named = journal.rows(
-        "SELECT DISTINCT order_id, client_id FROM orders WHERE order_id IS NOT NULL"
-    )
-    names = {str(order_id): str(client_id) for order_id, client_id in named}
     with journal.transaction():
         for trade in chain.from_iterable(answers):
-            name = names.get(trade.order_id)
+            name = journal.name_of(trade.symbol, trade.order_id)
             if name is None and trade.ts_ms < created:
                 continue  # before this journal, and none of its orders
             count += journal.add_fill(trade, name)

@@ -23,6 +23,7 @@ from stormsail.execution.venue import (
     StreamInterrupted,
     Unknown,
 )
+from stormsail.market.fetch.client import one_line
 
 T0 = 1_700_000_400_000
 
@@ -414,3 +415,29 @@ def test_other_exchanges_are_refused_and_the_budget_is_one_file_for_a_user(tmp_p
     assert budget_path("binance", None) == budget_path("binance", None)
     assert budget_path("binance", None) != budget_path("binanceusdm", None)
     assert budget_path("binance", None).is_relative_to(tmp_path)
+
+
+@pytest.mark.spec("E1")
+def test_words_about_a_failure_hold_nothing_that_signs_a_request(there):
+    """ccxt quotes the whole address, query and signature included, and words go to alerts."""
+    there.venue.markets([there.symbol])
+    there.buy()
+    there.exchange.always = {name: Fault("reset") for name in ("account", "query", "cancel")}
+    told = [
+        str(refused(there.venue.permissions)),
+        str(refused(lambda: there.venue.order(there.symbol, "a"))),
+        there.venue.cancel(there.symbol, "a").words,
+    ]
+    for words in told:
+        assert "signature" not in words, words
+        assert "timestamp" not in words, words
+    # what is needed to understand it is there: the route, and what to do
+    assert "/account/apiRestrictions after 4 tries" in told[0]
+
+
+@pytest.mark.spec("E1")
+def test_the_key_to_a_stream_is_no_part_of_what_is_told():
+    error = OSError("Connection to wss://fstream.binance.com/ws/listenKEY123 lost, code=1006")
+    assert one_line(error) == "Connection to wss://fstream.binance.com lost, code=1006"
+    again = ValueError("GET https://api.binance.com/api/v3/order?symbol=A&signature=b refused")
+    assert one_line(again) == "GET https://api.binance.com/api/v3/order refused"

@@ -1,12 +1,18 @@
 # ruff: noqa: S608 - tables of ours
 import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
+from stormsail.core.clock import ManualClock
 from stormsail.core.errors import DataError
 from stormsail.execution.journal import NAME, Binding, Journal
 from stormsail.execution.journal.schema import RECORDS, SCHEMA_VERSION
+from stormsail.execution.operator.status import read_status
+from stormsail.execution.protection import OrderNames
+from stormsail.execution.reconcile import update_fills
 from stormsail.execution.venue import Accepted, Order, OrderRequest, Refused, Trade, Unknown
 
 BINDING = Binding("binance:1", "binance", "live", "1h", "USDT")
@@ -219,3 +225,105 @@ def test_the_checkpoint_is_replaced(journal):
     journal.put_checkpoint(1, {"a": 1}, b"m", b"g")
     journal.put_checkpoint(2, {"a": 2}, b"n", b"h")
     assert journal.checkpoint() == (2, {"a": 2}, b"n", b"h")
+
+
+def steps(journal, call):
+    """Return how many steps the database takes for a call."""
+    count = 0
+
+    def step():
+        nonlocal count
+        count += 1
+
+    journal._database.set_progress_handler(step, 1)
+    try:
+        call()
+    finally:
+        journal._database.set_progress_handler(None, 1)
+    return count
+
+
+def filled(folder, orders):
+    """Return a journal of so many filled orders, one a bar."""
+    folder.mkdir()
+    made = opened(folder)
+    with made.transaction():
+        for number in range(orders):
+            name = f"x{number}"
+            made.add_intent(
+                request(name),
+                bar_ms=number,
+                leg="target",
+                number=0,
+                reference=Decimal(100),
+                now_ms=number,
+            )
+            known = replace(order(name), order_id=f"o{number}")
+            made.add_order(name, "accepted", known, now_ms=number)
+            made.add_fill(replace(trade(f"t{number}"), order_id=f"o{number}", ts_ms=number), name)
+    return made
+
+
+QUESTIONS = {
+    "fills": lambda journal: update_fills(Answers(), journal, [SYMBOL]),
+    "the number of an order": lambda journal: OrderNames("a", "b", journal).proposal(
+        5, "stop", Decimal(1), symbol=SYMBOL, side="sell", quantity=Decimal(1)
+    ),
+    "orders of a bar": lambda journal: journal.intents(bar_ms=5),
+    "the last orders": lambda journal: read_status(journal.path.parent, ManualClock(), rows=3),
+    "the newest booking": lambda journal: journal.booked(),
+}
+
+
+class Answers:
+    """A venue that tells of a fill of somebody else's order, before this journal was made."""
+
+    def trades(self, symbol, *, since_ms):
+        assert since_ms < 1_000
+        return [replace(trade("t3"), symbol=symbol, order_id="theirs", ts_ms=3)]
+
+    def at_once(self, calls):
+        return [call() for call in calls]
+
+
+@pytest.mark.spec("R27")
+@pytest.mark.parametrize("asked", QUESTIONS)
+def test_a_question_of_every_bar_costs_as_much_after_many_orders(tmp_path, asked):
+    counts = []
+    for orders in (20, 1_000):
+        made = filled(tmp_path / str(orders), orders)
+        made.begin_session(mode="live", agent="", settings={}, version="", host="", now_ms=0)
+        counts.append(steps(made, lambda: QUESTIONS[asked](made)))  # noqa: B023
+        made.close()
+    # A tree of a thousand rows is deeper by a page or two, which takes no step.
+    assert counts[1] <= counts[0] + 10, counts
+
+
+def test_the_number_of_an_order_is_one_of_its_symbol(journal):
+    """Binance counts the orders of each symbol by themselves: two may have the number 17."""
+    for name, symbol in (("a", SYMBOL), ("b", "ETH/USDT")):
+        journal.add_intent(
+            replace(request(name), symbol=symbol),
+            bar_ms=5,
+            leg="target",
+            number=0,
+            reference=Decimal(100),
+            now_ms=2_000,
+        )
+        journal.add_order(name, "accepted", order(name), now_ms=2_001)
+    assert [journal.name_of(own, "17") for own in (SYMBOL, "ETH/USDT")] == ["a", "b"]
+    assert journal.name_of("XRP/USDT", "17") is None
+    assert journal.name_of(SYMBOL, "18") is None
+
+
+def test_a_journal_that_was_written_without_indexes_gets_them(tmp_path):
+    opened(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / NAME)) as other:
+        names = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+        made = {str(row[0]) for row in other.execute(names)}
+        for name in made - {"orders_by_client"}:
+            other.execute(f"DROP INDEX {name}")
+    again = opened(tmp_path)
+    assert {str(row[0]) for row in again.rows(names)} == made
+    assert len(made) == 5
+    again.close()

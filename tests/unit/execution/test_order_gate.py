@@ -22,7 +22,7 @@ from stormsail.execution.order_gate import (
     OrderLimits,
     Proposal,
 )
-from stormsail.execution.venue import Accepted, Market, OrderRequest, Refused, Unknown
+from stormsail.execution.venue import Accepted, Market, Order, OrderRequest, Refused, Unknown
 
 PACKAGE = Path(stormsail.__file__).parent
 SYMBOL, OTHER = "BTC/USDT:USDT", "ETH/USDT:USDT"
@@ -46,6 +46,7 @@ LIMITS = OrderLimits(
     repeat_window_s=30.0,
 )
 VIEW = MarketView(MARKET, D(100), 0.0, 0.5)
+VIEWS = {SYMBOL: VIEW, OTHER: MarketView(replace(MARKET, symbol=OTHER), D(10), 0.0, 0.5)}
 ACCOUNT = AccountView(D(10_000), D(10_000), D(10_000), {}, {SYMBOL: D(100), OTHER: D(10)})
 
 
@@ -68,9 +69,9 @@ class Nowhere:
         return Refused("-2011", "none")
 
 
-def proposal(quantity="1", side="buy", leg="target", number=0, **changes):
+def proposal(quantity="1", side="buy", leg="target", number=0, symbol=SYMBOL, **changes):
     name = f"id-{leg}-{number}"
-    request = OrderRequest(name, SYMBOL, side, changes.pop("type", "market"), D(quantity))
+    request = OrderRequest(name, symbol, side, changes.pop("type", "market"), D(quantity))
     return Proposal(replace(request, **changes), 1, leg, number, D(100))
 
 
@@ -314,7 +315,7 @@ def test_the_intent_is_on_disk_before_the_request(gate):
             return super().submit(request)
 
     gate._venue = Watching()
-    gate.send([proposal(number=0), proposal(number=1)], {SYMBOL: VIEW}, ACCOUNT)
+    gate.send([proposal(number=0), proposal(number=1, symbol=OTHER)], VIEWS, ACCOUNT)
     assert seen == [["id-target-0", "id-target-1"]] * 2
 
 
@@ -345,11 +346,92 @@ def test_the_switch_is_looked_at_after_the_intent(gate):
 
 
 def test_orders_of_one_call_see_each_other_as_filled(gate):
-    orders = [proposal("16", number=number) for number in range(3)]
-    outcomes = gate.send(orders, {SYMBOL: VIEW}, ACCOUNT)
-    assert [getattr(outcome, "code", "sent") for outcome in outcomes] == [
-        "sent", "gate:position", "gate:position",
+    # 16 at 100 and 50 at 10; with 16 more the position is 3,200 of 3,000
+    orders = [
+        proposal("16", number=0), proposal("50", number=1, symbol=OTHER), proposal("16", number=2),
     ]  # fmt: skip
+    outcomes = gate.send(orders, VIEWS, ACCOUNT)
+    assert [getattr(outcome, "code", "sent") for outcome in outcomes] == [
+        "sent", "sent", "gate:position",
+    ]  # fmt: skip
+
+
+def parts(*quantities, first=0):
+    """Return the parts of one order."""
+    return [proposal(own, number=place) for place, own in enumerate(quantities, first)]
+
+
+def codes(outcomes):
+    return [getattr(outcome, "code", "sent") for outcome in outcomes]
+
+
+def taken(quantity="1"):
+    """Return the answer to an order that was taken and filled."""
+    filled, nothing = D(quantity), D(0)
+    return Accepted(
+        Order(
+            "id", "1", SYMBOL, "buy", "market", "filled", filled, filled, nothing, None, None,
+            False, 0,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.spec("D6")
+def test_parts_of_an_order_pass_together_or_not_at_all(gate):
+    gate._venue = Nowhere(taken())
+    # each is worth 1,100, and 2,000 is the most of one order
+    assert codes(gate.send(parts("11", "11"), VIEWS, ACCOUNT)) == ["gate:order-notional"] * 2
+    # 10 of 15 may be sold to nothing, but the other 10 would turn the position after a loss
+    lossy = held(15, equity=D(9_000))
+    down = [proposal("10", "sell", number=number) for number in (0, 1)]
+    assert codes(gate.send(down, VIEWS, lossy)) == ["gate:daily-loss"] * 2
+    assert (gate._venue.sent, gate._journal.intents()) == ([], [])
+    assert codes(gate.send(parts("10", "10"), VIEWS, ACCOUNT)) == ["sent"] * 2
+    assert [intent.number for intent in gate._journal.intents()] == [0, 1]
+    assert [request.quantity for request in gate._venue.sent] == [10, 10]
+
+
+@pytest.mark.spec("D6")
+def test_parts_are_one_order_to_the_throttle_and_many_to_the_rates(gate):
+    gate._venue = Nowhere(taken())
+    assert codes(gate.send(parts("1", "1", "1", "1"), VIEWS, ACCOUNT)) == ["sent"] * 4
+    # 5 orders a minute: one is left, and an order of two parts is refused whole
+    assert codes(gate.send(parts("1", "1", first=4), VIEWS, ACCOUNT)) == ["gate:order-rate"] * 2
+    assert codes(gate.send(parts("1", first=6), VIEWS, ACCOUNT)) == ["sent"]
+    gate._clock.advance(61.0)
+    for number in range(10, 13):
+        assert codes(gate.send(parts("1", first=number), VIEWS, ACCOUNT)) == ["sent"]
+    assert codes(gate.send(parts("1", first=13), VIEWS, ACCOUNT)) == ["gate:repeat"]
+
+
+@pytest.mark.spec("D2")
+@pytest.mark.parametrize("answer", [Unknown("no answer"), Refused("-2010", "no money")])
+def test_a_part_that_is_not_taken_stops_those_after_it(gate, answer):
+    answers = [taken(), answer, taken()]
+    gate._venue = Nowhere()
+    gate._venue.submit = lambda request: (gate._venue.sent.append(request), answers.pop(0))[1]
+    orders = [*parts("1", "1", "1", "1"), proposal(number=9, symbol=OTHER, quantity="10")]
+    outcomes = gate.send(orders, VIEWS, ACCOUNT)
+    assert outcomes[1] == answer
+    assert [codes([own])[0] for own in outcomes[2:]] == ["not-sent", "not-sent", "sent"]
+    assert [request.client_id[-1] for request in gate._venue.sent] == ["0", "1", "9"]
+    kinds = [intent.kind for intent in gate._journal.intents()]
+    assert kinds[0] == "accepted"
+    assert kinds[2:] == ["refused", "refused", "accepted"]
+
+
+@pytest.mark.spec("D7")
+def test_no_part_follows_a_tripped_switch(gate):
+    gate._venue = Nowhere()
+
+    def submit(request):
+        gate._venue.sent.append(request)
+        gate._switch.trip(source="x", words="y")
+        return taken()
+
+    gate._venue.submit = submit
+    assert codes(gate.send(parts("1", "1"), VIEWS, ACCOUNT)) == ["sent", "not-sent"]
+    assert len(gate._venue.sent) == 1
 
 
 def test_there_is_one_call_of_submit_and_one_of_create_order():

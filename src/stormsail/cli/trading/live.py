@@ -16,6 +16,7 @@ from stormsail.cli.trading.session import (
     Limits,
     Settings,
     Symbols,
+    check_capital,
     read_agent,
     read_config,
     read_shifts,
@@ -60,13 +61,12 @@ def live(
 
     Ctrl-C ends it and leaves positions with their protective stops; the same command goes on.
     """
-    from stormsail.cli.trading.paper import _check_capital
     from stormsail.core.clock import SystemClock
     from stormsail.execution.secrets import redacted_logs
 
     load_plugins(plugin)
     config = read_config(limits, settings)
-    _check_capital(capital)
+    check_capital(capital)
     verdict, share = checked_verdict(agent, accept)
     read = read_agent(agent)
     chosen = traded_symbols(read, symbols)

@@ -16,6 +16,7 @@ from stormsail.cli.trading.session import (
     Limits,
     Settings,
     Symbols,
+    check_capital,
     read_agent,
     read_config,
     read_shifts,
@@ -58,7 +59,7 @@ def paper(
 
     load_plugins(plugin)
     config = read_config(limits, settings)
-    _check_capital(capital)
+    check_capital(capital)
     if demo != (venue == "loopback"):
         raise ConfigError(
             "config-inconsistent",
@@ -94,18 +95,6 @@ def paper(
         watching=Watching(port, alerts),
     )
     trade(account)
-
-
-def _check_capital(capital: float) -> None:
-    from stormsail.core.errors import ConfigError
-
-    if not 0.0 < capital < float("inf"):
-        raise ConfigError(
-            "config-value",
-            wrong="`--capital` must be a finite number greater than 0",
-            found=repr(capital),
-            remedy="Pass how much of the quote currency is traded.",
-        )
 
 
 def _demo(

@@ -87,6 +87,23 @@ def read_config(limits: Path | None, settings: list[str] | None) -> "TradingConf
     return TradingConfig.from_mapping(apply_overrides({}, settings or []))
 
 
+def check_capital(capital: float) -> None:
+    """Refuse a capital that is none.
+
+    Raises:
+        ConfigError: if it is not finite and greater than 0.
+    """
+    from stormsail.core.errors import ConfigError
+
+    if not 0.0 < capital < float("inf"):
+        raise ConfigError(
+            "config-value",
+            wrong="`--capital` must be a finite number greater than 0",
+            found=repr(capital),
+            remedy="Pass how much of the quote currency is traded.",
+        )
+
+
 def traded_symbols(agent: "Agent", given: list[str] | None) -> tuple[str, ...]:
     """Return the symbols to trade, all of one quote currency and kind.
 

@@ -18,7 +18,7 @@ from stormsail.execution.connection.rate_budget import RateBudget
 from stormsail.execution.connection.streams import event_of
 from stormsail.execution.secrets import Credentials
 from stormsail.execution.venue import Event, StreamInterrupted
-from stormsail.market.fetch.client import load_ccxt
+from stormsail.market.fetch.client import load_ccxt, one_line
 from stormsail.market.interval import Interval
 
 _MS = 1_000_000
@@ -136,7 +136,7 @@ class ProStreams:
                 await watch()
                 pause = _FIRST_PAUSE_S
             except (ccxt.BaseError, StormsailError, OSError) as error:
-                words = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+                words = f"{type(error).__name__}: {one_line(error)}"
                 self._events.put(StreamInterrupted(words))
                 await asyncio.sleep(pause)
                 pause = min(2.0 * pause, _LONGEST_PAUSE_S)

@@ -61,7 +61,9 @@ class Standing:
         """Size of all positions together."""
         return float((self.state.quantity * self.state.price).abs().sum())
 
-    def sleeves(self, symbols: Sequence[str]) -> tuple[Sleeve, ...]:
+    def sleeves(
+        self, symbols: Sequence[str], refusals: Sequence[Refusal | None]
+    ) -> tuple[Sleeve, ...]:
         """Return what an operator sees of each symbol."""
         state, ordered = self.state, self.ordered
         weight = held_weight(state)
@@ -74,12 +76,16 @@ class Standing:
                 weight=float(weight[column]),
                 target=number(self.requested[column]),
                 allowed=number(ordered.weight_after[column]),
-                reason=Reason(int(ordered.reason[column])).name,
+                reason=_refusal_words(refusal) or Reason(int(ordered.reason[column])).name,
                 equity=float(state.equity[column]),
                 unrealised=float(unrealised[column]),
             )
-            for column, symbol in enumerate(symbols)
+            for column, (symbol, refusal) in enumerate(zip(symbols, refusals, strict=True))
         )
+
+
+def _refusal_words(refusal: Refusal | None) -> str:
+    return "" if refusal is None else f"{refusal.limit}: {refusal.words}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +100,7 @@ class Decided:
 def snapshot_of(
     standing: Standing,
     symbols: Sequence[str],
+    refusals: Sequence[Refusal | None],
     journal: Journal,
     gate: OrderGate,
     peaks: tuple[float, float],
@@ -106,6 +113,7 @@ def snapshot_of(
     Args:
         standing: what was decided.
         symbols: in the order of the accounts.
+        refusals: of the order gate, by symbol.
         journal: of the account.
         gate: what may be sent, and why not all.
         peaks: highest equity, and that with which the day began.
@@ -128,7 +136,7 @@ def snapshot_of(
         day_start=peaks[1],
         gross=standing.gross,
         cvar=cvar,
-        sleeves=standing.sleeves(symbols),
+        sleeves=standing.sleeves(symbols, refusals),
         open_orders=len(pending),
         unsettled=sum(intent.kind in (None, "unknown") for intent in pending),
         bars=standing.step + 1,
@@ -160,7 +168,7 @@ def decision_rows(
         "expected_price": _numbers(ordered.price),
         "expected_fee": _numbers(ordered.fee),
         "account": _accounts(standing),
-        "refusal": ["" if own is None else f"{own.limit}: {own.words}" for own in refusals],
+        "refusal": [_refusal_words(own) for own in refusals],
         "sent": [
             int(own is None and order != 0.0)
             for own, order in zip(refusals, ordered.order.tolist(), strict=True)

@@ -173,6 +173,8 @@ class Journal:
                     remedy="Name another folder for this account, or trade the account of the "
                     "journal.",
                 )
+        with self.transaction():
+            schema.index(database)
 
     @property
     def binding(self) -> Binding:
@@ -359,6 +361,15 @@ class Journal:
             "SELECT document, memory, generator FROM memories WHERE ts = ?", (ts_ms,)
         ).fetchone()
         return None if row is None else (json.loads(row[0]), row[1], row[2])
+
+    def name_of(self, symbol: str, order_id: str) -> str | None:
+        """Return the client id of an order by the venue's number, which is one of its symbol."""
+        row = self._database.execute(
+            "SELECT client_id FROM orders JOIN intents USING (client_id) "
+            "WHERE order_id = ? AND symbol = ? LIMIT 1",
+            (order_id, symbol),
+        ).fetchone()
+        return None if row is None else str(row[0])
 
     def intent(self, client_id: str) -> Intent | None:
         """Return one intent."""

@@ -78,6 +78,15 @@ CREATE VIEW order_states AS
     ON last.id = (SELECT max(id) FROM orders WHERE orders.client_id = intents.client_id);
 """
 
+_INDEXES = (
+    "intents_by_bar ON intents (bar_ms, symbol, leg)",
+    "intents_by_time ON intents (created_ms)",
+    "orders_by_number ON orders (order_id)",
+    "fills_by_time ON fills (symbol, ts)",
+)
+"""What a bar asks for takes as long after years as on the first day. They are no records: a journal
+that was written without them gets them when it is opened."""
+
 RECORDS = (
     "meta",
     "sessions",
@@ -112,6 +121,12 @@ def create(database: sqlite3.Connection, meta: Mapping[str, str]) -> None:
     database.execute(f"PRAGMA application_id = {_APPLICATION}")
     database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+
+
+def index(database: sqlite3.Connection) -> None:
+    """Make the indexes that a journal lacks."""
+    for words in _INDEXES:
+        database.execute(f"CREATE INDEX IF NOT EXISTS {words}")
 
 
 def trigger(table: str, change: str) -> str:

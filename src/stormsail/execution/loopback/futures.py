@@ -1,12 +1,12 @@
 """Binance's USD-M futures dialect: what each route of `/fapi` answers."""
 
 from decimal import Decimal
-from typing import Literal, cast
+from typing import cast
 
 from stormsail.execution.loopback.account import FuturesAccount, Payment
 from stormsail.execution.loopback.ledger import Ledger
 from stormsail.execution.loopback.orders import ZERO, Fill, HeldOrder, Listing, RefusalError
-from stormsail.execution.loopback.spot import Json, Params, filters, information, text
+from stormsail.execution.loopback.spot import Json, Params, filters, information, taken, text
 
 TYPES = ["LIMIT", "MARKET", "STOP", "STOP_MARKET", "TAKE_PROFIT", "TAKE_PROFIT_MARKET"]
 
@@ -157,25 +157,16 @@ def new_order(book: Ledger, params: Params, *, conditional: bool) -> HeldOrder:
     allowed = {"STOP_MARKET"} if conditional else {"MARKET", "LIMIT"}
     if kind not in allowed:
         raise RefusalError(-4120, "Order type not supported for this endpoint.")
-    number = next(book.numbers.orders)
-    own = params.get("clientAlgoId" if conditional else "newClientOrderId", f"own{number}")
-    order = HeldOrder(
-        order_id=number,
-        client_id=own,
-        market_id=params["symbol"],
-        side=cast("Literal['BUY', 'SELL']", params["side"]),
-        type=kind,
-        quantity=Decimal(params["quantity"]),
-        price=Decimal(params.get("price", "0")),
-        stop_price=Decimal(params.get("triggerPrice", "0")),
-        time_in_force=params.get("timeInForce", "GTC"),
-        reduce_only=params.get("reduceOnly") == "true",
-        created_ms=book.now_ms,
-        updated_ms=book.now_ms,
+    name = "clientAlgoId" if conditional else "newClientOrderId"
+    reduce_only = params.get("reduceOnly") == "true"
+    return taken(
+        book,
+        params,
+        name=name,
+        stop="triggerPrice",
+        reduce_only=reduce_only,
         conditional=conditional,
     )
-    book.place(order)
-    return order
 
 
 def order_json(order: HeldOrder) -> Json:

@@ -103,20 +103,34 @@ def new_order(book: Ledger, params: Params) -> HeldOrder:
     kind = params["type"]
     if kind not in {"MARKET", "LIMIT", "STOP_LOSS"}:
         raise RefusalError(-1116, "Invalid orderType.")
+    return taken(book, params, name="newClientOrderId", stop="stopPrice")
+
+
+def taken(
+    book: Ledger,
+    params: Params,
+    *,
+    name: str,
+    stop: str,
+    reduce_only: bool = False,
+    conditional: bool = False,
+) -> HeldOrder:
+    """Return the order that was taken; its name and its trigger have other words elsewhere."""
     number = next(book.numbers.orders)
     order = HeldOrder(
         order_id=number,
-        client_id=params.get("newClientOrderId", f"own{number}"),
+        client_id=params.get(name, f"own{number}"),
         market_id=params["symbol"],
         side=cast("Literal['BUY', 'SELL']", params["side"]),
-        type=kind,
+        type=params["type"],
         quantity=Decimal(params["quantity"]),
         price=Decimal(params.get("price", "0")),
-        stop_price=Decimal(params.get("stopPrice", "0")),
+        stop_price=Decimal(params.get(stop, "0")),
         time_in_force=params.get("timeInForce", "GTC"),
-        reduce_only=False,
+        reduce_only=reduce_only,
         created_ms=book.now_ms,
         updated_ms=book.now_ms,
+        conditional=conditional,
     )
     book.place(order)
     return order

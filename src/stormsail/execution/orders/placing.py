@@ -39,6 +39,9 @@ from stormsail.execution.venue import (
     Venue,
 )
 
+MOST_PARTS = 20
+"""Of one order; one that needs more is proposed whole, and the gate refuses it."""
+
 _NEAR = Decimal("1e-9")
 _NONE = Decimal(0)
 _AGAIN_S = 5.0
@@ -168,24 +171,30 @@ class Placing:
             before([by_symbol.get(symbol) for symbol in self.symbols])
 
         outcomes = self.gate.send(proposals, views, account, before=record)
+        known = set()
         for proposal, outcome in zip(proposals, outcomes, strict=True):
-            self._tell_outcome(proposal, outcome)
+            symbol = proposal.request.symbol
+            if symbol not in known and not isinstance(outcome, Accepted):
+                self._tell_outcome(proposal, outcome)
+                known.add(symbol)  # parts after it have the same fate
         if any(isinstance(outcome, Accepted | Unknown) for outcome in outcomes):
             self.after_fills(standing)
         return outcomes
 
-    def _tell_outcome(self, proposal: Proposal, outcome: Outcome) -> None:
-        if isinstance(outcome, Accepted):
-            return
+    def _tell_outcome(self, proposal: Proposal, outcome: Refused | Unknown) -> None:
         request = proposal.request
         unknown = isinstance(outcome, Unknown)
         severity: Severity = "alarm" if unknown else "warning"
         name = "order-unknown" if unknown else "order-refused"
-        words = f"{request.side} {request.quantity}: {outcome.words}"
+        why = "" if isinstance(outcome, Unknown) else f"{outcome.code.removeprefix('gate:')}: "
+        words = f"{request.side} {request.quantity}: {why}{outcome.words}"
         self.teller.tell(name, words, severity, request.symbol)
 
     def _proposals(self, standing: Standing) -> list[Proposal]:
-        """Return an order for each symbol whose position is to change, none while one is open."""
+        """Return an order for each symbol whose position is to change, none while one is open.
+
+        What is more than the market takes at once is cut into parts.
+        """
         held_up = {intent.symbol for intent in self.journal.unsettled()}
         proposals = []
         for column, symbol in enumerate(self.symbols):
@@ -195,17 +204,19 @@ class Placing:
                 continue
             held = float(standing.state.quantity[column])
             reduces = wanted * held < 0 and abs(wanted) <= abs(held)
-            proposals.append(
+            proposals += [
                 self.names.proposal(
                     standing.ts,
                     "target",
                     self._quotes[symbol][0],
                     symbol=symbol,
                     side="buy" if wanted > 0 else "sell",
-                    quantity=size,
+                    quantity=quantity,
                     reduce_only=reduces and self.venue.kind == "perpetual",
+                    part=part,
                 )
-            )
+                for part, quantity in enumerate(parts_of(size, self.markets[symbol]))
+            ]
         return proposals
 
     def _protect_entries(
@@ -216,14 +227,19 @@ class Placing:
         ts: int,
     ) -> None:
         """Place the stops of positions to come before the orders that open them."""
-        wanted, entries = {}, {}
+        changes: dict[str, Decimal] = {}
+        entries = {}
         for proposal in proposals:
             request = proposal.request
             signed = request.quantity if request.side == "buy" else -request.quantity
-            held = account.exposures[request.symbol]
-            after = held.high + signed if signed > 0 else held.low + signed
+            changes[request.symbol] = changes.get(request.symbol, _NONE) + signed
+            entries[request.symbol] = proposal.reference
+        wanted = {}
+        for symbol, change in changes.items():
+            held = account.exposures[symbol]
+            after = held.high + change if change > 0 else held.low + change
             if abs(after) > held.largest or after * held.high < 0:
-                wanted[request.symbol], entries[request.symbol] = after, proposal.reference
+                wanted[symbol] = after
         self.protector.place(wanted, entries, views, account, ts)
 
     def unguarded(self) -> bool:
@@ -341,6 +357,22 @@ def order_size(quantity: float, market: Market) -> Decimal:
     whole = steps.to_integral_value()
     near = abs(steps - whole) <= _NEAR * max(whole, Decimal(1))
     return (whole if near else steps.to_integral_value(ROUND_FLOOR)) * lot
+
+
+def parts_of(size: Decimal, market: Market) -> list[Decimal]:
+    """Return a size in as few market orders as the market takes, alike but for one lot.
+
+    Where that would be more than `MOST_PARTS`, or there is no lot, it is left whole.
+    """
+    most, lot = market.sizes("market").most, market.market_lot or market.lot
+    if not (most and lot) or size <= most:
+        return [size]
+    most_lots, lots = int(most // lot), int(size // lot)
+    count = -(-lots // most_lots) if most_lots else MOST_PARTS + 1
+    if count > MOST_PARTS:
+        return [size]
+    each, more = divmod(lots, count)
+    return [(each + (part < more)) * lot for part in range(count)]
 
 
 def _decimal(number: float) -> Decimal:

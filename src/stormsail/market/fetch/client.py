@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 _BANNED, _TOO_MANY = 418, 429
 _PASSING = frozenset({408, 409, 425, _TOO_MANY})  # the statuses below 500 that time alone may cure
+_QUERY = re.compile(r"\?[^\s?]*=\S*")
+_STREAM = re.compile(r"(wss?://[^\s/]+)/\S*")
 _BAN_END = re.compile(r"until (\d{13})")
 _NANOSECONDS_PER_MS = 1_000_000
 
@@ -255,7 +257,7 @@ class Requester:
     def _transient(self, error: Exception, what: str) -> "_Failure":
         """Return a failure that a retry may cure; raise the error for any other."""
         ccxt = load_ccxt()
-        words = _one_line(error)
+        words = one_line(error)
         if self._status == _BANNED:
             raise self._ban(words, what) from error
         if isinstance(error, ccxt.BadSymbol):
@@ -337,7 +339,7 @@ class Requester:
             wrong=f"{self.client.id} must answer a request for {what}",
             found=f"{words} after {tries}",
             remedy="Check the connection and the exchange's status page, then run the command "
-            "again; what was fetched is kept.",
+            "again: it goes on where it was.",
         )
 
 
@@ -375,9 +377,13 @@ def symbol_error(exchange: str, what: str, found: str, choices: Sequence[str] | 
     )
 
 
-def _one_line(error: Exception) -> str:
-    words = " ".join(str(error).split()) or type(error).__name__
-    return words[:200].rstrip(". ")
+def one_line(error: Exception) -> str:
+    """Return what a client library says, in one line and without what signs a request.
+
+    It quotes whole addresses: their queries hold signatures, those of streams the key to listen.
+    """
+    words = _QUERY.sub("", _STREAM.sub(r"\1", " ".join(str(error).split())))
+    return words[:200].rstrip(". ") or type(error).__name__
 
 
 def _date_ms(text: str | None) -> int | None:
