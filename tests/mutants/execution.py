@@ -290,6 +290,18 @@ EXECUTION = (
         ),
     ),
     Mutant(
+        "a-ban-is-asked-for-only-once",
+        "D10",
+        "execution/connection/ccxt_client.py",
+        "            budget.check_ban()",
+        "            pass",
+        unit(
+            "ccxt_venue",
+            "test_a_ban_that_begins_while_a_request_waits_for_its_weight_stops_it",
+            part="execution",
+        ),
+    ),
+    Mutant(
         "threads-lose-what-others-used",
         "D10",
         "execution/connection/rate_budget.py",

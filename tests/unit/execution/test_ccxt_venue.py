@@ -302,6 +302,22 @@ def test_nothing_is_sent_during_a_ban_and_an_order_says_so(there):
     assert isinstance(there.buy(), Accepted)
 
 
+def test_a_ban_that_begins_while_a_request_waits_for_its_weight_stops_it(there, monkeypatch):
+    """With several connections another one may be told of it in the meantime."""
+    there.buy("a")
+    arrived, plain = len(there.exchange.requests), RateBudget.acquire
+
+    def acquire(budget, weight, **options):
+        plain(budget, weight, **options)
+        budget.ban(30.0)
+
+    monkeypatch.setattr(RateBudget, "acquire", acquire)
+    outcome = there.buy("b")
+    assert isinstance(outcome, Refused)
+    assert outcome.code == "not-sent"
+    assert len(there.exchange.requests) == arrived
+
+
 @pytest.mark.spec("D9")
 @pytest.mark.parametrize("skew_ms", [-600_000, 600_000])
 def test_a_clock_that_is_off_is_refused_by_the_exchange_and_measured(tmp_path, skew_ms):

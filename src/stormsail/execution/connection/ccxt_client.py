@@ -152,6 +152,7 @@ def _observed(base: Any, clock: Clock, budget: RateBudget, weight_of_cost: float
             headers: object = None,
             body: object = None,
         ) -> object:
+            budget.check_ban()  # another connection may have been told of one in the meantime
             self.exchanged.sent = True
             return super().fetch(url, method, headers, body)
 

@@ -128,6 +128,16 @@ class RateBudget:
             until = self._clock.now_ns() // _MS + round(seconds * 1000)
             state.banned_until_ms = max(state.banned_until_ms, until)
 
+    def check_ban(self) -> None:
+        """Refuse a request that has its weight already, if a ban has begun since.
+
+        Raises:
+            VenueError: `venue-ban`; then nothing must be sent.
+        """
+        with self._shared() as state:
+            if self._ban_s(state) > 0.0:
+                raise _ban_error(state.banned_until_ms)
+
     def used(self) -> float:
         """Return the share of the budget that is used, 0 to 1."""
         with self._shared() as state:
