@@ -97,13 +97,20 @@ def test_pendulum_in_units_of_the_task_stands_in_the_text_with_its_figures():
     assert f"| pendulum, 0.2, no memory | {cells} |" in TEXT
 
 
-def test_forged_rollouts_stand_in_the_text_with_their_figures():
-    found = lines("robust_rollout.jsonl")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("robust_rollout.jsonl", "entropy in both"),
+        ("robust_rollout_plain.jsonl", "plain as it is"),
+    ],
+)
+def test_forged_rollouts_stand_in_the_text_with_their_figures(name, words):
+    found = lines(name)
     rows = [robust.RobustRow(**row) for line in found for row in line["rows"]]
     (line,) = robust.summaries(rows)
     assert {len(seeds.values) for seeds in line[1:]} == {5}
     cells = " | ".join(str(seeds) for seeds in line[1:])
-    assert f"| pendulum, 0.2, entropy in both | {cells} |" in TEXT
+    assert f"| pendulum, 0.2, {words} | {cells} |" in TEXT
 
 
 def test_every_form_of_the_scaler_stands_in_the_text_with_its_figures():
