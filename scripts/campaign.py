@@ -83,6 +83,10 @@ CAMPAIGNS = (
         (*PYTEST, "-m", "campaign", "tests/unit/functional"),
     ),
     Campaign(
+        "training: updates as machine code",
+        (*PYTEST, "-m", "campaign", "tests/unit/algorithms/update/test_compiled.py"),
+    ),
+    Campaign(
         "files: faults, kills and corruption of artifacts, stores, fetches and runs",
         (
             *(*PYTEST, "-m", "campaign", "tests/fault"),
