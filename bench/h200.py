@@ -21,7 +21,7 @@ ROOT = HERE.parent
 TESTS = (
     "tests/unit/functional/kernels",
     "tests/unit/algorithms/update/test_graphs.py",
-    "tests/unit/algorithms/update/test_precision.py",
+    "tests/unit/core/test_precision.py",
     "tests/unit/optim",
     "tests/unit/modules/test_memory.py",
 )

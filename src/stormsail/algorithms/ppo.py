@@ -48,7 +48,6 @@ from stormsail.algorithms.update.losses import Batch, select
 from stormsail.algorithms.update.nonfinite import Diverged, check_rollout
 from stormsail.algorithms.update.optimizers import RATE_FACTOR, build_optimizer, build_pipeline
 from stormsail.algorithms.update.popart import initial_scale, move_support, popart_rescale
-from stormsail.algorithms.update.precision import matrix_precision
 from stormsail.algorithms.update.return_statistics import ReturnStatistics
 from stormsail.algorithms.update.rollout import (
     EnvState,
@@ -64,6 +63,7 @@ from stormsail.algorithms.update.shares import together
 from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.core.group import ALONE, Group
+from stormsail.core.precision import matrix_precision
 from stormsail.core.task import Task, is_capturable, part
 from stormsail.functional.advantage import RunningMoments
 from stormsail.functional.statistics import Moments

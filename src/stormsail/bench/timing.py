@@ -57,4 +57,4 @@ def spent(call: Callable[[], object]) -> Spent:
 def least(times: Iterable[Spent]) -> Spent:
     """Return the shortest of each of the two."""
     each = list(times)
-    return Spent(min(one.seconds for one in each), min(one.processor_seconds for one in each))
+    return Spent(min(turn.seconds for turn in each), min(turn.processor_seconds for turn in each))

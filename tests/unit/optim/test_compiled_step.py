@@ -32,11 +32,11 @@ def compiled_once(monkeypatch):
     """Compile a graph once for all tests of this file, which share their shapes."""
     plain = torch._inductor.compile
 
-    def once(graph, inputs):
-        kinds = tuple((tuple(one.shape), one.dtype, one.device) for one in inputs)
-        key = (graph.print_readable(print_output=False), kinds)
+    def once(graph, inputs, options=None):
+        kinds = tuple((tuple(given.shape), given.dtype, given.device) for given in inputs)
+        key = (graph.print_readable(print_output=False), kinds, str(options))
         if key not in MADE:
-            MADE[key] = plain(graph, inputs)
+            MADE[key] = plain(graph, inputs, options=options)
         return MADE[key]
 
     monkeypatch.setattr(torch._inductor, "compile", once)
@@ -253,7 +253,7 @@ def test_counted_noise_is_gaussian_and_every_key_gives_other_numbers():
 
 @pytest.mark.refusal
 def test_without_a_compiler_the_first_step_is_refused(monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise RuntimeError("no g++\nmore")
 
     monkeypatch.setattr(torch._inductor, "compile", fail)

@@ -8,9 +8,9 @@ import torch
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
 from stormsail.algorithms.run.tasks import make_task
-from stormsail.algorithms.update.precision import check_precision
 from stormsail.core.errors import ConfigError
 from stormsail.core.memory import check_memory
+from stormsail.core.precision import check_precision
 from stormsail.core.task import Task
 from stormsail.modules.actions import action_head
 

@@ -25,9 +25,9 @@ from torch.optim import AdamW
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.update import critic_targets
 from stormsail.algorithms.update.losses import Batch
-from stormsail.algorithms.update.precision import network_precision
 from stormsail.core.errors import ArtifactError
 from stormsail.core.generators import Generators
+from stormsail.core.precision import network_precision
 from stormsail.functional import categorical, quantile, statistics
 from stormsail.modules.agent import Agent
 

@@ -21,9 +21,9 @@ from stormsail.algorithms.update.adversary import (
     attacked_observations,
     policy_divergence,
 )
-from stormsail.algorithms.update.precision import network_precision
 from stormsail.algorithms.update.schedules import Scheduled, is_zero
 from stormsail.core.errors import DataError
+from stormsail.core.precision import network_precision
 from stormsail.functional import perturbation, policy, quantile, risk, statistics, twin
 from stormsail.functional.kernels.devices import may_launch
 from stormsail.functional.kernels.policy_loss import policy_sums

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.update.adversary import Forger
-from stormsail.algorithms.update.precision import network_precision
+from stormsail.core.precision import network_precision
 from stormsail.core.task import (
     Alternatives,
     StepInfo,

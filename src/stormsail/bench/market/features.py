@@ -82,8 +82,8 @@ def total(bars: BarTensors, *, rounds: int = ROUNDS) -> Total:
         own.seconds,
         own.processor_seconds,
         len(calls),
-        sum(one.seconds for one in each),
-        sum(one.processor_seconds for one in each),
+        sum(peer.seconds for peer in each),
+        sum(peer.processor_seconds for peer in each),
         torch.get_num_threads(),
         tuple(missing()),
     )

@@ -5,7 +5,7 @@ import torch
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
-from stormsail.algorithms.update import precision
+from stormsail.core import precision
 from stormsail.core.errors import ConfigError
 
 CPU = torch.device("cpu")
