@@ -24,6 +24,18 @@ IN_PLACE = unit(
 
 COMPILED = (
     Mutant(
+        "compiled-draws-from-a-distribution-that-is-gone",
+        "Speed, CPU",
+        COMPILER,
+        "    if tensors > filled:\n",
+        "    if tensors > 9:\n",
+        unit(
+            "graph_compiler",
+            "test_a_draw_from_a_computed_distribution_is_refused",
+            part="core",
+        ),
+    ),
+    Mutant(
         "compiled-draws-move-the-generator",
         "Speed, CPU",
         COMPILER,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from stormsail.core.errors import ConfigError
 
@@ -83,7 +84,8 @@ def compile_in_place(
         instead: what to do without a compiler, for the error message.
 
     Raises:
-        ConfigError: if there is no compiler, or it fails.
+        ConfigError: if there is no compiler, or it fails, or a distribution that is drawn from is
+            computed.
     """
     with torch.no_grad(), _recording():
         arguments = [_dense(tensor) for tensor in example]
@@ -158,6 +160,23 @@ def _source(arguments: Sequence[Any], options: dict[str, Any]) -> torch.Generato
     return next((part for part in every if isinstance(part, torch.Generator)), None)
 
 
+def _check_draw(operation: Any, given: object) -> None:  # noqa: ANN401 - torch's own operations
+    """Refuse a draw whose distribution is computed: drawn before the call, it would be a stale one.
+
+    Raises:
+        ConfigError: if the call takes a tensor that it does not fill.
+    """
+    tensors = sum(isinstance(part, Tensor) for part in tree_leaves(given))
+    filled = int(operation._schema.name.endswith("_"))
+    if tensors > filled:
+        raise ConfigError(
+            "config-inconsistent",
+            wrong="what is compiled must draw numbers whose distribution is fixed",
+            found=f"{operation._schema.name} of a computed tensor",
+            remedy="Draw uniform or normal numbers and transform them, or do not compile it.",
+        )
+
+
 class _Watched(TorchDispatchMode):
     """Takes down all calls that draw."""
 
@@ -177,6 +196,7 @@ class _Watched(TorchDispatchMode):
         source = _source(args, options)
         if source is None:
             return func(*args, **options)
+        _check_draw(func, (args, options))
         self.states.setdefault(source, source.get_state())
         result = func(*args, **options)
         self.draws.append(_Draw(func, args, options, result.clone()))

@@ -101,3 +101,24 @@ def test_a_view_of_what_stays_in_place_is_made_once(monkeypatch):
     assert [str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"] == [
         "aten.mm.default"
     ]
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [
+        (lambda p, stream: torch.multinomial(p, 1, generator=stream), "aten::multinomial"),
+        (lambda p, stream: torch.bernoulli(p, generator=stream), "aten::bernoulli"),
+        (lambda p, stream: torch.empty(3).bernoulli_(p, generator=stream), "aten::bernoulli_"),
+    ],
+)
+def test_a_draw_from_a_computed_distribution_is_refused(draw, name):
+    """Its numbers would be those of the distribution that it was compiled with."""
+    stream = torch.Generator().manual_seed(0)
+    with pytest.raises(ConfigError) as caught:
+        compile_in_place(lambda x: [draw(x.softmax(-1), stream)], [torch.zeros(3)], instead="wait")
+    assert str(caught.value) == (
+        "what is compiled must draw numbers whose distribution is fixed; found "
+        f"{name} of a computed tensor. Draw uniform or normal numbers and transform them, or do "
+        "not compile it. [config-inconsistent]"
+    )
