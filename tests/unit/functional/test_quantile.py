@@ -100,6 +100,7 @@ def test_with_levels_alike_the_tail_has_the_gradient_of_the_middle():
     np.testing.assert_allclose(theta.grad.mean(0), [0.0] * 3, atol=1e-12)
 
 
+@pytest.mark.refusal
 @pytest.mark.parametrize("sample", [torch.zeros(3), torch.zeros(2, 1), torch.zeros(())])
 def test_one_return_for_each_state_or_a_refusal(sample):
     with pytest.raises(ShapeError):
