@@ -24,6 +24,18 @@ IN_PLACE = unit(
 
 COMPILED = (
     Mutant(
+        "compiled-by-two-threads-at-a-time",
+        "Speed, CPU",
+        COMPILER,
+        "    with _COMPILING:\n",
+        "    if example:\n",
+        unit(
+            "graph_compiler",
+            "test_threads_compile_one_after_the_other[compile_in_place]",
+            part="core",
+        ),
+    ),
+    Mutant(
         "compiled-draws-from-a-distribution-that-is-gone",
         "Speed, CPU",
         COMPILER,
