@@ -31,7 +31,7 @@ COMPILED = (
         "    if example:\n",
         unit(
             "graph_compiler",
-            "test_threads_compile_one_after_the_other[compile_in_place]",
+            "test_threads_compile_one_after_the_other",
             part="core",
         ),
     ),
@@ -46,6 +46,14 @@ COMPILED = (
             "test_a_draw_from_a_computed_distribution_is_refused",
             part="core",
         ),
+    ),
+    Mutant(
+        "compiled-in-another-precision-than-calls",
+        "Speed, CPU",
+        LOSSES,
+        '    if config.precision == "float32":\n',
+        '    if config.precision != "tf32":\n',
+        compiled("test_another_precision_than_float32_stays_eager"),
     ),
     Mutant(
         "compiled-draws-move-the-generator",
