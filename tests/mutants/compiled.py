@@ -56,6 +56,18 @@ COMPILED = (
         compiled("test_another_precision_than_float32_stays_eager"),
     ),
     Mutant(
+        "compiled-environments-are-called-in-a-part",
+        "Speed, CPU",
+        "market/simulator/simulator.py",
+        "        if self._transition != self.transition:\n",
+        "        if columns.width > columns.whole:\n",
+        unit(
+            "simulator/compiled",
+            "test_some_of_the_environments_are_compiled_where_all_are",
+            part="market",
+        ),
+    ),
+    Mutant(
         "compiled-draws-move-the-generator",
         "Speed, CPU",
         COMPILER,
