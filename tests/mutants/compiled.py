@@ -22,6 +22,13 @@ IN_PLACE = unit(
     part="core",
 )
 
+PRECISION = unit(
+    "precision",
+    "test_members_side_by_side_leave_each_other_the_precision_that_they_train_in",
+    "test_an_evaluation_waits_for_updates_and_later_updates_for_it",
+    part="core",
+)
+
 COMPILED = (
     Mutant(
         "compiled-by-two-threads-at-a-time",
@@ -66,6 +73,22 @@ COMPILED = (
             "test_some_of_the_environments_are_compiled_where_all_are",
             part="market",
         ),
+    ),
+    Mutant(
+        "precision-taken-from-who-still-trains",
+        "Speed, GPU",
+        "core/precision.py",
+        "            if not self._users:\n                torch.",
+        "            if self._users >= 0:\n                torch.",
+        PRECISION[:1],
+    ),
+    Mutant(
+        "precision-of-an-evaluation-is-that-of-an-update",
+        "Speed, GPU",
+        "core/precision.py",
+        "            self._left.wait_for(lambda: not self._users or matrices.allow_tf32 == allowed)\n",
+        "",
+        PRECISION[1:],
     ),
     Mutant(
         "compiled-draws-move-the-generator",
