@@ -86,8 +86,8 @@ COMPILED = (
         "precision-of-an-evaluation-is-that-of-an-update",
         "Speed, GPU",
         "core/precision.py",
-        "            self._left.wait_for(lambda: not self._users or matrices.allow_tf32 == allowed)\n",
-        "",
+        "lambda: not self._users or matrices.allow_tf32 == allowed",
+        "lambda: True",
         PRECISION[1:],
     ),
     Mutant(
