@@ -34,8 +34,8 @@ COMPILED = (
         "compiled-by-two-threads-at-a-time",
         "Speed, CPU",
         COMPILER,
-        "    with _COMPILING:\n",
-        "    if example:\n",
+        "_COMPILING = threading.RLock()",
+        "_COMPILING = threading.Semaphore(9)",
         unit(
             "graph_compiler",
             "test_threads_compile_one_after_the_other",

@@ -26,13 +26,14 @@ def record_graph(function: TensorFunction, arguments: Sequence[Tensor]) -> Graph
     """Return the operations of a function, recorded for tensors like these."""
     from torch.fx.experimental.proxy_tensor import make_fx  # takes long to import
 
-    return make_fx(function)(*arguments)
+    with _COMPILING:
+        return make_fx(function)(*arguments)
 
 
 _THREAD = threading.local()
 
 _COMPILING = threading.RLock()
-"""One thread at a time compiles: to record, torch replaces functions of the whole process."""
+"""One thread at a time records: for that torch replaces functions of the whole process."""
 
 
 def is_traced() -> bool:
