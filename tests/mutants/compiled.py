@@ -22,7 +22,26 @@ IN_PLACE = unit(
     part="core",
 )
 
+PRECISION = unit(
+    "precision",
+    "test_members_side_by_side_leave_each_other_the_precision_that_they_train_in",
+    "test_an_evaluation_waits_for_updates_and_later_updates_for_it",
+    part="core",
+)
+
 COMPILED = (
+    Mutant(
+        "compiled-by-two-threads-at-a-time",
+        "Speed, CPU",
+        COMPILER,
+        "_COMPILING = threading.RLock()",
+        "_COMPILING = threading.Semaphore(9)",
+        unit(
+            "graph_compiler",
+            "test_threads_compile_one_after_the_other",
+            part="core",
+        ),
+    ),
     Mutant(
         "compiled-draws-from-a-distribution-that-is-gone",
         "Speed, CPU",
@@ -34,6 +53,42 @@ COMPILED = (
             "test_a_draw_from_a_computed_distribution_is_refused",
             part="core",
         ),
+    ),
+    Mutant(
+        "compiled-in-another-precision-than-calls",
+        "Speed, CPU",
+        LOSSES,
+        '    if config.precision == "float32":\n',
+        '    if config.precision != "tf32":\n',
+        compiled("test_another_precision_than_float32_stays_eager"),
+    ),
+    Mutant(
+        "compiled-environments-are-called-in-a-part",
+        "Speed, CPU",
+        "market/simulator/simulator.py",
+        "        if self._transition != self.transition:\n",
+        "        if columns.width > columns.whole:\n",
+        unit(
+            "simulator/compiled",
+            "test_some_of_the_environments_are_compiled_where_all_are",
+            part="market",
+        ),
+    ),
+    Mutant(
+        "precision-taken-from-who-still-trains",
+        "Speed, GPU",
+        "core/precision.py",
+        "            if not self._users:\n                torch.",
+        "            if self._users >= 0:\n                torch.",
+        PRECISION[:1],
+    ),
+    Mutant(
+        "precision-of-an-evaluation-is-that-of-an-update",
+        "Speed, GPU",
+        "core/precision.py",
+        "lambda: not self._users or matrices.allow_tf32 == allowed",
+        "lambda: True",
+        PRECISION[1:],
     ),
     Mutant(
         "compiled-draws-move-the-generator",

@@ -15,7 +15,12 @@ from stormsail.algorithms.risk.gradient import risk_gradient_norm
 from stormsail.algorithms.update import schedules
 from stormsail.algorithms.update.adversary import build_adversary, forger_of
 from stormsail.algorithms.update.assessment import Assessment, Read, assess, check, read
-from stormsail.algorithms.update.compiled import CompiledLosses, CompiledRow
+from stormsail.algorithms.update.compiled import (
+    CompiledLosses,
+    CompiledRow,
+    losses_obstacle,
+    row_obstacle,
+)
 from stormsail.algorithms.update.critic_targets import encoded
 from stormsail.algorithms.update.device_epochs import DeviceEpochs
 from stormsail.algorithms.update.entropy_schedule import EntropySchedule
@@ -64,7 +69,7 @@ from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.core.group import ALONE, Group
 from stormsail.core.precision import matrix_precision
-from stormsail.core.task import Task, is_capturable, part
+from stormsail.core.task import Task, part
 from stormsail.functional.advantage import RunningMoments
 from stormsail.functional.statistics import Moments
 from stormsail.modules.agent import Agent
@@ -338,18 +343,14 @@ class Ppo:
     ) -> None:
         """Compile what can be; where something cannot, say why."""
         self._compiles = False
-        obstacle = epochs_obstacle(self.config)
+        obstacle = losses_obstacle(self.config)
         if obstacle is None:
             entropy = self.generators.stream("entropy")
             self._losses = CompiledLosses(self.agent, self.config, entropy)
         else:
             tell_eager("the losses of an update", obstacle, without=COMPILER)
-        obstacle = None
-        if not is_capturable(self.task):
-            obstacle = f"the task `{self.config.task.name}` steps on the host"
-        elif self.config.adversary.attacks_rollouts:
-            obstacle = "an adversary forges what is observed"
-        else:
+        obstacle = row_obstacle(self.task, self.config)
+        if obstacle is None:
             try:
                 self._play = CompiledRow(self._own_task, self.agent, env_state, streams)
             except (ConfigError, RuntimeError) as error:  # no compiler; a task that reads a value

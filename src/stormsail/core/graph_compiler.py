@@ -26,10 +26,14 @@ def record_graph(function: TensorFunction, arguments: Sequence[Tensor]) -> Graph
     """Return the operations of a function, recorded for tensors like these."""
     from torch.fx.experimental.proxy_tensor import make_fx  # takes long to import
 
-    return make_fx(function)(*arguments)
+    with _COMPILING:
+        return make_fx(function)(*arguments)
 
 
 _THREAD = threading.local()
+
+_COMPILING = threading.RLock()
+"""One thread at a time records: for that torch replaces functions of the whole process."""
 
 
 def is_traced() -> bool:
@@ -63,7 +67,7 @@ def compile_graph(
     Raises:
         ConfigError: if there is no compiler, or it fails.
     """
-    with torch.no_grad():
+    with torch.no_grad(), _COMPILING:
         arguments: list[Any] = [tensor.detach().clone() for tensor in example]
         return _compiled(record_graph(function, arguments), arguments, instead)
 
@@ -87,6 +91,20 @@ def compile_in_place(
         ConfigError: if there is no compiler, or it fails, or a distribution that is drawn from is
             computed.
     """
+    with _COMPILING:
+        draws, run, held = _compiled_in_place(function, example, instead)
+
+    def call(*tensors: Tensor) -> Sequence[Tensor]:
+        numbers = [draw.again() for draw in draws]
+        return run(*[tensor.contiguous() for tensor in tensors], *numbers, *held)
+
+    return call
+
+
+def _compiled_in_place(
+    function: TensorFunction, example: Sequence[Tensor], instead: str
+) -> tuple[list["_Draw"], TensorFunction, list[Tensor]]:
+    """Return what is drawn before a call, the machine code, and what it is given beside that."""
     with torch.no_grad(), _recording():
         arguments = [_dense(tensor) for tensor in example]
         draws = _draws_of(function, arguments)
@@ -99,13 +117,7 @@ def compile_in_place(
         graph = record_graph(given, [*arguments, *drawn])
         held = _hold(graph)
     with torch.no_grad():
-        run = _compiled(graph, [*arguments, *drawn, *held], instead, _PLAIN)
-
-    def call(*tensors: Tensor) -> Sequence[Tensor]:
-        numbers = [draw.again() for draw in draws]
-        return run(*[tensor.contiguous() for tensor in tensors], *numbers, *held)
-
-    return call
+        return draws, _compiled(graph, [*arguments, *drawn, *held], instead, _PLAIN), held
 
 
 def _dense(tensor: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ outputs in float32 whatever it computed in.
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,18 +28,51 @@ def network_precision(precision: str, device: torch.device) -> Iterator[None]:
         yield
 
 
+class _Tf32:
+    """Whether float32 products on a GPU use TF32: a switch that all threads of a process share.
+
+    Those that want it as it stands go on side by side; one that wants it otherwise waits until they
+    are done, and whoever comes later waits behind it.
+    """
+
+    def __init__(self) -> None:
+        self._first_come, self._left = threading.Lock(), threading.Condition()
+        self._users = 0
+        self._before = False
+
+    def take(self, *, allowed: bool) -> None:
+        matrices = torch.backends.cuda.matmul
+        with self._first_come, self._left:
+            self._left.wait_for(lambda: not self._users or matrices.allow_tf32 == allowed)
+            if not self._users:
+                self._before, matrices.allow_tf32 = matrices.allow_tf32, allowed
+            self._users += 1
+
+    def leave(self) -> None:
+        with self._left:
+            self._users -= 1
+            if not self._users:
+                torch.backends.cuda.matmul.allow_tf32 = self._before
+                self._left.notify_all()
+
+
+_TF32 = _Tf32()
+
+
 @contextmanager
 def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
-    """Let float32 matrix products outside of `network_precision` use TF32, unless `float32`."""
+    """Let float32 matrix products outside of `network_precision` use TF32, unless `float32`.
+
+    Not within itself. Threads of other precisions wait for each other.
+    """
     if device.type != "cuda":
         yield
         return
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
+    _TF32.take(allowed=precision != "float32")
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        _TF32.leave()
 
 
 def check_precision(precision: str, device: torch.device) -> None:

@@ -3,6 +3,8 @@
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -87,6 +89,30 @@ def test_machine_code_reads_and_draws_the_same():
     example = torch.zeros(3)
     run = compile_in_place(reading(weight, source), [example], instead="do not compile")
     held_and_drawn(run, weight, source, example)
+
+
+@pytest.mark.parametrize("kind", [compile_graph, compile_in_place])
+def test_threads_compile_one_after_the_other(kind, monkeypatch):
+    """To record, torch replaces functions of the process: two at a time end in an error of its own.
+
+    Each waits within its recording for the others, for a while: none may come.
+    """
+    monkeypatch.setattr(graph_compiler, "_compiled", lambda graph, *_: graph)
+    inside, others, most = [], threading.Event(), []
+
+    def run(x):
+        inside.append(x)
+        most.append(len(inside))
+        if len(inside) > 1:
+            others.set()
+        others.wait(0.1)
+        inside.pop()
+        return [x + 1.0]
+
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda _: kind(run, [torch.zeros(2)], instead="wait"), range(3)))
+    assert max(most) == 1
+    assert all(each(torch.ones(2))[0].tolist() == [2.0, 2.0] for each in made)
 
 
 def test_a_view_of_what_stays_in_place_is_made_once(monkeypatch):

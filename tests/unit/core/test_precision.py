@@ -1,5 +1,7 @@
 """Precision of matrix products: what a device runs, what it changes, what it leaves."""
 
+import threading
+
 import pytest
 import torch
 
@@ -52,6 +54,59 @@ def test_a_network_runs_in_bfloat16_only_where_it_is_asked_for(name):
     with precision.network_precision(name, CPU):
         assert torch.is_autocast_enabled("cpu") == (name == "bf16")
     assert not torch.is_autocast_enabled("cpu")
+
+
+GPU = torch.device("cuda")  # named, not used: the switch can be turned without one
+
+
+def allowed():
+    return torch.backends.cuda.matmul.allow_tf32
+
+
+def test_members_side_by_side_leave_each_other_the_precision_that_they_train_in():
+    """The first to end an update took TF32 from the other, which left it on for good."""
+    inside, leave, seen = threading.Event(), threading.Event(), []
+
+    def member():
+        with precision.matrix_precision("bf16", GPU):
+            inside.set()
+            assert leave.wait(10)
+
+    other = threading.Thread(target=member)
+    other.start()
+    assert inside.wait(10)
+    with precision.matrix_precision("bf16", GPU):
+        leave.set()
+        other.join(10)
+        seen.append(allowed())
+    assert (seen, allowed()) == ([True], False)
+
+
+def test_an_evaluation_waits_for_updates_and_later_updates_for_it():
+    order, evaluating = [], threading.Event()
+
+    def evaluate():
+        with precision.matrix_precision("float32", GPU):
+            order.append(("evaluation", allowed()))
+            evaluating.set()
+
+    def update():
+        with precision.matrix_precision("tf32", GPU):
+            order.append(("update", allowed()))
+
+    with precision.matrix_precision("tf32", GPU):
+        threads = [threading.Thread(target=evaluate)]
+        threads[0].start()
+        assert not evaluating.wait(0.1)
+        threads.append(threading.Thread(target=update))
+        threads[1].start()
+        threads[1].join(0.1)
+        assert order == []
+        assert allowed()
+    for thread in threads:
+        thread.join(10)
+    assert order == [("evaluation", False), ("update", True)]
+    assert not allowed()
 
 
 @pytest.mark.gpu

@@ -109,8 +109,8 @@ class TrainConfig(Config):
     compile_update: bool = False
     """On a CPU, compile a rollout's step and the losses of a minibatch with their gradient: the
     same draws, and the same numbers up to rounding, in 0.6 to 0.7 of the time. It takes
-    ten seconds to a minute at the start of a run and of every `resume`; without a C++ compiler, and
-    where a part cannot be compiled, it says so and goes on without."""
+    ten seconds to a minute at the start of a run and of every `resume`; without a C++ compiler, in
+    bfloat16, and where a part cannot be compiled, it says so and goes on without."""
 
     task: TaskConfig = TaskConfig()
     """Task and data."""

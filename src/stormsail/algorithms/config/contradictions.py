@@ -187,7 +187,7 @@ def check(config: "TrainConfig") -> None:
     """
     rules = (
         *(_needs, _advantages, _warm_ups, _rates, _entropies, _returns, _minibatches, _windows),
-        _forgeries,
+        *(_forgeries, _compiled),
     )
     problems = [problem for rule in rules for problem in rule(config)]
     if len(problems) == 1:
@@ -277,6 +277,16 @@ def _forgeries(config: "TrainConfig") -> Iterator[ContradictionError]:
             "misled",
             found=toml.shown(config.adversary.mode),
             remedy='Set `adversary.mode` to "kl_reg", or leave the settings of `risk` out.',
+        )
+
+
+def _compiled(config: "TrainConfig") -> Iterator[ContradictionError]:
+    if config.compile_update and config.device != "cpu":
+        yield ContradictionError(
+            f"`compile_update` must be false while `device` is {_shown(config.device)}: it compiles"
+            " for a CPU, and a GPU records its updates (`cuda_graphs`)",
+            found="true",
+            remedy='Leave `compile_update` out, or set `device` to "cpu".',
         )
 
 

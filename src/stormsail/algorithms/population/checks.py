@@ -43,6 +43,8 @@ def check_search(base: TrainConfig, population: PopulationConfig) -> None:
         ConfigError: for the first setting that cannot be searched, with the reason; or if the first
             values of a member do not fit the other settings.
     """
+    # two learners for every setting, of one update each: none is worth a compiler
+    base = base.replace(**{"compile_update": False, "task.compile_step": False})
     bound = binding(base)
     state, names = _plain(base, bound)
     for path, search in population.search.items():

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stormsail.algorithms.config.run import EvaluatedPolicy
 from stormsail.core.notebook import html_table
+from stormsail.core.precision import matrix_precision
 from stormsail.core.task import Task, action_mask
 from stormsail.evaluation.stats import figures, paired
 from stormsail.functional import risk
@@ -143,7 +144,10 @@ def evaluate(
 
     def episodes(kind: JudgedPolicy, starts: torch.Generator) -> _Episodes:
         drawn = actions if kind == "sampled" else None
-        return _run_episodes(task, agent, starts, kind, drawn, max_steps, log_returns=log_returns)
+        with matrix_precision("float32", task.device):  # beside a member that is training, too
+            return _run_episodes(
+                task, agent, starts, kind, drawn, max_steps, log_returns=log_returns
+            )
 
     if policy != "both":
         return episodes(policy, generator).evaluation(policy, alpha)

@@ -16,16 +16,38 @@ import torch
 from torch import Tensor
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.update.graphs import COMPILER, tell_eager
+from stormsail.algorithms.update.graphs import COMPILER, epochs_obstacle, tell_eager
 from stormsail.algorithms.update.losses import Batch, Sums, batch_sums
 from stormsail.algorithms.update.rollout import EnvState, Played, played
 from stormsail.algorithms.update.schedules import Scheduled, is_zero
 from stormsail.core.errors import ConfigError
 from stormsail.core.graph_compiler import TensorFunction, compile_in_place
-from stormsail.core.task import Task
+from stormsail.core.task import Task, is_capturable
 from stormsail.modules.agent import Agent
 
 INSTEAD = "set `compile_update` to false"
+
+
+def row_obstacle(task: Task[Any], config: TrainConfig) -> str | None:
+    """Return why a step of the rollout cannot be compiled; None where it can."""
+    if not is_capturable(task):
+        return f"the task `{config.task.name}` steps on the host"
+    if config.adversary.attacks_rollouts:
+        return "an adversary forges what is observed"
+    return _precision_obstacle(config)
+
+
+def losses_obstacle(config: TrainConfig) -> str | None:
+    """Return why the losses of a minibatch cannot be compiled; None where they can."""
+    return _precision_obstacle(config) or epochs_obstacle(config)
+
+
+def _precision_obstacle(config: TrainConfig) -> str | None:
+    """Return why nothing is compiled: another precision would round elsewhere than calls do."""
+    if config.precision == "float32":
+        return None
+    return f"`precision` is `{config.precision}`, and only float32 is compiled"
+
 
 _FIELDS = tuple(field.name for field in fields(Batch))
 _NUMBERS = ("clip_range", "vf_coef", "bc_coef", "ent_coef", "kl_beta", "legacy_risk")
@@ -130,7 +152,8 @@ class CompiledLosses:
         if self._fails:
             return None
         trunks, _ = self._agent.network.remembered(batch.observation, batch.memory, batch.reset)
-        numbers = torch.tensor([float(getattr(now, name)) for name in _NUMBERS]).double()
+        coefficients = [float(getattr(now, name)) for name in _NUMBERS]
+        numbers = torch.tensor(coefficients, dtype=torch.float64)
         given = [
             *(trunk.detach() for trunk in trunks),
             *(getattr(batch, name) for name in _FIELDS),

@@ -61,7 +61,7 @@ def work(agent: Agent, config: TrainConfig) -> Mapping[str, Work]:
     outputs = sum(size[0] for size in matrices)
     weights = sum(p.numel() for p in agent.parameters())
     rows = ppo.n_steps * ppo.n_envs
-    minibatches = ppo.n_epochs * -(-ppo.n_envs * _sequences(config) // ppo.batch_size)
+    minibatches = minibatches_of(config)
     state = 2 * agent.initial_memory(1).numel()
     width = agent.spec.columns + outputs
     return {
@@ -80,9 +80,11 @@ def work(agent: Agent, config: TrainConfig) -> Mapping[str, Work]:
     }
 
 
-def _sequences(config: TrainConfig) -> int:
-    """Return into how many training sequences each environment's rows are cut."""
-    return config.ppo.n_steps // (config.ppo.sequence_length or config.ppo.n_steps)
+def minibatches_of(config: TrainConfig) -> int:
+    """Return the number of minibatches in all epochs of an update."""
+    ppo = config.ppo
+    sequences = ppo.n_envs * (ppo.n_steps // (ppo.sequence_length or ppo.n_steps))
+    return ppo.n_epochs * -(-sequences // ppo.batch_size)
 
 
 def ceilings(device: str) -> Ceilings:

@@ -23,7 +23,7 @@ from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
 from stormsail.algorithms.update.losses import Batch
 from stormsail.algorithms.update.rollout import EnvState, Rollout
-from stormsail.bench.learner.bounds import Work, work
+from stormsail.bench.learner.bounds import Work, minibatches_of, work
 from stormsail.bench.learner.counters import Calls, calls, forget_peak, peak_mib
 from stormsail.bench.learner.jax_learner import Shape
 from stormsail.bench.learner.train_peers import CARTPOLE, NO_JAX, NOT_INSTALLED, Jax, Sb3
@@ -238,8 +238,7 @@ class Ours:
         The optimizer's steps are taken with the last gradients, one after the other, so this comes
         last.
         """
-        config = self.ppo.config.ppo
-        steps = config.n_epochs * config.n_envs // config.batch_size
+        steps = minibatches_of(self.ppo.config)
         stamps = [self._clock()]
         done = self.ppo.update()
         stamps.append(self._clock())

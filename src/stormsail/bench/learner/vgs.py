@@ -41,8 +41,6 @@ from stormsail.core.shipped import located
 from stormsail.functional._checks import check_choice
 
 OFF = "off"
-FIRST_SEED = 1000
-SEEDS = 10
 
 
 @dataclass(frozen=True)

@@ -327,9 +327,15 @@ class Simulator:
         return other
 
     def part(self, columns: Columns) -> "Simulator":
-        """Return some of the environments, see `core.task.part`; its `step` is not compiled."""
+        """Return some of the environments, see `core.task.part`; compiled as these are.
+
+        Raises:
+            ConfigError: if it is to be compiled, and no compiler is found.
+        """
         other = self.with_batch(columns.width)
         other.columns = columns
+        if self._transition != self.transition:
+            other.compile()
         return other
 
     def alternatives(self, state: State, actions: Tensor) -> Alternatives:

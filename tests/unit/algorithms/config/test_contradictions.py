@@ -109,6 +109,12 @@ CONTRADICTIONS = {
         'misled; found "rollout". Set `adversary.mode` to "kl_reg", or leave the settings of '
         "`risk` out.",
     ),
+    "an update compiled for a CPU on a GPU": (
+        {"compile_update": True, "device": "cuda"},
+        '`compile_update` must be false while `device` is "cuda": it compiles for a CPU, and a GPU '
+        "records its updates (`cuda_graphs`); found true. Leave `compile_update` out, or set "
+        '`device` to "cpu".',
+    ),
     "steps of an attack of one step": (
         {"adversary.mode": "kl_reg", "adversary.attack_method": "fgsm", "adversary.attack_lr": 0.1},
         '`adversary.attack_lr` must be unset while `adversary.attack_method` is "fgsm"; found 0.1. '

@@ -1,13 +1,17 @@
 """A look at the agent in a run: limit and alpha of the settings decide which agent is kept."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from oracles import risk as oracle
 from stormsail.algorithms import trainer
+from stormsail.algorithms.run import evaluate as evaluation
+from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.trainer import Run
+from stormsail.core.generators import Generators
 from stormsail.modules.agent import Agent
 from training_lab import run_all, small
 
@@ -89,3 +93,15 @@ def test_the_kept_agent_is_the_best_of_those_that_keep_the_limit_of_the_settings
     assert all(torch.equal(kept[name], tensor) for name, tensor in seen[1].items())
     for other in (seen[0], seen[2]):
         assert not all(torch.equal(kept[name], tensor) for name, tensor in other.items())
+
+
+def test_an_evaluation_is_in_float32_whatever_the_run_trains_in(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        evaluation, "matrix_precision", lambda *given: asked.append(given) or nullcontext()
+    )
+    config = small("cartpole-lstm", precision="bf16")
+    task = make_task(config, batch=2)
+    agent = Agent(agent_spec(config, task), Generators(0).stream("weights"))
+    evaluation.evaluate(task, agent, torch.Generator().manual_seed(0), max_steps=2)
+    assert asked == [("float32", torch.device("cpu"))]

@@ -14,7 +14,7 @@ from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.update import epochs
 from stormsail.algorithms.update.compiled import CompiledLosses
 from stormsail.algorithms.update.losses import Sums, batch_sums
-from stormsail.core import graph_compiler
+from stormsail.core import graph_compiler, precision
 from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.modules.agent import Agent
@@ -196,6 +196,23 @@ def test_what_looks_at_every_minibatch_keeps_its_losses_eager(recorded):
     with pytest.warns(UserWarning, match="^the losses of an update .*`ppo.nonfinite_policy`"):
         ppo.update()
     assert (ppo._losses is None, len(recorded)) == (True, 1)
+
+
+def test_another_precision_than_float32_stays_eager(recorded):
+    """Compiled it was another one: products of the rollout, but its last row, were in float32."""
+    if not precision._runs_bf16():
+        pytest.skip("no bfloat16 on this CPU")
+    eager, fast = (learner(small("cartpole-lstm", precision="bf16", **own)) for own in ({}, ON))
+    eager.update()
+    with pytest.warns(UserWarning, match="`precision` is `bf16`, and only float32 is") as told:
+        fast.update()
+    assert [str(each.message).split(" run ")[0] for each in told] == [
+        "the losses of an update",
+        "rollouts",
+    ]
+    own, other = eager.agent.state_dict(), fast.agent.state_dict()
+    assert all(torch.equal(own[name], other[name]) for name in own)
+    assert recorded == []
 
 
 @pytest.mark.campaign

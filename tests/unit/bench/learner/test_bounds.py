@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from stormsail.bench.learner import counters, twins
-from stormsail.bench.learner.bounds import ceilings, work
+from stormsail.bench.learner.bounds import ceilings, minibatches_of, work
 from stormsail.bench.learner.train import TASK, Ours, Sizes, overrides
+from training_lab import small
 
 
 def test_work_is_counted_from_the_shapes():
@@ -23,6 +24,13 @@ def test_work_is_counted_from_the_shapes():
     assert found["rollout"].bytes == 4 * (10 * weights + samples * (4 + outputs + 2 * 16))
     # six minibatches in three epochs
     assert found["epochs"].bytes == 4 * (3 * samples * (4 + 4 * outputs) + 6 * 12 * weights)
+
+
+def test_minibatches_are_of_sequences_where_rollouts_are_cut():
+    # 3 epochs of 6 environments by 4, rounded up; cut at half of 8 rows they are 12 sequences
+    config = small("cartpole", ppo__n_envs=6, ppo__n_epochs=3, ppo__batch_size=4)
+    assert minibatches_of(config) == 3 * 2
+    assert minibatches_of(config.replace(**{"ppo.sequence_length": 4})) == 3 * 3
 
 
 def test_ceilings_are_those_of_one_product_and_one_copy(monkeypatch):

@@ -6,9 +6,31 @@ import pytest
 import torch
 
 from simulator_lab import market, settings, simulator, steady
+from stormsail.core import graph_compiler
+from stormsail.core.task import Columns, part
 
 COMPILER = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
 PRICES = [100.0 + 7.0 * ((k * k) % 5) for k in range(60)]
+
+
+def test_some_of_the_environments_are_compiled_where_all_are(monkeypatch):
+    """One of several processes steps its own; what was compiled for all of them fits none."""
+    monkeypatch.setattr(graph_compiler, "_compiled", lambda graph, *_: graph)
+    whole = simulator(market(steady(PRICES)), settings(episode_bars=9), batch=6)
+    own, columns = torch.Generator().manual_seed(2), Columns(2, 2, 6)
+    eager = part(whole, columns)
+    whole.compile()
+    fast = part(whole, columns)
+    assert eager._transition == eager.transition
+    assert fast._transition != fast.transition
+    weight = torch.full((2,), 0.5, dtype=torch.float64)
+    steps = []
+    for each in (eager, fast):
+        own.manual_seed(2)
+        state, _ = each.reset(own)
+        steps.append(each.step(state, weight, own)[1])
+    assert torch.equal(steps[0].observation, steps[1].observation)
+    assert torch.equal(steps[0].reward, steps[1].reward)
 
 
 @pytest.mark.skipif(not COMPILER, reason="no C++ compiler")
