@@ -67,6 +67,24 @@ def node(job: Job) -> Outcome:
 
 
 @dataclass(frozen=True)
+class gpus:  # noqa: N801 - used as a function
+    """Say which GPUs of which node it may use, once so many jobs are at work; and when it was."""
+
+    together: int
+
+    def __call__(self, job: Job) -> Outcome:
+        import ray
+
+        begun = time.monotonic()
+        mark(job)
+        eventually(lambda: len(list(job.root.glob("begun-*"))) >= self.together)
+        place = ray.get_runtime_context().get_node_id()
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+        metrics = {"begun": begun, "ended": time.monotonic()}
+        return Outcome(job.member, job.round, 0.0, job.target, f"{place} {seen}", {}, metrics)
+
+
+@dataclass(frozen=True)
 class node_or_sleep:  # noqa: N801 - used as a function
     """Say on which node it was done; on one of them, wait to be removed with it."""
 
