@@ -110,7 +110,19 @@ ADVERSARY = (
         LOSSES,
         "if adversary is None or count == 0 or now.epsilon == 0.0:",
         "if adversary is None or count == 0:",
-        attacked("test_without_radius_or_share_a_run_is_the_clean_one_bit_for_bit"),
+        attacked("test_without_radius_or_share_the_loss_is_the_clean_one_bit_for_bit"),
+    ),
+    Mutant(
+        "attack-without-radius-is-not-compiled",
+        "S1-S2",
+        "algorithms/update/graphs.py",
+        "    if config.adversary.attacks_minibatches and config.adversary.forges:\n",
+        "    if config.adversary.attacks_minibatches:\n",
+        unit(
+            "update/compiled",
+            "test_an_adversary_that_forges_nothing_leaves_everything_compiled",
+            part="algorithms",
+        ),
     ),
     Mutant(
         "robust-kl-trains-the-clean-side",

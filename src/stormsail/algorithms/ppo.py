@@ -338,6 +338,7 @@ class Ppo:
     ) -> None:
         """Compile what can be; where something cannot, say why."""
         self._compiles = False
+        attacks = self.config.adversary
         obstacle = epochs_obstacle(self.config)
         if obstacle is None:
             entropy = self.generators.stream("entropy")
@@ -347,7 +348,7 @@ class Ppo:
         obstacle = None
         if not is_capturable(self.task):
             obstacle = f"the task `{self.config.task.name}` steps on the host"
-        elif self.config.adversary.attacks_rollouts:
+        elif attacks.attacks_rollouts and attacks.forges:
             obstacle = "an adversary forges what is observed"
         else:
             try:
@@ -522,6 +523,8 @@ class Ppo:
                 on_refusal=self._refused,
                 on_step=self._stepped,
             )
+        attacks = self.config.adversary
+        attacked = attacks.attacks_minibatches and attacks.forges
         return learn(
             self.agent,
             data,
@@ -532,7 +535,7 @@ class Ppo:
             generators=(self.generators.stream("minibatches"), self.generators.stream("entropy")),
             on_refusal=self._refused,
             on_step=self._stepped,
-            adversary=self.adversary if self.config.adversary.attacks_minibatches else None,
+            adversary=self.adversary if attacked else None,
             group=self.group,
             losses=self._losses,
         )

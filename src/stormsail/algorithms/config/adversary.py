@@ -76,6 +76,19 @@ class AdversaryConfig(Config):
         return self.mode != "off"
 
     @property
+    def forges(self) -> bool:
+        """Whether anything is ever forged: neither the radius nor the share is 0 all the time.
+
+        An adversary that forges nothing has its metrics, and leaves the way in which an update is
+        computed as it is, captured and compiled parts included.
+        """
+        radii = (self.epsilon,)
+        if self.epsilon_schedule != "constant":
+            radii += (self.epsilon_final,)
+        has_share = self.mode == "kl_reg" or self.adversarial_ratio > 0.0
+        return self.acts and any(radii) and has_share
+
+    @property
     def attacks_minibatches(self) -> bool:
         """Whether sequences are attacked while they are learned from."""
         return self.mode in ("kl_reg", "mixed_batch")

@@ -55,3 +55,31 @@ def test_the_noise_of_langevin_dynamics_is_a_start_of_its_own():
     )
     assert config.adversary.acts
     assert not TrainConfig().adversary.acts
+
+
+@pytest.mark.parametrize(
+    ("changes", "forges"),
+    [
+        ({}, False),
+        ({"mode": "kl_reg"}, True),
+        ({"mode": "kl_reg", "epsilon": 0.0}, False),
+        ({"mode": "kl_reg", "epsilon": 0.0, "epsilon_schedule": "linear"}, True),
+        ({"mode": "kl_reg", "epsilon_final": 0.0, "epsilon_schedule": "cosine"}, True),
+        (
+            {
+                "mode": "kl_reg",
+                "epsilon": 0.0,
+                "epsilon_final": 0.0,
+                "epsilon_schedule": "linear",
+            },
+            False,
+        ),
+        ({"mode": "mixed_batch"}, True),
+        ({"mode": "mixed_batch", "adversarial_ratio": 0.0}, False),
+        ({"mode": "rollout", "adversarial_ratio": 0.0}, False),
+        ({"mode": "rollout", "epsilon": 0.0}, False),
+    ],
+)
+def test_without_a_radius_or_a_share_at_any_time_nothing_is_forged(changes, forges):
+    config = TrainConfig().replace(**{f"adversary.{key}": value for key, value in changes.items()})
+    assert config.adversary.forges is forges
