@@ -315,7 +315,7 @@ def test_members_share_gpus_by_their_parts_on_all_nodes(cluster, gpu_nodes, tmp_
 
 
 def test_a_member_without_a_share_sees_no_gpu(cluster, gpu_nodes, tmp_path):
-    """Their memory is promised to members with a share; Ray alone would leave all visible."""
+    """Others may have their shares there; Ray alone would leave all visible."""
     places = gpu_outcomes(cluster, tmp_path / "none", members=4, together=4, cpus=2.0)
     assert len(places) == 2
     assert {place.partition(" ")[2] for place in places} == {""}

@@ -170,7 +170,8 @@ class Ppo:
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
         self.risk = build_control(task, agent, config, generators)
-        self.adversary = build_adversary(task, config.adversary, generators)
+        normalised = ~agent.observation_scale.frozen if config.observation.normalise else None
+        self.adversary = build_adversary(task, config.adversary, generators, normalised=normalised)
         self.env_state: EnvState = begin(task, agent, generators.stream("task"))
         self.update_count = 0
         self.explained_variance: float | None = None

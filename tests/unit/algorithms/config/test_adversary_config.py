@@ -29,6 +29,10 @@ REFUSED = {
         {"clip_min": 1.0, "clip_max": -1.0},
         "`clip_min` must be below `clip_max`, not 1.0 and -1.0",
     ),
+    "bounds of a column the wrong way round": (
+        {"bounds": {"log_return*": (1.0, 1.0)}},
+        "`bounds` of `log_return*` must be a smaller number and a larger one, not 1.0 and 1.0",
+    ),
     "no column": (
         {"features": ()},
         "`features` must name a column or more; leave it out for all of them",

@@ -274,7 +274,7 @@ class _Member:
     """What runs on a node of the cluster: the jobs of one member, one after the other.
 
     Ray says to an actor with a share of GPUs which ones it may use, and nothing to one without:
-    that would see all of the node, which were promised to others.
+    that would see all of the node, where others have their shares.
     """
 
     def __init__(self, place: str, *, sees_gpus: bool) -> None:
