@@ -167,6 +167,26 @@ def die_always(job: Job) -> Outcome:
     return advance(job)
 
 
+def die_in_training(job: Job) -> Outcome:
+    """Train a real member; of member 1, be killed once, after the first update of round 1.
+
+    By then the member has taken over another one, or not, as its population decided.
+    """
+    from stormsail.algorithms.population import member
+    from stormsail.algorithms.trainer import Trainer
+
+    begins = mark(job)  # the first one was in round 0
+    if (job.member, job.round, begins) == (1, 1, 2):
+        real = Trainer.advance
+
+        def last(self: Trainer) -> None:
+            real(self)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Trainer.advance = last  # type: ignore[method-assign]
+    return member.advance(job)
+
+
 def sleep(job: Job) -> Outcome:
     mark(job)
     time.sleep(LONG)

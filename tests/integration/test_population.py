@@ -6,10 +6,12 @@ import math
 import pytest
 import torch
 
+import population_jobs
 from population_lab import (
     INTERVAL,
     MEMBERS,
     RATE,
+    Calling,
     Dying,
     Killed,
     exploit,
@@ -500,6 +502,15 @@ def test_defaults_are_those_of_the_documentation():
 @pytest.mark.usefixtures("unchecked")
 def test_processes_train_the_same_population(whole, tmp_path):
     run = train_population(plan(), out=tmp_path / "pop", engine=Processes(workers=2))
+    assert image(run.path) == image(whole.path)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_worker_killed_in_the_middle_of_a_training_changes_no_bit(whole, tmp_path):
+    engine = Calling(Processes(workers=2), population_jobs.die_in_training)
+    run = train_population(plan(), out=tmp_path / "pop", engine=engine)
+    begins = [len(population_jobs.begun(job)) for job in population_jobs.jobs(run.path, 3)]
+    assert begins == [len(run.rounds) + (member == 1) for member in range(3)]
     assert image(run.path) == image(whole.path)
 
 

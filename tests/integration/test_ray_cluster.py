@@ -17,7 +17,7 @@ import pytest
 
 import plugin_lab
 import population_jobs as work
-from population_lab import image, plan
+from population_lab import Calling, image, plan
 from stormsail.algorithms.population import population
 from stormsail.algorithms.population.engines.in_process import InProcess
 from stormsail.algorithms.population.engines.ray import Ray, _connect, _passes, load_ray
@@ -481,3 +481,13 @@ def test_a_population_has_the_same_bits_on_the_cluster(cluster, tmp_path, monkey
     assert len(TrialLedger(tmp_path / "there" / LEDGER).read().counted()) == len(
         TrialLedger(tmp_path / "here" / LEDGER).read().counted()
     )
+
+
+def test_an_actor_killed_in_the_middle_of_a_training_changes_no_bit(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(population, "check_search", lambda *_: None)  # has a test of its own
+    here = train_population(plan(), out=tmp_path / "here" / "pop")
+    engine = Calling(Ray(address=cluster.address), work.die_in_training)
+    there = train_population(plan(), out=tmp_path / "there" / "pop", engine=engine)
+    begins = [len(work.begun(job)) for job in work.jobs(there.path, 3)]
+    assert begins == [len(there.rounds) + (member == 1) for member in range(3)]
+    assert image(there.path) == image(here.path)
