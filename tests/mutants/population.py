@@ -55,6 +55,14 @@ POPULATION = (
         whole("test_every_round_the_worst_copies_the_best_and_nobody_else_changes"),
     ),
     Mutant(
+        "pbt-rates-above-the-bound-are-cut-off",
+        "X6",
+        "algorithms/population/config.py",
+        "if number < least or (most is not None and number > most):",
+        "if number < least:",
+        whole("test_rates_beyond_the_bounds_of_the_optimizer_are_refused"),
+    ),
+    Mutant(
         "pbt-neighbour-wraps-around",
         "X6",
         RULES,
