@@ -63,6 +63,30 @@ POPULATION = (
         whole("test_rates_beyond_the_bounds_of_the_optimizer_are_refused"),
     ),
     Mutant(
+        "pbt-fitness-on-the-bars-of-training",
+        "X6",
+        "algorithms/population/fitness.py",
+        "return sharpe_during(market_data(config).validation, market_panel(config), agent)",
+        "return sharpe_during(market_data(config).train, market_panel(config), agent)",
+        unit(
+            "population",
+            "test_fitness_of_a_market_is_the_sharpe_ratio_on_the_evaluation_span",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "pbt-fitness-behind-the-end-of-the-data",
+        "X6",
+        "algorithms/run/tasks.py",
+        "last = after if data.end is None else _milliseconds(data.end)",
+        "last = after",
+        unit(
+            "population",
+            "test_fitness_sees_no_bar_behind_the_end_of_the_data",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
         "pbt-neighbour-wraps-around",
         "X6",
         RULES,
