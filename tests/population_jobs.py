@@ -67,6 +67,24 @@ def node(job: Job) -> Outcome:
 
 
 @dataclass(frozen=True)
+class gpus:  # noqa: N801 - used as a function
+    """Say which GPUs of which node it may use, once so many jobs are at work; and when it was."""
+
+    together: int
+
+    def __call__(self, job: Job) -> Outcome:
+        import ray
+
+        begun = time.monotonic()
+        mark(job)
+        eventually(lambda: len(list(job.root.glob("begun-*"))) >= self.together)
+        place = ray.get_runtime_context().get_node_id()
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+        metrics = {"begun": begun, "ended": time.monotonic()}
+        return Outcome(job.member, job.round, 0.0, job.target, f"{place} {seen}", {}, metrics)
+
+
+@dataclass(frozen=True)
 class node_or_sleep:  # noqa: N801 - used as a function
     """Say on which node it was done; on one of them, wait to be removed with it."""
 
@@ -147,6 +165,26 @@ def die_always(job: Job) -> Outcome:
     if mark(job) < 9 and job.member == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return advance(job)
+
+
+def die_in_training(job: Job) -> Outcome:
+    """Train a real member; of member 1, be killed once, after the first update of round 1.
+
+    By then the member has taken over another one, or not, as its population decided.
+    """
+    from stormsail.algorithms.population import member
+    from stormsail.algorithms.trainer import Trainer
+
+    begins = mark(job)  # the first one was in round 0
+    if (job.member, job.round, begins) == (1, 1, 2):
+        real = Trainer.advance
+
+        def last(self: Trainer) -> None:
+            real(self)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Trainer.advance = last  # type: ignore[method-assign]
+    return member.advance(job)
 
 
 def sleep(job: Job) -> Outcome:

@@ -80,6 +80,19 @@ class Dying(InProcess):
                 raise Killed
 
 
+class Calling:
+    """An engine whose workers carry out something else than the driver asks for."""
+
+    def __init__(self, engine, call):
+        self.engine, self.call = engine, call
+
+    def run(self, _, jobs):
+        return self.engine.run(self.call, jobs)
+
+    def close(self):
+        self.engine.close()
+
+
 class Untrained:
     """An engine that trains nobody: it remembers the jobs and gives fitness from a table.
 

@@ -6,10 +6,12 @@ import math
 import pytest
 import torch
 
+import population_jobs
 from population_lab import (
     INTERVAL,
     MEMBERS,
     RATE,
+    Calling,
     Dying,
     Killed,
     exploit,
@@ -470,6 +472,24 @@ def test_what_a_population_does_not_know_is_refused(tmp_path):
 
 
 @pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("search", "found", "limits"),
+    [
+        ({"min": 1e-7, "max": 1e-3}, "1e-07", "`ppo.optimizer_lr_min` 5e-06 and at most"),
+        ({"min": 1e-4, "max": 1e-2}, "0.01", "and at most `ppo.optimizer_lr_max` 0.005"),
+        ({"values": [1e-4, 1e-2]}, "0.01", "and at most `ppo.optimizer_lr_max` 0.005"),
+    ],
+)
+def test_rates_beyond_the_bounds_of_the_optimizer_are_refused(search, found, limits):
+    bounds = {"ppo__optimizer_lr_max": 5e-3}
+    assert plan(search={RATE: {"min": 5e-6, "max": 5e-3}}, changes=bounds).population is not None
+    with pytest.raises(ConfigError, match="Narrow the search") as raised:
+        plan(search={RATE: search}, changes=bounds)
+    assert limits in str(raised.value)
+    assert f"found {found}, which would be cut off there" in str(raised.value)
+
+
+@pytest.mark.refusal
 def test_another_population_in_the_folder_is_refused(whole):
     with pytest.raises(ConfigError, match=r"population.seed.* must stay"):
         train_population(plan(seed=1), out=whole.path)
@@ -500,6 +520,15 @@ def test_defaults_are_those_of_the_documentation():
 @pytest.mark.usefixtures("unchecked")
 def test_processes_train_the_same_population(whole, tmp_path):
     run = train_population(plan(), out=tmp_path / "pop", engine=Processes(workers=2))
+    assert image(run.path) == image(whole.path)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_worker_killed_in_the_middle_of_a_training_changes_no_bit(whole, tmp_path):
+    engine = Calling(Processes(workers=2), population_jobs.die_in_training)
+    run = train_population(plan(), out=tmp_path / "pop", engine=engine)
+    begins = [len(population_jobs.begun(job)) for job in population_jobs.jobs(run.path, 3)]
+    assert begins == [len(run.rounds) + (member == 1) for member in range(3)]
     assert image(run.path) == image(whole.path)
 
 

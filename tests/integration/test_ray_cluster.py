@@ -17,7 +17,7 @@ import pytest
 
 import plugin_lab
 import population_jobs as work
-from population_lab import image, plan
+from population_lab import Calling, image, plan
 from stormsail.algorithms.population import population
 from stormsail.algorithms.population.engines.in_process import InProcess
 from stormsail.algorithms.population.engines.ray import Ray, _connect, _passes, load_ray
@@ -274,6 +274,53 @@ def test_a_member_whose_only_node_goes_is_given_up_after_a_while(cluster, tmp_pa
     assert "must have 3 cores and 0 GPUs" in str(results[0])
 
 
+@pytest.fixture
+def gpu_nodes(cluster):
+    """Two nodes more with two GPUs each: Ray hands out numbers and never asks for the hardware."""
+    nodes = [add_node(cluster, num_cpus=4, num_gpus=2) for _ in range(2)]
+    yield nodes
+    for node in nodes:
+        cluster.remove_node(node)
+
+
+def at_once(results):
+    """Return the largest number of jobs at work at the same time."""
+    spans = [(one.metrics["begun"], one.metrics["ended"]) for one in results]
+    return max(sum(begun <= moment < ended for begun, ended in spans) for moment, _ in spans)
+
+
+def gpu_outcomes(cluster, root, *, members, together, **share):
+    """Return the outcomes of members that say what they see, by node and GPUs."""
+    engine = Ray(address=cluster.address, **share)
+    root.mkdir()
+    results = outcomes(engine, work.gpus(together), work.jobs(root, members))
+    engine.close()
+    places = {}
+    for result in results.values():
+        places.setdefault(result.digest, []).append(result)
+    return places
+
+
+def test_members_share_gpus_by_their_parts_on_all_nodes(cluster, gpu_nodes, tmp_path):
+    """Ten members of half a GPU where there is room for eight: two take turns."""
+    share = {"cpus": 0.25, "gpus": 0.5}
+    places = gpu_outcomes(cluster, tmp_path / "half", members=10, together=8, **share)
+    assert len(places) == 4  # both GPUs of both nodes
+    assert {place.split()[1] for place in places} == {"0", "1"}
+    assert [at_once(own) for own in places.values()] == [2] * 4
+    whole = {"cpus": 0.25, "gpus": 2.0}
+    places = gpu_outcomes(cluster, tmp_path / "whole", members=2, together=2, **whole)
+    assert len(places) == 2
+    assert {place.split()[1] for place in places} == {"0,1"}
+
+
+def test_a_member_without_a_share_sees_no_gpu(cluster, gpu_nodes, tmp_path):
+    """Others may have their shares there; Ray alone would leave all visible."""
+    places = gpu_outcomes(cluster, tmp_path / "none", members=4, together=4, cpus=2.0)
+    assert len(places) == 2
+    assert {place.partition(" ")[2] for place in places} == {""}
+
+
 DRIVER = """
 import plugin_lab
 import population_jobs as work
@@ -434,3 +481,13 @@ def test_a_population_has_the_same_bits_on_the_cluster(cluster, tmp_path, monkey
     assert len(TrialLedger(tmp_path / "there" / LEDGER).read().counted()) == len(
         TrialLedger(tmp_path / "here" / LEDGER).read().counted()
     )
+
+
+def test_an_actor_killed_in_the_middle_of_a_training_changes_no_bit(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(population, "check_search", lambda *_: None)  # has a test of its own
+    here = train_population(plan(), out=tmp_path / "here" / "pop")
+    engine = Calling(Ray(address=cluster.address), work.die_in_training)
+    there = train_population(plan(), out=tmp_path / "there" / "pop", engine=engine)
+    begins = [len(work.begun(job)) for job in work.jobs(there.path, 3)]
+    assert begins == [len(there.rounds) + (member == 1) for member in range(3)]
+    assert image(there.path) == image(here.path)

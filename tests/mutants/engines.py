@@ -133,6 +133,20 @@ ENGINES = (
         ray("test_more_members_than_room_take_turns_with_the_outcomes_of_one_process"),
     ),
     _own(
+        "actor-without-a-share-sees-gpus",
+        RAY,
+        "        if not sees_gpus:\n",
+        "        if False:\n",
+        ray("test_a_member_without_a_share_sees_no_gpu"),
+    ),
+    _own(
+        "actor-takes-a-whole-gpu",
+        RAY,
+        'num_gpus=self._needs["GPU"],',
+        'num_gpus=-(-self._needs["GPU"] // 1),',
+        ray("test_members_share_gpus_by_their_parts_on_all_nodes"),
+    ),
+    _own(
         "ledger-lines-stay-on-the-node",
         GOODS,
         "Goods(made, ledger.read().trials[before:])",

@@ -55,6 +55,38 @@ POPULATION = (
         whole("test_every_round_the_worst_copies_the_best_and_nobody_else_changes"),
     ),
     Mutant(
+        "pbt-rates-above-the-bound-are-cut-off",
+        "X6",
+        "algorithms/population/config.py",
+        "if number < least or (most is not None and number > most):",
+        "if number < least:",
+        whole("test_rates_beyond_the_bounds_of_the_optimizer_are_refused"),
+    ),
+    Mutant(
+        "pbt-fitness-on-the-bars-of-training",
+        "X6",
+        "algorithms/population/fitness.py",
+        "return sharpe_during(market_data(config).validation, market_panel(config), agent)",
+        "return sharpe_during(market_data(config).train, market_panel(config), agent)",
+        unit(
+            "population",
+            "test_fitness_of_a_market_is_the_sharpe_ratio_on_the_evaluation_span",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
+        "pbt-fitness-behind-the-end-of-the-data",
+        "X6",
+        "algorithms/run/tasks.py",
+        "last = after if data.end is None else _milliseconds(data.end)",
+        "last = after",
+        unit(
+            "population",
+            "test_fitness_sees_no_bar_behind_the_end_of_the_data",
+            part="algorithms",
+        ),
+    ),
+    Mutant(
         "pbt-neighbour-wraps-around",
         "X6",
         RULES,

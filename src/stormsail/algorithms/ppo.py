@@ -175,7 +175,8 @@ class Ppo:
         self.kl = KlControl(config.kl)
         self.returns = ReturnStatistics(config.returns)
         self.risk = build_control(task, agent, config, generators)
-        self.adversary = build_adversary(task, config.adversary, generators)
+        normalised = ~agent.observation_scale.frozen if config.observation.normalise else None
+        self.adversary = build_adversary(task, config.adversary, generators, normalised=normalised)
         self.env_state: EnvState = begin(task, agent, generators.stream("task"))
         self.update_count = 0
         self.explained_variance: float | None = None
@@ -523,6 +524,8 @@ class Ppo:
                 on_refusal=self._refused,
                 on_step=self._stepped,
             )
+        attacks = self.config.adversary
+        attacked = attacks.attacks_minibatches and attacks.forges
         return learn(
             self.agent,
             data,
@@ -533,7 +536,7 @@ class Ppo:
             generators=(self.generators.stream("minibatches"), self.generators.stream("entropy")),
             on_refusal=self._refused,
             on_step=self._stepped,
-            adversary=self.adversary if self.config.adversary.attacks_minibatches else None,
+            adversary=self.adversary if attacked else None,
             group=self.group,
             losses=self._losses,
         )

@@ -179,6 +179,18 @@ def check_features(*, obs: Tensor, mask: Tensor) -> None:
         )
 
 
+def check_bound(value: float | Tensor, *, obs: Tensor, name: str) -> None:
+    """Refuse a bound that is neither one number for all features nor one for each, or NaN."""
+    if isinstance(value, Tensor) and value.ndim and tuple(value.shape) != (obs.shape[-1],):
+        raise ShapeError(
+            wrong=f"`{name}` must be a number, or have one entry for each feature of `obs`",
+            found=f"{name} {_shape(value)} and obs {_shape(obs)}",
+            remedy="Pass one bound per feature; infinity where there is none.",
+        )
+    if not (isinstance(value, Tensor) and value.ndim):
+        check_known(**{name: value})
+
+
 def check_levels(tau: Tensor, *, count: int) -> None:
     """Refuse levels that are not one row of `count` entries."""
     if tuple(tau.shape) != (count,):

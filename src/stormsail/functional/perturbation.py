@@ -194,6 +194,13 @@ def apply_mask(
     stop a perturbation, they do not pull in a feature that lay beyond them: no perturbation is no
     change, bit for bit. Ours.
 
+    Args:
+        obs: what was observed.
+        delta: its perturbation.
+        mask: features that are perturbed.
+        low: least value, of all features or of each, [F]; None and -infinity bound nothing.
+        high: largest value, likewise.
+
     Raises:
         ShapeError: if the shapes do not fit.
         DtypeError: if the mask is not boolean.
@@ -204,10 +211,10 @@ def apply_mask(
     check.check_flags(mask=mask)
     moved = obs + delta
     if low is not None:
-        check.check_known(low=low)
+        check.check_bound(low, obs=obs, name="low")
         moved = torch.maximum(moved, clamp(obs, high=low))  # an outlier may stay where it was
     if high is not None:
-        check.check_known(high=high)
+        check.check_bound(high, obs=obs, name="high")
         moved = torch.minimum(moved, clamp(obs, low=high))
     return torch.where(mask, moved, obs)
 

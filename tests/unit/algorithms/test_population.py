@@ -1,6 +1,7 @@
 """Decisions, first values, fitness and metrics of populations, without training."""
 
 import math
+from datetime import UTC, datetime
 
 import pytest
 
@@ -136,6 +137,7 @@ def test_fitness_of_a_market_is_the_sharpe_ratio_on_the_evaluation_span(monkeypa
     monkeypatch.setattr(fitness_module, "backtest", spied)
     judged, metrics = fitness(config, plan().searched(), agent, round_=0)
     result, span = seen[0], market_data(config).validation
+    assert span.start_ms >= market_data(config).train.end_ms
     assert judged == metrics["sharpe"] == sharpe(config, agent)
     assert result.span.start_ms >= span.start_ms
     assert result.span.end_ms <= span.end_ms
@@ -143,6 +145,27 @@ def test_fitness_of_a_market_is_the_sharpe_ratio_on_the_evaluation_span(monkeypa
     if returns.std(ddof=1) > 0.0:
         ratio = returns.mean() / returns.std(ddof=1) * math.sqrt(365.25 * 24)
         assert judged == pytest.approx(ratio, rel=1e-2)
+
+
+def test_fitness_sees_no_bar_behind_the_end_of_the_data(monkeypatch):
+    """Whatever a test keeps apart lies there: a fitness that saw it would select on it."""
+    free = {"risk__cvar_use_constraint": False, "risk__cvar_limit": None}
+    whole = market_data(small("market", **free)).panel
+    last = int(whole.ts[len(whole.ts) * 3 // 4])
+    end = datetime.fromtimestamp(last / 1000, UTC).isoformat()
+    config = small("market", **free, task__data__end=end)
+    agent, seen = trained(config, 1).agent, []
+    real = fitness_module.backtest
+
+    def spied(agent, panel, settings):
+        seen.append((panel, real(agent, panel, settings)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(fitness_module, "backtest", spied)
+    fitness(config, plan().searched(), agent, round_=0)
+    ((panel, result),) = seen
+    assert int(panel.ts[-1]) < last < int(whole.ts[-1])
+    assert result.span.end_ms <= last
 
 
 def test_whoever_breaks_the_limit_falls_behind(monkeypatch):

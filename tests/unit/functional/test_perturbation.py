@@ -232,6 +232,20 @@ def test_apply_mask_touches_only_the_chosen_features():
 
 
 @pytest.mark.spec("2.17")
+def test_each_feature_may_have_a_bound_of_its_own():
+    inf = math.inf
+    obs = torch.tensor([[0.0, 0.9, 1.5, 0.0], [-0.5, 0.0, 0.0, 0.0]])
+    mask = torch.ones(4, dtype=torch.bool)
+    low, high = torch.tensor([-0.6, -inf, -inf, 0.0]), torch.tensor([inf, 1.0, 1.0, 0.5])
+    up = perturbation.apply_mask(obs, torch.full_like(obs, 0.3), mask, low=low, high=high)
+    down = perturbation.apply_mask(obs, torch.full_like(obs, -0.3), mask, low=low, high=high)
+    torch.testing.assert_close(up, torch.tensor([[0.3, 1.0, 1.5, 0.3], [-0.2, 0.3, 0.3, 0.3]]))
+    torch.testing.assert_close(down, torch.tensor([[-0.3, 0.6, 1.2, 0.0], [-0.6, -0.3, -0.3, 0.0]]))
+    for name in ("low", "high"):
+        with pytest.raises(ShapeError, match=f"`{name}` must be a number, or have one entry"):
+            perturbation.apply_mask(obs, obs, mask, **{name: torch.zeros(2)})
+
+
 def test_apply_mask_bounds_the_perturbed_features_only():
     # Feature 1 lies outside the bounds and must stay exactly where it is.
     obs = torch.tensor([[0.9, 7.0, -0.9]], dtype=torch.float64)

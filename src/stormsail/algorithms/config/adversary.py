@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from stormsail.algorithms.config.learning import Count, NonNegative, Positive, Unit, Whole
 from stormsail.core.config import Config
@@ -52,6 +52,11 @@ class AdversaryConfig(Config):
     clip_max: float | None = None
     """No perturbation takes a column above this."""
 
+    bounds: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    """Such bounds of single columns, least and largest, by name or by a pattern: `bounds =
+    {"log_return*" = [-3.0, 3.0]}`. Where several fit a column, the narrowest count. In any case no
+    perturbation passes the bound of the normaliser, 10."""
+
     features: tuple[str, ...] | None = None
     """Columns that may be forged, by name or by a pattern such as `log_return*`. None takes all
     that come from outside: on a market those of its bars, elsewhere all but one-hots and flags. The
@@ -76,6 +81,18 @@ class AdversaryConfig(Config):
         return self.mode != "off"
 
     @property
+    def forges(self) -> bool:
+        """Whether anything is ever forged: neither the radius nor the share is 0 all the time.
+
+        An adversary that forges nothing has its metrics, and leaves the way in which an update is
+        computed as it is, captured and compiled parts included.
+        """
+        moves = self.epsilon_schedule != "constant"
+        has_radius = self.epsilon > 0.0 or (moves and self.epsilon_final > 0.0)
+        has_share = self.mode == "kl_reg" or self.adversarial_ratio > 0.0
+        return self.acts and has_radius and has_share
+
+    @property
     def attacks_minibatches(self) -> bool:
         """Whether sequences are attacked while they are learned from."""
         return self.mode in ("kl_reg", "mixed_batch")
@@ -90,6 +107,12 @@ class AdversaryConfig(Config):
         low, high = self.clip_min, self.clip_max
         if low is not None and high is not None and not low < high:
             raise ValueError(f"`clip_min` must be below `clip_max`, not {low} and {high}")
+        for name, (least, most) in self.bounds.items():
+            if not least < most:
+                raise ValueError(
+                    f"`bounds` of `{name}` must be a smaller number and a larger one, not {least} "
+                    f"and {most}"
+                )
         if self.features is not None and not self.features:
             raise ValueError("`features` must name a column or more; leave it out for all of them")
         # its noise leads away from the observation: the form of the paper's code

@@ -16,6 +16,7 @@ from stormsail.algorithms.config import TrainConfig, Whole
 from stormsail.algorithms.population.jobs import Value
 from stormsail.algorithms.run.plugins import MANIFEST, load_saved
 from stormsail.core.config import Config
+from stormsail.core.config.problems import ContradictionError
 from stormsail.core.errors import ConfigError, nearest
 
 LEARNING_RATE = "ppo.learning_rate"
@@ -241,11 +242,13 @@ class RunFile(TrainConfig):
         for rate in ends(searched[LEARNING_RATE]):
             number = float(rate)
             if number < least or (most is not None and number > most):
-                raise ValueError(
-                    f'`{section}."{LEARNING_RATE}"` must lie between '
-                    f"`ppo.optimizer_lr_min` {least:g} and `ppo.optimizer_lr_max` "
-                    f"{'without a bound' if most is None else f'{most:g}'}, not reach {number:g}, "
-                    "which would be cut off there"
+                above = "" if most is None else f" and at most `ppo.optimizer_lr_max` {most:g}"
+                raise ContradictionError(
+                    f'`{section}."{LEARNING_RATE}"` must be at least `ppo.optimizer_lr_min` '
+                    f"{least:g}{above}",
+                    found=f"{number:g}, which would be cut off there",
+                    remedy="Narrow the search, or move `ppo.optimizer_lr_min` or "
+                    "`ppo.optimizer_lr_max`.",
                 )
 
     def training(self) -> TrainConfig:

@@ -21,6 +21,9 @@ from stormsail.core.task import Task, forgeable_names, observation_layout
 from stormsail.functional import perturbation
 from stormsail.modules.agent import Agent
 from stormsail.modules.network import Network
+from stormsail.modules.scale import CLIP
+
+_INF = math.inf
 
 Objective = Callable[[Tensor], Tensor]
 """What an attack raises: observations [L, n, F] in, one number for each row [L, n] out."""
@@ -33,20 +36,73 @@ class Adversary(NamedTuple):
     """Indices of the columns that it forges, int64 [C]."""
     generator: torch.Generator
     """Of its draws."""
+    low: Tensor | None = None
+    """Below which no perturbation takes a column, [F]; None bounds nothing."""
+    high: Tensor | None = None
+    """Above which none does, [F]."""
 
 
 def build_adversary(
-    task: Task[Any], config: AdversaryConfig, generators: Generators
+    task: Task[Any],
+    config: AdversaryConfig,
+    generators: Generators,
+    *,
+    normalised: Tensor | None = None,
 ) -> Adversary | None:
     """Return the adversary of a run; None without one.
 
+    Args:
+        task: of the run.
+        config: of its adversary.
+        generators: of the run.
+        normalised: columns that the agent normalises, bool [N], the first of all F: no observation
+            is beyond the normaliser's clip there, so no forgery may be. None normalises nothing.
+
     Raises:
-        ConfigError: if no column fits `adversary.features`, or the task has none to forge.
+        ConfigError: if no column fits `adversary.features` or an entry of `adversary.bounds`, or
+            the task has none to forge.
     """
     if not config.acts:
         return None
-    columns = torch.tensor(forged_columns(task, config.features), device=task.device)
-    return Adversary(columns, generators.stream("adversary"))
+    chosen = forged_columns(task, config.features)
+    low, high = _bounds(task, config, chosen, normalised)
+    columns = torch.tensor(chosen, device=task.device)
+    return Adversary(columns, generators.stream("adversary"), low, high)
+
+
+def _bounds(
+    task: Task[Any], config: AdversaryConfig, chosen: list[int], normalised: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the narrowest of all bounds of each column, [F]; infinite where there are none."""
+    names = _column_names(task)
+    low, high = (torch.full((len(names),), end, device=task.device) for end in (-_INF, _INF))
+    if normalised is not None:
+        clipped = normalised.nonzero()[:, 0].to(low.device)
+        low, high = low.index_fill(0, clipped, -CLIP), high.index_fill(0, clipped, CLIP)
+    places = {pattern: _fitting(pattern, names, chosen) for pattern in config.bounds}
+    for pattern, (least, most) in config.bounds.items():
+        low[places[pattern]] = low[places[pattern]].clamp(min=least)
+        high[places[pattern]] = high[places[pattern]].clamp(max=most)
+    idle = [pattern for pattern, fitting in places.items() if not fitting]
+    if idle:
+        raise ConfigError(
+            "config-inconsistent",
+            wrong="every entry of `adversary.bounds` must fit columns that are forged: "
+            + ", ".join(f"`{names[place]}`" for place in chosen),
+            found=", ".join(f"`{pattern}`" for pattern in idle),
+            remedy="Name some of them; other columns stay as they are anyway.",
+        )
+    return (
+        low if config.clip_min is None else low.clamp(min=config.clip_min),
+        high if config.clip_max is None else high.clamp(max=config.clip_max),
+    )
+
+
+def _fitting(pattern: str, names: list[str], chosen: list[int]) -> list[int]:
+    """Return the forged columns that a name or pattern fits."""
+    return [
+        place for place in chosen if names[place] == pattern or fnmatchcase(names[place], pattern)
+    ]
 
 
 def forged_columns(task: Task[Any], patterns: tuple[str, ...] | None) -> list[int]:
@@ -126,8 +182,8 @@ def attacked_observations(
     Args:
         observation: clean, normalised.
         objective: to be raised; differentiable.
-        config: method, steps, norm, start and bounds.
-        adversary: which columns, and the source of draws.
+        config: method, steps, norm and start.
+        adversary: which columns, within which bounds, and the source of draws.
         epsilon: radius of the ball.
         weight: of each row, [L, n].
     """
@@ -138,9 +194,7 @@ def attacked_observations(
     norm, method = config.norm_type, config.attack_method
 
     def forged(delta: Tensor) -> Tensor:
-        return perturbation.apply_mask(
-            clean, delta, mask, low=config.clip_min, high=config.clip_max
-        )
+        return perturbation.apply_mask(clean, delta, mask, low=adversary.low, high=adversary.high)
 
     def slope(delta: Tensor) -> Tensor:
         with torch.enable_grad():

@@ -32,7 +32,7 @@ def row_obstacle(task: Task[Any], config: TrainConfig) -> str | None:
     """Return why a step of the rollout cannot be compiled; None where it can."""
     if not is_capturable(task):
         return f"the task `{config.task.name}` steps on the host"
-    if config.adversary.attacks_rollouts:
+    if config.adversary.attacks_rollouts and config.adversary.forges:
         return "an adversary forges what is observed"
     return _precision_obstacle(config)
 

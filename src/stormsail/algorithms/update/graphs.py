@@ -284,14 +284,14 @@ def rollout_obstacle(task: Task[Any], config: TrainConfig) -> str | None:
         return f"the task `{config.task.name}` steps on the host"
     if config.observation.normalise and config.observation.obs_stats_update == "online":
         return "`observation.obs_stats_update` is `online`"
-    if config.adversary.attacks_rollouts:
+    if config.adversary.attacks_rollouts and config.adversary.forges:
         return "an adversary forges what is observed, by gradients"
     return None
 
 
 def epochs_obstacle(config: TrainConfig) -> str | None:
     """Return why minibatches cannot be captured; None where they can."""
-    if config.adversary.attacks_minibatches:
+    if config.adversary.attacks_minibatches and config.adversary.forges:
         return "an adversary attacks the minibatches, each in its own way"
     if config.ppo.nonfinite_policy == "raise":
         return "`ppo.nonfinite_policy` is `raise`, which looks at every minibatch"

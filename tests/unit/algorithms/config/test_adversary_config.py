@@ -29,6 +29,10 @@ REFUSED = {
         {"clip_min": 1.0, "clip_max": -1.0},
         "`clip_min` must be below `clip_max`, not 1.0 and -1.0",
     ),
+    "bounds of a column the wrong way round": (
+        {"bounds": {"log_return*": (1.0, 1.0)}},
+        "`bounds` of `log_return*` must be a smaller number and a larger one, not 1.0 and 1.0",
+    ),
     "no column": (
         {"features": ()},
         "`features` must name a column or more; leave it out for all of them",
@@ -55,3 +59,31 @@ def test_the_noise_of_langevin_dynamics_is_a_start_of_its_own():
     )
     assert config.adversary.acts
     assert not TrainConfig().adversary.acts
+
+
+@pytest.mark.parametrize(
+    ("changes", "forges"),
+    [
+        ({}, False),
+        ({"mode": "kl_reg"}, True),
+        ({"mode": "kl_reg", "epsilon": 0.0}, False),
+        ({"mode": "kl_reg", "epsilon": 0.0, "epsilon_schedule": "linear"}, True),
+        ({"mode": "kl_reg", "epsilon_final": 0.0, "epsilon_schedule": "cosine"}, True),
+        (
+            {
+                "mode": "kl_reg",
+                "epsilon": 0.0,
+                "epsilon_final": 0.0,
+                "epsilon_schedule": "linear",
+            },
+            False,
+        ),
+        ({"mode": "mixed_batch"}, True),
+        ({"mode": "mixed_batch", "adversarial_ratio": 0.0}, False),
+        ({"mode": "rollout", "adversarial_ratio": 0.0}, False),
+        ({"mode": "rollout", "epsilon": 0.0}, False),
+    ],
+)
+def test_without_a_radius_or_a_share_at_any_time_nothing_is_forged(changes, forges):
+    config = TrainConfig().replace(**{f"adversary.{key}": value for key, value in changes.items()})
+    assert config.adversary.forges is forges

@@ -258,6 +258,7 @@ FIELDS = {
     "adversary.random_init": (False, FORGED),
     "adversary.clip_min": (0.0, ROBUST),
     "adversary.clip_max": (0.0, ROBUST),
+    "adversary.bounds": ({"a": (-0.5, 0.5)}, ROBUST),
     "adversary.features": (("a",), ROBUST),
     "adversary.robust_kl_coef": (1.0, ROBUST),
     "adversary.adversarial_ratio": (1.0, FORGED),

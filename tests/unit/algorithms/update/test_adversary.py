@@ -129,13 +129,69 @@ def test_only_forged_columns_and_rows_that_count_are_touched():
             assert float(size.mean()) > 0.5 * EPSILON
 
 
+def task_of(names=("a", "b_1", "b_2", "flag", "own")):
+    """Return what an adversary asks of a task: three columns from outside, a flag, an account."""
+    return SimpleNamespace(
+        observation_layout=ObservationLayout(names, unscaled=("flag",)), account_names=("own",),
+        observation_names=names, device=torch.device("cpu"),
+    )  # fmt: skip
+
+
+def bounded(observation, slope, *, normalised=None, **changes):
+    """Return what a built adversary makes of an observation of a task, going up or down."""
+    config = AdversaryConfig(mode="mixed_batch", random_init=False, **changes)
+    built = build_adversary(task_of(), config, Generators(1), normalised=normalised)
+    return attacked_observations(
+        observation, lambda x: slope * x.sum(-1), config, built,
+        epsilon=EPSILON, weight=torch.ones(observation.shape[:-1]),
+    )  # fmt: skip
+
+
 def test_bounds_stop_a_perturbation_and_leave_outliers_where_they_are():
-    observation = torch.tensor([0.0, 0.9, 1.5, -0.9, -1.5]).expand(SHAPE)
-    plain = {"random_init": False, "clip_min": -1.0, "clip_max": 1.0}
-    up = attack(lambda x: x.sum(-1), observation, **plain)
-    down = attack(lambda x: -x.sum(-1), observation, **plain)
-    torch.testing.assert_close(up[0, 0], torch.tensor([0.3, 0.1, 0.0, 0.3, 0.3]))
-    torch.testing.assert_close(down[0, 0], torch.tensor([-0.3, -0.3, -0.3, -0.1, 0.0]))
+    observation = torch.tensor([0.9, 1.5, -1.5, 0.0, 0.0]).expand(SHAPE)
+    both = {"clip_min": -1.0, "clip_max": 1.0}
+    up, down = (bounded(observation, slope, **both)[0, 0] for slope in (1.0, -1.0))
+    torch.testing.assert_close(up, torch.tensor([1.0, 1.5, -1.2, 0.0, 0.0]))
+    torch.testing.assert_close(down, torch.tensor([0.6, 1.2, -1.5, 0.0, 0.0]))
+
+
+def test_a_column_may_have_bounds_of_its_own_and_the_narrowest_count():
+    observation = torch.zeros(SHAPE)
+    narrow = {"clip_max": 0.25, "bounds": {"b_*": (-0.1, 0.2), "b_2": (-0.2, 0.05)}}
+    up, down = (bounded(observation, slope, **narrow)[0, 0] for slope in (1.0, -1.0))
+    torch.testing.assert_close(up, torch.tensor([0.25, 0.2, 0.05, 0.0, 0.0]))
+    torch.testing.assert_close(down, torch.tensor([-0.3, -0.1, -0.1, 0.0, 0.0]))
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("pattern", ["flag", "own", "c*"])
+def test_bounds_of_a_column_that_is_not_forged_are_refused(pattern):
+    config = AdversaryConfig(mode="kl_reg", bounds={"a": (-1.0, 1.0), pattern: (-1.0, 1.0)})
+    with pytest.raises(ConfigError) as caught:
+        build_adversary(task_of(), config, Generators(1))
+    assert "must fit columns that are forged: `a`, `b_1`, `b_2`; found" in str(caught.value)
+    assert f"found `{pattern}`" in str(caught.value)
+
+
+def test_no_forgery_passes_the_clip_of_the_normaliser():
+    """The agent sees no larger number there; columns that are not normalised may be larger."""
+    observation = torch.tensor([9.9, -9.9, 9.9, 0.0, 0.0]).expand(SHAPE)
+    normalised = torch.tensor([True, True, False, False, False])
+    up, down = (bounded(observation, s, normalised=normalised)[0, 0] for s in (1.0, -1.0))
+    torch.testing.assert_close(up, torch.tensor([10.0, -9.6, 10.2, 0.0, 0.0]))
+    torch.testing.assert_close(down, torch.tensor([9.6, -10.0, 9.6, 0.0, 0.0]))
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_learner_tells_its_adversary_what_it_normalises(normalise):
+    changes = {"adversary__mode": "kl_reg", "observation__normalise": normalise}
+    ppo, _ = prepared(settings(**changes))
+    frozen = ppo.agent.observation_scale.frozen
+    wanted = torch.full(frozen.shape, float("inf"))
+    if normalise:
+        wanted[~frozen] = 10.0
+    assert torch.equal(ppo.adversary.high, wanted)
+    assert torch.equal(ppo.adversary.low, -wanted)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

@@ -229,3 +229,28 @@ def test_compiled_updates_are_eager_updates(task, tmp_path):
     run_for(config, tmp_path / "parts", 3)
     run_all(config, tmp_path / "parts")
     assert image(tmp_path / "whole") == image(tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        {"adversary__mode": "kl_reg", "adversary__epsilon": 0.0},
+        {"adversary__mode": "mixed_batch", "adversary__adversarial_ratio": 0.0},
+        {"adversary__mode": "rollout", "adversary__epsilon": 0.0},
+    ],
+    ids=lambda idle: idle["adversary__mode"],
+)
+@pytest.mark.spec("T-S2", "S1-S2")
+def test_an_adversary_that_forges_nothing_leaves_everything_compiled(recorded, idle):
+    """Otherwise a radius of 0 would give other bits than no adversary: rounding is another."""
+    clean, other = (learner(small("cartpole-lstm", **ON, **more)) for more in ({}, idle))
+    sizes = []
+    for ppo in (clean, other):
+        recorded.clear()
+        for _ in range(2):
+            ppo.update()
+        sizes.append(list(recorded))
+    assert sizes[0] == sizes[1] != []
+    assert (other._losses is None, other._play is None) == (False, False)
+    states = clean.agent.state_dict(), other.agent.state_dict()
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())

@@ -81,6 +81,7 @@ def test_a_task_that_steps_on_the_host_and_statistics_of_every_step_are_not_capt
     assert rollout_obstacle(task, online) == "`observation.obs_stats_update` is `online`"
     forging = config.replace(**{"adversary.mode": "rollout"})
     assert rollout_obstacle(task, forging).startswith("an adversary forges")
+    assert rollout_obstacle(task, forging.replace(**{"adversary.epsilon": 0.0})) is None
     task.is_capturable = False
     assert rollout_obstacle(task, config) == "the task `CartPole-v1` steps on the host"
 
@@ -92,6 +93,8 @@ def test_a_task_that_steps_on_the_host_and_statistics_of_every_step_are_not_capt
         ({"ppo.nonfinite_policy": "skip"}, None),
         ({"ppo.nonfinite_policy": "raise"}, "`ppo.nonfinite_policy` is `raise`"),
         ({"adversary.mode": "mixed_batch"}, "an adversary"),
+        ({"adversary.mode": "mixed_batch", "adversary.adversarial_ratio": 0.0}, None),
+        ({"adversary.mode": "kl_reg", "adversary.epsilon": 0.0}, None),
         ({"adversary.mode": "rollout"}, None),
         (
             {"vgs.enabled": True, "vgs.statistic": "microbatch", "ppo.microbatch_size": 2},

@@ -165,7 +165,7 @@ class Ray:
             max_restarts=0,
             max_task_retries=0,
         )
-        handle = actor.remote(str(Path.cwd()))
+        handle = actor.remote(str(Path.cwd()), sees_gpus=self._needs["GPU"] > 0.0)
         return _Actor(handle, handle.ready.remote(), SystemClock().monotonic_ns())
 
     def _end(self, job: Job) -> None:
@@ -271,10 +271,16 @@ class _Sent:
 
 
 class _Member:
-    """What runs on a node of the cluster: the jobs of one member, one after the other."""
+    """What runs on a node of the cluster: the jobs of one member, one after the other.
 
-    def __init__(self, place: str) -> None:
+    Ray says to an actor with a share of GPUs which ones it may use, and nothing to one without:
+    that would see all of the node, where others have their shares.
+    """
+
+    def __init__(self, place: str, *, sees_gpus: bool) -> None:
         one_thread()
+        if not sees_gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         if Path(place).is_dir():  # relative paths of a configuration mean the driver's folder
             os.chdir(place)
 
