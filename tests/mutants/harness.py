@@ -138,6 +138,17 @@ def trial(mutant: Mutant | None, tests: Sequence[str], package: Path) -> Outcome
     return Outcome(verdict, killed_by, time.monotonic() - started, output)
 
 
+def parts(named: Sequence[str], workers: int) -> list[list[str]]:
+    """Share tests out among workers, file by file, so that none shares a fixture with another."""
+    files: dict[str, list[str]] = {}
+    for test in named:
+        files.setdefault(test.partition("::")[0], []).append(test)
+    shared: list[list[str]] = [[] for _ in range(workers)]
+    for tests in sorted(files.values(), key=len, reverse=True):
+        min(shared, key=len).extend(tests)
+    return [part for part in shared if part]
+
+
 def campaign(mutants: Iterable[Mutant], *, workers: int) -> bool:
     """Try every mutant, print a line for each, and return whether all were killed."""
     mutants = list(mutants)
@@ -145,10 +156,13 @@ def campaign(mutants: Iterable[Mutant], *, workers: int) -> bool:
     gc.freeze()  # what is loaded by now need not be looked at in every child
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
         package = compiled(Path(folder))
-        clean = trial(None, named, package)
-        print(f"without a bug: {len(named)} tests named, {clean.verdict} ({clean.seconds:.1f} s)")
-        if clean.verdict != "survived":
-            print(clean.output)
+        clean = list(pool.map(lambda part: trial(None, part, package), parts(named, workers)))
+        seconds = max(outcome.seconds for outcome in clean)
+        failed = [outcome for outcome in clean if outcome.verdict != "survived"]
+        verdict = failed[0].verdict if failed else "survived"
+        print(f"without a bug: {len(named)} tests named, {verdict} ({seconds:.1f} s)", flush=True)
+        if failed:
+            print("\n".join(outcome.output for outcome in failed))
             return False
         outcomes = pool.map(lambda mutant: trial(mutant, mutant.tests, package), mutants)
         return _report(mutants, outcomes)
