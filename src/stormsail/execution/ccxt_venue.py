@@ -130,6 +130,7 @@ class CcxtVenue:
         self._streams = streams
         self._base_url = base_url
         self._fees: dict[str, tuple[Decimal, Decimal]] = {}
+        self._ids: dict[str, str] = {}
         self._account_id: str | None = None
 
     @property
@@ -515,9 +516,11 @@ class CcxtVenue:
             self._client.patience_s = PATIENCE_S
             self._requester.request("its markets", lambda: self._client.load_markets(False))  # noqa: FBT003
         entry = (self._client.markets or {}).get(symbol)
-        if entry is None:
+        if entry is not None:
+            self._ids[symbol] = str(entry["id"])
+        elif symbol not in self._ids:  # one that was listed can still be asked about
             raise self._missing(symbol)
-        return str(entry["id"])
+        return self._ids[symbol]
 
     def _missing(self, symbol: str) -> VenueError:
         return VenueError(

@@ -347,8 +347,8 @@ class TradingLoop:
 
     def _refresh_markets(self) -> None:
         """Ask for the rules of the markets; orders follow them from now on."""
-        markets = self._venue.markets(self.symbols)
         before = self.placing.markets
+        markets = self._present_markets(before)
         for symbol, market in markets.items():
             if market != before[symbol]:
                 words = f"{before[symbol].status} to {market.status}, lot {market.market_lot}, "
@@ -359,6 +359,32 @@ class TradingLoop:
             self.placing.markets = markets
             terms = {symbol: instrument(market) for symbol, market in markets.items()}
             self.path.follow(replace(self.window.panel, instruments=terms))
+
+    def _present_markets(self, before: Mapping[str, Market]) -> Mapping[str, Market]:
+        """Return the rules of the markets; one that is gone is no reason not to trade the others.
+
+        Raises:
+            VenueError: if the venue does not answer, or every market is gone.
+        """
+        try:
+            return self._venue.markets(self.symbols)
+        except VenueError as error:
+            if error.code != "venue-symbol" or len(self.symbols) == 1:
+                raise
+            gone = error
+        markets = dict(before)
+        found = 0
+        for symbol in self.symbols:
+            try:
+                markets |= self._venue.markets([symbol])
+                found += 1
+            except VenueError as error:
+                if error.code != "venue-symbol":
+                    raise
+                markets[symbol] = replace(before[symbol], status="delisted")
+        if not found:
+            raise gone
+        return markets
 
     def _decide(self) -> None:
         """Close accounts, decide, order; a venue that does not answer leaves the bar undecided."""
@@ -451,8 +477,15 @@ class TradingLoop:
         except VenueError as error:
             self.teller.tell("no-price", str(error), "alarm")
             return self.path.shut(state, ts)
-        trading = [self.placing.markets[own].status == "trading" for own in self.symbols]
-        return self.path.opening(self.window.panel, price, rates, torch.tensor(trading))
+        trading = torch.tensor(
+            [self.placing.markets[own].status == "trading" for own in self.symbols]
+        )
+        known = price.isfinite()
+        for symbol, here in zip(self.symbols, (known | ~trading).tolist(), strict=True):
+            if not here:
+                self.teller.tell("no-price", "it is not traded until there is one", "alarm", symbol)
+        price = torch.where(known, price, state.price)
+        return self.path.opening(self.window.panel, price, rates, trading & known)
 
     def _due_rates(self, ts: int) -> Tensor:
         """Return the funding that settles at an open; a real venue books it by itself."""

@@ -19,7 +19,7 @@ from stormsail.execution.config import Feed
 from stormsail.execution.journal import Intent, Journal
 from stormsail.execution.order_gate import Exposure
 from stormsail.execution.order_ids import epoch_in, prefix
-from stormsail.execution.venue import ZERO, Balance, Market, Order, Position, Venue
+from stormsail.execution.venue import ZERO, Balance, Market, Order, Position, Trade, Venue
 
 _SAMPLES = 3
 _OVERLAP_MS = 120_000
@@ -178,7 +178,13 @@ def update_orders(
     """
     left = []
     for intent in filter(wanted, journal.pending()):
-        order = settled_order(venue, intent)
+        try:
+            order = settled_order(venue, intent)
+        except VenueError as error:
+            if error.code != "venue-symbol":
+                raise
+            left.append(intent)  # its market is gone, which is no reason not to ask for others
+            continue
         if order is not None:
             if order.status != intent.status or order.filled != intent.filled:
                 journal.add_order(intent.client_id, "settled", order, now_ms=now_ms)
@@ -213,7 +219,7 @@ def update_fills(venue: Venue, journal: Journal, symbols: Sequence[str]) -> int:
     for symbol in symbols:
         newest = journal.rows("SELECT max(ts) FROM fills WHERE symbol = ?", symbol)[0][0]
         since = created if newest is None else int(str(newest))
-        questions.append(partial(venue.trades, symbol, since_ms=since - _OVERLAP_MS))
+        questions.append(partial(_trades, venue, symbol, since - _OVERLAP_MS))
     answers = venue.at_once(questions)
     with journal.transaction():
         for trade in chain.from_iterable(answers):
@@ -222,6 +228,16 @@ def update_fills(venue: Venue, journal: Journal, symbols: Sequence[str]) -> int:
                 continue  # before this journal, and none of its orders
             count += journal.add_fill(trade, name)
     return count
+
+
+def _trades(venue: Venue, symbol: str, since_ms: int) -> Sequence[Trade]:
+    """Return the fills of a symbol; none where its market is gone."""
+    try:
+        return venue.trades(symbol, since_ms=since_ms)
+    except VenueError as error:
+        if error.code != "venue-symbol":
+            raise
+        return ()
 
 
 def exposures(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.clock import NANOSECONDS, Clock
+from stormsail.core.errors import VenueError
 from stormsail.execution.config import Feed
 from stormsail.execution.decisions.ledger import (
     Prices,
@@ -19,12 +20,19 @@ from stormsail.execution.decisions.path import DecisionPath
 from stormsail.execution.decisions.standing import Standing
 from stormsail.execution.journal import Intent, Journal
 from stormsail.execution.operator.status import Teller
+from stormsail.execution.order_ids import Leg
 from stormsail.execution.paper_venue import PaperFill, PaperVenue
 from stormsail.execution.reconcile import update_fills, update_orders
 from stormsail.execution.venue import Market, Position, Trade, Venue
 from stormsail.functional.market import fills
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.account import State, stop_hit
+
+
+_FORCED = ("autoclose-", "adl_autoclose", "settlement_autoclose")
+"""How the names of orders begin by which the exchange itself closes a position."""
+_BEFORE_MS = 3_600_000
+"""An order is looked for from this long before its fill on."""
 
 
 class Accounts:
@@ -153,7 +161,40 @@ class Accounts:
         for adoption in adoptions:
             words = f"{adoption.found} where {adoption.expected} was expected"
             self._teller.tell("position-adopted", words, "alarm", adoption.symbol)
+        self._tell_fills(booked.trades)
         return state
+
+    def _tell_fills(self, trades: Sequence[Trade]) -> None:
+        """Tell of fills that no decision made: of stops, of the exchange, of other people."""
+        made: dict[tuple[str, str], list[Trade]] = {}
+        for trade in trades:
+            made.setdefault((trade.symbol, trade.order_id), []).append(trade)
+        unknown = {symbol for symbol, number in made if self._leg_of(symbol, number) is None}
+        if unknown:  # a stop that was triggered became an order of another number
+            self._update_orders(lambda intent: intent.symbol in unknown)
+        for (symbol, number), own in made.items():
+            leg, words = self._leg_of(symbol, number), _fill_words(own)
+            if leg == "stop":
+                self._teller.tell("stop-filled", f"{words} by its stop", "warning", symbol)
+            elif leg is None:
+                name = self._name_at_venue(symbol, number, own[0].ts_ms)
+                forced = name.startswith(_FORCED)
+                kind = "liquidated" if forced else "position-adopted"
+                words += f" by the order {name or number}, which is not of this trader"
+                self._teller.tell(kind, words, "alarm", symbol)
+
+    def _leg_of(self, symbol: str, order_id: str) -> Leg | None:
+        name = self._journal.name_of(symbol, order_id)
+        intent = None if name is None else self._journal.intent(name)
+        return None if intent is None else intent.leg
+
+    def _name_at_venue(self, symbol: str, order_id: str, ts_ms: int) -> str:
+        """Return the client id of somebody else's order; empty where the venue does not say."""
+        try:
+            orders = self._venue.orders(symbol, since_ms=ts_ms - _BEFORE_MS)
+        except VenueError:
+            return ""
+        return next((own.client_id for own in orders if own.order_id == order_id), "")
 
     def recent_positions(self, within_s: float) -> Mapping[str, Position] | None:
         """Return positions as the venue told them at the last close; None where they are older."""
@@ -230,6 +271,13 @@ class Accounts:
 
     def _now_ms(self) -> int:
         return self._clock.now_ns() // 1_000_000
+
+
+def _fill_words(trades: Sequence[Trade]) -> str:
+    """Return what some fills of one order did, such as `sell 0.5 at 101.2`."""
+    quantity = sum((trade.quantity for trade in trades), Decimal(0))
+    worth = sum((trade.quantity * trade.price for trade in trades), Decimal(0))
+    return f"{trades[0].side} {quantity} at {worth / quantity:.8g}"
 
 
 def _may_fill(intent: Intent) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from stormsail.core.clock import Clock, iso
-from stormsail.core.errors import DataError
+from stormsail.core.errors import DataError, VenueError
 from stormsail.execution.config import Feed
 from stormsail.execution.decisions.bar_window import BarWindow, Row, bar_rows
 from stormsail.execution.reconcile import clock_offset_ms
@@ -144,7 +144,12 @@ class BarFeed:
 
     def _query(self, symbol: str, ts: int) -> dict[str, Row]:
         until = ts + self._interval.milliseconds
-        bars = self._venue.bars(symbol, self._interval, since_ms=ts, until_ms=until)
+        try:
+            bars = self._venue.bars(symbol, self._interval, since_ms=ts, until_ms=until)
+        except VenueError as error:
+            if error.code != "venue-symbol" or len(self._symbols) == 1:
+                raise
+            return {}  # its market is gone: it has no bar
         rows = dict(bar_rows(bars))
         return {symbol: rows[ts]} if ts in rows else {}
 

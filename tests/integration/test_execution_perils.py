@@ -1,0 +1,241 @@
+"""What costs an operator money at a real exchange: spot stops, strangers, leftovers, lost markets."""
+
+from decimal import Decimal
+
+import pytest
+
+from live_lab import live_desk, settings
+
+pytest.importorskip("ccxt")
+
+D = Decimal
+HOLD = float("nan")
+
+
+def covered(desk, symbol=None) -> bool:
+    """Return whether one stop closes all whole lots of a long position."""
+    (stop,) = desk.stops(symbol)
+    held = desk.held(symbol)
+    return stop.side == "SELL" and held - D("0.001") < stop.quantity <= held
+
+
+# Spot: coins that a stop keeps, fees in coins
+
+
+def test_a_spot_position_keeps_its_stop_although_a_fee_left_no_whole_lot():
+    with live_desk("spot") as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6)
+        assert desk.held() % D("0.001") != 0  # the fee was paid in coins
+        assert covered(desk)
+        made = len(desk.book.orders)
+        desk.bar(loop, HOLD, bars=3)
+        assert covered(desk)
+        assert len(desk.book.orders) == made  # and it is not made anew at each bar
+
+
+def test_spot_coins_that_a_stop_keeps_can_be_sold_by_a_decision():
+    with live_desk("spot") as desk:
+        with desk.trader() as loop:
+            for weight in (0.6, 0.2, 1.0):
+                desk.bar(loop, weight)
+                assert covered(desk)
+            desk.bar(loop, 0.0)
+            assert desk.held() < D("0.001")
+            assert desk.stops() == []
+        assert desk.notices("order-refused", "unprotected", "position-adopted") == []
+        desk.exchange.audit()
+
+
+def test_a_spot_sale_that_is_refused_gives_the_stop_back():
+    with live_desk("spot") as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6)
+        plain, refused = loop.gate._judged, []
+
+        def judged(parts, *rest):
+            if parts[0].leg != "target":
+                return plain(parts, *rest)
+            refused.append(parts)
+            from stormsail.execution.order_gate import Refusal
+
+            return Refusal("repeat", "as often as that")
+
+        loop.gate._judged = judged
+        desk.bar(loop, 0.2)
+        assert len(refused) == 1
+        assert covered(desk)
+
+
+def test_spot_coins_worth_less_than_the_least_order_are_dust_and_no_alarm():
+    with live_desk("spot") as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6)
+        desk.book.partial = D("0.9995")
+        desk.bar(loop, 0.0)
+        assert 0 < desk.held() * D(100) < 5
+        asked = len(desk.book.orders)
+        desk.bar(loop, HOLD, bars=2)
+        assert len(desk.book.orders) == asked
+        assert desk.notices("unprotected") == []
+
+
+# What others do to the account
+
+
+def test_a_liquidation_at_the_exchange_is_an_alarm():
+    with live_desk() as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6)
+        desk.book.liquidate()
+        desk.bar(loop, 0.0)
+        (told,) = desk.notices("liquidated", "position-adopted")
+        assert (told.name, told.severity) == ("liquidated", "alarm")
+        assert told.words.startswith("sell 60.6")
+        desk.bar(loop, 0.0)
+        assert len(desk.notices("liquidated")) == 1  # told once
+
+
+@pytest.mark.parametrize("dialect", ["spot", "perp"])
+def test_trades_of_other_people_are_an_alarm_although_their_fills_explain_the_position(dialect):
+    with live_desk(dialect) as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6)
+        desk.book.external_order("BTCUSDT", D("2.000"), "web")
+        desk.bar(loop, HOLD)
+        (told,) = desk.notices("position-adopted")
+        assert told.severity == "alarm"
+        assert told.words.startswith("buy 2.0")
+        assert "web_" in told.words
+        assert float(loop.standing.state.quantity[0]) == float(desk.held())
+
+
+def test_a_stop_that_was_triggered_is_told_and_is_nobody_elses():
+    with live_desk() as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6)
+        (stop,) = desk.stops()
+        stop.stop_price = D(1000)
+        desk.bar(loop, 0.0)
+        assert desk.held() == 0
+        (told,) = desk.notices("stop-filled", "position-adopted", "liquidated")
+        assert (told.name, told.severity) == ("stop-filled", "warning")
+
+
+@pytest.mark.parametrize("dialect", ["spot", "perp"])
+def test_a_stop_that_somebody_canceled_is_placed_again(dialect):
+    with live_desk(dialect) as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6)
+        desk.book.cancel(desk.stops()[0])
+        desk.bar(loop, HOLD)
+        assert covered(desk)
+
+
+# What is left over
+
+
+def test_the_small_rest_of_a_position_is_protected_and_closed():
+    with live_desk() as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6)
+        desk.book.partial = D("0.985")
+        desk.bar(loop, 0.0)
+        held = desk.held()
+        desk.book.cancel(desk.stops()[0])
+        desk.bar(loop, HOLD)
+        assert 0 < held * D(100) < desk.book.listings["BTCUSDT"].min_notional
+        assert covered(desk)
+        desk.switch.trip(source="test", words="x", way="flatten")
+        assert loop.run(bars=1) == "killed"
+        assert desk.held() == 0
+        assert desk.notices("unprotected", "not-flat") == []
+
+
+def test_a_stop_that_is_quicker_than_the_way_out_leaves_no_alarm():
+    with live_desk() as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6)
+        plain = desk.venue.submit
+
+        def submit(request):
+            if desk.held():
+                desk.book.close_by_hand("BTCUSDT")
+            return plain(request)
+
+        desk.venue.submit = submit
+        desk.switch.trip(source="test", words="x", way="flatten")
+        assert loop.run(bars=1) == "killed"
+        assert desk.notices("stopped")[-1].words == "flatten: confirmed"
+        assert desk.notices("not-flat") == []
+
+
+def test_a_market_order_that_a_crash_refuses_is_tried_again():
+    with live_desk() as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6)
+        from stormsail.execution.venue import Refused
+
+        plain, codes = desk.venue.submit, ["-4131", "-2020"]
+
+        def submit(request):
+            return Refused(codes.pop(), "no price near the mark") if codes else plain(request)
+
+        desk.venue.submit = submit
+        desk.switch.trip(source="test", words="x", way="flatten")
+        assert loop.run(bars=1) == "killed"
+        assert desk.held() == 0
+        assert desk.notices("not-flat") == []
+
+
+# One symbol of two
+
+
+def test_a_market_that_is_gone_does_not_keep_the_others_from_being_closed():
+    with live_desk(symbols=2) as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6, 0.6)
+        here, gone = desk.symbols
+        desk.book.listings["ETHUSDT"].status = "DELISTED"
+        desk.switch.trip(source="test", words="x", way="flatten")
+        assert loop.run(bars=1) == "killed"
+        assert desk.held(here) == 0
+        assert desk.stops(here) == []
+        (last,) = desk.notices("stopped")
+        assert (last.severity, gone in last.words) == ("alarm", True)
+
+
+def test_a_market_that_is_gone_does_not_keep_the_others_from_being_traded():
+    with live_desk(symbols=2) as desk, desk.trader() as loop:
+        desk.bar(loop, 0.6, 0.6)
+        here, gone = desk.symbols
+        desk.book.listings["ETHUSDT"].status = "DELISTED"
+        before = desk.held(here), desk.held(gone)
+        desk.bar(loop, 0.2, 0.2)
+        desk.bar(loop, 0.3, 0.3)
+        assert D(10) < desk.held(here) < before[0]
+        assert desk.held(gone) == before[1]
+        assert [own.symbol for own in desk.notices("market-changed")] == [gone]
+
+
+def test_a_symbol_without_a_price_is_not_traded_and_the_others_are():
+    with live_desk("spot", symbols=2) as desk, desk.trader() as loop:
+        from stormsail.execution.loopback import Fault
+
+        def rows(right):
+            found = right if isinstance(right, list) else [right]
+            own = [
+                {**row, "bidPrice": "0.0"} if row["symbol"] == "ETHUSDT" else row for row in found
+            ]
+            return own if isinstance(right, list) else own[0]
+
+        desk.exchange.always["other"] = Fault(
+            "rows", rows=lambda r: rows(r) if "bid" in str(r) else r
+        )
+        desk.bar(loop, 0.6, 0.6)
+        assert desk.held(desk.symbols[0]) > 0
+        assert desk.held(desk.symbols[1]) == 0
+        (told,) = desk.notices("no-price")
+        assert (told.symbol, told.severity) == (desk.symbols[1], "alarm")
+
+
+@pytest.mark.parametrize("dialect", ["spot", "perp"])
+def test_a_restart_finds_its_stops_and_sends_nothing(dialect):
+    with live_desk(dialect) as desk:
+        with desk.trader() as loop:
+            desk.bar(loop, 0.6)
+        made = len(desk.book.orders)
+        with desk.trader(settings()) as loop:
+            assert covered(desk)
+            desk.bar(loop, HOLD)
+        assert len(desk.book.orders) == made
+        assert desk.notices("position-adopted", "stop-filled") == []
