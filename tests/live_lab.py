@@ -40,7 +40,7 @@ def settings(**changes: object) -> TradingConfig:
     return made.replace(**{name.replace("__", "."): value for name, value in changes.items()})
 
 
-def drawn(dialect: str, bars: int = 800) -> Panel:
+def drawn(dialect: str, bars: int) -> Panel:
     """Return a drawn market of two symbols in a dialect."""
     names = list(demo.SYMBOLS) if dialect == "perp" else ["BTC/USDT", "ETH/USDT"]
     world = generate(
@@ -61,9 +61,9 @@ def market_id(symbol: str) -> str:
 class LiveDesk:
     """A drawn market at the exchange, money, and an account; `trader` starts a process of it."""
 
-    def __init__(self, folder, dialect: str = "perp", symbols: int = 1) -> None:
+    def __init__(self, folder, dialect: str = "perp", symbols: int = 1, bars: int = 800) -> None:
         self.folder, self.dialect = folder, dialect
-        self.panel = drawn(dialect)
+        self.panel = drawn(dialect, bars)
         self.symbols: Sequence[str] = self.panel.symbols[:symbols]
         self.clock = VirtualClock((int(self.panel.ts[demo.HISTORY]) + 1000) * 1_000_000)
         self.exchange = Exchange(clock=self.clock)
@@ -81,7 +81,9 @@ class LiveDesk:
             credentials=Credentials(Secret(API_KEY), Secret(API_SECRET), "test"),
             clock=self.clock,
             base_url="http://127.0.0.1:1",
-            budget=RateBudget(folder / "budget", limit=6000, clock=self.clock),
+            budget=RateBudget(
+                folder / "budget", limit=2400 if dialect == "perp" else 6000, clock=self.clock
+            ),
             streams=LoopbackStreams(self.exchange, dialect, self.clock),
             adapter=in_process(self.exchange),
         )
@@ -145,10 +147,10 @@ class LiveDesk:
 
 
 @contextmanager
-def live_desk(dialect: str = "perp", symbols: int = 1):
+def live_desk(dialect: str = "perp", symbols: int = 1, bars: int = 800):
     """Yield a desk in a folder in memory."""
     with quick_folder() as folder:
-        desk = LiveDesk(folder, dialect, symbols)
+        desk = LiveDesk(folder, dialect, symbols, bars)
         try:
             yield desk
         finally:

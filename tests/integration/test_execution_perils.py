@@ -1,10 +1,11 @@
-"""What costs an operator money at a real exchange: spot stops, strangers, leftovers, lost markets."""
+"""What costs money at a real exchange: spot stops, other people, leftovers, lost markets."""
 
 from decimal import Decimal
 
 import pytest
 
 from live_lab import live_desk, settings
+from stormsail.core.errors import ConfigError
 
 pytest.importorskip("ccxt")
 
@@ -239,3 +240,65 @@ def test_a_restart_finds_its_stops_and_sends_nothing(dialect):
             desk.bar(loop, HOLD)
         assert len(desk.book.orders) == made
         assert desk.notices("position-adopted", "stop-filled") == []
+
+
+# How far back an exchange tells
+
+
+@pytest.mark.parametrize("days", [5, 20, 80])
+def test_fills_are_found_however_long_ago_the_last_one_was(days):
+    """Futures tell a week from a given time on, and nothing that is older than 90 days."""
+    with live_desk(bars=9 * days * 24) as desk:
+        with desk.trader() as loop:
+            desk.bar(loop, 0.6)
+        first = len(desk.book.fills)
+        desk.clock.advance(86_400.0 * days)
+        desk.book.external_order("BTCUSDT", D("2.000"), "web")
+        with desk.trader() as loop:
+            desk.bar(loop, HOLD)
+            known = loop._journal.rows("SELECT trade_id FROM fills")
+            assert len(known) == len(desk.book.fills) == first + 1
+            asked = len(desk.exchange.of_group("list"))
+            desk.bar(loop, HOLD)
+            assert len(desk.exchange.of_group("list")) - asked < 8
+        assert float(loop.standing.state.quantity[0]) == float(desk.held())
+
+
+def test_an_absence_beyond_what_the_exchange_tells_is_no_refusal():
+    with live_desk(bars=9 * 100 * 24) as desk:
+        with desk.trader() as loop:
+            desk.bar(loop, 0.6)
+        desk.clock.advance(86_400.0 * 100)
+        desk.book.close_by_hand("BTCUSDT")
+        with desk.trader() as loop:
+            desk.bar(loop, HOLD)
+        assert float(loop.standing.state.quantity[0]) == float(desk.held()) == 0.0
+
+
+def test_an_absence_of_many_bars_asks_the_exchange_once_and_books_its_funding():
+    with live_desk(bars=9 * 20 * 24) as desk:
+        with desk.trader() as loop:
+            desk.bar(loop, 0.6)
+        desk.clock.advance(86_400.0 * 20)
+        with desk.trader() as loop:
+            desk.bar(loop, HOLD)
+            (count,) = loop._journal.rows("SELECT count(*) FROM funding")[0]
+        assert count == len(desk.book.payments) >= 60
+
+
+# How an account is set
+
+
+def test_hedge_mode_is_refused_before_the_first_order():
+    with live_desk() as desk:
+        desk.book.account.hedged = True
+        with pytest.raises(ConfigError) as found, desk.trader():
+            pass
+        assert (found.value.code, found.value.found) == ("account-margin", "hedge mode")
+        desk.book.account.hedged = False
+        with desk.trader() as loop:
+            desk.book.account.hedged = True  # changed behind the trader's back
+            desk.bar(loop, 0.6)
+            assert loop._journal.unsettled() == []
+        assert desk.notices("order-refused")
+        assert desk.book.orders == []

@@ -246,11 +246,12 @@ class TradingLoop:
     def _catch_up(self, times: Sequence[int]) -> None:
         """Bring accounts over bars that closed while nobody was here; the agent reads them.
 
-        The newest bar is left to be decided on, as if nothing had happened.
+        The venue is asked once: what happened meanwhile is booked at the first of them, however
+        many there are. The newest bar is left to be decided on, as if nothing had happened.
         """
         for ts in times[:-1]:
             panel = self.window.panel.between(0, ts + 1)
-            state, stopped = self._closed(panel)
+            state, stopped = self._closed(panel, asks=ts == times[0])
             step = self._step()
             if len(panel.ts) >= self.setup.terms.features.lookback:
                 self.path.read(self.path.observe(panel, state, step))
@@ -423,12 +424,13 @@ class TradingLoop:
         booked = self._journal.booked()
         return Standing(ts, step, state, requested, opening, ordered, stopped, booked)
 
-    def _closed(self, panel: Panel) -> tuple[State, Tensor]:
+    def _closed(self, panel: Panel, *, asks: bool = True) -> tuple[State, Tensor]:
         """Return accounts at the close of a panel's newest bar, and which are stopped."""
         before = self._standing
         if before is None:
             return self._opened, torch.zeros_like(self._opened.done)
-        state, stopped = self.accounts.closed(before, panel, dict(self.placing.markets))
+        markets = dict(self.placing.markets)
+        state, stopped = self.accounts.closed(before, panel, markets, asks=asks)
         if self._watch is not None:
             growth = log_growth(state.equity.numpy(), before.state.equity.numpy())
             closes = int(panel.ts[-1]) + self._interval.milliseconds
@@ -561,6 +563,8 @@ class TradingLoop:
             self._clock.sleep(pause)
         try:
             self.placing.protector.renew(self.symbols)
+            if self.feed.clock_was_set():
+                self._check_clock()
             if self._journal.unsettled():
                 self.accounts.settle()
             if self._interrupted:  # until the venue has told what the stream did not

@@ -258,6 +258,10 @@ class PaperVenue:
     def cancel_all(self, symbol: str) -> None:
         """Do nothing: no order rests."""
 
+    def one_way(self) -> bool:
+        """Return true: a position on paper is one number."""
+        return True
+
     def margin_terms(self, symbols: Sequence[str]) -> Mapping[str, MarginTerms]:  # noqa: ARG002 - see `Venue`
         """Return none: margin on paper is that of the simulator."""
         return {}

@@ -24,6 +24,9 @@ from stormsail.execution.venue import ZERO, Balance, Market, Order, Position, Tr
 _SAMPLES = 3
 _OVERLAP_MS = 120_000
 """Fills are asked for from this long before the last known one: venues show some of them late."""
+_DAY_MS = 86_400_000
+_AT_WORK_MS = 7 * _DAY_MS
+"""A trader whose last order is older than that is not at work."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,12 @@ def reconcile(
     check_markets(markets)
     created = int(journal.meta("created_ms"))
     open_orders = [order for symbol in symbols for order in venue.open_orders(symbol)]
-    past = [order for symbol in symbols for order in venue.orders(symbol, since_ms=created)]
-    check_alone(journal, venue.account_id(), [*open_orders, *past])
     now = clock.now_ns() // 1_000_000
+    since = max(created, now - _AT_WORK_MS)
+    past = [order for symbol in symbols for order in venue.orders(symbol, since_ms=since)]
+    check_alone(journal, venue.account_id(), [*open_orders, *past])
     update_orders(venue, journal, now_ms=now, visible_after_s=feed.visible_after_s)
-    update_fills(venue, journal, symbols)
+    update_fills(venue, journal, symbols, now_ms=now)
     known = {intent.client_id for intent in journal.pending()}
     return Reconciled(
         offset_ms=offset,
@@ -209,16 +213,26 @@ def settled_order(venue: Venue, intent: Intent) -> Order | None:
     return None
 
 
-def update_fills(venue: Venue, journal: Journal, symbols: Sequence[str]) -> int:
+def update_fills(
+    venue: Venue, journal: Journal, symbols: Sequence[str], *, now_ms: int | None = None
+) -> int:
     """Ask for fills since the last known one; return how many were new.
 
     A fill counts once, by its number, however often it is reported.
+
+    Args:
+        venue: where they are.
+        journal: of the account.
+        symbols: whose fills.
+        now_ms: time of the question. A symbol that has not been traded for long is then asked for
+            no more than a day before its last question: venues tell of long times piece by piece.
     """
     count, created = 0, int(journal.meta("created_ms"))
     questions = []
     for symbol in symbols:
         newest = journal.rows("SELECT max(ts) FROM fills WHERE symbol = ?", symbol)[0][0]
         since = created if newest is None else int(str(newest))
+        since = max(since, journal.fills_asked_ms.get(symbol, 0) - _DAY_MS)
         questions.append(partial(_trades, venue, symbol, since - _OVERLAP_MS))
     answers = venue.at_once(questions)
     with journal.transaction():
@@ -227,6 +241,8 @@ def update_fills(venue: Venue, journal: Journal, symbols: Sequence[str]) -> int:
             if name is None and trade.ts_ms < created:
                 continue  # before this journal, and none of its orders
             count += journal.add_fill(trade, name)
+    if now_ms is not None:
+        journal.fills_asked_ms.update(dict.fromkeys(symbols, now_ms))
     return count
 
 

@@ -28,7 +28,6 @@ from stormsail.functional.market import fills
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.account import State, stop_hit
 
-
 _FORCED = ("autoclose-", "adl_autoclose", "settlement_autoclose")
 """How the names of orders begin by which the exchange itself closes a position."""
 _BEFORE_MS = 3_600_000
@@ -80,16 +79,22 @@ class Accounts:
         return state._replace(quantity=quantity, cash=cash, entry_price=entry)
 
     def closed(
-        self, before: Standing, panel: Panel, markets: dict[str, Market]
+        self, before: Standing, panel: Panel, markets: dict[str, Market], *, asks: bool = True
     ) -> tuple[State, Tensor]:
         """Return accounts at the close of the panel's newest bar, and which are stopped for good.
+
+        Args:
+            before: what was decided at the close before.
+            panel: bars up to the newest.
+            markets: their rules.
+            asks: whether the venue is asked; otherwise nothing has happened since it was.
 
         Raises:
             VenueError: if the venue does not say what it holds: unknown is not flat.
         """
         prices = Prices(panel.high[-1], panel.low[-1], panel.close[-1])
         if self._paper is None:
-            state = self._live(before, prices, markets)
+            state = self._live(before, prices, markets, asks=asks)
         else:
             state = self._simulated(self._paper, before, prices, int(panel.ts[-1]))
         return state, before.stopped | stop_hit(state, self._path.stops)
@@ -139,12 +144,17 @@ class Accounts:
         }
         return torch.tensor([symbol in done for symbol in self.symbols])
 
-    def _live(self, before: Standing, prices: Prices, markets: dict[str, Market]) -> State:
+    def _live(
+        self, before: Standing, prices: Prices, markets: dict[str, Market], *, asks: bool
+    ) -> State:
         """Return accounts as the venue says; only what no fill explains is asked for one by one.
 
         Between a close and its orders every question costs time: a position that is what the known
         fills make of it needs none, and the loop asks for everything once a bar.
         """
+        if self._reported is not None and not asks:
+            still = VenueBar((), (), self._reported[1], markets)
+            return live_close(before.state, before.ordered, self.symbols, still, prices.close)[0]
         self._update_orders(_may_fill)
         self._book_funding(before)
         request_ns = self._clock.monotonic_ns()
@@ -225,7 +235,7 @@ class Accounts:
         """
         own = self.symbols if symbols is None else symbols
         self._update_orders(lambda intent: intent.symbol in own)
-        update_fills(self._venue, self._journal, own)
+        update_fills(self._venue, self._journal, own, now_ms=self._now_ms())
 
     def settle_all(self) -> None:
         """Ask for every order and fill, once a bar, while there is time; on paper nothing waits.

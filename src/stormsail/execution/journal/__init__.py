@@ -41,6 +41,8 @@ NAME = "journal.sqlite"
 """File in the folder of an account."""
 
 _BUSY_MS = 5_000
+_DISK = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")
+"""How the names of SQLite's errors of a disk begin."""
 _DAY_MS = 86_400_000
 
 Severity = Literal["info", "warning", "alarm"]
@@ -126,6 +128,8 @@ class Journal:
             raise
         self.session = 0
         self._unfinished: set[str] | None = None
+        self.fills_asked_ms: dict[str, int] = {}
+        """When the fills of a symbol were last asked for, by this process."""
 
     @classmethod
     def reading(cls, path: Path) -> Self:
@@ -193,17 +197,23 @@ class Journal:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit what is written inside as one: after it all of that is on disk, or none is."""
+        """Commit what is written inside as one: after it all of that is on disk, or none is.
+
+        Raises:
+            DataError: `data-write` if the disk does not take it, as one that is full.
+        """
         if self._database.in_transaction:  # part of a larger one
             yield
             return
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
+        with _writable(self.path):
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:  # SQLite may have rolled back by itself
+                    self._database.execute("ROLLBACK")
+                raise
 
     def begin_session(
         self, *, mode: str, agent: str, settings: JsonValue, version: str, host: str, now_ms: int
@@ -582,6 +592,22 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except sqlite3.DatabaseError as error:
         raise schema.damaged(path, str(error)) from error
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if not error.sqlite_errorname.startswith(_DISK):
+            raise
+        raise DataError(
+            "data-write",
+            wrong=f"the journal {path} must be written: nothing is sent that is not in it",
+            found=str(error),
+            remedy="Free space on that device, or mend it, then start again: the same command goes "
+            "on, and protective stops stay at the exchange.",
+        ) from error
 
 
 def _text(number: Decimal | None) -> str | None:
