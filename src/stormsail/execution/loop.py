@@ -179,6 +179,7 @@ class TradingLoop:
             self.capital,
             markets,
             self.data_age_bars,
+            not isinstance(self._venue, PaperVenue),
         )
         self.accounts = Accounts(
             self._venue, self._journal, self.path, self._clock, self.config.feed, self.teller

@@ -67,6 +67,7 @@ class Placing:
         capital: in quote currency, with which the account began.
         markets: rules as the venue stated them last.
         data_age: tells how long ago the newest bar of a symbol closed, in bars.
+        real: whether a venue fills the orders; a paper account is liquidated by its own rules.
         left_open: why positions are open although all of them were to be closed; empty otherwise.
     """
 
@@ -82,6 +83,7 @@ class Placing:
     capital: float
     markets: Mapping[str, Market]
     data_age: Callable[[str], float]
+    real: bool = True
     left_open: str = ""
     _quotes: dict[str, tuple[Decimal, int]] = field(default_factory=dict)
     _guarded: tuple[int, frozenset[str]] | None = None
@@ -227,6 +229,9 @@ class Placing:
         proposals = []
         for column, symbol in enumerate(self.symbols):
             wanted = float(standing.ordered.order[column])
+            if self.real and bool(standing.ordered.liquidated[column]):
+                # the exchange may hold on to what the account's rules have given up
+                wanted = -float(standing.state.quantity[column])
             size = order_size(wanted, self.markets[symbol])
             if not size or symbol in held_up or symbol not in self._quotes:
                 continue
