@@ -215,8 +215,8 @@ EXECUTION = (
         "a-commit-that-failed-stays-open",
         "D1",
         JOURNAL,
-        "                if self._database.in_transaction:  # SQLite",
-        "                if False:  # SQLite",
+        "                self._roll_back()\n                raise\n",
+        "                raise\n",
         unit("journal", "test_a_commit_that_fails_is_no_open_transaction", part="execution"),
     ),
     Mutant(
@@ -596,8 +596,8 @@ EXECUTION = (
         "the-clock-is-looked-at-once",
         "D9",
         LOOP,
-        "                self._check_clock()\n",
-        "",
+        "                self._check_clock()\n                self._refresh_markets()\n",
+        "                self._refresh_markets()\n",
         outages("test_a_clock_that_goes_off_while_trading_allows_reducing_only"),
     ),
     Mutant(

@@ -211,9 +211,13 @@ class Journal:
                 yield
                 self._database.execute("COMMIT")
             except BaseException:
-                if self._database.in_transaction:  # SQLite may have rolled back by itself
-                    self._database.execute("ROLLBACK")
+                self._roll_back()
                 raise
+
+    def _roll_back(self) -> None:
+        """End a transaction without its rows; SQLite may have done so by itself."""
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")
 
     def begin_session(
         self, *, mode: str, agent: str, settings: JsonValue, version: str, host: str, now_ms: int
