@@ -8,6 +8,7 @@ import torch
 
 from live_lab import live_desk, settings
 from stormsail.core.errors import ConfigError
+from stormsail.execution.reconcile import update_fills
 
 pytest.importorskip("ccxt")
 
@@ -108,11 +109,25 @@ def test_trades_of_other_people_are_an_alarm_although_their_fills_explain_the_po
         assert float(loop.standing.state.quantity[0]) == float(desk.held())
 
 
-def test_a_stop_that_was_triggered_is_told_and_is_nobody_elses():
+@pytest.mark.parametrize("early", [True, False])
+def test_a_stop_that_was_triggered_is_told_and_is_nobody_elses(early):
+    """It fills as an order of another number, which may be known before the stop's own state."""
     with live_desk() as desk, desk.trader() as loop:
         desk.bar(loop, 0.6)
         (stop,) = desk.stops()
-        stop.stop_price = D(1000)
+        plain = loop.feed.collect
+
+        def collect(ts, idle):
+            rows = plain(ts, idle)
+            stop.stop_price = D(1000)
+            desk.clock.advance(300.0)
+            update_fills(desk.venue, loop._journal, desk.symbols)
+            return rows
+
+        if early:
+            stop.stop_price = D(1000)
+        else:
+            loop.feed.collect = collect
         desk.bar(loop, 0.0)
         assert desk.held() == 0
         (told,) = desk.notices("stop-filled", "position-adopted", "liquidated")

@@ -7,6 +7,7 @@ it is read from the answer itself, not from ccxt's error classes (see `outcomes`
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from stormsail.core.errors import ChoiceError, StormsailError, VenueError
 from stormsail.execution.connection import binance, outcomes
 from stormsail.execution.connection.binance import PERPETUAL, SPOT, Dialect, Row
 from stormsail.execution.connection.ccxt_client import TradingClient, open_client
+from stormsail.execution.connection.history import rows_by_week, rows_since
 from stormsail.execution.connection.pool import Connection, ConnectionPool
 from stormsail.execution.connection.rate_budget import RateBudget, budget_path
 from stormsail.execution.connection.streams import Streams
@@ -59,11 +61,6 @@ CONNECTIONS = 8
 PATIENCE_S = 20.0
 """Longest wait of a question for the request budget; an order does not wait at all."""
 
-_PAGE = 1000
-_WEEK_MS = 7 * 86_400_000 - 3_600_000
-"""Of the past that futures tell at once: seven days, less an hour in which clocks may differ."""
-_OLDEST_MS = 90 * 86_400_000 - 3_600_000
-"""What futures still tell."""
 _FUNDING: Mapping[str, object] = {"incomeType": "FUNDING_FEE"}
 _MARGIN_MODE_IS_SET = -4046
 _NO_SUCH_ORDER = -2013
@@ -351,9 +348,9 @@ class CcxtVenue:
         """Return every order of the account since then, whoever sent it, oldest first."""
         what = f"orders of {symbol}"
         name = self._named("privateGetAllOrders", "fapiPrivateGetAllOrders")
-        orders = self._orders(self._history(what, name, symbol, since_ms, "orderId"), symbol)
+        orders = self._orders(self._pages(what, name, symbol, since_ms, "orderId"), symbol)
         if self._is_futures:
-            rows = self._history(what, "fapiPrivateGetAllAlgoOrders", symbol, since_ms, "algoId")
+            rows = self._pages(what, "fapiPrivateGetAllAlgoOrders", symbol, since_ms, "algoId")
             actual = {order.order_id: order for order in orders}
             stops = []
             for row in rows:
@@ -367,7 +364,7 @@ class CcxtVenue:
         """Return every fill of the account since then, oldest first."""
         what, market_id = f"fills of {symbol}", self._id(symbol)
         name = self._named("privateGetMyTrades", "fapiPrivateGetUserTrades")
-        rows = self._history(what, name, symbol, since_ms, "id")
+        rows = self._pages(what, name, symbol, since_ms, "id")
         trades = [binance.trade(row, symbol, market_id) for row in rows]
         return sorted(trades, key=lambda trade: (trade.ts_ms, int(trade.trade_id)))
 
@@ -378,7 +375,7 @@ class CcxtVenue:
         if not self._is_futures:
             return ()
         named = {self._id(symbol): symbol for symbol in symbols}
-        rows = self._history("funding", "fapiPrivateGetIncome", None, since_ms, "time", _FUNDING)
+        rows = self._pages("funding", "fapiPrivateGetIncome", None, since_ms, "time", _FUNDING)
         return [
             binance.payment(row, own) for row in rows if (own := named.get(str(row.get("symbol"))))
         ]
@@ -452,9 +449,8 @@ class CcxtVenue:
         """Return whether a symbol has one position; false in hedge mode, where it has two."""
         if not self._is_futures:
             return True
-        what = "the account's settings"
-        row = binance.row_of(self._ask(what, "fapiPrivateGetAccountConfig"), what)
-        return row.get("dualSidePosition") is False
+        answer = self._ask("the account's settings", "fapiPrivateGetAccountConfig")
+        return binance.row_of(answer, "its settings").get("dualSidePosition") is False
 
     def margin_terms(self, symbols: Sequence[str]) -> Mapping[str, MarginTerms]:
         """Return leverage and margin mode of each symbol; empty for spot."""
@@ -561,33 +557,6 @@ class CcxtVenue:
     def _orders(self, rows: Sequence[Row], symbol: str) -> list[Order]:
         return [binance.order(row, symbol, self._id(symbol)) for row in rows]
 
-    def _history(
-        self,
-        what: str,
-        name: str,
-        symbol: str | None,
-        since_ms: int,
-        cursor: str,
-        extra: Mapping[str, object] | None = None,
-    ) -> list[Row]:
-        """Return all rows of the account since a time.
-
-        Futures tell a week from the given time on, and refuse what is older than 90 days: longer
-        times are asked for week by week, and the last one without an end.
-        """
-        if not self._is_futures:
-            return self._pages(what, name, symbol, since_ms, cursor, extra)
-        now = self._clock.now_ns() // 1_000_000
-        start = max(since_ms, now - _OLDEST_MS)
-        rows: dict[str, Row] = {}
-        while now - start > _WEEK_MS:
-            week = {**(extra or {}), "endTime": start + _WEEK_MS}
-            found = self._pages(what, name, symbol, start, cursor, week)
-            rows |= {binance.identity(row, cursor): row for row in found}
-            start += _WEEK_MS
-        found = self._pages(what, name, symbol, start, cursor, extra)
-        return list((rows | {binance.identity(row, cursor): row for row in found}).values())
-
     def _pages(
         self,
         what: str,
@@ -597,19 +566,12 @@ class CcxtVenue:
         cursor: str,
         extra: Mapping[str, object] | None = None,
     ) -> list[Row]:
-        """Return all rows since a time, page by page; rows that pages share come once."""
-        named = {} if symbol is None else {"symbol": self._id(symbol)}
-        params: dict[str, object] = {**named, "limit": _PAGE, **(extra or {})}
-        start = max(1, since_ms)
-        rows: dict[str, Row] = {}
-        while True:
-            answer = self._ask(what, name, {**params, "startTime": start})
-            page = binance.rows_of(answer, what)
-            before = len(rows)
-            rows |= {binance.identity(row, cursor): row for row in page}
-            if len(page) < _PAGE or len(rows) == before:
-                return list(rows.values())
-            start = binance.milliseconds(page[-1], "time", "fundingTime", "createTime")
+        """Return all rows since a time, by week where the account's past is told by week."""
+        params = {**({} if symbol is None else {"symbol": self._id(symbol)}), **(extra or {})}
+        ask = partial(self._ask, what, name)
+        if not self._is_futures or cursor == "fundingTime":  # rates are not the account's
+            return rows_since(ask, what, params, since_ms, cursor)
+        return rows_by_week(ask, what, params, since_ms, cursor, clock=self._clock)
 
     def _once(
         self,

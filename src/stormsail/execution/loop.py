@@ -47,7 +47,14 @@ from stormsail.execution.order_gate import OrderGate, Refusal
 from stormsail.execution.orders.placing import Placing
 from stormsail.execution.paper_venue import PaperVenue
 from stormsail.execution.protection import OrderNames, Protector
-from stormsail.execution.reconcile import Reconciled, check_capital, reconcile, update_fills
+from stormsail.execution.reconcile import (
+    Reconciled,
+    changes_of,
+    check_capital,
+    present_markets,
+    reconcile,
+    update_fills,
+)
 from stormsail.execution.venue import (
     BarClosed,
     Event,
@@ -157,8 +164,7 @@ class TradingLoop:
         self.gate.ready = True
         if self._standing is not None and self.placing.protector.on:
             self.placing.after_fills(self._standing)
-        count = len(venue_state.strangers)
-        strangers = f", {count} orders of others" if count else ""
+        strangers = f", {count} orders of others" if (count := len(venue_state.strangers)) else ""
         words = f"{len(self.symbols)} symbols, clock {venue_state.offset_ms:+.0f} ms{strangers}"
         self.teller.tell("ready", words, "info")
 
@@ -222,13 +228,11 @@ class TradingLoop:
         """Go on where the journal left off, or open new accounts."""
         saved, panel = self._journal.checkpoint(), self.window.panel
         if saved is None:
-            markets = dict(venue_state.markets)
             if not isinstance(self._venue, PaperVenue):
                 prices = dict(zip(self.symbols, panel.close[-1].tolist(), strict=True))
                 check_capital(venue_state, prices, self.capital)
-            self._opened = self.accounts.opened(
-                panel.close[-1], dict(venue_state.positions), markets
-            )
+            held, markets = venue_state.positions, venue_state.markets
+            self._opened = self.accounts.opened(panel.close[-1], held, markets)
             self.path.warm(panel)
             self._undecided = self.window.newest
             return
@@ -350,43 +354,13 @@ class TradingLoop:
     def _refresh_markets(self) -> None:
         """Ask for the rules of the markets; orders follow them from now on."""
         before = self.placing.markets
-        markets = self._present_markets(before)
-        for symbol, market in markets.items():
-            if market != before[symbol]:
-                words = f"{before[symbol].status} to {market.status}, lot {market.market_lot}, "
-                words += f"tick {market.tick}, least notional {market.min_notional}"
-                trades = market.status == "trading"
-                self.teller.tell("market-changed", words, "warning" if trades else "alarm", symbol)
+        markets = present_markets(self._venue, before)
+        for symbol, words, severity in changes_of(before, markets):
+            self.teller.tell("market-changed", words, severity, symbol)
         if markets != before:
             self.placing.markets = markets
             terms = {symbol: instrument(market) for symbol, market in markets.items()}
             self.path.follow(replace(self.window.panel, instruments=terms))
-
-    def _present_markets(self, before: Mapping[str, Market]) -> Mapping[str, Market]:
-        """Return the rules of the markets; one that is gone is no reason not to trade the others.
-
-        Raises:
-            VenueError: if the venue does not answer, or every market is gone.
-        """
-        try:
-            return self._venue.markets(self.symbols)
-        except VenueError as error:
-            if error.code != "venue-symbol" or len(self.symbols) == 1:
-                raise
-            gone = error
-        markets = dict(before)
-        found = 0
-        for symbol in self.symbols:
-            try:
-                markets |= self._venue.markets([symbol])
-                found += 1
-            except VenueError as error:
-                if error.code != "venue-symbol":
-                    raise
-                markets[symbol] = replace(before[symbol], status="delisted")
-        if not found:
-            raise gone
-        return markets
 
     def _decide(self) -> None:
         """Close accounts, decide, order; a venue that does not answer leaves the bar undecided."""
@@ -413,13 +387,7 @@ class TradingLoop:
         return 0 if self._standing is None else self._standing.step + 1
 
     def _decided_standing(
-        self,
-        ts: int,
-        step: int,
-        state: State,
-        requested: Tensor,
-        stopped: Tensor,
-        opening: Opening,
+        self, ts: int, step: int, state: State, requested: Tensor, stopped: Tensor, opening: Opening
     ) -> Standing:
         ordered = self.path.fill(state, requested, opening.bar())
         booked = self._journal.booked()
@@ -430,8 +398,7 @@ class TradingLoop:
         before = self._standing
         if before is None:
             return self._opened, torch.zeros_like(self._opened.done)
-        markets = dict(self.placing.markets)
-        state, stopped = self.accounts.closed(before, panel, markets, asks=asks)
+        state, stopped = self.accounts.closed(before, panel, self.placing.markets, asks=asks)
         if self._watch is not None:
             growth = log_growth(state.equity.numpy(), before.state.equity.numpy())
             closes = int(panel.ts[-1]) + self._interval.milliseconds
@@ -475,20 +442,12 @@ class TradingLoop:
     def _opening(self, state: State, ts: int) -> Opening:
         """Return what orders are sized by; where prices are not known, nothing can be traded."""
         try:
-            price = self.placing.prices()
+            price, tradable = self.placing.tradable(state.price)
             rates = self._due_rates(ts + self._interval.milliseconds)
         except VenueError as error:
             self.teller.tell("no-price", str(error), "alarm")
             return self.path.shut(state, ts)
-        trading = torch.tensor(
-            [self.placing.markets[own].status == "trading" for own in self.symbols]
-        )
-        known = price.isfinite()
-        for symbol, here in zip(self.symbols, (known | ~trading).tolist(), strict=True):
-            if not here:
-                self.teller.tell("no-price", "it is not traded until there is one", "alarm", symbol)
-        price = torch.where(known, price, state.price)
-        return self.path.opening(self.window.panel, price, rates, trading & known)
+        return self.path.opening(self.window.panel, price, rates, tradable)
 
     def _due_rates(self, ts: int) -> Tensor:
         """Return the funding that settles at an open; a real venue books it by itself."""

@@ -6,8 +6,8 @@ Until it is settled it counts as filled. An order of this package in this accoun
 journal does not know was sent by another trader, and this one refuses.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from itertools import chain
@@ -16,7 +16,7 @@ from statistics import median
 from stormsail.core.clock import Clock, iso
 from stormsail.core.errors import ConfigError, VenueError
 from stormsail.execution.config import Feed
-from stormsail.execution.journal import Intent, Journal
+from stormsail.execution.journal import Intent, Journal, Severity
 from stormsail.execution.order_gate import Exposure
 from stormsail.execution.order_ids import epoch_in, prefix
 from stormsail.execution.venue import ZERO, Balance, Market, Order, Position, Trade, Venue
@@ -116,6 +116,47 @@ def check_markets(markets: Mapping[str, Market]) -> None:
                 found=market.status,
                 remedy="Leave the symbol out, and close what is held of it at the exchange.",
             )
+
+
+def present_markets(venue: Venue, before: Mapping[str, Market]) -> Mapping[str, Market]:
+    """Return the rules of some markets now; one that is gone is no reason not to trade the others.
+
+    Args:
+        venue: that is asked.
+        before: their rules as they were; one that is gone is `delisted` in them.
+
+    Raises:
+        VenueError: if the venue does not answer, or every market is gone.
+    """
+    try:
+        return venue.markets(tuple(before))
+    except VenueError as error:
+        if error.code != "venue-symbol" or len(before) == 1:
+            raise
+        gone = error
+    markets, present = dict(before), 0
+    for symbol in before:
+        try:
+            markets |= venue.markets([symbol])
+            present += 1
+        except VenueError as error:
+            if error.code != "venue-symbol":
+                raise
+            markets[symbol] = replace(before[symbol], status="delisted")
+    if not present:
+        raise gone
+    return markets
+
+
+def changes_of(
+    before: Mapping[str, Market], now: Mapping[str, Market]
+) -> Iterator[tuple[str, str, Severity]]:
+    """Yield symbol, words and severity of each market of which something has changed."""
+    for symbol, market in now.items():
+        if market != before[symbol]:
+            words = f"{before[symbol].status} to {market.status}, lot {market.market_lot}, "
+            words += f"tick {market.tick}, least notional {market.min_notional}"
+            yield symbol, words, "warning" if market.status == "trading" else "alarm"
 
 
 def check_capital(found: Reconciled, prices: Mapping[str, float], capital: float) -> None:
@@ -232,7 +273,7 @@ def update_fills(
     for symbol in symbols:
         newest = journal.rows("SELECT max(ts) FROM fills WHERE symbol = ?", symbol)[0][0]
         since = created if newest is None else int(str(newest))
-        since = max(since, journal.fills_asked_ms.get(symbol, 0) - _DAY_MS)
+        since = max(since, journal.fills_query_ms.get(symbol, 0) - _DAY_MS)
         questions.append(partial(_trades, venue, symbol, since - _OVERLAP_MS))
     answers = venue.at_once(questions)
     with journal.transaction():
@@ -242,7 +283,7 @@ def update_fills(
                 continue  # before this journal, and none of its orders
             count += journal.add_fill(trade, name)
     if now_ms is not None:
-        journal.fills_asked_ms.update(dict.fromkeys(symbols, now_ms))
+        journal.fills_query_ms.update(dict.fromkeys(symbols, now_ms))
     return count
 
 

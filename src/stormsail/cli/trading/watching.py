@@ -79,9 +79,9 @@ class Watching:
                     place = f" {message.symbol}" if message.symbol else ""
                     alerts.send(Alert(message.name, f"{message.name}{place}: {message.words}"))
                 if failures:  # as the failure of an observer it is kept in the journal
-                    told = "; ".join(failures.pop(0) for _ in range(len(failures)))
-                    typer.echo(f"warning: {told}", err=True)
-                    raise AlertError(told)
+                    summary = "; ".join(failures.pop(0) for _ in range(len(failures)))
+                    typer.echo(f"warning: {summary}", err=True)
+                    raise AlertError(summary)
 
             yield (observe,)
 

@@ -62,7 +62,7 @@ class Accounts:
         self._reported: tuple[int, Mapping[str, Position]] | None = None
 
     def opened(
-        self, close: Tensor, positions: dict[str, Position], markets: dict[str, Market]
+        self, close: Tensor, positions: Mapping[str, Position], markets: Mapping[str, Market]
     ) -> State:
         """Return accounts with equal capital; what the venue holds already is part of them."""
         state = self._path.opened(close)
@@ -79,7 +79,7 @@ class Accounts:
         return state._replace(quantity=quantity, cash=cash, entry_price=entry)
 
     def closed(
-        self, before: Standing, panel: Panel, markets: dict[str, Market], *, asks: bool = True
+        self, before: Standing, panel: Panel, markets: Mapping[str, Market], *, asks: bool = True
     ) -> tuple[State, Tensor]:
         """Return accounts at the close of the panel's newest bar, and which are stopped for good.
 
@@ -145,7 +145,7 @@ class Accounts:
         return torch.tensor([symbol in done for symbol in self.symbols])
 
     def _live(
-        self, before: Standing, prices: Prices, markets: dict[str, Market], *, asks: bool
+        self, before: Standing, prices: Prices, markets: Mapping[str, Market], *, asks: bool
     ) -> State:
         """Return accounts as the venue says; only what no fill explains is asked for one by one.
 
@@ -221,7 +221,7 @@ class Accounts:
             for payment in payments:
                 self._journal.add_funding(payment)
 
-    def _booked(self, before: Standing, markets: dict[str, Market]) -> VenueBar:
+    def _booked(self, before: Standing, markets: Mapping[str, Market]) -> VenueBar:
         positions = self._venue.positions(self.symbols)
         fill, payment = before.booked
         fills, funding = self._journal.fills_after(fill), self._journal.funding_after(payment)

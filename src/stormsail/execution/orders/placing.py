@@ -99,11 +99,28 @@ class Placing:
             VenueError: if none is known.
         """
         now = self.clock.monotonic_ns()
-        found = self._quoted()
-        for symbol, quote in found.items():
+        quotes = self._quoted()
+        for symbol, quote in quotes.items():
             self._quotes[symbol] = (quote.mid, now)
-        mids = [float(found[own].mid) if own in found else np.nan for own in self.symbols]
+        mids = [float(quotes[own].mid) if own in quotes else np.nan for own in self.symbols]
         return torch.tensor(mids, dtype=torch.float64)
+
+    def tradable(self, held: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the price at which orders of each symbol are sized, and whether they can be sent.
+
+        Args:
+            held: prices in place of those that are not known, [S].
+
+        Raises:
+            VenueError: if none is known.
+        """
+        price = self.prices()
+        trading = torch.tensor([self.markets[own].status == "trading" for own in self.symbols])
+        known = price.isfinite()
+        for symbol, missing in zip(self.symbols, (trading & ~known).tolist(), strict=True):
+            if missing:
+                self.teller.tell("no-price", "it is not traded until there is one", "alarm", symbol)
+        return torch.where(known, price, held), trading & known
 
     def _quoted(self) -> dict[str, Quote]:
         """Return the best prices of each symbol that has some; one by one if need be."""
@@ -113,16 +130,16 @@ class Placing:
             if error.code not in _SOME or len(self.symbols) == 1:
                 raise
             failed = error
-        found: dict[str, Quote] = {}
+        quotes: dict[str, Quote] = {}
         for symbol in self.symbols:
             try:
-                found |= self.venue.quotes([symbol])
+                quotes |= self.venue.quotes([symbol])
             except VenueError as error:
                 if error.code not in _SOME:
                     raise
-        if not found:
+        if not quotes:
             raise failed
-        return found
+        return quotes
 
     def views(self) -> dict[str, MarketView]:
         """Return what the gate knows of each symbol."""
