@@ -320,6 +320,9 @@ class MemoryVenue:
     def cancel_all(self, symbol):
         """Do nothing: every cancel is one by name."""
 
+    def one_way(self):
+        return True
+
     def margin_terms(self, symbols):
         self._ask()
         return {symbol: self.margin.get(symbol, MARGIN) for symbol in symbols}

@@ -611,3 +611,17 @@ def test_a_journal_of_other_symbols_is_refused(folder):
         pass
     assert found.value.code == "journal-account"
     assert Journal.reading(Path(folder) / NAME).checkpoint() is not None
+
+
+def test_an_error_that_ends_trading_is_an_alarm_also_where_the_journal_fails(folder):
+    desk = Desk(folder, symbols=1)
+    with desk.trader("live") as loop:
+        loop.run(bars=1)
+        wrong = DataError("data-write", wrong="it must be written", found="a full disk", remedy="-")
+        loop.teller.tell_end(wrong)
+        loop.teller.tell_end(RuntimeError("key=secret"))
+        loop._journal.add_event = lambda *_args, **_kwargs: (_ for _ in ()).throw(wrong)
+        loop.teller.tell_end(wrong)
+    told = [own for own in desk.seen if isinstance(own, Notice) and own.name == "ended"]
+    assert {own.severity for own in told} == {"alarm"}
+    assert [own.words for own in told] == [str(wrong), "RuntimeError", str(wrong)]

@@ -142,6 +142,32 @@ def test_a_clock_that_goes_off_while_trading_allows_reducing_only(folder, skew):
     ]
 
 
+@pytest.mark.parametrize("step_s", [-3600, 3600, 5400])
+@pytest.mark.parametrize("silent", [0, 4])
+def test_a_clock_that_is_set_while_a_bar_is_waited_for_moves_no_bar(folder, step_s, silent):
+    """Forwards: no bar is missing before it has closed. Backwards: none is waited for too long."""
+    desk = Desk(folder, symbols=1)
+    with desk.trader("live", config(feed__poll_s=30.0)) as loop:
+        loop.run(bars=1)
+        newest, plain, slept = loop.window.newest, desk.clock.sleep, []
+
+        def sleep(seconds):
+            slept.append(seconds)
+            if len(slept) == 10:
+                desk.clock.set_now(desk.clock.now_ns() + step_s * 10**9)
+                desk.venue.skew_ms -= 1000 * step_s
+            desk.venue.down = 10 <= len(slept) < 10 + silent  # nobody can be asked at first
+            plain(seconds)
+
+        desk.clock.sleep = sleep
+        assert loop.run(bars=1) == "finished"
+        assert loop.window.newest == newest + HOUR
+        assert 0 <= desk.venue.now_ms() - (newest + 2 * HOUR) < 60_000
+        assert notices(desk, "bar-missing") == []
+        assert loop.gate.state == "REDUCING"  # until somebody sets it right
+    assert [own.severity for own in notices(desk, "clock-offset")] == ["alarm"]
+
+
 def after_the_fill(monkeypatch):
     """Let stops be placed after the fill, as on spot."""
     monkeypatch.setattr(Protector, "before_entry", property(lambda _self: False))

@@ -16,7 +16,7 @@ from stormsail.cli.trading.session import alone
 from stormsail.core.clock import SystemClock
 from stormsail.core.errors import ConfigError
 from stormsail.core.files.artifact import write_artifact
-from stormsail.execution.journal import NAME, Journal
+from stormsail.execution.journal import NAME, Binding, Journal
 
 pytest.importorskip("ccxt")
 
@@ -77,6 +77,27 @@ def test_stop_latches_and_only_rearm_with_words_lifts_it(demo):
     (action,) = journal.rows("SELECT action, words FROM operator_actions")
     journal.close()
     assert action == ("rearm", "I looked (stop: a person)")
+
+
+def test_of_several_accounts_the_one_to_stop_must_be_named(tmp_path):
+    """`stormsail stop` without a folder once tripped the paper account beside a live one."""
+    for name in ("live", "paper"):
+        folder = tmp_path / "trading" / name
+        folder.mkdir(parents=True)
+        binding = Binding(name, "x", name, "1h", "USDT")
+        Journal(folder / NAME, binding, epoch="abcdef", now_ms=1).close()
+        if name == "live":  # the only one so far
+            assert forked("stop", cwd=tmp_path).returncode == 0
+            assert (folder / "KILL").exists()
+            assert forked("rearm", "--words", "a test", cwd=tmp_path).returncode == 0
+    for words in (("stop", "--flatten"), ("rearm", "--words", "x")):
+        done = forked(*words, cwd=tmp_path)
+        assert (done.returncode, done.stderr.rstrip().endswith("[usage]")) == (2, True)
+        assert "trading/live, trading/paper" in done.stderr
+    assert list(tmp_path.glob("trading/*/KILL")) == []
+    done = forked("stop", "trading/live", "--flatten", cwd=tmp_path)
+    assert "no trader of trading/live is running" in done.stdout
+    assert [path.parent.name for path in tmp_path.glob("trading/*/KILL")] == ["live"]
 
 
 @pytest.mark.parametrize(

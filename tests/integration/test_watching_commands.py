@@ -4,6 +4,8 @@ import http.client
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,47 @@ def test_a_file_of_services_that_others_can_read_is_refused(tmp_path: Path) -> N
     file.chmod(0o644)
     done = CliRunner().invoke(app, ["alerts", str(file)])
     assert "secret-exposed" in str(done.exception or done.output)
+
+
+def test_an_alert_that_no_service_took_is_an_error_of_the_observer(tmp_path: Path) -> None:
+    from stormsail.cli.trading.watching import AlertError, Watching
+    from stormsail.core.clock import ManualClock
+    from stormsail.execution.operator.status import Notice
+
+    file = tmp_path / "alerts"
+    file.write_text("json://user:pw@127.0.0.1:1/\n")
+    file.chmod(0o600)
+    alarm = Notice(1, "alarm", "killed", "by a test")
+    with Watching(alerts=file).around(tmp_path, ManualClock()) as (observe,):
+        observe(alarm)
+
+        def later() -> None:
+            for _ in range(2000):
+                time.sleep(0.01)
+                observe(Notice(1, "info", "ready", "x"))
+
+        with pytest.raises(AlertError, match="did not take the alert: killed: by a test") as told:
+            later()
+    assert "pw" not in str(told.value)
+
+
+def test_alerts_that_hang_do_not_keep_a_trader_from_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from stormsail.core.clock import ManualClock
+    from stormsail.execution.operator import alerts
+
+    release = threading.Event()
+    monkeypatch.setattr(alerts, "_notify", lambda *_: release.wait())
+    monkeypatch.setattr(alerts, "CLOSING_SECONDS", 0.2)
+    failures: list[str] = []
+    made = alerts.Alerts(
+        ["json://127.0.0.1:1/"], title="x", clock=ManualClock(), on_failure=failures.append
+    )
+    begun = time.monotonic()
+    with made:
+        for number in range(alerts.WAITING + 3):
+            made.send(alerts.Alert(f"kind {number}", "x"))
+    assert time.monotonic() - begun < 5.0
+    assert "alerts were still being sent when trading ended" in failures
+    release.set()

@@ -7,6 +7,7 @@ it is read from the answer itself, not from ccxt's error classes (see `outcomes`
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from stormsail.core.errors import ChoiceError, StormsailError, VenueError
 from stormsail.execution.connection import binance, outcomes
 from stormsail.execution.connection.binance import PERPETUAL, SPOT, Dialect, Row
 from stormsail.execution.connection.ccxt_client import TradingClient, open_client
+from stormsail.execution.connection.history import rows_by_week, rows_since
 from stormsail.execution.connection.pool import Connection, ConnectionPool
 from stormsail.execution.connection.rate_budget import RateBudget, budget_path
 from stormsail.execution.connection.streams import Streams
@@ -59,7 +61,6 @@ CONNECTIONS = 8
 PATIENCE_S = 20.0
 """Longest wait of a question for the request budget; an order does not wait at all."""
 
-_PAGE = 1000
 _FUNDING: Mapping[str, object] = {"incomeType": "FUNDING_FEE"}
 _MARGIN_MODE_IS_SET = -4046
 _NO_SUCH_ORDER = -2013
@@ -130,6 +131,7 @@ class CcxtVenue:
         self._streams = streams
         self._base_url = base_url
         self._fees: dict[str, tuple[Decimal, Decimal]] = {}
+        self._ids: dict[str, str] = {}
         self._account_id: str | None = None
 
     @property
@@ -443,6 +445,13 @@ class CcxtVenue:
                 if self._client.exchanged.code() != _NOTHING_TO_CANCEL:
                     raise
 
+    def one_way(self) -> bool:
+        """Return whether a symbol has one position; false in hedge mode, where it has two."""
+        if not self._is_futures:
+            return True
+        answer = self._ask("the account's settings", "fapiPrivateGetAccountConfig")
+        return binance.row_of(answer, "its settings").get("dualSidePosition") is False
+
     def margin_terms(self, symbols: Sequence[str]) -> Mapping[str, MarginTerms]:
         """Return leverage and margin mode of each symbol; empty for spot."""
         if not self._is_futures:
@@ -515,9 +524,11 @@ class CcxtVenue:
             self._client.patience_s = PATIENCE_S
             self._requester.request("its markets", lambda: self._client.load_markets(False))  # noqa: FBT003
         entry = (self._client.markets or {}).get(symbol)
-        if entry is None:
+        if entry is not None:
+            self._ids[symbol] = str(entry["id"])
+        elif symbol not in self._ids:  # one that was listed can still be asked about
             raise self._missing(symbol)
-        return str(entry["id"])
+        return self._ids[symbol]
 
     def _missing(self, symbol: str) -> VenueError:
         return VenueError(
@@ -555,19 +566,12 @@ class CcxtVenue:
         cursor: str,
         extra: Mapping[str, object] | None = None,
     ) -> list[Row]:
-        """Return all rows since a time, page by page; rows that pages share come once."""
-        named = {} if symbol is None else {"symbol": self._id(symbol)}
-        params: dict[str, object] = {**named, "limit": _PAGE, **(extra or {})}
-        start = max(1, since_ms)
-        rows: dict[str, Row] = {}
-        while True:
-            answer = self._ask(what, name, {**params, "startTime": start})
-            page = binance.rows_of(answer, what)
-            before = len(rows)
-            rows |= {binance.identity(row, cursor): row for row in page}
-            if len(page) < _PAGE or len(rows) == before:
-                return list(rows.values())
-            start = binance.milliseconds(page[-1], "time", "fundingTime", "createTime")
+        """Return all rows since a time, by week where the account's past is told by week."""
+        params = {**({} if symbol is None else {"symbol": self._id(symbol)}), **(extra or {})}
+        ask = partial(self._ask, what, name)
+        if not self._is_futures or cursor == "fundingTime":  # rates are not the account's
+            return rows_since(ask, what, params, since_ms, cursor)
+        return rows_by_week(ask, what, params, since_ms, cursor, clock=self._clock)
 
     def _once(
         self,

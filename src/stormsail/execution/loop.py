@@ -47,7 +47,14 @@ from stormsail.execution.order_gate import OrderGate, Refusal
 from stormsail.execution.orders.placing import Placing
 from stormsail.execution.paper_venue import PaperVenue
 from stormsail.execution.protection import OrderNames, Protector
-from stormsail.execution.reconcile import Reconciled, check_capital, reconcile, update_fills
+from stormsail.execution.reconcile import (
+    Reconciled,
+    changes_of,
+    check_capital,
+    present_markets,
+    reconcile,
+    update_fills,
+)
 from stormsail.execution.venue import (
     BarClosed,
     Event,
@@ -157,8 +164,7 @@ class TradingLoop:
         self.gate.ready = True
         if self._standing is not None and self.placing.protector.on:
             self.placing.after_fills(self._standing)
-        count = len(venue_state.strangers)
-        strangers = f", {count} orders of others" if count else ""
+        strangers = f", {count} orders of others" if (count := len(venue_state.strangers)) else ""
         words = f"{len(self.symbols)} symbols, clock {venue_state.offset_ms:+.0f} ms{strangers}"
         self.teller.tell("ready", words, "info")
 
@@ -179,6 +185,7 @@ class TradingLoop:
             self.capital,
             markets,
             self.data_age_bars,
+            not isinstance(self._venue, PaperVenue),
         )
         self.accounts = Accounts(
             self._venue, self._journal, self.path, self._clock, self.config.feed, self.teller
@@ -221,13 +228,11 @@ class TradingLoop:
         """Go on where the journal left off, or open new accounts."""
         saved, panel = self._journal.checkpoint(), self.window.panel
         if saved is None:
-            markets = dict(venue_state.markets)
             if not isinstance(self._venue, PaperVenue):
                 prices = dict(zip(self.symbols, panel.close[-1].tolist(), strict=True))
                 check_capital(venue_state, prices, self.capital)
-            self._opened = self.accounts.opened(
-                panel.close[-1], dict(venue_state.positions), markets
-            )
+            held, markets = venue_state.positions, venue_state.markets
+            self._opened = self.accounts.opened(panel.close[-1], held, markets)
             self.path.warm(panel)
             self._undecided = self.window.newest
             return
@@ -246,11 +251,12 @@ class TradingLoop:
     def _catch_up(self, times: Sequence[int]) -> None:
         """Bring accounts over bars that closed while nobody was here; the agent reads them.
 
-        The newest bar is left to be decided on, as if nothing had happened.
+        The venue is asked once: what happened meanwhile is booked at the first of them, however
+        many there are. The newest bar is left to be decided on, as if nothing had happened.
         """
         for ts in times[:-1]:
             panel = self.window.panel.between(0, ts + 1)
-            state, stopped = self._closed(panel)
+            state, stopped = self._closed(panel, asks=ts == times[0])
             step = self._step()
             if len(panel.ts) >= self.setup.terms.features.lookback:
                 self.path.read(self.path.observe(panel, state, step))
@@ -347,14 +353,10 @@ class TradingLoop:
 
     def _refresh_markets(self) -> None:
         """Ask for the rules of the markets; orders follow them from now on."""
-        markets = self._venue.markets(self.symbols)
         before = self.placing.markets
-        for symbol, market in markets.items():
-            if market != before[symbol]:
-                words = f"{before[symbol].status} to {market.status}, lot {market.market_lot}, "
-                words += f"tick {market.tick}, least notional {market.min_notional}"
-                trades = market.status == "trading"
-                self.teller.tell("market-changed", words, "warning" if trades else "alarm", symbol)
+        markets = present_markets(self._venue, before)
+        for symbol, words, severity in changes_of(before, markets):
+            self.teller.tell("market-changed", words, severity, symbol)
         if markets != before:
             self.placing.markets = markets
             terms = {symbol: instrument(market) for symbol, market in markets.items()}
@@ -385,24 +387,18 @@ class TradingLoop:
         return 0 if self._standing is None else self._standing.step + 1
 
     def _decided_standing(
-        self,
-        ts: int,
-        step: int,
-        state: State,
-        requested: Tensor,
-        stopped: Tensor,
-        opening: Opening,
+        self, ts: int, step: int, state: State, requested: Tensor, stopped: Tensor, opening: Opening
     ) -> Standing:
         ordered = self.path.fill(state, requested, opening.bar())
         booked = self._journal.booked()
         return Standing(ts, step, state, requested, opening, ordered, stopped, booked)
 
-    def _closed(self, panel: Panel) -> tuple[State, Tensor]:
+    def _closed(self, panel: Panel, *, asks: bool = True) -> tuple[State, Tensor]:
         """Return accounts at the close of a panel's newest bar, and which are stopped."""
         before = self._standing
         if before is None:
             return self._opened, torch.zeros_like(self._opened.done)
-        state, stopped = self.accounts.closed(before, panel, dict(self.placing.markets))
+        state, stopped = self.accounts.closed(before, panel, self.placing.markets, asks=asks)
         if self._watch is not None:
             growth = log_growth(state.equity.numpy(), before.state.equity.numpy())
             closes = int(panel.ts[-1]) + self._interval.milliseconds
@@ -446,13 +442,12 @@ class TradingLoop:
     def _opening(self, state: State, ts: int) -> Opening:
         """Return what orders are sized by; where prices are not known, nothing can be traded."""
         try:
-            price = self.placing.prices()
+            price, tradable = self.placing.tradable(state.price)
             rates = self._due_rates(ts + self._interval.milliseconds)
         except VenueError as error:
             self.teller.tell("no-price", str(error), "alarm")
             return self.path.shut(state, ts)
-        trading = [self.placing.markets[own].status == "trading" for own in self.symbols]
-        return self.path.opening(self.window.panel, price, rates, torch.tensor(trading))
+        return self.path.opening(self.window.panel, price, rates, tradable)
 
     def _due_rates(self, ts: int) -> Tensor:
         """Return the funding that settles at an open; a real venue books it by itself."""
@@ -528,6 +523,8 @@ class TradingLoop:
             self._clock.sleep(pause)
         try:
             self.placing.protector.renew(self.symbols)
+            if self.feed.clock_was_set():
+                self._check_clock()
             if self._journal.unsettled():
                 self.accounts.settle()
             if self._interrupted:  # until the venue has told what the stream did not

@@ -26,11 +26,19 @@ def agreed_margin(
         max_leverage: of the order gate; the exchange must allow as much.
 
     Raises:
-        ConfigError: `account-margin` if they differ and must not, or cannot, be set.
+        ConfigError: `account-margin` if they differ and must not, or cannot, be set; or if the
+            account is in hedge mode.
         VenueError: if the venue does not say.
     """
     if not venue.capabilities.leverage:
         return {}
+    if not venue.one_way():
+        raise ConfigError(
+            "account-margin",
+            wrong="the account at the exchange must be in one-way mode, one position for a symbol",
+            found="hedge mode",
+            remedy="Change the position mode at the exchange, without a position or an open order.",
+        )
     present = venue.margin_terms(symbols)
     if config.change and any(wanted(own, config) != own for own in present.values()):
         for symbol, own in present.items():

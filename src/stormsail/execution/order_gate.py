@@ -359,6 +359,8 @@ class OrderGate:
             if price is not None and market.tick and price % market.tick:
                 return Refusal("filter", f"{price} is no multiple of the tick {market.tick}")
         price = request.price or request.stop_price or view.mid
+        if request.reduce_only:  # markets of perpetuals let the rest of a position go
+            return None
         if price is not None and quantity * price < market.min_notional:
             return Refusal("filter", f"{quantity * price} is less than {market.min_notional}")
         return None

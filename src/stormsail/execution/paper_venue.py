@@ -6,8 +6,10 @@ journal is its memory: orders and positions are rebuilt from it, so that a paper
 kill as a real one does.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 from stormsail.core.clock import Clock
@@ -43,6 +45,8 @@ from stormsail.market.interval import Interval
 T = TypeVar("T")
 
 NO_SUCH_ORDER = "-2011"
+_KEPT = 10_000
+"""Orders and fills that are remembered."""
 
 
 class PaperFill(NamedTuple):
@@ -74,7 +78,7 @@ class PaperVenue:
         self._fill: FillModel | None = None
         self._mids: dict[str, Decimal] = {}
         self._orders: dict[str, Order] = {}
-        self._trades: list[Trade] = []
+        self._trades: deque[Trade] = deque(maxlen=_KEPT)
         self._positions: dict[str, Decimal] = {}
         self._cash = capital
         self._take_up(journal)
@@ -188,8 +192,8 @@ class PaperVenue:
 
     def trades(self, symbol: str, *, since_ms: int) -> Sequence[Trade]:
         """Return the fills since then."""
-        own = [trade for trade in self._trades if trade.symbol == symbol]
-        return [trade for trade in own if trade.ts_ms >= since_ms]
+        newest = takewhile(lambda trade: trade.ts_ms >= since_ms, reversed(self._trades))
+        return [trade for trade in newest if trade.symbol == symbol][::-1]
 
     def funding_payments(
         self,
@@ -231,6 +235,8 @@ class PaperVenue:
             updated_ms=now_ms,
         )
         self._orders[request.client_id] = order
+        if len(self._orders) > _KEPT:  # the journal has them all; questions are about new ones
+            del self._orders[next(iter(self._orders))]
         price = cost / request.quantity
         self._trades.append(
             Trade(
@@ -257,6 +263,10 @@ class PaperVenue:
 
     def cancel_all(self, symbol: str) -> None:
         """Do nothing: no order rests."""
+
+    def one_way(self) -> bool:
+        """Return true: a position on paper is one number."""
+        return True
 
     def margin_terms(self, symbols: Sequence[str]) -> Mapping[str, MarginTerms]:  # noqa: ARG002 - see `Venue`
         """Return none: margin on paper is that of the simulator."""

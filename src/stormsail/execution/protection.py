@@ -137,11 +137,9 @@ class Protector:
         """
         proposals = []
         for symbol, quantity in wanted.items():
-            if quantity and not self._stands(symbol, quantity):
-                market = views[symbol].market
-                size = _stepped(abs(quantity), market.lot)
-                if not size:
-                    continue
+            market = views[symbol].market
+            size = _stepped(abs(quantity), market.lot)
+            if size and not self._fitting(symbol, quantity, market):
                 price = self._stop_price(quantity > 0, entries[symbol], market)
                 proposals.append(
                     self._names.proposal(
@@ -161,12 +159,15 @@ class Protector:
             for proposal, outcome in zip(proposals, outcomes, strict=True)
         }
 
-    def _stands(self, symbol: str, quantity: Decimal) -> bool:
+    def _fitting(self, symbol: str, quantity: Decimal, market: Market) -> list[Intent]:
+        """Return the stops that stand and close a position, all of it but what is no whole lot."""
         side: Side = "sell" if quantity > 0 else "buy"
-        return any(
-            stop.side == side and stop.quantity >= abs(quantity) and stop.status == "open"
+        size = _stepped(abs(quantity), market.lot)
+        return [
+            stop
             for stop in self.stops(symbol)
-        )
+            if stop.side == side and stop.quantity >= size and stop.status == "open"
+        ]
 
     def _stop_price(self, long: bool, entry: Decimal, market: Market) -> Decimal:  # noqa: FBT001
         distance = Decimal(repr(self._config.stop_distance))
@@ -199,28 +200,40 @@ class Protector:
         """
         if not self.on:
             return {}
-        if self._venue.kind != "perpetual":  # the coins must be free before another stop takes them
-            self._cancel_others(positions)
+        if self._holds_coins:  # they must be free before another stop takes them
+            self._cancel_others(positions, views)
         outcomes = self.place(positions, entries, views, account, bar_ms)
         late = (self._clock.monotonic_ns() - since_ns) / NANOSECONDS > self._config.deadline_s
         closed: dict[str, Outcome | None] = {}
         for symbol, outcome in outcomes.items():
             if not isinstance(outcome, Accepted) or late:
+                self.release([symbol])
                 made = self.flatten({symbol: positions[symbol]}, views, account, bar_ms)
                 closed[symbol] = made[0] if made else None
         left = {symbol: held for symbol, held in positions.items() if symbol not in closed}
-        self._cancel_others(left)
+        self._cancel_others(left, views)
         return closed
 
-    def _cancel_others(self, positions: Mapping[str, Decimal]) -> None:
+    @property
+    def _holds_coins(self) -> bool:
+        """Whether a stop keeps the coins that it is to sell: nothing else can sell them then."""
+        return self._venue.kind != "perpetual"
+
+    def release(self, symbols: Sequence[str]) -> bool:
+        """Free the coins that stops of some symbols keep; return whether there were any."""
+        if not (self.on and self._holds_coins):
+            return False
+        kept = [stop for symbol in symbols for stop in self.stops(symbol)]
+        for stop in kept:
+            self.cancel(stop)
+        return bool(kept)
+
+    def _cancel_others(
+        self, positions: Mapping[str, Decimal], views: Mapping[str, MarketView]
+    ) -> None:
         """Cancel stops that fit no position, and all but the newest that fits."""
         for symbol, held in positions.items():
-            side = "sell" if held > 0 else "buy"
-            fitting = [
-                stop
-                for stop in self.stops(symbol)
-                if held and stop.side == side and stop.quantity >= abs(held)
-            ]
+            fitting = self._fitting(symbol, held, views[symbol].market) if held else []
             for stop in self.stops(symbol):
                 if not fitting or stop.client_id != fitting[-1].client_id:
                     self.cancel(stop)
@@ -236,8 +249,8 @@ class Protector:
         if isinstance(outcome, Refused):  # it is not open: ask what became of it
             try:
                 known = self._venue.order(intent.symbol, intent.client_id)
-            except VenueError:
-                return False
+            except VenueError as error:
+                return error.code == "venue-symbol"  # with its market all its orders are gone
             if known is not None and known.status != "open":
                 self._journal.add_order(intent.client_id, "settled", known, now_ms=now)
                 return True

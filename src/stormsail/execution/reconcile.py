@@ -6,8 +6,8 @@ Until it is settled it counts as filled. An order of this package in this accoun
 journal does not know was sent by another trader, and this one refuses.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from itertools import chain
@@ -16,14 +16,17 @@ from statistics import median
 from stormsail.core.clock import Clock, iso
 from stormsail.core.errors import ConfigError, VenueError
 from stormsail.execution.config import Feed
-from stormsail.execution.journal import Intent, Journal
+from stormsail.execution.journal import Intent, Journal, Severity
 from stormsail.execution.order_gate import Exposure
 from stormsail.execution.order_ids import epoch_in, prefix
-from stormsail.execution.venue import ZERO, Balance, Market, Order, Position, Venue
+from stormsail.execution.venue import ZERO, Balance, Market, Order, Position, Trade, Venue
 
 _SAMPLES = 3
 _OVERLAP_MS = 120_000
 """Fills are asked for from this long before the last known one: venues show some of them late."""
+_DAY_MS = 86_400_000
+_AT_WORK_MS = 7 * _DAY_MS
+"""A trader whose last order is older than that is not at work."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,12 @@ def reconcile(
     check_markets(markets)
     created = int(journal.meta("created_ms"))
     open_orders = [order for symbol in symbols for order in venue.open_orders(symbol)]
-    past = [order for symbol in symbols for order in venue.orders(symbol, since_ms=created)]
-    check_alone(journal, venue.account_id(), [*open_orders, *past])
     now = clock.now_ns() // 1_000_000
+    since = max(created, now - _AT_WORK_MS)
+    past = [order for symbol in symbols for order in venue.orders(symbol, since_ms=since)]
+    check_alone(journal, venue.account_id(), [*open_orders, *past])
     update_orders(venue, journal, now_ms=now, visible_after_s=feed.visible_after_s)
-    update_fills(venue, journal, symbols)
+    update_fills(venue, journal, symbols, now_ms=now)
     known = {intent.client_id for intent in journal.pending()}
     return Reconciled(
         offset_ms=offset,
@@ -112,6 +116,47 @@ def check_markets(markets: Mapping[str, Market]) -> None:
                 found=market.status,
                 remedy="Leave the symbol out, and close what is held of it at the exchange.",
             )
+
+
+def present_markets(venue: Venue, before: Mapping[str, Market]) -> Mapping[str, Market]:
+    """Return the rules of some markets now; one that is gone is no reason not to trade the others.
+
+    Args:
+        venue: that is asked.
+        before: their rules as they were; one that is gone is `delisted` in them.
+
+    Raises:
+        VenueError: if the venue does not answer, or every market is gone.
+    """
+    try:
+        return venue.markets(tuple(before))
+    except VenueError as error:
+        if error.code != "venue-symbol" or len(before) == 1:
+            raise
+        gone = error
+    markets, present = dict(before), 0
+    for symbol in before:
+        try:
+            markets |= venue.markets([symbol])
+            present += 1
+        except VenueError as error:
+            if error.code != "venue-symbol":
+                raise
+            markets[symbol] = replace(before[symbol], status="delisted")
+    if not present:
+        raise gone
+    return markets
+
+
+def changes_of(
+    before: Mapping[str, Market], now: Mapping[str, Market]
+) -> Iterator[tuple[str, str, Severity]]:
+    """Yield symbol, words and severity of each market of which something has changed."""
+    for symbol, market in now.items():
+        if market != before[symbol]:
+            words = f"{before[symbol].status} to {market.status}, lot {market.market_lot}, "
+            words += f"tick {market.tick}, least notional {market.min_notional}"
+            yield symbol, words, "warning" if market.status == "trading" else "alarm"
 
 
 def check_capital(found: Reconciled, prices: Mapping[str, float], capital: float) -> None:
@@ -178,7 +223,13 @@ def update_orders(
     """
     left = []
     for intent in filter(wanted, journal.pending()):
-        order = settled_order(venue, intent)
+        try:
+            order = settled_order(venue, intent)
+        except VenueError as error:
+            if error.code != "venue-symbol":
+                raise
+            left.append(intent)  # its market is gone, which is no reason not to ask for others
+            continue
         if order is not None:
             if order.status != intent.status or order.filled != intent.filled:
                 journal.add_order(intent.client_id, "settled", order, now_ms=now_ms)
@@ -203,17 +254,27 @@ def settled_order(venue: Venue, intent: Intent) -> Order | None:
     return None
 
 
-def update_fills(venue: Venue, journal: Journal, symbols: Sequence[str]) -> int:
+def update_fills(
+    venue: Venue, journal: Journal, symbols: Sequence[str], *, now_ms: int | None = None
+) -> int:
     """Ask for fills since the last known one; return how many were new.
 
     A fill counts once, by its number, however often it is reported.
+
+    Args:
+        venue: where they are.
+        journal: of the account.
+        symbols: whose fills.
+        now_ms: time of the question. A symbol that has not been traded for long is then asked for
+            no more than a day before its last question: venues tell of long times piece by piece.
     """
     count, created = 0, int(journal.meta("created_ms"))
     questions = []
     for symbol in symbols:
         newest = journal.rows("SELECT max(ts) FROM fills WHERE symbol = ?", symbol)[0][0]
         since = created if newest is None else int(str(newest))
-        questions.append(partial(venue.trades, symbol, since_ms=since - _OVERLAP_MS))
+        since = max(since, journal.fills_query_ms.get(symbol, 0) - _DAY_MS)
+        questions.append(partial(_trades, venue, symbol, since - _OVERLAP_MS))
     answers = venue.at_once(questions)
     with journal.transaction():
         for trade in chain.from_iterable(answers):
@@ -221,7 +282,19 @@ def update_fills(venue: Venue, journal: Journal, symbols: Sequence[str]) -> int:
             if name is None and trade.ts_ms < created:
                 continue  # before this journal, and none of its orders
             count += journal.add_fill(trade, name)
+    if now_ms is not None:
+        journal.fills_query_ms.update(dict.fromkeys(symbols, now_ms))
     return count
+
+
+def _trades(venue: Venue, symbol: str, since_ms: int) -> Sequence[Trade]:
+    """Return the fills of a symbol; none where its market is gone."""
+    try:
+        return venue.trades(symbol, since_ms=since_ms)
+    except VenueError as error:
+        if error.code != "venue-symbol":
+            raise
+        return ()
 
 
 def exposures(

@@ -455,6 +455,9 @@ class Venue(Protocol):
         tells whether one was quicker and filled.
         """
 
+    def one_way(self) -> bool:
+        """Return whether a symbol has one position; false in hedge mode, where it has two."""
+
     def margin_terms(self, symbols: Sequence[str]) -> Mapping[str, MarginTerms]:
         """Return leverage and margin mode of each symbol; empty for spot."""
 

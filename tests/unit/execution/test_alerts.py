@@ -1,12 +1,15 @@
 """Alerts: what is sent, what waits, and that trading never notices."""
 
+import ast
 import http.server
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import stormsail
 from stormsail.core.clock import ManualClock
 from stormsail.core.errors import ConfigError
 from stormsail.execution.operator.alerts import (
@@ -124,3 +127,64 @@ def test_an_address_that_nobody_knows_is_refused_without_showing_it() -> None:
     with pytest.raises(ConfigError, match="must be an address that apprise knows") as refused:
         Alerts(["nonsense://canary-secret"], title="t", clock=ManualClock(), on_failure=str)
     assert "canary-secret" not in str(refused.value)
+
+
+# Documentation
+
+
+def _names_of(call: ast.Call, function: ast.AST) -> set[str]:
+    """Return the names that a call of `tell` may pass."""
+    first = call.args[0]
+    places = [first]
+    if isinstance(first, ast.Name):
+        targets = [
+            (target, node.value)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+        ]
+        for target, value in targets:
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs = zip(target.elts, value.elts, strict=True)
+            else:
+                pairs = iter([(target, value)])
+            places += [
+                own for name, own in pairs if isinstance(name, ast.Name) and name.id == first.id
+            ]
+    found = set()
+    for place in places:
+        own = [place.body, place.orelse] if isinstance(place, ast.IfExp) else [place]
+        found |= {
+            str(node.value)
+            for node in own
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+    return found
+
+
+def _alarms() -> set[str]:
+    """Return the names of all events that the package tells as alarms, or may."""
+    found = set()
+    for path in Path(stormsail.__file__).parent.joinpath("execution").rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for node in ast.walk(function):
+                named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+                if not (named and node.func.attr == "tell" and len(node.args) >= 3):
+                    continue
+                severe = not isinstance(node.args[2], ast.Constant)
+                if severe or node.args[2].value == "alarm":
+                    found |= _names_of(node, function)
+    return found
+
+
+def test_every_alert_stands_in_the_operators_page_with_its_remedy() -> None:
+    alarms = _alarms()
+    assert {"killed", "liquidated", "order-unknown", "predicted-tail", "ended"} <= alarms
+    page = Path(__file__).parents[3].joinpath("docs", "operating.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    remedies = {name.strip(" `"): row[3] for row in rows for name in row[1].split(",")}
+    alarms -= {"order-refused"}  # a warning: a limit that works is no emergency
+    missing = sorted(name for name in alarms if not remedies.get(name, "").strip())
+    assert missing == []

@@ -327,3 +327,55 @@ def test_a_journal_that_was_written_without_indexes_gets_them(tmp_path):
     assert {str(row[0]) for row in again.rows(names)} == made
     assert len(made) == 5
     again.close()
+
+
+def fill_disk(journal):
+    """Let the file take no further page, as on a disk that is full."""
+    pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
+    journal._database.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def test_a_full_disk_is_told_in_words_and_leaves_no_half(journal):
+    fill_disk(journal)
+
+    def write():
+        with journal.transaction():
+            intend(journal)
+            for number in range(2000):
+                journal.add_event("x", "y" * 1000, severity="info", now_ms=number)
+
+    with pytest.raises(DataError) as found:
+        write()
+    assert found.value.code == "data-write"
+    assert "full" in found.value.found
+    assert not journal._database.in_transaction
+    assert journal.intents() == []
+    journal._database.execute("PRAGMA max_page_count = 1000000")
+    assert intend(journal)  # room again: the same connection goes on
+    assert len(journal.unsettled()) == 1
+
+
+def test_a_commit_that_fails_is_no_open_transaction(journal):
+    """What came after it would be inside of it, and look as if it were on disk."""
+
+    class Refusing:
+        def __init__(self, database):
+            self._database = database
+
+        def __getattr__(self, name):
+            return getattr(self._database, name)
+
+        def execute(self, words, *values):
+            if words == "COMMIT":
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+                raise error
+            return self._database.execute(words, *values)
+
+    plain = journal._database
+    journal._database = Refusing(plain)
+    with pytest.raises(DataError, match="disk I/O error"):
+        intend(journal)
+    journal._database = plain
+    assert not plain.in_transaction
+    assert journal.intents() == []

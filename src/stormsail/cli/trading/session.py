@@ -310,6 +310,9 @@ def _traded(
             gc.collect()
             gc.freeze()  # what is there now stays: a bar need not wait for a look at all of it
             ending = loop.run(bars=account.bars)
+    except Exception as error:
+        loop.teller.tell_end(error)  # nobody may be awake to see why a command has ended
+        raise
     finally:
         signal.signal(signal.SIGUSR1, before)
         venue.close()

@@ -14,11 +14,34 @@ if TYPE_CHECKING:
 UNCONFIRMED = 1
 """Exit status where the trader did not confirm in time."""
 
-Place = Annotated[Path, typer.Argument(help="Folder of the account.")]
+Place = Annotated[
+    Path | None,
+    typer.Argument(help="Folder of the account; default: the only one in `trading`."),
+]
+
+
+def only_account(folder: Path | None) -> Path:
+    """Return the folder that was named, or that of the only account there is.
+
+    Raises:
+        ConfigError: if there are several: to stop the wrong one leaves the right one trading.
+    """
+    from stormsail.core.errors import ConfigError
+    from stormsail.execution.journal import NAME
+
+    there = [] if folder is not None else sorted(path.parent for path in FOLDER.glob(f"*/{NAME}"))
+    if len(there) > 1:
+        raise ConfigError(
+            "usage",
+            wrong="the folder must be named where there are several accounts",
+            found=", ".join(map(str, there)),
+            remedy="Write it after the verb, as in `stormsail stop trading/live`.",
+        )
+    return folder or (there[0] if there else FOLDER / "paper")
 
 
 def stop(
-    folder: Place = FOLDER / "paper",
+    folder: Place = None,
     flatten: Annotated[
         bool, typer.Option("--flatten", help="Close every position as well.")
     ] = False,
@@ -46,6 +69,7 @@ def stop(
             found="both",
             remedy="`--flatten` cancels every order before it closes positions.",
         )
+    folder = only_account(folder)
     try:
         Journal.reading(folder / NAME).close()
     except DataError as error:  # a damaged journal is no reason to go on trading
@@ -62,13 +86,13 @@ def stop(
         life = read_status(folder, clock).life
     publish(folder=folder, way=trip.way, life=life)
     if life != "stopped":
-        typer.echo("the trader has not confirmed yet; `stormsail status` shows it")
+        typer.echo(f"the trader of {folder} has not confirmed yet; `stormsail status` shows it")
         raise typer.Exit(UNCONFIRMED)
-    typer.echo("no trader is running; nothing is sent until `stormsail rearm`")
+    typer.echo(f"no trader of {folder} is running; nothing is sent until `stormsail rearm`")
 
 
 def rearm(
-    folder: Place = FOLDER / "paper",
+    folder: Place = None,
     words: Annotated[str, typer.Option(help="Why it is safe to go on; kept in the journal.")] = "",
 ) -> None:
     """Arm the kill switch again. Nothing but this command does."""
@@ -85,6 +109,7 @@ def rearm(
             remedy="Look at the account first, then: "
             'stormsail rearm FOLDER --words "why it is safe".',
         )
+    folder = only_account(folder)
     clock = SystemClock()
     reading = Journal.reading(folder / NAME)
     binding, epoch = reading.binding, reading.epoch
@@ -100,4 +125,4 @@ def rearm(
         journal.close()
     switch.rearm()  # once it is on disk who answers for it
     publish(folder=folder, tripped=None if trip is None else cause)
-    typer.echo(f"armed again; {cause}")
+    typer.echo(f"{folder} is armed again; {cause}")

@@ -37,6 +37,10 @@ AlertFile = Annotated[
 ]
 
 
+class AlertError(Exception):
+    """A service did not take an alert."""
+
+
 @dataclass(frozen=True)
 class Watching:
     """What watches a trader.
@@ -74,8 +78,10 @@ class Watching:
                 if isinstance(message, Notice) and message.severity == "alarm":
                     place = f" {message.symbol}" if message.symbol else ""
                     alerts.send(Alert(message.name, f"{message.name}{place}: {message.words}"))
-                while failures:
-                    typer.echo(f"warning: {failures.pop(0)}", err=True)
+                if failures:  # as the failure of an observer it is kept in the journal
+                    summary = "; ".join(failures.pop(0) for _ in range(len(failures)))
+                    typer.echo(f"warning: {summary}", err=True)
+                    raise AlertError(summary)
 
             yield (observe,)
 

@@ -63,6 +63,7 @@ DEFINITIVE: Mapping[int, str] = {
     -4016: "price above the collar",
     -4023: "quantity off the lot",
     -4024: "price below the collar",
+    -4061: "position side",
     -4120: "order type belongs to another route",
     -4131: "counterparty's price outside of the collar",
     -4140: "market not open for orders",

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from stormsail.core.clock import NANOSECONDS, Clock
+from stormsail.core.errors import VenueError
 from stormsail.execution.config import Feed
 from stormsail.execution.decisions.ledger import (
     Prices,
@@ -19,12 +20,18 @@ from stormsail.execution.decisions.path import DecisionPath
 from stormsail.execution.decisions.standing import Standing
 from stormsail.execution.journal import Intent, Journal
 from stormsail.execution.operator.status import Teller
+from stormsail.execution.order_ids import Leg
 from stormsail.execution.paper_venue import PaperFill, PaperVenue
 from stormsail.execution.reconcile import update_fills, update_orders
 from stormsail.execution.venue import Market, Position, Trade, Venue
 from stormsail.functional.market import fills
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.account import State, stop_hit
+
+_FORCED = ("autoclose-", "adl_autoclose", "settlement_autoclose")
+"""How the names of orders begin by which the exchange itself closes a position."""
+_BEFORE_MS = 3_600_000
+"""An order is looked for from this long before its fill on."""
 
 
 class Accounts:
@@ -55,7 +62,7 @@ class Accounts:
         self._reported: tuple[int, Mapping[str, Position]] | None = None
 
     def opened(
-        self, close: Tensor, positions: dict[str, Position], markets: dict[str, Market]
+        self, close: Tensor, positions: Mapping[str, Position], markets: Mapping[str, Market]
     ) -> State:
         """Return accounts with equal capital; what the venue holds already is part of them."""
         state = self._path.opened(close)
@@ -72,16 +79,22 @@ class Accounts:
         return state._replace(quantity=quantity, cash=cash, entry_price=entry)
 
     def closed(
-        self, before: Standing, panel: Panel, markets: dict[str, Market]
+        self, before: Standing, panel: Panel, markets: Mapping[str, Market], *, asks: bool = True
     ) -> tuple[State, Tensor]:
         """Return accounts at the close of the panel's newest bar, and which are stopped for good.
+
+        Args:
+            before: what was decided at the close before.
+            panel: bars up to the newest.
+            markets: their rules.
+            asks: whether the venue is asked; otherwise nothing has happened since it was.
 
         Raises:
             VenueError: if the venue does not say what it holds: unknown is not flat.
         """
         prices = Prices(panel.high[-1], panel.low[-1], panel.close[-1])
         if self._paper is None:
-            state = self._live(before, prices, markets)
+            state = self._live(before, prices, markets, asks=asks)
         else:
             state = self._simulated(self._paper, before, prices, int(panel.ts[-1]))
         return state, before.stopped | stop_hit(state, self._path.stops)
@@ -131,12 +144,17 @@ class Accounts:
         }
         return torch.tensor([symbol in done for symbol in self.symbols])
 
-    def _live(self, before: Standing, prices: Prices, markets: dict[str, Market]) -> State:
+    def _live(
+        self, before: Standing, prices: Prices, markets: Mapping[str, Market], *, asks: bool
+    ) -> State:
         """Return accounts as the venue says; only what no fill explains is asked for one by one.
 
         Between a close and its orders every question costs time: a position that is what the known
         fills make of it needs none, and the loop asks for everything once a bar.
         """
+        if self._reported is not None and not asks:
+            still = VenueBar((), (), self._reported[1], markets)
+            return live_close(before.state, before.ordered, self.symbols, still, prices.close)[0]
         self._update_orders(_may_fill)
         self._book_funding(before)
         request_ns = self._clock.monotonic_ns()
@@ -153,7 +171,40 @@ class Accounts:
         for adoption in adoptions:
             words = f"{adoption.found} where {adoption.expected} was expected"
             self._teller.tell("position-adopted", words, "alarm", adoption.symbol)
+        self._tell_fills(booked.trades)
         return state
+
+    def _tell_fills(self, trades: Sequence[Trade]) -> None:
+        """Tell of fills that no decision made: of stops, of the exchange, of other people."""
+        made: dict[tuple[str, str], list[Trade]] = {}
+        for trade in trades:
+            made.setdefault((trade.symbol, trade.order_id), []).append(trade)
+        unknown = {symbol for symbol, number in made if self._leg_of(symbol, number) is None}
+        if unknown:  # a stop that was triggered became an order of another number
+            self._update_orders(lambda intent: intent.symbol in unknown)
+        for (symbol, number), own in made.items():
+            leg, words = self._leg_of(symbol, number), _fill_words(own)
+            if leg == "stop":
+                self._teller.tell("stop-filled", f"{words} by its stop", "warning", symbol)
+            elif leg is None:
+                name = self._name_at_venue(symbol, number, own[0].ts_ms)
+                forced = name.startswith(_FORCED)
+                kind = "liquidated" if forced else "position-adopted"
+                words += f" by the order {name or number}, which is not of this trader"
+                self._teller.tell(kind, words, "alarm", symbol)
+
+    def _leg_of(self, symbol: str, order_id: str) -> Leg | None:
+        name = self._journal.name_of(symbol, order_id)
+        intent = None if name is None else self._journal.intent(name)
+        return None if intent is None else intent.leg
+
+    def _name_at_venue(self, symbol: str, order_id: str, ts_ms: int) -> str:
+        """Return the client id of somebody else's order; empty where the venue does not say."""
+        try:
+            orders = self._venue.orders(symbol, since_ms=ts_ms - _BEFORE_MS)
+        except VenueError:
+            return ""
+        return next((own.client_id for own in orders if own.order_id == order_id), "")
 
     def recent_positions(self, within_s: float) -> Mapping[str, Position] | None:
         """Return positions as the venue told them at the last close; None where they are older."""
@@ -170,7 +221,7 @@ class Accounts:
             for payment in payments:
                 self._journal.add_funding(payment)
 
-    def _booked(self, before: Standing, markets: dict[str, Market]) -> VenueBar:
+    def _booked(self, before: Standing, markets: Mapping[str, Market]) -> VenueBar:
         positions = self._venue.positions(self.symbols)
         fill, payment = before.booked
         fills, funding = self._journal.fills_after(fill), self._journal.funding_after(payment)
@@ -184,7 +235,7 @@ class Accounts:
         """
         own = self.symbols if symbols is None else symbols
         self._update_orders(lambda intent: intent.symbol in own)
-        update_fills(self._venue, self._journal, own)
+        update_fills(self._venue, self._journal, own, now_ms=self._now_ms())
 
     def settle_all(self) -> None:
         """Ask for every order and fill, once a bar, while there is time; on paper nothing waits.
@@ -230,6 +281,13 @@ class Accounts:
 
     def _now_ms(self) -> int:
         return self._clock.now_ns() // 1_000_000
+
+
+def _fill_words(trades: Sequence[Trade]) -> str:
+    """Return what some fills of one order did, such as `sell 0.5 at 101.2`."""
+    quantity = sum((trade.quantity for trade in trades), Decimal(0))
+    worth = sum((trade.quantity * trade.price for trade in trades), Decimal(0))
+    return f"{trades[0].side} {quantity} at {worth / quantity:.8g}"
 
 
 def _may_fill(intent: Intent) -> bool:

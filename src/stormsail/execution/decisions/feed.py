@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from stormsail.core.clock import Clock, iso
-from stormsail.core.errors import DataError
+from stormsail.core.errors import DataError, VenueError
 from stormsail.execution.config import Feed
 from stormsail.execution.decisions.bar_window import BarWindow, Row, bar_rows
 from stormsail.execution.reconcile import clock_offset_ms
@@ -37,6 +37,7 @@ class BarFeed:
         self._clock, self._config = clock, config
         self._streamed: dict[int, dict[str, Row]] = {}
         self.offset_ms = 0.0
+        self._measured_ns: tuple[int, int] | None = None
 
     def now_ms(self) -> float:
         """Return the venue's time."""
@@ -49,9 +50,23 @@ class BarFeed:
             VenueError: if the venue does not answer.
         """
         self.offset_ms = clock_offset_ms(self._venue, self._clock)
+        self._measured_ns = self._clock.now_ns(), self._clock.monotonic_ns()
         if abs(self.offset_ms) <= self._config.max_clock_offset_ms:
             return None
         return f"the clock of this machine is {self.offset_ms:+.0f} ms from the exchange's"
+
+    def clock_was_set(self) -> bool:
+        """Return whether this machine's clock was set since the venue's was measured.
+
+        By more than the allowed offset, in either direction, or while the machine slept: then
+        nobody knows which bar is closed before the venue's clock was looked at again.
+        """
+        if self._measured_ns is None:
+            return False
+        wall, monotonic = self._measured_ns
+        passed = self._clock.monotonic_ns() - monotonic
+        moved = self._clock.now_ns() - wall - passed
+        return abs(moved) > 1e6 * self._config.max_clock_offset_ms
 
     def closed_open_ms(self) -> int:
         """Return the open time of the newest bar that has closed by now."""
@@ -124,8 +139,8 @@ class BarFeed:
             VenueError: if questions were not answered for as long.
         """
         closes = ts + self._interval.milliseconds
-        while (wait := closes - self.now_ms()) > 0:
-            if not idle(wait / 1000.0):
+        while (wait := closes - self.now_ms()) > 0 or self.clock_was_set():
+            if not idle(wait / 1000.0 if wait > 0 else self._config.poll_s):
                 return None
         rows: dict[str, Row] = {}
         deadline = self._clock.monotonic_ns() + self._config.bar_grace_s * 1e9
@@ -144,7 +159,12 @@ class BarFeed:
 
     def _query(self, symbol: str, ts: int) -> dict[str, Row]:
         until = ts + self._interval.milliseconds
-        bars = self._venue.bars(symbol, self._interval, since_ms=ts, until_ms=until)
+        try:
+            bars = self._venue.bars(symbol, self._interval, since_ms=ts, until_ms=until)
+        except VenueError as error:
+            if error.code != "venue-symbol" or len(self._symbols) == 1:
+                raise
+            return {}  # its market is gone: it has no bar
         rows = dict(bar_rows(bars))
         return {symbol: rows[ts]} if ts in rows else {}
 

@@ -24,6 +24,7 @@ from stormsail.core.clock import iso
 from stormsail.core.errors import DataError
 from stormsail.core.files.documents import JsonValue
 from stormsail.execution.journal import schema
+from stormsail.execution.journal.files import connect, readable, writable
 from stormsail.execution.order_ids import Leg
 from stormsail.execution.venue import (
     Accepted,
@@ -40,7 +41,7 @@ from stormsail.execution.venue import (
 NAME = "journal.sqlite"
 """File in the folder of an account."""
 
-_BUSY_MS = 5_000
+
 _DAY_MS = 86_400_000
 
 Severity = Literal["info", "warning", "alarm"]
@@ -117,15 +118,17 @@ class Journal:
 
     def __init__(self, path: Path, binding: Binding, *, epoch: str, now_ms: int) -> None:
         self.path = path
-        self._database = _connect(path, write=True)
+        self._database = connect(path, write=True)
         try:
-            with _readable(path):
+            with readable(path):
                 self._open(binding, epoch, now_ms)
         except BaseException:
             self._database.close()
             raise
         self.session = 0
         self._unfinished: set[str] | None = None
+        self.fills_query_ms: dict[str, int] = {}
+        """When the fills of a symbol were last asked for, by this process."""
 
     @classmethod
     def reading(cls, path: Path) -> Self:
@@ -143,9 +146,9 @@ class Journal:
             )
         journal = cls.__new__(cls)
         journal.path, journal.session, journal._unfinished = path, 0, None
-        journal._database = _connect(path, write=False)
+        journal._database = connect(path, write=False)
         try:
-            with _readable(path):
+            with readable(path):
                 schema.check_version(path, journal._database)
         except BaseException:
             journal._database.close()
@@ -193,17 +196,27 @@ class Journal:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit what is written inside as one: after it all of that is on disk, or none is."""
+        """Commit what is written inside as one: after it all of that is on disk, or none is.
+
+        Raises:
+            DataError: `data-write` if the disk does not take it, as one that is full.
+        """
         if self._database.in_transaction:  # part of a larger one
             yield
             return
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
+        with writable(self.path):
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+
+    def _roll_back(self) -> None:
+        """End a transaction without its rows; SQLite may have done so by itself."""
+        if self._database.in_transaction:
             self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
 
     def begin_session(
         self, *, mode: str, agent: str, settings: JsonValue, version: str, host: str, now_ms: int
@@ -482,7 +495,7 @@ class Journal:
 
     def rows(self, query: str, *values: object) -> list[tuple[object, ...]]:
         """Return the rows of a question in SQL, for readers of the record."""
-        with _readable(self.path):
+        with readable(self.path):
             return list(self._database.execute(query, values))
 
     def first_kept(self, keep_days: int) -> int | None:
@@ -557,31 +570,6 @@ class Journal:
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self._database.close()
-
-
-def _connect(path: Path, *, write: bool) -> sqlite3.Connection:
-    with _readable(path):
-        database = sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode={'rwc' if write else 'ro'}",
-            uri=True,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            database.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-            database.execute("PRAGMA foreign_keys = ON")
-        except BaseException:
-            database.close()
-            raise
-        return database
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        raise schema.damaged(path, str(error)) from error
 
 
 def _text(number: Decimal | None) -> str | None:

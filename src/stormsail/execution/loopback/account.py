@@ -148,12 +148,17 @@ class Holding:
 
 @dataclass
 class FuturesAccount:
-    """A wallet in the settlement currency and a position for each market."""
+    """A wallet in the settlement currency and a position for each market.
+
+    Attributes:
+        hedged: set to hedge mode, in which an order must name its side: it is refused here.
+    """
 
     asset: str = "USDT"
     wallet: Decimal = ZERO
     holdings: dict[str, Holding] = field(default_factory=dict)
     marks: dict[str, Decimal] = field(default_factory=dict)
+    hedged: bool = False
 
     def holding(self, market_id: str) -> Holding:
         """Return the position of a market."""

@@ -110,6 +110,18 @@ def symbol_config(book: Ledger, params: Params) -> list[Json]:
     ]
 
 
+def account_config(book: Ledger) -> Json:
+    """GET accountConfig: what holds for all symbols."""
+    money = cast("FuturesAccount", book.account)
+    return {
+        "feeTier": 0,
+        "canTrade": True,
+        "dualSidePosition": money.hedged,
+        "multiAssetsMargin": False,
+        "updateTime": 0,
+    }
+
+
 def set_leverage(book: Ledger, params: Params) -> Json:
     """POST leverage."""
     listing = book.listing(params["symbol"])
@@ -153,6 +165,8 @@ def countdown(book: Ledger, params: Params) -> Json:
 
 def new_order(book: Ledger, params: Params, *, conditional: bool) -> HeldOrder:
     """POST order or algoOrder: return the order that was taken."""
+    if cast("FuturesAccount", book.account).hedged and "positionSide" not in params:
+        raise RefusalError(-4061, "Order's position side does not match user's setting.")
     kind = params["type"]
     allowed = {"STOP_MARKET"} if conditional else {"MARKET", "LIMIT"}
     if kind not in allowed:

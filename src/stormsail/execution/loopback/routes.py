@@ -14,6 +14,7 @@ from stormsail.execution.loopback.tape import Candle, between, forming, interval
 if TYPE_CHECKING:
     from stormsail.execution.loopback.exchange import Exchange
 
+_WEEK_MS, _OLDEST_MS = 7 * 86_400_000, 90 * 86_400_000
 SPOT, PERP, SAPI = "/api/v3", "/fapi/v1", "/sapi/v1"
 LISTEN_KEY = "loopback-listen-key"
 
@@ -219,28 +220,48 @@ def _open(served: Served, dialect: Dialect, *, conditional: bool = False) -> obj
     return [_shown(order, dialect) for order in orders]
 
 
+def _span(served: Served, dialect: Dialect) -> tuple[int, int]:
+    """Return the times between which rows of the past are asked for.
+
+    Futures answer for seven days from `startTime` on, and not for what is older than 90 days.
+    """
+    params, now = served.params, served.exchange.time_ms()
+    start, end = int(params.get("startTime", "0")), int(params.get("endTime", 1 << 60))
+    if dialect == "spot":
+        return start, end
+    if "startTime" not in params:
+        start = now - _WEEK_MS
+    elif start < now - _OLDEST_MS:
+        raise RefusalError(-4166, "Search window is restricted to recent 90 days only.")
+    if "endTime" in params and end - start > _WEEK_MS:
+        raise RefusalError(-4165, "Maximum time interval is 7 days.")
+    return start, min(end, start + _WEEK_MS)
+
+
 def _all(served: Served, dialect: Dialect, *, conditional: bool = False) -> object:
     book, params = served.book(dialect), served.params
-    start, first = int(params.get("startTime", "0")), int(params.get("orderId", "0"))
+    first = int(params.get("orderId", "0"))
+    start, end = _span(served, dialect)
     rows = [
         order
         for order in book.orders
         if order.market_id == params["symbol"]
         and order.conditional == conditional
         and order.visible_ms <= book.now_ms
-        and (order.order_id >= first if first else order.created_ms >= start)
+        and (order.order_id >= first if first else start <= order.created_ms <= end)
     ]
     return [_shown(order, dialect) for order in rows[: int(params.get("limit", "500"))]]
 
 
 def _trades(served: Served, dialect: Dialect) -> object:
     book, params = served.book(dialect), served.params
-    start, first = int(params.get("startTime", "0")), int(params.get("fromId", "0"))
+    first = int(params.get("fromId", "0"))
+    start, end = _span(served, dialect)
     rows = [
         fill
         for fill in book.fills
         if fill.market_id == params["symbol"]
-        and (fill.trade_id >= first if first else fill.ts_ms >= start)
+        and (fill.trade_id >= first if first else start <= fill.ts_ms <= end)
     ][: int(params.get("limit", "500"))]
     shown = spot.trade_json if dialect == "spot" else futures.trade_json
     return [shown(fill) for fill in rows]
@@ -248,11 +269,11 @@ def _trades(served: Served, dialect: Dialect) -> object:
 
 def _income(served: Served) -> object:
     book, params = served.book("perp"), served.params
-    start = int(params.get("startTime", "0"))
+    start, end = _span(served, "perp")
     rows = [
         payment
         for payment in book.payments
-        if payment.ts_ms >= start
+        if start <= payment.ts_ms <= end
         and params.get("incomeType") in (None, payment.kind)
         and params.get("symbol") in (None, payment.market_id)
     ]
@@ -366,6 +387,9 @@ def _perp_routes() -> dict[tuple[str, str], Route]:
         ),
         ("GET", f"{PERP}/symbolConfig"): route(
             "account", lambda s: futures.symbol_config(book(s), s.params), 5
+        ),
+        ("GET", f"{PERP}/accountConfig"): route(
+            "account", lambda s: futures.account_config(book(s)), 5
         ),
         ("GET", f"{PERP}/commissionRate"): route(
             "account", lambda s: futures.commission(book(s), s.params), 20

@@ -1,7 +1,7 @@
 """Alerts: one line to the operator's phone or mail for each event that needs a person (apprise).
 
 Sending happens in a thread of its own and never delays or stops trading; what could not be sent is
-reported to `on_failure`, which writes it into the journal. Services are addresses with credentials
+reported to `on_failure`, by which it reaches the journal. Services are addresses with credentials
 inside (`tgram://token/chat`, `mailto://user:password@host`), so they are secrets: they come from
 the environment or a file of mode 600, and only their privacy form is ever shown.
 """
@@ -9,6 +9,7 @@ the environment or a file of mode 600, and only their privacy form is ever shown
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -100,7 +101,8 @@ class Alerts:
 
     def __exit__(self, *_: object) -> None:
         if self._thread is not None:
-            self._lines.put(None)
+            with suppress(queue.Full):  # a service that hangs must not keep a trader's locks
+                self._lines.put(None, timeout=CLOSING_SECONDS)
             self._thread.join(CLOSING_SECONDS)
             if self._thread.is_alive():
                 self._on_failure("alerts were still being sent when trading ended")

@@ -7,12 +7,15 @@ because a lost pulse costs nothing.
 
 import json
 import os
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from stormsail.core.clock import Clock, SystemClock, iso
+from stormsail.core.errors import StormsailError
 from stormsail.core.files.documents import JsonValue, Record
 from stormsail.execution.journal import NAME, Journal, Severity
 from stormsail.execution.kill_switch import KillSwitch
@@ -266,6 +269,16 @@ class Teller:
         self._journal.add_event(name, words, severity=severity, now_ms=now, symbol=symbol)
         self._show(Notice(now, severity, name, words, symbol))
 
+    def tell_end(self, error: Exception) -> None:
+        """Tell that an error ends trading, also where the journal is what failed."""
+        words = str(error) if isinstance(error, StormsailError) else type(error).__name__
+        try:
+            self.tell("ended", words, "alarm")
+        except (sqlite3.Error, StormsailError):
+            now = self._clock.now_ns() // 1_000_000
+            with suppress(sqlite3.Error, StormsailError):
+                self._show(Notice(now, "alarm", "ended", words))
+
     def publish(self, snapshot: Snapshot) -> None:
         """Show the account after a decision."""
         self._snapshot = snapshot
@@ -273,13 +286,15 @@ class Teller:
         self.beat(force=True)
 
     def _show(self, message: Snapshot | Notice) -> None:
+        failed = []
         for observer in self._observers:
             try:
                 observer(message)
             except Exception as error:  # noqa: BLE001 - whoever watches must not stop trading
-                now = self._clock.now_ns() // 1_000_000
-                words = f"{type(error).__name__}: {error}"
-                self._journal.add_event("observer-failed", words, severity="warning", now_ms=now)
+                failed.append(f"{type(error).__name__}: {error}")
+        for words in failed:  # once everybody was told: the journal may be what fails
+            now = self._clock.now_ns() // 1_000_000
+            self._journal.add_event("observer-failed", words, severity="warning", now_ms=now)
 
     def beat(self, *, force: bool = False, ended: bool = False) -> None:
         """Write the pulse, every few seconds of the machine's own time."""

@@ -34,6 +34,7 @@ from stormsail.execution.venue import (
     Market,
     Outcome,
     Position,
+    Quote,
     Refused,
     Unknown,
     Venue,
@@ -48,8 +49,11 @@ _AGAIN_S = 5.0
 """Pause before a position without a stop is looked at again."""
 _FRESH_S = 1.0
 """Age from which prices are asked for anew before a stop is placed."""
-_PASSING = frozenset({NOT_SENT, "gate:collar", "-1003", "-1015", "-1021"})
-"""Refusals that time may cure: no request budget, no fresh price, limits of the exchange, clock."""
+_PASSING = frozenset({NOT_SENT, "gate:collar", "-1003", "-1015", "-1021", "-2020", "-4131"})
+"""Refusals that time may cure: no request budget, no fresh price, limits of the exchange, clock,
+and a book that is empty or far from the mark price, as in a crash."""
+_SOME = frozenset({"venue-symbol", "venue-response", "venue-refused"})
+"""Errors of a question about all symbols that one of them may have caused."""
 
 
 @dataclass
@@ -63,6 +67,7 @@ class Placing:
         capital: in quote currency, with which the account began.
         markets: rules as the venue stated them last.
         data_age: tells how long ago the newest bar of a symbol closed, in bars.
+        real: whether a venue fills the orders; a paper account is liquidated by its own rules.
         left_open: why positions are open although all of them were to be closed; empty otherwise.
     """
 
@@ -78,23 +83,63 @@ class Placing:
     capital: float
     markets: Mapping[str, Market]
     data_age: Callable[[str], float]
+    real: bool = True
     left_open: str = ""
     _quotes: dict[str, tuple[Decimal, int]] = field(default_factory=dict)
-    _guarded: int | None = None
-    """Newest fill after which every position was seen to have its stop."""
+    _guarded: tuple[int, frozenset[str]] | None = None
+    """Newest fill after which every position was seen to have its stop, and those stops."""
     _again_ns: int = 0
 
     def prices(self) -> Tensor:
         """Ask for the mid of every symbol, at which orders are sized, float64 [S].
 
+        NaN where one has none, as a symbol that is suspended: it is no reason not to trade others.
+
         Raises:
-            VenueError: if one is not known.
+            VenueError: if none is known.
         """
         now = self.clock.monotonic_ns()
-        for symbol, quote in self.venue.quotes(self.symbols).items():
+        quotes = self._quoted()
+        for symbol, quote in quotes.items():
             self._quotes[symbol] = (quote.mid, now)
-        mids = [float(self._quotes[symbol][0]) for symbol in self.symbols]
+        mids = [float(quotes[own].mid) if own in quotes else np.nan for own in self.symbols]
         return torch.tensor(mids, dtype=torch.float64)
+
+    def tradable(self, held: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the price at which orders of each symbol are sized, and whether they can be sent.
+
+        Args:
+            held: prices in place of those that are not known, [S].
+
+        Raises:
+            VenueError: if none is known.
+        """
+        price = self.prices()
+        trading = torch.tensor([self.markets[own].status == "trading" for own in self.symbols])
+        known = price.isfinite()
+        for symbol, missing in zip(self.symbols, (trading & ~known).tolist(), strict=True):
+            if missing:
+                self.teller.tell("no-price", "it is not traded until there is one", "alarm", symbol)
+        return torch.where(known, price, held), trading & known
+
+    def _quoted(self) -> dict[str, Quote]:
+        """Return the best prices of each symbol that has some; one by one if need be."""
+        try:
+            return dict(self.venue.quotes(self.symbols))
+        except VenueError as error:
+            if error.code not in _SOME or len(self.symbols) == 1:
+                raise
+            failed = error
+        quotes: dict[str, Quote] = {}
+        for symbol in self.symbols:
+            try:
+                quotes |= self.venue.quotes([symbol])
+            except VenueError as error:
+                if error.code not in _SOME:
+                    raise
+        if not quotes:
+            raise failed
+        return quotes
 
     def views(self) -> dict[str, MarketView]:
         """Return what the gate knows of each symbol."""
@@ -164,6 +209,8 @@ class Placing:
         proposals = self._proposals(standing)
         if self.protector.before_entry and proposals:
             self._protect_entries(proposals, views, account, standing.ts)
+        sold = [own.request.symbol for own in proposals if own.request.side == "sell"]
+        released = self.protector.release(sold)
         moved = [proposal.request.symbol for proposal in proposals]
 
         def record(refusals: Sequence[Refusal | None]) -> None:
@@ -177,7 +224,7 @@ class Placing:
             if symbol not in known and not isinstance(outcome, Accepted):
                 self._tell_outcome(proposal, outcome)
                 known.add(symbol)  # parts after it have the same fate
-        if any(isinstance(outcome, Accepted | Unknown) for outcome in outcomes):
+        if released or any(isinstance(outcome, Accepted | Unknown) for outcome in outcomes):
             self.after_fills(standing)
         return outcomes
 
@@ -199,6 +246,9 @@ class Placing:
         proposals = []
         for column, symbol in enumerate(self.symbols):
             wanted = float(standing.ordered.order[column])
+            if self.real and bool(standing.ordered.liquidated[column]):
+                # the exchange may hold on to what the account's rules have given up
+                wanted = -float(standing.state.quantity[column])
             size = order_size(wanted, self.markets[symbol])
             if not size or symbol in held_up or symbol not in self._quotes:
                 continue
@@ -243,13 +293,20 @@ class Placing:
         self.protector.place(wanted, entries, views, account, ts)
 
     def unguarded(self) -> bool:
-        """Return whether fills are booked whose positions may have no stop, and it is time to look.
+        """Return whether positions may have no stop, and it is time to look.
 
         However a fill became known, and whatever failed after it: what is missing is tried again.
+        A stop that somebody canceled, or that ended by itself, is missed as well.
         """
         if not self.protector.on or self.clock.monotonic_ns() < self._again_ns:
             return False
-        return self.journal.booked()[0] != self._guarded
+        return self._guarded != (self.journal.booked()[0], self._stops())
+
+    def _stops(self) -> frozenset[str]:
+        """Return the names of the stops that stand, or may stand."""
+        return frozenset(
+            intent.client_id for intent in self.journal.pending() if intent.leg == "stop"
+        )
 
     def after_fills(self, standing: Standing) -> None:
         """Book fills, and give every position its stop; a venue that is silent is an alarm."""
@@ -259,7 +316,7 @@ class Placing:
             update_fills(self.venue, self.journal, self.symbols)
             newest = self.journal.booked()[0]
             if self.protector.on and self._protect(standing, known):
-                self._guarded = newest
+                self._guarded = newest, self._stops()
         except VenueError as error:
             self.teller.tell("fills-unknown", str(error), "alarm")
 
@@ -269,16 +326,20 @@ class Placing:
         old = self.clock.monotonic_ns() - int(_FRESH_S * NANOSECONDS)
         if any(symbol not in self._quotes or self._quotes[symbol][1] < old for symbol in held):
             self.prices()  # the gate lets no order pass without a fresh one
-        positions, entries = {}, {}
+        positions, entries, unpriced = {}, {}, False
         for symbol, position in held.items():
             own = position.quantity
-            positions[symbol] = own if abs(own) >= self.markets[symbol].market_lot else _NONE
-            entries[symbol] = position.entry_price or self._quotes[symbol][0]
+            if symbol not in self._quotes:  # what stands there stays
+                unpriced |= bool(own)
+                continue
+            mid = self._quotes[symbol][0]
+            positions[symbol] = own if closable(own, self.markets[symbol], mid) else _NONE
+            entries[symbol] = position.entry_price or mid
         closed = self.protector.protect(
             positions,
             entries,
             self.views(),
-            self.account(standing),
+            self.account(standing, held),
             standing.ts,
             since_ns=since_ns,
         )
@@ -289,6 +350,8 @@ class Placing:
             else:
                 words += f"the position was to be closed, and is not: {outcome.words}"
             self.teller.tell("unprotected", words, "alarm", symbol)
+        if unpriced:
+            return False
         return all(own is None or isinstance(own, Accepted) for own in closed.values())
 
     def taken_back(self, way: Way, standing: Standing | None) -> bool:
@@ -325,6 +388,9 @@ class Placing:
         refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
         if len(refused) < len(outcomes) or any(own.code in _PASSING for own in refused):
             return False  # look again: another order, since what was refused had no effect
+        now = self.venue.positions(self.symbols)
+        if any(now[symbol].quantity != held for symbol, held in positions.items()):
+            return False  # a stop was quicker than the order
         # what the venue or its filters refuse for good is for a person to close
         words = "; ".join(outcome.words for outcome in refused)
         self.left_open = words or "less than one lot is left"
@@ -357,6 +423,13 @@ def order_size(quantity: float, market: Market) -> Decimal:
     whole = steps.to_integral_value()
     near = abs(steps - whole) <= _NEAR * max(whole, Decimal(1))
     return (whole if near else steps.to_integral_value(ROUND_FLOOR)) * lot
+
+
+def closable(held: Decimal, market: Market, price: Decimal) -> bool:
+    """Return whether the market takes an order that closes a position; what is not, is dust."""
+    size, least = order_size(float(abs(held)), market), market.sizes("market").least
+    worth = market.kind == "perpetual" or size * price >= market.min_notional
+    return bool(size) and size >= least and worth
 
 
 def parts_of(size: Decimal, market: Market) -> list[Decimal]:
