@@ -82,6 +82,14 @@ WATCHING = (
         "dashboard_folder",
     ),
     _own(
+        "health-before-a-sign-of-life",
+        FOLDER,
+        "heartbeat_age_s=uptime_s if status.pulse_age_s is None else status.pulse_age_s,",
+        "heartbeat_age_s=status.pulse_age_s or 0.0,",
+        "test_without_a_sign_of_life_the_loop_is_as_old_as_its_start",
+        "dashboard_folder",
+    ),
+    _own(
         "alerts-without-cool-down",
         ALERTS,
         "self._next_ns[alert.kind] = now + self._cooldown",

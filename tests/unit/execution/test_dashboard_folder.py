@@ -50,19 +50,31 @@ def test_positions_stand_beside_the_weights_that_the_gate_allowed(desk: Desk) ->
     assert [row.value for row in view.positions] == [own.quantity * own.price for own in sleeves]
 
 
-def tail_after(folder: Path, equity: list[float]) -> Tail:
-    """Return the tail of an account with a risk horizon of two bars and a tail share of a half."""
-    desk = Desk(folder)
+def begun(desk: Desk, now_ms: int) -> Journal:
+    """Return the journal of a trader that has begun and done nothing else."""
     journal = desk.journal()
-    tail = {"alpha": 0.5, "max_cvar": 0.08}
     journal.begin_session(
         mode="paper",
         agent="a",
-        settings={"risk_horizon": 2, "config": {"tail": tail}},
+        settings={"risk_horizon": 2, "config": {"tail": {"alpha": 0.5, "max_cvar": 0.08}}},
         version="0",
         host="here",
-        now_ms=0,
+        now_ms=now_ms,
     )
+    return journal
+
+
+def test_without_a_sign_of_life_the_loop_is_as_old_as_its_start(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    begun(desk, desk.clock.now_ns() // 1_000_000 - 16_000).close()
+    health = FolderView(tmp_path, "", desk.clock)().health
+    assert (health.heartbeat_age_s, health.uptime_s) == (16.0, 16.0)
+
+
+def tail_after(folder: Path, equity: list[float]) -> Tail:
+    """Return the tail of an account with a risk horizon of two bars and a tail share of a half."""
+    desk = Desk(folder)
+    journal = begun(desk, 0)
     for hour, total in enumerate(equity):
         journal.add_equity((hour, total, total, total, 0.0, None, "ACTIVE"))
     journal.close()

@@ -227,6 +227,6 @@ def _health(status: Status, snapshot: Mapping[str, object], uptime_s: float) -> 
         clock_offset_ms=number("clock_offset_ms"),
         rate_used=number("rate_used"),
         journal_lag_ms=number("journal_ms"),
-        heartbeat_age_s=status.pulse_age_s or 0.0,
+        heartbeat_age_s=uptime_s if status.pulse_age_s is None else status.pulse_age_s,
         uptime_s=uptime_s,
     )
