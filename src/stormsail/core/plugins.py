@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
+from stormsail.core.arguments import wrong_type
 from stormsail.core.errors import (
     ArgumentError,
     ArtifactError,
@@ -87,15 +88,10 @@ class Registry(Generic[Item]):
             defined: function or class behind it, whose source is its identity.
 
         Raises:
-            ArgumentError: if the name is taken or badly formed.
+            ArgumentError: if the name is taken or badly formed, or nothing that can be called is
+                behind it.
         """
-        if not isinstance(name, str) or not self._form.fullmatch(name):
-            raise ArgumentError(
-                "name-form",
-                wrong=f"a {self.kind}'s name must be {self._like.partition(', such as')[0]}",
-                found=f"`{name}`",
-                remedy=f"Write for example {self._like.partition('such as ')[2]}.",
-            )
+        self.check(name, defined)
         if name in self._items:
             taken = self._defined[name]
             place = f"{getattr(taken, '__module__', '')}.{getattr(taken, '__qualname__', '')}"
@@ -108,6 +104,27 @@ class Registry(Generic[Item]):
         self._items[name], self._defined[name] = item, defined
         if _loading and _registries.get(self.kind) is self and not _is_ours(defined):
             _loading[-1].append((self.kind, name))
+
+    def check(self, name: object, defined: object) -> None:
+        """Refuse a name of another form, and what no decorator can register.
+
+        Raises:
+            ArgumentError: if the name is badly formed, or what it names cannot be called.
+        """
+        if not isinstance(name, str) or not self._form.fullmatch(name):
+            raise ArgumentError(
+                "name-form",
+                wrong=f"a {self.kind}'s name must be {self._like.partition(', such as')[0]}",
+                found=f"`{name}`" if isinstance(name, str) else repr(name),
+                remedy=f"Write for example {self._like.partition('such as ')[2]}.",
+            )
+        if not callable(defined):
+            raise wrong_type(
+                defined,
+                name=name,
+                must=f"a function or a class where it is registered as a {self.kind}",
+                remedy=f"Write `@{self.kind}(name=...)` above a definition.",
+            )
 
     def get(self, name: str) -> Item:
         """Return what is registered under a name.
