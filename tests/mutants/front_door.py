@@ -49,6 +49,27 @@ FRONT_DOOR = (
         api("agent", "test_memory_goes_from_step_to_step"),
     ),
     _own(
+        "memory-that-is-not-finite-decides",
+        AGENT,
+        "        if not given.isfinite().all():",
+        "        if False:",
+        api("wrong_types", "test_memory_that_is_not_finite_decides_nothing"),
+    ),
+    _own(
+        "symbols-ignored-beside-loaded-bars",
+        "api/data.py",
+        "    if symbols and set(symbols) != set(panel.symbols):",
+        "    if False:",
+        api("wrong_types", "test_bars_that_are_loaded_are_not_silently_others"),
+    ),
+    _own(
+        "mask-that-forbids-everything",
+        AGENT,
+        "            if not choice.any(-1).all():",
+        "            if False:",
+        api("wrong_types", "test_the_refusal_says_what_was_wrong"),
+    ),
+    _own(
         "one-decision-of-a-batch-of-one",
         AGENT,
         "parts = decision if not single else Decision(*(part[0] for part in decision))",
