@@ -70,6 +70,20 @@ FRONT_DOOR = (
         api("wrong_types", "test_the_refusal_says_what_was_wrong"),
     ),
     _own(
+        "plan-of-what-cannot-be-trained",
+        "evaluation/walk_forward/run.py",
+        "    if check is not None:\n        check(spans.folds[0].train)\n",
+        "",
+        api("judging", "test_folds_too_short_to_train_on_are_refused_with_the_number_of_bars"),
+    ),
+    _own(
+        "folds-too-short-trade-in-cash",
+        "evaluation/walk_forward/run.py",
+        "    if check is not None:\n        check(plan.folds[0].train)\n",
+        "",
+        api("judging", "test_folds_too_short_to_train_on_are_refused_with_the_number_of_bars"),
+    ),
+    _own(
         "one-decision-of-a-batch-of-one",
         AGENT,
         "parts = decision if not single else Decision(*(part[0] for part in decision))",

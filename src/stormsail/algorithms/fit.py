@@ -12,11 +12,12 @@ from pathlib import Path
 from stormsail.algorithms.callbacks import Progress
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.run.plugins import bring
-from stormsail.algorithms.run.tasks import MARKET, market_panel
+from stormsail.algorithms.run.tasks import MARKET, make_task, market_panel
 from stormsail.algorithms.run.trials import LEDGER
 from stormsail.algorithms.trainer import Run, train
 from stormsail.core.clock import Clock
 from stormsail.core.errors import ConfigError, StormsailError
+from stormsail.core.task import close
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.market.splits import HoledSpan, Span
@@ -185,6 +186,15 @@ def train_agent(
             remedy="Lower `ppo.learning_rate`, and look at what lies in `refused` there.",
         )
     return run.agent.cpu() if run.best_score is None else Agent.load(run.best)
+
+
+def check_span(config: TrainConfig, span: Span) -> None:
+    """Refuse a span on which an agent cannot be trained, without training one.
+
+    Raises:
+        DataError: if it has too few bars; it names how many are needed.
+    """
+    close(make_task(during(config, span), batch=1, purpose="train"))
 
 
 def during(config: TrainConfig, span: Span) -> TrainConfig:

@@ -145,7 +145,7 @@ class Agent(BaseAgent):
             ConfigError: if it must draw and has no generator.
         """
         _check_drawing(deterministic, generator)
-        greedy = self.judged_policy == "greedy" if deterministic is None else bool(deterministic)
+        greedy = self.judged_policy == "greedy" if deterministic is None else deterministic
         arrays = not isinstance(observation, Tensor)
         seen = self._numbers(observation)
         single = seen.ndim == 1

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import stormsail as ss
-from abuse_lab import call
+from abuse_lab import call, check
 from api_lab import MARKET
 from stormsail.api.looks import open_by_verb
 from stormsail.cli.main import main
-from stormsail.core.errors import ArgumentError, ArtifactError, ConfigError
+from stormsail.core.errors import ArgumentError, ArtifactError, ConfigError, DataError
 from stormsail.evaluation import TrialLedger, read_result
 from stormsail.evaluation.stats.trials import RUN_KEY
 from stormsail.evaluation.walk_forward.seal import Sealed
@@ -136,6 +136,21 @@ def test_limits_that_are_judged_on_sealed_bars_open_them(market, tmp_path, monke
     open_by_verb(Path("runs") / "limits", config, by="bench limits")
     (opening,) = ledger.read().openings()
     assert opening.extra["by"] == "bench limits"
+
+
+@pytest.mark.refusal
+def test_folds_too_short_to_train_on_are_refused_with_the_number_of_bars(tmp_path):
+    settings = {"task.data.world_bars": 4000, "task.market.episode_bars": 48, "ppo.n_envs": 4}
+    words = "a training must have 1,659 bars: 639 that features look back"
+    with pytest.raises(DataError, match=words):
+        ss.validate(None, {"folds": 2, "seeds": [0]}, workspace=tmp_path / "runs", **settings)
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "own.toml").write_text(ss.TrainConfig().replace(**settings).to_toml())
+    for more in (("--plan",), ("--out", "judged")):
+        refused = call("validate", "own.toml", "--folds", 2, "--seeds", 1, *more, cwd=tmp_path)
+        check(refused, 2, "data-span")
+        assert words in refused.err
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.refusal
