@@ -79,8 +79,8 @@ FRONT_DOOR = (
     _own(
         "folds-too-short-trade-in-cash",
         "evaluation/walk_forward/run.py",
-        "    if check is not None:\n        check(plan.folds[0].train)\n",
-        "",
+        "        check(plan.folds[0].train)\n",
+        "        pass\n",
         api("judging", "test_folds_too_short_to_train_on_are_refused_with_the_number_of_bars"),
     ),
     _own(

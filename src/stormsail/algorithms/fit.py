@@ -92,6 +92,14 @@ class Fitter:
             clock=self._clock,
         )
 
+    def check(self, span: Span) -> None:
+        """Refuse a span on which nothing can be trained, without training.
+
+        Raises:
+            DataError: if it has too few bars; it names how many are needed.
+        """
+        close(make_task(during(self._config, span), batch=1, purpose="train"))
+
     def run_of(self, span: Span, seed: int) -> tuple[TrainConfig, Path]:
         """Return settings and folder of a training; the first call numbers its span."""
         kind = "split" if isinstance(span, HoledSpan) else "fold"
@@ -186,15 +194,6 @@ def train_agent(
             remedy="Lower `ppo.learning_rate`, and look at what lies in `refused` there.",
         )
     return run.agent.cpu() if run.best_score is None else Agent.load(run.best)
-
-
-def check_span(config: TrainConfig, span: Span) -> None:
-    """Refuse a span on which an agent cannot be trained, without training one.
-
-    Raises:
-        DataError: if it has too few bars; it names how many are needed.
-    """
-    close(make_task(during(config, span), batch=1, purpose="train"))
 
 
 def during(config: TrainConfig, span: Span) -> TrainConfig:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
-from stormsail.algorithms.fit import check_span, fitter
+from stormsail.algorithms.fit import fitter
 from stormsail.algorithms.run.tasks import market_panel
 from stormsail.algorithms.run.trials import LEDGER
 from stormsail.algorithms.train_ahead import train_ahead
@@ -177,7 +177,6 @@ def validate(
             training=derive(training).model_dump(mode="json"),
             explanations=explanations,
             on_progress=on_progress,
-            check=partial(check_span, training),
         )
     if kept is not None:
         write_validation(kept, result)

@@ -114,3 +114,18 @@ def _no_name(path: str) -> str | None:
         if error.errno == errno.ENAMETOOLONG:
             return f"a text of {len(path)} characters, too long for a name"
     return None
+
+
+def check_definition(value: object, *, name: str, kind: str) -> None:
+    """Refuse what a decorator cannot register, since nobody can call it.
+
+    Raises:
+        ArgumentError: if it is neither a function nor a class.
+    """
+    if not callable(value):
+        raise wrong_type(
+            value,
+            name=name,
+            must=f"a function or a class where it is registered as a {kind}",
+            remedy=f"Write `@{kind}(name=...)` above a definition.",
+        )

@@ -5,8 +5,7 @@ a configuration that she passes, or `load` in Python. What an artifact uses of i
 the artifact by kind, name, file name and SHA-256 of the source (`used`), and compared before the
 artifact is used again (`require`). A file that only an artifact names is never run.
 
-The hash covers the file that was named, or all Python files of a package; other modules that it
-imports are not covered.
+The hash covers the file that was named, or all Python files of a package; no module it imports.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from stormsail.core.arguments import wrong_type
+from stormsail.core.arguments import check_definition
 from stormsail.core.errors import (
     ArgumentError,
     ArtifactError,
@@ -88,8 +87,7 @@ class Registry(Generic[Item]):
             defined: function or class behind it, whose source is its identity.
 
         Raises:
-            ArgumentError: if the name is taken or badly formed, or nothing that can be called is
-                behind it.
+            ArgumentError: if the name is taken or badly formed, or nothing callable is behind it.
         """
         self.check(name, defined)
         if name in self._items:
@@ -106,25 +104,15 @@ class Registry(Generic[Item]):
             _loading[-1].append((self.kind, name))
 
     def check(self, name: object, defined: object) -> None:
-        """Refuse a name of another form, and what no decorator can register.
-
-        Raises:
-            ArgumentError: if the name is badly formed, or what it names cannot be called.
-        """
+        """Refuse a badly formed name, and what is neither function nor class."""
         if not isinstance(name, str) or not self._form.fullmatch(name):
             raise ArgumentError(
                 "name-form",
                 wrong=f"a {self.kind}'s name must be {self._like.partition(', such as')[0]}",
-                found=f"`{name}`" if isinstance(name, str) else repr(name),
+                found=f"`{name}`",
                 remedy=f"Write for example {self._like.partition('such as ')[2]}.",
             )
-        if not callable(defined):
-            raise wrong_type(
-                defined,
-                name=name,
-                must=f"a function or a class where it is registered as a {self.kind}",
-                remedy=f"Write `@{self.kind}(name=...)` above a definition.",
-            )
+        check_definition(defined, name=name, kind=self.kind)
 
     def get(self, name: str) -> Item:
         """Return what is registered under a name.

@@ -147,9 +147,7 @@ def _split(lines: list[str]) -> list[tuple[str, str, str]]:
 
 def _print_plan(training: "TrainConfig", rules: "ValidationConfig", place: "_Place") -> None:
     """Print which Sharpe ratio these settings would find."""
-    from functools import partial
-
-    from stormsail.algorithms.fit import check_span
+    from stormsail.algorithms.fit import fitter
     from stormsail.algorithms.run.tasks import market_panel
     from stormsail.algorithms.run.trials import LEDGER
     from stormsail.core.threads import torch_threads
@@ -162,7 +160,7 @@ def _print_plan(training: "TrainConfig", rules: "ValidationConfig", place: "_Pla
             rules,
             ledger=TrialLedger(place.workspace / LEDGER),
             gamma=training.ppo.gamma,
-            check=partial(check_span, training),
+            check=fitter(training, workspace=place.workspace, name=place.name).check,
         )
     publish(plan=power)
     for line in power.summary:
@@ -210,7 +208,7 @@ def _validate(
     from functools import partial
 
     from stormsail.algorithms.config.derive import derive
-    from stormsail.algorithms.fit import check_span, fitter
+    from stormsail.algorithms.fit import fitter
     from stormsail.algorithms.run.tasks import market_panel
     from stormsail.algorithms.run.trials import LEDGER
     from stormsail.algorithms.train_ahead import train_ahead
@@ -247,7 +245,6 @@ def _validate(
             more_self_tests=tests,
             explanations=explanations,
             on_progress=shown.began,
-            check=partial(check_span, training),
         )
 
 

@@ -187,7 +187,6 @@ def validate(
     more_self_tests: Sequence[SelfTest] = (),
     explanations: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    check: Callable[[Span], None] | None = None,
 ) -> Validation:
     """Validate a way to train agents: retrain in each fold, trade the bars that follow, judge.
 
@@ -197,7 +196,9 @@ def validate(
     Args:
         bars: of all symbols; the newest are kept apart.
         config: folds, seeds, rules.
-        fit: trains one agent. The validation refuses an agent that has seen other bars.
+        fit: trains one agent. The validation refuses an agent that has seen other bars. Where it
+            has a function `check`, that is given the shortest span before anything is written, and
+            refuses one on which nothing can be trained.
         ahead: is told all trainings before `fit` is called, so that they can go side by side.
         ledger: trials of the workspace. All that were written before this validation began deflate
             its Sharpe ratio, whatever their data: bars of one market resemble each other.
@@ -207,8 +208,6 @@ def validate(
         explanations: why a result is good that is too good to be true, by name of the rule; they
             are no setting, and the same validation with one is the same trial.
         on_progress: called before each step.
-        check: is given the shortest span to train on before anything is written, and refuses one
-            that does not suffice.
 
     Raises:
         DataError: if there are too few bars, and it names how many are needed; or if funding rates
@@ -222,6 +221,7 @@ def validate(
     panel = bars if isinstance(bars, Panel) else Panel.from_bars(list(bars))
     ts = panel.ts.cpu().numpy()
     plan = plan_folds(ts, panel.interval, config, lookback=_lookback(panel, config))
+    check = getattr(fit, "check", None)
     if check is not None:
         check(plan.folds[0].train)
     seen = panel.between(plan.development.start_ms, plan.development.end_ms)
