@@ -89,9 +89,11 @@ def test_help_is_no_complaint(verb, place):
         ("attack", "run", "--jobs", "0"), ("population", "crowd.toml", "--engine", "cloud"),
         ("population", "crowd.toml", "--workers", "0"), ("bench", "functional", "--steps", "x"),
         ("bench", "functional", "--threads", "-1"), ("bench", "learn", "--jobs", "0"),
+        ("fetch", "BTC/USDT", "--timeout", "inf"),
+        ("population", "crowd.toml", "--workers", 10**24),
         ("fetch", "BTC/USDT", "--tries", "0"), ("bench", "functional", "--out", "no/such/x.json"),
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(map(str, words)),
 )  # fmt: skip
 def test_words_that_are_no_command_line_are_refused(words, place):
     check(call(*words, cwd=place), 2, "usage")

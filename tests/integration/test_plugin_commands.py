@@ -8,6 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 import plugin_lab
+from abuse_lab import call, check
 from stormsail.algorithms import RunFile, TrainConfig, train, train_population
 from stormsail.algorithms.population.engines.processes import Processes
 from stormsail.algorithms.run.folder import read_config
@@ -328,3 +329,13 @@ def test_a_limit_on_the_tail_refuses_rewards_that_are_no_money():
     assert allowed.evaluated_limit is None
     money = allowed.replace(**{"task.market.reward": "log_growth"})
     assert money.evaluated_limit == -0.1
+
+
+def test_what_nobody_knows_of_a_world_is_not_printed(tmp_path):
+    source = "import stormsail as ss\n@ss.world(name='own_walk')\ndef own_walk(generator, bars):\n"
+    (tmp_path / "own.py").write_text(f"{source}    return generator.standard_normal(bars) / 99\n")
+    words = ("synth", "own_walk", "--plugin", "own.py", "--bars", 50, "--symbols", 1)
+    drawn = call(*words, cwd=tmp_path)
+    check(drawn, 0)
+    assert "known answer: none is known" in drawn.out
+    assert "nan" not in drawn.out

@@ -227,6 +227,20 @@ SEAL_BUGS = (
         _trained("test_a_training_on_sealed_bars_opens_them_and_one_before_the_seal_does_not"),
     ),
     _seal(
+        "attacks-read-it",
+        "cli/judging/attack.py",
+        '    open_by_verb(folder, settings, by="attack")\n',
+        "",
+        unit("judging", "test_an_attack_on_sealed_bars_opens_them_once", part="api"),
+    ),
+    _seal(
+        "hidden-by-another-workspace",
+        "api/looks.py",
+        "[ledger] if own is None or own.resolve() == ledger.resolve() else [ledger, own]",
+        "[ledger]",
+        unit("judging", "test_another_workspace_hides_no_seal", part="api"),
+    ),
+    _seal(
         "each-training-opens-it-again",
         SEAL,
         "is not None and not openings_of(records, own)",

@@ -12,11 +12,12 @@ from pathlib import Path
 from stormsail.algorithms.callbacks import Progress
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.run.plugins import bring
-from stormsail.algorithms.run.tasks import MARKET, market_panel
+from stormsail.algorithms.run.tasks import MARKET, make_task, market_panel
 from stormsail.algorithms.run.trials import LEDGER
 from stormsail.algorithms.trainer import Run, train
 from stormsail.core.clock import Clock
 from stormsail.core.errors import ConfigError, StormsailError
+from stormsail.core.task import close
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.market.splits import HoledSpan, Span
@@ -90,6 +91,14 @@ class Fitter:
             on_progress=self._on_progress,
             clock=self._clock,
         )
+
+    def check(self, span: Span) -> None:
+        """Refuse a span on which nothing can be trained, without training.
+
+        Raises:
+            DataError: if it has too few bars; it names how many are needed.
+        """
+        close(make_task(during(self._config, span), batch=1, purpose="train"))
 
     def run_of(self, span: Span, seed: int) -> tuple[TrainConfig, Path]:
         """Return settings and folder of a training; the first call numbers its span."""

@@ -14,17 +14,21 @@ from torch import Tensor
 
 from stormsail.algorithms.config.run import EvaluatedPolicy
 from stormsail.algorithms.run.evaluate import MAX_STEPS, Evaluation, evaluate
+from stormsail.algorithms.run.start_checks import check_device
 from stormsail.api.agent_folders import agent_folder
 from stormsail.api.environments import Judged, trials
 from stormsail.api.settings import is_whole
+from stormsail.core.arguments import check_flag, check_type, given_path
 from stormsail.core.errors import ChoiceError, DtypeError, RangeError, ShapeError
 from stormsail.core.generators import Generators
 from stormsail.core.memory import check_memory
-from stormsail.core.task import close
+from stormsail.core.task import ContinuousActions, DiscreteActions, close
 from stormsail.modules import Agent as BaseAgent
 from stormsail.modules import Decision
 
 Array: TypeAlias = NDArray[Any]
+
+_OF_THE_STEP_BEFORE = "Pass `decision.memory` of the step before, or nothing in the first."
 
 
 class ArrayDecision(NamedTuple):
@@ -72,8 +76,11 @@ class Agent(BaseAgent):
 
         Raises:
             ArtifactError: if there is none yet, or its file is damaged or something else.
+            ArgumentError: if `path` is no path, or `device` no device.
+            ConfigError: if this machine has no such device.
         """
-        folder = agent_folder(Path(path))
+        folder = agent_folder(given_path(path, name="path"))
+        _check_device(device)
         agent = super().load(folder, device=device)
         agent.folder = folder
         return agent
@@ -131,10 +138,13 @@ class Agent(BaseAgent):
 
         Raises:
             ShapeError: if observation, memory or mask have another shape than the agent's.
-            DtypeError: if observation or memory hold something else than numbers.
-            RangeError: if an observation is not a number (NaN) somewhere.
+            DtypeError: if observation, memory or mask hold something else than they must.
+            RangeError: if an observation is not a number (NaN) somewhere, memory is not finite, or
+                a mask allows nothing.
+            ArgumentError: if `generator` or `deterministic` is something else.
             ConfigError: if it must draw and has no generator.
         """
+        _check_drawing(deterministic, generator)
         greedy = self.judged_policy == "greedy" if deterministic is None else deterministic
         arrays = not isinstance(observation, Tensor)
         seen = self._numbers(observation)
@@ -158,7 +168,7 @@ class Agent(BaseAgent):
             self._memory(memory, len(seen), single=single),
             deterministic=greedy,
             generator=generator,
-            mask=None if mask is None else self._mask(mask, single=single),
+            mask=None if mask is None else self._mask(mask, len(seen), single=single),
         )
         parts = decision if not single else Decision(*(part[0] for part in decision))
         if not arrays:
@@ -186,7 +196,8 @@ class Agent(BaseAgent):
             max_steps: an episode is cut off after so many.
 
         Raises:
-            RangeError: if `episodes` is no whole number of at least 1.
+            RangeError: if `episodes` or `max_steps` is no whole number of at least 1, or `alpha` no
+                share.
             ChoiceError: if there is no such policy.
             ShapeError: if the environment shows other columns than the agent was trained on.
             ArgumentError: if `env` is no environment.
@@ -194,7 +205,7 @@ class Agent(BaseAgent):
                 so many copies do not fit into memory.
             DataError: if bars do not suffice, or an observation does not fit its space.
         """
-        self._check_evaluation(episodes, policy)
+        self._check_evaluation(episodes, policy, alpha=alpha, max_steps=max_steps)
         played = trials(env, self, batch=episodes, device=self._device)
         generators = Generators(seed, str(self._device))
         try:
@@ -211,23 +222,37 @@ class Agent(BaseAgent):
         finally:
             close(played.task)
 
-    def _check_evaluation(self, episodes: int, policy: str | None) -> None:
+    def _check_evaluation(
+        self, episodes: int, policy: str | None, *, alpha: float, max_steps: int
+    ) -> None:
         """Refuse what `evaluate` cannot play.
 
         Raises:
-            RangeError: if `episodes` is no whole number of at least 1.
+            RangeError: if a number is none that it takes.
             ChoiceError: if there is no such policy.
             ConfigError: if so many episodes do not fit into memory.
         """
-        if not is_whole(episodes) or episodes < 1:
-            must = "at least 1" if is_whole(episodes) else "a whole number"
+        counts = {"episodes": (episodes, 64), "max_steps": (max_steps, MAX_STEPS)}
+        for name, (count, usual) in counts.items():
+            if not is_whole(count) or count < 1:
+                must = "at least 1" if is_whole(count) else "a whole number"
+                raise RangeError(
+                    wrong=f"`{name}` must be {must}",
+                    found=repr(count),
+                    remedy=f"Pass the number of {name.removeprefix('max_')}; {usual} is the "
+                    "default.",
+                )
+        share: object = alpha
+        if isinstance(share, bool) or not isinstance(share, float | int) or not 0.0 < share <= 1.0:
             raise RangeError(
-                wrong=f"`episodes` must be {must}",
-                found=repr(episodes),
-                remedy="Pass the number of episodes; 64 is the default.",
+                wrong="`alpha` must be a number above 0 and at most 1",
+                found=repr(alpha),
+                remedy="Pass the share of worst episodes; 0.05 is the default.",
             )
-        policies = get_args(EvaluatedPolicy)
-        if policy is not None and policy not in policies:
+        policies, played = get_args(EvaluatedPolicy), [None, *get_args(EvaluatedPolicy)]
+        if not any(
+            policy is each or (isinstance(policy, str) and policy == each) for each in played
+        ):
             raise ChoiceError(
                 wrong=f"`policy` must be one of {', '.join(policies)}",
                 found=repr(policy),
@@ -251,16 +276,14 @@ class Agent(BaseAgent):
         """Return an array as a tensor of the agent's type and place."""
         own = next(self.parameters())
         if isinstance(values, Tensor):
+            if values.layout != torch.strided or values.is_meta:
+                raise _no_numbers(what, f"a tensor of {values.layout} on {values.device}")
+            if values.is_complex():
+                raise _no_numbers(what, f"a tensor of {values.dtype}")
             return values.to(own.device, own.dtype)
-        array = np.asarray(values)
+        array = _array(values, what)
         if array.dtype.kind not in "biuf":
-            raise DtypeError(
-                wrong=f"{what} must hold numbers, one for each column",
-                found=f"an array of {array.dtype}",
-                remedy="Pass the columns of the observation; nested ones are taken by `evaluate`."
-                if what == "an observation"
-                else "Pass `decision.memory` of the step before, or nothing in the first.",
-            )
+            raise _no_numbers(what, f"an array of {array.dtype}")
         return torch.as_tensor(array, dtype=own.dtype, device=own.device)
 
     def _memory(self, memory: Tensor | Array | None, batch: int, *, single: bool) -> Tensor:
@@ -274,10 +297,92 @@ class Agent(BaseAgent):
             raise ShapeError(
                 wrong=f"`memory` must have the shape {wanted}",
                 found=f"memory {tuple(given.shape[1:] if single else given.shape)}",
-                remedy="Pass `decision.memory` of the step before, or nothing in the first.",
+                remedy=_OF_THE_STEP_BEFORE,
+            )
+        if not given.isfinite().all():
+            raise RangeError(
+                wrong="`memory` must hold finite numbers alone",
+                found=f"{int((~given.isfinite()).sum())} that are not",
+                remedy=_OF_THE_STEP_BEFORE,
             )
         return given
 
-    def _mask(self, mask: Tensor | Array, *, single: bool) -> Tensor:
-        given = torch.as_tensor(mask, dtype=torch.bool, device=self._device)
-        return given[None] if single else given
+    def _mask(self, mask: Tensor | Array, batch: int, *, single: bool) -> Tensor:
+        """Return which classes are allowed, bool [B, D], of a mask [D] or [B, D]."""
+        values = mask.cpu().numpy() if isinstance(mask, Tensor) else _array(mask, "`mask`")
+        if values.dtype.kind not in "biu":
+            raise _no_numbers("`mask`", f"an array of {values.dtype}")
+        given = torch.as_tensor(values != 0, device=self._device)
+        counts = self._choices
+        wanted = (sum(counts),) if single else (batch, sum(counts))
+        if tuple(given.shape) != wanted:
+            raise ShapeError(
+                wrong=f"`mask` must have the shape {wanted}",
+                found=f"mask {tuple(given.shape)}",
+                remedy="Pass one entry for each class, and a row for each observation.",
+            )
+        rows = given[None] if single else given
+        for choice in rows.split(counts, -1) if counts else ():
+            if not choice.any(-1).all():
+                raise RangeError(
+                    wrong="`mask` must allow a class, and one of each choice",
+                    found="a row in which all are forbidden",
+                    remedy="Allow one, or ask for no decision there.",
+                )
+        return rows
+
+    @property
+    def _choices(self) -> tuple[int, ...]:
+        """Classes of each choice; empty where actions are numbers."""
+        actions = self.spec.actions.actions()
+        if isinstance(actions, ContinuousActions):
+            return ()
+        return (actions.count,) if isinstance(actions, DiscreteActions) else actions.counts
+
+
+def _check_device(device: object) -> None:
+    """Refuse what is no device, or one that this machine does not have."""
+    check_type(
+        device,
+        (str, torch.device),
+        name="device",
+        must="the name of a device, or a `torch.device`",
+        remedy='Write `device="cpu"` or `device="cuda"`.',
+    )
+    check_device(str(device))
+
+
+def _check_drawing(deterministic: object, generator: object) -> None:
+    if deterministic is not None:
+        check_flag(deterministic, name="deterministic")
+    if generator is not None:
+        check_type(
+            generator,
+            torch.Generator,
+            name="generator",
+            must="a `torch.Generator`",
+            remedy="Write `generator=torch.Generator().manual_seed(0)`.",
+        )
+
+
+_REMEDIES = {
+    "an observation": "Pass the columns of the observation; nested ones are taken by `evaluate`.",
+    "`memory`": _OF_THE_STEP_BEFORE,
+    "`mask`": "Pass True or False for each class.",
+}
+
+
+def _array(values: object, what: str) -> Array:
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise _no_numbers(what, "rows of different lengths") from error
+
+
+def _no_numbers(what: str, found: str) -> DtypeError:
+    each = "column" if what == "an observation" else "class" if what == "`mask`" else "place"
+    return DtypeError(
+        wrong=f"{what} must hold numbers, one for each {each}",
+        found=found,
+        remedy=_REMEDIES[what],
+    )

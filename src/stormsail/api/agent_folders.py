@@ -1,6 +1,10 @@
 """Agents by the folder that names them: of a population, of a run, or an agent's own."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stormsail.core.errors import ArtifactError
 
 BEST = "best"
 """Folder of a run that holds its best agent."""
@@ -17,19 +21,38 @@ def agent_folder(run: Path) -> Path:
     Raises:
         ArtifactError: if there is no such folder, or the run has saved no agent yet.
     """
-    from stormsail.core.errors import ArtifactError
     from stormsail.modules.agent import agent_folder as own_folder
 
     if (run / POPULATION).is_file():
         run = _best_member(run)
     if not run.is_dir():
-        raise ArtifactError(
-            "artifact-missing",
-            wrong=f"{run} must be a run with an agent in `{BEST}`",
-            found="no such folder",
-            remedy="Train until the first evaluation; `validation.every_updates` says when.",
-        )
-    return own_folder(run)
+        raise _no_agent(run)
+    folder = own_folder(run)
+    if not any(folder.iterdir()) or (run == folder and sorted(run.glob(f"*/{BEST}"))):
+        raise _no_agent(run)
+    return folder
+
+
+def _no_agent(path: Path) -> "ArtifactError":
+    """Return the refusal of what is no folder of an agent: missing, a file, or something else."""
+    from stormsail.core.errors import ArtifactError
+
+    remedy = "Train until the first evaluation; `validation.every_updates` says when."
+    runs = sorted(part.parent for part in path.glob(f"*/{BEST}"))
+    if runs:
+        problem, remedy = "a folder of runs", f"Name one of them, such as {runs[0]}."
+    elif path.is_dir():
+        problem = "an empty folder"
+    elif path.exists():
+        problem, remedy = "a file", f"Name a folder, such as {path.parent}, that holds an agent."
+    else:
+        problem = "no such folder"
+    return ArtifactError(
+        "artifact-missing",
+        wrong=f"{path} must be a run with an agent in `{BEST}`",
+        found=problem,
+        remedy=remedy,
+    )
 
 
 def _best_member(population: Path) -> Path:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stormsail.api.settings import is_whole
-from stormsail.core.errors import ArgumentError, DataError, RangeError
+from stormsail.core.arguments import check_type, given_path, given_words, wrong_type
+from stormsail.core.errors import ArgumentError, ChoiceError, DataError, RangeError
 from stormsail.core.memory import check_memory
 from stormsail.evaluation.engine.agent_terms import terms_of
 from stormsail.market.bars import Bars, Funding, Mark
@@ -42,27 +43,31 @@ def load_bars(
 
     Raises:
         DataError: if there are no such bars, they cannot be read, or have defects.
-        ArgumentError: if several intervals are there and none is chosen, or a frame comes without.
+        ArgumentError: if several intervals are there and none is chosen, a frame comes without, or
+            an argument has another type.
     """
-    length = Interval.parse(interval) if isinstance(interval, str) else interval
-    chosen = (symbols,) if isinstance(symbols, str) else tuple(symbols or ())
+    length = _length(interval)
+    chosen = given_words(symbols, name="symbols", example='"BTC/USDT"')
     if isinstance(source, Panel):
-        return source
-    if isinstance(source, str | Path) and Path(source).is_dir() and Store(source).contents():
-        source = Store(source)
-    if isinstance(source, Store):
-        stored = [(symbol, own) for symbol, own in source.contents() if _among(symbol, chosen)]
-        own = length or _only(own for _, own in stored)
-        names = chosen or tuple(symbol for symbol, each in stored if each == own)
-        if not names:
-            raise _nothing(str(source.root), own)
-        return load_panel(source, names, own)
+        return _part(source, chosen, length)
     if isinstance(source, str | Path):
+        path = given_path(source, name="source")
+        source = Store(path) if path.is_dir() and Store(path).contents() else path
+    if isinstance(source, Store):
+        return _stored(source, chosen, length)
+    if isinstance(source, Path):
         return _imported([source], chosen, length)
     if isinstance(source, list | tuple):
         if not source:
             raise _nothing("`source`", length, found="an empty list")
-        return _imported(list(source), chosen, length)
+        return _imported([given_path(each, name="source") for each in source], chosen, length)
+    if source is None or isinstance(source, bytes | bool | int | float) or callable(source):
+        raise wrong_type(
+            source,
+            name="source",
+            must="a store, files, or a frame",
+            remedy='Write for example `ss.load_bars("data")`.',
+        )
     if len(chosen) != 1 or length is None:
         raise ArgumentError(
             "missing-argument",
@@ -71,6 +76,56 @@ def load_bars(
             remedy='Write `ss.load_bars(frame, symbols="BTC/USDT", interval="1h")`.',
         )
     return Panel.from_bars([from_frame(source, symbol=chosen[0], interval=length)])
+
+
+def _stored(store: Store, symbols: Sequence[str], interval: Interval | None) -> Panel:
+    """Return bars of a store."""
+    stored = [(symbol, own) for symbol, own in store.contents() if _among(symbol, symbols)]
+    if not stored and symbols:
+        raise ChoiceError(
+            wrong=f"`symbols` must be among those of {store.root}",
+            found=f"no bars of these symbols, {', '.join(symbols)}",
+            remedy=f"It holds {_holdings(store)}; symbols are written as ccxt writes them.",
+        )
+    own = interval or _only(own for _, own in stored)
+    names = symbols or tuple(symbol for symbol, each in stored if each == own)
+    if not names:
+        raise _nothing(str(store.root), own, found=_holdings(store))
+    return load_panel(store, names, own)
+
+
+def _length(interval: object) -> Interval | None:
+    """Return the length of a bar that somebody asked for."""
+    if isinstance(interval, str):
+        return Interval.parse(interval)
+    if interval is None or isinstance(interval, Interval):
+        return interval
+    remedy = 'Write for example `interval="1h"`.'
+    raise wrong_type(interval, name="interval", must="the length of a bar, as text", remedy=remedy)
+
+
+def _part(panel: Panel, symbols: Sequence[str], interval: Interval | None) -> Panel:
+    """Return bars that are loaded already; what they are not is refused.
+
+    Raises:
+        DataError: if they have another interval or other symbols.
+    """
+    if interval not in (None, panel.interval):
+        raise _nothing("the bars", interval, found=f"bars of {panel.interval}")
+    if symbols and set(symbols) != set(panel.symbols):
+        raise DataError(
+            "data-mismatch",
+            wrong=f"bars that are loaded must be of the symbols asked for, {', '.join(symbols)}",
+            found=", ".join(panel.symbols),
+            remedy="Choose them where the bars are read: `ss.load_bars(store, symbols=...)`.",
+        )
+    return panel
+
+
+def _holdings(store: Store) -> str:
+    """Return what a store holds, in words."""
+    held = [f"{symbol} {interval}" for symbol, interval in store.contents()]
+    return ", ".join(held[:6]) + (", ..." if len(held) > 6 else "") or "nothing"
 
 
 def make_market(
@@ -101,9 +156,18 @@ def make_market(
         DataError: if the bars are not there or do not suffice.
     """
     _check_accounts(num_envs)
+    if agent is not None:
+        remedy = 'Write `agent=ss.Agent.load("runs/first")`.'
+        check_type(agent, Agent, name="agent", must="an agent", remedy=remedy)
+    if span is not None:
+        remedy = "Write `span=Span(start_ms, end_ms)` of `stormsail.market`."
+        check_type(span, Span, name="span", must="a `Span` of times", remedy=remedy)
+    if render_mode is not None:
+        remedy = 'Write `render_mode="ansi"` or `render_mode="rgb_array"`.'
+        check_type(render_mode, str, name="render_mode", must="text", remedy=remedy)
     panel = None if bars is None else load_bars(bars)
     if agent is None:
-        rules = config if isinstance(config, MarketConfig) else _rules(config or {})
+        rules = config if isinstance(config, MarketConfig) else _rules(config)
         return MarketVectorEnv(num_envs, panel, rules, span=span, render_mode=render_mode)
     if config is not None or panel is None:
         raise ArgumentError(
@@ -145,7 +209,9 @@ def _check_accounts(count: int) -> None:
     )
 
 
-def _rules(settings: Mapping[str, object]) -> MarketConfig:
+def _rules(settings: Mapping[str, object] | None) -> MarketConfig:
+    if settings is None:
+        return MarketConfig()
     if not isinstance(settings, Mapping):
         raise ArgumentError(
             "config-value",

@@ -25,6 +25,10 @@ Judged: TypeAlias = Environment | MarketVectorEnv | Panel
 """What an agent can be evaluated on: an environment, or bars of a market."""
 
 
+_LONGEST_ID = 200
+"""Characters of an id: it becomes a part of the run's folder."""
+
+
 class Trials(NamedTuple):
     """Environments in which an agent plays one episode each."""
 
@@ -44,6 +48,13 @@ def task_name(env: Environment) -> str:
     """
     if not isinstance(env, str):
         return GYMNASIUM + register_own(env)
+    if not env.isprintable() or len(env) > _LONGEST_ID:
+        raise ArgumentError(
+            "environment-form",
+            wrong=f"the id of an environment must have {_LONGEST_ID} printable characters or fewer",
+            found=f"{len(env)}, or others",
+            remedy='Write for example `env="CartPole-v1"`.',
+        )
     return env if env == MARKET or env in NAMES or env.startswith(GYMNASIUM) else GYMNASIUM + env
 
 

@@ -2,10 +2,10 @@
 
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.config.derive import derive
@@ -17,9 +17,10 @@ from stormsail.algorithms.trainer import Run
 from stormsail.api.agent import Agent
 from stormsail.api.data import BarSource, load_bars
 from stormsail.api.looks import looking, trial_ledger
-from stormsail.api.settings import changed, training_config
+from stormsail.api.settings import changed, check_clock, is_whole, training_config
+from stormsail.core.arguments import check_type, given_path, wrong_type
 from stormsail.core.clock import Clock, SystemClock
-from stormsail.core.errors import ArgumentError
+from stormsail.core.errors import ArgumentError, RangeError
 from stormsail.core.files.atomic import check_free
 from stormsail.core.threads import torch_threads
 from stormsail.evaluation.engine.config import BacktestConfig
@@ -33,6 +34,7 @@ from stormsail.evaluation.walk_forward.config import ValidationConfig
 from stormsail.evaluation.walk_forward.files import write_agent, write_validation
 from stormsail.evaluation.walk_forward.run import Progress, Validation
 from stormsail.evaluation.walk_forward.run import validate as walk_forward
+from stormsail.market.panel import Panel
 from stormsail.modules import Agent as BaseAgent
 
 Reportable: TypeAlias = Backtest | Validation | Run | Path | str
@@ -71,17 +73,26 @@ def backtest(
         ConfigError: if a setting does not fit, or bars, features or costs are not the agent's.
         ArtifactError: if the agent or the ledger cannot be read, or `out` is taken.
         DataError: if the span has no bars, or too few before it.
+        ArgumentError: if an argument has another type.
     """
-    if out is not None:
-        check_free(Path(out))
+    place = None if out is None else given_path(out, name="out")
+    if place is not None:
+        check_free(place)
+    if config is not None:
+        check_type(
+            config,
+            BacktestConfig,
+            name="config",
+            must="a `BacktestConfig`",
+            remedy='Pass settings by name, such as `start="2024-01-01T00:00:00Z"`.',
+        )
     trader = agent if isinstance(agent, BaseAgent) else Agent.load(agent)
     folder = trader.folder if isinstance(trader, Agent) else None
-    named = None if workspace is None else Path(workspace)
+    named = None if workspace is None else given_path(workspace, name="workspace")
     ledger = trial_ledger(folder or Path("runs") / "agent", named)
     interval = trader.binding.values.get("interval")
-    panel = load_bars(
-        bars, symbols=symbols, interval=interval if isinstance(interval, str) else None
-    )
+    wanted = interval if isinstance(interval, str) and not isinstance(bars, Panel) else None
+    panel = load_bars(bars, symbols=symbols, interval=wanted)
     chosen = changed(config or BacktestConfig(), settings)
     # small batches gain nothing from threads, and one thread gives the same bytes on any machine
     with torch_threads(1), looking(ledger, folder, panel, chosen, _warn) as look:
@@ -89,8 +100,8 @@ def backtest(
         if look is not None:
             look.sharpe_per_bar = result.metrics.sharpe_per_bar.value
             look.bars = len(result.returns)
-    if out is not None:
-        write_backtest(Path(out), result)
+    if place is not None:
+        write_backtest(place, result)
     return result
 
 
@@ -132,13 +143,27 @@ def validate(
         ConfigError: if settings do not fit, or the final test span was opened before.
         DataError: if there are too few bars, and it says how many are needed.
         ArtifactError: if `out` is taken, or a run or the ledger cannot be used.
+        ArgumentError: if nothing says what to validate, or an argument has another type.
+        RangeError: if `jobs` is no whole number of at least 1.
     """
-    if out is not None:
-        check_free(Path(out))
-        check_free(_agent_folder(Path(out)))
+    kept = None if out is None else given_path(out, name="out")
+    if kept is not None:
+        check_free(kept)
+        check_free(_agent_folder(kept))
+    _check_validation(config, settings, name=name, jobs=jobs, explanations=explanations)
+    if clock is not None:
+        check_clock(clock)
+    if on_progress is not None:
+        check_type(
+            on_progress,
+            Callable,  # type: ignore[arg-type]  # an abstract class, which `isinstance` takes
+            name="on_progress",
+            must="a function of a `Progress`",
+            remedy="Write for example `on_progress=print`.",
+        )
     training = training_config(config, settings)
     stem = Path(config).stem if isinstance(config, str | Path) else training.task.name
-    title, place = name or f"{stem}-validation", Path(workspace)
+    title, place = name or f"{stem}-validation", given_path(workspace, name="workspace")
     watch = SystemClock() if clock is None else clock
     with torch_threads(1):  # a training has the threads of its own settings
         fit = fitter(training, workspace=place, name=title, clock=watch)
@@ -153,10 +178,50 @@ def validate(
             explanations=explanations,
             on_progress=on_progress,
         )
-    if out is not None:
-        write_validation(Path(out), result)
-        write_agent(_agent_folder(Path(out)), result)
+    if kept is not None:
+        write_validation(kept, result)
+        write_agent(_agent_folder(kept), result)
     return result
+
+
+def _check_validation(
+    config: object,
+    settings: Mapping[str, object],
+    *,
+    name: object,
+    jobs: object,
+    explanations: object,
+) -> None:
+    """Refuse arguments of `validate` that cannot be meant.
+
+    Raises:
+        ArgumentError: if nothing says what to validate, or one has another type.
+        RangeError: if `jobs` is no whole number of at least 1.
+    """
+    if config is None and not settings:
+        raise ArgumentError(
+            "missing-argument",
+            wrong="`ss.validate` must be told what to validate",
+            found="neither a configuration nor a setting",
+            remedy='Write for example `ss.validate("my.toml", {"folds": 3})`.',
+        )
+    if name is not None:
+        remedy = 'Write for example `name="longer"`.'
+        check_type(name, str, name="name", must="text", remedy=remedy)
+    if not isinstance(jobs, int) or not is_whole(jobs) or jobs < 1:
+        raise RangeError(
+            wrong="`jobs` must be a whole number of at least 1",
+            found=repr(jobs),
+            remedy="Pass the number of trainings that go side by side.",
+        )
+    if explanations is not None:
+        check_type(
+            explanations,
+            Mapping,
+            name="explanations",
+            must="a dictionary of texts by rule",
+            remedy='Write for example `explanations={"clairvoyant": "why"}`.',
+        )
 
 
 def _agent_folder(out: Path) -> Path:
@@ -170,6 +235,13 @@ def _validation_rules(
     market = training.task.market.model_dump(mode="json")
     if isinstance(rules, ValidationConfig):
         return rules if rules.backtest.market else changed(rules, {"backtest.market": market})
+    if rules is not None and not isinstance(rules, Mapping):
+        raise wrong_type(
+            rules,
+            name="rules",
+            must="a `ValidationConfig`, or a dictionary of what differs from one",
+            remedy='Write for example `{"folds": 3}`.',
+        )
     base = ValidationConfig.from_mapping({"backtest": {"market": market}})
     return changed(base, rules or {})
 
@@ -191,20 +263,35 @@ def report(
     Raises:
         ArtifactError: if a folder is missing, damaged, or something else.
         DataError: if the metrics of a run cannot be read, or the page cannot be written.
+        ArgumentError: if something else is passed.
     """
+    page = given_path(out, name="out")
     single = isinstance(results, Backtest | Validation | Run | Path | str)
-    listed: Sequence[Reportable] = [results] if single else list(results)  # type: ignore[arg-type, list-item]
+    listed: Sequence[Reportable] = [results] if single else _listed(results, "results")  # type: ignore[list-item]
+    further = _listed(runs, "runs")
     with tempfile.TemporaryDirectory() as place:
         folders = [_saved(each, Path(place), number) for number, each in enumerate(listed, start=1)]
-        trained = [_saved(each, Path(place), 0) for each in runs]
-        write_page(Path(out), report_of(folders, trained))
-    return Path(out)
+        trained = [_saved(each, Path(place), 0) for each in further]
+        write_page(page, report_of(folders, trained))
+    return page
+
+
+def _listed(values: object, name: str) -> list[Any]:
+    """Return a list of what a report is to tell of."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise wrong_type(
+            values,
+            name=name,
+            must="a list of backtests, validations, runs, or folders of these",
+            remedy=f"Write for example `{name}=[run]`.",
+        )
+    return list(values)
 
 
 def _saved(result: Reportable, place: Path, number: int) -> Path:
     """Return the folder of a result; one that was not saved is written into a temporary one."""
     if isinstance(result, str | Path):
-        return Path(result)
+        return given_path(result, name="results")
     if isinstance(result, Run):
         return result.path
     if isinstance(result, Backtest):

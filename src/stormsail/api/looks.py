@@ -1,8 +1,9 @@
-"""A backtest on bars that a validation keeps sealed: it is told, and the ledger records it."""
+"""A look at bars that a validation keeps sealed: it is told, and the ledger records it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stormsail.api.agent_folders import POPULATION, agent_folder
 from stormsail.core.errors import ArtifactError
@@ -10,8 +11,12 @@ from stormsail.core.files.artifact import read_artifact
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.stats.trials import TrialLedger
 from stormsail.evaluation.walk_forward.files import DOCUMENT
-from stormsail.evaluation.walk_forward.seal import Opening, Sealed, recorded_look
+from stormsail.evaluation.walk_forward.seal import Opening, Sealed, open_seals, recorded_look
 from stormsail.market.panel import Panel
+from stormsail.market.splits import Span
+
+if TYPE_CHECKING:
+    from stormsail.algorithms.config import TrainConfig
 
 TRIALS = "trials.jsonl"
 """Trial ledger of a workspace."""
@@ -65,6 +70,8 @@ def looking(
 ) -> Iterator[Opening | None]:
     """Warn of sealed bars before they are traded, and record it in the ledger.
 
+    A workspace that is named does not hide the run's own: its ledger is asked and told as well.
+
     Args:
         ledger: of the workspace; None where there is none.
         run: folder of the agent or of its run; None where it was never saved.
@@ -89,10 +96,52 @@ def looking(
     place = Path("agent") if run is None else agent_folder(run).resolve()
     name = place.parent.name if place.name == "best" else place.name
     hashes = {"config_hash": config.config_hash(), "data_hash": panel.digest()}
-    with recorded_look(TrialLedger(ledger), name, bars, **hashes) as look:
-        if look is not None:
-            warn(look.words)
-        yield look
+    own = None if run is None else trial_ledger(run)
+    files = [ledger] if own is None or own.resolve() == ledger.resolve() else [ledger, own]
+    with ExitStack() as stack:
+        looks = []
+        for file in files:
+            look = stack.enter_context(recorded_look(TrialLedger(file), name, bars, **hashes))
+            if look is not None:
+                looks.append(look)
+                warn(look.words)
+        try:
+            yield looks[0] if looks else None
+        finally:
+            for look in looks[1:]:
+                look.sharpe_per_bar, look.bars = looks[0].sharpe_per_bar, looks[0].bars
+
+
+def open_by_verb(run: Path, config: "TrainConfig", *, by: str) -> None:
+    """Record that a verb which is no trial shows what an agent makes of sealed bars.
+
+    Such are the episodes of `attack` and `bench limits`: they lie in the evaluation span.
+
+    Args:
+        run: whose workspace it is.
+        config: of the training, with bars and spans.
+        by: the verb.
+
+    Raises:
+        ArtifactError: if the ledger is damaged or cannot be written.
+    """
+    from stormsail.algorithms.run.tasks import MARKET, market_data
+
+    ledger = trial_ledger(run)
+    if ledger is None or config.task.name != MARKET:
+        return
+    data, hashed = market_data(config), config.config_hash()
+    place = run.resolve()
+    name = place.parent.name if place.name == "best" else place.name
+    open_seals(
+        TrialLedger(ledger),
+        name,
+        Sealed(data.panel.symbols, Span(data.validation.start_ms, data.validation.end_ms)),
+        key=f"{by}-{name}-{hashed}",
+        by=by,
+        config_hash=hashed,
+        data_hash=data.panel.digest(),
+    )
 
 
 def _sealed_by_its_validation(run: Path) -> Sealed | None:

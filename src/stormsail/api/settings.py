@@ -8,6 +8,7 @@ from typing import TypeVar
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.population.config import load_training
 from stormsail.algorithms.run.folder import read_config
+from stormsail.core.arguments import check_type, given_path
 from stormsail.core.config import Config
 from stormsail.core.errors import ArgumentError
 
@@ -17,6 +18,22 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 def is_whole(value: object) -> bool:
     """Return whether a value is a whole number, of Python or of NumPy."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_clock(clock: object) -> None:
+    """Refuse what is no clock.
+
+    Raises:
+        ArgumentError: if it is none.
+    """
+    if not all(hasattr(clock, name) for name in ("now_ns", "monotonic_ns", "sleep")):
+        check_type(
+            clock,
+            (),
+            name="clock",
+            must="a clock of `stormsail.core.clock`, or None for the system's",
+            remedy="Leave it out, or write `clock=ManualClock()` in a test.",
+        )
 
 
 def dotted(settings: Mapping[str, object], above: str = "") -> dict[str, object]:
@@ -54,8 +71,9 @@ def training_config(
     if isinstance(config, TrainConfig):
         return changed(config, settings)
     if isinstance(config, str | Path):
-        read = read_config if Path(config).is_dir() else load_training
-        return changed(read(config), settings)
+        path = given_path(config, name="config")
+        read = read_config if path.is_dir() else load_training
+        return changed(read(path), settings)
     raise ArgumentError(
         "config-value",
         wrong="`config` must be a `TrainConfig`, or the path of a TOML file or of a run",

@@ -12,7 +12,8 @@ from stormsail.algorithms.trainer import Run as BaseRun
 from stormsail.algorithms.trainer import train as learn
 from stormsail.api.agent import Agent
 from stormsail.api.environments import Environment, task_name
-from stormsail.api.settings import changed, dotted, training_config
+from stormsail.api.settings import changed, check_clock, dotted, training_config
+from stormsail.core.arguments import check_flag, given_path, wrong_type
 from stormsail.core.clock import Clock, SystemClock
 from stormsail.core.errors import ArgumentError
 from stormsail.core.notebook import html_table, short_repr
@@ -102,24 +103,31 @@ def train(
         ConfigError: if a setting is unknown or does not fit, or the folder holds a run with other
             settings.
         ArgumentError: if nothing says what to train, `env` is no environment or stands beside
-            `task.name`, or a callback is none.
+            `task.name`, a callback is none, or an argument has another type.
         ArtifactError: if the folder is in use, foreign, damaged or cannot be written.
         DataError: if bars are missing, or the environment gives what is none of its spaces.
     """
     _check_subject(config, env, settings)
     _check_callbacks(callbacks)
+    services = _listed_loggers(loggers)
+    check_flag(keep_optimizer, name="keep_optimizer")
+    check_flag(tensorboard, name="tensorboard")
+    if clock is not None:
+        check_clock(clock)
     chosen = training_config(config, settings)
     if env is not None:
         chosen = changed(chosen, {"task.name": task_name(env)})
-    if out is None and isinstance(config, str | Path):
+    if out is not None:
+        out = given_path(out, name="out")
+    elif isinstance(config, str | Path):
         out = config if Path(config).is_dir() else Path("runs") / Path(config).stem
     done = learn(
         chosen,
         out=out,
         callbacks=callbacks,
-        loggers=loggers,
+        loggers=services,
         extend_to=extend_to,
-        start_from=start_from,
+        start_from=None if start_from is None else given_path(start_from, name="start_from"),
         keep_optimizer=keep_optimizer,
         tensorboard=tensorboard,
         clock=SystemClock() if clock is None else clock,
@@ -163,3 +171,23 @@ def _check_callbacks(callbacks: object) -> None:
             found=f"a value of the type {type(callbacks).__name__}",
             remedy="Write `callbacks=[Mine()]`.",
         )
+
+
+def _listed_loggers(loggers: object) -> list[MetricsLogger]:
+    """Return the loggers of a call.
+
+    Raises:
+        ArgumentError: if they are no list of services.
+    """
+    must, remedy = "a list of loggers", "Write for example `loggers=[MlflowLogger()]`."
+    if isinstance(loggers, str | bytes) or not isinstance(loggers, Iterable):
+        raise wrong_type(loggers, name="loggers", must=must, remedy=remedy)
+    listed = list(loggers)
+    for logger in listed:
+        if isinstance(logger, type) or not all(hasattr(logger, part) for part in _LOGGER):
+            raise wrong_type(logger, name="loggers", must=must, remedy=remedy)
+    return listed
+
+
+_LOGGER = ("name", "start", "write", "finish")
+"""What a `MetricsLogger` has."""

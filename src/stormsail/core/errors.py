@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 ErrorCode = Literal[
     # arguments
+    "argument-type",
     "callback-form",
     "environment-form",
     "dtype-mismatch",

@@ -5,8 +5,7 @@ a configuration that she passes, or `load` in Python. What an artifact uses of i
 the artifact by kind, name, file name and SHA-256 of the source (`used`), and compared before the
 artifact is used again (`require`). A file that only an artifact names is never run.
 
-The hash covers the file that was named, or all Python files of a package; other modules that it
-imports are not covered.
+The hash covers the file that was named, or all Python files of a package; no module it imports.
 """
 
 import hashlib
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
+from stormsail.core.arguments import check_definition
 from stormsail.core.errors import (
     ArgumentError,
     ArtifactError,
@@ -87,15 +87,9 @@ class Registry(Generic[Item]):
             defined: function or class behind it, whose source is its identity.
 
         Raises:
-            ArgumentError: if the name is taken or badly formed.
+            ArgumentError: if the name is taken or badly formed, or nothing callable is behind it.
         """
-        if not isinstance(name, str) or not self._form.fullmatch(name):
-            raise ArgumentError(
-                "name-form",
-                wrong=f"a {self.kind}'s name must be {self._like.partition(', such as')[0]}",
-                found=f"`{name}`",
-                remedy=f"Write for example {self._like.partition('such as ')[2]}.",
-            )
+        self.check(name, defined)
         if name in self._items:
             taken = self._defined[name]
             place = f"{getattr(taken, '__module__', '')}.{getattr(taken, '__qualname__', '')}"
@@ -108,6 +102,17 @@ class Registry(Generic[Item]):
         self._items[name], self._defined[name] = item, defined
         if _loading and _registries.get(self.kind) is self and not _is_ours(defined):
             _loading[-1].append((self.kind, name))
+
+    def check(self, name: object, defined: object) -> None:
+        """Refuse a badly formed name, and what is neither function nor class."""
+        if not isinstance(name, str) or not self._form.fullmatch(name):
+            raise ArgumentError(
+                "name-form",
+                wrong=f"a {self.kind}'s name must be {self._like.partition(', such as')[0]}",
+                found=f"`{name}`",
+                remedy=f"Write for example {self._like.partition('such as ')[2]}.",
+            )
+        check_definition(defined, name=name, kind=self.kind)
 
     def get(self, name: str) -> Item:
         """Return what is registered under a name.

@@ -10,9 +10,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from stormsail.core.arguments import wrong_type
 from stormsail.core.errors import ChoiceError, DtypeError, RangeError, ShapeError, nearest
 
+_NUMBERS = (int, float, Tensor, torch.SymInt, torch.SymFloat)
 _NO_BROADCAST = "Reduce or expand one of them before the call; this {kind} never broadcasts."
+
+
+def check_tensors(**tensors: object) -> None:
+    """Refuse what is no tensor, such as a list or an array."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise wrong_type(
+                tensor, name=name, must="a tensor", remedy="Convert it with `torch.as_tensor`."
+            )
 
 
 def _shape(tensor: Tensor) -> str:
@@ -21,6 +32,7 @@ def _shape(tensor: Tensor) -> str:
 
 def check_same_shape(*, kind: str = "function", **tensors: Tensor) -> None:
     """Refuse tensors whose shape differs from that of the first."""
+    check_tensors(**tensors)
     names = list(tensors)
     first = tensors[names[0]]
     for name in names[1:]:
@@ -34,6 +46,7 @@ def check_same_shape(*, kind: str = "function", **tensors: Tensor) -> None:
 
 def check_same_leading(*, kind: str = "function", **tensors: Tensor) -> None:
     """Refuse tensors that differ in any dimension but the last."""
+    check_tensors(**tensors)
     names = list(tensors)
     first = tensors[names[0]]
     for name in names[1:]:
@@ -239,6 +252,7 @@ def check_distribution(atoms: Tensor, **probs: Tensor) -> None:
 
 def check_has_axis(*, axis: str, **tensors: Tensor) -> None:
     """Refuse a tensor without, or with an empty, last dimension."""
+    check_tensors(**tensors)
     for name, tensor in tensors.items():
         if tensor.ndim == 0 or tensor.shape[-1] == 0:
             raise ShapeError(
@@ -250,6 +264,7 @@ def check_has_axis(*, axis: str, **tensors: Tensor) -> None:
 
 def check_critics(**critics: Tensor) -> None:
     """Refuse distributions without a critic axis before their last dimension."""
+    check_tensors(**critics)
     for name, values in critics.items():
         if values.ndim < 2 or 0 in values.shape[-2:]:
             raise ShapeError(
@@ -261,6 +276,7 @@ def check_critics(**critics: Tensor) -> None:
 
 def check_flags(**flags: Tensor) -> None:
     """Refuse masks that are not boolean."""
+    check_tensors(**flags)
     for name, flag in flags.items():
         if flag.dtype != torch.bool:
             raise DtypeError(
@@ -272,6 +288,7 @@ def check_flags(**flags: Tensor) -> None:
 
 def check_time_batch(**tensors: Tensor) -> None:
     """Refuse anything that is not [T, B] with at least one row."""
+    check_tensors(**tensors)
     for name, tensor in tensors.items():
         if tensor.ndim != 2 or tensor.shape[0] == 0:
             raise ShapeError(
@@ -284,6 +301,7 @@ def check_time_batch(**tensors: Tensor) -> None:
 
 def check_floating(**tensors: Tensor) -> None:
     """Refuse whole numbers: a result in their dtype would be cut to whole numbers too."""
+    check_tensors(**tensors)
     for name, tensor in tensors.items():
         if not tensor.dtype.is_floating_point:
             raise DtypeError(
@@ -295,10 +313,14 @@ def check_floating(**tensors: Tensor) -> None:
 
 def check_scalar(value: int | float | Tensor, *, name: str) -> None:
     """Refuse a tensor in the place of a scalar if it has any dimension: it would broadcast."""
-    if isinstance(value, Tensor) and value.ndim:
+    given: object = value
+    if isinstance(given, type) or not (isinstance(given, _NUMBERS) or hasattr(given, "__float__")):
+        must = "a number or a tensor without dimensions"
+        raise wrong_type(given, name=name, must=must, remedy="Pass one number for the whole call.")
+    if getattr(value, "ndim", 0):
         raise ShapeError(
             wrong=f"`{name}` must be a number or a tensor without dimensions",
-            found=f"{name} {_shape(value)}",
+            found=f"{name} {tuple(getattr(value, 'shape', ()))}",
             remedy="Pass one value for the whole call; this function never broadcasts.",
         )
 

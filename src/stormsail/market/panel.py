@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stormsail.core.arguments import wrong_type
 from stormsail.core.clock import iso
-from stormsail.core.errors import ChoiceError, DataError, DtypeError, nearest
+from stormsail.core.errors import ArgumentError, ChoiceError, DataError, DtypeError, nearest
 from stormsail.core.files import documents
 from stormsail.core.notebook import html_table, several, short_repr
 from stormsail.market.bars import MARKED, OPTIONAL, PRICES, Bars, Funding, Mark
@@ -228,8 +229,21 @@ class Panel:
         return replace(self, optional=optional, **tensors)  # type: ignore[arg-type]
 
 
+def _no_bars(value: object) -> ArgumentError:
+    remedy = "Write `Panel.from_bars([bars])`, or read a store with `stormsail.load_bars`."
+    return wrong_type(
+        value, name="bars", must="a list of `Bars`, one for each symbol", remedy=remedy
+    )
+
+
 def _common_interval(bars: Sequence[Bars]) -> Interval:
     """Check what a panel can be made of; return the one interval of all bars."""
+    given: object = bars
+    if not isinstance(given, Sequence):
+        raise _no_bars(given)
+    for part in given:
+        if not isinstance(part, Bars):
+            raise _no_bars(part)
     empty = [part.symbol for part in bars if not len(part)]
     if empty or not bars:
         raise DataError(

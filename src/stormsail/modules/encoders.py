@@ -35,6 +35,7 @@ def network(*, name: str) -> Callable[[Factory], Factory]:
     """
 
     def register(factory: Factory) -> Factory:
+        NETWORKS.check(name, factory)
         if name == MLP:
             raise ArgumentError(
                 "plugin-duplicate",

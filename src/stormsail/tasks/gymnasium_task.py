@@ -203,7 +203,7 @@ def _looked_through(
     try:
         env: gymnasium.Env[Any, Any] = gymnasium.make(name)
     except gymnasium.error.Error as error:
-        raise _unfit(name, f"Gymnasium's answer: {error}") from None
+        raise _answered(name, error) from None
     except Exception as error:  # the user's module or constructor may raise anything
         raise _not_made(name, error) from error
     try:
@@ -230,7 +230,7 @@ def _vector_env(name: str, batch: int, vectorization: str) -> Any:  # noqa: ANN4
             wrappers=(FittingObservations,),
         )
     except gymnasium.error.Error as error:
-        raise _unfit(name, f"Gymnasium's answer: {error}") from None
+        raise _answered(name, error) from None
 
 
 def _misnamed(name: str) -> ConfigError:
@@ -260,6 +260,19 @@ def _not_made(name: str, error: Exception) -> ConfigError:
         found=f"{type(error).__name__}: {error}{place}",
         remedy="Correct it so that `gymnasium.make` returns it.",
     )
+
+
+def _answered(name: str, error: gymnasium.error.Error) -> ConfigError:
+    """Return the refusal of an environment that Gymnasium does not make."""
+    answer = f"Gymnasium's answer: {str(error).rstrip('.')}"
+    if isinstance(error, gymnasium.error.UnregisteredEnv | gymnasium.error.DeprecatedEnv):
+        return ConfigError(
+            "config-value",
+            wrong=f"`task.name` must name an environment that Gymnasium has, and `{name}` is none",
+            found=answer,
+            remedy="Correct the id, or name the module that registers it: `gym:<module>:<id>`.",
+        )
+    return _unfit(name, answer)
 
 
 def _unfit(name: str, found: str) -> ConfigError:

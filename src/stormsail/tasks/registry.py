@@ -69,6 +69,7 @@ def task(*, name: str) -> Callable[[AnyFactory], AnyFactory]:
     """
 
     def register(factory: AnyFactory) -> AnyFactory:
+        TASKS.check(name, factory)
         if name in NAMES or name == "market":
             raise ArgumentError(
                 "plugin-duplicate",

@@ -1,15 +1,19 @@
 """`ss.backtest`, `ss.validate` and `ss.report` give what the command line gives."""
 
 import filecmp
+import shutil
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
 import stormsail as ss
+from abuse_lab import call, check
 from api_lab import MARKET
+from stormsail.api.looks import open_by_verb
 from stormsail.cli.main import main
-from stormsail.core.errors import ArgumentError, ArtifactError, ConfigError
+from stormsail.core.errors import ArgumentError, ArtifactError, ConfigError, DataError
 from stormsail.evaluation import TrialLedger, read_result
 from stormsail.evaluation.stats.trials import RUN_KEY
 from stormsail.evaluation.walk_forward.seal import Sealed
@@ -79,6 +83,74 @@ def test_sealed_bars_are_told_and_recorded(market, tmp_path):
     assert (look.name, look.status, look.bars) == ("run", "finished", len(late.returns))
     assert look.sharpe_per_bar == late.metrics.sharpe_per_bar.value
     assert len(early.returns) > 0
+
+
+def sealed_workspace(market, tmp_path):
+    """Return a run of a workspace whose last 100 bars are sealed, and its ledger."""
+    shutil.copytree(market / "runs", tmp_path / "own")
+    bars = ss.load_bars(market / "store")
+    ledger = TrialLedger(tmp_path / "own" / "trials.jsonl")
+    ledger.record(
+        "validation",
+        "earlier",
+        config_hash="c",
+        data_hash="d",
+        sharpe_per_bar=None,
+        bars=0,
+        extra={RUN_KEY: "k", **Sealed(bars.symbols, Span(int(bars.ts[600]), 2**42)).document()},
+    )
+    return tmp_path / "own" / "run", ledger
+
+
+def test_another_workspace_hides_no_seal(market, tmp_path):
+    run, ledger = sealed_workspace(market, tmp_path)
+    other = TrialLedger(tmp_path / "other" / "trials.jsonl")
+    other.path.parent.mkdir()
+    bars = ss.load_bars(market / "store")
+    other.record("training", "x", config_hash="c", data_hash="d", sharpe_per_bar=None, bars=0)
+    with pytest.warns(ss.SealedBarsWarning, match="final test span of `earlier`"):
+        traded = ss.backtest(run, bars, workspace=other.path.parent)
+    look = ledger.read().trials[-1]
+    assert (look.kind, look.status, look.bars) == ("backtest", "finished", len(traded.returns))
+    assert len(other.read().trials) == 1
+
+
+def test_an_attack_on_sealed_bars_opens_them_once(market, tmp_path, caplog):
+    run, ledger = sealed_workspace(market, tmp_path)
+    words = ("attack", run, "--attacks", "random", "--epsilons", "0.1", "--episodes", 2)
+    first = call(*words, cwd=tmp_path)
+    assert first.status == 0
+    assert (
+        "this attack reads bars that are sealed as the final test span of `earlier`" in caplog.text
+    )
+    assert call(*words, cwd=tmp_path).status == 0
+    (opening,) = ledger.read().openings()
+    assert (opening.name, opening.extra["by"]) == ("run", "attack")
+
+
+def test_limits_that_are_judged_on_sealed_bars_open_them(market, tmp_path, monkeypatch):
+    run, ledger = sealed_workspace(market, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to(run.parent)
+    config = ss.train(run).config
+    open_by_verb(Path("runs") / "limits", config, by="bench limits")
+    (opening,) = ledger.read().openings()
+    assert opening.extra["by"] == "bench limits"
+
+
+@pytest.mark.refusal
+def test_folds_too_short_to_train_on_are_refused_with_the_number_of_bars(tmp_path):
+    settings = {"task.data.world_bars": 4000, "task.market.episode_bars": 48, "ppo.n_envs": 4}
+    words = "a training must have 1,659 bars: 639 that features look back"
+    with pytest.raises(DataError, match=words):
+        ss.validate(None, {"folds": 2, "seeds": [0]}, workspace=tmp_path / "runs", **settings)
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "own.toml").write_text(ss.TrainConfig().replace(**settings).to_toml())
+    for more in (("--plan",), ("--out", "judged")):
+        refused = call("validate", "own.toml", "--folds", 2, "--seeds", 1, *more, cwd=tmp_path)
+        check(refused, 2, "data-span")
+        assert words in refused.err
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.refusal

@@ -191,6 +191,17 @@ def test_other_spaces_are_refused_in_words(name, problem):
 
 
 @pytest.mark.refusal
+def test_an_id_that_gymnasium_has_no_more_is_no_matter_of_spaces():
+    with pytest.raises(ConfigError) as caught:
+        GymnasiumTask("CartPole-v9", batch=1)
+    assert "must name an environment that Gymnasium has, and `CartPole-v9` is none" in str(
+        caught.value
+    )
+    assert "Correct the id" in caught.value.remedy
+    assert ".." not in str(caught.value)
+
+
+@pytest.mark.refusal
 def test_words_and_unknown_ids_are_refused():
     with pytest.raises(ConfigError, match=r"found the observation space Text\(1, 3"):
         GymnasiumTask(f"{LAB}Words-v0", batch=1)

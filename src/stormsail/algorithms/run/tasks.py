@@ -4,6 +4,7 @@ Synthetic worlds and Gymnasium take a second to import, so they are imported whe
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,7 +18,7 @@ import torch
 from stormsail.algorithms.config import DataConfig, TrainConfig
 from stormsail.algorithms.run.plugins import used_by
 from stormsail.core.clock import iso
-from stormsail.core.errors import ConfigError, DataError, nearest
+from stormsail.core.errors import ConfigError, DataError, RangeError, nearest
 from stormsail.core.files.documents import JsonValue
 from stormsail.core.task import Task, account_names, observation_layout
 from stormsail.core.threads import torch_threads
@@ -89,8 +90,31 @@ class MarketData:
         if without:
             whole = unbroken(torch.from_numpy(free), before=features.lookback - 1)
             computed = replace(computed, valid=computed.valid & whole[:, None, None])
-        scaler = Scaler.fit(computed, (seen.start, seen.stop), schema=features.schema())
+        try:
+            scaler = Scaler.fit(computed, (seen.start, seen.stop), schema=features.schema())
+        except RangeError as error:
+            least = 2 * features.lookback + market.episode_bars + 1
+            if without or cut >= least:
+                raise
+            raise DataError(
+                "data-span",
+                wrong=f"a training must have {_bars_for(least, validation_share):,} bars: "
+                f"{features.lookback} that features look back, as many that keep apart what is "
+                f"learned from and the last {validation_share:.0%}, which the best agent is chosen "
+                f"on, and an episode of {market.episode_bars}",
+                found=f"{len(panel.ts):,} bars from {iso(first)} to {iso(int(panel.ts[-1]))}",
+                remedy="Bring more bars, fewer folds of a validation, or features that look back "
+                "less.",
+            ) from error
         return cls(panel, features, scaler, train, Span(start, after), tuple(without))
+
+
+def _bars_for(least: int, share: float) -> int:
+    """Return how many bars leave so many before the share on which the best agent is chosen."""
+    count = math.ceil(least / (1.0 - share))
+    while int(count * (1.0 - share)) < least:
+        count += 1
+    return count
 
 
 def load_data(data: DataConfig, market: MarketConfig) -> MarketData:

@@ -70,6 +70,7 @@ def limits(
     if store is None:
         measured = _stored(rows)
     else:
+        from stormsail.api.looks import open_by_verb
         from stormsail.bench.risk.limits import HORIZONS, Job
         from stormsail.cli.times import utc_time
 
@@ -88,6 +89,10 @@ def limits(
             )
             for seed in range(seed_base, seed_base + seeds)
         ]
+        # no run of a workspace: the ledger is the one beside the runs that `train` would write
+        open_by_verb(
+            Path("runs") / "limits", planned[0].settings(is_limited=True), by="bench limits"
+        )
         measured = _measured(console, planned, rows, processes=jobs)
     verdicts = []
     for key, own in limits_verdicts.groups(measured).items():

@@ -35,7 +35,9 @@ def fetch(
     funding: Annotated[
         bool, typer.Option("--funding", help="Also the funding rates; perpetuals only.")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds one answer may take.")] = 20.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="Seconds one answer may take.")
+    ] = 20.0,
     tries: Annotated[int, typer.Option(min=1, help="Times one request is sent.")] = 6,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the jitter between tries.")] = 0,
     base_url: Annotated[

@@ -1,5 +1,6 @@
 """`stormsail synth`: draw a synthetic market whose process and best strategy are known."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -49,11 +50,15 @@ def synth(
     process = drawn.process
     known = [  # worked out before anything is written: a process that fails must leave no files
         f"process: {process.statement}",
-        f"{process.measured} return a bar: mean {process.mean:.4g},"
-        f" deviation {process.variance**0.5:.4g},"
-        f" kurtosis {process.kurtosis:.4g}",
         f"known answer: {process.answer}",
     ]
+    if math.isfinite(process.mean):  # nobody has worked it out for the world of a plug-in
+        known.insert(
+            1,
+            f"{process.measured} return a bar: mean {process.mean:.4g},"
+            f" deviation {process.variance**0.5:.4g},"
+            f" kurtosis {process.kurtosis:.4g}",
+        )
     files = write_world(Store(store), drawn)
     names = ", ".join(part.symbol for part in drawn.bars)
     typer.echo(f"{world}, seed {seed}: {bars} bars of {length} for {names}")

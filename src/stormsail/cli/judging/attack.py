@@ -74,6 +74,7 @@ def attack(
     """Forge what a trained agent observes; show return and CVaR against the size of the forgery."""
     from rich.console import Console
 
+    from stormsail.api.looks import open_by_verb
     from stormsail.bench.campaign import RowLog
     from stormsail.bench.options import numbers
     from stormsail.bench.resumed import run_missing
@@ -96,6 +97,7 @@ def attack(
     radii = numbers(epsilons, option="epsilons", example="0.05,0.1,0.2")
     planned = bench.jobs(str(folder), _digest(folder), settings, names, radii, plan)
     columns = _columns(settings, plan.features)
+    open_by_verb(folder, settings, by="attack")
     console = Console()
     with nullcontext() if rows is None else RowLog.open(rows) as log:
         done = run_missing(

@@ -147,6 +147,7 @@ def _split(lines: list[str]) -> list[tuple[str, str, str]]:
 
 def _print_plan(training: "TrainConfig", rules: "ValidationConfig", place: "_Place") -> None:
     """Print which Sharpe ratio these settings would find."""
+    from stormsail.algorithms.fit import fitter
     from stormsail.algorithms.run.tasks import market_panel
     from stormsail.algorithms.run.trials import LEDGER
     from stormsail.core.threads import torch_threads
@@ -159,6 +160,7 @@ def _print_plan(training: "TrainConfig", rules: "ValidationConfig", place: "_Pla
             rules,
             ledger=TrialLedger(place.workspace / LEDGER),
             gamma=training.ppo.gamma,
+            check=fitter(training, workspace=place.workspace, name=place.name).check,
         )
     publish(plan=power)
     for line in power.summary:

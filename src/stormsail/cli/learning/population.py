@@ -49,7 +49,11 @@ def population(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes, default one a core; in-process: threads, default 1."),
+        typer.Option(
+            min=1,
+            max=4096,
+            help="Processes, default one a core; in-process: threads, default 1.",
+        ),
     ] = None,
     storage: Annotated[
         StorageName | None, typer.Option(help="How folders reach the nodes of a Ray cluster.")

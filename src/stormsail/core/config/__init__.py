@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from stormsail.core.arguments import given_path
 from stormsail.core.config import toml
 from stormsail.core.config.conversions import forbid_conversions
 from stormsail.core.config.overrides import apply_overrides, set_path
@@ -65,8 +66,10 @@ class Config(BaseModel):
 
         Raises:
             ConfigError: if the file cannot be read, is not TOML, or holds what does not fit.
+            ArgumentError: if `path` is no path.
         """
-        data = apply_overrides(_read_toml(Path(path)), overrides)
+        path = given_path(path, name="path")
+        data = apply_overrides(_read_toml(path), overrides)
         return cls.from_mapping(data, source=str(path))
 
     @classmethod

@@ -196,7 +196,9 @@ def validate(
     Args:
         bars: of all symbols; the newest are kept apart.
         config: folds, seeds, rules.
-        fit: trains one agent. The validation refuses an agent that has seen other bars.
+        fit: trains one agent. The validation refuses an agent that has seen other bars. Where it
+            has a function `check`, that is given the shortest span before anything is written, and
+            refuses one on which nothing can be trained.
         ahead: is told all trainings before `fit` is called, so that they can go side by side.
         ledger: trials of the workspace. All that were written before this validation began deflate
             its Sharpe ratio, whatever their data: bars of one market resemble each other.
@@ -219,6 +221,9 @@ def validate(
     panel = bars if isinstance(bars, Panel) else Panel.from_bars(list(bars))
     ts = panel.ts.cpu().numpy()
     plan = plan_folds(ts, panel.interval, config, lookback=_lookback(panel, config))
+    check = getattr(fit, "check", None)
+    if check is not None:
+        check(plan.folds[0].train)
     seen = panel.between(plan.development.start_ms, plan.development.end_ms)
     market, used = config.backtest.market or MarketConfig(), panel if config.open_test else seen
     check_funding(used, market, (0, len(used.ts)))
@@ -283,6 +288,7 @@ def plan(
     *,
     ledger: TrialLedger | None = None,
     gamma: float | None = None,
+    check: Callable[[Span], None] | None = None,
 ) -> Power:
     """Return what a validation would find, without training anything or writing a line.
 
@@ -294,6 +300,8 @@ def plan(
         ledger: trials of the workspace.
         gamma: discount of a bar that critics are trained with, for the horizon of the tail; None
             where it is not known.
+        check: is given the shortest span that agents would be trained on, and refuses one that
+            does not suffice.
 
     Raises:
         DataError: if there are too few bars; it names how many are needed.
@@ -303,6 +311,8 @@ def plan(
     panel = bars if isinstance(bars, Panel) else Panel.from_bars(list(bars))
     ts = panel.ts.cpu().numpy()
     spans = plan_folds(ts, panel.interval, config, lookback=_lookback(panel, config))
+    if check is not None:
+        check(spans.folds[0].train)
     seen = panel.between(spans.development.start_ms, spans.development.end_ms)
     whole = Span(spans.folds[0].traded.start_ms, spans.folds[-1].traded.end_ms)
     rules = config.backtest.during(whole)

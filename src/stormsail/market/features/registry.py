@@ -297,6 +297,7 @@ def feature(
     """
 
     def register(function: Function) -> Feature:
+        registry.check(name, function)
         if not math.isfinite(neutral):
             raise RangeError(
                 wrong=f"the neutral value of feature `{name}` must be finite",

@@ -60,6 +60,8 @@ class Starts:
             DataError: if there is none.
         """
         length = config.episode_bars
+        if length >= len(panel.ts):  # however long: it may not fit into 64 bits
+            raise _too_short(panel, config, window, lookback)
         latest = window.last - 1 - length
         known = panel.listed.cpu()
         seen = known.long().cumsum(0)  # bars of each symbol so far

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import create_model
 
 from stormsail.core import plugins
+from stormsail.core.arguments import wrong_type
 from stormsail.core.errors import ArgumentError, ConfigError, DtypeError, StormsailError
 from stormsail.market.synthetic.process import Path, Process, Streams, WorldConfig, WorldKind
 
@@ -74,11 +75,12 @@ def world(*, name: str, volatility: float = 0.01) -> Callable[[Draw], Draw]:
         volatility: typical size of a return, by which highs, lows and volume are drawn.
 
     Raises:
-        ArgumentError: if the name is taken or badly formed.
+        ArgumentError: if the name is taken or badly formed, or it is no function.
         DtypeError: if a parameter has no number as its default.
     """
 
     def register(function: Draw) -> Draw:
+        OWN_WORLDS.check(name, function)
         if name in _BUILT_IN:
             raise ArgumentError(
                 "plugin-duplicate",
@@ -108,7 +110,13 @@ def world(*, name: str, volatility: float = 0.01) -> Callable[[Draw], Draw]:
 
 def _defaults(name: str, function: Draw) -> dict[str, float]:
     defaults = {}
-    for parameter in list(inspect.signature(function).parameters.values())[2:]:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some of what is written in C has none
+        must = "a function whose parameters can be read"
+        remedy = "Write `def` below the decorator."
+        raise wrong_type(function, name=name, must=must, remedy=remedy) from None
+    for parameter in list(signature.parameters.values())[2:]:
         value = parameter.default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise DtypeError(

@@ -1,0 +1,131 @@
+"""Arguments of Python calls: those of the wrong type are refused by name, before anything is done.
+
+A type checker finds them as well, and most notebooks have none.
+"""
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stormsail.core.errors import ArgumentError
+
+
+def wrong_type(value: object, *, name: str, must: str, remedy: str) -> ArgumentError:
+    """Return the refusal of a value whose type is none that an argument takes.
+
+    Args:
+        value: what was passed.
+        name: of the argument.
+        must: what it must be, in words.
+        remedy: what to write instead.
+    """
+    return ArgumentError(
+        "argument-type",
+        wrong=f"`{name}` must be {must}",
+        found="None" if value is None else f"a value of the type {type(value).__name__}",
+        remedy=remedy,
+    )
+
+
+def check_type(
+    value: object, kinds: type[Any] | tuple[type[Any], ...], *, name: str, must: str, remedy: str
+) -> None:
+    """Refuse a value of another type.
+
+    Raises:
+        ArgumentError: if it has none of the types.
+    """
+    if not isinstance(value, kinds):
+        raise wrong_type(value, name=name, must=must, remedy=remedy)
+
+
+def check_flag(value: object, *, name: str) -> None:
+    """Refuse what is neither True nor False: an array has no truth, and every word is true.
+
+    Raises:
+        ArgumentError: if it is neither.
+    """
+    check_type(
+        value,
+        (bool, np.bool_),
+        name=name,
+        must="True or False",
+        remedy=f"Write `{name}=True`, or leave it out.",
+    )
+
+
+def given_path(value: object, *, name: str) -> Path:
+    """Return a path that somebody passed: text, or an object that stands for a path.
+
+    Raises:
+        ArgumentError: if it is none, or no name that the system takes.
+    """
+    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
+        raise wrong_type(
+            value,
+            name=name,
+            must="a path, as text or as a `pathlib.Path`",
+            remedy='Write for example "runs/first".',
+        )
+    problem = _no_name(path)
+    if problem:
+        raise ArgumentError(
+            "argument-type",
+            wrong=f"`{name}` must be a path that the system takes",
+            found=problem,
+            remedy="Name a file or a folder.",
+        )
+    return Path(path)
+
+
+def given_words(value: object, *, name: str, example: str) -> tuple[str, ...]:
+    """Return a word, or several of them, as a tuple; None is none.
+
+    Raises:
+        ArgumentError: if it is something else.
+    """
+    words = (value,) if isinstance(value, str) else () if value is None else value
+    must, remedy = "text, or a list of such", f"Write for example `{name}={example}`."
+    if isinstance(words, bytes) or not isinstance(words, Iterable):
+        raise wrong_type(value, name=name, must=must, remedy=remedy)
+    listed = tuple(words)
+    for word in listed:
+        if not isinstance(word, str):
+            raise wrong_type(word, name=name, must=must, remedy=remedy)
+    return listed
+
+
+def _no_name(path: str) -> str | None:
+    """Return why a text is no name of a file, in words; None where it is one."""
+    if not path:
+        return "an empty text"
+    if "\0" in path:
+        return "a text with a NUL in it"
+    try:
+        path.encode()
+        Path(path).lstat()
+    except UnicodeEncodeError:
+        return "a text that is no UTF-8"
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return f"a text of {len(path)} characters, too long for a name"
+    return None
+
+
+def check_definition(value: object, *, name: str, kind: str) -> None:
+    """Refuse what a decorator cannot register, since nobody can call it.
+
+    Raises:
+        ArgumentError: if it is neither a function nor a class.
+    """
+    if not callable(value):
+        raise wrong_type(
+            value,
+            name=name,
+            must=f"a function or a class where it is registered as a {kind}",
+            remedy=f"Write `@{kind}(name=...)` above a definition.",
+        )
