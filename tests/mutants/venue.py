@@ -137,8 +137,8 @@ VENUES = (
         "a-budget-for-each-process",
         "D10",
         BUDGET,
-        "os.pwrite(self._descriptor, text.ljust(_RECORD_BYTES), 0)",
-        "self._own = text",
+        "os.pwrite(self._descriptor, data, 0)",
+        "self._own = data",
         budget("test_processes_share_one_budget"),
     ),
     Mutant(
