@@ -113,10 +113,9 @@ class Protector:
         """Whether a stop can stand before its position."""
         return self.on and self._venue.kind == "perpetual"
 
-    def stops(self, symbol: str) -> list[Intent]:
-        """Return the stops of a symbol that stand, or may stand, at the venue."""
-        pending = self._journal.pending()
-        return [intent for intent in pending if intent.symbol == symbol and intent.leg == "stop"]
+    def stops(self) -> list[Intent]:
+        """Return the stops that stand, or may stand, at the venue, oldest first."""
+        return [intent for intent in self._journal.pending() if intent.leg == "stop"]
 
     def place(
         self,
@@ -135,9 +134,9 @@ class Protector:
             account: for the gate.
             bar_ms: bar of the orders.
         """
-        proposals = []
+        proposals, stops = [], self.stops()
         for symbol, quantity in wanted.items():
-            if quantity and not self._stands(symbol, quantity):
+            if quantity and not _stands(stops, symbol, quantity):
                 market = views[symbol].market
                 size = _stepped(abs(quantity), market.lot)
                 if not size:
@@ -160,13 +159,6 @@ class Protector:
             proposal.request.symbol: outcome
             for proposal, outcome in zip(proposals, outcomes, strict=True)
         }
-
-    def _stands(self, symbol: str, quantity: Decimal) -> bool:
-        side: Side = "sell" if quantity > 0 else "buy"
-        return any(
-            stop.side == side and stop.quantity >= abs(quantity) and stop.status == "open"
-            for stop in self.stops(symbol)
-        )
 
     def _stop_price(self, long: bool, entry: Decimal, market: Market) -> Decimal:  # noqa: FBT001
         distance = Decimal(repr(self._config.stop_distance))
@@ -214,14 +206,14 @@ class Protector:
 
     def _cancel_others(self, positions: Mapping[str, Decimal]) -> None:
         """Cancel stops that fit no position, and all but the newest that fits."""
+        stops = self.stops()
         for symbol, held in positions.items():
             side = "sell" if held > 0 else "buy"
+            own = [stop for stop in stops if stop.symbol == symbol]
             fitting = [
-                stop
-                for stop in self.stops(symbol)
-                if held and stop.side == side and stop.quantity >= abs(held)
+                stop for stop in own if held and stop.side == side and stop.quantity >= abs(held)
             ]
-            for stop in self.stops(symbol):
+            for stop in own:
                 if not fitting or stop.client_id != fitting[-1].client_id:
                     self.cancel(stop)
 
@@ -279,6 +271,18 @@ class Protector:
         for symbol in symbols:
             self._venue.renew_dead_man(symbol, round(1000 * countdown))
         return True
+
+
+def _stands(stops: Sequence[Intent], symbol: str, quantity: Decimal) -> bool:
+    """Return whether a stop that closes a position of this size is known to stand."""
+    side: Side = "sell" if quantity > 0 else "buy"
+    return any(
+        stop.symbol == symbol
+        and stop.side == side
+        and stop.quantity >= abs(quantity)
+        and stop.status == "open"
+        for stop in stops
+    )
 
 
 def _closing_size(held: Decimal, market: Market) -> Decimal:
