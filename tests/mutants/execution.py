@@ -238,6 +238,54 @@ EXECUTION = (
         outages("test_funding_rates_are_asked_for_when_one_may_have_settled"),
     ),
     Mutant(
+        "funding-of-an-hour-waits-for-the-next-bar",
+        "D12",
+        CLOSING,
+        "        return self._funding_ms < newest + _SHOWN_MS\n",
+        "        return False\n",
+        close("test_funding_is_asked_for_before_a_close_and_after_it_where_an_hour_has_begun"),
+    ),
+    Mutant(
+        "rates-of-one-bar-are-those-of-the-next",
+        "D12",
+        "execution/decisions/feed.py",
+        "        if self._due is not None and self._due[0] == ts:\n",
+        "        if self._due is not None:\n",
+        close("test_rates_are_asked_for_before_the_close_and_each_bar_has_its_own"),
+    ),
+    Mutant(
+        "a-rate-that-is-not-shown-yet-is-none",
+        "D12",
+        "execution/decisions/feed.py",
+        "        if self.now_ms() - ts >= SETTLEMENT_JITTER_MS + _LATE_MS:\n",
+        "        if self.now_ms() >= ts:\n",
+        close("test_rates_are_asked_for_before_the_close_and_each_bar_has_its_own"),
+    ),
+    Mutant(
+        "a-position-forgets-all-but-its-first-fill",
+        "D4",
+        LEDGER,
+        "changes[row][number] for row in rows",
+        "changes[row][0] for row in rows",
+        unit(
+            "live_close",
+            "test_fills_that_follow_each_other_give_the_bits_of_one_after_the_other",
+            part="execution/decisions",
+        ),
+    ),
+    Mutant(
+        "what-another-process-used-is-not-read",
+        "D10",
+        "execution/connection/rate_budget.py",
+        "        if self._known is None or self._known[0] != data:\n",
+        "        if self._known is None:\n",
+        unit(
+            "rate_budget",
+            "test_what_another_process_writes_counts_at_once",
+            part="execution/connection",
+        ),
+    ),
+    Mutant(
         "threads-share-a-client",
         "D2",
         "execution/connection/pool.py",
@@ -305,8 +353,8 @@ EXECUTION = (
         "threads-lose-what-others-used",
         "D10",
         "execution/connection/rate_budget.py",
-        "        with self._threads:  # the file's lock is the process's: its threads share it\n",
-        "        if True:\n",
+        "        with self._threads, self._locked(fcntl.LOCK_EX):\n",
+        "        with self._locked(fcntl.LOCK_EX):\n",
         unit("rate_budget", "test_threads_share_one_budget", part="execution/connection"),
     ),
     Mutant(
@@ -467,9 +515,9 @@ EXECUTION = (
         "an-intention-moves-the-account",
         "M30",
         LEDGER,
-        "    money, held = _exact(state.cash[row]), _exact(state.quantity[row])",
-        "    money = _exact(state.cash[row])\n"
-        "        held = _exact(state.quantity[row]) + _exact(ordered.order[row])",
+        "    money, held = _exact(cash[row]), _exact(quantity[row])",
+        "    money = _exact(cash[row])\n"
+        "        held = _exact(quantity[row]) + _exact(float(ordered.order[row]))",
         loop("test_an_order_that_failed_does_not_move_the_account"),
     ),
     Mutant(

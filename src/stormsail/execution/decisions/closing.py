@@ -26,6 +26,14 @@ from stormsail.functional.market import fills
 from stormsail.market.panel import Panel
 from stormsail.market.simulator.account import State, stop_hit
 
+_HOUR_MS = 3_600_000
+_SHOWN_MS = 60_000
+"""A payment may be shown so much later than its hour."""
+_CLOCKS_MS = 1_000
+"""More than this machine's clock may differ from the exchange's."""
+_AHEAD_BARS = 3
+"""Funding is asked for from so many bars ago: what was paid since the last close, and before it."""
+
 
 class Accounts:
     """The accounts of S symbols at a venue.
@@ -53,6 +61,7 @@ class Accounts:
         self.symbols: Sequence[str] = path.setup.symbols
         self._paper = venue if isinstance(venue, PaperVenue) else None
         self._reported: tuple[int, Mapping[str, Position]] | None = None
+        self._funding_ms = 0
 
     def opened(
         self, close: Tensor, positions: dict[str, Position], markets: dict[str, Market]
@@ -138,7 +147,8 @@ class Accounts:
         fills make of it needs none, and the loop asks for everything once a bar.
         """
         self._update_orders(_may_fill)
-        self._book_funding(before)
+        if self._may_have_paid():
+            self._book_funding(before.ts - self._bar_ms)
         request_ns = self._clock.monotonic_ns()
         booked = self._booked(before, markets)
         moved = unexplained(before.state, self.symbols, booked)
@@ -163,12 +173,34 @@ class Accounts:
         young = self._clock.monotonic_ns() - request_ns <= within_s * NANOSECONDS
         return positions if young else None
 
-    def _book_funding(self, before: Standing) -> None:
-        length = self._path.setup.terms.features.interval.milliseconds
-        payments = self._venue.funding_payments(self.symbols, since_ms=before.ts - length)
+    @property
+    def _bar_ms(self) -> int:
+        return self._path.setup.terms.features.interval.milliseconds
+
+    def ask_ahead(self) -> None:
+        """Ask for funding that was paid, shortly before a close; on paper nobody pays.
+
+        Raises:
+            VenueError: if the venue does not answer.
+        """
+        if self._paper is None:
+            self._book_funding(self._now_ms() - _AHEAD_BARS * self._bar_ms)
+
+    def _may_have_paid(self) -> bool:
+        """Return whether funding may have been paid that was not there when it was asked for.
+
+        It is paid at whole hours, and shown a moment later.
+        """
+        newest = (self._now_ms() + _CLOCKS_MS) // _HOUR_MS * _HOUR_MS
+        return self._funding_ms < newest + _SHOWN_MS
+
+    def _book_funding(self, since_ms: int) -> None:
+        asked = self._now_ms()
+        payments = self._venue.funding_payments(self.symbols, since_ms=since_ms)
         with self._journal.transaction():
             for payment in payments:
                 self._journal.add_funding(payment)
+        self._funding_ms = asked
 
     def _booked(self, before: Standing, markets: dict[str, Market]) -> VenueBar:
         positions = self._venue.positions(self.symbols)
