@@ -4,8 +4,10 @@ from decimal import Decimal
 
 import pytest
 
-from execution_lab import Desk, quick_folder
-from stormsail.execution.venue import OrderRequest
+from execution_lab import HOUR, Desk, config, quick_folder
+from stormsail.execution.decisions.feed import BarFeed
+from stormsail.execution.venue import FundingPayment, OrderRequest
+from stormsail.market.interval import Interval
 
 
 @pytest.fixture
@@ -85,6 +87,91 @@ def test_a_round_trip_that_leaves_no_trace_in_the_position_is_booked_before_the_
         loop.run(bars=1)
         found = loop._journal.rows("SELECT side, quantity FROM fills WHERE client_id IS NULL")
     assert sorted(found) == [("buy", "1"), ("sell", "1")]
+
+
+@pytest.mark.spec("D12")
+def test_funding_is_asked_for_before_a_close_and_after_it_where_an_hour_has_begun(folder):
+    desk = Desk(folder, symbols=2, stops=False, interval="15m", rows=200, first=140)
+    asked, paid = [], set()
+
+    def funding_payments(symbols, *, since_ms):
+        now = desk.clock.now_ns() // 1_000_000
+        asked.append(now % (15 * 60_000) // 1000)  # seconds since a bar closed
+        hour = now // HOUR * HOUR
+        assert now - since_ms >= 30 * 60_000  # the bar that closes, and the one before it
+        paid.add(hour)
+        return [FundingPayment(f"{hour}", symbols[0], Decimal("-0.5"), "USDT", hour)]
+
+    desk.venue.funding_payments = funding_payments
+    with desk.trader("live") as loop:
+        loop.run(bars=2)
+        asked.clear()
+        booked = []
+        for _ in range(8):
+            ts = loop.window.newest + loop._interval.milliseconds
+            count = len(asked)
+            loop.run(bars=1)
+            early = 15 * 60 - 5
+            hour = (ts + loop._interval.milliseconds) % HOUR == 0
+            assert asked[count] == early
+            assert asked[count + 1 :] == ([0] if hour else [])
+            booked.append(loop.standing.booked[1])
+            newest = loop._journal.rows("SELECT max(ts) FROM funding")[0][0]
+            assert newest == (ts + loop._interval.milliseconds) // HOUR * HOUR
+    # what was paid at a close is in the account that is decided on
+    assert booked[-1] == len(paid) == booked[0] + 2
+
+
+@pytest.mark.spec("D12")
+def test_what_was_paid_while_nothing_was_asked_is_asked_for_before_a_close(folder):
+    desk = Desk(folder, symbols=1, stops=False, interval="15m", rows=200, first=140)
+    asked = []
+
+    def funding_payments(_symbols, *, since_ms):
+        asked.append((desk.clock.now_ns() // 1_000_000, since_ms))
+        return []
+
+    desk.venue.funding_payments = funding_payments
+    with desk.trader("live") as loop:
+        loop.accounts._funding_ms = 0
+        asked.clear()
+        loop.accounts.ask_ahead()
+        assert asked == []  # the close knows from when on
+        loop.run(bars=2)
+        last = asked[-1][0]
+        desk.clock.sleep(3 * 3600.0)
+        loop.accounts.ask_ahead()
+        assert asked[-1][1] == last - HOUR
+
+
+@pytest.mark.spec("D12")
+def test_rates_are_asked_for_before_the_close_and_each_bar_has_its_own(folder):
+    desk = Desk(folder, symbols=2, interval="1h")
+    seen = []
+
+    def funding_rates(symbol, *, since_ms):
+        now = desk.clock.now_ns() // 1_000_000
+        seen.append(now % HOUR // 1000)
+        return [(now // HOUR * HOUR, float(now // HOUR % 100))]
+
+    def idle(seconds):
+        desk.clock.sleep(seconds)
+        return True
+
+    desk.venue.funding_rates = funding_rates
+    feed = BarFeed(desk.venue, desk.symbols, Interval.parse("1h"), desk.clock, config().feed)
+    first = desk.start_ms // HOUR * HOUR
+    for ts in (first, first + HOUR):
+        seen.clear()
+        assert feed.collect(ts, idle, feed.ask_ahead) is not None
+        rates = feed.due_rates(ts)
+        assert seen == [HOUR // 1000 - 5] * 2  # five seconds before the close, and not again
+        assert set(rates.values()) == {((ts, float(ts // HOUR % 100)),)}
+    late = first + 2 * HOUR
+    seen.clear()
+    desk.clock.sleep((late + 1_000 - desk.clock.now_ns() // 1_000_000) / 1000.0)
+    feed.ask_ahead(late)  # it opened a moment ago: its rate may not be shown yet
+    assert seen == []
 
 
 def test_a_position_larger_than_a_market_order_is_closed_in_parts(folder):

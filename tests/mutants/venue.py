@@ -19,6 +19,11 @@ def outcome(*names: str) -> tuple[str, ...]:
     return unit("connection/outcomes", *names, part="execution")
 
 
+def wire(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of the HTTP session."""
+    return unit("plain_session", *names, part="execution/connection")
+
+
 def budget(*names: str) -> tuple[str, ...]:
     """Return node ids of tests of the request budget."""
     return unit("connection/rate_budget", *names, part="execution")
@@ -98,6 +103,30 @@ VENUES = (
         integration("loopback_socket", "test_a_redirected_order_is_not_sent_again"),
     ),
     Mutant(
+        "a-late-answer-is-that-to-the-next-request",
+        "D2",
+        "execution/connection/wire.py",
+        "                line.close()  # an answer that comes after all is nobody's\n",
+        "",
+        wire("test_an_answer_that_comes_late_is_not_that_to_the_next_request"),
+    ),
+    Mutant(
+        "a-request-goes-out-on-a-closed-connection",
+        "D2",
+        "execution/connection/wire.py",
+        "        if connection.sock is not None and _readable(connection.sock):\n",
+        "        if connection.sock is None:\n",
+        wire("test_a_connection_that_was_closed_meanwhile_is_opened_anew_before_a_request"),
+    ),
+    Mutant(
+        "nobody-looks-at-certificates",
+        "E1",
+        "execution/connection/wire.py",
+        "    if verify is False:\n",
+        "    if verify is True:\n",
+        wire("test_an_unknown_certificate_is_refused_before_anything_is_sent"),
+    ),
+    Mutant(
         "an-answer-about-another-market-counts",
         "D4",
         BINANCE,
@@ -137,8 +166,8 @@ VENUES = (
         "a-budget-for-each-process",
         "D10",
         BUDGET,
-        "os.pwrite(self._descriptor, text.ljust(_RECORD_BYTES), 0)",
-        "self._own = text",
+        "os.pwrite(self._descriptor, data, 0)",
+        "self._own = data",
         budget("test_processes_share_one_budget"),
     ),
     Mutant(

@@ -311,7 +311,7 @@ class TradingLoop:
                 self._check_clock()
                 self._refresh_markets()
                 self.accounts.settle_all()
-                rows = self.feed.collect(ts, self._idle)
+                rows = self.feed.collect(ts, self._idle, self._ahead)
                 if rows is None:
                     return False
                 rates = self.feed.due_rates(ts)
@@ -330,6 +330,11 @@ class TradingLoop:
         self._decide()
         self._sent_ms = (self._machine.monotonic_ns() - started) / 1e6
         return True
+
+    def _ahead(self, ts: int) -> None:
+        """Ask shortly before a close for what need not be asked between it and the orders."""
+        self.feed.ask_ahead(ts)
+        self.accounts.ask_ahead()
 
     def _answered(self) -> bool:
         """Wait until the venue answers, however long it takes; False if trading is to end."""

@@ -113,10 +113,9 @@ class Protector:
         """Whether a stop can stand before its position."""
         return self.on and self._venue.kind == "perpetual"
 
-    def stops(self, symbol: str) -> list[Intent]:
-        """Return the stops of a symbol that stand, or may stand, at the venue."""
-        pending = self._journal.pending()
-        return [intent for intent in pending if intent.symbol == symbol and intent.leg == "stop"]
+    def stops(self) -> list[Intent]:
+        """Return the stops that stand, or may stand, at the venue, oldest first."""
+        return [intent for intent in self._journal.pending() if intent.leg == "stop"]
 
     def place(
         self,
@@ -135,11 +134,11 @@ class Protector:
             account: for the gate.
             bar_ms: bar of the orders.
         """
-        proposals = []
+        proposals, stops = [], self.stops()
         for symbol, quantity in wanted.items():
             market = views[symbol].market
             size = _stepped(abs(quantity), market.lot)
-            if size and not self._fitting(symbol, quantity, market):
+            if size and not _fitting(stops, symbol, quantity, market):
                 price = self._stop_price(quantity > 0, entries[symbol], market)
                 proposals.append(
                     self._names.proposal(
@@ -158,16 +157,6 @@ class Protector:
             proposal.request.symbol: outcome
             for proposal, outcome in zip(proposals, outcomes, strict=True)
         }
-
-    def _fitting(self, symbol: str, quantity: Decimal, market: Market) -> list[Intent]:
-        """Return the stops that stand and close a position, all of it but what is no whole lot."""
-        side: Side = "sell" if quantity > 0 else "buy"
-        size = _stepped(abs(quantity), market.lot)
-        return [
-            stop
-            for stop in self.stops(symbol)
-            if stop.side == side and stop.quantity >= size and stop.status == "open"
-        ]
 
     def _stop_price(self, long: bool, entry: Decimal, market: Market) -> Decimal:  # noqa: FBT001
         distance = Decimal(repr(self._config.stop_distance))
@@ -223,7 +212,7 @@ class Protector:
         """Free the coins that stops of some symbols keep; return whether there were any."""
         if not (self.on and self._holds_coins):
             return False
-        kept = [stop for symbol in symbols for stop in self.stops(symbol)]
+        kept = [stop for stop in self.stops() if stop.symbol in symbols]
         for stop in kept:
             self.cancel(stop)
         return bool(kept)
@@ -232,9 +221,10 @@ class Protector:
         self, positions: Mapping[str, Decimal], views: Mapping[str, MarketView]
     ) -> None:
         """Cancel stops that fit no position, and all but the newest that fits."""
+        stops = self.stops()
         for symbol, held in positions.items():
-            fitting = self._fitting(symbol, held, views[symbol].market) if held else []
-            for stop in self.stops(symbol):
+            fitting = _fitting(stops, symbol, held, views[symbol].market) if held else []
+            for stop in [own for own in stops if own.symbol == symbol]:
                 if not fitting or stop.client_id != fitting[-1].client_id:
                     self.cancel(stop)
 
@@ -292,6 +282,22 @@ class Protector:
         for symbol in symbols:
             self._venue.renew_dead_man(symbol, round(1000 * countdown))
         return True
+
+
+def _fitting(
+    stops: Sequence[Intent], symbol: str, quantity: Decimal, market: Market
+) -> list[Intent]:
+    """Return the stops that stand and close a position, all of it but what is no whole lot."""
+    side: Side = "sell" if quantity > 0 else "buy"
+    size = _stepped(abs(quantity), market.lot)
+    return [
+        stop
+        for stop in stops
+        if stop.symbol == symbol
+        and stop.side == side
+        and stop.quantity >= size
+        and stop.status == "open"
+    ]
 
 
 def _closing_size(held: Decimal, market: Market) -> Decimal:

@@ -9,6 +9,8 @@ needs. A redirect is refused, because a redirected POST is a second order.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from stormsail.execution.connection.wire import wire
+
 if TYPE_CHECKING:
     from requests import Response
 
@@ -16,7 +18,7 @@ _WITHOUT_BODY = ("GET", "HEAD")
 
 
 def plain_session() -> Any:  # noqa: ANN401 - a class of a library that may be absent
-    """Return a session for ccxt; its adapters and hooks are those of `requests`."""
+    """Return a session for ccxt; its hooks and errors are those of `requests`."""
     from requests import PreparedRequest, Session
     from requests.exceptions import TooManyRedirects
     from requests.structures import CaseInsensitiveDict
@@ -59,4 +61,6 @@ def plain_session() -> Any:  # noqa: ANN401 - a class of a library that may be a
 
     session = PlainSession()
     session.trust_env = False
+    for prefix in ("https://", "http://"):
+        session.mount(prefix, wire())
     return session

@@ -66,6 +66,7 @@ class RateBudget:
         self._allowed = limit * share
         self._clock = clock
         self._threads = threading.Lock()
+        self._known: tuple[bytes, _State] | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -134,19 +135,19 @@ class RateBudget:
         Raises:
             VenueError: `venue-ban`; then nothing must be sent.
         """
-        with self._shared() as state:
-            if self._ban_s(state) > 0.0:
-                raise _ban_error(state.banned_until_ms)
+        state = self._seen()
+        if self._ban_s(state) > 0.0:
+            raise _ban_error(state.banned_until_ms)
 
     def used(self) -> float:
         """Return the share of the budget that is used, 0 to 1."""
-        with self._shared() as state:
-            return min(1.0, sum(weight for _start, weight in state.buckets) / self._allowed)
+        buckets = self._seen().buckets
+        return min(1.0, sum(weight for _start, weight in buckets) / self._allowed)
 
     def banned_until_ms(self) -> int | None:
         """Return when the ban ends; None outside of one."""
-        with self._shared() as state:
-            return state.banned_until_ms if self._ban_s(state) > 0.0 else None
+        state = self._seen()
+        return state.banned_until_ms if self._ban_s(state) > 0.0 else None
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / NANOSECONDS
@@ -178,36 +179,63 @@ class RateBudget:
         else:
             state.buckets.append([start, weight])
 
+    def _seen(self) -> _State:
+        """Return the record as it is; it is not to be changed."""
+        with self._threads, self._locked(fcntl.LOCK_SH):
+            return self._read()
+
     @contextlib.contextmanager
     def _shared(self) -> Iterator[_State]:
         """Hold the record: read it, let it be changed, write it back."""
-        with self._threads:  # the file's lock is the process's: its threads share it
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            try:
-                state = self._read()
-                yield state
-                state.written_s = self._now_s()
-                text = json.dumps(vars(state)).encode()
-                os.pwrite(self._descriptor, text.ljust(_RECORD_BYTES), 0)
-            finally:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        with self._threads, self._locked(fcntl.LOCK_EX):
+            state = self._read()
+            self._known = None  # until what changed is in the file
+            yield state
+            state.written_s = self._now_s()
+            data = json.dumps(vars(state)).encode().ljust(_RECORD_BYTES)
+            os.pwrite(self._descriptor, data, 0)
+            self._known = data, state
+
+    @contextlib.contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        """Hold the file's lock, which is the process's: its threads share it."""
+        fcntl.flock(self._descriptor, how)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def _read(self) -> _State:
+        """Return the record; bytes that this process wrote or read last are not read anew."""
         data = os.pread(self._descriptor, 2 * _RECORD_BYTES, 0)
+        if self._known is None or self._known[0] != data:
+            state = self._parsed(data)
+            if state is None:
+                return self._unread(data)
+            self._known = data, state
+        state = self._known[1]
         now = self._now_s()
-        if not data.strip():
-            return _State()
-        try:
-            state = _State(**json.loads(data))
-            buckets = [[float(start), float(weight)] for start, weight in state.buckets]
-        except (TypeError, ValueError):
-            # Nobody knows what was used: wait a minute rather than risk a ban.
-            return _State(quiet_until_s=now + WINDOW_S)
         if now < state.written_s:  # the machine was started again, and its clock with it
             left = max(0.0, (state.banned_until_ms - self._clock.now_ns() // _MS) / 1000.0)
             return _State(banned_until_s=now + left, banned_until_ms=state.banned_until_ms)
-        state.buckets = [b for b in buckets if b[0] + WINDOW_S + _BUCKET_S > now]
+        state.buckets = [b for b in state.buckets if b[0] + WINDOW_S + _BUCKET_S > now]
         return state
+
+    def _parsed(self, data: bytes) -> _State | None:
+        """Return the record that bytes hold; None where they hold none."""
+        try:
+            state = _State(**json.loads(data))
+            state.buckets = [[float(start), float(weight)] for start, weight in state.buckets]
+        except (TypeError, ValueError):
+            return None
+        return state
+
+    def _unread(self, data: bytes) -> _State:
+        """Return the record of a file without one: a new one, or one that somebody damaged."""
+        if not data.strip():
+            return _State()
+        # Nobody knows what was used: wait a minute rather than risk a ban.
+        return _State(quiet_until_s=self._now_s() + WINDOW_S)
 
 
 def _ban_error(until_ms: int) -> VenueError:

@@ -32,6 +32,13 @@ _FORCED = ("autoclose-", "adl_autoclose", "settlement_autoclose")
 """How the names of orders begin by which the exchange itself closes a position."""
 _BEFORE_MS = 3_600_000
 """An order is looked for from this long before its fill on."""
+_HOUR_MS = 3_600_000
+_SHOWN_MS = 60_000
+"""A payment may be shown so much later than its hour."""
+_CLOCKS_MS = 1_000
+"""More than this machine's clock may differ from the exchange's."""
+_AHEAD_BARS = 3
+"""Funding is asked for from so many bars ago: what was paid since the last close, and before it."""
 
 
 class Accounts:
@@ -60,6 +67,7 @@ class Accounts:
         self.symbols: Sequence[str] = path.setup.symbols
         self._paper = venue if isinstance(venue, PaperVenue) else None
         self._reported: tuple[int, Mapping[str, Position]] | None = None
+        self._funding_ms = 0
 
     def opened(
         self, close: Tensor, positions: Mapping[str, Position], markets: Mapping[str, Market]
@@ -156,7 +164,8 @@ class Accounts:
             still = VenueBar((), (), self._reported[1], markets)
             return live_close(before.state, before.ordered, self.symbols, still, prices.close)[0]
         self._update_orders(_may_fill)
-        self._book_funding(before)
+        if self._may_have_paid():
+            self._book_funding(before.ts - self._bar_ms)
         request_ns = self._clock.monotonic_ns()
         booked = self._booked(before, markets)
         moved = unexplained(before.state, self.symbols, booked)
@@ -214,12 +223,38 @@ class Accounts:
         young = self._clock.monotonic_ns() - request_ns <= within_s * NANOSECONDS
         return positions if young else None
 
-    def _book_funding(self, before: Standing) -> None:
-        length = self._path.setup.terms.features.interval.milliseconds
-        payments = self._venue.funding_payments(self.symbols, since_ms=before.ts - length)
+    @property
+    def _bar_ms(self) -> int:
+        return self._path.setup.terms.features.interval.milliseconds
+
+    def ask_ahead(self) -> None:
+        """Ask for funding that was paid, shortly before a close; on paper nobody pays.
+
+        From the hour before it was last asked for on: bars without an answer may lie in between.
+        The first question is the close's, which knows when the account was last decided on.
+
+        Raises:
+            VenueError: if the venue does not answer.
+        """
+        if self._paper is None and self._funding_ms:
+            since = self._now_ms() - _AHEAD_BARS * self._bar_ms
+            self._book_funding(min(since, self._funding_ms - _HOUR_MS))
+
+    def _may_have_paid(self) -> bool:
+        """Return whether funding may have been paid that was not there when it was asked for.
+
+        It is paid at whole hours, and shown a moment later.
+        """
+        newest = (self._now_ms() + _CLOCKS_MS) // _HOUR_MS * _HOUR_MS
+        return self._funding_ms < newest + _SHOWN_MS
+
+    def _book_funding(self, since_ms: int) -> None:
+        asked = self._now_ms()
+        payments = self._venue.funding_payments(self.symbols, since_ms=since_ms)
         with self._journal.transaction():
             for payment in payments:
                 self._journal.add_funding(payment)
+        self._funding_ms = asked
 
     def _booked(self, before: Standing, markets: Mapping[str, Market]) -> VenueBar:
         positions = self._venue.positions(self.symbols)

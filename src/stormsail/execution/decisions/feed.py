@@ -15,6 +15,11 @@ from stormsail.market.settlements import SETTLEMENT_JITTER_MS
 
 _HOUR_MS = 3_600_000
 
+_AHEAD_MS = 5_000
+"""Time before a close from which on what need not wait for it is done."""
+_LATE_MS = 30_000
+"""A rate may be shown so much later than it is stamped."""
+
 Idle = Callable[[float], bool]
 """Let so many seconds pass; false ends the waiting."""
 
@@ -36,6 +41,7 @@ class BarFeed:
         self._venue, self._symbols, self._interval = venue, tuple(symbols), interval
         self._clock, self._config = clock, config
         self._streamed: dict[int, dict[str, Row]] = {}
+        self._due: tuple[int, dict[str, Rates]] | None = None
         self.offset_ms = 0.0
         self._measured_ns: tuple[int, int] | None = None
 
@@ -114,8 +120,11 @@ class BarFeed:
     def due_rates(self, ts: int) -> dict[str, Rates]:
         """Return the rates that may settle with the bar that opens at `ts`.
 
-        Funding settles at whole hours: nothing is asked where none has passed since the bar before.
+        Funding settles at whole hours: nothing is asked where none has passed since the bar before,
+        and nothing where they were asked for before the bar closed.
         """
+        if self._due is not None and self._due[0] == ts:
+            return self._due[1]
         since = ts - self._interval.milliseconds
         if (ts + SETTLEMENT_JITTER_MS) // _HOUR_MS * _HOUR_MS <= since:
             return dict.fromkeys(self._symbols, ())
@@ -124,23 +133,48 @@ class BarFeed:
         rates = self._venue.settled_rates(self._symbols, since_ms=since)
         return {symbol: tuple(rates[symbol]) for symbol in self._symbols}
 
+    def ask_ahead(self, ts: int) -> None:
+        """Ask for the rates of a bar that is about to close: they settled when it opened.
+
+        Where it opened a moment ago they may not be shown yet, and are asked for after its close.
+
+        Raises:
+            VenueError: if the question was not answered.
+        """
+        if self.now_ms() - ts >= SETTLEMENT_JITTER_MS + _LATE_MS:
+            self._due = ts, self.due_rates(ts)
+
     def take(self, event: BarClosed) -> None:
         """Keep a bar that was streamed until it is its turn."""
         for ts, row in bar_rows(event.bars):
             self._streamed.setdefault(ts, {})[event.bars.symbol] = row
 
-    def collect(self, ts: int, idle: Idle) -> dict[str, Row] | None:
+    def collect(
+        self, ts: int, idle: Idle, ahead: Callable[[int], None] = lambda _ts: None
+    ) -> dict[str, Row] | None:
         """Return the bars that open at `ts`, by symbol, once they have closed.
 
         A symbol whose bar has not come when the patience is over is left out. None where `idle`
         ended the waiting.
 
+        Args:
+            ts: when the bars open.
+            idle: lets time pass.
+            ahead: called once with `ts` shortly before the close, if that is still to come: what it
+                asks need not be asked between the close and the orders.
+
         Raises:
             VenueError: if questions were not answered for as long.
         """
         closes = ts + self._interval.milliseconds
+        early = True
         while (wait := closes - self.now_ms()) > 0 or self.clock_was_set():
-            if not idle(wait / 1000.0 if wait > 0 else self._config.poll_s):
+            if early and 0 < wait <= _AHEAD_MS:
+                early = False
+                ahead(ts)
+                continue
+            pause = wait - _AHEAD_MS if early else wait
+            if not idle(pause / 1000.0 if wait > 0 else self._config.poll_s):
                 return None
         rows: dict[str, Row] = {}
         deadline = self._clock.monotonic_ns() + self._config.bar_grace_s * 1e9

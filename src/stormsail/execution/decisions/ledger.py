@@ -123,7 +123,7 @@ def unexplained(state: State, symbols: Sequence[str], booked: VenueBar) -> list[
         symbols: of the accounts.
         booked: by the venue since then, as far as the journal knows.
     """
-    quantities = zip(symbols, state.quantity.unbind(), strict=True)
+    quantities = zip(symbols, state.quantity.tolist(), strict=True)
     held = {symbol: _exact(quantity) for symbol, quantity in quantities}
     for trade in booked.trades:
         if trade.symbol in held:
@@ -154,48 +154,69 @@ def live_close(
         booked: by the venue since then.
         close: price of each symbol now.
     """
-    cash, quantity, entry, turnover = (
-        column.clone()
-        for column in (state.cash, state.quantity, state.entry_price, ordered.day_turnover)
+    expected = ordered.day_turnover - ordered.turnover  # the fills below are what was traded
+    cash, quantity, turnover = (
+        column.tolist() for column in (state.cash, state.quantity, expected)
     )
-    turnover -= ordered.turnover  # expected; the fills below are what was traded
+    marks, worth = close.tolist(), state.equity.tolist()
+    trades: dict[str, list[Trade]] = {}
+    for trade in booked.trades:
+        trades.setdefault(trade.symbol, []).append(trade)
+    changes: list[list[_Change]] = [[] for _ in symbols]
     adoptions = []
     for row, symbol in enumerate(symbols):
         market = booked.markets[symbol]
-        money, held = _exact(state.cash[row]), _exact(state.quantity[row])
-        for trade in booked.trades:
-            if trade.symbol != symbol:
-                continue
+        money, held = _exact(cash[row]), _exact(quantity[row])
+        for trade in trades.get(symbol, ()):
             signed = trade.quantity if trade.side == "buy" else -trade.quantity
-            entry[row] = _entry(held, entry[row], signed, trade.price)
+            changes[row].append(_Change(float(held), float(signed), float(trade.price)))
             money -= signed * trade.price
             held += _received(trade, market)
             if trade.fee_asset == market.quote:
                 money -= trade.fee
-            if state.equity[row] > 0:
-                turnover[row] += float(trade.quantity * trade.price) / state.equity[row]
+            if worth[row] > 0:
+                turnover[row] += float(trade.quantity * trade.price) / worth[row]
         money += sum((pay.amount for pay in booked.funding if pay.symbol == symbol), ZERO)
         at_venue = _without_dust(booked.positions[symbol].quantity, market)
         if abs(at_venue - held) > max(market.market_lot, _ROUNDING * abs(held)):
             adoptions.append(Adoption(symbol, held, at_venue))
             change = at_venue - held
-            entry[row] = _entry(held, entry[row], change, _exact(close[row]))
-            money -= change * _exact(close[row])
+            changes[row].append(_Change(float(held), float(change), marks[row]))
+            money -= change * _exact(marks[row])
         cash[row], quantity[row] = float(money), float(at_venue)
-        entry[row] = entry[row] if at_venue else 0.0
+    known = state.cash.new_tensor([cash, quantity, turnover])
+    entry = _entries(state.entry_price, changes)
     fill = ordered._replace(
-        cash=cash,
-        quantity=quantity,
-        entry_price=entry,
-        equity=cash + quantity * close,
-        day_turnover=turnover,
+        cash=known[0],
+        quantity=known[1],
+        entry_price=torch.where(known[1] != 0.0, entry, 0.0),
+        equity=known[0] + known[1] * close,
+        day_turnover=known[2],
     )
     return apply_fill(state, fill, state.row + 1, close), adoptions
 
 
-def _entry(held: Decimal, entry: Tensor, change: Decimal, price: Decimal) -> Tensor:
-    numbers = (torch.tensor(float(number)).double() for number in (held, entry, change, price))
-    return fills.entry_price(*numbers)
+class _Change(NamedTuple):
+    """A change of a position."""
+
+    held: float
+    """Before it."""
+    signed: float
+    price: float
+
+
+def _entries(entry: Tensor, changes: Sequence[Sequence[_Change]]) -> Tensor:
+    """Return mean entry prices after changes of each position, which follow each other.
+
+    The first changes of all positions are one batch, then the second ones: each element has the
+    bits that it has alone, and the formula is called once for a bar in which no order was cut.
+    """
+    entry = entry.clone()
+    for number in range(max(map(len, changes), default=0)):
+        rows = [row for row, own in enumerate(changes) if len(own) > number]
+        held, signed, price = entry.new_tensor([changes[row][number] for row in rows]).unbind(-1)
+        entry[rows] = fills.entry_price(held, entry[rows], signed, price)
+    return entry
 
 
 def _without_dust(quantity: Decimal, market: Market) -> Decimal:
@@ -203,6 +224,6 @@ def _without_dust(quantity: Decimal, market: Market) -> Decimal:
     return ZERO if abs(quantity) < market.market_lot else quantity
 
 
-def _exact(number: Tensor) -> Decimal:
+def _exact(number: float) -> Decimal:
     """Return a number as the shortest decimal that gives it back."""
-    return Decimal(repr(float(number)))
+    return Decimal(repr(number))

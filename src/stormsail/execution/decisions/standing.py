@@ -1,6 +1,7 @@
 """`Standing`: what was decided at a close and is carried to the next; its rows in the journal."""
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -261,26 +262,27 @@ def _bar_record(symbol: str, ts: int, row: Row, now_ms: int) -> tuple[object, ..
 
 def panel_records(panel: Panel, after_ms: int | None, now_ms: int) -> list[tuple[object, ...]]:
     """Return the bars of a panel that open after a time, as rows of the journal."""
-    names = (*PRICES, "volume")
-    rows = []
     times = panel.ts.tolist()
     first = 0 if after_ms is None else bisect_right(times, after_ms)
-    for place, ts in enumerate(times[first:], first):
+    columns = {name: getattr(panel, name) for name in (*PRICES, "volume")} | dict(panel.optional)
+    cells = {name: own[first:].tolist() for name, own in columns.items()}
+    funding, funded = panel.funding[first:].tolist(), panel.has_funding.tolist()
+    rows = []
+    for place, came in enumerate(panel.tradable[first:].tolist()):
         for column, symbol in enumerate(panel.symbols):
-            if bool(panel.tradable[place, column]):
-                row = {name: float(getattr(panel, name)[place, column]) for name in names}
-                row |= {name: float(own[place, column]) for name, own in panel.optional.items()}
-                if bool(panel.has_funding[column]):
-                    row[FUNDING] = float(panel.funding[place, column])
-                rows.append(_bar_record(symbol, ts, row, now_ms))
+            if came[column]:
+                row = {name: float(own[place][column]) for name, own in cells.items()}
+                if funded[column]:
+                    row[FUNDING] = funding[place][column]
+                rows.append(_bar_record(symbol, times[first + place], row, now_ms))
     return rows
 
 
-def number(value: Tensor) -> float | None:
+def number(value: Tensor | float) -> float | None:
     """Return a number; None where it is not finite, which SQL has no number for."""
     plain = float(value)
-    return plain if np.isfinite(plain) else None
+    return plain if math.isfinite(plain) else None
 
 
 def _numbers(column: Tensor) -> list[object]:
-    return [number(value) for value in column]
+    return [number(value) for value in column.tolist()]

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
 
@@ -184,9 +185,9 @@ class Journal:
         """What the journal belongs to."""
         return Binding(**{name: self.meta(name) for name in Binding.__dataclass_fields__})
 
-    @property
+    @cached_property
     def epoch(self) -> str:
-        """Mark of this journal in every client id."""
+        """Mark of this journal in every client id; it never changes."""
         return self.meta("epoch")
 
     def meta(self, key: str) -> str:
@@ -318,18 +319,20 @@ class Journal:
     def add_bars(self, rows: Iterable[Sequence[object]]) -> None:
         """Record closed bars: symbol, open time, prices, volume, further columns, arrival."""
         with self.transaction():
-            for row in rows:
-                self._insert("bars", row)
+            self._insert_all("bars", rows)
 
     def add_decisions(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Record the decisions of one bar, a row for each symbol."""
+        """Record the decisions of one bar, a row for each symbol; all name the same columns."""
+        made = list(rows)
+        if not made:
+            return
+        names = ", ".join(made[0])
+        marks = ", ".join(f":{name}" for name in made[0])
         with self.transaction():
-            for row in rows:
-                self._database.execute(
-                    f"INSERT INTO decisions ({', '.join(row)}) "  # noqa: S608 - our own names
-                    f"VALUES ({', '.join('?' * len(row))})",
-                    tuple(row.values()),
-                )
+            self._database.executemany(
+                f"INSERT INTO decisions ({names}) VALUES ({marks})",  # noqa: S608 - our own names
+                made,
+            )
 
     def add_equity(self, row: Sequence[object]) -> None:
         """Record equity at a close: time, total, peak, day start, gross, CVaR, state."""
@@ -560,10 +563,17 @@ class Journal:
 
     def _insert(self, table: str, row: Sequence[object]) -> int:
         """Insert a row unless its key is there; return how many were inserted."""
-        marks = ", ".join("?" * len(row))
-        cursor = self._database.execute(
+        return self._insert_all(table, [row])
+
+    def _insert_all(self, table: str, rows: Iterable[Sequence[object]]) -> int:
+        """Insert rows, but those whose keys are there; return how many were inserted."""
+        made = [tuple(row) for row in rows]
+        if not made:
+            return 0
+        marks = ", ".join("?" * len(made[0]))
+        cursor = self._database.executemany(
             f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT DO NOTHING",  # noqa: S608
-            tuple(row),
+            made,
         )
         return cursor.rowcount
 

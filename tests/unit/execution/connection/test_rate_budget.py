@@ -103,6 +103,38 @@ def test_what_the_exchange_counted_is_taken_over(budget):
     assert budget.used() == 0.75
 
 
+@pytest.mark.spec("D10")
+def test_what_another_process_writes_counts_at_once(budget, tmp_path, clock):
+    other = RateBudget(tmp_path / "run" / "budget", limit=100, clock=clock, share=1.0)
+    budget.acquire(30.0)
+    other.acquire(30.0)
+    assert budget.used() == other.used() == 0.6
+    budget.acquire(20.0)
+    assert other.used() == 0.8
+    other.ban(60.0)
+    assert refused(budget.check_ban).code == "venue-ban"
+    other.close()
+
+
+def test_a_question_about_the_budget_writes_nothing(budget, tmp_path, clock, monkeypatch):
+    path = tmp_path / "run" / "budget"
+    budget.acquire(30.0)
+    before = path.read_bytes()
+    clock.advance(1.0)
+    monkeypatch.setattr(json, "loads", lambda _: pytest.fail("its own record was read anew"))
+    budget.check_ban()
+    assert (budget.used(), budget.banned_until_ms()) == (0.3, None)
+    assert path.read_bytes() == before
+    budget.acquire(30.0)
+    assert budget.used() == 0.6
+
+
+def test_a_request_that_was_refused_uses_nothing(budget):
+    budget.acquire(70.0)
+    assert refused(lambda: budget.acquire(20.0)).code == "venue-rate-limit"
+    assert budget.used() == 0.7
+
+
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"buckets": 3}', b"\xff\xfe", b'{"x": 1}'])
 def test_a_record_that_cannot_be_read_costs_a_minute_and_no_ban(budget, tmp_path, clock, content):
     path = tmp_path / "run" / "budget"
