@@ -278,6 +278,7 @@ def test_nobody_there_is_a_connection_error():
         (b"deflate", zlib.compress(b'{"a": 1}', wbits=-15)),
         (b"identity", b'{"a": 1}'),
     ],
+    ids=["gzip", "zlib", "raw", "plain"],  # the bytes of gzip hold the time
 )
 def test_packed_answers_are_unpacked(encoding, packed):
     with scripted([answer(packed, b"Content-Encoding: " + encoding)]) as (url, _, _):
