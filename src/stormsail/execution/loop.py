@@ -1,9 +1,8 @@
 """The trading loop: from the close of a bar to the order, and from the fill to the next close.
 
-Each bar: closed bars arrive, accounts are brought to the close, the agent decides, the risk gate
-and the order gate judge, intents go to disk, orders are sent, fills are booked, stops are placed,
-the operator is told. The clock is an argument: a virtual one runs a day in seconds. Nothing
-here repeats an order; what is not known is asked for until it is.
+Each bar: closed bars arrive, accounts are brought to the close, the agent decides, the gates judge,
+intents go to disk, orders are sent, fills booked, stops placed, the operator told. The clock is an
+argument. Nothing here repeats an order; what is not known is asked for until it is.
 """
 
 import socket
@@ -266,9 +265,8 @@ class TradingLoop:
     def _carry(self, ts: int, step: int, state: State, stopped: Tensor) -> None:
         """Go over a bar on which nothing is decided: nothing is requested."""
         nothing = torch.full_like(state.equity, torch.nan)
-        standing = self._decided_standing(
-            ts, step, state, nothing, stopped, self.path.shut(state, ts)
-        )
+        shut = self.path.shut(state, ts)
+        standing = self._decided_standing(ts, step, state, nothing, stopped, shut)
         rows = decision_rows(
             standing,
             self.symbols,

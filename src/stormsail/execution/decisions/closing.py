@@ -249,12 +249,12 @@ class Accounts:
         return self._funding_ms < newest + _SHOWN_MS
 
     def _book_funding(self, since_ms: int) -> None:
-        asked = self._now_ms()
+        request_ms = self._now_ms()
         payments = self._venue.funding_payments(self.symbols, since_ms=since_ms)
         with self._journal.transaction():
             for payment in payments:
                 self._journal.add_funding(payment)
-        self._funding_ms = asked
+        self._funding_ms = request_ms
 
     def _booked(self, before: Standing, markets: Mapping[str, Market]) -> VenueBar:
         positions = self._venue.positions(self.symbols)
