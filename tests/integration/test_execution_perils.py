@@ -117,8 +117,8 @@ def test_a_stop_that_was_triggered_is_told_and_is_nobody_elses(early):
         (stop,) = desk.stops()
         plain = loop.feed.collect
 
-        def collect(ts, idle):
-            rows = plain(ts, idle)
+        def collect(ts, idle, ahead):
+            rows = plain(ts, idle, ahead)
             stop.stop_price = D(1000)
             desk.clock.advance(300.0)
             update_fills(desk.venue, loop._journal, desk.symbols)
