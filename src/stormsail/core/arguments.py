@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from stormsail.core.errors import ArgumentError
 
 
@@ -49,13 +47,11 @@ def check_flag(value: object, *, name: str) -> None:
     Raises:
         ArgumentError: if it is neither.
     """
-    check_type(
-        value,
-        (bool, np.bool_),
-        name=name,
-        must="True or False",
-        remedy=f"Write `{name}=True`, or leave it out.",
-    )
+    kind = type(value)
+    if kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_")):
+        return
+    remedy = f"Write `{name}=True`, or leave it out."
+    raise wrong_type(value, name=name, must="True or False", remedy=remedy)
 
 
 def given_path(value: object, *, name: str) -> Path:
