@@ -189,6 +189,13 @@ FRONT_DOOR = (
         endings("test_whatever_stops_a_command_is_said_in_one_line"),
     ),
     _own(
+        "option-as-a-value",
+        "cli/output.py",
+        '            if isinstance(value, str | Path) and str(value).startswith("--"):\n',
+        "            if False:\n",
+        ("tests/abuse/test_words.py::test_words_that_are_no_command_line_are_refused",),
+    ),
+    _own(
         "memory-is-a-bug",
         ENDINGS,
         "    if isinstance(error, MemoryError):\n        return True\n",

@@ -18,8 +18,9 @@ from stormsail.algorithms.run.start_checks import check_device
 from stormsail.api.agent_folders import agent_folder
 from stormsail.api.environments import Judged, trials
 from stormsail.api.settings import is_whole
-from stormsail.core.arguments import check_flag, check_type, given_path
+from stormsail.core.arguments import check_flag, check_type
 from stormsail.core.errors import ChoiceError, DtypeError, RangeError, ShapeError
+from stormsail.core.files.paths import given_path
 from stormsail.core.generators import Generators
 from stormsail.core.memory import check_memory
 from stormsail.core.task import ContinuousActions, DiscreteActions, close

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stormsail.api.settings import is_whole
-from stormsail.core.arguments import check_type, given_path, given_words, wrong_type
+from stormsail.core.arguments import check_type, given_words, wrong_type
 from stormsail.core.errors import ArgumentError, ChoiceError, DataError, RangeError
+from stormsail.core.files.paths import given_path
 from stormsail.core.memory import check_memory
 from stormsail.evaluation.engine.agent_terms import terms_of
 from stormsail.market.bars import Bars, Funding, Mark

@@ -18,10 +18,11 @@ from stormsail.api.agent import Agent
 from stormsail.api.data import BarSource, load_bars
 from stormsail.api.looks import looking, trial_ledger
 from stormsail.api.settings import changed, check_clock, is_whole, training_config
-from stormsail.core.arguments import check_type, given_path, wrong_type
+from stormsail.core.arguments import check_type, wrong_type
 from stormsail.core.clock import Clock, SystemClock
 from stormsail.core.errors import ArgumentError, RangeError
 from stormsail.core.files.atomic import check_free
+from stormsail.core.files.paths import given_path
 from stormsail.core.threads import torch_threads
 from stormsail.evaluation.engine.config import BacktestConfig
 from stormsail.evaluation.engine.files import write_backtest

@@ -8,9 +8,10 @@ from typing import TypeVar
 from stormsail.algorithms.config import TrainConfig
 from stormsail.algorithms.population.config import load_training
 from stormsail.algorithms.run.folder import read_config
-from stormsail.core.arguments import check_type, given_path
+from stormsail.core.arguments import check_type
 from stormsail.core.config import Config
 from stormsail.core.errors import ArgumentError
+from stormsail.core.files.paths import given_path
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 

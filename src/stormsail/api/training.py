@@ -13,9 +13,10 @@ from stormsail.algorithms.trainer import train as learn
 from stormsail.api.agent import Agent
 from stormsail.api.environments import Environment, task_name
 from stormsail.api.settings import changed, check_clock, dotted, training_config
-from stormsail.core.arguments import check_flag, given_path, wrong_type
+from stormsail.core.arguments import check_flag, wrong_type
 from stormsail.core.clock import Clock, SystemClock
 from stormsail.core.errors import ArgumentError
+from stormsail.core.files.paths import given_path
 from stormsail.core.notebook import html_table, short_repr
 from stormsail.evaluation.saved import column, read_run
 from stormsail.monitors import MetricsLogger

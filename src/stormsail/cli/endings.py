@@ -43,7 +43,8 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _NO_MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|unable to allocate"
     r"|not enough memory|allocat\w* .*bytes|can't start new thread|std::bad_alloc"
-    r"|storage size calculation overflowed|malloc of size .* failed|bad allocation",
+    r"|storage size calculation overflowed|malloc of size .* failed|bad allocation"
+    r"|failed to map segment|could not (create|execute) a primitive",
     re.IGNORECASE,
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -146,12 +147,14 @@ def _refusal(verb: str, error: BaseException) -> StormsailError | None:
 
 
 def _lacks_memory(error: BaseException) -> bool:
-    """Return whether an allocation failed; torch says so in a RuntimeError."""
+    """Return whether an allocation failed; torch and a loader of libraries say so in words."""
     if isinstance(error, MemoryError):
         return True
     if isinstance(error, OSError):
         return error.errno in (errno.ENOMEM, errno.EAGAIN)
-    return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+    return (
+        isinstance(error, RuntimeError | ImportError) and _NO_MEMORY.search(str(error)) is not None
+    )
 
 
 def _unwritten(error: OSError) -> ArtifactError:

@@ -126,6 +126,7 @@ def _reporting(function: Callable[..., None], verb: str) -> Callable[..., None]:
         token = _CURRENT.set(output)
         try:
             with _text_elsewhere(as_json=as_json, quiet=quiet):
+                _check_values(arguments | {"json_out": json_out})
                 function(**arguments)
         except typer.Exit:  # a command's own "no" has figures, too
             output.write()
@@ -150,6 +151,28 @@ def _reporting(function: Callable[..., None], verb: str) -> Callable[..., None]:
         name: kind for name, (kind, _) in OPTIONS.items()
     }
     return run
+
+
+_LARGEST = 2**63
+
+
+def _check_values(arguments: Mapping[str, object]) -> None:
+    """Refuse values that no verb can mean.
+
+    Raises:
+        typer.BadParameter: if one is an option, which stands where a value was forgotten, or a
+            number that no counter of a machine holds.
+    """
+    for name, given in arguments.items():
+        option = f"--{name.replace('_', '-')}"
+        for value in given if isinstance(given, list) else [given]:
+            if isinstance(value, str | Path) and str(value).startswith("--"):
+                raise typer.BadParameter(
+                    f"`{option}` must be followed by its value; found the option `{value}`. "
+                    f"A file of that name is `./{value}`."
+                )
+            if isinstance(value, int) and abs(value) >= _LARGEST:
+                raise typer.BadParameter(f"`{option}` must fit into 64 bits; found {value}.")
 
 
 def _text_elsewhere(*, as_json: bool, quiet: bool) -> AbstractContextManager[object]:

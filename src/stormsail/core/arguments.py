@@ -3,13 +3,8 @@
 A type checker finds them as well, and most notebooks have none.
 """
 
-import errno
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from stormsail.core.errors import ArgumentError
 
@@ -49,37 +44,11 @@ def check_flag(value: object, *, name: str) -> None:
     Raises:
         ArgumentError: if it is neither.
     """
-    check_type(
-        value,
-        (bool, np.bool_),
-        name=name,
-        must="True or False",
-        remedy=f"Write `{name}=True`, or leave it out.",
-    )
-
-
-def given_path(value: object, *, name: str) -> Path:
-    """Return a path that somebody passed: text, or an object that stands for a path.
-
-    Raises:
-        ArgumentError: if it is none, or no name that the system takes.
-    """
-    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
-        raise wrong_type(
-            value,
-            name=name,
-            must="a path, as text or as a `pathlib.Path`",
-            remedy='Write for example "runs/first".',
-        )
-    problem = _no_name(path)
-    if problem:
-        raise ArgumentError(
-            "argument-type",
-            wrong=f"`{name}` must be a path that the system takes",
-            found=problem,
-            remedy="Name a file or a folder.",
-        )
-    return Path(path)
+    kind = type(value)
+    if kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_")):
+        return
+    remedy = f"Write `{name}=True`, or leave it out."
+    raise wrong_type(value, name=name, must="True or False", remedy=remedy)
 
 
 def given_words(value: object, *, name: str, example: str) -> tuple[str, ...]:
@@ -97,23 +66,6 @@ def given_words(value: object, *, name: str, example: str) -> tuple[str, ...]:
         if not isinstance(word, str):
             raise wrong_type(word, name=name, must=must, remedy=remedy)
     return listed
-
-
-def _no_name(path: str) -> str | None:
-    """Return why a text is no name of a file, in words; None where it is one."""
-    if not path:
-        return "an empty text"
-    if "\0" in path:
-        return "a text with a NUL in it"
-    try:
-        path.encode()
-        Path(path).lstat()
-    except UnicodeEncodeError:
-        return "a text that is no UTF-8"
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return f"a text of {len(path)} characters, too long for a name"
-    return None
 
 
 def check_definition(value: object, *, name: str, kind: str) -> None:

@@ -161,3 +161,11 @@ def test_a_file_and_a_folder_of_runs_are_no_agent(cartpole, tmp_path):
         with pytest.raises(ArtifactError, match="must be a run with an agent in `best`") as caught:
             ss.Agent.load(path)
         assert found in str(caught.value)
+
+
+def test_numpys_true_and_false_are_flags(agent):
+    for flag in (True, np.True_, np.bool_(1)):
+        assert (
+            agent.decide(SEEN, deterministic=flag).action
+            == agent.decide(SEEN, deterministic=True).action
+        )

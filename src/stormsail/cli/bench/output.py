@@ -28,7 +28,7 @@ Out = Annotated[
 ]
 Chart = Annotated[Path | None, typer.Option(callback=checked_output, help="Also draw them as SVG.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Processes of one thread each.")]
+Jobs = Annotated[int, typer.Option(min=1, max=4096, help="Processes of one thread each.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes; no evidence.")]
 Rows = Annotated[
     list[Path] | None,

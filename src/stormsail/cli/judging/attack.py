@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from stormsail.modules.agent import Agent
 
 
+_NUMBER = 4
+"""Bytes of a number of an observation."""
+
+
 def attack(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or of an agent.")],
     attacks: Annotated[
@@ -55,7 +59,7 @@ def attack(
             autocompletion=complete_config,
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=4096, help="Processes of one thread each.")] = 1,
     rows: Annotated[
         Path | None,
         typer.Option(
@@ -79,6 +83,7 @@ def attack(
     from stormsail.bench.options import numbers
     from stormsail.bench.resumed import run_missing
     from stormsail.bench.robust import attacks as bench
+    from stormsail.core.memory import check_memory
     from stormsail.evaluation.attack.curve import AttackRow, curve
     from stormsail.evaluation.attack.files import attack_document
 
@@ -86,6 +91,12 @@ def attack(
     load_plugins(plugin)
     folder = agent_folder(run)
     agent, settings = _subject(folder, config)
+    check_memory(
+        _NUMBER * episodes * (agent.spec.columns + agent.initial_memory(1).numel()),
+        what="an attack",
+        found=f"`--episodes` {episodes:,}",
+        remedy="Lower `--episodes`.",
+    )
     plan = bench.Plan(
         episodes=episodes,
         seed=seed,

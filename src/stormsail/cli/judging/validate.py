@@ -40,9 +40,12 @@ def validate(
         typer.Option("--plan", help="Train nothing: say which Sharpe ratio would be found."),
     ] = False,
     folds: Annotated[int | None, typer.Option(min=1, help="Trainings one after another.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Trainings side by side.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Trainings side by side.")
+    ] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Trainings at a time, each in a process of its own.")
+        int,
+        typer.Option(min=1, max=4096, help="Trainings at a time, each in a process of its own."),
     ] = 1,
     test_share: Annotated[
         float | None, typer.Option(help="Share of the newest bars that stays closed.")

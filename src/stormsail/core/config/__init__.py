@@ -20,13 +20,13 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from stormsail.core.arguments import given_path
 from stormsail.core.config import toml
 from stormsail.core.config.conversions import forbid_conversions
 from stormsail.core.config.overrides import apply_overrides, set_path
 from stormsail.core.config.problems import config_error
 from stormsail.core.errors import ArtifactError, ConfigError, InvariantError
 from stormsail.core.files import documents
+from stormsail.core.files.paths import given_path
 from stormsail.core.files.regular import open_regular
 
 _MAX_BYTES = 1 << 20
