@@ -352,6 +352,12 @@ VALIDATION = (
         ),
     ),
     _verdict(
+        "laxer-rules-are-told-by-nobody",
+        "if laxer := rules.laxer():",
+        "if laxer := rules.laxer() and []:",
+        judged("walk_forward/verdict", "test_laxer_rules_are_a_condition_that_every_verdict_tells"),
+    ),
+    _verdict(
         "free-trading-bears-all",
         "margin * max(charged, evidence.cost_floor_bp)",
         "margin * charged",

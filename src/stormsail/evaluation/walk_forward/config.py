@@ -11,6 +11,10 @@ from stormsail.evaluation.engine.config import BacktestConfig
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
+_CEILINGS = ("superiority_p", "clairvoyant_share", "best_bars_share", "conditional_capital")
+"""Rules that a larger number makes laxer; a smaller one does the others."""
+
+
 class VerdictRules(Config):
     """What a promotion takes. Laxer numbers make a promotion worth less, not a strategy better."""
 
@@ -45,6 +49,15 @@ class VerdictRules(Config):
 
     conditional_capital: Probability = 0.25
     """Largest share of the capital that a promotion with an open condition may trade."""
+
+    def laxer(self) -> list[str]:
+        """Return the thresholds that ask for less than their defaults, in words."""
+        plain, words = VerdictRules(), []
+        for name in VerdictRules.model_fields:
+            own, usual = getattr(self, name), getattr(plain, name)
+            if own > usual if name in _CEILINGS else own < usual:
+                words.append(f"`rules.{name}` is {own:g} instead of {usual:g}")
+        return words
 
     def cost_floor_bp(self, symbols: Sequence[str]) -> float:
         """Return the floor of the venue that these symbols, written as ccxt does, trade on."""

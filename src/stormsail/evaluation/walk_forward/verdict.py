@@ -34,6 +34,11 @@ EXPLAINABLE = ("clairvoyant", "losing year", "cost floor", "dead bars", "few bar
 SEAL = "seal"
 """Name of the condition that the final test span was opened before; every verdict tells it."""
 
+LAX = "laxer rules"
+"""Name of the condition that thresholds were lowered for this verdict; every verdict tells it."""
+LAX_CAPITAL = 0.25
+"""Largest share of the capital after a promotion by laxer rules, whatever these say of it."""
+
 NOT_MEASURED = Statement(None, why="it was not measured")
 
 
@@ -135,6 +140,8 @@ def decide(
     rejecting = list(_rejecting(evidence))
     suspicious = [_explained(reason, written) for reason in _too_good(evidence, rules)]
     tails, conditions = _tail(evidence)
+    if laxer := rules.laxer():
+        conditions.append(Reason(LAX, None, f"Judged by laxer rules: {', '.join(laxer)}."))
     reasons = (*rejecting, *_promoting(evidence, rules), *tails, *suspicious)
     decision: Decision = "not proven"
     if any(reason.holds is False for reason in rejecting):
@@ -224,6 +231,8 @@ def _verdict(
     explanations: Mapping[str, str],
     conditional_capital: float,
 ) -> Verdict:
+    if any(condition.name == LAX for condition in conditions):
+        conditional_capital = min(conditional_capital, LAX_CAPITAL)
     promoted = 1.0 if not conditions else conditional_capital
     return Verdict(
         decision,
@@ -495,5 +504,5 @@ def _sentence(
         return f"{held}, with {conditional_capital:.0%} of the capital: {opened}."
     parts = [f"does not hold: {', '.join(broken)}"] if broken else []
     parts += [f"not known: {', '.join(unknown)}"] if unknown else []
-    parts += [condition.words for condition in conditions if condition.name == SEAL]
+    parts += [condition.words for condition in conditions if condition.name in (SEAL, LAX)]
     return f"{decision.capitalize()}: {'; '.join(parts)}."

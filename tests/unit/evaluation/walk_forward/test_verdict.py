@@ -254,6 +254,41 @@ def test_other_rules_move_the_thresholds():
     assert broken == ["deflated Sharpe", "folds", "seeds", "costs"]
 
 
+STRICTER = [("deflated_sharpe", 0.96), ("superiority_p", 0.05), ("best_bars_share", 0.4)]
+LAXER = [
+    ("deflated_sharpe", 0.9),
+    ("superiority_p", 0.06),
+    ("earning_share", 0.4),
+    ("cost_margin", 1.5),
+    ("clairvoyant_share", 0.6),
+    ("losing_year", 0.0),
+    ("spot_floor_bp", 1.0),
+    ("perpetual_floor_bp", 0.0),
+    ("best_bars_share", 0.6),
+    ("conditional_capital", 1.0),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), LAXER)
+def test_laxer_rules_are_a_condition_that_every_verdict_tells(name, value):
+    rules = RULES.replace(**{name: value})
+    verdict = decide(GOOD, rules)
+    words = (
+        f"Judged by laxer rules: `rules.{name}` is {value:g} instead of {getattr(RULES, name):g}"
+    )
+    assert [(one.name, one.holds, one.words) for one in verdict.conditions] == [
+        ("laxer rules", None, f"{words}.")
+    ]
+    assert verdict.words == f"Promote: all 17 rules hold, with 25% of the capital: {words}."
+    assert verdict.capital_share == 0.25
+    assert words in decide(replace(GOOD, charged_bp=100.0), rules).words
+
+
+def test_every_threshold_can_be_laxer_and_stricter_ones_are_no_condition():
+    assert {name for name, _ in LAXER} == set(VerdictRules.model_fields)
+    assert RULES.replace(**dict(STRICTER)).laxer() == []
+
+
 # ------------------------------------------------------------------ the final test span
 
 
