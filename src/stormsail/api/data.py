@@ -1,6 +1,7 @@
 """`ss.load_bars` and `ss.make_market`: bars of a store, of files or of a frame, and a market."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -76,7 +77,26 @@ def load_bars(
             found=f"{len(chosen)} symbols and {'no interval' if length is None else length}",
             remedy='Write `ss.load_bars(frame, symbols="BTC/USDT", interval="1h")`.',
         )
-    return Panel.from_bars([from_frame(source, symbol=chosen[0], interval=length)])
+    with _python_hints():
+        bars = from_frame(source, symbol=chosen[0], interval=length)
+    return Panel.from_bars([bars])
+
+
+@contextmanager
+def _python_hints() -> Iterator[None]:
+    """Say what an option of `stormsail import` is for whoever calls `load_bars`, which has none."""
+    try:
+        yield
+    except DataError as error:
+        if "`--" not in error.remedy:
+            raise
+        raise DataError(
+            error.code,
+            wrong=error.wrong,
+            found=error.found,
+            remedy=f"{error.remedy} `stormsail import` has these options; for `ss.load_bars` "
+            "rename or convert the columns first.",
+        ) from error
 
 
 def _stored(store: Store, symbols: Sequence[str], interval: Interval | None) -> Panel:
@@ -228,7 +248,8 @@ def _imported(
 ) -> Panel:
     """Return bars of files, with the funding rates and mark prices among them."""
     named = symbols[0] if len(symbols) == 1 else None
-    read = [part.data for part in import_files(sources, symbol=named, interval=interval)]
+    with _python_hints():
+        read = [part.data for part in import_files(sources, symbol=named, interval=interval)]
     bars = [part for part in read if isinstance(part, Bars) and _among(part.symbol, symbols)]
     if not bars:
         raise _nothing(", ".join(map(str, sources)), interval)
