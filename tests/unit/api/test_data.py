@@ -56,7 +56,7 @@ def test_bars_that_are_not_there_or_not_certain_are_refused(market, tmp_path):
     with pytest.raises(ArgumentError, match="a frame must come with its symbol and its interval"):
         ss.load_bars(bars.table)
     renamed = bars.table.rename_columns(["when", *bars.table.column_names[1:]])
-    with pytest.raises(DataError, match="for `ss.load_bars` rename or convert the columns first"):
+    with pytest.raises(DataError, match="rename or convert the columns first"):
         ss.load_bars(renamed, symbols="AAA/USDT", interval="30m")
     with pytest.raises(DataError):
         ss.load_bars(tmp_path / "nowhere.csv")
