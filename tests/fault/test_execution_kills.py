@@ -157,23 +157,34 @@ def exposed(desk):
     return False
 
 
+def death(monkeypatch, at, **market):
+    """Kill a trader at a boundary; return whether it died, and whether the venue holds anything."""
+    with quick_folder() as folder:
+        desk = Desk(folder, symbols=1, **market)
+        hook, died = Boundaries(at=at), False
+        with at_boundaries(monkeypatch, desk, hook):
+            try:
+                with desk.trader("live") as loop:
+                    loop.run(bars=4)
+            except Killed:
+                died = True
+        assert not exposed(desk), f"boundary {at}"
+        return died, bool(desk.venue.held[desk.symbols[0]])
+
+
 @pytest.mark.spec("R24")
 def test_a_position_is_protected_whenever_the_trader_dies(monkeypatch):
-    deaths = positions = 0
-    for at in range(1, 51):
-        with quick_folder() as folder:
-            desk = Desk(folder, symbols=1)
-            hook = Boundaries(at=at)
-            with at_boundaries(monkeypatch, desk, hook):
-                try:
-                    with desk.trader("live") as loop:
-                        loop.run(bars=4)
-                except Killed:
-                    deaths += 1
-            positions += bool(desk.venue.held[desk.symbols[0]])
-            assert not exposed(desk), f"boundary {at}"
+    deaths, positions = np.sum([death(monkeypatch, at) for at in range(1, 51)], axis=0)
     assert deaths == 50
     assert positions > 20
+
+
+@pytest.mark.campaign
+@pytest.mark.spec("R24")
+@pytest.mark.parametrize("first", range(61, 81))
+def test_a_position_is_protected_in_a_thousand_deaths(monkeypatch, first):
+    ends = [death(monkeypatch, at, first=first) for at in range(1, 51)]
+    assert np.sum(ends, axis=0)[1] > 0
 
 
 def test_a_position_without_a_stop_in_time_is_closed():

@@ -161,13 +161,11 @@ def test_a_budget_of_nothing_is_refused(tmp_path, wrong):
         RateBudget(tmp_path / "x", clock=ManualClock(), **wrong)
 
 
-@pytest.mark.spec("R25")
-@pytest.mark.parametrize("seed", range(200))
-def test_no_minute_of_the_exchange_is_over_its_limit_and_nothing_is_sent_in_a_ban(tmp_path, seed):
+def simulate(path, seed):
     """Three processes, a wall clock that jumps, and an exchange that bans now and then."""
     draw = np.random.Generator(np.random.PCG64([25, seed]))
     clock, limits = ManualClock(T0_NS), Limits("perp")
-    path, offset = tmp_path / "budget", int(draw.integers(0, 60_000))
+    offset = int(draw.integers(0, 60_000))
     traders = [RateBudget(path, limit=2400, clock=clock) for _ in range(3)]
     sent = 0
     for _ in range(120):
@@ -194,6 +192,20 @@ def test_no_minute_of_the_exchange_is_over_its_limit_and_nothing_is_sent_in_a_ba
     assert (limits.during_ban, limits.refused) == (0, 0)
     assert sent > 20
     assert limits.peak <= 0.8 * 2400
+
+
+@pytest.mark.spec("R25")
+@pytest.mark.parametrize("seed", range(200))
+def test_no_minute_of_the_exchange_is_over_its_limit_and_nothing_is_sent_in_a_ban(tmp_path, seed):
+    simulate(tmp_path / "budget", seed)
+
+
+@pytest.mark.campaign
+@pytest.mark.spec("R25")
+@pytest.mark.parametrize("first", range(1_000, 11_000, 1_000))
+def test_nor_in_ten_thousand_simulations(tmp_path, first):
+    for seed in range(first, first + 1_000):
+        simulate(tmp_path / f"budget-{seed}", seed)
 
 
 def spend(path, count):
