@@ -28,7 +28,7 @@ def agent_folder(run: Path) -> Path:
     if not run.is_dir():
         raise _no_agent(run)
     folder = own_folder(run)
-    if not any(folder.iterdir()) or (run == folder and sorted(run.glob(f"*/{BEST}"))):
+    if folder == run and (not any(run.iterdir()) or sorted(run.glob(f"*/{BEST}"))):
         raise _no_agent(run)
     return folder
 
