@@ -16,7 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, thread
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import cache_from_source
@@ -103,6 +103,8 @@ def _in_child(package_parent: Path, tests: Sequence[str], log: Path) -> int:
     pid = os.fork()
     if pid == 0:
         code = 98
+        # the pool's threads are not here; a process that a test forks would wait for them and fail
+        thread._threads_queues.clear()
         try:
             code = _run_tests(package_parent, tests, log)
         except BaseException:  # the child must never return into the parent's code
