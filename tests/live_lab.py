@@ -58,6 +58,17 @@ def market_id(symbol: str) -> str:
     return symbol.partition(":")[0].replace("/", "")
 
 
+class PatientClock(VirtualClock):
+    """A clock on which nobody waits for ever: a trader that would ends its test in words."""
+
+    waits = 0
+
+    def sleep(self, seconds: float) -> None:
+        self.waits += 1
+        assert self.waits < 5_000, "the trader waits for ever"
+        super().sleep(seconds)
+
+
 class LiveDesk:
     """A drawn market at the exchange, money, and an account; `trader` starts a process of it."""
 
@@ -65,7 +76,7 @@ class LiveDesk:
         self.folder, self.dialect = folder, dialect
         self.panel = drawn(dialect, bars)
         self.symbols: Sequence[str] = self.panel.symbols[:symbols]
-        self.clock = VirtualClock((int(self.panel.ts[demo.HISTORY]) + 1000) * 1_000_000)
+        self.clock = PatientClock((int(self.panel.ts[demo.HISTORY]) + 1000) * 1_000_000)
         self.exchange = Exchange(clock=self.clock)
         self.book = self.exchange.ledgers[dialect]
         for column, symbol in enumerate(self.panel.symbols):
