@@ -196,14 +196,6 @@ EXECUTION = (
         perils("test_hedge_mode_is_refused_before_the_first_order"),
     ),
     Mutant(
-        "a-clock-that-is-set-moves-bars",
-        "D9",
-        "execution/decisions/feed.py",
-        "(wait := closes - self.now_ms()) > 0 or self.clock_was_set():",
-        "(wait := closes - self.now_ms()) > 0:",
-        outages("test_a_clock_that_is_set_while_a_bar_is_waited_for_moves_no_bar"),
-    ),
-    Mutant(
         "a-clock-that-is-set-is-not-looked-at",
         "D9",
         LOOP,
