@@ -787,7 +787,7 @@ EXECUTION = (
         "the-intent-is-written-after-the-send",
         "M46",
         JOURNAL,
-        '        self._database.execute("COMMIT")\n',
+        '                self._database.execute("COMMIT")\n',
         "",
         gate("test_the_intent_is_on_disk_before_the_request"),
     ),
