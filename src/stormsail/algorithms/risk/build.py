@@ -3,9 +3,10 @@
 from typing import Any
 
 from stormsail.algorithms.config import TrainConfig
-from stormsail.algorithms.risk.action_critic import ActionCritic
+from stormsail.algorithms.risk.action_critic import ActionCritic, first_weights
 from stormsail.algorithms.risk.control import RiskControl
 from stormsail.algorithms.risk.limit import ROLLOUTS, LimitControl
+from stormsail.algorithms.update.graphs import captures
 from stormsail.core.errors import ConfigError
 from stormsail.core.generators import Generators
 from stormsail.core.task import Task, account_names, episode_steps
@@ -57,7 +58,8 @@ def build_control(
         actions=1,
         gamma=config.ppo.gamma,
         rollouts=ROLLOUTS,
-        generator=generators.stream("risk.weights"),
+        generator=first_weights(generators),
+        captured=captures(task, config),
     )
     return RiskControl(config, critic, generators.stream("risk.memory"), episode_steps(task))
 

@@ -201,6 +201,11 @@ class Simulator:
         """
         self._transition = _compiled(self.transition, self.example())
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether `compile` was called."""
+        return self._transition != self.transition
+
     def example(self) -> tuple[State, Tensor, Tensor]:
         """Return arguments of `transition`: accounts just opened, an action, uniform numbers."""
         generator = torch.Generator(device=self.device).manual_seed(0)
@@ -334,7 +339,7 @@ class Simulator:
         """
         other = self.with_batch(columns.width)
         other.columns = columns
-        if self._transition != self.transition:
+        if self.is_compiled:
             other.compile()
         return other
 

@@ -350,6 +350,30 @@ def test_a_recorded_function_sees_every_tensor_change_and_is_recorded_anew_for_f
     assert Replayed.made == 3
 
 
+def test_what_a_function_writes_to_be_recorded_is_put_back(monkeypatch):
+    class Warmed(Replayed):
+        def __init__(self, function, _):
+            function()
+            super().__init__(function, _)
+
+    monkeypatch.setattr(graphs, "Graph", Warmed)
+    recorder, made = Recorder(captured=True), [torch.ones(2)]
+
+    def add(x):
+        if len(made) == 1:
+            made.append(torch.zeros(2))
+        for total in made:
+            total.add_(x)
+        return made[0].sum()
+
+    def total(value):
+        return float(recorder("sums", add, torch.full((2,), value), writes=lambda: made))
+
+    assert total(1.0) == 4.0
+    assert total(10.0) == 24.0
+    assert made[1].tolist() == [11.0, 11.0]
+
+
 def test_two_tensors_that_were_one_at_first_have_places_of_their_own(monkeypatch):
     monkeypatch.setattr(graphs, "Graph", Replayed)
     recorder = Recorder(captured=True)
