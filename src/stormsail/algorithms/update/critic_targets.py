@@ -4,6 +4,8 @@ Targets are computed in reward units, bootstrapped from the predicted return dis
 next state, and encoded with the return scale that the heads are trained in.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -130,24 +132,36 @@ def _levels(agent: Agent, predicted: Tensor) -> Tensor:
     return agent.network.critic.levels().to(predicted.dtype)
 
 
-def losses_and_linear(
-    agent: Agent, predicted: Tensor, target: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """Return `losses`, and the share of pairs in the linear part of the quantile loss, [*b].
+class Seen(NamedTuple):
+    """What the loss of quantile critics says of them on the way."""
 
-    The share is None where it is no by-product of the loss: of other critics, and on a CPU.
+    linear: Tensor
+    """Share of pairs in the linear part of the loss, [*b]."""
+    crossing: Tensor
+    """Share of neighbouring quantiles in the wrong order, [*b]."""
+    means: Tensor
+    """Of each critic's distribution, normalised, [*b, C]."""
+
+
+def losses_and_seen(agent: Agent, predicted: Tensor, target: Tensor) -> tuple[Tensor, Seen | None]:
+    """Return `losses`, and what they say on the way.
+
+    That is None where it is no by-product of the loss: of other critics, and on a CPU.
     """
     critic = agent.spec.critic
     if critic.kind != "quantile" or not may_launch(predicted, target):
         return losses(agent, predicted, target), None
-    by_critic, linear = quantile_pairs.huber_loss_and_active(
+    level_mass = agent.network.critic.weights()
+    by_critic, seen = quantile_pairs.huber_loss_and_seen(
         predicted,
         target[..., None, :].expand(*predicted.shape[:-1], target.shape[-1]),
         _levels(agent, predicted),
         critic.huber_kappa,
         atom_weights(agent, target),
+        None if level_mass is None else level_mass.to(predicted.dtype),
     )
-    return by_critic.to(predicted.dtype), linear.mean(-1).to(predicted.dtype)
+    active, crossed, means = (part.to(predicted.dtype) for part in seen)
+    return by_critic.to(predicted.dtype), Seen(active.mean(-1), crossed.mean(-1), means)
 
 
 def clipped_losses(
