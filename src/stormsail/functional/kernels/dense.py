@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stormsail.functional.kernels.devices import power_of_two
-from stormsail.functional.kernels.recurrent import compute_dtype
+from stormsail.functional.kernels.devices import compute_dtype, power_of_two
+from stormsail.functional.kernels.row_sums import blocks, slopes_and_sums
 
-ROWS, UNITS, REPEAT, WARPS = 32, 128, 8, 4
-"""Rows and columns of a block at most, blocks of a program, and warps that share one."""
 ALIGNMENT = 8
 """Columns of 16 bytes of bfloat16."""
 
@@ -95,7 +93,7 @@ class _Dense(torch.autograd.Function):
             grad = torch.nn.functional.pad(grad, (0, missing))
         elif grad.stride(1) != 1 or grad.stride(0) % ALIGNMENT:
             grad = grad.contiguous()
-        slope, sums = _slopes(grad, outputs[0] if ctx.tanh else None)
+        slope, sums = slopes_and_sums(grad, outputs[0] if ctx.tanh else None)
         of_x = (
             torch.mm(slope, weight).view(ctx.shape).to(ctx.kind)
             if ctx.needs_input_grad[0]
@@ -129,39 +127,11 @@ def _squashed_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return output
 
 
-def _launch(rows: int, units: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Return grid and options of a kernel: narrow tables have more rows in a block."""
-    width = min(power_of_two(units), UNITS)
-    height = ROWS * UNITS // width
-    options = {"ROWS": height, "UNITS": width, "REPEAT": REPEAT, "num_warps": WARPS}
-    return (-(-rows // (height * REPEAT)), -(-units // width)), options
-
-
 def _squash(table: Tensor, bias: Tensor) -> None:
     """Replace a product [R, N] by tanh(product + bias)."""
     from stormsail.functional.kernels.dense_triton import bias_tanh
 
     if table.numel() == 0:
         return
-    grid, options = _launch(*table.shape)
+    grid, options = blocks(*table.shape)
     bias_tanh[grid](table, bias.float().contiguous(), *table.shape, **options)
-
-
-def _slopes(grad: Tensor, output: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the gradient before the tanh, and its sum over rows in float32, [N].
-
-    The rows of `grad` may have gaps between them.
-    """
-    from stormsail.functional.kernels.dense_triton import slopes_and_sums
-
-    rows, units = grad.shape
-    if rows == 0:
-        return grad, torch.zeros(units, device=grad.device)
-    grid, options = _launch(rows, units)
-    sums = torch.empty(grid[0], units, device=grad.device)
-    slope = grad if output is None else torch.empty_like(output)
-    slopes_and_sums[grid](
-        grad, slope if output is None else output, slope, sums, rows, units, grad.stride(0),
-        TANH=output is not None, **options,
-    )  # fmt: skip
-    return slope, sums.sum(0)

@@ -99,6 +99,24 @@ def forward_row(
 
 
 @triton.jit
+def place_rows(
+    x, joined, rows, inputs, room, source_stride, stride,
+    ROWS: tl.constexpr, UNITS: tl.constexpr,
+):  # fmt: skip
+    """Copy rows of `inputs` columns to where others are beside them; fill the `room` with 0."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
+    is_row = (row < rows)[:, None]
+    value = tl.load(
+        x + row[:, None] * source_stride + unit[None, :],
+        mask=is_row & (unit < inputs)[None, :],
+        other=0.0,
+    )
+    place = joined + row[:, None] * stride + unit[None, :]
+    tl.store(place, value.to(joined.dtype.element_ty), mask=is_row & (unit < room)[None, :])
+
+
+@triton.jit
 def add_rows(sums, unit, is_unit, values):
     """Add the sum over rows to a place that only this program writes."""
     total = tl.load(sums + unit, mask=is_unit, other=0.0)
@@ -114,8 +132,8 @@ def slopes(
     """Write the gradient of a row's gates from that of its output; move the carried one along.
 
     `carry` is the gradient of the cell, and of what of a GRU's state bypasses the gates. `ENDED`
-    [ROWS] tells where the next row began anew, so nothing is carried. `sums` [6 H] of these rows:
-    of the gates' gradients, and of those of states that were initial ones.
+    [ROWS] tells where the next row began anew, so nothing is carried. `sums` [2 H] of these rows:
+    of the gradients of hidden states and of cells that were initial ones.
     """
     here = is_row[:, None] & is_unit[None, :]
     flat = row[:, None] * width + unit[None, :]
@@ -149,12 +167,8 @@ def slopes(
     tl.store(grad_gates + at + 2 * width, d2.to(kind), mask=here)
     tl.store(grad_gates + at + 3 * width, d3.to(kind), mask=here)
     # rows and units that do not exist have gradients of 0, since they were read as 0
-    add_rows(sums, unit, is_unit, d0)
-    add_rows(sums + width, unit, is_unit, d1)
-    add_rows(sums + 2 * width, unit, is_unit, d2)
-    add_rows(sums + 3 * width, unit, is_unit, d3)
     if LEARN:
-        add_rows(sums + 5 * width, unit, is_unit, tl.where(begins[:, None], dc, 0.0))
+        add_rows(sums + width, unit, is_unit, tl.where(begins[:, None], dc, 0.0))
 
 
 @triton.jit
@@ -170,7 +184,7 @@ def backward_row(
     """
     row, unit, is_row, is_unit = places(batch, width, ROWS, UNITS)
     here = is_row[:, None] & is_unit[None, :]
-    sums += tl.program_id(0).to(tl.int64) * (6 * width)
+    sums += tl.program_id(0).to(tl.int64) * (2 * width)
     dh = tl.zeros([ROWS, UNITS], tl.float32)
     if OUTPUT:
         place = row[:, None] * width + unit[None, :]
@@ -182,7 +196,7 @@ def backward_row(
         back = tl.load(grad_next + place, mask=here, other=0.0).to(tl.float32)
         dh += tl.where(ended[:, None], 0.0, back)
         if LEARN:
-            add_rows(sums + 4 * width, unit, is_unit, tl.where(ended[:, None], back, 0.0))
+            add_rows(sums, unit, is_unit, tl.where(ended[:, None], back, 0.0))
     slopes(
         dh, carry, active, after, before, reset, first_cell, grad_gates, sums,
         row, unit, is_row, is_unit, width, LSTM, CARRIED, LEARN, ended,

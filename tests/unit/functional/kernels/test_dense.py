@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from stormsail.functional.kernels import dense as module
+from stormsail.functional.kernels import row_sums
 from stormsail.functional.kernels.dense import dense
 from stormsail.modules import layers
 
@@ -66,8 +67,8 @@ def test_inputs_may_be_strided_and_want_no_gradient(device):
 
 def test_blocks_of_narrow_tables_are_as_large_as_those_of_wide_ones():
     for units in (1, 5, 32, 256):
-        _, options = module._launch(100, units)
-        assert options["ROWS"] * options["UNITS"] == module.ROWS * module.UNITS
+        _, options = row_sums.blocks(100, units)
+        assert options["ROWS"] * options["UNITS"] == row_sums.ROWS * row_sums.UNITS
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])

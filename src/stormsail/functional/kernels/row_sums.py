@@ -1,0 +1,44 @@
+"""Sums over the rows of a table for a CUDA device: gradients of biases."""
+
+import torch
+from torch import Tensor
+
+from stormsail.functional.kernels.devices import power_of_two
+
+ROWS, UNITS, REPEAT, WARPS = 32, 128, 8, 4
+"""Rows and columns of a block at most, blocks of a program, and warps that share one."""
+
+
+def blocks(rows: int, units: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """Return grid and options of a kernel: narrow tables have more rows in a block."""
+    width = min(power_of_two(units), UNITS)
+    height = ROWS * UNITS // width
+    options = {"ROWS": height, "UNITS": width, "REPEAT": REPEAT, "num_warps": WARPS}
+    return (-(-rows // (height * REPEAT)), -(-units // width)), options
+
+
+def slopes_and_sums(grad: Tensor, output: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the gradient before a tanh, and its sum over rows in float32, [N].
+
+    Args:
+        grad: of a layer's output, [R, N]; there may be gaps between its rows.
+        output: of the tanh, [R, N]; None without one, and the gradient is returned as it is.
+    """
+    from stormsail.functional.kernels.dense_triton import slopes_and_sums as kernel
+
+    rows, units = grad.shape
+    if rows == 0:
+        return grad, torch.zeros(units, device=grad.device)
+    grid, options = blocks(rows, units)
+    sums = torch.empty(grid[0], units, device=grad.device)
+    slope = grad if output is None else torch.empty_like(output)
+    kernel[grid](
+        grad, slope if output is None else output, slope, sums, rows, units, grad.stride(0),
+        TANH=output is not None, **options,
+    )  # fmt: skip
+    return slope, sums.sum(0)
+
+
+def sum_rows(table: Tensor) -> Tensor:
+    """Return the sum over rows of [R, N] in float32, [N]."""
+    return slopes_and_sums(table, None)[1]
