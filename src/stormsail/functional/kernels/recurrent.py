@@ -80,13 +80,12 @@ def recurrent_sequence(
                 x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
                 kind == "lstm", dtype,
             )  # fmt: skip
-        else:
-            output, cell = _run(
-                x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
-                is_lstm=kind == "lstm", dtype=dtype, keeps=False,
-            )[:2]  # fmt: skip
-        after = [output[-1].float(), cell] if kind == "lstm" else [cell]
-        return output, torch.stack(after, 1)
+            after = [output[-1].float(), cell] if kind == "lstm" else [cell]
+            return output, torch.stack(after, 1)
+        return _run(
+            x, weight, bias, state[:, 0], state[:, -1], reset, initial[0], initial[-1],
+            is_lstm=kind == "lstm", dtype=dtype, keeps=False,
+        )[:2]  # fmt: skip
 
 
 def _joint(kind: str, layer: Layer) -> tuple[Tensor, Tensor]:
@@ -135,34 +134,47 @@ def _run(
     dtype: torch.dtype,
     keeps: bool,
 ) -> tuple[Tensor, Tensor, _Kept]:
-    """Return outputs, the last cell and what the way back needs; nothing of that unless `keeps`."""
-    from stormsail.functional.kernels.recurrent_triton import forward_row
+    """Return outputs, the last cell and what the way back needs.
+
+    Unless that `keeps` anything, the whole last state [B, P, H] instead of the cell.
+    """
+    from stormsail.functional.kernels.recurrent_triton import begin_rows, forward_row
 
     (rows, batch, _), width, columns = x.shape, hidden.shape[-1], weight.shape[1]
-    weight, bias, cell = weight.to(dtype), bias.float().contiguous(), cell.float().contiguous()
+    weight, bias = weight.to(dtype), bias.float().contiguous()
+    hidden, cell = hidden.float(), cell.float().contiguous() if keeps else cell.float()
     initial_hidden = initial_hidden.float().contiguous()
     initial_cell = initial_cell.float().contiguous()
     reset = reset.contiguous()
     flags = reset.view(torch.uint8)
     joined = x.new_empty((rows, batch, columns), dtype=dtype)
     _place(x, joined, width)
-    joined[0, :, :width].copy_(torch.where(reset[0, :, None], initial_hidden, hidden))
+    launch = _launch(batch, width)
+    tile = {name: launch.options[name] for name in ("ROWS", "UNITS", "num_warps")}
+    begin_rows[launch.grid](
+        hidden, flags[0], initial_hidden, joined[0], batch, width, hidden.stride(0), columns, **tile
+    )
     gates = x.new_empty((batch, 4 * width), dtype=dtype)
     active = x.new_empty((rows, batch, 4 * width) if keeps else (1, 1, 1), dtype=dtype)
     cells = x.new_empty((rows if keeps else 1, batch, width), dtype=torch.float32)
     output = x.new_empty((rows, batch, width), dtype=dtype)
-    transposed, before, launch = weight.t(), cell, _launch(batch, width)
+    last = cells[-1] if keeps else x.new_empty((batch, 1 + is_lstm, width), dtype=torch.float32)
+    transposed, before = weight.t(), cell
     for t in range(rows):
-        following, place = min(t + 1, rows - 1), t if keeps else 0
+        following, place, ends = min(t + 1, rows - 1), t if keeps else 0, t + 1 == rows
+        after = last if ends else cells[place]
         tables = (
-            bias, before, flags[t], initial_cell, active[place], cells[place], output[t],
+            bias, before, flags[t], initial_cell, active[place], after, output[t],
             joined[following], flags[following], initial_hidden, batch, width,
         )  # fmt: skip
-        options = {"LSTM": is_lstm, "SAVE": keeps, "NEXT": t + 1 < rows, **launch.options}
+        options = {
+            "LSTM": is_lstm, "SAVE": keeps, "NEXT": not ends, "LAST": ends and not keeps,
+            **launch.options,
+        }  # fmt: skip
         torch.mm(joined[t], transposed, out=gates)
-        forward_row[launch.grid](gates, *tables, columns, **options)
-        before = cells[place]
-    return output, before, _Kept(joined, active, cells, cell, weight)
+        forward_row[launch.grid](gates, *tables, columns, before.stride(0), **options)
+        before = after
+    return output, last, _Kept(joined, active, cells, cell, weight)
 
 
 def _place(x: Tensor, joined: Tensor, width: int) -> None:
