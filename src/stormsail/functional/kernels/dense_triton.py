@@ -8,8 +8,12 @@ and program.
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, ANN202, N803
 
+import torch
 import triton
 import triton.language as tl
+
+KINDS = {torch.float32: tl.float32, torch.float64: tl.float64}
+"""What `KIND`, the dtype of the arithmetic, may be."""
 
 
 @triton.jit
@@ -99,3 +103,18 @@ def slopes_and_sums(
         total += tl.sum(d, axis=0)
     at = tl.program_id(0).to(tl.int64) * units + unit
     tl.store(sums + at, total, mask=is_unit)
+
+
+@triton.jit
+def weighted_rows(
+    table, weight, result, rows, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Write the weighted sum of each row."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    is_row, is_column = row < rows, column < width
+    share = tl.load(weight + column, mask=is_column, other=0.0).to(KIND)
+    at = row[:, None] * width + column[None, :]
+    x = tl.load(table + at, mask=is_row[:, None] & is_column[None, :], other=0.0).to(KIND)
+    tl.store(result + row, tl.sum(x * share[None, :], axis=1), mask=is_row)

@@ -1,4 +1,4 @@
-"""Sums over the rows of a table for a CUDA device: gradients of biases."""
+"""Sums over the rows of a table, as gradients of biases are, and along them, for a CUDA device."""
 
 import torch
 from torch import Tensor
@@ -7,6 +7,9 @@ from stormsail.functional.kernels.devices import power_of_two
 
 ROWS, UNITS, REPEAT, WARPS = 32, 128, 8, 4
 """Rows and columns of a block at most, blocks of a program, and warps that share one."""
+
+LONGEST = 4096
+"""Columns of a table whose rows one program adds up at once."""
 
 
 def blocks(rows: int, units: int) -> tuple[tuple[int, int], dict[str, int]]:
@@ -42,3 +45,28 @@ def slopes_and_sums(grad: Tensor, output: Tensor | None) -> tuple[Tensor, Tensor
 def sum_rows(table: Tensor) -> Tensor:
     """Return the sum over rows of [R, N] in float32, [N]."""
     return slopes_and_sums(table, None)[1]
+
+
+def weighted(table: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted sum along the last axis, [*b, N] -> [*b], in the dtype of the table.
+
+    Where rows are short torch's own product and sum pass over three times as many bytes as there
+    are, and the sum reaches a seventh of the memory's rate.
+
+    Args:
+        table: float32 or float64.
+        weight: [N], rounded to that.
+    """
+    from stormsail.functional.kernels.dense_triton import KINDS, weighted_rows
+
+    flat = table.reshape(-1, table.shape[-1])
+    rows, width = flat.shape
+    result = torch.empty(rows, dtype=table.dtype, device=table.device)
+    columns = power_of_two(width)
+    height = max(ROWS * UNITS // columns, 1)
+    if rows:
+        weighted_rows[(-(-rows // height),)](
+            flat.contiguous(), weight.to(table.dtype).contiguous(), result, rows, width,
+            ROWS=height, COLUMNS=columns, KIND=KINDS[table.dtype], num_warps=WARPS,
+        )  # fmt: skip
+    return result.view(table.shape[:-1])

@@ -130,3 +130,18 @@ def test_a_gradient_with_gaps_between_its_rows_is_read_where_it_is(device):
         wanted = torch.autograd.grad(got, leaves, share.contiguous(), retain_graph=True)
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 32), (7, 5), (1, 1), (0, 4), (2, 300)])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-14), (torch.float32, 2e-6)])
+def test_weighted_sums_along_rows_are_those_of_float64(shape, dtype, bound, device):
+    source = torch.Generator().manual_seed(3)
+    table = torch.randn(*shape, generator=source, dtype=torch.float64).to(device, dtype)
+    weight = torch.rand(shape[-1], generator=source, dtype=torch.float64).to(device)
+    got = row_sums.weighted(table, weight)
+    want = (table.double() * weight).sum(-1)
+    assert (got.dtype, got.shape) == (dtype, want.shape)
+    torch.testing.assert_close(got.double(), want, rtol=bound, atol=bound * shape[-1])
+    if want.numel():
+        table[..., 0] = torch.nan
+        assert bool(row_sums.weighted(table, weight).isnan().all())
