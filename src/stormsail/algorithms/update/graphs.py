@@ -246,7 +246,8 @@ class Recorder:
 @contextmanager
 def _undone(writes: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
     """Put tensors back to what they were; those that are new to 0."""
-    kept = {id(tensor): tensor.clone() for tensor in writes()}
+    # a copy with a gradient's path would tie what is recorded to the stream of this line
+    kept = {id(tensor): tensor.detach().clone() for tensor in writes()}
     try:
         yield
     finally:

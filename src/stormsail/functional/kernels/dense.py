@@ -33,7 +33,7 @@ class Tile(NamedTuple):
     """Loads that are under way."""
 
 
-PRODUCT = Tile(128, 256, 64, 8, 3)
+PRODUCT = Tile(64, 128, 64, 4, 3)
 """Of the product with its tanh."""
 
 
@@ -122,7 +122,7 @@ def _squashed_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     product_tanh[(-(-count // PRODUCT.rows), -(-units // width))](
         rows, weight.contiguous(), bias.float().contiguous(), output, count, units, rows.shape[1],
         ROWS=PRODUCT.rows, UNITS=width, INPUTS=min(power_of_two(rows.shape[1]), PRODUCT.inputs),
-        num_warps=PRODUCT.warps if width > 64 else 4, num_stages=PRODUCT.stages,
+        num_warps=PRODUCT.warps, num_stages=PRODUCT.stages,
     )  # fmt: skip
     return output
 

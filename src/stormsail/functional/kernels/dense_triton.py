@@ -89,7 +89,7 @@ def slopes_and_sums(
     unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
     is_unit = unit < units
     first = tl.program_id(0).to(tl.int64) * (ROWS * REPEAT)
-    total = tl.zeros([UNITS], tl.float32)
+    total = tl.zeros([ROWS, UNITS], tl.float32)
     for k in range(REPEAT):
         row = first + k * ROWS + tl.arange(0, ROWS)
         here = (row < rows)[:, None] & is_unit[None, :]
@@ -100,9 +100,9 @@ def slopes_and_sums(
             y = tl.load(output + flat, mask=here, other=0.0).to(tl.float32)
             d = d * (1.0 - y * y)
             tl.store(slope + flat, d.to(slope.dtype.element_ty), mask=here)
-        total += tl.sum(d, axis=0)
+        total += d
     at = tl.program_id(0).to(tl.int64) * units + unit
-    tl.store(sums + at, total, mask=is_unit)
+    tl.store(sums + at, tl.sum(total, axis=0), mask=is_unit)
 
 
 @triton.jit

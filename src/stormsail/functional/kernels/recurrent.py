@@ -29,7 +29,7 @@ class Tile(NamedTuple):
     """Loads of a product that are under way."""
 
 
-PLAIN = Tile(16, 64, 4)
+PLAIN = Tile(16, 64, 8)
 """Of the kernel behind a product."""
 WIDE, PLACED = 256, 16
 """Columns at most, and rows of as many, that one program copies."""
