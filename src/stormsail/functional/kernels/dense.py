@@ -43,7 +43,7 @@ def dense(
     """Return x W' + b, or its tanh, [*b, N], in the dtype of the product.
 
     Args:
-        x: [*b, I].
+        x: [*b, I], or more columns, which are zeros.
         weight: float32 [N, I].
         bias: float32 [N].
         tanh: whether a tanh follows.
@@ -68,9 +68,9 @@ class _Dense(torch.autograd.Function):
         tanh: bool,  # noqa: FBT001 - apply takes no names
         dtype: torch.dtype,
     ) -> Tensor:
-        rows, units = x.reshape(-1, x.shape[-1]).to(dtype), len(bias)
-        missing = -units % ALIGNMENT
-        own = torch.nn.functional.pad(weight.to(dtype), (0, 0, 0, missing))
+        rows, (units, inputs) = x.reshape(-1, x.shape[-1]).to(dtype), weight.shape
+        missing, idle = -units % ALIGNMENT, rows.shape[1] - inputs
+        own = torch.nn.functional.pad(weight.to(dtype), (0, idle, 0, missing))
         shift = torch.nn.functional.pad(bias, (0, missing))
         if not tanh:
             output = torch.addmm(shift.to(dtype), rows, own.t())
@@ -80,14 +80,15 @@ class _Dense(torch.autograd.Function):
             output = torch.mm(rows, own.t())
             _squash(output, shift)
         ctx.save_for_backward(rows, own, *([output] if tanh else []))
-        ctx.tanh, ctx.kind, ctx.shape, ctx.units = tanh, x.dtype, x.shape, units
+        ctx.tanh, ctx.kind, ctx.shape, ctx.sizes = tanh, x.dtype, x.shape, weight.shape
         return output.view(*x.shape[:-1], output.shape[1])[..., :units]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         rows, weight, *outputs = ctx.saved_tensors
-        units, missing = ctx.units, len(weight) - ctx.units
+        units, inputs = ctx.sizes
+        missing = len(weight) - units
         grad = grad.reshape(-1, units).to(weight.dtype)
         if missing:
             grad = torch.nn.functional.pad(grad, (0, missing))
@@ -103,7 +104,7 @@ class _Dense(torch.autograd.Function):
             of_weight = torch.mm(slope.t(), rows)
         else:
             of_weight = torch.mm(slope.t(), rows, out_dtype=torch.float32)
-        return of_x, of_weight[:units], sums[:units], None, None
+        return of_x, of_weight[:units, :inputs], sums[:units], None, None
 
 
 def _is_whole(rows: Tensor, weight: Tensor) -> bool:

@@ -65,6 +65,16 @@ def test_inputs_may_be_strided_and_want_no_gradient(device):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("tanh", [True, False])
+def test_columns_that_fill_up_the_input_change_nothing(tanh, device):
+    x, weight, bias = leaves = draw(((3, 7), 5, 16), device)
+    wide = torch.cat((x, x.new_zeros(3, 7, 3)), -1)
+    got, want = (dense(each, weight, bias, tanh=tanh) for each in (wide, x))
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+    for a, b in zip(gradients(got, leaves), gradients(want, leaves), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
 def test_blocks_of_narrow_tables_are_as_large_as_those_of_wide_ones():
     for units in (1, 5, 32, 256):
         _, options = row_sums.blocks(100, units)
