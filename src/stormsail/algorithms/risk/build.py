@@ -51,17 +51,20 @@ def build_control(
         _check_unused(config)
     if whole and (learns or config.ppo.policy_gradient == "all_actions"):
         return LimitControl(config, task, agent, generators)
+    graphs = captures(task, config)
     if not learns:
-        return RiskControl(config) if config.risk.watches else None
+        return RiskControl(config, captured=graphs) if config.risk.watches else None
     critic = ActionCritic(
         agent,
         actions=1,
         gamma=config.ppo.gamma,
         rollouts=ROLLOUTS,
         generator=first_weights(generators),
-        captured=captures(task, config),
+        captured=graphs,
     )
-    return RiskControl(config, critic, generators.stream("risk.memory"), episode_steps(task))
+    return RiskControl(
+        config, critic, generators.stream("risk.memory"), episode_steps(task), captured=graphs
+    )
 
 
 def _check_unused(config: TrainConfig) -> None:
