@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from oracles import recurrence as oracle
-from stormsail.functional import recurrence
 from stormsail.algorithms.update.graphs import Graph
+from stormsail.functional import recurrence
 from stormsail.functional.kernels import branches, recurrent
 from stormsail.functional.kernels.devices import compute_dtype
 from stormsail.functional.kernels.recurrent import Layer, recurrent_sequence
