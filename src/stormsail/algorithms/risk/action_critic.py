@@ -620,8 +620,9 @@ def _with_account(agent: Agent, seen: Tensor, account: Tensor) -> Tensor:
     names = agent.spec.observation_names
     columns = [names.index(name) for name in agent.spec.after_memory]
     replaced = seen[..., None, :].expand(*seen.shape[:-1], account.shape[-2], -1).clone()
-    if columns and account.shape[-1]:
-        replaced[..., columns] = account
+    if account.shape[-1]:
+        for place, column in enumerate(columns):  # an index would have to be copied to the device
+            replaced[..., column] = account[..., place]
     return replaced
 
 

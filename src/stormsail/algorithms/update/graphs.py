@@ -91,9 +91,9 @@ _TAKEN: set[int] = set()
 _STREAMS = 32
 """Streams of each priority that torch hands out in turn."""
 
-_PRIORITIES = (-1, -2)
+_PRIORITIES = (-1, -2, -3)
 """Of streams that graphs are recorded on: no other work of ours uses these, so that no thread finds
-its own stream recording. `functional.kernels.branches` has those of -3."""
+its own stream recording."""
 
 
 def _own_stream(owner: object) -> torch.cuda.Stream:

@@ -8,14 +8,12 @@ order always.
 Shapes depend on nothing but shapes, and nothing waits for the device: a CUDA graph can hold it.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from stormsail.functional.kernels.branches import side_by_side, splits
 from stormsail.functional.kernels.devices import compute_dtype, power_of_two
 from stormsail.functional.kernels.row_sums import sum_rows
 
@@ -33,8 +31,6 @@ class Tile(NamedTuple):
 
 PLAIN = Tile(16, 64, 8)
 """Of the kernel behind a product."""
-BRANCHED = 1 << 19
-"""Numbers of a state from which on the halves of all environments are branches of a graph."""
 WIDE, PLACED = 256, 16
 """Columns at most, and rows of as many, that one program copies."""
 ALIGNMENT = 8
@@ -163,43 +159,22 @@ def _run(
     cells = x.new_empty((rows if keeps else 1, batch, width), dtype=torch.float32)
     output = x.new_empty((rows, batch, width), dtype=dtype)
     last = cells[-1] if keeps else x.new_empty((batch, 1 + is_lstm, width), dtype=torch.float32)
-
-    def forward(own: slice) -> None:
-        before, launch = cell[own], _launch(own.stop - own.start, width)
-        for t in range(rows):
-            following, place, ends = min(t + 1, rows - 1), t if keeps else 0, t + 1 == rows
-            after = last[own] if ends else cells[place, own]
-            kept = active[place, own] if keeps else active
-            tables = (
-                bias, before, flags[t, own], initial_cell, kept, after, output[t, own],
-                joined[following, own], flags[following, own], initial_hidden,
-                own.stop - own.start, width,
-            )  # fmt: skip
-            options = {
-                "LSTM": is_lstm, "SAVE": keeps, "NEXT": not ends, "LAST": ends and not keeps,
-                **launch.options,
-            }  # fmt: skip
-            torch.mm(joined[t, own], weight.t(), out=gates[own])
-            forward_row[launch.grid](gates[own], *tables, columns, before.stride(0), **options)
-            before = after
-
-    _in_branches(forward, batch, width, whole=not keeps)
+    transposed, before = weight.t(), cell
+    for t in range(rows):
+        following, place, ends = min(t + 1, rows - 1), t if keeps else 0, t + 1 == rows
+        after = last if ends else cells[place]
+        tables = (
+            bias, before, flags[t], initial_cell, active[place], after, output[t],
+            joined[following], flags[following], initial_hidden, batch, width,
+        )  # fmt: skip
+        options = {
+            "LSTM": is_lstm, "SAVE": keeps, "NEXT": not ends, "LAST": ends and not keeps,
+            **launch.options,
+        }  # fmt: skip
+        torch.mm(joined[t], transposed, out=gates)
+        forward_row[launch.grid](gates, *tables, columns, before.stride(0), **options)
+        before = after
     return output, last, _Kept(joined, active, cells, cell, weight)
-
-
-def _in_branches(
-    run: Callable[[slice], None], batch: int, width: int, *, whole: bool = False
-) -> None:
-    """Go through all rows for all environments, or for both halves side by side.
-
-    A product of one row fills the device for half the time, and what is elementwise needs the
-    memory, not the units that multiply: the other half's kernels run meanwhile.
-    """
-    if whole or not splits(batch, width, least=BRANCHED):
-        run(slice(0, batch))
-        return
-    half = -(-batch // (2 * PLAIN.rows)) * PLAIN.rows
-    side_by_side(lambda: run(slice(0, half)), lambda: run(slice(half, batch)))
 
 
 def _place(x: Tensor, joined: Tensor, width: int) -> None:
@@ -326,26 +301,19 @@ def _back(
     # the product of a row brings back input and state together
     weight = kept.weight if wants_inputs else kept.weight[:, :width]
     behind = kept.joined.new_empty((rows if wants_inputs else 1, batch, weight.shape[1]))
-
-    def backward(own: slice) -> None:
-        launch = _launch(own.stop - own.start, width)
-        for t in range(rows - 1, -1, -1):
-            has_next, following = t + 1 < rows, min(t + 1, rows - 1)
-            before = kept.cells[t - 1, own] if t else kept.first[own]
-            tables = (
-                carry[own], kept.active[t, own], kept.cells[t, own], before,
-                flags[t, own], flags[following, own], initial_cell, grad_gates[t, own],
-                sums[own.start // PLAIN.rows :], own.stop - own.start, width,
-            )  # fmt: skip
-            options = {
-                "LSTM": is_lstm, "OUTPUT": grad_output is not None, "NEXT": has_next,
-                "CARRIED": has_next or grad_cell is not None, "LEARN": learns, **launch.options,
-            }  # fmt: skip
-            back = behind[following if wants_inputs else 0, own]
-            backward_row[launch.grid](above[t, own], back, *tables, weight.shape[1], **options)
-            torch.mm(grad_gates[t, own], weight, out=behind[t if wants_inputs else 0, own])
-
-    _in_branches(backward, batch, width)
+    for t in range(rows - 1, -1, -1):
+        has_next, following = t + 1 < rows, min(t + 1, rows - 1)
+        tables = (
+            carry, kept.active[t], kept.cells[t], kept.cells[t - 1] if t else kept.first,
+            flags[t], flags[following], initial_cell, grad_gates[t], sums, batch, width,
+        )  # fmt: skip
+        options = {
+            "LSTM": is_lstm, "OUTPUT": grad_output is not None, "NEXT": has_next,
+            "CARRIED": has_next or grad_cell is not None, "LEARN": learns, **launch.options,
+        }  # fmt: skip
+        back = behind[following if wants_inputs else 0]
+        backward_row[launch.grid](above[t], back, *tables, weight.shape[1], **options)
+        torch.mm(grad_gates[t], weight, out=behind[t if wants_inputs else 0])
     inputs = behind[..., width:] if wants_inputs else None
     return _Back(grad_gates, inputs, behind[0, :, :width], carry, sums)
 

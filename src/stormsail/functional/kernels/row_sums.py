@@ -8,16 +8,20 @@ from stormsail.functional.kernels.devices import power_of_two
 ROWS, UNITS, REPEAT, WARPS = 32, 128, 8, 4
 """Rows and columns of a block at most, blocks of a program, and warps that share one."""
 
+LONG = 32
+"""Blocks of a program that only adds up."""
 LONGEST = 4096
 """Columns of a table whose rows one program adds up at once."""
 
 
-def blocks(rows: int, units: int) -> tuple[tuple[int, int], dict[str, int]]:
+def blocks(
+    rows: int, units: int, *, repeat: int = REPEAT
+) -> tuple[tuple[int, int], dict[str, int]]:
     """Return grid and options of a kernel: narrow tables have more rows in a block."""
     width = min(power_of_two(units), UNITS)
     height = ROWS * UNITS // width
-    options = {"ROWS": height, "UNITS": width, "REPEAT": REPEAT, "num_warps": WARPS}
-    return (-(-rows // (height * REPEAT)), -(-units // width)), options
+    options = {"ROWS": height, "UNITS": width, "REPEAT": repeat, "num_warps": WARPS}
+    return (-(-rows // (height * repeat)), -(-units // width)), options
 
 
 def slopes_and_sums(grad: Tensor, output: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -32,7 +36,7 @@ def slopes_and_sums(grad: Tensor, output: Tensor | None) -> tuple[Tensor, Tensor
     rows, units = grad.shape
     if rows == 0:
         return grad, torch.zeros(units, device=grad.device)
-    grid, options = blocks(rows, units)
+    grid, options = blocks(rows, units, repeat=LONG if output is None else REPEAT)
     sums = torch.empty(grid[0], units, device=grad.device)
     slope = grad if output is None else torch.empty_like(output)
     kernel[grid](

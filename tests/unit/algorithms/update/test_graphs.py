@@ -1,5 +1,6 @@
 """Captured rollouts and minibatches: the numbers of eager ones, no host sync, exact resume."""
 
+import contextlib
 import gc
 import itertools
 import math
@@ -16,7 +17,7 @@ from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run import checkpoint
 from stormsail.algorithms.run.tasks import agent_spec, make_task
 from stormsail.algorithms.telemetry.metrics import metrics
-from stormsail.algorithms.update import graphs
+from stormsail.algorithms.update import assessment, device_epochs, graphs
 from stormsail.algorithms.update.device_epochs import COEFFICIENTS
 from stormsail.algorithms.update.graphs import (
     Recorder,
@@ -206,6 +207,45 @@ def test_rollout_and_epochs_never_wait_for_the_device():
         torch.cuda.set_sync_debug_mode("default")
 
 
+LIMIT = {
+    "risk.cvar_use_constraint": True, "risk.cvar_limit": 5.0, "risk.cvar_min_samples": 2,
+    "risk.cvar_min_tail_samples": 1,
+}  # fmt: skip
+WAITS = {  # settings, and waits of an update besides the two for its numbers
+    "none": ({}, 0),
+    "budget": ({**LIMIT, "risk.form": "budget"}, 4),
+    "critic": (LIMIT, 10),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("changes", "most"), WAITS.values(), ids=WAITS)
+def test_a_whole_update_waits_for_the_device_so_often(changes, most, monkeypatch):
+    """Twice for the numbers of rollout and epochs; a limit reads its outcomes besides."""
+    ppo, allowed = learner(settings(**changes)), []
+    for _ in range(4):
+        ppo.update()
+
+    @contextlib.contextmanager
+    def counted():
+        allowed.append(1)
+        with waiting_allowed():
+            yield
+
+    for module in (assessment, device_epochs):
+        monkeypatch.setattr(module, "waiting_allowed", counted)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            ppo.update()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waits = [each for each in found if "synchronizing" in str(each.message)]
+    assert len(allowed) == 2
+    assert len(waits) <= most, [f"{each.filename}:{each.lineno}" for each in waits]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_resumed_learner_computes_what_it_would_have(after):
@@ -238,7 +278,7 @@ class Streams:
     def __init__(self, count):
         self.handles = {
             priority: itertools.cycle(range(1 - 10 * priority, count + 1 - 10 * priority))
-            for priority in (0, -1, -2)
+            for priority in (0, -1, -2, -3)
         }
 
     def __call__(self, priority=0):
@@ -263,11 +303,11 @@ def test_no_two_living_graphs_are_recorded_on_one_stream(monkeypatch):
     assert {11} == graphs._TAKEN
     last = Owner()
     assert graphs._own_stream(last).cuda_stream in {12, 13}
-    rest = [Owner() for _ in range(4)]
+    rest = [Owner() for _ in range(7)]
     found = {graphs._own_stream(owner).cuda_stream for owner in rest}
-    assert len(found) == 4
+    assert len(found) == 7
     one_more = Owner()
-    assert graphs._own_stream(one_more).cuda_stream in {11, 12, 13, 21, 22, 23}
+    assert graphs._own_stream(one_more).cuda_stream in {11, 12, 13, 21, 22, 23, 31, 32, 33}
 
 
 @pytest.mark.gpu

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from oracles import recurrence as oracle
-from stormsail.algorithms.update.graphs import Graph
 from stormsail.functional import recurrence
-from stormsail.functional.kernels import branches, recurrent
 from stormsail.functional.kernels.devices import compute_dtype
 from stormsail.functional.kernels.recurrent import Layer, recurrent_sequence
 
@@ -214,52 +212,3 @@ def test_a_captured_layer_sees_new_inputs_and_never_waits():
     graph.replay()
     for a, b in zip(held, work(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_both_halves_of_the_environments_are_the_whole(kind, device, monkeypatch):
-    """As branches of a graph, one after the other here."""
-    exact, reset = draw(kind, SIZES["odd"], device=device)
-    leaves = [leaf.detach().float().requires_grad_() for leaf in exact]
-    done = []
-
-    def in_turn(first, second):
-        done.append((second(), first()))
-
-    def run():
-        results = mine(kind, leaves, reset, dtype=torch.float32)
-        shares = [
-            torch.sin(1.0 + torch.arange(x.numel(), device=device)).view_as(x) for x in results
-        ]
-        return [*results, *gradients(results, leaves, shares)]
-
-    monkeypatch.setattr(recurrent, "PLAIN", recurrent.Tile(1, 16, 4))
-    whole = run()
-    monkeypatch.setattr(recurrent, "splits", lambda *_, **__: True)
-    monkeypatch.setattr(recurrent, "side_by_side", in_turn)
-    for a, b in zip(run(), whole, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-    assert len(done) == 2
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("kind", KINDS)
-def test_branches_of_a_graph_give_the_plain_numbers_at_every_replay(kind, monkeypatch):
-    monkeypatch.setattr(recurrent, "BRANCHED", 1)
-    exact, reset = draw(kind, (16, 512, 24, 64, 0.1), device="cuda")
-    leaves = [leaf.detach().float().requires_grad_() for leaf in exact]
-    share = torch.linspace(-1.0, 1.0, 16 * 512 * 64, device="cuda").view(16, 512, 64)
-
-    def run():
-        output, state = mine(kind, leaves, reset, dtype=torch.bfloat16)
-        total = (output.float() * share).sum() + state.sum()
-        return [output.detach(), state.detach(), *torch.autograd.grad(total, leaves)]
-
-    graph = Graph(run, [])
-    assert branches._SECOND
-    for scale in (1.0, 0.5):
-        with torch.no_grad():
-            leaves[0].mul_(scale)
-        found, wanted = graph(), run()  # without a graph nothing is split
-        for a, b in zip(found, wanted, strict=True):
-            assert float((a.double() - b.double()).norm() / b.double().norm()) < 1e-5
