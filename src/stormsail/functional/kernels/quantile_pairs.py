@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from stormsail.functional._numbers import Number, scalar
 from stormsail.functional.kernels.devices import power_of_two
 
-ELEMENTS = 1024
+ELEMENTS = 2048
 """Predictions of one program."""
 WARPS = 4
 
