@@ -43,6 +43,7 @@ from mutants.shortfall import SHORTFALL
 from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
 from mutants.terms import TERMS
+from mutants.turning import TURNING
 from mutants.validation import VALIDATION
 from mutants.venue import VENUES
 from mutants.watching import WATCHING
@@ -78,6 +79,7 @@ MUTANTS = (
     *SEAL_BUGS,
     *TAILS,
     *TERMS,
+    *TURNING,
     *BETS,
     *CAPPING,
     *LIMITS,
