@@ -43,7 +43,7 @@ TURNING = (
     ),
     Mutant(
         "a-position-that-nobody-tells-is-flat",
-        "M45",
+        "D4",
         GATE,
         "        except VenueError:\n            return False\n        return not held",
         "        except VenueError:\n            return True\n        return not held",
