@@ -1,7 +1,7 @@
 """The bugs of connections to an exchange: answers believed, requests repeated, keys shown."""
 
 from mutants.harness import Mutant
-from mutants.nodes import integration, unit
+from mutants.nodes import gate, integration, perils, unit
 
 OUTCOMES, CLIENT = "execution/connection/outcomes.py", "execution/connection/ccxt_client.py"
 BINANCE, VENUE = "execution/connection/binance.py", "execution/ccxt_venue.py"
@@ -211,5 +211,145 @@ VENUES = (
         "self.wallet += realised - fee",
         "self.wallet += realised",
         unit("loopback/ledger", "test_a_position_averages_realises_and_turns", part="execution"),
+    ),
+    Mutant(
+        "a-market-that-is-gone-stops-the-way-out",
+        "D7",
+        "execution/ccxt_venue.py",
+        "        elif symbol not in self._ids:",
+        "        else:",
+        perils("test_a_market_that_is_gone_does_not_keep_the_others_from_being_closed"),
+    ),
+    Mutant(
+        "the-past-is-one-question",
+        "D2",
+        "execution/connection/history.py",
+        "    while now_ms - start > WEEK_MS:\n",
+        "    while now_ms < start:\n",
+        perils("test_fills_are_found_however_long_ago_the_last_one_was"),
+    ),
+    Mutant(
+        "the-past-has-no-end",
+        "D5",
+        "execution/connection/history.py",
+        "    start = max(since_ms, now_ms - OLDEST_MS)\n",
+        "    start = since_ms\n",
+        perils("test_an_absence_beyond_what_the_exchange_tells_is_no_refusal"),
+    ),
+    Mutant(
+        "a-row-that-is-no-position-is-left-out",
+        "M45",
+        "execution/connection/binance.py",
+        '        decimal(row, "positionAmt")\n',
+        "        pass\n",
+        unit(
+            "ccxt_venue",
+            "test_a_question_that_fails_is_an_error_and_never_nothing",
+            part="execution",
+        ),
+    ),
+    Mutant(
+        "rates-of-one-moment-are-one-rate",
+        "D12",
+        "execution/connection/binance.py",
+        "    return f\"{row.get('symbol')}-{row.get('time')}-{own}\"",
+        "    return f\"{row.get('time')}-{own}\"",
+        unit(
+            "ccxt_venue",
+            "test_leverage_margin_mode_funding_and_the_countdown",
+            part="execution",
+        ),
+    ),
+    Mutant(
+        "a-market-order-keeps-to-one-filter",
+        "D6",
+        "execution/venue.py",
+        "min(most, default=ZERO)",
+        "self.max_quantity",
+        gate("test_2_a_market_order_keeps_to_both_filters_of_quantities"),
+    ),
+    Mutant(
+        "what-another-process-used-is-not-read",
+        "D10",
+        "execution/connection/rate_budget.py",
+        "        if self._known is None or self._known[0] != data:\n",
+        "        if self._known is None:\n",
+        unit(
+            "rate_budget",
+            "test_what_another_process_writes_counts_at_once",
+            part="execution/connection",
+        ),
+    ),
+    Mutant(
+        "threads-share-a-client",
+        "D2",
+        "execution/connection/pool.py",
+        'own: Connection = getattr(self._own, "connection", self._first)',
+        "own: Connection = self._first",
+        unit(
+            "pool",
+            "test_a_thread_has_a_client_of_its_own_with_the_markets_of_the_first",
+            part="execution/connection",
+        ),
+    ),
+    Mutant(
+        "a-connection-keeps-the-filters-of-yesterday",
+        "D6",
+        "execution/connection/pool.py",
+        "            setattr(connection.client, name, getattr(self._first.client, name))\n",
+        "            pass\n",
+        unit(
+            "pool",
+            "test_a_thread_has_a_client_of_its_own_with_the_markets_of_the_first",
+            part="execution/connection",
+        ),
+    ),
+    Mutant(
+        "an-order-goes-out-on-a-dead-connection",
+        "D2",
+        "execution/connection/pool.py",
+        "            _drop(connection)\n        connection.used_ns",
+        "            pass\n        connection.used_ns",
+        unit(
+            "pool",
+            "test_a_connection_that_was_idle_for_long_is_opened_anew",
+            part="execution/connection",
+        ),
+    ),
+    Mutant(
+        "an-error-leaves-other-orders-on-their-way",
+        "D2",
+        "execution/connection/pool.py",
+        "        ended = list(self._threads.map(self._run, calls))\n",
+        "        ended = []\n"
+        "        for own in self._threads.map(self._run, calls):\n"
+        "            if own[1] is not None:\n"
+        "                raise own[1]\n"
+        "            ended.append(own)\n",
+        unit(
+            "pool",
+            "test_an_error_is_raised_once_every_call_has_ended",
+            part="execution/connection",
+        ),
+    ),
+    Mutant(
+        "a-ban-is-asked-for-only-once",
+        "D10",
+        "execution/connection/ccxt_client.py",
+        "            budget.check_ban()",
+        "            pass",
+        unit(
+            "ccxt_venue",
+            "test_a_ban_that_begins_while_a_request_waits_for_its_weight_stops_it",
+            part="execution",
+        ),
+    ),
+    Mutant(
+        "threads-lose-what-others-used",
+        "D10",
+        "execution/connection/rate_budget.py",
+        "        with self._threads, self._locked(fcntl.LOCK_EX):\n",
+        "        with self._locked(fcntl.LOCK_EX):\n",
+        unit("rate_budget", "test_threads_share_one_budget", part="execution/connection"),
     ),
 )
