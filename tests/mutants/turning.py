@@ -1,4 +1,4 @@
-"""The bugs of positions that are turned, and of orders that are sent one after the other."""
+"""The bugs of positions that are turned, and of orders that leave one after the other."""
 
 from mutants.harness import Mutant
 from mutants.nodes import integration, unit
@@ -17,6 +17,22 @@ def turning(*names: str) -> tuple[str, ...]:
 
 
 TURNING = (
+    Mutant(
+        "messages-are-read-while-orders-leave",
+        "execution",
+        "execution/connection/pro_streams.py",
+        "loop.call_soon_threadsafe(over.wait, HELD_S)",
+        "loop.call_soon_threadsafe(over.is_set)",
+        integration("loopback_socket", "test_no_message_is_read_while_requests_leave_side_by_side"),
+    ),
+    Mutant(
+        "messages-wait-as-long-as-requests-do",
+        "execution",
+        "execution/connection/pro_streams.py",
+        "loop.call_soon_threadsafe(over.wait, HELD_S)",
+        "loop.call_soon_threadsafe(over.wait)",
+        integration("loopback_socket", "test_no_message_is_read_while_requests_leave_side_by_side"),
+    ),
     Mutant(
         "a-turn-is-one-order",
         "D8",
