@@ -162,8 +162,8 @@ def test_a_position_that_grows_again_has_no_stop_of_a_price_long_gone(distance, 
         assert desk.notices("unprotected") == []
 
 
-def test_many_stops_that_are_canceled_cost_no_position_its_own():
-    """One after the other they would take longer than a position may be without a stop."""
+def test_many_stops_that_are_canceled_leave_no_position_without_its_own_for_long():
+    """One after the other they would take longer than a position may be without its stop."""
     with live_desk("spot", symbols=2) as desk, desk.trader() as loop:
         desk.bar(loop, 0.4, 0.4)
         cancel, together, answered = desk.venue.cancel, desk.venue.at_once, []
@@ -189,7 +189,27 @@ def test_many_stops_that_are_canceled_cost_no_position_its_own():
         desk.bar(loop, 0.6, 0.6)
         assert all(covered(desk, symbol) for symbol in desk.symbols)
         assert all(desk.held(symbol) > D("0.1") for symbol in desk.symbols)
-        assert desk.notices("unprotected") == []
+        assert desk.notices("unprotected", "stop-late") == []
+
+
+@pytest.mark.spec("D8")
+def test_a_position_whose_stop_stands_is_not_closed_because_it_came_late():
+    """An exchange on the other side of the world takes a second for what is asked around a fill."""
+    with live_desk("spot") as desk, desk.trader() as loop:
+        plain = desk.venue.submit
+
+        def submit(request):
+            if request.type == "stop":
+                desk.clock.sleep(1.3)
+            return plain(request)
+
+        desk.venue.submit = submit
+        desk.bar(loop, 0.6)
+        assert desk.held() > D(50)
+        assert covered(desk)
+        (told,) = desk.notices("stop-late", "unprotected")
+        assert (told.name, told.severity) == ("stop-late", "alarm")
+        assert told.words == "it stood 1.3 s after the fill was known"
 
 
 @pytest.mark.spec("D8")

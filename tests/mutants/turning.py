@@ -27,6 +27,15 @@ TURNING = (
         perils("test_a_position_that_grows_again_has_no_stop_of_a_price_long_gone"),
     ),
     Mutant(
+        "a-stop-that-came-late-costs-the-position",
+        "D8",
+        PROTECTION,
+        "            if not isinstance(outcome, Accepted):\n                self.release",
+        "            if not isinstance(outcome, Accepted) or passed_s > self._config.deadline_s:\n"
+        "                self.release",
+        perils("test_a_position_whose_stop_stands_is_not_closed_because_it_came_late"),
+    ),
+    Mutant(
         "stops-are-canceled-one-after-the-other",
         "D8",
         PROTECTION,
@@ -34,7 +43,7 @@ TURNING = (
         "            [partial(self._gate.cancel, own.symbol, own.client_id) for own in intents]\n"
         "        )\n",
         "        outcomes = [self._gate.cancel(own.symbol, own.client_id) for own in intents]\n",
-        perils("test_many_stops_that_are_canceled_cost_no_position_its_own"),
+        perils("test_many_stops_that_are_canceled_leave_no_position_without_its_own_for_long"),
     ),
     Mutant(
         "a-countdown-that-failed-is-renewed",

@@ -2,13 +2,14 @@
 
 Where stops may only reduce (perpetuals), the stop of the coming position stands before the order
 that opens it, so that there is no moment without one. On spot a stop needs the coins that it sells:
-it is placed right after the fill, and a position that has none when the deadline is over is closed.
+it is placed right after the fill, and a position that gets none is closed.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import partial
+from typing import NamedTuple
 
 from stormsail.core.clock import NANOSECONDS, Clock
 from stormsail.core.errors import VenueError
@@ -80,6 +81,16 @@ class OrderNames:
             reduce_only=reduce_only,
         )
         return Proposal(request, bar_ms, leg, number, reference)
+
+
+class Guarded(NamedTuple):
+    """What became of positions that had no stop."""
+
+    closed: Mapping[str, Outcome | None]
+    """What had to be closed, with the answer to the order that closes it; None where less than one
+    lot is held."""
+    late_s: Mapping[str, float]
+    """Seconds in which a stop came to stand, where that is more than the deadline."""
 
 
 class Protector:
@@ -190,8 +201,10 @@ class Protector:
         bar_ms: int,
         *,
         since_ns: int,
-    ) -> dict[str, Outcome | None]:
-        """Give every position its stop, and cancel the others.
+    ) -> Guarded:
+        """Give every position its stop, or close it, and cancel the others.
+
+        One whose stop came late keeps both: to close it now would cost more, and protect nothing.
 
         Args:
             positions: as the venue holds them.
@@ -200,28 +213,27 @@ class Protector:
             account: for the gate.
             bar_ms: bar of the orders.
             since_ns: when the fill was known, on the monotonic clock.
-
-        Returns:
-            What had to be closed, with the answer to the order that closes it; None where less than
-            one lot is held.
         """
         if not self.on:
-            return {}
+            return Guarded({}, {})
         if self._holds_coins:  # they must be free before another stop takes them
             self._cancel_others(positions, views)
         stops = self._missing(self.stops(), positions, entries, views, bar_ms)
         outcomes = self._gate.send(stops, views, account) if stops else []
-        late = (self._clock.monotonic_ns() - since_ns) / NANOSECONDS > self._config.deadline_s
+        passed_s = (self._clock.monotonic_ns() - since_ns) / NANOSECONDS
         closed: dict[str, Outcome | None] = {}
+        late: dict[str, float] = {}
         for stop, outcome in zip(stops, outcomes, strict=True):
             symbol = stop.request.symbol
-            if not isinstance(outcome, Accepted) or late:
+            if not isinstance(outcome, Accepted):
                 self.release([symbol])
                 made = self.flatten({symbol: positions[symbol]}, views, account, bar_ms)
                 closed[symbol] = made[0] if made else None
+            elif passed_s > self._config.deadline_s:
+                late[symbol] = passed_s
         left = {symbol: held for symbol, held in positions.items() if symbol not in closed}
         self._cancel_others(left, views)
-        return closed
+        return Guarded(closed, late)
 
     @property
     def _holds_coins(self) -> bool:

@@ -358,7 +358,7 @@ class Placing:
             mid = self._quotes[symbol][0]
             positions[symbol] = own if closable(own, self.markets[symbol], mid) else _NONE
             entries[symbol] = position.entry_price or mid
-        closed = self.protector.protect(
+        guarded = self.protector.protect(
             positions,
             entries,
             self.views(),
@@ -366,7 +366,10 @@ class Placing:
             standing.ts,
             since_ns=since_ns,
         )
-        for symbol, outcome in closed.items():
+        for symbol, seconds in guarded.late_s.items():
+            words = f"it stood {seconds:.1f} s after the fill was known"
+            self.teller.tell("stop-late", words, "alarm", symbol)
+        for symbol, outcome in guarded.closed.items():
             words = "no stop in time: "
             if outcome is None or isinstance(outcome, Accepted):
                 words += "the position was closed"
@@ -375,7 +378,7 @@ class Placing:
             self.teller.tell("unprotected", words, "alarm", symbol)
         if unpriced:
             return False
-        return all(own is None or isinstance(own, Accepted) for own in closed.values())
+        return all(own is None or isinstance(own, Accepted) for own in guarded.closed.values())
 
     def taken_back(self, way: Way, standing: Standing | None) -> bool:
         """Cancel, and close where that is asked for; return whether all of it is confirmed."""
