@@ -59,7 +59,7 @@ from stormsail.algorithms.risk.saved import Fit, check_number, check_tensor
 from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.generators import Generators
-from stormsail.core.task import DiscreteActions, Task, episode_steps
+from stormsail.core.task import DiscreteActions, Task, draw_places, episode_steps
 from stormsail.functional import policy, risk
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
@@ -125,6 +125,10 @@ HELD = 5
 
 MOST_SHARE = 1.0 - 1e-3
 """Largest share x of the risk advantage."""
+
+REACH = 2
+"""Episodes that begin less than so many lengths of one apart count as near each other where they
+share draws: half as many would halve the weight of those that share half of their bars."""
 
 NORMAL_95 = 1.959963984540054
 """Standard errors on either side of an estimate that hold 95 % of a normal distribution."""
@@ -297,7 +301,16 @@ class LimitControl:
         sample = self.draws.sample(alpha, since=self.updates - RECENT * self.rounds)
         cvar = float(risk.empirical_cvar(sample.result, alpha=alpha, weight=sample.weight))
         level = float(risk.weighted_value_at_risk(sample.result, sample.weight, alpha=alpha))
-        error = risk.stratified_cvar_error(*sample, alpha=alpha, level=level, draws=len(self.draws))
+        error = risk.stratified_cvar_error(
+            sample.result,
+            sample.weight,
+            sample.is_risky,
+            alpha=alpha,
+            level=level,
+            draws=len(self.draws),
+            place=draw_places(self.task, self._state(*sample.state)),
+            reach=REACH * self.horizon,
+        )
         mean = (sample.result * sample.weight).sum()
         variance = (sample.weight * (sample.result - mean).square()).sum()
         return Tail(
