@@ -125,7 +125,7 @@ VENUES = (
     ),
     Mutant(
         "a-request-that-was-refused-is-sent-with-the-next",
-        "M43",
+        "D2",
         "execution/connection/wire.py",
         "        self._connection.close()\n        self._connection = self._unopened()\n",
         "        self._connection.close()\n",
@@ -141,7 +141,7 @@ VENUES = (
     ),
     Mutant(
         "a-surplus-answer-waits-for-the-next-request",
-        "M43",
+        "D2",
         "execution/connection/wire.py",
         "if isinstance(sock, ssl.SSLSocket) and sock.pending():",
         "if isinstance(sock, ssl.SSLSocket) and not sock:",
@@ -149,7 +149,7 @@ VENUES = (
     ),
     Mutant(
         "an-early-hint-is-the-answer",
-        "M43",
+        "D2",
         "execution/connection/wire.py",
         "if answer.status < 200:",
         "if answer.status < 100:",
