@@ -126,6 +126,11 @@ HELD = 5
 MOST_SHARE = 1.0 - 1e-3
 """Largest share x of the risk advantage."""
 
+OTHER_DRAWS = math.sqrt(2.0)
+"""Standard errors that a margin of one stands for where episodes share draws. Those of training are
+a sample, and so are the others that the agent meets: CVaR over as many of them is off by as much
+again, independently."""
+
 REACH = 2
 """Episodes that begin less than so many lengths of one apart count as near each other where they
 share draws: half as many would halve the weight of those that share half of their bars."""
@@ -171,7 +176,10 @@ class LimitControl:
         self.config, self.task, self.generators = config, task, generators
         self._network = agent.network
         spare = torch.Generator(device=task.device).manual_seed(0)
-        self._state = type(task.reset(spare)[0])
+        state = task.reset(spare)[0]
+        self._state = type(state)
+        self._errors = 1.0 if draw_places(task, state) is None else OTHER_DRAWS
+        """Standard errors for each of the margin's."""
         self.horizon = episode_steps(task) or 1
         self.rounds = math.ceil(self.horizon / config.ppo.n_steps)
         """Rollouts that an episode spans."""
@@ -501,7 +509,8 @@ class LimitControl:
         """Return the CVaR that is aimed at, inside the limit."""
         config = self.config.risk
         limit = config.cvar_limit or 0.0
-        return aim_inside(limit, tail, self.unit(tail), margin=config.cvar_margin)
+        margin = self._errors * config.cvar_margin
+        return aim_inside(limit, tail, self.unit(tail), margin=margin)
 
     def _report(self, estimates: Estimates, tail: Tail, mix: Mix) -> RiskReport:
         limit = self.config.risk.cvar_limit

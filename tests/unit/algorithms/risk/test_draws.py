@@ -22,6 +22,7 @@ from all_actions_lab import (
 from learner_lab import settings as lab_settings
 from oracles import risk_limit as oracle
 from simulator_lab import settings, simulator, wild_panel
+from stormsail.algorithms.risk.control import NOTHING
 from stormsail.algorithms.risk.draws import DrawMemory, Draws, held_returns
 from stormsail.algorithms.risk.limit import LimitControl
 from stormsail.algorithms.run.state_tree import flatten, unflatten
@@ -573,6 +574,17 @@ def test_where_every_episode_draws_afresh_the_error_is_that_of_independent_ones(
     options = {"alpha": 0.05, "level": tail.level, "draws": len(limit.draws)}
     parts = sample.result, sample.weight, sample.is_risky
     assert tail.error == float(risk.stratified_cvar_error(*parts, **options)) > 0.0
+
+
+def test_where_draws_are_shared_the_aim_allows_for_the_error_of_others():
+    """As many other bars are off by as much again, so the difference is by sqrt(2) as much."""
+    margin = {"risk__cvar_limit": -2.0, "risk__cvar_margin": 1.5}
+    known = NOTHING._replace(empirical=-2.5, error=0.1, spread=0.3)
+    unknown = known._replace(error=99.0)  # counts up to 15 % of the limit
+    for task, errors in ((bets(COIN), 1.5), (market("levels"), 1.5 * math.sqrt(2.0))):
+        made = control(task, **margin)
+        assert made.aim(known) == pytest.approx(-2.0 + 0.1 * errors, abs=1e-12)
+        assert made.aim(unknown) == pytest.approx(-2.0 + 0.3 * errors, abs=1e-12)
 
 
 def test_without_a_limit_no_draw_is_played_or_scored(monkeypatch):
