@@ -140,12 +140,17 @@ def _positions(snapshot: Mapping[str, object]) -> tuple[PositionRow, ...]:
             symbol=str(own["symbol"]),
             weight=float(own["weight"]),
             target=None if own["allowed"] is None else float(own["allowed"]),
-            quantity=f"{own['quantity']:g}",
-            price=f"{own['price']:g}",
+            quantity=_plain(own["quantity"]),
+            price=_plain(own["price"]),
             value=float(own["quantity"]) * float(own["price"]),
         )
         for own in sleeves
     )
+
+
+def _plain(number: object) -> str:
+    """Return a number with every digit it has, and without an exponent."""
+    return np.format_float_positional(float(str(number)), trim="-")
 
 
 def _order(row: tuple[object, ...]) -> OrderRow:
