@@ -124,8 +124,8 @@ ORDERS = (
         "a-part-follows-one-without-an-answer",
         "D2",
         GATE,
-        "if outcomes and not isinstance(outcomes[-1], Accepted):",
-        "if outcomes and isinstance(outcomes[-1], Refused):",
+        "if not isinstance(before[-1][1], Accepted):",
+        "if isinstance(before[-1][1], Refused):",
         gate("test_a_part_that_is_not_taken_stops_those_after_it"),
     ),
     Mutant(
@@ -249,10 +249,10 @@ ORDERS = (
         "an-unknown-order-is-sent-again",
         "M43",
         GATE,
-        "                outcomes.append(self._venue.submit(part.request))\n",
-        "                outcomes.append(self._venue.submit(part.request))\n"
+        "                outcomes.append(self._venue.submit(proposal.request))\n",
+        "                outcomes.append(self._venue.submit(proposal.request))\n"
         '                if hasattr(outcomes[-1], "words"):\n'
-        "                    outcomes[-1] = self._venue.submit(part.request)\n",
+        "                    outcomes[-1] = self._venue.submit(proposal.request)\n",
         gate("test_an_order_is_never_sent_again"),
     ),
     Mutant(
@@ -276,8 +276,8 @@ ORDERS = (
         "the-switch-is-not-looked-at-last",
         "execution",
         GATE,
-        '            elif part.leg == "target" and self._switch.tripped():\n',
-        '            elif part.leg == "nothing" and self._switch.tripped():\n',
+        'if proposal.leg == "target" and self._switch.tripped():',
+        'if proposal.leg == "nothing" and self._switch.tripped():',
         gate("test_the_switch_is_looked_at_after_the_intent"),
     ),
     Mutant(

@@ -46,6 +46,7 @@ from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
 from mutants.terms import TERMS
 from mutants.trader import TRADER
+from mutants.turning import TURNING
 from mutants.validation import VALIDATION
 from mutants.venue import VENUES
 from mutants.watching import WATCHING
@@ -81,6 +82,7 @@ MUTANTS = (
     *SEAL_BUGS,
     *TAILS,
     *TERMS,
+    *TURNING,
     *BETS,
     *CAPPING,
     *LIMITS,

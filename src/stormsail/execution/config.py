@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from stormsail.core.config import Config
-from stormsail.execution.order_gate import OrderLimits, Share
+from stormsail.execution.order_limits import OrderLimits, Share
 from stormsail.execution.venue import MarginMode
 
 

@@ -117,21 +117,19 @@ class Protector:
         """Return the stops that stand, or may stand, at the venue, oldest first."""
         return [intent for intent in self._journal.pending() if intent.leg == "stop"]
 
-    def place(
+    def missing(
         self,
         wanted: Mapping[str, Decimal],
         entries: Mapping[str, Decimal],
         views: Mapping[str, MarketView],
-        account: AccountView,
         bar_ms: int,
-    ) -> dict[str, Outcome]:
-        """Send one stop for each position that has none of its size and side; return the answers.
+    ) -> list[Proposal]:
+        """Return one stop for each position that has none of its size and side.
 
         Args:
             wanted: signed position that each stop is to close.
             entries: price from which the distance is measured.
-            views: for the gate.
-            account: for the gate.
+            views: rules of the markets.
             bar_ms: bar of the orders.
         """
         proposals, stops = [], self.stops()
@@ -152,11 +150,7 @@ class Protector:
                         reduce_only=self._venue.kind == "perpetual",
                     )
                 )
-        outcomes = self._gate.send(proposals, views, account) if proposals else []
-        return {
-            proposal.request.symbol: outcome
-            for proposal, outcome in zip(proposals, outcomes, strict=True)
-        }
+        return proposals
 
     def _stop_price(self, long: bool, entry: Decimal, market: Market) -> Decimal:  # noqa: FBT001
         distance = Decimal(repr(self._config.stop_distance))
@@ -191,10 +185,12 @@ class Protector:
             return {}
         if self._holds_coins:  # they must be free before another stop takes them
             self._cancel_others(positions, views)
-        outcomes = self.place(positions, entries, views, account, bar_ms)
+        stops = self.missing(positions, entries, views, bar_ms)
+        outcomes = self._gate.send(stops, views, account) if stops else []
         late = (self._clock.monotonic_ns() - since_ns) / NANOSECONDS > self._config.deadline_s
         closed: dict[str, Outcome | None] = {}
-        for symbol, outcome in outcomes.items():
+        for stop, outcome in zip(stops, outcomes, strict=True):
+            symbol = stop.request.symbol
             if not isinstance(outcome, Accepted) or late:
                 self.release([symbol])
                 made = self.flatten({symbol: positions[symbol]}, views, account, bar_ms)

@@ -206,21 +206,24 @@ class Placing:
             VenueError: if the venue does not say what it holds; nothing was sent.
         """
         views, account = self.views(), self.account(standing, positions)
-        proposals = self._proposals(standing)
-        if self.protector.before_entry and proposals:
-            self._protect_entries(proposals, views, account, standing.ts)
-        sold = [own.request.symbol for own in proposals if own.request.side == "sell"]
+        targets = self._proposals(standing)
+        sold = [own.request.symbol for own in targets if own.request.side == "sell"]
         released = self.protector.release(sold)
-        moved = [proposal.request.symbol for proposal in proposals]
+        proposals = self._with_stops(targets, views, account, standing.ts)
 
         def record(refusals: Sequence[Refusal | None]) -> None:
-            by_symbol = dict(zip(moved, refusals, strict=True))
+            by_symbol = {
+                proposal.request.symbol: refusal
+                for proposal, refusal in zip(proposals, refusals, strict=True)
+            }
             before([by_symbol.get(symbol) for symbol in self.symbols])
 
         outcomes = self.gate.send(proposals, views, account, before=record)
         known = set()
         for proposal, outcome in zip(proposals, outcomes, strict=True):
             symbol = proposal.request.symbol
+            if proposal.leg == "stop":
+                continue  # a position that has none is told of once it is there
             if symbol not in known and not isinstance(outcome, Accepted):
                 self._tell_outcome(proposal, outcome)
                 known.add(symbol)  # parts after it have the same fate
@@ -240,7 +243,9 @@ class Placing:
     def _proposals(self, standing: Standing) -> list[Proposal]:
         """Return an order for each symbol whose position is to change, none while one is open.
 
-        What is more than the market takes at once is cut into parts.
+        What is more than the market takes at once is cut into parts. A perpetual is turned by two
+        orders, of which the first only reduces: a stop that fires before them has closed what they
+        were to close, and one order for both would make the new position twice as large.
         """
         held_up = {intent.symbol for intent in self.journal.unsettled()}
         proposals = []
@@ -249,37 +254,47 @@ class Placing:
             if self.real and bool(standing.ordered.liquidated[column]):
                 # the exchange may hold on to what the account's rules have given up
                 wanted = -float(standing.state.quantity[column])
-            size = order_size(wanted, self.markets[symbol])
-            if not size or symbol in held_up or symbol not in self._quotes:
+            market = self.markets[symbol]
+            if not order_size(wanted, market) or symbol in held_up or symbol not in self._quotes:
                 continue
-            held = float(standing.state.quantity[column])
-            reduces = wanted * held < 0 and abs(wanted) <= abs(held)
+            mid = self._quotes[symbol][0]
+            closing, opening = _NONE, order_size(wanted, market)
+            if self.venue.kind == "perpetual":
+                held = float(standing.state.quantity[column])
+                closing, opening = legs_of(wanted, held, market, mid, turns=self.real)
+            parts = [(own, True) for own in parts_of(closing, market)]
+            parts += [(own, False) for own in parts_of(opening, market)]
             proposals += [
                 self.names.proposal(
                     standing.ts,
                     "target",
-                    self._quotes[symbol][0],
+                    mid,
                     symbol=symbol,
                     side="buy" if wanted > 0 else "sell",
                     quantity=quantity,
-                    reduce_only=reduces and self.venue.kind == "perpetual",
+                    reduce_only=reduces,
                     part=part,
                 )
-                for part, quantity in enumerate(parts_of(size, self.markets[symbol]))
+                for part, (quantity, reduces) in enumerate(parts)
             ]
         return proposals
 
-    def _protect_entries(
+    def _with_stops(
         self,
-        proposals: Sequence[Proposal],
+        targets: Sequence[Proposal],
         views: Mapping[str, MarketView],
         account: AccountView,
         ts: int,
-    ) -> None:
-        """Place the stops of positions to come before the orders that open them."""
+    ) -> list[Proposal]:
+        """Return orders, each with the stop of the position to come before it.
+
+        Where stops cannot stand before their positions, they are the orders alone.
+        """
+        if not self.protector.before_entry:
+            return list(targets)
         changes: dict[str, Decimal] = {}
         entries = {}
-        for proposal in proposals:
+        for proposal in targets:
             request = proposal.request
             signed = request.quantity if request.side == "buy" else -request.quantity
             changes[request.symbol] = changes.get(request.symbol, _NONE) + signed
@@ -290,7 +305,14 @@ class Placing:
             after = held.high + change if change > 0 else held.low + change
             if abs(after) > held.largest or after * held.high < 0:
                 wanted[symbol] = after
-        self.protector.place(wanted, entries, views, account, ts)
+        stops = {
+            stop.request.symbol: stop for stop in self.protector.missing(wanted, entries, views, ts)
+        }
+        both: list[Proposal] = []
+        for target in targets:
+            stop = stops.pop(target.request.symbol, None)
+            both += [target] if stop is None else [stop, target]
+        return both
 
     def unguarded(self) -> bool:
         """Return whether positions may have no stop, and it is time to look.
@@ -432,11 +454,42 @@ def closable(held: Decimal, market: Market, price: Decimal) -> bool:
     return bool(size) and size >= least and worth
 
 
+def legs_of(
+    wanted: float, held: float, market: Market, mid: Decimal, *, turns: bool
+) -> tuple[Decimal, Decimal]:
+    """Return how much of an order closes a position and only reduces, and how much opens another.
+
+    What the market does not take as an opening order is left out, and what no order can close is
+    turned with the rest.
+
+    Args:
+        wanted: change of the position.
+        held: position before it.
+        market: its rules.
+        mid: its price.
+        turns: whether a position is turned by two orders, or by one that opens.
+    """
+    size = order_size(wanted, market)
+    if wanted * held >= 0.0:
+        return _NONE, size
+    if abs(wanted) <= abs(held):
+        return size, _NONE
+    if not turns or not closable(_decimal(held), market, mid):
+        return _NONE, size
+    closing = order_size(held, market)
+    opening = size - closing
+    opens = opening >= market.sizes("market").least and opening * mid >= market.min_notional
+    return closing, opening if opens else _NONE
+
+
 def parts_of(size: Decimal, market: Market) -> list[Decimal]:
     """Return a size in as few market orders as the market takes, alike but for one lot.
 
-    Where that would be more than `MOST_PARTS`, or there is no lot, it is left whole.
+    Where that would be more than `MOST_PARTS`, or there is no lot, it is left whole; of nothing
+    there are none.
     """
+    if not size:
+        return []
     most, lot = market.sizes("market").most, market.market_lot or market.lot
     if not (most and lot) or size <= most:
         return [size]
