@@ -60,7 +60,13 @@ def test_positions_stand_beside_the_weights_that_the_gate_allowed(desk: Desk) ->
 
 @pytest.mark.parametrize(
     ("number", "shown"),
-    [(1234567.25, "1234567.25"), (104512.35, "104512.35"), (-1e-7, "-0.0000001"), (3.0, "3")],
+    [
+        (1234567.25, "1234567.25"),
+        (104512.35, "104512.35"),
+        (-1e-7, "-0.0000001"),
+        (3.0, "3"),
+        (-41.233000000000004, "-41.233"),
+    ],
 )
 def test_numbers_have_all_their_digits_and_no_exponent(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, number: float, shown: str

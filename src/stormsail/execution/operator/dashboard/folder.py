@@ -36,6 +36,9 @@ ROWS = 20
 ENOUGH_WINDOWS = 20
 """Windows that share no bar from which a realised tail is shown: one in the worst 5 %."""
 
+_DIGITS = 12
+"""Of quantities and prices: more than a venue states, fewer than a float has."""
+
 LEVELS = {"info": "info", "warning": "warning", "alarm": "alert"}
 
 
@@ -149,8 +152,10 @@ def _positions(snapshot: Mapping[str, object]) -> tuple[PositionRow, ...]:
 
 
 def _plain(number: object) -> str:
-    """Return a number with every digit it has, and without an exponent."""
-    return np.format_float_positional(float(str(number)), trim="-")
+    """Return a number without an exponent, and without the digits that sums of floats leave."""
+    return np.format_float_positional(
+        float(str(number)), precision=_DIGITS, fractional=False, trim="-"
+    )
 
 
 def _order(row: tuple[object, ...]) -> OrderRow:

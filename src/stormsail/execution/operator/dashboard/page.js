@@ -102,7 +102,7 @@ function show(view) {
   const tail = view.tail;
   figure("predicted", tail ? percent(tail.predicted) : "\u2013", 0);
   $("tail").textContent = tail
-    ? `worst ${percent(tail.alpha, 0)} of ${tail.horizon}; realised ${percent(tail.realised)} in ${tail.windows} windows` +
+    ? `worst ${percent(tail.alpha, 0)} of ${tail.horizon}; realised ${percent(tail.realised)} in ${tail.windows} window${tail.windows === 1 ? "" : "s"}` +
       (tail.limit === null ? "" : `; limit ${percent(tail.limit)}`)
     : "";
   line($("curve"), view.curve_equity, "var(--accent)", view.equity_start ?? undefined);
