@@ -167,8 +167,8 @@ VENUES = (
         "a-key-with-a-line-end-is-taken",
         "E1",
         SECRETS,
-        'if not "!" <= one <= "~"',
-        'if one == "\\0"',
+        'if not "!" <= sign <= "~"',
+        'if sign == "\\0"',
         unit(
             "secrets",
             "test_a_key_that_can_be_no_header_is_refused_without_quoting_it",

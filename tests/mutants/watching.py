@@ -100,9 +100,9 @@ WATCHING = (
     ),
     _own(
         "tail-of-single-bars",
-        FOLDER,
-        "returns = table[bars:, 1] / table[:-bars, 1] - 1.0",
-        "returns = table[1:, 1] / table[:-1, 1] - 1.0",
+        HISTORY,
+        "returns = self._equity[bars:, 1] / self._equity[:-bars, 1] - 1.0",
+        "returns = self._equity[1:, 1] / self._equity[:-1, 1] - 1.0",
         "test_the_realised_tail_is_that_of_windows_of_the_horizon",
         "dashboard_folder",
     ),

@@ -178,7 +178,7 @@ def _from_keyring(exchange: str) -> Credentials | None:
 
 def _checked(exchange: str, key: str, secret: str, source: str) -> Credentials:
     """Return credentials whose key can be a header; a secret may have lines, as PEM files do."""
-    odd = next((k for k, one in enumerate(key, 1) if not "!" <= one <= "~"), None)
+    odd = next((k for k, sign in enumerate(key, 1) if not "!" <= sign <= "~"), None)
     if odd is not None:
         raise ConfigError(
             "secret-missing",

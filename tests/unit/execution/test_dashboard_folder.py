@@ -1,5 +1,6 @@
 """The view of an account's folder says what the journal says."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -11,9 +12,10 @@ import pytest
 from execution_lab import CAPITAL, Desk
 from stormsail.execution.journal import NAME, Journal, Kind
 from stormsail.execution.kill_switch import KillSwitch
+from stormsail.execution.operator import status
 from stormsail.execution.operator.dashboard.folder import POINTS, FolderView
 from stormsail.execution.operator.dashboard.view import Tail
-from stormsail.execution.operator.status import Snapshot
+from stormsail.execution.operator.status import PULSE, Snapshot
 from stormsail.execution.venue import Order, OrderRequest
 
 BARS = 24
@@ -54,6 +56,26 @@ def test_positions_stand_beside_the_weights_that_the_gate_allowed(desk: Desk) ->
     assert [row.weight for row in view.positions] == [own.weight for own in sleeves]
     assert [row.target for row in view.positions] == [own.allowed for own in sleeves]
     assert [row.value for row in view.positions] == [own.quantity * own.price for own in sleeves]
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (1234567.25, "1234567.25"),
+        (104512.35, "104512.35"),
+        (-1e-7, "-0.0000001"),
+        (3.0, "3"),
+        (-41.233000000000004, "-41.233"),
+    ],
+)
+def test_numbers_have_all_their_digits_and_no_exponent(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, number: float, shown: str
+) -> None:
+    pulse = json.loads((desk.folder / PULSE).read_text())
+    pulse["snapshot"]["sleeves"][0] |= {"quantity": number, "price": number}
+    monkeypatch.setattr(status, "_read_pulse", lambda _folder: pulse)
+    row = FolderView(desk.folder, "", desk.clock)().positions[0]
+    assert (row.quantity, row.price) == (shown, shown)
 
 
 def begun(desk: Desk, now_ms: int) -> Journal:

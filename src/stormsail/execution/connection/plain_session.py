@@ -46,9 +46,9 @@ def plain_session() -> Any:  # noqa: ANN401 - a class of a library that may be a
             verify: bool = True,
             **more: object,
         ) -> "Response":
-            asked = sorted(name for name, value in more.items() if value is not None)
-            if asked:
-                raise not_done(", ".join(asked))
+            names = sorted(name for name, value in more.items() if value is not None)
+            if names:
+                raise not_done(", ".join(names))
             request = prepared(method, url, data, headers or {})
             response = self.get_adapter(url).send(
                 request, timeout=timeout, verify=verify, proxies=dict(proxies or {})

@@ -36,6 +36,9 @@ ROWS = 20
 ENOUGH_WINDOWS = 20
 """Windows that share no bar from which a realised tail is shown: one in the worst 5 %."""
 
+_DIGITS = 12
+"""Of quantities and prices: more than a venue states, fewer than a float has."""
+
 LEVELS = {"info": "info", "warning": "warning", "alarm": "alert"}
 
 
@@ -140,11 +143,18 @@ def _positions(snapshot: Mapping[str, object]) -> tuple[PositionRow, ...]:
             symbol=str(own["symbol"]),
             weight=float(own["weight"]),
             target=None if own["allowed"] is None else float(own["allowed"]),
-            quantity=f"{own['quantity']:g}",
-            price=f"{own['price']:g}",
+            quantity=_plain(own["quantity"]),
+            price=_plain(own["price"]),
             value=float(own["quantity"]) * float(own["price"]),
         )
         for own in sleeves
+    )
+
+
+def _plain(number: object) -> str:
+    """Return a number without an exponent, and without the digits that sums of floats leave."""
+    return np.format_float_positional(
+        float(str(number)), precision=_DIGITS, fractional=False, trim="-"
     )
 
 
