@@ -775,5 +775,16 @@ def _all_actions(draw: Draw) -> list[Case]:
             (normal(9), weight, stratum),
             {"alpha": 0.3, "level": 0.2, "draws": 12},
             (0,),
+            "each its own",
+        ),
+        Case(
+            risk.stratified_cvar_error,
+            (normal(9), weight, stratum),
+            {
+                **{"alpha": 0.3, "level": 0.2, "draws": 12},
+                **{"place": torch.arange(9).flip(0) // 2, "reach": 3},
+            },
+            (0,),
+            "near ones shared",
         ),
     ]

@@ -82,7 +82,30 @@ def test_the_kill_button_needs_the_token(opened, desk: Desk) -> None:
     assert opened.ask("return document.getElementById('token').value") == ""
 
 
-@pytest.mark.parametrize(("width", "dark"), [(DESKTOP, False), (DESKTOP, True), (PHONE, False)])
+def test_on_a_phone_every_value_is_on_the_screen_beside_its_name(opened, desk: Desk) -> None:
+    opened.show(width=PHONE)
+    desk.shown = replace(VIEW, state="REDUCING")
+    opened.until("return document.getElementById('state').textContent === 'REDUCING'")
+    cells = opened.ask(
+        "return [...document.querySelectorAll('tbody td')].map((own) => {"
+        " const box = own.getBoundingClientRect();"
+        " return [getComputedStyle(own, '::before').content, own.textContent, box.left, box.right];"
+        "})"
+    )
+    assert len(cells) == 7 + 8 + 5
+    assert all(0 <= left < right <= PHONE for _, _, left, right in cells), cells
+    named = {(before.strip('"').strip(), said) for before, said, _, _ in cells}
+    assert {("gate", "max leverage"), ("client id", "ss-1"), ("price", "34120.5")} <= named
+    opened.show(width=DESKTOP)
+    names = opened.ask(
+        "return [...document.querySelectorAll('tbody td')]"
+        ".map((own) => getComputedStyle(own, '::before').content)"
+    )
+    assert set(names) == {"none"}
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
 def test_it_fits_the_screen_and_those_who_cannot_see_it(opened, width: int, dark: bool) -> None:
     opened.show(width=width, dark=dark)
     assert opened.ask("return document.documentElement.scrollWidth") <= width

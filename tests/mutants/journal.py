@@ -8,6 +8,14 @@ SCHEMA = "execution/journal/schema.py"
 
 JOURNAL_BUGS = (
     Mutant(
+        "a-journal-without-room-is-called-damaged",
+        "D5",
+        "execution/journal/files.py",
+        "        if _named(error, _OPENING):\n",
+        "        if _named(error, _OPENING[:0]):\n",
+        ("tests/fault/test_full_disk.py::test_a_journal_on_a_full_disk_is_not_called_damaged",),
+    ),
+    Mutant(
         "a-commit-that-failed-stays-open",
         "D1",
         JOURNAL,

@@ -6,7 +6,45 @@ from mutants.nodes import close, integration, loop, outages, perils, unit
 LOOP = "execution/loop.py"
 SWITCH = "execution/kill_switch.py"
 
+
+def full(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of a disk that is full."""
+    return tuple(f"tests/fault/test_full_disk.py::{name}" for name in names)
+
+
 TRADER = (
+    Mutant(
+        "a-full-disk-ends-a-trader",
+        "R4",
+        "cli/trading/session.py",
+        "return not self._leaving",
+        "return False",
+        full("test_a_trader_waits_for_room_sends_nothing_meanwhile_and_goes_on"),
+    ),
+    Mutant(
+        "a-countdown-runs-out-while-room-is-waited-for",
+        "R24",
+        "cli/trading/session.py",
+        "self.loop.placing.protector.renew(self._account.symbols)",
+        "pass",
+        full("test_a_trader_waits_for_room_sends_nothing_meanwhile_and_goes_on"),
+    ),
+    Mutant(
+        "a-kill-switch-needs-room",
+        "R23",
+        SWITCH,
+        "                self._touch(folder)\n                return self.read() or made\n",
+        "                raise\n",
+        full("test_the_kill_switch_is_tripped_on_a_full_disk_and_says_no_more_than_it_keeps"),
+    ),
+    Mutant(
+        "a-full-disk-locks-everybody-out",
+        "D5",
+        "core/files/lock.py",
+        "with contextlib.suppress(OSError):  # on a full disk the lock holds, and says less",
+        "with contextlib.suppress(KeyError):",
+        full("test_a_full_disk_lets_one_trader_alone_begin"),
+    ),
     Mutant(
         "an-absence-asks-at-every-bar",
         "D10",

@@ -24,6 +24,11 @@ def wire(*names: str) -> tuple[str, ...]:
     return unit("plain_session", *names, part="execution/connection")
 
 
+def line(*names: str) -> tuple[str, ...]:
+    """Return node ids of tests of the connection under it."""
+    return unit("wire", *names, part="execution/connection")
+
+
 def budget(*names: str) -> tuple[str, ...]:
     """Return node ids of tests of the request budget."""
     return unit("connection/rate_budget", *names, part="execution")
@@ -114,9 +119,69 @@ VENUES = (
         "a-request-goes-out-on-a-closed-connection",
         "D2",
         "execution/connection/wire.py",
-        "        if connection.sock is not None and _readable(connection.sock):\n",
-        "        if connection.sock is None:\n",
+        "        if self._connection.sock is not None and _readable(self._connection.sock):\n",
+        "        if self._connection.sock is None:\n",
         wire("test_a_connection_that_was_closed_meanwhile_is_opened_anew_before_a_request"),
+    ),
+    Mutant(
+        "a-request-that-was-refused-is-sent-with-the-next",
+        "D2",
+        "execution/connection/wire.py",
+        "        self._connection.close()\n        self._connection = self._unopened()\n",
+        "        self._connection.close()\n",
+        line("test_nothing_of_a_request_that_cannot_be_written_is_sent_with_the_next_one"),
+    ),
+    Mutant(
+        "an-answer-may-drip-for-ever",
+        "R20",
+        "execution/connection/wire.py",
+        "            self._sock.settimeout(left_ns / NANOSECONDS)\n",
+        "            self._end_ns += 10**9\n",
+        line("test_an_answer_that_drips_is_waited_for_no_longer_than_a_silent_one"),
+    ),
+    Mutant(
+        "a-surplus-answer-waits-for-the-next-request",
+        "D2",
+        "execution/connection/wire.py",
+        "if isinstance(sock, ssl.SSLSocket) and sock.pending():",
+        "if isinstance(sock, ssl.SSLSocket) and not sock:",
+        line("test_a_second_answer_to_one_request_is_not_that_to_the_next"),
+    ),
+    Mutant(
+        "an-early-hint-is-the-answer",
+        "D2",
+        "execution/connection/wire.py",
+        "if answer.status < 200:",
+        "if answer.status < 100:",
+        line("test_an_early_hint_is_not_taken_for_the_answer_nor_the_answer_for_the_next"),
+    ),
+    Mutant(
+        "an-error-of-a-header-quotes-the-key",
+        "R28",
+        "execution/connection/wire.py",
+        "    except ValueError:  # it quotes the value, which may be the key\n",
+        "    except LookupError:\n",
+        line("test_an_error_of_a_header_does_not_show_its_value"),
+    ),
+    Mutant(
+        "a-key-with-a-line-end-is-taken",
+        "E1",
+        SECRETS,
+        'if not "!" <= sign <= "~"',
+        'if sign == "\\0"',
+        unit(
+            "secrets",
+            "test_a_key_that_can_be_no_header_is_refused_without_quoting_it",
+            part="execution",
+        ),
+    ),
+    Mutant(
+        "a-proxy-may-see-every-order",
+        "E1",
+        CLIENT,
+        "    check_goes_directly(made)\n",
+        "",
+        venue("test_a_client_with_a_proxy_is_refused_at_start"),
     ),
     Mutant(
         "nobody-looks-at-certificates",

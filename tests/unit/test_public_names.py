@@ -185,7 +185,8 @@ SIGNATURES = {
         "pull_to_action": "advantage, probability, action, *, share",
         "shrink_to_mean": "advantage, weight, *, share",
         "weighted_value_at_risk": "sample, weight, *, alpha",
-        "stratified_cvar_error": "sample, weight, stratum, *, alpha, level, draws",
+        "stratified_cvar_error": "sample, weight, stratum, *, alpha, level, draws, place=None, "
+        "reach=1",
     },
     "stormsail.functional.risk_gate": {"risk_gate": "weight, account, limits"},
     "stormsail.optim": {

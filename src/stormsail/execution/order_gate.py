@@ -338,7 +338,7 @@ class OrderGate:
         ):
             known = start.is_finite() and start > 0 and account.equity.is_finite()
             if not (known and start - account.equity < share * start):
-                words = f"an equity of {account.equity} after {start}"
+                words = f"an equity of {account.equity:.2f} after {start:.2f}"
                 return Refusal(limit, words)  # type: ignore[arg-type]
         return None
 

@@ -59,7 +59,7 @@ from stormsail.algorithms.risk.saved import Fit, check_number, check_tensor
 from stormsail.algorithms.update.estimates import Estimates
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.generators import Generators
-from stormsail.core.task import DiscreteActions, Task, episode_steps
+from stormsail.core.task import DiscreteActions, Task, draw_places, episode_steps
 from stormsail.functional import policy, risk
 from stormsail.modules.actions import grid_log_prob
 from stormsail.modules.agent import Agent
@@ -126,6 +126,15 @@ HELD = 5
 MOST_SHARE = 1.0 - 1e-3
 """Largest share x of the risk advantage."""
 
+OTHER_DRAWS = math.sqrt(2.0)
+"""Standard errors that a margin of one stands for where episodes share draws. Those of training are
+a sample, and so are the others that the agent meets: CVaR over as many of them is off by as much
+again, independently."""
+
+REACH = 2
+"""Episodes that begin less than so many lengths of one apart count as near each other where they
+share draws: half as many would halve the weight of those that share half of their bars."""
+
 NORMAL_95 = 1.959963984540054
 """Standard errors on either side of an estimate that hold 95 % of a normal distribution."""
 
@@ -167,7 +176,10 @@ class LimitControl:
         self.config, self.task, self.generators = config, task, generators
         self._network = agent.network
         spare = torch.Generator(device=task.device).manual_seed(0)
-        self._state = type(task.reset(spare)[0])
+        state = task.reset(spare)[0]
+        self._state = type(state)
+        self._errors = 1.0 if draw_places(task, state) is None else OTHER_DRAWS
+        """Standard errors for each of the margin's."""
         self.horizon = episode_steps(task) or 1
         self.rounds = math.ceil(self.horizon / config.ppo.n_steps)
         """Rollouts that an episode spans."""
@@ -297,7 +309,16 @@ class LimitControl:
         sample = self.draws.sample(alpha, since=self.updates - RECENT * self.rounds)
         cvar = float(risk.empirical_cvar(sample.result, alpha=alpha, weight=sample.weight))
         level = float(risk.weighted_value_at_risk(sample.result, sample.weight, alpha=alpha))
-        error = risk.stratified_cvar_error(*sample, alpha=alpha, level=level, draws=len(self.draws))
+        error = risk.stratified_cvar_error(
+            sample.result,
+            sample.weight,
+            sample.is_risky,
+            alpha=alpha,
+            level=level,
+            draws=len(self.draws),
+            place=draw_places(self.task, self._state(*sample.state)),
+            reach=REACH * self.horizon,
+        )
         mean = (sample.result * sample.weight).sum()
         variance = (sample.weight * (sample.result - mean).square()).sum()
         return Tail(
@@ -488,7 +509,8 @@ class LimitControl:
         """Return the CVaR that is aimed at, inside the limit."""
         config = self.config.risk
         limit = config.cvar_limit or 0.0
-        return aim_inside(limit, tail, self.unit(tail), margin=config.cvar_margin)
+        margin = self._errors * config.cvar_margin
+        return aim_inside(limit, tail, self.unit(tail), margin=margin)
 
     def _report(self, estimates: Estimates, tail: Tail, mix: Mix) -> RiskReport:
         limit = self.config.risk.cvar_limit

@@ -10,8 +10,9 @@ from torch import Tensor
 from stormsail.algorithms.config import TargetConfig, TrainConfig
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.errors import InvariantError
+from stormsail.core.graph_compiler import is_traced
 from stormsail.functional import categorical, quantile, returns, value_clip
-from stormsail.functional.kernels import quantile_pairs
+from stormsail.functional.kernels import quantile_pairs, traced_huber
 from stormsail.functional.kernels.devices import may_launch
 from stormsail.modules.agent import Agent
 
@@ -135,12 +136,15 @@ def losses_and_linear(
 ) -> tuple[Tensor, Tensor | None]:
     """Return `losses`, and the share of pairs in the linear part of the quantile loss, [*b].
 
-    The share is None where it is no by-product of the loss: of other critics, and on a CPU.
+    The share is None where it is no by-product of the loss: of other critics, and of calls on a
+    CPU.
     """
-    critic = agent.spec.critic
-    if critic.kind != "quantile" or not may_launch(predicted, target):
+    critic, launches = agent.spec.critic, may_launch(predicted, target)
+    is_by_product = launches or (is_traced() and predicted.device.type == "cpu")
+    if critic.kind != "quantile" or not is_by_product:
         return losses(agent, predicted, target), None
-    by_critic, linear = quantile_pairs.huber_loss_and_active(
+    kernel = quantile_pairs if launches else traced_huber
+    by_critic, linear = kernel.huber_loss_and_active(
         predicted,
         target[..., None, :].expand(*predicted.shape[:-1], target.shape[-1]),
         _levels(agent, predicted),

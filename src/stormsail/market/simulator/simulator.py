@@ -316,6 +316,13 @@ class Simulator:
         info = step_info(state, new, outcome, self.config)
         return State(*new), Step(observation, reward, ended, cut, info)
 
+    def draw_places(self, state: State) -> Tensor:
+        """Return the rows of the panel that accounts stand at, whatever their symbol.
+
+        Symbols of one panel share its days, and mostly fall on the same ones.
+        """
+        return state.row
+
     def with_batch(self, batch: int) -> "Simulator":
         """Return the same market for another number of environments; nothing is laid out anew.
 
