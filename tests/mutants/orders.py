@@ -233,8 +233,8 @@ ORDERS = (
         "a-position-that-stays-is-told-as-closed",
         "D8",
         PLACING,
-        "        return all(own is None or isinstance(own, Accepted) for own in guarded.closed.values())",
-        "        return True",
+        "return all(own is None or isinstance(own, Accepted) for own in guarded.closed.values())",
+        "return True",
         outages("test_a_position_that_could_not_be_closed_is_told_and_tried_again"),
     ),
     Mutant(

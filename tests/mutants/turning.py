@@ -1,10 +1,10 @@
 """The bugs of positions that are turned, and of orders that leave one after the other."""
 
 from mutants.harness import Mutant
-from mutants.nodes import integration, perils, unit
+from mutants.nodes import close, integration, perils, unit
 
 GATE, PLACING = "execution/order_gate.py", "execution/orders/placing.py"
-PROTECTION = "execution/protection.py"
+PROTECTION, LOOP = "execution/protection.py", "execution/loop.py"
 
 
 def chains(*names: str) -> tuple[str, ...]:
@@ -18,6 +18,30 @@ def turning(*names: str) -> tuple[str, ...]:
 
 
 TURNING = (
+    Mutant(
+        "prices-of-before-are-fresh",
+        "D6",
+        PLACING,
+        "if ahead is not None and ahead[0] >= oldest:",
+        "if ahead is not None:",
+        close("test_prices_are_asked_for_beside_positions_and_again_where_that_is_long_ago"),
+    ),
+    Mutant(
+        "a-close-fails-with-a-price",
+        "D4",
+        PLACING,
+        "        with suppress(VenueError):\n",
+        "        with suppress(KeyError):\n",
+        close("test_prices_are_asked_for_beside_positions_and_again_where_that_is_long_ago"),
+    ),
+    Mutant(
+        "prices-wait-for-positions",
+        "execution",
+        LOOP,
+        "        self.accounts.beside = (self.placing.look,)\n",
+        "",
+        close("test_prices_are_asked_for_beside_positions_and_again_where_that_is_long_ago"),
+    ),
     Mutant(
         "a-stop-of-any-price-fits",
         "D8",

@@ -198,6 +198,11 @@ class OrderGate:
         return "REDUCING" if self._reducing else "ACTIVE"
 
     @property
+    def quote_age_s(self) -> float:
+        """Oldest price by which an order may be judged."""
+        return self._bounds.quote_age_ms / 1000.0
+
+    @property
     def reasons(self) -> Mapping[str, str]:
         """Why only reducing is allowed, by name."""
         return dict(self._reducing)

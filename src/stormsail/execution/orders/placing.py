@@ -5,6 +5,7 @@ closes until the venue is flat.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import ROUND_FLOOR, Decimal
 
@@ -47,6 +48,8 @@ _NEAR = Decimal("1e-9")
 _NONE = Decimal(0)
 _AGAIN_S = 5.0
 """Pause before a position without a stop is looked at again."""
+_AHEAD_SHARE = 0.1
+"""Prices that were asked for beside something else are used up to this share of the oldest age."""
 _FRESH_S = 1.0
 """Age from which prices are asked for anew before a stop is placed."""
 _PASSING = frozenset({NOT_SENT, "gate:collar", "-1003", "-1015", "-1021", "-2020", "-4131"})
@@ -89,17 +92,29 @@ class Placing:
     _guarded: tuple[int, frozenset[str]] | None = None
     """Newest fill after which every position was seen to have its stop, and those stops."""
     _again_ns: int = 0
+    _ahead: tuple[int, dict[str, Quote]] | None = None
+    """When prices were asked for beside something else, and the answer."""
+
+    def look(self) -> None:
+        """Ask for prices while something else is asked for; what fails is asked for again."""
+        now = self.clock.monotonic_ns()
+        with suppress(VenueError):
+            self._ahead = now, self._quoted()
 
     def prices(self) -> Tensor:
-        """Ask for the mid of every symbol, at which orders are sized, float64 [S].
+        """Return the mid of every symbol now, at which orders are sized, float64 [S].
 
         NaN where one has none, as a symbol that is suspended: it is no reason not to trade others.
 
         Raises:
             VenueError: if none is known.
         """
-        now = self.clock.monotonic_ns()
-        quotes = self._quoted()
+        ahead, self._ahead, now = self._ahead, None, self.clock.monotonic_ns()
+        oldest = now - int(_AHEAD_SHARE * self.gate.quote_age_s * NANOSECONDS)
+        if ahead is not None and ahead[0] >= oldest:
+            now, quotes = ahead
+        else:
+            quotes = self._quoted()
         for symbol, quote in quotes.items():
             self._quotes[symbol] = (quote.mid, now)
         mids = [float(quotes[own].mid) if own in quotes else np.nan for own in self.symbols]
