@@ -1,9 +1,10 @@
-"""The bugs of positions that are turned, and of orders that are sent one after the other."""
+"""The bugs of positions that are turned, and of orders that leave one after the other."""
 
 from mutants.harness import Mutant
-from mutants.nodes import integration, unit
+from mutants.nodes import integration, perils, unit
 
 GATE, PLACING = "execution/order_gate.py", "execution/orders/placing.py"
+PROTECTION = "execution/protection.py"
 
 
 def chains(*names: str) -> tuple[str, ...]:
@@ -17,6 +18,49 @@ def turning(*names: str) -> tuple[str, ...]:
 
 
 TURNING = (
+    Mutant(
+        "a-stop-of-any-price-fits",
+        "D8",
+        PROTECTION,
+        "        return away > FARTHEST * Decimal",
+        "        return away < -FARTHEST * Decimal",
+        perils("test_a_position_that_grows_again_has_no_stop_of_a_price_long_gone"),
+    ),
+    Mutant(
+        "stops-are-canceled-one-after-the-other",
+        "D8",
+        PROTECTION,
+        "        outcomes = self._venue.at_once(\n"
+        "            [partial(self._gate.cancel, own.symbol, own.client_id) for own in intents]\n"
+        "        )\n",
+        "        outcomes = [self._gate.cancel(own.symbol, own.client_id) for own in intents]\n",
+        perils("test_many_stops_that_are_canceled_cost_no_position_its_own"),
+    ),
+    Mutant(
+        "a-countdown-that-failed-is-renewed",
+        "D8",
+        PROTECTION,
+        "        for symbol in symbols:\n            self._venue.renew_dead_man",
+        "        self._renewed_ns = now\n"
+        "        for symbol in symbols:\n            self._venue.renew_dead_man",
+        perils("test_a_countdown_that_could_not_be_renewed_is_tried_again_at_once"),
+    ),
+    Mutant(
+        "messages-are-read-while-orders-leave",
+        "execution",
+        "execution/connection/pro_streams.py",
+        "loop.call_soon_threadsafe(over.wait, HELD_S)",
+        "loop.call_soon_threadsafe(over.is_set)",
+        integration("loopback_socket", "test_no_message_is_read_while_requests_leave_side_by_side"),
+    ),
+    Mutant(
+        "messages-wait-as-long-as-requests-do",
+        "execution",
+        "execution/connection/pro_streams.py",
+        "loop.call_soon_threadsafe(over.wait, HELD_S)",
+        "loop.call_soon_threadsafe(over.wait)",
+        integration("loopback_socket", "test_no_message_is_read_while_requests_leave_side_by_side"),
+    ),
     Mutant(
         "a-turn-is-one-order",
         "D8",

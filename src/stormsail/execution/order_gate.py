@@ -389,14 +389,16 @@ class OrderGate:
         for place, (proposal, here) in enumerate(zip(proposals, known, strict=True)):
             if not here:
                 by_symbol.setdefault(proposal.request.symbol, []).append(place)
+        # those that take longest first: nobody waits for them alone at the end
+        chains = sorted(by_symbol.items(), key=lambda own: -len(own[1]))
         sent = self._venue.at_once(
             [
                 partial(self._submitted, [proposals[place] for place in places], views[symbol])
-                for symbol, places in by_symbol.items()
+                for symbol, places in chains
             ]
         )
         outcomes: list[Outcome] = [_not_sent(refusal) for refusal in refusals]
-        for places, answers in zip(by_symbol.values(), sent, strict=True):
+        for (_, places), answers in zip(chains, sent, strict=True):
             for place, answer in zip(places, answers, strict=True):
                 outcomes[place] = answer
         wall = self._clock.now_ns() // 1_000_000

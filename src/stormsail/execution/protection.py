@@ -8,6 +8,7 @@ it is placed right after the fill, and a position that has none when the deadlin
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from functools import partial
 
 from stormsail.core.clock import NANOSECONDS, Clock
 from stormsail.core.errors import VenueError
@@ -27,6 +28,9 @@ from stormsail.execution.venue import (
 
 RENEWALS = 4
 """A countdown is renewed after this part of it."""
+FARTHEST = Decimal("1.25")
+"""A stop that stands is enough for a position that grows up to so many times its distance from the
+price."""
 
 
 @dataclass(frozen=True)
@@ -117,22 +121,42 @@ class Protector:
         """Return the stops that stand, or may stand, at the venue, oldest first."""
         return [intent for intent in self._journal.pending() if intent.leg == "stop"]
 
-    def missing(
+    def for_entries(
         self,
+        wanted: Mapping[str, Decimal],
+        prices: Mapping[str, Decimal],
+        views: Mapping[str, MarketView],
+        bar_ms: int,
+    ) -> list[Proposal]:
+        """Return one stop for each position that is to grow and has none of its size and side.
+
+        One that stands since the price was elsewhere is none: what is bought now would lose more.
+
+        Args:
+            wanted: signed position after the order.
+            prices: at which it grows.
+            views: rules of the markets.
+            bar_ms: bar of the orders.
+        """
+        stops = [own for own in self.stops() if not self._strays(own, prices.get(own.symbol))]
+        return self._missing(stops, wanted, prices, views, bar_ms)
+
+    def _strays(self, stop: Intent, price: Decimal | None) -> bool:
+        """Return whether a stop is too far from a price to protect what is bought or sold there."""
+        if price is None or stop.stop_price is None:
+            return False
+        away = price - stop.stop_price if stop.side == "sell" else stop.stop_price - price
+        return away > FARTHEST * Decimal(repr(self._config.stop_distance)) * price
+
+    def _missing(
+        self,
+        stops: Sequence[Intent],
         wanted: Mapping[str, Decimal],
         entries: Mapping[str, Decimal],
         views: Mapping[str, MarketView],
         bar_ms: int,
     ) -> list[Proposal]:
-        """Return one stop for each position that has none of its size and side.
-
-        Args:
-            wanted: signed position that each stop is to close.
-            entries: price from which the distance is measured.
-            views: rules of the markets.
-            bar_ms: bar of the orders.
-        """
-        proposals, stops = [], self.stops()
+        proposals = []
         for symbol, quantity in wanted.items():
             market = views[symbol].market
             size = _stepped(abs(quantity), market.lot)
@@ -185,7 +209,7 @@ class Protector:
             return {}
         if self._holds_coins:  # they must be free before another stop takes them
             self._cancel_others(positions, views)
-        stops = self.missing(positions, entries, views, bar_ms)
+        stops = self._missing(self.stops(), positions, entries, views, bar_ms)
         outcomes = self._gate.send(stops, views, account) if stops else []
         late = (self._clock.monotonic_ns() - since_ns) / NANOSECONDS > self._config.deadline_s
         closed: dict[str, Outcome | None] = {}
@@ -209,24 +233,30 @@ class Protector:
         if not (self.on and self._holds_coins):
             return False
         kept = [stop for stop in self.stops() if stop.symbol in symbols]
-        for stop in kept:
-            self.cancel(stop)
+        self.cancel(kept)
         return bool(kept)
 
     def _cancel_others(
         self, positions: Mapping[str, Decimal], views: Mapping[str, MarketView]
     ) -> None:
         """Cancel stops that fit no position, and all but the newest that fits."""
-        stops = self.stops()
+        stops, others = self.stops(), []
         for symbol, held in positions.items():
             fitting = _fitting(stops, symbol, held, views[symbol].market) if held else []
-            for stop in [own for own in stops if own.symbol == symbol]:
-                if not fitting or stop.client_id != fitting[-1].client_id:
-                    self.cancel(stop)
+            kept = fitting[-1].client_id if fitting else ""
+            others += [own for own in stops if own.symbol == symbol and own.client_id != kept]
+        self.cancel(others)
 
-    def cancel(self, intent: Intent) -> bool:
-        """Cancel an order; return whether it is known to be gone."""
-        outcome = self._gate.cancel(intent.symbol, intent.client_id)
+    def cancel(self, intents: Sequence[Intent]) -> list[Intent]:
+        """Cancel orders, side by side where the venue can; return those not known to be gone."""
+        outcomes = self._venue.at_once(
+            [partial(self._gate.cancel, own.symbol, own.client_id) for own in intents]
+        )
+        answers = zip(intents, outcomes, strict=True)
+        return [own for own, outcome in answers if not self._is_gone(own, outcome)]
+
+    def _is_gone(self, intent: Intent, outcome: Outcome) -> bool:
+        """Record the answer to a cancellation; return whether the order is known to be gone."""
         now = self._clock.now_ns() // 1_000_000
         if isinstance(outcome, Accepted):
             order = outcome.order
@@ -274,9 +304,9 @@ class Protector:
         period = countdown * NANOSECONDS / RENEWALS
         if self._renewed_ns is not None and now - self._renewed_ns < period:
             return False
-        self._renewed_ns = now
         for symbol in symbols:
             self._venue.renew_dead_man(symbol, round(1000 * countdown))
+        self._renewed_ns = now  # of what failed another try is made at once
         return True
 
 

@@ -306,7 +306,8 @@ class Placing:
             if abs(after) > held.largest or after * held.high < 0:
                 wanted[symbol] = after
         stops = {
-            stop.request.symbol: stop for stop in self.protector.missing(wanted, entries, views, ts)
+            stop.request.symbol: stop
+            for stop in self.protector.for_entries(wanted, entries, views, ts)
         }
         both: list[Proposal] = []
         for target in targets:
@@ -379,13 +380,12 @@ class Placing:
     def taken_back(self, way: Way, standing: Standing | None) -> bool:
         """Cancel, and close where that is asked for; return whether all of it is confirmed."""
         try:
-            left = [
+            pending = [
                 intent
                 for intent in self.journal.pending()
                 if not (way == "stop" and intent.leg == "stop")
-                and not self.protector.cancel(intent)
             ]
-            if left:
+            if self.protector.cancel(pending):
                 return False
             return way != "flatten" or self._flat(standing)
         except VenueError as error:
