@@ -126,10 +126,11 @@ HELD = 5
 MOST_SHARE = 1.0 - 1e-3
 """Largest share x of the risk advantage."""
 
-OTHER_DRAWS = math.sqrt(2.0)
-"""Standard errors that a margin of one stands for where episodes share draws. Those of training are
-a sample, and so are the others that the agent meets: CVaR over as many of them is off by as much
-again, independently."""
+OTHER_DRAWS = 2.0
+"""Standard errors that a margin of one stands for where episodes share draws: the agent meets other
+draws later, which are off by as much themselves, and it has learned from those of the estimate. On
+`crash` other bars were away from the estimates of six agents by twice the error (root mean square).
+"""
 
 REACH = 2
 """Episodes that begin less than so many lengths of one apart count as near each other where they
