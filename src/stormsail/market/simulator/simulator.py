@@ -317,10 +317,7 @@ class Simulator:
         return State(*new), Step(observation, reward, ended, cut, info)
 
     def draw_places(self, state: State) -> Tensor:
-        """Return the rows of the panel that accounts stand at, whatever their symbol.
-
-        Symbols of one panel share its days, and mostly fall on the same ones.
-        """
+        """Return the rows that accounts stand at, of any symbol: most fall on the same days."""
         return state.row
 
     def with_batch(self, batch: int) -> "Simulator":
