@@ -3,6 +3,8 @@
 N quantiles, K atoms, n samples. `alpha` is the share of worst outcomes, in (0, 1].
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -91,21 +93,47 @@ def value_at_risk(
         RangeError: if `alpha` is a number outside (0, 1].
         ShapeError: if there is no quantile axis, or not one weight for each quantile.
     """
-    check.check_alpha(alpha)
+    return values_at_risk(quantiles, alphas=(alpha,), weight=weight).squeeze(-1)
+
+
+def values_at_risk(
+    quantiles: Float[Tensor, "*batch N"],
+    *,
+    alphas: Sequence[Number],
+    weight: Float[Tensor, " N"] | None = None,
+) -> Float[Tensor, "*batch K"]:
+    """Return `value_at_risk` (arXiv:cond-mat/0104295, Def. 2.6) at each of K levels.
+
+    The atoms are sorted once, which is most of the work.
+
+    Raises:
+        RangeError: if a level is a number outside (0, 1].
+        ShapeError: if there is no quantile axis, or not one weight for each quantile.
+    """
+    for alpha in alphas:
+        check.check_alpha(alpha)
     check.check_has_axis(axis="quantiles", quantiles=quantiles)
-    n = quantiles.shape[-1]
-    check.check_weight(weight, count=n)
-    if weight is not None:
-        ordered, order = quantiles.sort(-1)
-        rank = _rank_reaching(weight[order], alpha).unsqueeze(-1)
-        level = ordered.gather(-1, rank).squeeze(-1)
-        return torch.where(ordered[..., -1].isnan(), torch.nan, level)
-    count = scalar(alpha, like=quantiles) * n
+    check.check_weight(weight, count=quantiles.shape[-1])
+    ordered, order = quantiles.sort(-1)
+    is_nan = ordered[..., -1].isnan()  # a NaN sorts last: show it
+    mass = None if weight is None else weight[order]
+    levels = []
+    for alpha in alphas:
+        if mass is None:
+            level = ordered.index_select(-1, _rank(ordered, alpha).reshape(1)).squeeze(-1)
+        else:
+            rank = _rank_reaching(mass, alpha).unsqueeze(-1)
+            level = ordered.gather(-1, rank).squeeze(-1)
+        levels.append(torch.where(is_nan, torch.nan, level))
+    return torch.stack(levels, -1)
+
+
+def _rank(ordered: Tensor, alpha: Number) -> Int[Tensor, ""]:
+    """Return the place of the lower alpha-quantile among N equal atoms."""
+    n = ordered.shape[-1]
+    count = scalar(alpha, like=ordered) * n
     slack = 4.0 * torch.finfo(alpha.dtype).eps if isinstance(alpha, Tensor) else RANK_TOLERANCE
-    rank = (count * (1.0 - slack)).ceil().long().clamp(1, n) - 1
-    ordered = quantiles.sort(-1).values
-    level = ordered.index_select(-1, rank.reshape(1)).squeeze(-1)
-    return torch.where(ordered[..., -1].isnan(), torch.nan, level)  # a NaN sorts last: show it
+    return (count * (1.0 - slack)).ceil().long().clamp(1, n) - 1
 
 
 def categorical_value_at_risk(
