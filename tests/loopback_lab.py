@@ -21,8 +21,9 @@ from stormsail.execution.loopback.exchange import API_KEY, API_SECRET
 from stormsail.execution.loopback.faults import draw_faults
 from stormsail.execution.loopback.limits import BAN_MS
 from stormsail.execution.loopback.transport import LoopbackStreams, in_process
-from stormsail.execution.order_gate import AccountView, MarketView, OrderGate, OrderLimits
+from stormsail.execution.order_gate import AccountView, MarketView, OrderGate
 from stormsail.execution.order_ids import epoch_of
+from stormsail.execution.order_limits import OrderLimits
 from stormsail.execution.protection import OrderNames
 from stormsail.execution.reconcile import exposures, reconcile, update_fills, update_orders
 from stormsail.execution.secrets import Credentials, Secret

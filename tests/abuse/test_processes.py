@@ -17,7 +17,8 @@ import pytest
 
 from abuse_lab import INPUTS, call, check, forked, limit
 
-LONG = ("train", "cart.toml", "--out", "long", "--set", "ppo.total_steps=100000000")
+CALLED = ("--set", "compile_update=false")  # a long run would be compiled first
+LONG = ("train", "cart.toml", "--out", "long", "--set", "ppo.total_steps=100000000", *CALLED)
 BENCH = ("bench", "functional", "--steps", 2, "--environments", 2, "--quantiles", 4)
 PRINTING = {
     "version": ("--version",),
@@ -91,7 +92,7 @@ def test_a_second_interrupt_ends_at_once_and_says_what_is_kept(place):
         ("attack", "run", "--attacks", "learned", "--adversary-steps", 10**8, "--out", "new"),
         ("bench", "functional", "--steps", 4000, "--environments", 400),
         ("synth", "garch_jump", "--bars", 1_000_000, "--symbols", 9, "--store", "new"),
-        ("population", "crowd.toml", "--out", "new", "--set", "ppo.total_steps=10000000"),
+        ("population", "crowd.toml", "--out", "new", "--set", "ppo.total_steps=10000000", *CALLED),
         (
             "search",
             "cart.toml",
@@ -103,6 +104,7 @@ def test_a_second_interrupt_ends_at_once_and_says_what_is_kept(place):
             "ppo.n_epochs=1,2",
             "--set",
             "ppo.total_steps=10000000",
+            *CALLED,
         ),
         ("validate", "tiny.toml", "--out", "new", "--folds", 2, "--seeds", 2),
     ],

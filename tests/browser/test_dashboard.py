@@ -7,6 +7,7 @@ import pytest
 from axe_core_python.selenium import Axe
 
 from dashboard_lab import TOKEN, VIEW, Desk, dashboard
+from stormsail.core.errors import DataError
 
 DESKTOP, PHONE = 1280, 390
 
@@ -67,6 +68,16 @@ def test_a_change_appears_by_itself(opened, desk: Desk) -> None:
     assert text(opened, "reason") == "predicted tail beyond the limit"
 
 
+def test_an_account_that_cannot_be_read_says_so_until_it_can(opened, desk: Desk) -> None:
+    desk.problem = DataError("data-write", wrong="w", found="<b>full</b>", remedy="Free room.")
+    opened.until("return document.getElementById('state').textContent === 'UNREADABLE'")
+    assert text(opened, "reason") == str(desk.problem)
+    assert opened.ask("return document.querySelector('#reason b')") is None
+    desk.problem = None
+    opened.until("return document.getElementById('state').textContent === 'ACTIVE'")
+    assert opened.ask("return document.getElementById('reason').hidden") is True
+
+
 def test_the_kill_button_needs_the_token(opened, desk: Desk) -> None:
     opened.ask("document.getElementById('kill').click()")
     opened.ask("document.getElementById('token').value = 'guess'")
@@ -82,7 +93,30 @@ def test_the_kill_button_needs_the_token(opened, desk: Desk) -> None:
     assert opened.ask("return document.getElementById('token').value") == ""
 
 
-@pytest.mark.parametrize(("width", "dark"), [(DESKTOP, False), (DESKTOP, True), (PHONE, False)])
+def test_on_a_phone_every_value_is_on_the_screen_beside_its_name(opened, desk: Desk) -> None:
+    opened.show(width=PHONE)
+    desk.shown = replace(VIEW, state="REDUCING")
+    opened.until("return document.getElementById('state').textContent === 'REDUCING'")
+    cells = opened.ask(
+        "return [...document.querySelectorAll('tbody td')].map((own) => {"
+        " const box = own.getBoundingClientRect();"
+        " return [getComputedStyle(own, '::before').content, own.textContent, box.left, box.right];"
+        "})"
+    )
+    assert len(cells) == 7 + 8 + 5
+    assert all(0 <= left < right <= PHONE for _, _, left, right in cells), cells
+    named = {(before.strip('"').strip(), said) for before, said, _, _ in cells}
+    assert {("gate", "max leverage"), ("client id", "ss-1"), ("price", "34120.5")} <= named
+    opened.show(width=DESKTOP)
+    names = opened.ask(
+        "return [...document.querySelectorAll('tbody td')]"
+        ".map((own) => getComputedStyle(own, '::before').content)"
+    )
+    assert set(names) == {"none"}
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
 def test_it_fits_the_screen_and_those_who_cannot_see_it(opened, width: int, dark: bool) -> None:
     opened.show(width=width, dark=dark)
     assert opened.ask("return document.documentElement.scrollWidth") <= width

@@ -5,6 +5,7 @@ from decimal import Decimal
 import pytest
 
 from execution_lab import HOUR, Desk, config, quick_folder
+from stormsail.core.errors import VenueError
 from stormsail.execution.decisions.feed import BarFeed
 from stormsail.execution.venue import FundingPayment, OrderRequest
 from stormsail.market.interval import Interval
@@ -57,6 +58,40 @@ def test_a_close_that_known_fills_explain_asks_for_positions_once_and_for_no_sym
         assert set(loop.accounts.recent_positions(5.0)) == set(desk.symbols)
         desk.clock.advance(5.001)  # older than a price may be: the gate asks again
         assert loop.accounts.recent_positions(5.0) is None
+
+
+@pytest.mark.spec("D4")
+@pytest.mark.parametrize(
+    ("late_s", "fails", "asked"), [(0.0, False, 1), (0.6, False, 2), (0.0, True, 2)]
+)
+def test_prices_are_asked_for_beside_positions_and_again_where_that_is_long_ago(
+    folder, late_s, fails, asked
+):
+    desk = Desk(folder, symbols=2)
+    with desk.trader("live", config(limits__max_quote_age_s=5.0)) as loop:
+        loop.run(bars=3)
+        loop = decided(loop)
+        plain, batches, told = desk.venue.quotes, [], []
+
+        def at_once(calls):
+            batches.append(len(calls))
+            ended = [call() for call in calls]
+            desk.clock.advance(late_s)
+            return ended
+
+        def quotes(symbols):
+            told.append(desk.clock.monotonic_ns())
+            if fails and len(told) == 1:
+                raise VenueError("venue-unreachable", wrong="it must answer", found="-", remedy=".")
+            return plain(symbols)
+
+        desk.venue.at_once, desk.venue.quotes = at_once, quotes
+        loop.placing.place = lambda *_: None
+        loop._decide()
+        assert batches == [2]
+        assert len(told) == asked
+        assert {at for _mid, at in loop.placing._quotes.values()} == {told[-1]}
+        assert loop.standing.opening.may_trade.all()
 
 
 @pytest.mark.spec("D4")

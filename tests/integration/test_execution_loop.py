@@ -138,11 +138,11 @@ def test_a_position_that_was_there_before_is_part_of_the_account(folder):
         state = loop.standing.state
         assert float(state.quantity[0]) == -7.0
         assert float(state.equity[0]) == pytest.approx(30_000.0)
-        first = desk.venue.requests[-1 if desk.venue.requests[-1].type == "market" else -2]
-        wanted = loop.standing.ordered.order[0]
-        assert D(repr(float(wanted))).quantize(D("0.001")) == (
-            first.quantity if first.side == "buy" else -first.quantity
-        )
+        sent = [own for own in desk.venue.requests if own.type == "market"]
+        wanted = D(repr(float(loop.standing.ordered.order[0]))).quantize(D("0.001"))
+        assert wanted > 7  # it is turned: closed first, then opened
+        assert [(own.side, own.quantity) for own in sent] == [("buy", 7), ("buy", wanted - 7)]
+        assert [own.reduce_only for own in sent] == [True, False]
         desk.switch.trip(source="test", words="x", way="flatten")
         loop.run(bars=1)
     assert desk.venue.held[symbol] == 0
@@ -518,7 +518,9 @@ def test_an_operator_is_told_which_limit_refused_an_order(folder):
         loop.run(bars=1)
     status = read_status(folder, desk.clock)
     words = next(own.words for own in status.notices if own.name == "order-refused")
-    quantity, price = desk.venue.requests[-1].quantity, desk.venue.price(desk.symbols[0])
+    assert desk.venue.requests == []  # its stop is not needed either
+    ordered, price = loop.standing.ordered.order[0], desk.venue.price(desk.symbols[0])
+    quantity = D(repr(abs(float(ordered)))).quantize(D("0.001"))
     assert words.endswith(f": order-notional: {quantity * price} in one order")
     (sleeve,) = status.snapshot["sleeves"]
     assert sleeve["reason"] == f"order-notional: {quantity * price} in one order"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from live_lab import live_desk, settings
-from stormsail.core.errors import ConfigError
+from stormsail.core.errors import ConfigError, VenueError
 from stormsail.execution.reconcile import update_fills
 
 pytest.importorskip("ccxt")
@@ -141,6 +141,92 @@ def test_a_stop_that_somebody_canceled_is_placed_again(dialect):
         desk.book.cancel(desk.stops()[0])
         desk.bar(loop, HOLD)
         assert covered(desk)
+
+
+@pytest.mark.spec("R24")
+@pytest.mark.parametrize(("distance", "replaced"), [(0.1, False), (0.04, True)])
+def test_a_position_that_grows_again_has_no_stop_of_a_price_long_gone(distance, replaced):
+    """A stop that was placed for more than is held fits by its size, wherever the price is now."""
+    with live_desk() as desk, desk.trader(settings(protection__stop_distance=distance)) as loop:
+        desk.bar(loop, 0.6)
+        (first,) = desk.stops()
+        desk.bar(loop, 0.2)
+        desk.bar(loop, HOLD)
+        desk.bar(loop, 0.4)
+        (stop,), price = desk.stops(), desk.book.price("BTCUSDT")
+        assert desk.held() < first.quantity
+        assert (stop is not first) == replaced
+        farthest = price * (1 - D("1.25") * D(repr(distance)))
+        assert (first.stop_price < farthest) == replaced
+        assert stop.stop_price >= farthest
+        assert desk.notices("unprotected") == []
+
+
+def test_many_stops_that_are_canceled_leave_no_position_without_its_own_for_long():
+    """One after the other they would take longer than a position may be without its stop."""
+    with live_desk("spot", symbols=2) as desk, desk.trader() as loop:
+        desk.bar(loop, 0.4, 0.4)
+        cancel, together, answered = desk.venue.cancel, desk.venue.at_once, []
+
+        def slow(symbol, client_id):
+            if not answered:  # those beside it wait at the same time
+                desk.clock.sleep(0.8)
+            answered.append(client_id)
+            outcome = cancel(symbol, client_id)
+            if not side_by_side:
+                answered.clear()
+            return outcome
+
+        def at_once(calls):
+            side_by_side.append(len(calls))
+            ended = together(calls)
+            side_by_side.clear()
+            answered.clear()
+            return ended
+
+        side_by_side: list[int] = []
+        desk.venue.cancel, desk.venue.at_once = slow, at_once
+        desk.bar(loop, 0.6, 0.6)
+        assert all(covered(desk, symbol) for symbol in desk.symbols)
+        assert all(desk.held(symbol) > D("0.1") for symbol in desk.symbols)
+        assert desk.notices("unprotected", "stop-late") == []
+
+
+@pytest.mark.spec("D8")
+def test_a_position_whose_stop_stands_is_not_closed_because_it_came_late():
+    """An exchange on the other side of the world takes a second for what is asked around a fill."""
+    with live_desk("spot") as desk, desk.trader() as loop:
+        plain = desk.venue.submit
+
+        def submit(request):
+            if request.type == "stop":
+                desk.clock.sleep(1.3)
+            return plain(request)
+
+        desk.venue.submit = submit
+        desk.bar(loop, 0.6)
+        assert desk.held() > D(50)
+        assert covered(desk)
+        (told,) = desk.notices("stop-late", "unprotected")
+        assert (told.name, told.severity) == ("stop-late", "alarm")
+        assert told.words == "it stood 1.3 s after the fill was known"
+
+
+@pytest.mark.spec("D8")
+def test_a_countdown_that_could_not_be_renewed_is_tried_again_at_once():
+    with live_desk() as desk, desk.trader(settings(protection__dead_man_s=120.0)) as loop:
+        desk.clock.sleep(31.0)
+        plain, protector = desk.venue.renew_dead_man, loop.placing.protector
+
+        def silent(*_args):
+            raise VenueError("venue-unreachable", wrong="it must answer", found="-", remedy="Wait.")
+
+        desk.venue.renew_dead_man = silent
+        with pytest.raises(VenueError):
+            protector.renew(desk.symbols)
+        desk.venue.renew_dead_man = plain
+        assert protector.renew(desk.symbols)
+        assert not protector.renew(desk.symbols)
 
 
 # What is left over

@@ -11,6 +11,7 @@ import pytest
 from loopback_lab import M1, MINUTE, NAMES, credentials, exchange_at
 from stormsail.core.errors import InvariantError, VenueError
 from stormsail.execution.ccxt_venue import CcxtVenue
+from stormsail.execution.connection.pro_streams import HELD_S
 from stormsail.execution.connection.rate_budget import RateBudget
 from stormsail.execution.loopback import Exchange, Loopback, VirtualClock
 from stormsail.execution.loopback.faults import ORDER_FAULTS, WORLD, Fault
@@ -106,6 +107,34 @@ def test_bars_and_orders_arrive_through_ccxt_pro(served, tmp_path, dialect):
     assert any(isinstance(event, StreamInterrupted) for event in gather(venue, 1))
     wait_for(lambda: len(served.feed.subscribers) == 2 and subscribed(served))
     venue.close()
+    venue.close()
+
+
+def test_no_message_is_read_while_requests_leave_side_by_side(served, tmp_path):
+    venue, symbol = venue_at(served, tmp_path, "perp"), NAMES["perp"][1]
+    venue.watch([symbol], M1)
+    wait_for(lambda: len(served.feed.subscribers) == 2 and subscribed(served))
+    seen = []
+
+    def sent(name):
+        outcome = venue.submit(buy(name, symbol))
+        time.sleep(HELD_S / 5)  # long enough for a message to arrive
+        seen.append(len(venue._streams._taken()))
+        return outcome
+
+    outcomes = venue.at_once([partial(sent, "first"), partial(sent, "second")])
+    assert [type(own) for own in outcomes] == [Accepted, Accepted]
+    assert seen == [0, 0]
+    assert {event.order.client_id for event in gather(venue, 2)} == {"first", "second"}
+
+    def waited():
+        venue.submit(buy("third", symbol))
+        return gather(venue, 1)  # it is not held for ever
+
+    [event], _ = venue.at_once([waited, venue.server_time_ms])
+    assert event.order.client_id == "third"
+    venue._streams.close()  # nothing is to be held any more
+    assert venue.at_once([venue.name.upper, venue.name.lower]) == ["BINANCEUSDM", "binanceusdm"]
     venue.close()
 
 

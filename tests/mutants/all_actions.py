@@ -10,6 +10,7 @@ VALUES = "modules/action_values.py"
 HEADS = "modules/actions.py"
 ROWS = "algorithms/risk/rows.py"
 DRAWS = "algorithms/risk/draws.py"
+CONTROL = "algorithms/risk/limit.py"
 
 
 def _bug(name: str, file: str, old: str, new: str, module: str, test: str) -> Mutant:
@@ -127,6 +128,62 @@ ALL_ACTIONS = (
         "share * squares",
         FORMULA,
         "test_the_stratified_error_by_hand",
+    ),
+    _bug(
+        "error-as-if-every-draw-were-its-own",
+        TAIL,
+        "_near_products(own, place, reach).clamp(min=0.0)",
+        "_near_products(own, place, reach).clamp(min=0.0, max=0.0)",
+        FORMULA,
+        "test_the_error_covers_the_truth_of_other_bars",
+    ),
+    _bug(
+        "error-made-smaller-by-sharing",
+        TAIL,
+        "_near_products(own, place, reach).clamp(min=0.0)",
+        "_near_products(own, place, reach)",
+        FORMULA,
+        "test_sharing_draws_never_makes_the_error_smaller",
+    ),
+    _bug(
+        "error-with-all-near-ones-alike",
+        TAIL,
+        "return 2.0 * (x * (mass * (1.0 - p / reach) + moment / reach)).sum()",
+        "return 2.0 * (x * mass).sum()",
+        FORMULA,
+        "test_the_error_of_outcomes_that_share_draws_by_hand",
+    ),
+    _bug(
+        "error-that-forgets-where-draws-lie",
+        CONTROL,
+        "place=draw_places(self.task, self._state(*sample.state)),",
+        "place=None,",
+        DRAW_TESTS,
+        "test_the_error_counts_bars_that_episodes_share",
+    ),
+    _bug(
+        "error-that-reaches-one-length",
+        CONTROL,
+        "reach=REACH * self.horizon,",
+        "reach=self.horizon,",
+        DRAW_TESTS,
+        "test_the_error_counts_bars_that_episodes_share",
+    ),
+    _bug(
+        "aim-as-if-other-bars-had-no-error",
+        CONTROL,
+        "margin = self._errors * config.cvar_margin",
+        "margin = config.cvar_margin",
+        DRAW_TESTS,
+        "test_where_draws_are_shared_the_aim_allows_for_the_error_of_others",
+    ),
+    _bug(
+        "aim-with-two-errors-everywhere",
+        CONTROL,
+        "1.0 if draw_places(task, state) is None else OTHER_DRAWS",
+        "OTHER_DRAWS",
+        DRAW_TESTS,
+        "test_where_draws_are_shared_the_aim_allows_for_the_error_of_others",
     ),
     _bug(
         "rescale-without-the-bias",

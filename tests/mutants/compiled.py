@@ -22,6 +22,14 @@ IN_PLACE = unit(
     part="core",
 )
 
+HUBER = "functional/kernels/traced_huber.py"
+ROWS = "functional/kernels/lstm_rows.cpp"
+OF_ROWS = unit(
+    "kernels/lstm_rows",
+    "test_values_and_gradients_are_those_of_the_plain_layer",
+    "test_a_small_input_of_a_squashed_gate_keeps_all_its_digits",
+)
+
 PRECISION = unit(
     "precision",
     "test_members_side_by_side_leave_each_other_the_precision_that_they_train_in",
@@ -30,6 +38,38 @@ PRECISION = unit(
 )
 
 COMPILED = (
+    Mutant(
+        "traced-huber-slope-not-divided-by-kappa",
+        "Speed, CPU",
+        HUBER,
+        "slope = (weight * inner).sum(-1) * unit / u.shape[-2]",
+        "slope = (weight * inner).sum(-1) / u.shape[-2]",
+        unit("kernels/traced_huber", "test_the_loss_is_that_of_the_oracle"),
+    ),
+    Mutant(
+        "rows-of-an-lstm-learn-through-a-reset",
+        "Speed, CPU",
+        ROWS,
+        "dh[b * width + u] = dc[b * width + u] = 0.0f;",
+        "dc[b * width + u] = 0.0f;",
+        OF_ROWS,
+    ),
+    Mutant(
+        "rows-of-an-lstm-start-from-the-row-before-a-reset",
+        "Speed, CPU",
+        ROWS,
+        "const float* c = fresh ? initial + width : cell + b * width;",
+        "const float* c = cell + b * width;",
+        OF_ROWS,
+    ),
+    Mutant(
+        "rows-of-an-lstm-lose-the-digits-of-small-inputs",
+        "Speed, CPU",
+        ROWS,
+        "return p * power + (power - 1.0f);",
+        "return (p + 1.0f) * power - 1.0f;",
+        OF_ROWS,
+    ),
     Mutant(
         "compiled-by-two-threads-at-a-time",
         "Speed, CPU",

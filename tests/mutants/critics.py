@@ -258,7 +258,7 @@ CRITICS = (
         "target-gets-a-gradient",
         "M01",
         QUANTILE,
-        '    if predicted.device.type == "cpu" and not is_traced():\n'
+        '    if predicted.device.type == "cpu":\n'
         '        with torch.autocast("cpu", enabled=False):  # it would round slopes to bfloat16\n'
         "            loss: Tensor = QuantileHuber.apply("
         "predicted, target.detach(), tau, kappa, mass)\n"

@@ -12,13 +12,14 @@ from mutants.capping import CAPPING
 from mutants.compiled import COMPILED
 from mutants.critics import CRITICS
 from mutants.dead_bars import DEAD_BARS
+from mutants.decisions import DECISIONS
 from mutants.engines import ENGINES
 from mutants.evaluation import EVALUATION
-from mutants.execution import EXECUTION
 from mutants.formulas import FORMULAS
 from mutants.front_door import FRONT_DOOR
 from mutants.history import HISTORY
 from mutants.imports import IMPORTS
+from mutants.journal import JOURNAL_BUGS
 from mutants.kernels import KERNELS
 from mutants.leaks import LEAKS
 from mutants.learner import LEARNER
@@ -30,6 +31,7 @@ from mutants.modules import MODULES
 from mutants.monitors import MONITORS
 from mutants.one_account import ONE_ACCOUNT
 from mutants.optimizers import OPTIMIZERS
+from mutants.orders import ORDERS
 from mutants.paths import PATH_BUGS
 from mutants.performance import PERFORMANCE
 from mutants.plugins import PLUGINS
@@ -43,6 +45,8 @@ from mutants.shortfall import SHORTFALL
 from mutants.simulator import SIMULATOR_RULES
 from mutants.tails import TAILS
 from mutants.terms import TERMS
+from mutants.trader import TRADER
+from mutants.turning import TURNING
 from mutants.validation import VALIDATION
 from mutants.venue import VENUES
 from mutants.watching import WATCHING
@@ -88,7 +92,11 @@ MUTANTS = (
     *ATTACK,
     *ENGINES,
     *POPULATION,
-    *EXECUTION,
+    *ORDERS,
+    *TURNING,
+    *DECISIONS,
+    *TRADER,
+    *JOURNAL_BUGS,
     *VENUES,
     *FRONT_DOOR,
 )

@@ -7,6 +7,7 @@ GUARD = "execution/operator/dashboard/guard.py"
 SERVER = "execution/operator/dashboard/server.py"
 TOKEN = "execution/operator/dashboard/token.py"  # noqa: S105 - the name of a file
 FOLDER = "execution/operator/dashboard/folder.py"
+HISTORY = "execution/operator/dashboard/history.py"
 ALERTS = "execution/operator/alerts.py"
 
 
@@ -17,6 +18,38 @@ def _own(name: str, file: str, old: str, new: str, test: str, module: str) -> Mu
 ATTACKERS = "test_no_attacker_changes_anything_by_any_route_and_method"
 
 WATCHING = (
+    _own(
+        "an-account-that-cannot-be-read-ends-the-stream",
+        SERVER,
+        "except StormsailError as error:\n                    message",
+        "except KeyError as error:\n                    message",
+        "test_the_stream_tells_what_cannot_be_read_and_goes_on",
+        "dashboard",
+    ),
+    _own(
+        "history-read-anew-at-every-look",
+        HISTORY,
+        "        if origin != self._origin:\n",
+        "        if origin:\n",
+        "test_a_look_reads_what_is_new_however_long_the_account_has_traded",
+        "dashboard_folder",
+    ),
+    _own(
+        "open-orders-forgotten-after-a-look",
+        HISTORY,
+        "names = (*self._open, *(",
+        "names = (*(), *(",
+        "test_what_is_remembered_between_looks_is_what_a_first_look_sees",
+        "dashboard_folder",
+    ),
+    _own(
+        "trimming-not-noticed",
+        HISTORY,
+        "origin = (journal.epoch, first)",
+        "origin = (journal.epoch, first is None)",
+        "test_a_journal_that_was_trimmed_or_replaced_is_read_anew",
+        "dashboard_folder",
+    ),
     _own(
         "host-not-checked",
         GUARD,
@@ -75,9 +108,9 @@ WATCHING = (
     ),
     _own(
         "tail-of-single-bars",
-        FOLDER,
-        "returns = table[bars:, 1] / table[:-bars, 1] - 1.0",
-        "returns = table[1:, 1] / table[:-1, 1] - 1.0",
+        HISTORY,
+        "returns = self._equity[bars:, 1] / self._equity[:-bars, 1] - 1.0",
+        "returns = self._equity[1:, 1] / self._equity[:-1, 1] - 1.0",
         "test_the_realised_tail_is_that_of_windows_of_the_horizon",
         "dashboard_folder",
     ),

@@ -151,8 +151,12 @@ def weighted_value_at_risk(sample, weight, alpha):
     raise AssertionError("the whole is never below alpha of itself")
 
 
-def stratified_cvar_error(sample, weight, stratum, alpha, level, draws):
-    """sqrt(S^2 / M + sum_h W_h^2 s_h^2 / n_h) / alpha of x = min(G - nu, 0); s with n - 1."""
+def stratified_cvar_error(sample, weight, stratum, alpha, level, draws, place=None, reach=1):
+    """sqrt(S^2 / M + sum_h W_h^2 s_h^2 / n_h + C) / alpha of x = min(G - nu, 0); s with n - 1.
+
+    C: over all pairs, both orders, the products of weighted distances from the mean, times
+    1 - distance of their places / reach where that is above 0; 0 where C is below 0.
+    """
     x = [min(float(g) - level, 0.0) for g in sample]
     mean = math.fsum(float(w) * y for w, y in zip(weight, x, strict=True))
     variance = math.fsum(float(w) * (y - mean) ** 2 for w, y in zip(weight, x, strict=True))
@@ -165,4 +169,13 @@ def stratified_cvar_error(sample, weight, stratum, alpha, level, draws):
         centre = math.fsum(x[k] for k in here) / len(here)
         squared = math.fsum((x[k] - centre) ** 2 for k in here) / (len(here) - 1)
         parts.append(share**2 * squared / len(here))
+    if place is not None:
+        z = [float(w) * (y - mean) for w, y in zip(weight, x, strict=True)]
+        pairs = [
+            z[i] * z[j] * max(1.0 - abs(int(place[i]) - int(place[j])) / reach, 0.0)
+            for i in range(len(z))
+            for j in range(len(z))
+            if i != j
+        ]
+        parts.append(max(math.fsum(pairs), 0.0))
     return math.sqrt(math.fsum(parts)) / alpha

@@ -199,6 +199,7 @@ def weighed(draw):
 
 
 levels = st.integers(1, 1000).map(lambda k: Fraction(k, 1000))
+places = st.integers(-20, 20)
 
 
 @given(weighed(), levels)
@@ -226,10 +227,16 @@ def test_the_stratified_error_is_its_formula(drawn, alpha, data):
     stratum = data.draw(arrays.arrays(np.bool_, len(sample)))
     draws = data.draw(st.integers(1, 50))
     options = {"alpha": float(alpha), "level": level, "draws": draws}
+    place = data.draw(st.none() | arrays.arrays(np.int64, len(sample), elements=places))
+    options["reach"] = data.draw(st.integers(1, 30))
     actual = risk.stratified_cvar_error(
-        tensor(sample), tensor(share), torch.from_numpy(stratum), **options
+        tensor(sample),
+        tensor(share),
+        torch.from_numpy(stratum),
+        place=None if place is None else torch.from_numpy(place),
+        **options,
     )
-    expected = limits.stratified_cvar_error(sample, share, stratum, **options)
+    expected = limits.stratified_cvar_error(sample, share, stratum, place=place, **options)
     assert float(actual) == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 

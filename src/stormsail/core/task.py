@@ -236,16 +236,17 @@ class Task(Protocol[State]):
 
     `State` is a named tuple of tensors with B first; nothing of it is changed in place.
 
-    Twelve members are optional, and read by the functions of the same names below:
+    Thirteen members are optional, and read by the functions of the same names below:
     `observation_layout` where columns are images, one-hots or flags; `action_mask(state)` where not
     every action is allowed in every state; `info_names` where `step` gives `info.measured`, numbers
     [B, K] to be reported under these K names; `episode_steps` where no episode lasts longer than
     that many steps; `alternatives(state, actions)` and `account_names` where the task can say what
     other actions would have made of the same step, see `alternatives`; `with_batch(batch)` where
     the same task can be had with another number of environments, as every task with
-    `alternatives` must; `part(columns)` where some of the environments can be had alone, and
-    `columns` of such a part; `forgeable_names` where some columns are known for sure;
-    `is_capturable`, false where a step needs the host; `close` where something must be let go.
+    `alternatives` must; `draw_places(state)` where episodes share what they draw; `part(columns)`
+    where some of the environments can be had alone, and `columns` of such a part; `forgeable_names`
+    where some columns are known for sure; `is_capturable`, false where a step needs the host;
+    `close` where something must be let go.
     """
 
     @property
@@ -331,6 +332,18 @@ def alternatives(task: Task[State], state: State, actions: Tensor) -> Alternativ
     read = getattr(task, "alternatives", None)
     outcomes: Alternatives | None = None if read is None else read(state, actions)
     return outcomes
+
+
+def draw_places(task: Task[State], state: State) -> Tensor | None:
+    """Return where on a line the draws of the episodes that begin in a state lie, int64 [B].
+
+    Two that begin less than `episode_steps` apart may share draws, others do not: weeks of one
+    stretch of bars. What is drawn for all at a time has one place, as the bars of symbols that move
+    together. None where every episode draws afresh, as in most tasks.
+    """
+    read = getattr(task, "draw_places", None)
+    places: Tensor | None = None if read is None else read(state)
+    return places
 
 
 def with_batch(task: Task[State], batch: int, *, compiled: bool = False) -> Task[State]:

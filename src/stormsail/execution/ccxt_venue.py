@@ -6,6 +6,7 @@ it is read from the answer itself, not from ccxt's error classes (see `outcomes`
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -218,9 +219,8 @@ class CcxtVenue:
             name = self._named("privateGetAccountCommission", "fapiPrivateGetCommissionRate")
             answer = self._ask(f"fees of {symbol}", name, {"symbol": self._id(symbol)})
             row = binance.row_of(answer, f"fees of {symbol}")
-            if self._is_futures:
-                names = ("makerCommissionRate", "takerCommissionRate")
-            else:
+            names = ("makerCommissionRate", "takerCommissionRate")
+            if not self._is_futures:
                 row = binance.row_of(row.get("standardCommission"), "fees")
                 names = ("maker", "taker")
             self._fees[symbol] = binance.decimal(row, names[0]), binance.decimal(row, names[1])
@@ -309,9 +309,8 @@ class CcxtVenue:
 
     def order(self, symbol: str, client_id: str) -> Order | None:
         """Return the newest order of that name, or None if the venue says there is none."""
-        name = self._named("privateGetOrder", "fapiPrivateGetOrder")
         params = {"symbol": self._id(symbol), "origClientOrderId": client_id}
-        row = self._ask_for_order(name, params)
+        row = self._ask_for_order(self._named("privateGetOrder", "fapiPrivateGetOrder"), params)
         if row is not None:
             return self._named_so(binance.order(row, symbol, self._id(symbol)), client_id)
         if not self._is_futures:
@@ -514,7 +513,8 @@ class CcxtVenue:
 
     def at_once(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         """Return the results of calls of this venue that do not depend on each other."""
-        return self._connections.at_once(calls)
+        with nullcontext() if self._streams is None else self._streams.held():
+            return self._connections.at_once(calls)
 
     def _named(self, spot: str, futures: str) -> str:
         return futures if self._is_futures else spot

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from stormsail.core.config import Config
-from stormsail.execution.order_gate import OrderLimits, Share
+from stormsail.execution.order_limits import OrderLimits, Share
 from stormsail.execution.venue import MarginMode
 
 
@@ -34,7 +34,9 @@ class Protection(Config):
     a venue without stops has none."""
 
     deadline_s: Annotated[float, Field(gt=0.0, le=60.0)] = 1.0
-    """Seconds after a fill in which the stop must stand; otherwise the position is closed."""
+    """Seconds after a fill in which the stop must stand; one that comes later is an alarm.
+
+    A position that gets none is closed, however soon that is known."""
 
     dead_man_s: Annotated[float, Field(ge=5.0)] | None = None
     """Countdown after which the exchange cancels all orders of a symbol by itself, renewed after a

@@ -66,7 +66,10 @@ class KillSwitch:
         """Trip the switch, on disk before this returns.
 
         A second trip may ask for more, from `stop` over `cancel` to `flatten`, and never for less,
-        whichever process it comes from.
+        whichever process it comes from. Where a full disk takes no words, it is a plain `stop`.
+
+        Raises:
+            OSError: if nothing at all can be written.
         """
         with open_folder(self._folder, follow=True) as folder:
             self._alone(folder)
@@ -75,8 +78,18 @@ class KillSwitch:
                 return before
             now = iso(self._clock.now_ns() // 1_000_000)
             made = Trip(source, words, way, now)
-            replace_file(folder, NAME, json.dumps(asdict(made)).encode() + b"\n")
+            try:
+                replace_file(folder, NAME, json.dumps(asdict(made)).encode() + b"\n")
+            except OSError:
+                self._touch(folder)
+                return self.read() or made
         return made
+
+    @staticmethod
+    def _touch(folder: int) -> None:
+        """Trip the switch on a disk that has no room for words; a file without any is enough."""
+        os.close(os.open(NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=folder))
+        os.fsync(folder)
 
     def _alone(self, folder: int) -> None:
         """Hold the folder until it is closed, so that two trips do not cross.

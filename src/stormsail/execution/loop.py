@@ -190,12 +190,12 @@ class TradingLoop:
             self._venue, self._journal, self.path, self._clock, self.config.feed, self.teller
         )
         self.accounts.fill_paper(lambda: self._standing)
+        self.accounts.beside = (self.placing.look,)
 
     def _begin(self, venue_state: Reconciled) -> None:
         """Record who trades what, with which limits: all that a replay needs."""
-        terms: dict[str, JsonValue] = {}
-        for symbol, market in venue_state.markets.items():
-            terms[symbol] = instrument(market).terms.document()
+        markets = venue_state.markets.items()
+        terms: JsonValue = {own: instrument(market).terms.document() for own, market in markets}
         self._journal.begin_session(
             mode=self._journal.meta("mode"),
             agent=self.setup.digest,

@@ -27,6 +27,10 @@ Exposure counts what may be filled as filled: an order without an answer, and on
 What the market takes only in parts is proposed in parts, and judged as one: all of them pass, or
 none is sent. They are one order to limits 4 and 14, and as many as they are to 8 and 9; each is
 sent once the one before it was taken.
+
+Orders of one symbol are sent one after the other, side by side with those of other symbols: the
+stop of a position to come, what closes the old position, what opens the new one. What opens is
+sent from flat alone, so that a stop that fires in between cannot make it larger than was decided.
 """
 
 from collections import deque
@@ -34,17 +38,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
-from itertools import chain, groupby
-from typing import Annotated, Literal, NamedTuple
-
-from pydantic import Field
+from itertools import groupby
+from typing import Literal, NamedTuple
 
 from stormsail.core.clock import Clock
-from stormsail.core.config import Config
-from stormsail.core.errors import InvariantError
+from stormsail.core.errors import InvariantError, VenueError
 from stormsail.execution.journal import Journal
 from stormsail.execution.kill_switch import KillSwitch
 from stormsail.execution.order_ids import Leg
+from stormsail.execution.order_limits import Bounds
 from stormsail.execution.venue import (
     ZERO,
     Accepted,
@@ -52,6 +54,7 @@ from stormsail.execution.venue import (
     OrderRequest,
     Outcome,
     Refused,
+    Unknown,
     Venue,
 )
 
@@ -66,96 +69,6 @@ Limit = Literal[
 
 _MINUTE_MS = 60_000
 NOT_SENT = "not-sent"
-
-Share = Annotated[float, Field(gt=0.0, le=1.0)]
-Amount = Annotated[float, Field(gt=0.0)]
-
-
-class OrderLimits(Config):
-    """Limits of the operator. Amounts are in quote currency; those left out follow the capital."""
-
-    price_collar: Share = 0.02
-    """Largest distance of an order's price from the mid, as a share of it."""
-
-    max_quote_age_s: Amount = 5.0
-    """Oldest mid that counts as fresh."""
-
-    max_order_notional: Amount | None = None
-    """Of one order; None is twice the largest position, so that a position can be turned."""
-
-    max_position: Amount | None = None
-    """Of one symbol, long or short; None is the capital times `max_leverage`."""
-
-    max_gross_exposure: Amount | None = None
-    """Of all symbols, long and short added; None is the capital times `max_leverage`."""
-
-    max_leverage: Amount = 1.0
-    """Gross exposure over equity."""
-
-    leverage_slack: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
-    """Share by which exposure may pass limits that follow the capital, and the leverage: a price
-    moves between the decision and the fill."""
-
-    max_orders_per_minute: Annotated[int, Field(ge=1)] = 60
-    """Orders of the agent; protective and closing orders always pass."""
-
-    max_messages_per_minute: Annotated[int, Field(ge=1)] = 300
-    """Requests that change something: orders and cancels."""
-
-    max_daily_loss: Share = 0.05
-    """Since the UTC day began, of the equity then."""
-
-    max_drawdown: Share = 0.20
-    """Below the highest equity."""
-
-    max_data_age_bars: Annotated[float, Field(gt=0.0, le=2.0)] = 2.0
-    """Age of the newest closed bar, counted from its close, in bars."""
-
-    max_repeats: Annotated[int, Field(ge=1)] = 4
-    """Orders of one symbol and side within `repeat_window_s`."""
-
-    repeat_window_s: Amount = 60.0
-    """Seconds in which they are counted."""
-
-    def resolved(self, capital: float) -> "Bounds":
-        """Return the limits in numbers for a capital."""
-        most = capital * self.max_leverage * (1.0 + self.leverage_slack)
-        position = most if self.max_position is None else self.max_position
-        return Bounds(
-            collar=_decimal(self.price_collar),
-            quote_age_ms=1000.0 * self.max_quote_age_s,
-            order=_decimal(
-                2.0 * position if self.max_order_notional is None else self.max_order_notional
-            ),
-            position=_decimal(position),
-            gross=_decimal(most if self.max_gross_exposure is None else self.max_gross_exposure),
-            leverage=_decimal(self.max_leverage) * (1 + _decimal(self.leverage_slack)),
-            orders=self.max_orders_per_minute,
-            messages=self.max_messages_per_minute,
-            daily_loss=_decimal(self.max_daily_loss),
-            drawdown=_decimal(self.max_drawdown),
-            data_age_bars=self.max_data_age_bars,
-            repeats=self.max_repeats,
-            repeat_ms=1000.0 * self.repeat_window_s,
-        )
-
-
-class Bounds(NamedTuple):
-    """`OrderLimits` in numbers."""
-
-    collar: Decimal
-    quote_age_ms: float
-    order: Decimal
-    position: Decimal
-    gross: Decimal
-    leverage: Decimal
-    orders: int
-    messages: int
-    daily_loss: Decimal
-    drawdown: Decimal
-    data_age_bars: float
-    repeats: int
-    repeat_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +196,11 @@ class OrderGate:
         if self._switch.tripped():
             return "HALTED"
         return "REDUCING" if self._reducing else "ACTIVE"
+
+    @property
+    def quote_age_s(self) -> float:
+        """Oldest price by which an order may be judged."""
+        return self._bounds.quote_age_ms / 1000.0
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -425,7 +343,7 @@ class OrderGate:
         ):
             known = start.is_finite() and start > 0 and account.equity.is_finite()
             if not (known and start - account.equity < share * start):
-                words = f"an equity of {account.equity} after {start}"
+                words = f"an equity of {account.equity:.2f} after {start:.2f}"
                 return Refusal(limit, words)  # type: ignore[arg-type]
         return None
 
@@ -439,12 +357,12 @@ class OrderGate:
     ) -> list[Outcome]:
         """Check orders, put those that pass on disk as one, then send each once.
 
-        They are sent side by side where the venue can, and none waits for another's answer; but
-        parts of one order are sent one after the other, until one of them is not taken.
+        Symbols are sent side by side where the venue can, and none waits for another's answer;
+        orders of one symbol are sent one after the other, and so are parts of one order.
 
         Args:
             proposals: in the order in which they are judged; later ones see earlier ones as filled.
-                Parts of one order stand together.
+                Parts of one order stand together, the stop of a position to come before its order.
             views: by symbol.
             account: before any of them.
             before: called inside the transaction of the intents with the refusal of each, to write
@@ -463,15 +381,7 @@ class OrderGate:
                 found=f"{len(proposals)} orders",
                 remedy="This is a bug of the package; nothing was sent.",
             )
-        now, state = self._now_ms(), self.state
-        orders = [list(parts) for _, parts in groupby(proposals, key=_order_of)]
-        refusals: list[Refusal | None] = []
-        for parts in orders:
-            refusal = self._judged(parts, views[parts[0].request.symbol], account, now, state)
-            refusals += [refusal] * len(parts)
-            if refusal is None:
-                account = _with(account, parts)
-                self._counted(parts, now)
+        refusals = self._refusals(proposals, views, account)
         wall = self._clock.now_ns() // 1_000_000
         with self._journal.transaction():
             if before is not None:
@@ -480,14 +390,22 @@ class OrderGate:
                 refusal is not None or not self._intended(proposal, wall)
                 for proposal, refusal in zip(proposals, refusals, strict=True)
             ]
-        there = iter(known)
-        new = [[part for part in parts if not next(there)] for parts in orders]
-        sending = [partial(self._submitted, parts) for parts in new if parts]
-        sent = chain.from_iterable(self._venue.at_once(sending))
-        outcomes = [
-            _not_sent(refusal) if here else next(sent)
-            for refusal, here in zip(refusals, known, strict=True)
-        ]
+        by_symbol: dict[str, list[int]] = {}
+        for place, (proposal, here) in enumerate(zip(proposals, known, strict=True)):
+            if not here:
+                by_symbol.setdefault(proposal.request.symbol, []).append(place)
+        # those that take longest first: nobody waits for them alone at the end
+        chains = sorted(by_symbol.items(), key=lambda own: -len(own[1]))
+        sent = self._venue.at_once(
+            [
+                partial(self._submitted, [proposals[place] for place in places], views[symbol])
+                for symbol, places in chains
+            ]
+        )
+        outcomes: list[Outcome] = [_not_sent(refusal) for refusal in refusals]
+        for (_, places), answers in zip(chains, sent, strict=True):
+            for place, answer in zip(places, answers, strict=True):
+                outcomes[place] = answer
         wall = self._clock.now_ns() // 1_000_000
         with self._journal.transaction():
             for proposal, outcome, here in zip(proposals, outcomes, known, strict=True):
@@ -495,6 +413,36 @@ class OrderGate:
                     client_id = proposal.request.client_id
                     self._journal.add_outcome(client_id, outcome, now_ms=wall)
         return outcomes
+
+    def _refusals(
+        self,
+        proposals: Sequence[Proposal],
+        views: Mapping[str, MarketView],
+        account: AccountView,
+    ) -> list[Refusal | None]:
+        """Return why each order must not be sent; those that may are counted.
+
+        A stop of which the order is refused is refused with it, and so is what opens a position
+        where the order that closes the old one is refused.
+        """
+        now, state = self._now_ms(), self.state
+        refusals: list[Refusal | None] = []
+        refused: dict[str, Refusal] = {}
+        for (symbol, leg, _), group in groupby(proposals, key=_order_of):
+            parts = list(group)
+            refusal = refused.get(symbol) if leg == "target" else None
+            if refusal is None:
+                refusal = self._judged(parts, views[symbol], account, now, state)
+            refusals += [refusal] * len(parts)
+            if refusal is None:
+                account = account if leg == "stop" else _with(account, parts)
+                self._counted(parts, now)
+            elif leg == "target":
+                refused[symbol] = refusal
+        return [
+            refused.get(proposal.request.symbol, refusal) if proposal.leg == "stop" else refusal
+            for proposal, refusal in zip(proposals, refusals, strict=True)
+        ]
 
     def _intended(self, proposal: Proposal, now_ms: int) -> bool:
         return self._journal.add_intent(
@@ -520,20 +468,52 @@ class OrderGate:
             account = _with(account, [part])
         return None
 
-    def _submitted(self, parts: Sequence[Proposal]) -> list[Outcome]:
-        """Send the parts of an order until one is not taken; what it did is not known, or nothing.
-
-        Their intents are on disk. The kill switch may have been tripped meanwhile.
-        """
+    def _submitted(self, proposals: Sequence[Proposal], view: MarketView) -> list[Outcome]:
+        """Send the orders of a symbol one after the other; their intents are on disk."""
         outcomes: list[Outcome] = []
-        for part in parts:
-            if outcomes and not isinstance(outcomes[-1], Accepted):
-                outcomes.append(Refused(NOT_SENT, "the part before it was not taken"))
-            elif part.leg == "target" and self._switch.tripped():
-                outcomes.append(Refused(NOT_SENT, "the kill switch was tripped"))
+        for place, proposal in enumerate(proposals):
+            before = list(zip(proposals[:place], outcomes, strict=True))
+            words = self._kept_back(proposal, before, view)
+            if words:
+                outcomes.append(Refused(NOT_SENT, words))
             else:
-                outcomes.append(self._venue.submit(part.request))
+                outcomes.append(self._venue.submit(proposal.request))
         return outcomes
+
+    def _kept_back(
+        self, proposal: Proposal, before: Sequence[tuple[Proposal, Outcome]], view: MarketView
+    ) -> str:
+        """Return why an order must not be sent after those before it; empty where it may.
+
+        Whether a stop was taken is no reason: a position without one is closed after its fill.
+        """
+        kind = _order_of(proposal)
+        if before and _order_of(before[-1][0]) == kind:  # what it did is not known, or nothing
+            if not isinstance(before[-1][1], Accepted):
+                return "the part before it was not taken"
+        else:
+            closing = [outcome for own, outcome in before if own.leg == proposal.leg]
+            if closing and not self._closed(closing, view.market):
+                return "the position before it is not known to be closed"
+        if proposal.leg == "target" and self._switch.tripped():  # perhaps in the meantime
+            return "the kill switch was tripped"
+        return ""
+
+    def _closed(self, outcomes: Sequence[Outcome], market: Market) -> bool:
+        """Return whether orders that only reduce have closed a position, or a stop before them.
+
+        What they filled in full has left nothing on the other side. Otherwise the venue is asked,
+        but after an order that may still be on its way.
+        """
+        if all(isinstance(own, Accepted) and own.order.status == "filled" for own in outcomes):
+            return True
+        if any(isinstance(own, Unknown) for own in outcomes):
+            return False
+        try:
+            held = self._venue.positions([market.symbol])[market.symbol].quantity
+        except VenueError:
+            return False
+        return not held or abs(held) < market.market_lot
 
     def _counted(self, parts: Sequence[Proposal], now: float) -> None:
         rates, request = self._rates, parts[0].request
@@ -567,8 +547,9 @@ def _reduces(exposure: Exposure, change: Decimal) -> bool:
     return exposure.high + change <= 0 and exposure.high < 0
 
 
-def _order_of(proposal: Proposal) -> tuple[str, Leg]:
-    return proposal.request.symbol, proposal.leg
+def _order_of(proposal: Proposal) -> tuple[str, Leg, bool]:
+    """Return what parts of one order share: what closes a position is not what opens the next."""
+    return proposal.request.symbol, proposal.leg, proposal.request.reduce_only
 
 
 def _with(account: AccountView, parts: Sequence[Proposal]) -> AccountView:
@@ -593,7 +574,3 @@ def _count(times: deque[float], since: float) -> int:
     while times and times[0] <= since:
         times.popleft()
     return len(times)
-
-
-def _decimal(number: float) -> Decimal:
-    return Decimal(repr(number))

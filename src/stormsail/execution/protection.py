@@ -2,12 +2,14 @@
 
 Where stops may only reduce (perpetuals), the stop of the coming position stands before the order
 that opens it, so that there is no moment without one. On spot a stop needs the coins that it sells:
-it is placed right after the fill, and a position that has none when the deadline is over is closed.
+it is placed right after the fill, and a position that gets none is closed.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from functools import partial
+from typing import NamedTuple
 
 from stormsail.core.clock import NANOSECONDS, Clock
 from stormsail.core.errors import VenueError
@@ -27,6 +29,9 @@ from stormsail.execution.venue import (
 
 RENEWALS = 4
 """A countdown is renewed after this part of it."""
+FARTHEST = Decimal("1.25")
+"""A stop that stands is enough for a position that grows up to so many times its distance from the
+price."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,16 @@ class OrderNames:
         return Proposal(request, bar_ms, leg, number, reference)
 
 
+class Guarded(NamedTuple):
+    """What became of positions that had no stop."""
+
+    closed: Mapping[str, Outcome | None]
+    """What had to be closed, with the answer to the order that closes it; None where less than one
+    lot is held."""
+    late_s: Mapping[str, float]
+    """Seconds in which a stop came to stand, where that is more than the deadline."""
+
+
 class Protector:
     """Stops and countdowns of one account.
 
@@ -117,24 +132,42 @@ class Protector:
         """Return the stops that stand, or may stand, at the venue, oldest first."""
         return [intent for intent in self._journal.pending() if intent.leg == "stop"]
 
-    def place(
+    def for_entries(
         self,
+        wanted: Mapping[str, Decimal],
+        prices: Mapping[str, Decimal],
+        views: Mapping[str, MarketView],
+        bar_ms: int,
+    ) -> list[Proposal]:
+        """Return one stop for each position that is to grow and has none of its size and side.
+
+        One that stands since the price was elsewhere is none: what is bought now would lose more.
+
+        Args:
+            wanted: signed position after the order.
+            prices: at which it grows.
+            views: rules of the markets.
+            bar_ms: bar of the orders.
+        """
+        stops = [own for own in self.stops() if not self._strays(own, prices.get(own.symbol))]
+        return self._missing(stops, wanted, prices, views, bar_ms)
+
+    def _strays(self, stop: Intent, price: Decimal | None) -> bool:
+        """Return whether a stop is too far from a price to protect what is bought or sold there."""
+        if price is None or stop.stop_price is None:
+            return False
+        away = price - stop.stop_price if stop.side == "sell" else stop.stop_price - price
+        return away > FARTHEST * Decimal(repr(self._config.stop_distance)) * price
+
+    def _missing(
+        self,
+        stops: Sequence[Intent],
         wanted: Mapping[str, Decimal],
         entries: Mapping[str, Decimal],
         views: Mapping[str, MarketView],
-        account: AccountView,
         bar_ms: int,
-    ) -> dict[str, Outcome]:
-        """Send one stop for each position that has none of its size and side; return the answers.
-
-        Args:
-            wanted: signed position that each stop is to close.
-            entries: price from which the distance is measured.
-            views: for the gate.
-            account: for the gate.
-            bar_ms: bar of the orders.
-        """
-        proposals, stops = [], self.stops()
+    ) -> list[Proposal]:
+        proposals = []
         for symbol, quantity in wanted.items():
             market = views[symbol].market
             size = _stepped(abs(quantity), market.lot)
@@ -152,11 +185,7 @@ class Protector:
                         reduce_only=self._venue.kind == "perpetual",
                     )
                 )
-        outcomes = self._gate.send(proposals, views, account) if proposals else []
-        return {
-            proposal.request.symbol: outcome
-            for proposal, outcome in zip(proposals, outcomes, strict=True)
-        }
+        return proposals
 
     def _stop_price(self, long: bool, entry: Decimal, market: Market) -> Decimal:  # noqa: FBT001
         distance = Decimal(repr(self._config.stop_distance))
@@ -172,8 +201,10 @@ class Protector:
         bar_ms: int,
         *,
         since_ns: int,
-    ) -> dict[str, Outcome | None]:
-        """Give every position its stop, and cancel the others.
+    ) -> Guarded:
+        """Give every position its stop, or close it, and cancel the others.
+
+        One whose stop came late keeps both: to close it now would cost more, and protect nothing.
 
         Args:
             positions: as the venue holds them.
@@ -182,26 +213,27 @@ class Protector:
             account: for the gate.
             bar_ms: bar of the orders.
             since_ns: when the fill was known, on the monotonic clock.
-
-        Returns:
-            What had to be closed, with the answer to the order that closes it; None where less than
-            one lot is held.
         """
         if not self.on:
-            return {}
+            return Guarded({}, {})
         if self._holds_coins:  # they must be free before another stop takes them
             self._cancel_others(positions, views)
-        outcomes = self.place(positions, entries, views, account, bar_ms)
-        late = (self._clock.monotonic_ns() - since_ns) / NANOSECONDS > self._config.deadline_s
+        stops = self._missing(self.stops(), positions, entries, views, bar_ms)
+        outcomes = self._gate.send(stops, views, account) if stops else []
+        passed_s = (self._clock.monotonic_ns() - since_ns) / NANOSECONDS
         closed: dict[str, Outcome | None] = {}
-        for symbol, outcome in outcomes.items():
-            if not isinstance(outcome, Accepted) or late:
+        late: dict[str, float] = {}
+        for stop, outcome in zip(stops, outcomes, strict=True):
+            symbol = stop.request.symbol
+            if not isinstance(outcome, Accepted):
                 self.release([symbol])
                 made = self.flatten({symbol: positions[symbol]}, views, account, bar_ms)
                 closed[symbol] = made[0] if made else None
+            elif passed_s > self._config.deadline_s:
+                late[symbol] = passed_s
         left = {symbol: held for symbol, held in positions.items() if symbol not in closed}
         self._cancel_others(left, views)
-        return closed
+        return Guarded(closed, late)
 
     @property
     def _holds_coins(self) -> bool:
@@ -213,24 +245,30 @@ class Protector:
         if not (self.on and self._holds_coins):
             return False
         kept = [stop for stop in self.stops() if stop.symbol in symbols]
-        for stop in kept:
-            self.cancel(stop)
+        self.cancel(kept)
         return bool(kept)
 
     def _cancel_others(
         self, positions: Mapping[str, Decimal], views: Mapping[str, MarketView]
     ) -> None:
         """Cancel stops that fit no position, and all but the newest that fits."""
-        stops = self.stops()
+        stops, others = self.stops(), []
         for symbol, held in positions.items():
             fitting = _fitting(stops, symbol, held, views[symbol].market) if held else []
-            for stop in [own for own in stops if own.symbol == symbol]:
-                if not fitting or stop.client_id != fitting[-1].client_id:
-                    self.cancel(stop)
+            kept = fitting[-1].client_id if fitting else ""
+            others += [own for own in stops if own.symbol == symbol and own.client_id != kept]
+        self.cancel(others)
 
-    def cancel(self, intent: Intent) -> bool:
-        """Cancel an order; return whether it is known to be gone."""
-        outcome = self._gate.cancel(intent.symbol, intent.client_id)
+    def cancel(self, intents: Sequence[Intent]) -> list[Intent]:
+        """Cancel orders, side by side where the venue can; return those not known to be gone."""
+        outcomes = self._venue.at_once(
+            [partial(self._gate.cancel, own.symbol, own.client_id) for own in intents]
+        )
+        answers = zip(intents, outcomes, strict=True)
+        return [own for own, outcome in answers if not self._is_gone(own, outcome)]
+
+    def _is_gone(self, intent: Intent, outcome: Outcome) -> bool:
+        """Record the answer to a cancellation; return whether the order is known to be gone."""
         now = self._clock.now_ns() // 1_000_000
         if isinstance(outcome, Accepted):
             order = outcome.order
@@ -278,9 +316,9 @@ class Protector:
         period = countdown * NANOSECONDS / RENEWALS
         if self._renewed_ns is not None and now - self._renewed_ns < period:
             return False
-        self._renewed_ns = now
         for symbol in symbols:
             self._venue.renew_dead_man(symbol, round(1000 * countdown))
+        self._renewed_ns = now  # of what failed another try is made at once
         return True
 
 

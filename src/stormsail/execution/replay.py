@@ -370,8 +370,8 @@ def _config(setup: Setup) -> BacktestConfig:
 def _openings(recording: Recording) -> dict[int, dict[str, tuple[float, ...]]]:
     rows = recording.journal.rows(
         "SELECT d.ts, d.symbol, d.reference, d.rate, d.notional, d.may_trade, "
-        "CAST(coalesce((SELECT filled FROM order_states o WHERE o.bar_ms = d.ts "
-        "AND o.symbol = d.symbol AND o.leg = 'target'), '0') AS REAL), d.quantity "
+        "coalesce((SELECT max(CAST(filled AS REAL)) FROM order_states o WHERE o.bar_ms = d.ts "
+        "AND o.symbol = d.symbol AND o.leg = 'target'), 0.0), d.quantity "
         "FROM decisions d"
     )
     result: dict[int, dict[str, tuple[float, ...]]] = {}

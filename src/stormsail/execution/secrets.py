@@ -110,7 +110,7 @@ def load_credentials(
     names = [f"STORMSAIL_{exchange.upper()}_{part}" for part in ("KEY", "SECRET")]
     given = [environment.pop(name, "") for name in names]
     if all(given):
-        return Credentials(Secret(given[0]), Secret(given[1]), "environment")
+        return _checked(exchange, given[0], given[1], "environment")
     if any(given):
         raise _missing(exchange, f"one of {names[0]} and {names[1]} without the other")
     path = (file or KEYS_FILE).expanduser()
@@ -161,7 +161,7 @@ def _from_file(exchange: str, path: Path) -> Credentials:
         raise _missing(exchange, f"{path}, which is no TOML") from None
     parts = [table.get(name) for name in ("key", "secret")] if isinstance(table, dict) else []
     if len(parts) == 2 and all(isinstance(part, str) and part for part in parts):
-        return Credentials(Secret(str(parts[0])), Secret(str(parts[1])), str(path))
+        return _checked(exchange, str(parts[0]), str(parts[1]), str(path))
     raise _missing(exchange, f"{path} without a table [{exchange}] of `key` and `secret`")
 
 
@@ -173,7 +173,20 @@ def _from_keyring(exchange: str) -> Credentials | None:
     parts = [keyring.get_password(_SERVICE, f"{exchange}-{part}") for part in ("key", "secret")]
     if not all(parts):
         return None
-    return Credentials(Secret(str(parts[0])), Secret(str(parts[1])), "keyring")
+    return _checked(exchange, str(parts[0]), str(parts[1]), "keyring")
+
+
+def _checked(exchange: str, key: str, secret: str, source: str) -> Credentials:
+    """Return credentials whose key can be a header; a secret may have lines, as PEM files do."""
+    odd = next((k for k, sign in enumerate(key, 1) if not "!" <= sign <= "~"), None)
+    if odd is not None:
+        raise ConfigError(
+            "secret-missing",
+            wrong=f"the API key of {exchange} must be one word of printable ASCII",
+            found=f"{source}: character {odd} of {len(key)} is none, such as a space or a line end",
+            remedy="Copy the key again, without what stands around it.",
+        )
+    return Credentials(Secret(key), Secret(secret), source)
 
 
 def _missing(exchange: str, found: str) -> ConfigError:

@@ -9,7 +9,7 @@ from torch import Tensor
 from stormsail.core.graph_compiler import is_traced
 from stormsail.functional import _checks as check
 from stormsail.functional._numbers import Number, clamp
-from stormsail.functional.kernels import quantile_pairs, row_sums
+from stormsail.functional.kernels import quantile_pairs, row_sums, traced_huber
 from stormsail.functional.kernels.devices import may_launch
 from stormsail.functional.kernels.quantile_huber import QuantileHuber
 
@@ -193,7 +193,10 @@ def huber_loss(
     check.check_weight(target_weight, count=target.shape[-1], name="target_weight")
     check.check_kappa(kappa)
     mass = None if target_weight is None else target_weight.detach()
-    if predicted.device.type == "cpu" and not is_traced():
+    if predicted.device.type == "cpu" and is_traced():
+        arguments = (predicted, target.detach(), tau, kappa, mass)
+        return traced_huber.huber_loss_and_active(*arguments)[0].to(predicted.dtype)
+    if predicted.device.type == "cpu":
         with torch.autocast("cpu", enabled=False):  # it would round slopes to bfloat16
             loss: Tensor = QuantileHuber.apply(predicted, target.detach(), tau, kappa, mass)
         return loss.to(predicted.dtype)
@@ -256,7 +259,7 @@ def level_huber_loss(
 def _pairwise_huber(
     predicted: Tensor, target: Tensor, tau: Tensor, kappa: Number, mass: Tensor | None
 ) -> Tensor:
-    """Return the loss from all pairs at once; a compiler never makes the pairs."""
+    """Return the loss from all pairs at once."""
     u = target.unsqueeze(-2) - predicted.unsqueeze(-1)  # [*batch, N, M]
     level = tau.unsqueeze(-1)  # [N, 1]
     weight = torch.where(u < 0, 1.0 - level, level)  # [*batch, N, M]

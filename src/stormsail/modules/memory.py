@@ -18,6 +18,7 @@ from stormsail.core.errors import ShapeError
 from stormsail.core.graph_compiler import is_traced
 from stormsail.functional import recurrence
 from stormsail.functional.kernels.devices import may_launch
+from stormsail.functional.kernels.lstm_rows import LstmRows
 from stormsail.functional.kernels.packed_lstm import PackedLstm
 from stormsail.functional.kernels.recurrent import Layer, recurrent_sequence
 
@@ -46,10 +47,11 @@ Run = Callable[[int, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 class Memory(nn.Module):
     """A stack of recurrent layers whose state can be reset inside a sequence.
 
-    Where `reset[t, b]` is true, environment b starts row t from the initial state. Six
+    Where `reset[t, b]` is true, environment b starts row t from the initial state. Seven
     implementations give the same numbers up to rounding. On a CUDA device with Triton all rows go
     through kernels of our own, whose outputs have autocast's dtype where it is on; the state is
-    float32 always. Elsewhere, gates being in torch's own order, one row goes through torch's cell,
+    float32 always. On a CPU an LSTM goes through machine code of our own where it is given.
+    Elsewhere, gates being in torch's own order, one row goes through torch's cell,
     and rows without a reset between them through its fused kernel. An LSTM that begins with zeros
     goes through that kernel with resets, too: a row is inserted before each, whose gates are shut,
     so that it leaves a state of zeros. Where the initial state is learned, the fused kernel takes
@@ -101,13 +103,16 @@ class Memory(nn.Module):
         """Return the state at the start of an episode, [B, L, P, H], in memory of its own."""
         return self.initial.expand(batch, *self.initial.shape).clone()
 
-    def forward(self, x: Tensor, state: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, state: Tensor, reset: Tensor, rows: LstmRows | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return outputs [T, B, H] and the state after the last row.
 
         Args:
             x: inputs [T, B, I].
             state: before the first row, [B, L, P, H].
             reset: where a row starts from the initial state, bool [T, B].
+            rows: machine code for an LSTM's rows in float32 on a CPU; None without.
 
         Raises:
             ShapeError: if the shapes do not fit each other.
@@ -115,7 +120,10 @@ class Memory(nn.Module):
         self._check(x, state, reset)
         if self.kind == "none":
             return x, state
-        run = self._on_device if self._launches(x) else self._implementation(reset)
+        if rows is not None and self.kind == "lstm":
+            run: Run = partial(self._in_machine_code, rows)
+        else:
+            run = self._on_device if self._launches(x) else self._implementation(reset)
         states = []
         for layer in range(self.layers):
             x, after = run(layer, x, state[:, layer], reset)
@@ -131,6 +139,11 @@ class Memory(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         weights = Layer(*self._weights(layer))
         return recurrent_sequence(self.kind, x, weights, state, reset, self.initial[layer])
+
+    def _in_machine_code(
+        self, rows: LstmRows, layer: int, x: Tensor, state: Tensor, reset: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return rows(x, Layer(*self._weights(layer)), state, reset, self.initial[layer])
 
     def _implementation(self, reset: Tensor) -> Run:
         """Return the fastest implementation for these resets."""

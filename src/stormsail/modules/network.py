@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from stormsail.core.task import Actions, ImagePart
+from stormsail.functional.kernels.lstm_rows import LstmRows
 from stormsail.modules.actions import ActionHead, action_head
 from stormsail.modules.config import CriticConfig, NetworkConfig, PolicyConfig
 from stormsail.modules.critics import Critic
@@ -55,9 +56,11 @@ class Trunk(nn.Module):
             generator=generator,
         )
 
-    def forward(self, x: Tensor, state: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features [T, B, H] and the state after the last row."""
-        features, after = self.memory(self.encoder(self.parts(x)), state, reset)
+    def forward(
+        self, x: Tensor, state: Tensor, reset: Tensor, rows: LstmRows | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return features [T, B, H] and the state after the last row; `rows` as of a `Memory`."""
+        features, after = self.memory(self.encoder(self.parts(x)), state, reset, rows)
         return features, after
 
 
@@ -134,17 +137,17 @@ class Network(nn.Module):
         return Output(parameters, predicted, after, trunks[0])
 
     def remembered(
-        self, observation: Tensor, memory: Tensor, reset: Tensor
+        self, observation: Tensor, memory: Tensor, reset: Tensor, rows: LstmRows | None = None
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         """Return what each memory passes on, [T, B, H], the actor's first, and the state after it.
 
-        The arguments are those of `forward`.
+        The arguments are those of `forward`, and `rows` that of a `Memory`.
         """
-        features, after = self.features(observation, memory, reset)
+        features, after = self.features(observation, memory, reset, rows)
         if self.critic_trunk is None:
             return (features,), after
         own = self.trunk.memory.layers
-        others, other = self.critic_trunk(observation, memory[:, own:], reset)
+        others, other = self.critic_trunk(observation, memory[:, own:], reset, rows)
         return (features, others), torch.cat((after, other), 1)
 
     def heads(self, observation: Tensor, trunks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -159,15 +162,17 @@ class Network(nn.Module):
         parts = (self.actor_body, self.actor_last, self.critic)
         return [parameter for part in parts for parameter in part.parameters()]
 
-    def features(self, observation: Tensor, memory: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    def features(
+        self, observation: Tensor, memory: Tensor, reset: Tensor, rows: LstmRows | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return what the memory passes to the actor, [T, B, H], and its state after the last row.
 
-        The arguments are those of `forward`. Critics with a memory of their own have other
-        features; the state is that of the actor's layers alone.
+        The arguments are those of `forward`, and `rows` that of a `Memory`. Critics with a memory
+        of their own have other features; the state is that of the actor's layers alone.
         """
         if self.critic_trunk is not None:
             memory = memory[:, : self.trunk.memory.layers]
-        features, after = self.trunk(observation, memory, reset)
+        features, after = self.trunk(observation, memory, reset, rows)
         return features, after
 
     def critic_features(self, observation: Tensor, memory: Tensor, reset: Tensor) -> Tensor:

@@ -403,6 +403,15 @@ def test_a_client_that_would_repeat_a_request_is_refused(spot):
         check_sends_once(client)
 
 
+@pytest.mark.parametrize("name", ["httpsProxy", "http_proxy", "proxyUrl", "socksProxy", "proxies"])
+def test_a_client_with_a_proxy_is_refused_at_start(tmp_path, monkeypatch, name):
+    import ccxt
+
+    monkeypatch.setattr(ccxt.Exchange, name, "http://proxy:8080")
+    with pytest.raises(InvariantError, match=f"(?s){name}.*without a proxy"):
+        Setting("spot", tmp_path)
+
+
 def test_orders_that_ccxt_refuses_itself_were_never_sent(spot):
     spot.venue.markets([spot.symbol])
     before = len(spot.exchange.of_group("order"))

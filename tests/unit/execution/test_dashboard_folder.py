@@ -1,17 +1,25 @@
 """The view of an account's folder says what the journal says."""
 
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from execution_lab import CAPITAL, Desk
-from stormsail.execution.journal import NAME, Journal
+from stormsail.execution.journal import NAME, Journal, Kind
 from stormsail.execution.kill_switch import KillSwitch
+from stormsail.execution.operator import status
 from stormsail.execution.operator.dashboard.folder import POINTS, FolderView
 from stormsail.execution.operator.dashboard.view import Tail
-from stormsail.execution.operator.status import Snapshot
+from stormsail.execution.operator.status import PULSE, Snapshot
+from stormsail.execution.venue import Order, OrderRequest
 
 BARS = 24
+SYMBOL = "BTC/USDT"
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +56,26 @@ def test_positions_stand_beside_the_weights_that_the_gate_allowed(desk: Desk) ->
     assert [row.weight for row in view.positions] == [own.weight for own in sleeves]
     assert [row.target for row in view.positions] == [own.allowed for own in sleeves]
     assert [row.value for row in view.positions] == [own.quantity * own.price for own in sleeves]
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (1234567.25, "1234567.25"),
+        (104512.35, "104512.35"),
+        (-1e-7, "-0.0000001"),
+        (3.0, "3"),
+        (-41.233000000000004, "-41.233"),
+    ],
+)
+def test_numbers_have_all_their_digits_and_no_exponent(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, number: float, shown: str
+) -> None:
+    pulse = json.loads((desk.folder / PULSE).read_text())
+    pulse["snapshot"]["sleeves"][0] |= {"quantity": number, "price": number}
+    monkeypatch.setattr(status, "_read_pulse", lambda _folder: pulse)
+    row = FolderView(desk.folder, "", desk.clock)().positions[0]
+    assert (row.quantity, row.price) == (shown, shown)
 
 
 def begun(desk: Desk, now_ms: int) -> Journal:
@@ -108,6 +136,139 @@ def test_the_kill_button_latches_the_switch_of_the_folder(desk: Desk) -> None:
         assert shown().killed == "dashboard: the kill button"
     finally:
         KillSwitch(desk.folder, desk.clock).rearm()
+
+
+def put(journal: Journal, bar: int, kind: Kind | None) -> None:
+    """Add a bar of equity, and an order that ends as is said; None leaves it without an answer."""
+    total = 100.0 + bar % 7
+    journal.add_equity((bar, total, 107.0, 100.0, 0.0, None, "ACTIVE"))
+    request = OrderRequest(f"c{bar}", SYMBOL, "buy", "market", Decimal(1))
+    journal.add_intent(
+        request, bar_ms=bar, leg="target", number=0, reference=Decimal(100), now_ms=bar
+    )
+    if kind is not None:
+        journal.add_order(request.client_id, kind, answered(bar, kind), now_ms=bar)
+
+
+def answered(bar: int, kind: Kind) -> Order | None:
+    """Return the order of a bar as the venue tells it."""
+    if kind not in ("accepted", "settled"):
+        return None
+    return Order(
+        f"c{bar}", f"o{bar}", SYMBOL, "buy", "market", "filled" if kind == "settled" else "open",
+        Decimal(1), Decimal(kind == "settled"), Decimal(0), None, None, False, bar,
+    )  # fmt: skip
+
+
+class Counted:
+    """Counts the steps of the database and the rows of every look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps = self.rows = 0
+        reading, rows = Journal.reading, Journal.rows
+
+        def counted(path: Path) -> Journal:
+            journal = reading(path)
+            journal._database.set_progress_handler(self._step, 1)
+            return journal
+
+        def listed(journal: Journal, query: str, *values: object) -> list[tuple[object, ...]]:
+            found = rows(journal, query, *values)
+            self.rows += len(found)
+            return found
+
+        monkeypatch.setattr(Journal, "reading", counted)
+        monkeypatch.setattr(Journal, "rows", listed)
+
+    def _step(self) -> int:
+        self.steps += 1
+        return 0
+
+    def of(self, look: Callable[[], object]) -> tuple[int, int]:
+        before = self.steps, self.rows
+        look()
+        return self.steps - before[0], self.rows - before[1]
+
+
+def test_a_look_reads_what_is_new_however_long_the_account_has_traded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = []
+    for bars in (40, 2_000):
+        folder = tmp_path / str(bars)
+        folder.mkdir()
+        desk = Desk(folder)
+        journal = begun(desk, 0)
+        with journal.transaction():
+            for bar in range(bars):
+                put(journal, bar, "settled")
+        view = FolderView(folder, "", desk.clock)
+        view()
+        with monkeypatch.context() as patched:
+            counted = Counted(patched)
+            same = counted.of(view)
+            put(journal, bars, "accepted")
+            more = counted.of(view)
+        journal.close()
+        costs.append((same, more))
+    (few, few_more), (many, many_more) = costs
+    assert many[1] == few[1], "rows of a look at nothing new"
+    assert many_more[1] == few_more[1] == few[1] + 3, "a bar, an intent, an open order"
+    # A tree of two thousand rows is deeper by a page or two, which takes no step.
+    assert many[0] <= few[0] + 10
+    assert many_more[0] <= few_more[0] + 10
+
+
+def test_what_is_remembered_between_looks_is_what_a_first_look_sees(tmp_path: Path) -> None:
+    desk, rng = Desk(tmp_path), np.random.default_rng(5)
+    journal = begun(desk, 0)
+    kept = FolderView(tmp_path, "", desk.clock)
+    open_ones: list[int] = []
+    for bar in range(120):
+        kind = rng.choice(np.array(["settled", "accepted", "unknown", "refused", "none"]))
+        put(journal, bar, None if kind == "none" else str(kind))  # type: ignore[arg-type]
+        open_ones += [bar] if kind in ("accepted", "unknown", "none") else []
+        if open_ones and rng.random() < 0.4:
+            done = open_ones.pop(int(rng.integers(len(open_ones))))
+            journal.add_order(f"c{done}", "settled", answered(done, "settled"), now_ms=bar)
+        if rng.random() < 0.5:
+            seen = kept()
+            assert seen == FolderView(tmp_path, "", desk.clock)()
+            assert [row.client_id for row in seen.orders] == [f"c{k}" for k in open_ones[::-1]]
+    journal.close()
+
+
+def test_a_journal_that_was_trimmed_or_replaced_is_read_anew(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    kept = FolderView(tmp_path, "", desk.clock)
+    journal = begun(desk, 0)
+    for bar in range(50):
+        put(journal, bar, "accepted")
+    assert (len(kept().curve_ms), len(kept().orders)) == (50, 50)
+    journal.trim(30, who="a test", now_ms=60)
+    journal.compact()
+    assert (kept().curve_ms, len(kept().orders)) == (tuple(range(30, 50)), 50)
+    journal.close()
+    for path in tmp_path.glob(f"{NAME}*"):
+        path.unlink()
+    desk.clock.advance(5.0)
+    journal = begun(desk, 0)
+    for bar in range(30, 60):
+        put(journal, bar, "settled")
+    journal.close()
+    assert (kept().curve_ms, kept().orders) == (tuple(range(30, 60)), ())
+
+
+def test_pages_that_look_at_the_same_time_see_the_same(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    journal, view = begun(desk, 0), FolderView(tmp_path, "", desk.clock)
+    with ThreadPoolExecutor(6) as pool:
+        for bar in range(30):
+            put(journal, bar, "accepted")
+            seen = list(pool.map(lambda _: view(), range(6)))
+            assert {len(own.curve_ms) for own in seen} == {bar + 1}
+            assert {len(own.orders) for own in seen} == {bar + 1}
+    journal.close()
 
 
 def test_a_long_history_is_thinned_and_keeps_both_ends(tmp_path: Path) -> None:

@@ -97,6 +97,22 @@ def keys_file(folder, text=f'[binance]\nkey = "{KEY}"\nsecret = "{SECRET}"\n', m
     return path
 
 
+@pytest.mark.parametrize(
+    "key", ["canarykey\n", " canarykey", "canary key", "canarykey\u2026", "\x07"]
+)
+def test_a_key_that_can_be_no_header_is_refused_without_quoting_it(key):
+    environment = {"STORMSAIL_BINANCE_KEY": key, "STORMSAIL_BINANCE_SECRET": "x"}
+    with pytest.raises(ConfigError, match=r"environment: character \d+ of \d+") as raised:
+        load_credentials("binance", environment=environment)
+    assert "canary" not in str(raised.value)
+
+
+def test_a_secret_may_have_lines():
+    pem = "-----BEGIN PRIVATE KEY-----\nMC4C\n-----END PRIVATE KEY-----\n"
+    environment = {"STORMSAIL_BINANCE_KEY": "key", "STORMSAIL_BINANCE_SECRET": pem}
+    assert load_credentials("binance", environment=environment).secret.reveal() == pem
+
+
 def test_a_file_of_the_owner_alone_is_read(tmp_path):
     path = keys_file(tmp_path)
     found = load_credentials("binance", environment={}, file=path)

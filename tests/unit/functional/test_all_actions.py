@@ -356,6 +356,67 @@ def test_a_stratum_of_fewer_than_two_outcomes_adds_nothing():
     close(risk.stratified_cvar_error(sample, weight, nothing, **options), both)
 
 
+def test_the_error_of_outcomes_that_share_draws_by_hand():
+    # as by hand above: .204 of the other parts; z = -.34, -.14, .24, .12, .12. The first two are
+    # near each other, all others far: 2 * .0476 * (1 - distance / reach)
+    sample, weight = row(-4, -2, 1, 0, 5), row(0.1, 0.1, 0.4, 0.2, 0.2)
+    stratum = torch.tensor([True, True, False, False, False])
+    options = {"alpha": 0.5, "level": 0.0, "draws": 10}
+
+    def error(place, reach):
+        near = {"place": torch.tensor(place), "reach": reach}
+        return risk.stratified_cvar_error(sample, weight, stratum, **options, **near)
+
+    close(error([10, 10, 30, 50, 70], 1), 2.0 * math.sqrt(0.204 + 0.0952))
+    close(error([10, 11, 30, 50, 70], 2), 2.0 * math.sqrt(0.204 + 0.0476))
+    close(error([10, 12, 30, 50, 70], 8), 2.0 * math.sqrt(0.204 + 0.0714))
+    # whichever comes first on the line, and wherever the line begins
+    close(error([-11, -12, -30, -50, -70], 2), 2.0 * math.sqrt(0.204 + 0.0476))
+    # as far apart as they reach: independent
+    close(error([10, 12, 30, 50, 70], 2), 2.0 * math.sqrt(0.204))
+
+
+def test_sharing_draws_never_makes_the_error_smaller():
+    # the worst near the others: -.0408 - .0612 + .0216 + .0238 - .0084 - .0252 = -.0902, twice
+    sample, weight = row(-4, -2, 1, 0, 5), row(0.1, 0.1, 0.4, 0.2, 0.2)
+    stratum = torch.tensor([True, True, False, False, False])
+    options = {"alpha": 0.5, "level": 0.0, "draws": 10}
+    near = {"place": torch.tensor([10, 12, 11, 30, 10]), "reach": 4}
+    shared = risk.stratified_cvar_error(sample, weight, stratum, **options, **near)
+    alone = risk.stratified_cvar_error(sample, weight, stratum, **options)
+    assert torch.equal(shared, alone)
+
+
+def test_the_error_covers_the_truth_of_other_bars():
+    """600 sums of 50 bars of 4 symbols from 4,000 bars, each symbol's mostly those of all.
+
+    The truth is that of the process; s of independent outcomes covers it in 75 % of 200 markets.
+    """
+    drawn = torch.Generator().manual_seed(0)
+    bars, steps, count, alpha = 4000, 50, 600, 0.2
+    quantile = 0.8416212335729143  # of 80 % of a normal distribution
+    truth = -math.sqrt(steps / (2.0 * math.pi)) * math.exp(-(quantile**2) / 2.0) / alpha
+    weight = torch.full((count,), 1.0 / count, dtype=torch.float64)
+    whole = torch.zeros(count, dtype=torch.bool)
+    kept = {"plain": 0, "shared": 0}
+    for _ in range(200):
+        common = torch.randn(bars, 1, generator=drawn, dtype=torch.float64)
+        own = torch.randn(bars, 4, generator=drawn, dtype=torch.float64)
+        path = (math.sqrt(0.9) * common + math.sqrt(0.1) * own).cumsum(0)
+        first = torch.randint(bars - steps, (count,), generator=drawn)
+        symbol = torch.randint(4, (count,), generator=drawn)
+        made = path[first + steps, symbol] - path[first, symbol]
+        level = risk.value_at_risk(made, alpha=alpha)
+        options = {"alpha": alpha, "level": level, "draws": count}
+        near = {"place": first, "reach": 2 * steps}
+        miss = (risk.empirical_cvar(made, alpha=alpha) - truth).abs()
+        for name, more in (("plain", {}), ("shared", near)):
+            error = risk.stratified_cvar_error(made, weight, whole, **options, **more)
+            kept[name] += int(miss <= 1.96 * error)
+    assert kept["plain"] < 160
+    assert 180 <= kept["shared"] <= 196
+
+
 @pytest.mark.refusal
 def test_quantile_and_error_refuse_what_they_cannot_mean():
     x, flags = row(1, 2), torch.tensor([True, False])
@@ -375,5 +436,9 @@ def test_quantile_and_error_refuse_what_they_cannot_mean():
         risk.stratified_cvar_error(x, x, flags, **{**options, "level": x})
     with pytest.raises(RangeError, match="`draws` must be a whole number"):
         risk.stratified_cvar_error(x, x, flags, **{**options, "draws": 0})
+    with pytest.raises(ShapeError, match="`sample` and `place`"):
+        risk.stratified_cvar_error(x, x, flags, **options, place=torch.tensor([1]))
+    with pytest.raises(RangeError, match="`reach` must be a whole number"):
+        risk.stratified_cvar_error(x, x, flags, **options, place=torch.tensor([1, 2]), reach=0)
     with pytest.raises(DtypeError, match="`stratum` must be a boolean tensor"):
         risk.stratified_cvar_error(x, x, x, **options)

@@ -11,6 +11,7 @@ from stormsail.algorithms.config.adversary import AdversaryConfig
 from stormsail.algorithms.config.derivable import (
     OPEN,
     DerivedCount,
+    DerivedFlag,
     DerivedPrecision,
     is_open,
 )
@@ -106,11 +107,12 @@ class TrainConfig(Config):
     """Record rollout and minibatches once and launch them as a whole on a GPU; `auto` does where
     that is possible and says where it is not."""
 
-    compile_update: bool = False
-    """On a CPU, compile a rollout's step and the losses of a minibatch with their gradient: the
-    same draws, and the same numbers up to rounding, in 0.6 to 0.7 of the time. It takes
-    ten seconds to a minute at the start of a run and of every `resume`; without a C++ compiler, in
-    bfloat16, and where a part cannot be compiled, it says so and goes on without."""
+    compile_update: DerivedFlag = OPEN
+    """On a CPU, compile a rollout's step, the rows of an LSTM, and the losses of a minibatch with
+    their gradient: the same draws, and the same numbers up to rounding, in half of the time. It
+    takes five seconds to a minute at the start of a run and of every `resume`; without a C++
+    compiler, in bfloat16, and where a part cannot be compiled, it says so and goes on without.
+    Derived: true on a CPU in float32 for two million steps or more."""
 
     task: TaskConfig = TaskConfig()
     """Task and data."""

@@ -31,6 +31,11 @@ from decides how fast a small task is learned (docs/evidence.md)."""
 _THREADS = 1
 """A network of 64 units is not faster with two threads (docs/runs.md), and sums stay the same."""
 
+_COMPILED_STEPS = 2_000_000
+"""From which budget on a CPU compiles its updates. Compiling takes 5 to 10 s of the processor and
+saves 40 to 110 s for each million steps (docs/performance.md), so a run that stops and goes on some
+times has it back as well."""
+
 _BC_WARMUP_SHARE = 0.2
 """Share of the budget before the AWR coefficient falls; it falls for the rest."""
 
@@ -58,6 +63,7 @@ _SIZES = {
 DERIVED = (
     "threads",
     "precision",
+    "compile_update",
     "optimizer.compiled",
     "ppo.n_envs",
     "ppo.n_steps",
@@ -134,6 +140,7 @@ def derive(config: TrainConfig) -> TrainConfig:
     values = {
         "threads": _THREADS,
         "precision": "float32" if config.device == "cpu" else "bf16",
+        "compile_update": _compiles(config),
         "optimizer.compiled": config.device != "cpu" and config.fits_compiled_step,
         "ppo.n_envs": n_envs,
         "ppo.n_steps": n_steps,
@@ -156,6 +163,12 @@ def derive(config: TrainConfig) -> TrainConfig:
 def _sizes(config: TrainConfig) -> _Sizes:
     kind = "cuda" if config.device.partition(":")[0] == "cuda" else "cpu"
     return _SIZES[config.task.name == _MARKET, kind]
+
+
+def _compiles(config: TrainConfig) -> bool:
+    """Return whether a CPU compiles its updates: only float32 is compiled, and it must pay."""
+    fits = config.device == "cpu" and (is_open(config.precision) or config.precision == "float32")
+    return fits and config.ppo.total_steps >= _COMPILED_STEPS
 
 
 def _environments(config: TrainConfig, sizes: _Sizes) -> int:

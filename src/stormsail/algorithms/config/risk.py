@@ -82,8 +82,9 @@ class RiskConfig(Config):
 
     cvar_margin: NonNegative = 1.0
     """Standard errors of the estimated CVaR by which the form `critic` aims inside the limit; an
-    error counts up to 15 % of the limit's size. 1 is for draws like those of training. 2 keeps it
-    surer on other bars of a market, which have an error of their own, and costs mean."""
+    error counts up to 15 % of the limit's size. Where episodes share what they draw, as bars of a
+    market, that is part of the error, and an error counts twice: other bars have one of their own.
+    More keeps the limit surer and costs mean."""
 
     cvar_trust: Literal["full", "verified"] = "verified"
     """How far the form `critic` follows what its critic says of single states where all actions are

@@ -69,6 +69,8 @@ class Sample(NamedTuple):
     """Add up to 1, float64 [m]."""
     is_risky: Tensor
     """Stratum, bool [m]."""
+    state: tuple[Tensor, ...]
+    """The task's own at their starts, [m, ...] each."""
 
 
 class DrawMemory:
@@ -206,7 +208,8 @@ class DrawMemory:
             share / (is_risky & recent).sum().clamp(min=1),
             (1.0 - share) / (~is_risky & recent).sum().clamp(min=1),
         )[recent]
-        return Sample(kept.result[recent], weight / weight.sum(), is_risky[recent])
+        state = tuple(column[recent] for column in kept.state)
+        return Sample(kept.result[recent], weight / weight.sum(), is_risky[recent], state)
 
     def gaps(self, action: Tensor, alpha: float, *, since: int) -> tuple[Tensor, Tensor]:
         """Return what a held action made of the draws of `sample`, less the policy's results.

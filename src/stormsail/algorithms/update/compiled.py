@@ -4,8 +4,8 @@ A step of 16 environments is some 190 operations on a few numbers each, and the 
 minibatch some 400: calling them takes longer than computing them. Both are compiled for their
 shapes when they are met first. What changes from call to call is an argument, or memory that stays
 in place (weights, statistics); random numbers are drawn before the call, so they are those of
-eager calls. The memory's rows stay outside: torch's kernel for whole sequences is fast already, and
-the way through it depends on where episodes begin.
+eager calls. The memory's rows stay outside, since the way through torch's kernels depends on where
+episodes begin; those of an LSTM are machine code of our own.
 """
 
 from collections.abc import Hashable, Sequence
@@ -22,7 +22,9 @@ from stormsail.algorithms.update.rollout import EnvState, Played, played
 from stormsail.algorithms.update.schedules import Scheduled, is_zero
 from stormsail.core.errors import ConfigError
 from stormsail.core.graph_compiler import TensorFunction, compile_in_place
+from stormsail.core.machine_code import compiled_library
 from stormsail.core.task import Task, is_capturable
+from stormsail.functional.kernels.lstm_rows import SOURCE, LstmRows
 from stormsail.modules.agent import Agent
 
 INSTEAD = "set `compile_update` to false"
@@ -123,7 +125,7 @@ class _Losses(NamedTuple):
 
 
 class CompiledLosses:
-    """`losses.batch_sums` whose heads, losses and their gradients are machine code.
+    """`losses.batch_sums` whose memory, heads, losses and their gradients are machine code.
 
     Args:
         agent: is trained.
@@ -134,6 +136,7 @@ class CompiledLosses:
     def __init__(self, agent: Agent, config: TrainConfig, generator: torch.Generator) -> None:
         self._agent, self._config, self._generator = agent, config, generator
         self._known: dict[Hashable, _Losses] = {}
+        self._rows: LstmRows | None = None
         self._fails = False
 
     def __call__(
@@ -151,7 +154,18 @@ class CompiledLosses:
         """
         if self._fails:
             return None
-        trunks, _ = self._agent.network.remembered(batch.observation, batch.memory, batch.reset)
+        try:
+            return self._sums(batch, now, planned, imitation)
+        except ConfigError as error:
+            tell_eager("the losses of an update", str(error).splitlines()[0], without=COMPILER)
+            self._fails = True
+            return None
+
+    def _sums(self, batch: Batch, now: Scheduled, planned: Tensor, imitation: Tensor) -> Sums:
+        network = self._agent.network
+        if self._rows is None and network.trunk.memory.kind == "lstm":
+            self._rows = LstmRows(compiled_library(SOURCE, instead=INSTEAD))
+        trunks, _ = network.remembered(batch.observation, batch.memory, batch.reset, self._rows)
         coefficients = [float(getattr(now, name)) for name in _NUMBERS]
         numbers = torch.tensor(coefficients, dtype=torch.float64)
         given = [
@@ -166,12 +180,7 @@ class CompiledLosses:
         form = (now.trains_policy, now.clips_values, left_out, *shapes)
         known = self._known.get(form)
         if known is None:
-            try:
-                known = self._known[form] = self._compile(given, len(trunks), now)
-            except ConfigError as error:
-                tell_eager("the losses of an update", str(error).splitlines()[0], without=COMPILER)
-                self._fails = True
-                return None
+            known = self._known[form] = self._compile(given, len(trunks), now)
         made = known.run(*given)
         width = len(Sums._fields)
         slopes, own = made[width : width + len(trunks)], made[width + len(trunks) :]

@@ -12,8 +12,9 @@ from torch import Tensor
 from stormsail.algorithms.config import TargetConfig, TrainConfig
 from stormsail.algorithms.update.rollout import Rollout
 from stormsail.core.errors import InvariantError
+from stormsail.core.graph_compiler import is_traced
 from stormsail.functional import categorical, quantile, returns, value_clip
-from stormsail.functional.kernels import quantile_pairs
+from stormsail.functional.kernels import quantile_pairs, traced_huber
 from stormsail.functional.kernels.devices import may_launch
 from stormsail.modules.agent import Agent
 
@@ -146,19 +147,25 @@ class Seen(NamedTuple):
 def losses_and_seen(agent: Agent, predicted: Tensor, target: Tensor) -> tuple[Tensor, Seen | None]:
     """Return `losses`, and what they say on the way.
 
-    That is None where it is no by-product of the loss: of other critics, and on a CPU.
+    That is None where it is no by-product of the loss: of other critics, and of calls on a CPU.
     """
-    critic = agent.spec.critic
-    if critic.kind != "quantile" or not may_launch(predicted, target):
+    critic, launches = agent.spec.critic, may_launch(predicted, target)
+    is_by_product = launches or (is_traced() and predicted.device.type == "cpu")
+    if critic.kind != "quantile" or not is_by_product:
         return losses(agent, predicted, target), None
-    level_mass = agent.network.critic.weights()
+    critics, wide = agent.network.critic, target[..., None, :]
+    wide = wide.expand(*predicted.shape[:-1], target.shape[-1])
+    shared = (wide, _levels(agent, predicted), critic.huber_kappa, atom_weights(agent, target))
+    if not launches:
+        by_critic, linear = traced_huber.huber_loss_and_active(predicted, *shared)
+        given = predicted.detach()
+        crossing = quantile.crossing_fraction(given).mean(-1)
+        return by_critic.to(given.dtype), Seen(
+            linear.mean(-1).to(given.dtype), crossing, critics.means(given)
+        )
+    level_mass = critics.weights()
     by_critic, seen = quantile_pairs.huber_loss_and_seen(
-        predicted,
-        target[..., None, :].expand(*predicted.shape[:-1], target.shape[-1]),
-        _levels(agent, predicted),
-        critic.huber_kappa,
-        atom_weights(agent, target),
-        None if level_mass is None else level_mass.to(predicted.dtype),
+        predicted, *shared, None if level_mass is None else level_mass.to(predicted.dtype)
     )
     active, crossed, means = (part.to(predicted.dtype) for part in seen)
     return by_critic.to(predicted.dtype), Seen(active.mean(-1), crossed.mean(-1), means)

@@ -13,6 +13,7 @@ from stormsail.core.task import (
     Task,
     account_names,
     alternatives,
+    draw_places,
     episode_steps,
     with_batch,
 )
@@ -53,6 +54,13 @@ class Penalised:
         if outcomes is None:
             return None
         return outcomes._replace(reward=self._penalised(outcomes.reward))
+
+    def draw_places(
+        self,
+        state: Any,  # noqa: ANN401 - the task's own
+    ) -> Tensor | None:
+        """Return where the task says that its draws lie."""
+        return draw_places(self._task, state)
 
     def with_batch(self, batch: int) -> "Penalised":
         """Return the same task for another number of environments."""

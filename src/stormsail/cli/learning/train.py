@@ -169,6 +169,7 @@ def run(
     services = [make_logger(name) for name in dict.fromkeys(loggers)]
     clock = SystemClock()
     _show_terms(config)
+    _show_compiling(config)
     with kept_words(), _alerts(), _display(clock) as on_progress:
         return learn(
             config,
@@ -210,6 +211,17 @@ def _show_terms(config: "TrainConfig") -> None:
     if config.task.name == MARKET:
         for line in term_lines(instrument_terms(config)):
             typer.echo(line)
+
+
+def _show_compiling(config: "TrainConfig") -> None:
+    """Print why nothing happens at first, where nobody asked for it."""
+    from stormsail.algorithms.config.derive import derive
+
+    if config.compile_update is None and derive(config).compile_update:
+        typer.echo(
+            f"{config.ppo.total_steps:,} steps: the update is compiled first, which takes some "
+            "seconds (`compile_update`)"
+        )
 
 
 class _Echo(logging.Handler):

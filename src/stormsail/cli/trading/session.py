@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from stormsail.core.clock import Clock
     from stormsail.core.files.documents import JsonValue
     from stormsail.execution.config import TradingConfig
+    from stormsail.execution.journal import Journal
+    from stormsail.execution.journal.files import NoRoomError
+    from stormsail.execution.kill_switch import KillSwitch
     from stormsail.execution.loop import Ending, TradingLoop
     from stormsail.execution.operator.status import Notice, Observer, Snapshot
     from stormsail.execution.venue import Venue
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 FOLDER = Path("trading")
 KILLED = 1
 """Exit status of a trader that the kill switch ended."""
+
+_LOOK_S, _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 5.0, 60.0
+"""Until the journal is tried again, where the disk takes nothing: each wait is twice the last."""
 
 Folder = Annotated[Path, typer.Option(help="Folder of the account: journal, kill switch, pulse.")]
 Symbols = Annotated[
@@ -237,7 +243,7 @@ def trade(account: Account) -> None:
         account.watching.around(account.folder, account.clock) as observers,
     ):
         ending, loop, caught = _traded(account, name, switch, observers)
-    standing = loop.standing
+    standing = None if loop is None else loop.standing
     publish(
         folder=account.folder,
         account=name,
@@ -255,50 +261,17 @@ def trade(account: Account) -> None:
 
 
 def _traded(
-    account: Account, name: str, switch: object, observers: "tuple[Observer, ...]"
-) -> "tuple[Ending, TradingLoop, list[int]]":
-    import socket
-    from decimal import Decimal
-
+    account: Account, name: str, switch: "KillSwitch", observers: "tuple[Observer, ...]"
+) -> "tuple[Ending, TradingLoop | None, list[int]]":
+    """Trade to an end; where the disk takes nothing, wait for room and recover, as after a kill."""
     from stormsail.core.signals import handled_signals
-    from stormsail.execution.journal import NAME, Binding, Journal
-    from stormsail.execution.kill_switch import KillSwitch
-    from stormsail.execution.loop import TradingLoop
-    from stormsail.execution.order_ids import epoch_of
-    from stormsail.execution.paper_venue import PaperVenue
+    from stormsail.execution.journal.files import NoRoomError
 
-    assert isinstance(switch, KillSwitch)  # noqa: S101 - of the caller
-    now, clock = account.clock.now_ns(), account.clock
-    quote = account.symbols[0].partition("/")[2].partition(":")[0]
-    interval = str(account.agent.binding.values.get("interval", ""))
-    journal = Journal(
-        account.folder / NAME,
-        Binding(name, account.venue.name, account.mode, interval, quote),
-        epoch=epoch_of(created_ns=now, host=socket.gethostname(), pid=os.getpid()),
-        now_ms=now // 1_000_000,
-    )
-    venue: Venue = account.venue
-    if account.mode == "paper":
-        capital = Decimal(repr(account.capital))
-        venue = PaperVenue(account.venue, journal, clock, quote=quote, capital=capital)
-    loop = TradingLoop(
-        account.agent,
-        venue,
-        journal,
-        switch,
-        account.config,
-        symbols=account.symbols,
-        capital=account.capital,
-        clock=clock,
-        observers=(_show, *observers),
-        shifts=account.shifts,
-        notes=account.notes,
-    )
-    caught: list[int] = []
+    session, caught = Session(account, name, (_show, *observers)), list[int]()
 
     def leave(number: int) -> None:
         caught.append(number)
-        loop.leave()
+        session.leave()
 
     def kill(_number: int, _frame: object) -> None:
         switch.trip(source="signal", words="SIGUSR1")
@@ -306,18 +279,143 @@ def _traded(
     before = signal.signal(signal.SIGUSR1, kill)
     try:
         with handled_signals(leave):
-            loop.start()
-            gc.collect()
-            gc.freeze()  # what is there now stays: a bar need not wait for a look at all of it
-            ending = loop.run(bars=account.bars)
-    except Exception as error:
-        loop.teller.tell_end(error)  # nobody may be awake to see why a command has ended
-        raise
+            while True:
+                try:
+                    return session.run(), session.loop, caught
+                except NoRoomError as error:
+                    if not session.room_again(error):
+                        return "left", session.loop, caught
     finally:
         signal.signal(signal.SIGUSR1, before)
-        venue.close()
-        journal.close()
-    return ending, loop, caught
+        account.venue.close()
+
+
+class Session:
+    """Traders of one account, one after the other: each begins as after a kill.
+
+    Args:
+        account: to trade.
+        name: of the account.
+        observers: told what happens.
+    """
+
+    def __init__(self, account: Account, name: str, observers: "Sequence[Observer]") -> None:
+        self._account, self._name, self._observers = account, name, tuple(observers)
+        self._leaving, self._failed, self._waits_s = False, "", _FIRST_WAIT_S
+        self._last: int | None = None
+        self.loop: TradingLoop | None = None
+        """The last trader that had recovered."""
+
+    def leave(self) -> None:
+        """End after what is being done now."""
+        self._leaving = True
+        if self.loop is not None:
+            self.loop.leave()
+
+    def run(self) -> "Ending":
+        """Recover, and trade until it ends.
+
+        Raises:
+            NoRoomError: if the disk takes nothing; `room_again` waits for it.
+        """
+        from stormsail.execution.journal.files import NoRoomError
+
+        with contextlib.closing(self._journal()) as journal:
+            loop = self._made(journal)
+            try:
+                loop.start()
+                self.loop, self._waits_s = loop, _FIRST_WAIT_S
+                if self._failed:
+                    loop.teller.tell("disk-room", f"goes on after: {self._failed}", "info")
+                if self._leaving:
+                    loop.leave()
+                gc.collect()
+                gc.freeze()  # what is there now stays: a bar need not wait for a look at all of it
+                return loop.run(bars=self._bars_left(loop))
+            except NoRoomError:
+                raise
+            except Exception as error:
+                loop.teller.tell_end(error)  # nobody may be awake to see why a command has ended
+                raise
+
+    def _bars_left(self, loop: "TradingLoop") -> int | None:
+        """Return how many of the bars that were asked for are left."""
+        if self._account.bars is None:
+            return None
+        done = 0 if loop.standing is None else loop.standing.step + 1
+        if self._last is None:
+            self._last = done + self._account.bars
+        return max(0, self._last - done)
+
+    def room_again(self, error: "NoRoomError") -> bool:
+        """Tell that the disk takes nothing, and wait; return whether to try again.
+
+        Nothing is ordered meanwhile, since no intent could be written before it. Stops stay at the
+        exchange, and a countdown there is renewed, so that it does not take them away.
+        """
+        from stormsail.core.clock import NANOSECONDS
+        from stormsail.core.errors import VenueError
+        from stormsail.execution.operator.status import Notice
+
+        clock = self._account.clock
+        at_ms = clock.now_ns() // 1_000_000
+        self._failed = str(error)
+        for observer in self._observers:
+            with contextlib.suppress(Exception):  # whoever watches must not end the waiting
+                observer(Notice(at_ms, "alarm", "disk-full", self._failed))
+        end_ns = clock.monotonic_ns() + round(self._waits_s * NANOSECONDS)
+        self._waits_s = min(2.0 * self._waits_s, _LONGEST_WAIT_S)
+        while clock.monotonic_ns() < end_ns and not self._leaving:
+            with contextlib.suppress(VenueError):
+                if self.loop is not None:
+                    self.loop.placing.protector.renew(self._account.symbols)
+                if self._account.venue.capabilities.streams:
+                    self._account.venue.events(_LOOK_S)  # recovery asks for all that they say
+                    continue
+            clock.sleep(_LOOK_S)
+        return not self._leaving
+
+    def _journal(self) -> "Journal":
+        import socket
+
+        from stormsail.execution.journal import NAME, Binding, Journal
+        from stormsail.execution.order_ids import epoch_of
+
+        account, now = self._account, self._account.clock.now_ns()
+        quote = account.symbols[0].partition("/")[2].partition(":")[0]
+        interval = str(account.agent.binding.values.get("interval", ""))
+        return Journal(
+            account.folder / NAME,
+            Binding(self._name, account.venue.name, account.mode, interval, quote),
+            epoch=epoch_of(created_ns=now, host=socket.gethostname(), pid=os.getpid()),
+            now_ms=now // 1_000_000,
+        )
+
+    def _made(self, journal: "Journal") -> "TradingLoop":
+        from decimal import Decimal
+
+        from stormsail.execution.kill_switch import KillSwitch
+        from stormsail.execution.loop import TradingLoop
+        from stormsail.execution.paper_venue import PaperVenue
+
+        account, clock = self._account, self._account.clock
+        venue: Venue = account.venue
+        if account.mode == "paper":
+            capital, quote = Decimal(repr(account.capital)), journal.binding.quote
+            venue = PaperVenue(account.venue, journal, clock, quote=quote, capital=capital)
+        return TradingLoop(
+            account.agent,
+            venue,
+            journal,
+            KillSwitch(account.folder, clock),
+            account.config,
+            symbols=account.symbols,
+            capital=account.capital,
+            clock=clock,
+            observers=self._observers,
+            shifts=account.shifts,
+            notes=account.notes,
+        )
 
 
 def _show(message: "Snapshot | Notice") -> None:

@@ -61,7 +61,8 @@ def held(path: Path, *, verb: str, wait_s: float, clock: Clock | None = None) ->
     descriptor = _acquired(path, clock, wait_s)
     try:
         now = iso(clock.now_ns() // 1_000_000, timespec="seconds")
-        _write(descriptor, Holder(os.getpid(), socket.gethostname(), now, verb))
+        with contextlib.suppress(OSError):  # on a full disk the lock holds, and says less
+            _write(descriptor, Holder(os.getpid(), socket.gethostname(), now, verb))
         yield
     finally:
         # What was done under the lock stays done, whatever happens to the lock file.

@@ -13,6 +13,7 @@ from stormsail.core.errors import InvariantError
 from stormsail.execution.connection.outcomes import Exchanged
 from stormsail.execution.connection.plain_session import plain_session
 from stormsail.execution.connection.rate_budget import RateBudget
+from stormsail.execution.connection.wire import not_done
 from stormsail.execution.secrets import Secret
 from stormsail.market.fetch.client import Client, check_base_url, load_ccxt, moved
 
@@ -71,7 +72,7 @@ def open_client(
 
     Raises:
         ConfigError: if ccxt is not installed.
-        InvariantError: if ccxt would repeat a request.
+        InvariantError: if ccxt would repeat a request, or send it to a proxy.
     """
     base = getattr(load_ccxt(), exchange)
     settings: dict[str, object] = {
@@ -95,6 +96,7 @@ def open_client(
     # ccxt writes whole requests, keys included, to its log at DEBUG.
     logging.getLogger("ccxt").setLevel(logging.WARNING)
     check_sends_once(made)
+    check_goes_directly(made)
     return cast("TradingClient", made)
 
 
@@ -117,6 +119,23 @@ def check_sends_once(client: Any) -> None:  # noqa: ANN401 - a ccxt exchange
             remedy="An order that is sent twice is bought twice. Report this with the version of "
             "ccxt that is installed.",
         )
+
+
+def check_goes_directly(client: Any) -> None:  # noqa: ANN401 - a ccxt exchange
+    """Refuse a client with a proxy, which would see and could change every order.
+
+    Raises:
+        InvariantError: if a setting of ccxt names one.
+    """
+    names = (name for name in dir(client) if "prox" in name.lower())
+    named = [name for name in names if not _is_own(client, name) and getattr(client, name)]
+    if named:
+        raise not_done(", ".join(named))
+
+
+def _is_own(client: Any, name: str) -> bool:  # noqa: ANN401 - a ccxt exchange
+    """Return whether a name is a method of the client, and no callback that was set."""
+    return callable(getattr(type(client), name, None))
 
 
 def _retries_in(options: Mapping[str, object], path: str = "") -> list[str]:
@@ -155,6 +174,10 @@ def _observed(base: Any, clock: Clock, budget: RateBudget, weight_of_cost: float
             budget.check_ban()  # another connection may have been told of one in the meantime
             self.exchanged.sent = True
             return super().fetch(url, method, headers, body)
+
+        def parse_order(self, order: object, market: object = None) -> object:  # noqa: ARG002
+            """Leave an order as it came: it is read from the answer, and field by field checked."""
+            return order
 
         def on_rest_response(
             self,

@@ -9,7 +9,7 @@ needs. A redirect is refused, because a redirected POST is a second order.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stormsail.execution.connection.wire import wire
+from stormsail.execution.connection.wire import not_done, wire
 
 if TYPE_CHECKING:
     from requests import Response
@@ -44,10 +44,11 @@ def plain_session() -> Any:  # noqa: ANN401 - a class of a library that may be a
             timeout: float | None = None,
             proxies: Mapping[str, str] | None = None,
             verify: bool = True,
-            files: object = None,
+            **more: object,
         ) -> "Response":
-            if files is not None:
-                raise NotImplementedError("no request of trading sends files")
+            names = sorted(name for name, value in more.items() if value is not None)
+            if names:
+                raise not_done(", ".join(names))
             request = prepared(method, url, data, headers or {})
             response = self.get_adapter(url).send(
                 request, timeout=timeout, verify=verify, proxies=dict(proxies or {})

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stormsail.core.clock import Clock
@@ -23,6 +23,8 @@ from stormsail.market.interval import Interval
 _MS = 1_000_000
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _HEAD_START_S = 0.02
+HELD_S = 0.25
+"""Longest time in which no message is read."""
 
 
 class ProStreams:
@@ -85,6 +87,21 @@ class ProStreams:
             while True:
                 events.append(self._events.get_nowait())
         return events
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Read no message for a moment: it would take the processor from the orders that cause it.
+
+        The thread waits inside of its own loop, and no longer than `HELD_S`.
+        """
+        over, loop = threading.Event(), self._loop
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            if loop is not None:
+                loop.call_soon_threadsafe(over.wait, HELD_S)
+        try:
+            yield
+        finally:
+            over.set()
 
     def age_ms(self) -> int | None:
         """Return the time since the last message; None before the first."""

@@ -1,6 +1,7 @@
 """Messages of an exchange's streams as events, wherever the messages come from."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import pyarrow as pa
@@ -45,6 +46,9 @@ class Streams(Protocol):
 
     def take(self, timeout_s: float) -> Sequence[Event]:
         """Return the events since the last call, waiting at most so long for the first."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Read no message for a moment, in which orders leave: what they did can wait."""
 
     def age_ms(self) -> int | None:
         """Return the time since the last message; None before the first."""

@@ -3,13 +3,17 @@
 An adapter of `requests` looks for its pool, its key and its certificates anew for every request,
 and has an answer pass through two libraries: more than half of the processor time of a request.
 This one is the standard library's HTTP client with one connection to a host. It knows no retry and
-no redirect. After whatever went wrong the connection is closed, so that an answer that comes late
-is never taken for that to the next request; one that the exchange has closed meanwhile is opened
-anew before anything is written. Errors are those of `requests`, which ccxt reads.
+no redirect. An answer has to be whole in time, however steadily it drips. After whatever went wrong
+the connection is gone, with what was not written of a request, so that neither that nor an answer
+that comes late meets the next request; one that the exchange has closed meanwhile, or on which it
+said more than it was asked, is opened anew before anything is written. Errors are those of
+`requests`, which ccxt reads.
 """
 
 import http.client
+import io
 import select
+import socket
 import ssl
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,6 +22,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
+
+from stormsail.core.clock import NANOSECONDS, Clock, SystemClock
+from stormsail.core.errors import InvariantError
 
 if TYPE_CHECKING:
     from requests import PreparedRequest, Response
@@ -37,10 +44,45 @@ class Answer(NamedTuple):
     body: bytes
 
 
+class _Timed(io.RawIOBase):
+    """What a socket receives within one time in all, where a socket has one for every piece."""
+
+    def __init__(self, sock: socket.socket, timeout_s: float | None, clock: Clock) -> None:
+        self._sock, self._raw = sock, sock.makefile("rb", buffering=0)
+        self._clock, self._end_ns = clock, None
+        if timeout_s is not None:
+            self._end_ns = clock.monotonic_ns() + round(timeout_s * NANOSECONDS)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401 - as the library has it
+        if self._end_ns is not None:
+            left_ns = self._end_ns - self._clock.monotonic_ns()
+            if left_ns <= 0:
+                raise TimeoutError("the answer was not whole in time")
+            self._sock.settimeout(left_ns / NANOSECONDS)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
 class _Plain(http.client.HTTPConnection):
     """A connection that writes headers and body of a request as one."""
 
     _held: list[bytes] | None = None
+    _clock: Clock = SystemClock()
+
+    def response_class(  # type: ignore[override] # the library calls it, and asks for no class
+        self, sock: socket.socket, method: str | None = None
+    ) -> http.client.HTTPResponse:
+        timed: Any = _Timed(sock, self.timeout, self._clock)
+        return http.client.HTTPResponse(timed, method=method)
 
     def send(self, data: Any) -> None:  # noqa: ANN401 - as the library has it
         if self._held is None:
@@ -78,21 +120,24 @@ class Line:
     """
 
     def __init__(self, origin: str, verify: Verify) -> None:
-        parts = urlsplit(origin)
-        host = str(parts.hostname)
-        self._connection = _Plain(host, parts.port)
-        if parts.scheme == "https":
-            self._connection = _Encrypted(host, parts.port, context=_context(verify))
+        self._parts, self._verify = urlsplit(origin), verify
+        self._connection = self._unopened()
+
+    def _unopened(self) -> _Plain:
+        host, port = str(self._parts.hostname), self._parts.port
+        if self._parts.scheme == "https":
+            return _Encrypted(host, port, context=_context(self._verify))
+        return _Plain(host, port)
 
     def open(self, timeout_s: float | None) -> None:
         """Connect where there is no connection, or the host has closed it.
 
         One on which something is to be read before anything was asked is closed, or out of step.
         """
+        if self._connection.sock is not None and _readable(self._connection.sock):
+            self.close()
         connection = self._connection
         connection.timeout = timeout_s
-        if connection.sock is not None and _readable(connection.sock):
-            connection.close()
         if connection.sock is None:
             connection.connect()
         else:
@@ -104,12 +149,30 @@ class Line:
         """Write a request once, and return the answer to it."""
         self._connection.write(method, target, headers, body)
         answer = self._connection.getresponse()
+        if answer.status < 200:
+            raise http.client.HTTPException("an answer before the answer")
         data = _unpacked(answer.read(), answer.getheader("Content-Encoding", ""))
         return Answer(answer.status, answer.reason, answer.getheaders(), data)
 
     def close(self) -> None:
-        """Close the connection; the next request opens another."""
+        """Close the connection; the next request opens another.
+
+        The library keeps the lines of a request that it could not write, and would write them
+        before the next one: an order that was refused here would be sent after all.
+        """
         self._connection.close()
+        self._connection = self._unopened()
+
+
+def not_done(names: str) -> InvariantError:
+    """Return the error of a request that asks for what the connection of orders does not do."""
+    return InvariantError(
+        "unexpected",
+        wrong="a request of trading must need nothing but an address, headers, a body and a time",
+        found=f"one with {names}",
+        remedy="It was not sent. Trading goes to the exchange itself, without a proxy. Report this "
+        "with the version of ccxt that is installed.",
+    )
 
 
 def wire() -> Any:  # noqa: ANN401 - a class of a library that may be absent
@@ -131,7 +194,7 @@ def wire() -> Any:  # noqa: ANN401 - a class of a library that may be absent
             proxies: Mapping[str, str] | None = None,
         ) -> "Response":
             if proxies:
-                raise NotImplementedError("no request of trading has a proxy")
+                raise not_done("proxies")
             parts = urlsplit(str(request.url))
             origin = f"{parts.scheme}://{parts.netloc}"
             line = self._lines.get((origin, verify))
@@ -171,6 +234,10 @@ def _errors_of_requests(request: "PreparedRequest", late: Any) -> Iterator[None]
         raise exceptions.ConnectionError(error, request=request) from error
     except zlib.error as error:
         raise exceptions.ContentDecodingError(error, request=request) from error
+    except ValueError:  # it quotes the value, which may be the key
+        raise exceptions.InvalidHeader(
+            "Invalid header value: not shown here", request=request
+        ) from None
 
 
 def _response(request: "PreparedRequest", answer: Answer) -> "Response":
@@ -202,7 +269,9 @@ def _context(verify: Verify) -> ssl.SSLContext:
     return context
 
 
-def _readable(sock: Any) -> bool:  # noqa: ANN401 - a socket, encrypted or not
+def _readable(sock: socket.socket) -> bool:
+    if isinstance(sock, ssl.SSLSocket) and sock.pending():
+        return True  # received and decrypted, where the system does not see it any more
     watched = select.poll()
     watched.register(sock, select.POLLIN)
     return bool(watched.poll(0))

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,6 +70,9 @@ class Accounts:
         self._paper = venue if isinstance(venue, PaperVenue) else None
         self._reported: tuple[int, Mapping[str, Position]] | None = None
         self._funding_ms = 0
+        self.beside: Sequence[Callable[[], object]] = ()
+        """What else is asked for while positions are, by methods of the venue that `at_once` may
+        call."""
 
     def opened(
         self, close: Tensor, positions: Mapping[str, Position], markets: Mapping[str, Market]
@@ -167,12 +172,13 @@ class Accounts:
         if self._may_have_paid():
             self._book_funding(before.ts - self._bar_ms)
         request_ns = self._clock.monotonic_ns()
-        booked = self._booked(before, markets)
+        questions: list[Callable[[], Any]] = [partial(self._venue.positions, self.symbols)]
+        booked = self._booked(before, markets, self._venue.at_once([*questions, *self.beside])[0])
         moved = unexplained(before.state, self.symbols, booked)
         if moved:
             self.settle(moved)
             request_ns = self._clock.monotonic_ns()
-            booked = self._booked(before, markets)
+            booked = self._booked(before, markets, self._venue.positions(self.symbols))
         self._reported = request_ns, booked.positions
         state, adoptions = live_close(
             before.state, before.ordered, self.symbols, booked, prices.close
@@ -256,8 +262,12 @@ class Accounts:
                 self._journal.add_funding(payment)
         self._funding_ms = request_ms
 
-    def _booked(self, before: Standing, markets: Mapping[str, Market]) -> VenueBar:
-        positions = self._venue.positions(self.symbols)
+    def _booked(
+        self,
+        before: Standing,
+        markets: Mapping[str, Market],
+        positions: Mapping[str, Position],
+    ) -> VenueBar:
         fill, payment = before.booked
         fills, funding = self._journal.fills_after(fill), self._journal.funding_after(payment)
         return VenueBar(fills, funding, positions, markets)

@@ -9,8 +9,16 @@ from stormsail.core.errors import DataError
 from stormsail.execution.journal import schema
 
 _BUSY_MS = 5_000
-_DISK = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")
-"""How the names of SQLite's errors of a disk begin."""
+_ROOM = ("SQLITE_FULL", "SQLITE_IOERR")
+"""How the names of SQLite's errors begin that room on the disk, or its mending, may cure."""
+_DISK = (*_ROOM, "SQLITE_READONLY", "SQLITE_CANTOPEN")
+"""How the names of all its errors of a disk begin."""
+_OPENING = ("SQLITE_FULL", "SQLITE_IOERR_SHM", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_TRUNCATE")
+"""Those that say, where a journal is opened or read, that SQLite's own files have no room."""
+
+
+class NoRoomError(DataError):
+    """The disk takes nothing at present: what is written is whole, and time may cure it."""
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
@@ -37,10 +45,12 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite into `journal-damaged`."""
+    """Turn errors of SQLite into `journal-damaged`, but those of a disk that is full."""
     try:
         yield
     except sqlite3.DatabaseError as error:
+        if _named(error, _OPENING):
+            raise _unwritten(path, error) from error
         raise schema.damaged(path, str(error)) from error
 
 
@@ -50,12 +60,22 @@ def writable(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if not error.sqlite_errorname.startswith(_DISK):
+        if not _named(error, _DISK):
             raise
-        raise DataError(
-            "data-write",
-            wrong=f"the journal {path} must be written: nothing is sent that is not in it",
-            found=str(error),
-            remedy="Free space on that device, or mend it, then start again: the same command goes "
-            "on, and protective stops stay at the exchange.",
-        ) from error
+        raise _unwritten(path, error) from error
+
+
+def _named(error: sqlite3.Error, names: tuple[str, ...]) -> bool:
+    """Return whether the name of an error begins so; errors of Python's own part have none."""
+    return str(getattr(error, "sqlite_errorname", "")).startswith(names)
+
+
+def _unwritten(path: Path, error: sqlite3.Error) -> DataError:
+    kind = NoRoomError if _named(error, _ROOM) else DataError
+    return kind(
+        "data-write",
+        wrong=f"the journal {path} must be written: nothing is sent that is not in it",
+        found=str(error),
+        remedy="Free space on that device, or mend it: a trader that waits goes on by itself, the "
+        "same command starts another, and protective stops stay at the exchange.",
+    )

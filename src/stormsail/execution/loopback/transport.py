@@ -7,6 +7,7 @@ library raises over a socket, and lets the virtual clock pass where a socket wou
 import io
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -152,6 +153,10 @@ class LoopbackStreams:
             if event is not None:
                 events.append(event)
         return events
+
+    def held(self) -> AbstractContextManager[None]:
+        """Do nothing: messages are read by `take` alone."""
+        return nullcontext()
 
     def age_ms(self) -> int | None:
         """Return the time since the last message; None before the first."""

@@ -5,6 +5,7 @@ closes until the venue is flat.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import ROUND_FLOOR, Decimal
 
@@ -47,6 +48,8 @@ _NEAR = Decimal("1e-9")
 _NONE = Decimal(0)
 _AGAIN_S = 5.0
 """Pause before a position without a stop is looked at again."""
+_AHEAD_SHARE = 0.1
+"""Prices that were asked for beside something else are used up to this share of the oldest age."""
 _FRESH_S = 1.0
 """Age from which prices are asked for anew before a stop is placed."""
 _PASSING = frozenset({NOT_SENT, "gate:collar", "-1003", "-1015", "-1021", "-2020", "-4131"})
@@ -89,17 +92,29 @@ class Placing:
     _guarded: tuple[int, frozenset[str]] | None = None
     """Newest fill after which every position was seen to have its stop, and those stops."""
     _again_ns: int = 0
+    _ahead: tuple[int, dict[str, Quote]] | None = None
+    """When prices were asked for beside something else, and the answer."""
+
+    def look(self) -> None:
+        """Ask for prices while something else is asked for; what fails is asked for again."""
+        now = self.clock.monotonic_ns()
+        with suppress(VenueError):
+            self._ahead = now, self._quoted()
 
     def prices(self) -> Tensor:
-        """Ask for the mid of every symbol, at which orders are sized, float64 [S].
+        """Return the mid of every symbol now, at which orders are sized, float64 [S].
 
         NaN where one has none, as a symbol that is suspended: it is no reason not to trade others.
 
         Raises:
             VenueError: if none is known.
         """
-        now = self.clock.monotonic_ns()
-        quotes = self._quoted()
+        ahead, self._ahead, now = self._ahead, None, self.clock.monotonic_ns()
+        oldest = now - int(_AHEAD_SHARE * self.gate.quote_age_s * NANOSECONDS)
+        if ahead is not None and ahead[0] >= oldest:
+            now, quotes = ahead
+        else:
+            quotes = self._quoted()
         for symbol, quote in quotes.items():
             self._quotes[symbol] = (quote.mid, now)
         mids = [float(quotes[own].mid) if own in quotes else np.nan for own in self.symbols]
@@ -206,21 +221,24 @@ class Placing:
             VenueError: if the venue does not say what it holds; nothing was sent.
         """
         views, account = self.views(), self.account(standing, positions)
-        proposals = self._proposals(standing)
-        if self.protector.before_entry and proposals:
-            self._protect_entries(proposals, views, account, standing.ts)
-        sold = [own.request.symbol for own in proposals if own.request.side == "sell"]
+        targets = self._proposals(standing)
+        sold = [own.request.symbol for own in targets if own.request.side == "sell"]
         released = self.protector.release(sold)
-        moved = [proposal.request.symbol for proposal in proposals]
+        proposals = self._with_stops(targets, views, account, standing.ts)
 
         def record(refusals: Sequence[Refusal | None]) -> None:
-            by_symbol = dict(zip(moved, refusals, strict=True))
+            by_symbol = {
+                proposal.request.symbol: refusal
+                for proposal, refusal in zip(proposals, refusals, strict=True)
+            }
             before([by_symbol.get(symbol) for symbol in self.symbols])
 
         outcomes = self.gate.send(proposals, views, account, before=record)
         known = set()
         for proposal, outcome in zip(proposals, outcomes, strict=True):
             symbol = proposal.request.symbol
+            if proposal.leg == "stop":
+                continue  # a position that has none is told of once it is there
             if symbol not in known and not isinstance(outcome, Accepted):
                 self._tell_outcome(proposal, outcome)
                 known.add(symbol)  # parts after it have the same fate
@@ -240,7 +258,9 @@ class Placing:
     def _proposals(self, standing: Standing) -> list[Proposal]:
         """Return an order for each symbol whose position is to change, none while one is open.
 
-        What is more than the market takes at once is cut into parts.
+        What is more than the market takes at once is cut into parts. A perpetual is turned by two
+        orders, of which the first only reduces: a stop that fires before them has closed what they
+        were to close, and one order for both would make the new position twice as large.
         """
         held_up = {intent.symbol for intent in self.journal.unsettled()}
         proposals = []
@@ -249,37 +269,47 @@ class Placing:
             if self.real and bool(standing.ordered.liquidated[column]):
                 # the exchange may hold on to what the account's rules have given up
                 wanted = -float(standing.state.quantity[column])
-            size = order_size(wanted, self.markets[symbol])
-            if not size or symbol in held_up or symbol not in self._quotes:
+            market = self.markets[symbol]
+            if not order_size(wanted, market) or symbol in held_up or symbol not in self._quotes:
                 continue
-            held = float(standing.state.quantity[column])
-            reduces = wanted * held < 0 and abs(wanted) <= abs(held)
+            mid = self._quotes[symbol][0]
+            closing, opening = _NONE, order_size(wanted, market)
+            if self.venue.kind == "perpetual":
+                held = float(standing.state.quantity[column])
+                closing, opening = legs_of(wanted, held, market, mid, turns=self.real)
+            parts = [(own, True) for own in parts_of(closing, market)]
+            parts += [(own, False) for own in parts_of(opening, market)]
             proposals += [
                 self.names.proposal(
                     standing.ts,
                     "target",
-                    self._quotes[symbol][0],
+                    mid,
                     symbol=symbol,
                     side="buy" if wanted > 0 else "sell",
                     quantity=quantity,
-                    reduce_only=reduces and self.venue.kind == "perpetual",
+                    reduce_only=reduces,
                     part=part,
                 )
-                for part, quantity in enumerate(parts_of(size, self.markets[symbol]))
+                for part, (quantity, reduces) in enumerate(parts)
             ]
         return proposals
 
-    def _protect_entries(
+    def _with_stops(
         self,
-        proposals: Sequence[Proposal],
+        targets: Sequence[Proposal],
         views: Mapping[str, MarketView],
         account: AccountView,
         ts: int,
-    ) -> None:
-        """Place the stops of positions to come before the orders that open them."""
+    ) -> list[Proposal]:
+        """Return orders, each with the stop of the position to come before it.
+
+        Where stops cannot stand before their positions, they are the orders alone.
+        """
+        if not self.protector.before_entry:
+            return list(targets)
         changes: dict[str, Decimal] = {}
         entries = {}
-        for proposal in proposals:
+        for proposal in targets:
             request = proposal.request
             signed = request.quantity if request.side == "buy" else -request.quantity
             changes[request.symbol] = changes.get(request.symbol, _NONE) + signed
@@ -290,7 +320,15 @@ class Placing:
             after = held.high + change if change > 0 else held.low + change
             if abs(after) > held.largest or after * held.high < 0:
                 wanted[symbol] = after
-        self.protector.place(wanted, entries, views, account, ts)
+        stops = {
+            stop.request.symbol: stop
+            for stop in self.protector.for_entries(wanted, entries, views, ts)
+        }
+        both: list[Proposal] = []
+        for target in targets:
+            stop = stops.pop(target.request.symbol, None)
+            both += [target] if stop is None else [stop, target]
+        return both
 
     def unguarded(self) -> bool:
         """Return whether positions may have no stop, and it is time to look.
@@ -335,7 +373,7 @@ class Placing:
             mid = self._quotes[symbol][0]
             positions[symbol] = own if closable(own, self.markets[symbol], mid) else _NONE
             entries[symbol] = position.entry_price or mid
-        closed = self.protector.protect(
+        guarded = self.protector.protect(
             positions,
             entries,
             self.views(),
@@ -343,7 +381,10 @@ class Placing:
             standing.ts,
             since_ns=since_ns,
         )
-        for symbol, outcome in closed.items():
+        for symbol, seconds in guarded.late_s.items():
+            words = f"it stood {seconds:.1f} s after the fill was known"
+            self.teller.tell("stop-late", words, "alarm", symbol)
+        for symbol, outcome in guarded.closed.items():
             words = "no stop in time: "
             if outcome is None or isinstance(outcome, Accepted):
                 words += "the position was closed"
@@ -352,18 +393,17 @@ class Placing:
             self.teller.tell("unprotected", words, "alarm", symbol)
         if unpriced:
             return False
-        return all(own is None or isinstance(own, Accepted) for own in closed.values())
+        return all(own is None or isinstance(own, Accepted) for own in guarded.closed.values())
 
     def taken_back(self, way: Way, standing: Standing | None) -> bool:
         """Cancel, and close where that is asked for; return whether all of it is confirmed."""
         try:
-            left = [
+            pending = [
                 intent
                 for intent in self.journal.pending()
                 if not (way == "stop" and intent.leg == "stop")
-                and not self.protector.cancel(intent)
             ]
-            if left:
+            if self.protector.cancel(pending):
                 return False
             return way != "flatten" or self._flat(standing)
         except VenueError as error:
@@ -432,11 +472,42 @@ def closable(held: Decimal, market: Market, price: Decimal) -> bool:
     return bool(size) and size >= least and worth
 
 
+def legs_of(
+    wanted: float, held: float, market: Market, mid: Decimal, *, turns: bool
+) -> tuple[Decimal, Decimal]:
+    """Return how much of an order closes a position and only reduces, and how much opens another.
+
+    What the market does not take as an opening order is left out, and what no order can close is
+    turned with the rest.
+
+    Args:
+        wanted: change of the position.
+        held: position before it.
+        market: its rules.
+        mid: its price.
+        turns: whether a position is turned by two orders, or by one that opens.
+    """
+    size = order_size(wanted, market)
+    if wanted * held >= 0.0:
+        return _NONE, size
+    if abs(wanted) <= abs(held):
+        return size, _NONE
+    if not turns or not closable(_decimal(held), market, mid):
+        return _NONE, size
+    closing = order_size(held, market)
+    opening = size - closing
+    opens = opening >= market.sizes("market").least and opening * mid >= market.min_notional
+    return closing, opening if opens else _NONE
+
+
 def parts_of(size: Decimal, market: Market) -> list[Decimal]:
     """Return a size in as few market orders as the market takes, alike but for one lot.
 
-    Where that would be more than `MOST_PARTS`, or there is no lot, it is left whole.
+    Where that would be more than `MOST_PARTS`, or there is no lot, it is left whole; of nothing
+    there are none.
     """
+    if not size:
+        return []
     most, lot = market.sizes("market").most, market.market_lot or market.lot
     if not (most and lot) or size <= most:
         return [size]

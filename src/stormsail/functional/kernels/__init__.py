@@ -1,8 +1,8 @@
 """Faster twins of formulas, each tested against the plain one. Nothing here is public.
 
-For a CPU: `packed_lstm`, `quantile_huber`. For a CUDA device with Triton, which is imported when a
-kernel is launched first (`devices.may_launch` tells whether it can be); static shapes, no host
-sync, numbers that change between updates as 0-dim tensors:
+For a CPU: `packed_lstm`, `quantile_huber`, and `traced_huber` for its compiler. For a CUDA device
+with Triton, which is imported when a kernel is launched first (`devices.may_launch` tells whether
+it can be); static shapes, no host sync, numbers that change between updates as 0-dim tensors:
 
 - `recurrent.recurrent_sequence(kind, x, Layer(input_weight, hidden_weight, input_bias,
   hidden_bias), state [B, P, H], reset [T, B], initial [P, H], *, dtype=None)` -> outputs [T, B, H]

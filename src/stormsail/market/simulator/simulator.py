@@ -321,6 +321,10 @@ class Simulator:
         info = step_info(state, new, outcome, self.config)
         return State(*new), Step(observation, reward, ended, cut, info)
 
+    def draw_places(self, state: State) -> Tensor:
+        """Return the rows that accounts stand at, of any symbol: most fall on the same days."""
+        return state.row
+
     def with_batch(self, batch: int) -> "Simulator":
         """Return the same market for another number of environments; nothing is laid out anew.
 

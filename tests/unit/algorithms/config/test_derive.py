@@ -49,6 +49,23 @@ def test_a_small_budget_has_short_rollouts(steps, rows):
     assert derived.ppo.n_steps == rows
 
 
+@pytest.mark.parametrize(
+    ("changes", "compiles"),
+    [
+        ({}, False),  # a million steps, as in nearly every test
+        ({"ppo__total_steps": 1_999_999}, False),
+        ({"ppo__total_steps": 2_000_000}, True),
+        ({"ppo__total_steps": 2_000_000, "compile_update": False}, False),
+        ({"ppo__total_steps": 2_000_000, "precision": "bf16"}, False),
+        ({"ppo__total_steps": 2_000_000, "precision": "float32"}, True),
+        ({"ppo__total_steps": 2_000_000, "device": "cuda"}, False),
+        ({"compile_update": True}, True),
+    ],
+)
+def test_a_long_run_on_a_cpu_compiles_its_updates(changes, compiles):
+    assert derive(config(**changes)).compile_update is compiles
+
+
 def test_given_values_stay_and_the_others_follow_them():
     derived = derive(config(ppo__n_envs=6, ppo__n_steps=10, ppo__total_steps=601, threads=3))
     # 6 columns have no quarter, so thirds: 2. 601 steps are 11 rollouts of 60.

@@ -20,14 +20,17 @@ from all_actions_lab import (
     seeded,
 )
 from learner_lab import settings as lab_settings
+from oracles import risk_limit as oracle
 from simulator_lab import settings, simulator, wild_panel
+from stormsail.algorithms.risk.control import NOTHING
 from stormsail.algorithms.risk.draws import DrawMemory, Draws, held_returns
 from stormsail.algorithms.risk.limit import LimitControl
 from stormsail.algorithms.run.state_tree import flatten, unflatten
 from stormsail.bench.bets.bets_worlds import World
 from stormsail.core.generators import Generators
-from stormsail.core.task import DiscreteActions
+from stormsail.core.task import DiscreteActions, draw_places
 from stormsail.functional import risk
+from stormsail.market.simulator.account import State
 
 WEALTH = World("wealth", -2.0, 3, (0.0, 0.2, 0.6), (((0.3, -1.0), (0.7, 0.6)),), wealth=10.0)
 NUMBER = World("number", -2.0, 3, (0.0, 2.0), COIN.payoffs, continuous=True)
@@ -540,6 +543,48 @@ def test_the_control_holds_all_classes_or_five_numbers_over_the_range():
         state = task.reset(seeded(2))[0]
         whole = held_returns(task, state, limit.grid, steps=3, generator=seeded())
         assert torch.equal(limit._held(state), whole[:, places])
+
+
+def measured(task, **changes):
+    """Return the control after two rollouts, its tail, and what the tail was measured by."""
+    limit, agent = control(task, **changes), agent_of(task)
+    for _, rollout in rollouts(task, agent, steps=12, count=2):
+        limit._remember(rollout, agent)
+    assert len(limit.draws) > 40
+    return limit, limit.measure(), limit.draws.sample(0.05, since=0)
+
+
+def test_the_error_counts_bars_that_episodes_share():
+    """Two episodes of five bars each count as near up to ten rows apart, of whichever symbol."""
+    task = market("levels", batch=24)
+    limit, tail, sample = measured(task)
+    row = State(*sample.state).row
+    assert torch.equal(row, draw_places(task, State(*sample.state)))
+    parts = sample.result, sample.weight, sample.is_risky
+    options = {"alpha": 0.05, "level": tail.level, "draws": len(limit.draws)}
+    shared = oracle.stratified_cvar_error(*parts, **options, place=row.tolist(), reach=10)
+    assert tail.error == pytest.approx(shared, rel=1e-9)
+    assert tail.error > 1.05 * oracle.stratified_cvar_error(*parts, **options)
+
+
+def test_where_every_episode_draws_afresh_the_error_is_that_of_independent_ones():
+    task = bets(COIN, batch=24)
+    assert draw_places(task, task.reset(seeded())[0]) is None
+    limit, tail, sample = measured(task)
+    options = {"alpha": 0.05, "level": tail.level, "draws": len(limit.draws)}
+    parts = sample.result, sample.weight, sample.is_risky
+    assert tail.error == float(risk.stratified_cvar_error(*parts, **options)) > 0.0
+
+
+def test_where_draws_are_shared_the_aim_allows_for_the_error_of_others():
+    """Each error counts twice, and not where every episode has draws of its own."""
+    margin = {"risk__cvar_limit": -2.0, "risk__cvar_margin": 1.5}
+    known = NOTHING._replace(empirical=-2.5, error=0.1, spread=0.3)
+    unknown = known._replace(error=99.0)  # counts up to 15 % of the limit
+    for task, errors in ((bets(COIN), 1.5), (market("levels"), 3.0)):
+        made = control(task, **margin)
+        assert made.aim(known) == pytest.approx(-2.0 + 0.1 * errors, abs=1e-12)
+        assert made.aim(unknown) == pytest.approx(-2.0 + 0.3 * errors, abs=1e-12)
 
 
 def test_without_a_limit_no_draw_is_played_or_scored(monkeypatch):

@@ -11,7 +11,7 @@ import torch
 
 from stormsail.algorithms.ppo import Ppo
 from stormsail.algorithms.run.tasks import agent_spec, make_task
-from stormsail.algorithms.update import epochs
+from stormsail.algorithms.update import compiled, epochs
 from stormsail.algorithms.update.compiled import CompiledLosses
 from stormsail.algorithms.update.losses import Sums, batch_sums
 from stormsail.core import graph_compiler, precision
@@ -34,6 +34,8 @@ def recorded(monkeypatch):
         return graph
 
     monkeypatch.setattr(graph_compiler, "_compiled", run)
+    monkeypatch.setattr(compiled, "compiled_library", lambda *_, **__: None)
+    monkeypatch.setattr(compiled, "LstmRows", lambda _: None)
     return made
 
 

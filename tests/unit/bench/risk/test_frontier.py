@@ -22,7 +22,7 @@ from stormsail.bench.risk import frontier_verdicts
 from stormsail.cli.bench import risk as command
 from stormsail.cli.bench.output import read_rows
 from stormsail.core.errors import ChoiceError, RangeError
-from stormsail.core.task import Step, account_names, alternatives, episode_steps
+from stormsail.core.task import Step, account_names, alternatives, draw_places, episode_steps
 
 ROOT = Path(__file__).resolve().parents[4]
 TINY = {
@@ -280,6 +280,7 @@ def test_a_penalised_market_takes_the_penalty_off_every_alternative():
     plain = alternatives(market, state, weights)
     assert torch.equal(outcomes.reward, plain.reward - 3.0 * plain.reward**2)
     assert torch.equal(outcomes.account, plain.account)
+    assert torch.equal(draw_places(task, state), state.row)
     for k, weight in enumerate(weights):
         _, step = task.step(state, weight.expand(2), torch.Generator().manual_seed(2))
         assert torch.equal(outcomes.reward[:, k], step.reward)

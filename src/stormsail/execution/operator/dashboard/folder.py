@@ -5,15 +5,15 @@ hangs is seen to hang.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from stormsail.core.clock import Clock, SystemClock
-from stormsail.evaluation.stats.figures import cvar
 from stormsail.execution.journal import NAME, Journal
 from stormsail.execution.kill_switch import KillSwitch
+from stormsail.execution.operator.dashboard.history import History, Seen
 from stormsail.execution.operator.dashboard.view import (
     DecisionRow,
     EventRow,
@@ -36,6 +36,9 @@ ROWS = 20
 ENOUGH_WINDOWS = 20
 """Windows that share no bar from which a realised tail is shown: one in the worst 5 %."""
 
+_DIGITS = 12
+"""Of quantities and prices: more than a venue states, fewer than a float has."""
+
 LEVELS = {"info": "info", "warning": "warning", "alarm": "alert"}
 
 
@@ -52,39 +55,28 @@ class FolderView:
     folder: Path
     name: str
     clock: Clock
+    _history: History = field(default_factory=History)
 
     def __call__(self) -> View:
         """Return the account as it is on disk now."""
         status = read_status(self.folder, SystemClock(), rows=ROWS)
         journal = Journal.reading(self.folder / NAME)
         try:
-            history = journal.rows("SELECT ts, total, peak, day_start FROM equity ORDER BY ts")
-            orders = journal.rows(
-                "SELECT client_id, symbol, side, quantity, coalesce(filled, '0'), type, "
-                "coalesce(status, kind, 'no answer'), created_ms FROM order_states "
-                "WHERE kind IS NULL OR kind = 'unknown' OR status = 'open' ORDER BY created_ms DESC"
-            )
+            seen = self._history.look(journal, *_horizon(status))
             sessions = journal.rows("SELECT started_ms FROM sessions ORDER BY id DESC LIMIT 1")
         finally:
             journal.close()
         now = self.clock.now_ns() // 1_000_000
         uptime = max(0, now - int(str(sessions[0][0]))) / 1000.0 if sessions else 0.0
-        return _view(self.name, now, status, history, orders, uptime)
+        return _view(self.name, now, status, seen, uptime)
 
     def kill(self, source: str) -> None:
         """Trip the kill switch of the folder."""
         KillSwitch(self.folder, SystemClock()).trip(source=source, words="the kill button")
 
 
-def _view(
-    name: str,
-    now_ms: int,
-    status: Status,
-    history: list[tuple[object, ...]],
-    orders: list[tuple[object, ...]],
-    uptime_s: float,
-) -> View:
-    table = np.array(history, dtype=np.float64).reshape(-1, 4)
+def _view(name: str, now_ms: int, status: Status, seen: Seen, uptime_s: float) -> View:
+    table = seen.equity
     shown = np.unique(np.linspace(0, max(len(table) - 1, 0), min(len(table), POINTS)).astype(int))
     curve = table[shown] if len(table) else table
     equity = float(table[-1, 1]) if len(table) else None
@@ -106,9 +98,9 @@ def _view(
         curve_ms=tuple(int(ts) for ts in curve[:, 0]),
         curve_equity=tuple(float(total) for total in curve[:, 1]),
         positions=_positions(snapshot),
-        orders=tuple(_order(row) for row in orders),
+        orders=tuple(_order(row) for row in seen.orders),
         decisions=_decisions(status),
-        tail=_tail(status, snapshot, table),
+        tail=_tail(status, snapshot, seen),
         health=_health(status, snapshot, uptime_s),
         events=tuple(
             EventRow(notice.at_ms, LEVELS.get(notice.severity, "warning"), _sentence(notice))
@@ -151,11 +143,18 @@ def _positions(snapshot: Mapping[str, object]) -> tuple[PositionRow, ...]:
             symbol=str(own["symbol"]),
             weight=float(own["weight"]),
             target=None if own["allowed"] is None else float(own["allowed"]),
-            quantity=f"{own['quantity']:g}",
-            price=f"{own['price']:g}",
+            quantity=_plain(own["quantity"]),
+            price=_plain(own["price"]),
             value=float(own["quantity"]) * float(own["price"]),
         )
         for own in sleeves
+    )
+
+
+def _plain(number: object) -> str:
+    """Return a number without an exponent, and without the digits that sums of floats leave."""
+    return np.format_float_positional(
+        float(str(number)), precision=_DIGITS, fractional=False, trim="-"
     )
 
 
@@ -187,9 +186,8 @@ def _gate_words(row: Mapping[str, object]) -> str:
     return "; ".join([*words, *([str(row["refusal"])] if row["refusal"] else [])])
 
 
-def _tail(
-    status: Status, snapshot: Mapping[str, object], table: np.ndarray[tuple[int, int], np.dtype]
-) -> Tail | None:
+def _limits_of_tail(status: Status) -> dict[str, object] | None:
+    """Return the settings of the tail, with the bars of its horizon; None where there is none."""
     settings = status.session.get("settings")
     if not isinstance(settings, dict):
         return None
@@ -198,17 +196,28 @@ def _tail(
         return None
     tail = config["tail"]
     assert isinstance(tail, dict)  # noqa: S101 - our own document
+    return {**tail, "bars": bars}
+
+
+def _horizon(status: Status) -> tuple[int | None, float]:
+    """Return the bars and the share of the realised tail."""
+    tail = _limits_of_tail(status)
+    return (None, 1.0) if tail is None else (int(str(tail["bars"])), float(str(tail["alpha"])))
+
+
+def _tail(status: Status, snapshot: Mapping[str, object], seen: Seen) -> Tail | None:
+    tail = _limits_of_tail(status)
+    if tail is None:
+        return None
+    bars = int(str(tail["bars"]))
     predicted, limit = snapshot.get("cvar"), tail["max_cvar"]
-    returns = table[bars:, 1] / table[:-bars, 1] - 1.0 if len(table) > bars else table[:0, 1]
-    windows = (len(table) - 1) // bars if len(table) else 0
+    windows = (len(seen.equity) - 1) // bars if len(seen.equity) else 0
     interval = Interval.parse(status.meta["interval"])
     return Tail(
         horizon=f"{bars * interval.milliseconds / 3_600_000:g} h",
         alpha=float(str(tail["alpha"])),
         predicted=None if predicted is None else -float(str(predicted)),
-        realised=cvar(returns, alpha=float(str(tail["alpha"])))
-        if windows >= ENOUGH_WINDOWS
-        else None,
+        realised=seen.realised if windows >= ENOUGH_WINDOWS else None,
         windows=windows,
         limit=None if limit is None else -float(str(limit)),
     )

@@ -19,14 +19,22 @@ function cell(row, text, kind) {
   return made;
 }
 
+// On a phone each row is a card (page.css), which takes a table's meaning away: roles give it back, and every value
+// gets the name of its column.
+function filled(row, item, fill, heads) {
+  fill(row, item);
+  row.setAttribute("role", "row");
+  [...row.cells].forEach((own, i) => { own.setAttribute("role", "cell"); own.dataset.label = heads[i]; });
+}
+
 function rows(id, list, columns, nothing, fill) {
-  const body = $(id);
+  const body = $(id), heads = [...body.parentNode.tHead.rows[0].cells].map((head) => head.textContent);
   body.replaceChildren();
   if (!list.length) {
     const only = cell(body.insertRow(), nothing, "empty");
     only.colSpan = columns;
   }
-  for (const item of list) fill(body.insertRow(), item);
+  for (const item of list) filled(body.insertRow(), item, fill, heads);
 }
 
 function shape(name, attributes, parent) {
@@ -55,7 +63,7 @@ function line(svg, values, color, base) {
 
 function bar(row, held, wanted) {
   // negative weights to the left of the middle; the line is the target
-  const svg = shape("svg", { class: "bar", viewBox: "-100 0 200 16", role: "img" }, row.insertCell());
+  const svg = shape("svg", { class: "bar", viewBox: "-100 0 200 16", role: "img" }, cell(row, "", "whole"));
   svg.setAttribute("aria-label", `held ${percent(held, 0)}, wanted ${percent(wanted, 0)}`);
   const scale = Math.max(1, Math.abs(held), Math.abs(wanted || 0));
   const at = (v) => (98 * v) / scale;
@@ -94,7 +102,7 @@ function show(view) {
   const tail = view.tail;
   figure("predicted", tail ? percent(tail.predicted) : "\u2013", 0);
   $("tail").textContent = tail
-    ? `worst ${percent(tail.alpha, 0)} of ${tail.horizon}; realised ${percent(tail.realised)} in ${tail.windows} windows` +
+    ? `worst ${percent(tail.alpha, 0)} of ${tail.horizon}; realised ${percent(tail.realised)} in ${tail.windows} window${tail.windows === 1 ? "" : "s"}` +
       (tail.limit === null ? "" : `; limit ${percent(tail.limit)}`)
     : "";
   line($("curve"), view.curve_equity, "var(--accent)", view.equity_start ?? undefined);
@@ -107,15 +115,16 @@ function show(view) {
   $("from").textContent = times.length ? moment(times[0]) : "";
   $("to").textContent = times.length ? moment(times[times.length - 1]) : "";
   rows("positions", view.positions, 7, "no position", (row, p) => {
-    cell(row, p.symbol); cell(row, percent(p.weight, 1)); cell(row, percent(p.target, 1));
+    cell(row, p.symbol, "whole"); cell(row, percent(p.weight, 1)); cell(row, percent(p.target, 1));
     bar(row, p.weight, p.target);
-    cell(row, p.quantity); cell(row, p.price); cell(row, number(p.value, 2));
+    cell(row, p.quantity.replace("-", MINUS)); cell(row, p.price); cell(row, number(p.value, 2));
   });
   rows("orders", view.orders, 8, "no open order", (row, o) => {
-    for (const text of [moment(o.since_ms), o.symbol, o.side, o.quantity, o.filled, o.kind, o.status, o.client_id]) cell(row, text);
+    cell(row, moment(o.since_ms), "plain"); cell(row, o.symbol, "plain");
+    for (const text of [o.side, o.quantity, o.filled, o.kind, o.status, o.client_id]) cell(row, text);
   });
   rows("decisions", view.decisions, 5, "no decision yet", (row, d) => {
-    cell(row, moment(d.at_ms)); cell(row, d.symbol); cell(row, percent(d.proposed, 1)); cell(row, percent(d.allowed, 1));
+    cell(row, moment(d.at_ms), "plain"); cell(row, d.symbol, "plain"); cell(row, percent(d.proposed, 1)); cell(row, percent(d.allowed, 1));
     cell(row, d.reason || "as proposed", "text");
   });
   const h = view.health;
@@ -161,6 +170,13 @@ const stream = new EventSource("/api/stream");
 stream.onopen = () => linked(true);
 stream.onerror = () => linked(false);
 stream.onmessage = (message) => show(JSON.parse(message.data));
+stream.addEventListener("problem", (message) => {
+  $("state").textContent = "UNREADABLE";
+  $("state").className = "badge bad";
+  $("reason").textContent = JSON.parse(message.data);
+  $("reason").className = "note bad";
+  $("reason").hidden = false;
+});
 
 $("kill").onclick = () => { $("answer").hidden = true; $("token").value = ""; $("confirm").showModal(); $("token").focus(); };
 async function trip() {
